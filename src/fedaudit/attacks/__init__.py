@@ -1,0 +1,1 @@
+"""Rules that turn signals into membership scores, and the catalogue of attacks."""

@@ -1,0 +1,1 @@
+"""What a client can do about leakage, one defense a file."""

@@ -1,0 +1,1 @@
+"""Where clients train and samples are measured."""

@@ -1,0 +1,1 @@
+"""Federated training as a stream of rounds."""

@@ -1,0 +1,1 @@
+"""From scores and the truth to figures with intervals."""

@@ -1,0 +1,1 @@
+"""What an adversary sees of a run, and how it is kept on disk."""

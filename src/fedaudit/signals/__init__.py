@@ -1,0 +1,1 @@
+"""Numbers that an adversary measures for every (round, client, sample)."""

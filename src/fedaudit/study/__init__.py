@@ -1,0 +1,1 @@
+"""A study: from one TOML file to one record."""
