@@ -16,7 +16,7 @@ def flat(params: Mapping[str, Tensor]) -> Float[Tensor, " parameters"]:
 
 def unflat(vector: Float[Tensor, " parameters"], like: Mapping[str, Tensor]) -> Params:
     """The inverse of :func:`flat`: cuts a vector into the names and shapes of ``like``."""
-    parts = vector.split([value.numel() for value in like.values()])
+    parts = torch.split(vector, [value.numel() for value in like.values()])
     return {
         name: part.reshape(value.shape)
         for (name, value), part in zip(like.items(), parts, strict=True)
