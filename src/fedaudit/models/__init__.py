@@ -1,1 +1,163 @@
 """Architectures, one a file, and the dictionary of them."""
+
+import importlib
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from operator import attrgetter
+
+import torch
+from torch import nn
+
+from fedaudit.core import Architecture, PerSampleLoss, Setting, cross_entropy
+from fedaudit.errors import BadInput, unknown_name
+from fedaudit.models._parts import spelled
+from fedaudit.models.alexnet import alexnet
+from fedaudit.models.cnn import cnn
+from fedaudit.models.mlp import mlp
+from fedaudit.models.resnet import resnet18
+from fedaudit.models.vgg import vgg11
+
+Build = Callable[..., nn.Module]
+
+MODELS: dict[str, Build] = {
+    "alexnet": alexnet,
+    "cnn": cnn,
+    "mlp": mlp,
+    "resnet18": resnet18,
+    "vgg11": vgg11,
+}
+"""Every architecture by name; each takes ``shape``, ``classes`` and settings of its own."""
+
+
+def architecture(
+    name: str, *, shape: tuple[int, ...], classes: int, **settings: Setting
+) -> Architecture:
+    """An architecture from the catalogue, fitted to the samples.
+
+    All settings are recorded, also those left at their defaults, so that two spellings of the
+    same network compare as equal and a record can be read without this code.
+
+    Args:
+        name: A key of ``MODELS``.
+        shape: Shape of one sample, without the sample axis.
+        classes: Number of classes, at least 2.
+        settings: Settings of the architecture; see the function in ``MODELS``.
+
+    Raises:
+        BadInput: Unknown name, unknown or ill-typed setting, or samples that do not fit.
+    """
+    if name not in MODELS:
+        raise unknown_name("model", name, MODELS)
+    _check_samples(shape, classes)
+    function = MODELS[name]
+    defaults = {
+        key: parameter.default
+        for key, parameter in inspect.signature(function).parameters.items()
+        if parameter.default is not parameter.empty
+    }
+    _refuse_unknown(name, settings, defaults)
+    given = {key: _as_type(name, key, value, defaults[key]) for key, value in settings.items()}
+    complete = {**defaults, **given}
+    build = partial(function, shape=shape, classes=classes, **complete)
+    with torch.device("meta"):
+        build()  # so that samples that do not fit are refused here, not in the middle of a study
+    return Architecture(name, build, _recorded(shape, classes, complete))
+
+
+def architecture_from_path(
+    path: str,
+    *,
+    shape: tuple[int, ...],
+    classes: int,
+    loss: PerSampleLoss = cross_entropy,
+    **settings: Setting,
+) -> Architecture:
+    """An architecture of the user's own, from where it can be imported.
+
+    The callable (a class or a function) is given ``shape`` and ``classes`` where its signature
+    takes them, and the settings.
+
+    Args:
+        path: ``package.module:callable``; importable by every worker process too.
+        shape: Shape of one sample, without the sample axis.
+        classes: Number of classes, at least 2.
+        loss: Per-sample loss of (outputs, targets).
+        settings: Keyword settings for the callable.
+
+    Raises:
+        BadInput: The path cannot be imported, the callable does not take the settings, or
+            what it makes is not a ``torch.nn.Module``.
+    """
+    _check_samples(shape, classes)
+    function = _imported(path)
+    samples: dict[str, object] = {"shape": shape, "classes": classes}
+    parameters = inspect.signature(function).parameters.values()
+    if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
+        named = [each.name for each in parameters if each.kind is not each.VAR_POSITIONAL]
+        samples = {key: value for key, value in samples.items() if key in named}
+        _refuse_unknown(path, settings, [name for name in named if name not in samples])
+    build = partial(function, **samples, **settings)
+    with torch.random.fork_rng(devices=[]):
+        try:
+            module = build()
+        except TypeError as error:
+            raise BadInput(f"{path!r} could not be called: {error}") from error
+    if not isinstance(module, nn.Module):
+        raise BadInput(
+            f"{path!r} made a {type(module).__name__}, not a torch.nn.Module; give a class "
+            "derived from it, or a function that returns one"
+        )
+    return Architecture(path, build, _recorded(shape, classes, settings), loss)
+
+
+def _check_samples(shape: tuple[int, ...], classes: int) -> None:
+    if not shape or min(shape) < 1:
+        raise BadInput(f"the shape of a sample has at least one side, each at least 1, got {shape}")
+    if classes < 2:
+        raise BadInput(f"a model tells at least 2 classes apart, got classes={classes}")
+
+
+def _refuse_unknown(model: str, settings: Mapping[str, Setting], known: Collection[str]) -> None:
+    for key in settings:
+        if key not in known:
+            if not known:
+                raise BadInput(f"model {model!r} has no settings, got {key!r}; leave it out")
+            raise unknown_name(f"setting of model {model!r}", key, known)
+
+
+def _as_type(model: str, key: str, value: Setting, default: Setting) -> Setting:
+    """The value in its setting's type: whole numbers may stand for floats and for lists of one."""
+    if type(value) is type(default):
+        return value
+    if type(value) is int and isinstance(default, float | str):
+        return type(default)(value)
+    kind = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    raise BadInput(
+        f"{key} of model {model!r} is {kind[type(default)]} (by default {default!r}), got {value!r}"
+    )
+
+
+def _recorded(
+    shape: tuple[int, ...], classes: int, settings: Mapping[str, Setting]
+) -> tuple[tuple[str, Setting], ...]:
+    return tuple(sorted({**settings, "shape": spelled(shape), "classes": classes}.items()))
+
+
+def _imported(path: str) -> Build:
+    module_name, _, attribute = path.partition(":")
+    if not module_name or not attribute:
+        raise BadInput(
+            f"a model of your own is named 'package.module:callable', got {path!r}; "
+            f"catalogue models ({', '.join(MODELS)}) are made by architecture()"
+        )
+    try:
+        found: object = attrgetter(attribute)(importlib.import_module(module_name))
+    except (ImportError, AttributeError) as error:
+        raise BadInput(
+            f"cannot import {path!r}: {error}; check the spelling, and that the package is "
+            "installed or its folder is on PYTHONPATH"
+        ) from error
+    if not callable(found):
+        raise BadInput(f"{path!r} is a {type(found).__name__}, not a class or function")
+    return found

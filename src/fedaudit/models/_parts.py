@@ -1,0 +1,86 @@
+"""What the architectures share: reading a sample's shape and settings, and refusing bad ones."""
+
+from itertools import pairwise
+from typing import NamedTuple
+
+from torch import nn
+
+from fedaudit.errors import BadInput
+
+
+class Image(NamedTuple):
+    """The shape of an image sample."""
+
+    channels: int
+    height: int
+    width: int
+
+    def after(self, kernel: int, *, channels: int, stride: int = 1, padding: int = 0) -> "Image":
+        """The shape behind a convolution or pooling of square windows."""
+        height, width = (
+            (side + 2 * padding - kernel) // stride + 1 if side + 2 * padding >= kernel else 0
+            for side in (self.height, self.width)
+        )
+        return Image(channels, height, width)
+
+    @property
+    def size(self) -> int:
+        """Number of values; 0 where nothing is left of the image."""
+        return self.channels * self.height * self.width
+
+
+def spelled(shape: tuple[int, ...]) -> str:
+    """A shape as records show it, such as ``1x28x28``."""
+    return "x".join(map(str, shape))
+
+
+def image(model: str, shape: tuple[int, ...]) -> Image:
+    """The shape as an image.
+
+    Raises:
+        BadInput: It is not channels, height and width.
+    """
+    if len(shape) != 3:
+        raise BadInput(
+            f"model {model!r} reads images of shape channels x height x width, got samples of "
+            f"shape {spelled(shape)}; reshape them (1x8x8 for grey 8x8 images) or use 'mlp'"
+        )
+    return Image(*shape)
+
+
+def too_small(model: str, shape: tuple[int, ...], remedy: str) -> BadInput:
+    """A refusal for an image of which the model's pooling leaves nothing."""
+    return BadInput(f"samples of {spelled(shape)} are too small for model {model!r}; {remedy}")
+
+
+def widths(model: str, setting: str, text: str) -> tuple[int, ...]:
+    """Layer widths from a list such as ``"512,128"``; an empty text is no layer.
+
+    Raises:
+        BadInput: An entry is not a whole number of at least 1.
+    """
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
+        raise BadInput(
+            f"{setting} of model {model!r} lists layer widths of at least 1, such as '200' or "
+            f"'512,128', got {text!r}"
+        )
+    return tuple(map(int, parts))
+
+
+def dense_stack(sizes: tuple[int, ...], classes: int, dropout: float = 0.0) -> list[nn.Module]:
+    """Linear layers with ReLU (and dropout, where it is above 0) between them.
+
+    Args:
+        sizes: Inputs of the first layer, then the width of each hidden layer.
+        classes: Outputs of the last layer.
+        dropout: Share of hidden units left out in each training step, in [0, 1).
+    """
+    if not 0 <= dropout < 1:
+        raise BadInput(f"dropout is the share of hidden units left out, in [0, 1), got {dropout}")
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(sizes):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        if dropout > 0:
+            layers.append(nn.Dropout(dropout))
+    return [*layers, nn.Linear(sizes[-1], classes)]

@@ -1,0 +1,61 @@
+"""Small convolutional networks: convolution and pooling, then fully connected layers."""
+
+from torch import nn
+
+from fedaudit.errors import BadInput
+from fedaudit.models._parts import dense_stack, image, too_small, widths
+
+
+def cnn(
+    *,
+    shape: tuple[int, ...],
+    classes: int,
+    channels: str = "32,64",
+    hidden: str = "512,128",
+    kernel: int = 5,
+    padding: int = 0,
+    dropout: float = 0.0,
+) -> nn.Sequential:
+    """Convolutions, each with 2x2 max-pooling and ReLU, then fully connected layers.
+
+    The defaults have 643,850 parameters on 28x28 grey images with ten classes. Eight by eight
+    images need ``padding=2``, which keeps the size of the image through a convolution of 5x5.
+
+    Args:
+        shape: Channels, height and width of one sample.
+        classes: Number of outputs.
+        channels: Output channels of each convolution.
+        hidden: Widths of the fully connected hidden layers.
+        kernel: Side of the convolution windows, at least 1.
+        padding: Zeros put around the image before each convolution, at least 0.
+        dropout: Share of hidden units left out in each training step, in [0, 1); 0 is none.
+
+    Raises:
+        BadInput: Nothing is left of the image after the last pooling.
+
+    Source: SIA, Table II(a); the paper names no padding, and the parameter count is the one
+        without.
+    Differs: ReLU acts after the pooling, not before: same values, same gradients, and a
+        quarter of the work.
+    """
+    if kernel < 1 or padding < 0:
+        raise BadInput(
+            f"kernel of model 'cnn' is at least 1 and padding at least 0, got {kernel}, {padding}"
+        )
+    seen = image("cnn", shape)
+    layers: list[nn.Module] = []
+    for outputs in widths("cnn", "channels", channels):
+        layers += [
+            nn.Conv2d(seen.channels, outputs, kernel, padding=padding),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
+        ]
+        seen = seen.after(kernel, channels=outputs, padding=padding).after(
+            2, channels=outputs, stride=2
+        )
+    if seen.size == 0:
+        raise too_small(
+            "cnn", shape, f"set padding to {kernel // 2}, use fewer channels entries, or use 'mlp'"
+        )
+    sizes = (seen.size, *widths("cnn", "hidden", hidden))
+    return nn.Sequential(*layers, nn.Flatten(), *dense_stack(sizes, classes, dropout))

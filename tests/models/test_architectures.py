@@ -1,0 +1,129 @@
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedaudit.core import Setting
+from fedaudit.errors import BadInput
+from fedaudit.models import MODELS, architecture
+
+
+def parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def built(name: str, shape: tuple[int, ...], classes: int = 10, **settings: Setting) -> nn.Module:
+    return architecture(name, shape=shape, classes=classes, **settings).build()
+
+
+def test_the_dense_network_has_one_hidden_layer_of_200_unless_told_otherwise() -> None:
+    assert parameters(built("mlp", (600,), 10)) == 600 * 200 + 200 + 200 * 10 + 10
+    deeper = built("mlp", (600,), 10, hidden="200,100")
+    assert parameters(deeper) == 600 * 200 + 200 + 200 * 100 + 100 + 100 * 10 + 10
+    assert parameters(built("mlp", (600,), 10, hidden="")) == 6010
+
+
+def test_the_cnn_has_the_parameter_count_of_the_source_inference_paper() -> None:
+    assert parameters(built("cnn", (1, 28, 28))) == 643_850
+    without_the_last = built("cnn", (1, 28, 28), hidden="512")
+    assert parameters(without_the_last) == 582_026
+
+
+def test_alexnet_has_the_parameter_count_of_the_fedmia_code() -> None:
+    assert parameters(built("alexnet", (3, 32, 32), 100)) == 2_495_396
+
+
+@pytest.mark.parametrize("norm", ["group", "batch"])
+def test_resnet_has_the_parameter_count_of_the_fedmia_code_with_either_norm(norm: str) -> None:
+    assert parameters(built("resnet18", (3, 32, 32), 100, norm=norm)) == 11_220_132
+
+
+def test_vgg_has_two_hidden_layers_of_512_or_the_usual_single_linear_layer() -> None:
+    assert parameters(built("vgg11", (3, 32, 32))) == 9_756_426
+    assert parameters(built("vgg11", (3, 32, 32), hidden="")) == 9_231_114
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "settings"),
+    [
+        ("mlp", (8, 8), {}),
+        ("cnn", (1, 8, 8), {"padding": 2}),
+        ("cnn", (3, 32, 32), {"dropout": 0.5}),
+        ("alexnet", (3, 29, 64), {}),
+        ("alexnet", (3, 64, 64), {}),
+        ("resnet18", (1, 8, 8), {"width": 32}),
+        ("resnet18", (3, 9, 7), {"width": 8, "norm": "batch"}),
+        ("vgg11", (1, 32, 33), {}),
+    ],
+)
+def test_each_network_gives_one_row_of_finite_outputs_a_sample_and_learns_in_every_parameter(
+    name: str, shape: tuple[int, ...], settings: dict[str, Setting]
+) -> None:
+    torch.manual_seed(0)
+    module = built(name, shape, 7, **settings)
+    outputs = module(torch.randn(3, *shape))
+    assert outputs.shape == (3, 7)
+    gradients = torch.autograd.grad(outputs.square().sum(), list(module.parameters()))
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+def test_no_network_works_in_place() -> None:
+    sizes = {"mlp": (1, 32, 32)}
+    for name in MODELS:
+        for layer in built(name, sizes.get(name, (3, 32, 32))).modules():
+            assert not getattr(layer, "inplace", False)
+
+
+def test_pooling_before_relu_gives_the_values_and_gradients_of_pooling_after_it() -> None:
+    x = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    upstream = torch.randn(4, 3, 4, 4, generator=torch.Generator().manual_seed(2))
+    pool, relu = nn.MaxPool2d(2), nn.ReLU()
+
+    def gradient(y: Tensor) -> Tensor:
+        return torch.autograd.grad((y * upstream).sum(), x)[0]
+
+    assert torch.equal(relu(pool(x)), pool(relu(x)))
+    assert torch.equal(gradient(relu(pool(x))), gradient(pool(relu(x))))
+
+
+def test_group_normalisation_leaves_each_sample_on_its_own_while_training() -> None:
+    torch.manual_seed(0)
+    module = built("resnet18", (3, 8, 8), width=32).train()
+    x = torch.randn(4, 3, 8, 8)
+    torch.testing.assert_close(module(x)[:1], module(x[:1]))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("cnn", (1, 8, 8), "1x8x8 are too small for model 'cnn'; set padding to 2"),
+        ("alexnet", (1, 28, 28), "1x28x28 are too small .* at least 29 x 29"),
+        ("vgg11", (3, 31, 32), "3x31x32 are too small .* at least 32 x 32"),
+        ("cnn", (600,), "channels x height x width, got samples of shape 600"),
+        ("resnet18", (28, 28), "'resnet18' reads images .* got samples of shape 28x28"),
+        ("mlp", (), "at least one side"),
+        ("mlp", (0, 3), "each at least 1"),
+    ],
+)
+def test_samples_that_do_not_fit_are_refused_before_anything_runs(
+    name: str, shape: tuple[int, ...], message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        architecture(name, shape=shape, classes=10)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "value", "message"),
+    [
+        ("resnet18", "norm", "layer", "'group' or 'batch', got 'layer'"),
+        ("resnet18", "width", 40, "multiple of 32 for norm='group', got 40"),
+        ("mlp", "hidden", "200;100", "such as '200' or '512,128', got '200;100'"),
+        ("mlp", "hidden", "0", "widths of at least 1"),
+        ("mlp", "dropout", 1.0, r"in \[0, 1\), got 1.0"),
+        ("cnn", "padding", -1, "padding at least 0, got 5, -1"),
+    ],
+)
+def test_settings_out_of_range_are_refused_with_what_is_allowed(
+    name: str, setting: str, value: Setting, message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        architecture(name, shape=(3, 32, 32), classes=10, **{setting: value})
