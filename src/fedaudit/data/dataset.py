@@ -1,0 +1,115 @@
+"""A data set ready for training: two parts, ids that name every sample, and how it was scaled."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fedaudit.core import Samples
+from fedaudit.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Labelled samples in a training and a test part, numbered through.
+
+    Attributes:
+        name: How the data set was asked for.
+        train: The training part; ids 0 to n - 1, in order.
+        test: The test part; ids n to n + m - 1, in order.
+        classes: Number of classes; labels are below it.
+        normalisation: What was done to the stored features, in words.
+        group: Group of every sample (a protected attribute), indexed by sample id.
+        group_names: What the group codes stand for; empty without groups.
+
+    Raises:
+        BadInput: Ids out of order, a label outside the classes, fewer than two classes, an
+            empty training part, or groups that do not fit the samples.
+    """
+
+    name: str
+    train: Samples
+    test: Samples
+    classes: int
+    normalisation: str
+    group: Int[Tensor, " samples"] | None = None
+    group_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._check_ids()
+        self._check_labels()
+        self._check_group()
+
+    def __len__(self) -> int:
+        return len(self.train) + len(self.test)
+
+    def samples(self, ids: Int[Tensor, " asked"]) -> Samples:
+        """The samples with these ids, in the order asked for, from whichever part they are in.
+
+        Raises:
+            BadInput: An id that the data set does not have.
+        """
+        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < len(self):
+            raise BadInput(
+                f"sample ids of {self.name!r} run from 0 to {len(self) - 1}, got "
+                f"{int(ids.min())} to {int(ids.max())}; load the data set they were drawn from"
+            )
+        first_test = len(self.train)
+        tested = ids >= first_test
+        features = torch.empty((len(ids), *self.train.features.shape[1:]))
+        labels = torch.empty(len(ids), dtype=torch.int64)
+        for part, chosen, offset in ((self.train, ~tested, 0), (self.test, tested, first_test)):
+            features[chosen] = part.features[ids[chosen] - offset]
+            labels[chosen] = part.labels[ids[chosen] - offset]
+        return Samples(features, labels, ids)
+
+    def _check_ids(self) -> None:
+        first_test, total = len(self.train), len(self)
+        if not first_test:
+            raise BadInput(f"data set {self.name!r} has no training samples; give at least one")
+        wanted = torch.arange(total)
+        if not torch.equal(torch.cat([self.train.ids, self.test.ids]), wanted):
+            raise BadInput(
+                f"sample ids of {self.name!r} must count from 0 through the training and then "
+                "the test part; build it with from_arrays"
+            )
+        if self.train.features.shape[1:] != self.test.features.shape[1:]:
+            raise BadInput(
+                f"training features of {self.name!r} have shape "
+                f"{tuple(self.train.features.shape[1:])} a sample and test features "
+                f"{tuple(self.test.features.shape[1:])}; give both parts the same shape"
+            )
+
+    def _check_labels(self) -> None:
+        if self.classes < 2:
+            raise BadInput(
+                f"data set {self.name!r} has {self.classes} class; a classifier needs at least "
+                "two, so check that the labels are what you meant"
+            )
+        labels = torch.cat([self.train.labels, self.test.labels])
+        if int(labels.min()) < 0 or int(labels.max()) >= self.classes:
+            raise BadInput(
+                f"labels of {self.name!r} must lie in 0 to {self.classes - 1}, got "
+                f"{int(labels.min())} to {int(labels.max())}; number the classes from 0"
+            )
+
+    def _check_group(self) -> None:
+        if self.group is None:
+            return
+        fits = len(self.group) == len(self)
+        if not fits or not 0 <= int(self.group.min()) <= int(self.group.max()) < len(
+            self.group_names
+        ):
+            raise BadInput(
+                f"{self.name!r} has {len(self)} samples, {len(self.group)} group codes and "
+                f"{len(self.group_names)} group names; give one code a sample, each below the "
+                "number of names"
+            )
+
+
+def numbered(
+    features: Float[Tensor, "samples ..."], labels: Int[Tensor, " samples"], *, first: int = 0
+) -> Samples:
+    """Samples with consecutive ids from ``first`` on."""
+    return Samples(features, labels, torch.arange(first, first + len(labels)))

@@ -1,0 +1,99 @@
+"""Data sets in numpy's ``.npz`` files."""
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from fedaudit.data.arrays import MAX_VALUES, AnyArray, Arrays, from_arrays, split_arrays
+from fedaudit.data.dataset import Dataset
+from fedaudit.data.table import coded_table
+from fedaudit.errors import BadInput, Damaged
+from fedaudit.seeds import seeded_numpy
+
+_MAX_BYTES = 4 * MAX_VALUES
+
+
+def find(folder: Path, name: str) -> Path | None:
+    """``NAME.npz`` in the folder, if it is there."""
+    path = folder / f"{name}.npz"
+    return path if path.is_file() else None
+
+
+def read(
+    path: Path,
+    *,
+    seed: int,
+    test_share: float = 0.2,
+    standardise: bool = True,
+    first_label: int = 0,
+    group: str = "",
+) -> Dataset:
+    """A data set from one ``.npz`` file.
+
+    The file holds ``x_train``, ``y_train``, ``x_test`` and ``y_test``, or ``x`` and ``y``, of
+    which a random part is then set aside for testing. Where it also holds ``columns`` and
+    ``vocab_json``, the features are a table of codes; see :func:`coded_table`.
+
+    Args:
+        path: The file.
+        seed: Decides the split of ``x`` and ``y``.
+        test_share: Share of each class in the test part, for ``x`` and ``y`` only.
+        standardise: Whether features get mean 0 and spread 1.
+        first_label: Label of the first class in the file.
+        group: Column that divides people into groups, for coded tables; empty for none.
+
+    Raises:
+        Damaged: The file is no ``.npz`` or cut off.
+        BadInput: Arrays are missing or unusable.
+    """
+    stored = _stored(path)
+    arrays = _parts(path, stored, seed, test_share)
+    if "columns" in stored and "vocab_json" in stored:
+        return coded_table(
+            path.stem,
+            arrays,
+            columns=[str(column) for column in stored["columns"]],
+            vocabulary=stored["vocab_json"].tobytes(),
+            group=group,
+        )
+    if group:
+        raise BadInput(
+            f"{path.name} has no named columns, so there is no group {group!r}; leave group "
+            "empty, or store 'columns' and 'vocab_json' in the file"
+        )
+    return from_arrays(path.stem, arrays, standardise=standardise, first_label=first_label)
+
+
+def _stored(path: Path) -> dict[str, AnyArray]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+        if size > _MAX_BYTES:
+            raise BadInput(
+                f"{path.name} unpacks to {size} bytes and at most {_MAX_BYTES} are read; "
+                "store fewer samples"
+            )
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except BadInput:
+        raise
+    except (zipfile.BadZipFile, EOFError, OSError) as error:
+        raise Damaged(f"{path.name} cannot be read as .npz ({error}); fetch it again") from error
+    except ValueError as error:
+        raise BadInput(
+            f"{path.name} holds something other than plain arrays ({error}); save numbers only, "
+            "never objects"
+        ) from error
+
+
+def _parts(path: Path, stored: dict[str, AnyArray], seed: int, test_share: float) -> Arrays:
+    if {"x_train", "y_train", "x_test", "y_test"} <= stored.keys():
+        return Arrays(stored["x_train"], stored["y_train"], stored["x_test"], stored["y_test"])
+    if {"x", "y"} <= stored.keys():
+        rng = seeded_numpy(seed, "split", path.stem)
+        return split_arrays(stored["x"], stored["y"], test_share=test_share, rng=rng)
+    raise BadInput(
+        f"{path.name} holds {', '.join(sorted(stored)) or 'nothing'}; it must hold x_train, "
+        "y_train, x_test and y_test, or x and y"
+    )

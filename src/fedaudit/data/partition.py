@@ -1,0 +1,254 @@
+"""How training samples are dealt to clients.
+
+Every scheme comes down to a table of quotas, how many samples of each class each client gets;
+which samples they are is then a matter of shuffling each class.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float, Int, Num
+from numpy import ndarray
+
+from fedaudit.errors import BadInput
+
+Counts: TypeAlias = Int[ndarray, " classes"]
+Quotas: TypeAlias = Int[ndarray, "clients classes"]
+
+_REDRAWS = 200
+
+
+@runtime_checkable
+class Partition(Protocol):
+    """A way to divide classes among clients."""
+
+    def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
+        """How many samples of each class each client gets; never more than there are."""
+        ...
+
+
+@dataclass(frozen=True)
+class Iid:
+    """Deals samples at random, whatever their class, in equal shares.
+
+    Attributes:
+        samples_per_client: Samples of each client; 0 deals everything.
+    """
+
+    samples_per_client: int = 0
+
+    def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
+        """How many samples of each class each client gets."""
+        counts = _used(counts, clients, self.samples_per_client, rng)
+        shuffled = rng.permutation(np.repeat(np.arange(len(counts)), counts))
+        return _counted(np.array_split(shuffled, clients), len(counts))
+
+
+@dataclass(frozen=True)
+class Dirichlet:
+    """Deals each class in random unequal shares: the smaller ``beta``, the more unequal.
+
+    Without ``samples_per_client`` the clients' shares of each class are one Dirichlet draw, and
+    every sample is dealt exactly once; clients differ in size. With it, each client draws its
+    own class mix and takes its samples from the classes' pools; where a class runs out, demand
+    is cut at random and the gap filled at random from what is left over, so that clients keep
+    their size and their mix is a little milder than drawn.
+
+    Attributes:
+        beta: Concentration, above 0; infinity would be IID.
+        minimum: Fewest samples a client may get; the draw is repeated until all have them.
+        samples_per_client: Samples of each client; 0 deals everything.
+
+    Source: FedMIA, section 5.1; SIA, section V (its alpha).
+    """
+
+    beta: float
+    minimum: int = 1
+    samples_per_client: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.beta < np.inf:
+            raise BadInput(f"beta must be above 0 and finite, got {self.beta}; 0.1 to 100 is usual")
+
+    def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
+        """How many samples of each class each client gets."""
+        _used(counts, clients, self.samples_per_client, rng)
+        if self.samples_per_client:
+            return self._equal_sizes(counts, clients, rng)
+        return _with_minimum(
+            lambda: self._shares(counts, clients, rng),
+            self.minimum,
+            f"beta={self.beta} and {clients} clients",
+        )
+
+    def _shares(self, counts: Counts, clients: int, rng: np.random.Generator) -> Quotas:
+        shares = rng.dirichlet(np.full(clients, self.beta), size=len(counts))
+        ends = np.rint(shares.cumsum(axis=1) * counts[:, None]).astype(np.int64)
+        quotas: Quotas = np.diff(ends, axis=1, prepend=0).T
+        return quotas
+
+    def _equal_sizes(self, counts: Counts, clients: int, rng: np.random.Generator) -> Quotas:
+        mixes = rng.dirichlet(np.full(len(counts), self.beta), size=clients)
+        wanted = np.stack([apportioned(self.samples_per_client, mix) for mix in mixes])
+        quotas = within(wanted, counts, rng=rng)
+        left = counts - quotas.sum(axis=0)
+        for client in rng.permutation(clients):
+            missing = self.samples_per_client - int(quotas[client].sum())
+            extra = rng.multivariate_hypergeometric(left, missing)
+            quotas[client] += extra
+            left = left - extra
+        return quotas
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Sorts samples by class, cuts them into equal shards and gives each client a few.
+
+    Attributes:
+        per_client: Shards of each client; 2 gives most clients two classes.
+        samples_per_client: Samples of each client; 0 deals everything.
+
+    Source: McMahan et al. 2017, section 3 (the "pathological" partition).
+    """
+
+    per_client: int = 2
+    samples_per_client: int = 0
+
+    def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
+        """How many samples of each class each client gets."""
+        shards = clients * self.per_client
+        if self.per_client < 1 or shards > counts.sum():
+            raise BadInput(
+                f"{self.per_client} shards for each of {clients} clients cannot be cut from "
+                f"{counts.sum()} samples; give between 1 and {counts.sum() // max(clients, 1)}"
+            )
+        counts = _used(counts, clients, self.samples_per_client, rng)
+        parts = np.array_split(np.repeat(np.arange(len(counts)), counts), shards)
+        owners = rng.permutation(shards).reshape(clients, self.per_client)
+        return _counted(
+            [np.concatenate([parts[shard] for shard in mine]) for mine in owners], len(counts)
+        )
+
+
+@dataclass(frozen=True)
+class SiaClass0Size:
+    """The split of SIA's published code, for comparison only: most samples are dropped.
+
+    Attributes:
+        beta: Concentration of the Dirichlet draw, above 0.
+        minimum: Fewest samples a client may get; the published code has no such limit.
+
+    Source: SIA, published code (its alpha is our beta).
+    Differs: From an exact split, on purpose: every class is dealt as if it were as large as
+        class 0, and clients are served in order until a class runs out. The original draws its
+        shuffle and its shares from two global generators.
+    """
+
+    beta: float
+    minimum: int = 1
+
+    def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
+        """How many samples of each class each client gets."""
+        _used(counts, clients, 0, rng)
+
+        def once() -> Quotas:
+            shares = rng.dirichlet(np.full(clients, self.beta), size=len(counts))
+            ends = np.rint(shares * counts[0]).astype(np.int64).cumsum(axis=1)
+            quotas: Quotas = np.diff(np.minimum(ends, counts[:, None]), axis=1, prepend=0).T
+            return quotas
+
+        return _with_minimum(once, self.minimum, f"beta={self.beta} and {clients} clients")
+
+
+PARTITIONS: dict[str, Callable[..., Partition]] = {
+    "iid": Iid,
+    "dirichlet": Dirichlet,
+    "shards": Shards,
+    "sia_class0_size": SiaClass0Size,
+}
+
+
+def deal(
+    labels: Int[ndarray, " samples"], quotas: Quotas, *, rng: np.random.Generator
+) -> list[Int[ndarray, " dealt"]]:
+    """Positions of the samples that each client gets; no position goes to two clients.
+
+    Args:
+        labels: Class of each sample.
+        quotas: Samples of each class for each client.
+        rng: Decides which samples of a class, and the order within a client.
+    """
+    hands: list[list[Int[ndarray, " some"]]] = [[] for _ in quotas]
+    for label in range(quotas.shape[1]):
+        pool = rng.permutation(np.flatnonzero(labels == label))
+        pieces = np.split(pool, quotas[:, label].cumsum())
+        for hand, piece in zip(hands, pieces[:-1], strict=True):
+            hand.append(piece)
+    return [rng.permutation(np.concatenate(hand)) for hand in hands]
+
+
+def apportioned(total: int, shares: Num[ndarray, " classes"]) -> Counts:
+    """Divides a whole number in proportion to shares; the largest remainders are rounded up.
+
+    Shares that are all zero divide it evenly.
+    """
+    weights = shares.astype(np.float64)
+    weights = weights if weights.sum() > 0 else np.ones(len(weights))
+    exact = total * weights / weights.sum()
+    whole = np.floor(exact).astype(np.int64)
+    missing = total - int(whole.sum())
+    # A stable order decides ties, so that the result does not depend on the sorting method.
+    whole[np.argsort(whole - exact, kind="stable")[:missing]] += 1
+    return whole
+
+
+def within(wanted: Quotas, available: Counts, *, rng: np.random.Generator) -> Quotas:
+    """Cuts the demand for each class to what there is, at random among those who want it."""
+    served = wanted.copy()
+    for label in np.flatnonzero(wanted.sum(axis=0) > available):
+        served[:, label] = rng.multivariate_hypergeometric(wanted[:, label], int(available[label]))
+    return served
+
+
+def class_mix(quotas: Quotas) -> Float[ndarray, "clients classes"]:
+    """Share of each class within each client; zero for a client without samples."""
+    mix: Float[ndarray, "clients classes"] = quotas / np.maximum(
+        quotas.sum(axis=1, keepdims=True), 1
+    )
+    return mix
+
+
+def _used(counts: Counts, clients: int, per_client: int, rng: np.random.Generator) -> Counts:
+    """Class counts of the samples that are dealt at all, after checking that there are enough."""
+    total = int(counts.sum())
+    if clients < 1 or clients > total:
+        raise BadInput(
+            f"{clients} clients cannot share {total} samples; give between 1 and {total} clients"
+        )
+    if per_client < 0 or clients * per_client > total:
+        raise BadInput(
+            f"{clients} clients with {per_client} samples each need {clients * per_client} and "
+            f"there are {total} ({clients * per_client - total} short); give at most "
+            f"{total // clients} samples per client, or 0 to deal everything"
+        )
+    if not per_client:
+        return counts
+    kept: Counts = rng.multivariate_hypergeometric(counts, clients * per_client)
+    return kept
+
+
+def _counted(hands: Sequence[Int[ndarray, " some"]], classes: int) -> Quotas:
+    return np.stack([np.bincount(hand, minlength=classes) for hand in hands])
+
+
+def _with_minimum(draw: Callable[[], Quotas], minimum: int, setting: str) -> Quotas:
+    for _ in range(_REDRAWS):
+        quotas = draw()
+        if quotas.sum(axis=1).min() >= minimum:
+            return quotas
+    raise BadInput(
+        f"with {setting}, none of {_REDRAWS} draws gave every client {minimum} samples; "
+        "raise beta, lower minimum, or take fewer clients"
+    )

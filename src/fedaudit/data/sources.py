@@ -1,0 +1,134 @@
+"""Loading a data set by name."""
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedaudit.core import Setting
+from fedaudit.data import npz
+from fedaudit.data.dataset import Dataset
+from fedaudit.data.made import digits, synthetic
+from fedaudit.errors import BadInput, unknown_name
+
+DATA_DIR_VARIABLE = "FEDAUDIT_DATA"
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of file or folder that data sets come in.
+
+    Attributes:
+        find: The file or folder of a data set in the data directory, None if it is not there.
+        read: Reads it; keyword settings after the path.
+        looks_for: What ``find`` looks for, in words.
+    """
+
+    find: Callable[[Path, str], Path | None]
+    read: Callable[..., Dataset]
+    looks_for: str
+
+
+MADE: dict[str, Callable[..., Dataset]] = {"digits": digits, "synthetic": synthetic}
+
+FORMATS: dict[str, Format] = {
+    "npz": Format(npz.find, npz.read, "NAME.npz"),
+}
+
+SOURCES: dict[str, Callable[..., Dataset]] = {
+    **MADE,
+    **{kind: form.read for kind, form in FORMATS.items()},
+}
+
+
+def data_directory(given: Path | None = None) -> Path | None:
+    """Where data sets lie: the folder given, else what ``FEDAUDIT_DATA`` says, else None."""
+    if given is not None:
+        return given
+    stated = os.environ.get(DATA_DIR_VARIABLE)
+    return Path(stated) if stated else None
+
+
+def load(name: str, *, data_dir: Path | None = None, seed: int = 0, **options: Setting) -> Dataset:
+    """A data set by name, ready for training.
+
+    ``digits`` and ``synthetic`` need no file. Any other name is looked for in the data
+    directory, in each known format in turn; ``FORMAT:NAME`` names the format as well.
+
+    Args:
+        name: Name of the data set.
+        data_dir: Folder that data sets lie in; by default what ``FEDAUDIT_DATA`` says.
+        seed: Decides everything random about the data: generation, and splits that the files
+            do not settle.
+        options: Settings of the source, see its ``read`` function.
+
+    Raises:
+        BadInput: No such data set, an option its source does not have, or unusable data.
+        Damaged: A file is cut off or not what its name says.
+    """
+    if name in MADE:
+        _check_options(name, MADE[name], options)
+        return MADE[name](seed=seed, **options)
+    kind, colon, rest = name.partition(":")
+    if colon and kind not in FORMATS:
+        raise unknown_name("data format", kind, FORMATS)
+    wanted = rest if colon else name
+    kinds = [kind] if colon else list(FORMATS)
+    _check_file_name(wanted)
+    folder = data_directory(data_dir)
+    if folder is None or not folder.is_dir():
+        raise _nowhere(name, folder)
+    for one in kinds:
+        path = FORMATS[one].find(folder, wanted)
+        if path is not None:
+            _check_options(f"{one} data", FORMATS[one].read, options)
+            return FORMATS[one].read(path, seed=seed, **options)
+    raise _missing(wanted, folder, kinds)
+
+
+def _check_options(
+    what: str, source: Callable[..., Dataset], options: Mapping[str, Setting]
+) -> None:
+    known = {
+        name: parameter.annotation
+        for name, parameter in inspect.signature(source).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and name != "seed"
+    }
+    for name, value in options.items():
+        if name not in known:
+            raise unknown_name(f"option of {what}", name, known)
+        allowed = (int, float) if known[name] is float else (known[name],)
+        if not isinstance(value, allowed) or (isinstance(value, bool) and known[name] is not bool):
+            raise BadInput(
+                f"option {name} of {what} must be of type {known[name].__name__}, got {value!r}; "
+                "write it so"
+            )
+
+
+def _check_file_name(name: str) -> None:
+    if not name or name != Path(name).name or name.startswith("."):
+        raise BadInput(
+            f"{name!r} is no name of a data set; give a plain name, and the folder as data_dir"
+        )
+
+
+def _nowhere(name: str, folder: Path | None) -> BadInput:
+    state = (
+        f"no data directory is set ({DATA_DIR_VARIABLE} is empty)"
+        if folder is None
+        else f"the data directory {folder} is not a folder"
+    )
+    return BadInput(
+        f"data set {name!r} must come from a file and {state}; set {DATA_DIR_VARIABLE} or give "
+        f"data_dir, or take one that needs no file: {', '.join(MADE)}"
+    )
+
+
+def _missing(name: str, folder: Path, kinds: list[str]) -> BadInput:
+    looked = ", ".join(FORMATS[kind].looks_for.replace("NAME", name) for kind in kinds)
+    there = {path.name.removesuffix(".npz") for path in folder.iterdir()} | set(MADE)
+    return BadInput(
+        f"{unknown_name('data set', name, there)}; looked in {folder} for {looked}; put it "
+        f"there, or point data_dir or {DATA_DIR_VARIABLE} at the folder that has it"
+    )
