@@ -125,9 +125,9 @@ class Architecture:
     """
 
     name: str
-    build: Callable[[], nn.Module] = field(compare=False)
+    build: Callable[[], nn.Module] = field(compare=False, repr=False)
     settings: tuple[tuple[str, Setting], ...] = ()
-    loss: PerSampleLoss = field(default=cross_entropy, compare=False)
+    loss: PerSampleLoss = field(default=cross_entropy, compare=False, repr=False)
 
     def initial(self, seed: int) -> "Model":
         """A freshly initialised model; the global random state is left as it was."""
@@ -187,6 +187,20 @@ class Model:
                     )
                 slot.copy_(value)
         return module
+
+    def tensors(self) -> Params:
+        """Parameters and buffers in one dictionary, for checkpoints and uploads."""
+        named = {f"params/{name}": value for name, value in self.params.items()}
+        return named | {f"buffers/{name}": value for name, value in self.buffers.items()}
+
+    @staticmethod
+    def from_tensors(architecture: Architecture, tensors: Params) -> "Model":
+        """The inverse of :meth:`tensors`."""
+        parts: dict[str, Params] = {"params": {}, "buffers": {}}
+        for key, value in tensors.items():
+            part, _, name = key.partition("/")
+            parts[part][name] = value
+        return Model(architecture, parts["params"], parts["buffers"])
 
     def module(self) -> nn.Module:
         """A new module with these parameters, in evaluation mode."""

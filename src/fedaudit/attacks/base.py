@@ -1,0 +1,132 @@
+"""What an attack is: signals, a rule over them, and a source."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar, runtime_checkable
+
+from jaxtyping import Float
+from torch import Tensor
+
+from fedaudit.core import ClientId, Sees, Setting
+from fedaudit.errors import BadInput, unknown_name
+from fedaudit.observe.measurements import Measurements
+from fedaudit.signals.base import Signal
+
+Part = TypeVar("Part")
+
+
+@runtime_checkable
+class Rule(Protocol):
+    """Turns measurements into one score a sample. A frozen dataclass with its settings.
+
+    Attributes:
+        over_clients: What it does over clients, in a few words, for the catalogue.
+        over_rounds: What it does over rounds.
+        needs: What the adversary must see beyond what the signals need.
+    """
+
+    @property
+    def over_clients(self) -> str:
+        """See the class."""
+        ...
+
+    @property
+    def over_rounds(self) -> str:
+        """See the class."""
+        ...
+
+    @property
+    def needs(self) -> Sees:
+        """See the class."""
+        ...
+
+    def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
+        """Scores; larger means likelier a member of the target client's data."""
+        ...
+
+
+@dataclass(frozen=True)
+class Attack:
+    """A row of the catalogue.
+
+    Attributes:
+        signals: What is measured.
+        rule: What is done with it.
+        source: Paper, with equation or section.
+        about: The attack in one sentence.
+    """
+
+    signals: tuple[Signal, ...]
+    rule: Rule
+    source: str
+    about: str = field(default="")
+
+    @property
+    def needs(self) -> Sees:
+        """What the adversary must see."""
+        needs = self.rule.needs
+        for signal in self.signals:
+            needs |= signal.needs
+        return needs
+
+    def scores(
+        self, measured: Mapping[str, Measurements], target: ClientId
+    ) -> Float[Tensor, " samples"]:
+        """One score a sample, larger for likelier members of the target's data.
+
+        Args:
+            measured: Measurements by signal name.
+            target: The client under audit.
+
+        Raises:
+            BadInput: A signal that the attack needs was not measured.
+        """
+        missing = [signal.name for signal in self.signals if signal.name not in measured]
+        if missing:
+            raise BadInput(
+                f"this attack needs the signals {missing}, which were not measured; measured: "
+                f"{sorted(measured)}"
+            )
+        cubes = [measured[signal.name] for signal in self.signals]
+        return self.rule(*cubes, target=target)
+
+    def with_settings(self, settings: Mapping[str, Setting]) -> "Attack":
+        """The attack with some settings of its rule or signals changed.
+
+        Raises:
+            BadInput: No part has a setting of that name.
+        """
+        attack = self
+        for name, value in settings.items():
+            attack = attack._with(name, value)
+        return attack
+
+    def settings(self) -> dict[str, Setting]:
+        """All settings of the rule and the signals, by name."""
+        found: dict[str, Setting] = {}
+        for part in (*self.signals, self.rule):
+            found |= {name: getattr(part, name) for name in _fields(part)}
+        return found
+
+    def _with(self, name: str, value: Setting) -> "Attack":
+        if name not in self.settings():
+            raise unknown_name("setting of this attack", name, self.settings() or {"(none)": 0})
+        signals = tuple(_replaced(signal, name, value) for signal in self.signals)
+        return replace(self, signals=signals, rule=_replaced(self.rule, name, value))
+
+
+def _fields(part: object) -> tuple[str, ...]:
+    return tuple(getattr(part, "__dataclass_fields__", {}))
+
+
+def _replaced(part: Part, name: str, value: Setting) -> Part:
+    if name not in _fields(part):
+        return part
+    default = getattr(part, name)
+    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if type(value) is not type(default):
+        raise BadInput(
+            f"{name} takes a {type(default).__name__} (such as {default!r}), got {value!r}"
+        )
+    return replace(part, **{name: value})  # type: ignore[type-var]

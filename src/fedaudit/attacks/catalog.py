@@ -1,0 +1,28 @@
+"""The catalogue of attacks: a table to hold against the papers."""
+
+from fedaudit.attacks.base import Attack
+from fedaudit.attacks.fedmia import OneSidedLikelihood
+from fedaudit.attacks.rules import Last, Mean
+from fedaudit.errors import unknown_name
+from fedaudit.signals.outputs import Loss
+from fedaudit.signals.updates import GradientCosine, GradientDifference, GradientNorm
+
+# fmt: off
+ATTACKS: dict[str, Attack] = {
+    "blackbox-loss": Attack((Loss(),), Last(), "Yeom et al. 2018", "A member's loss is low at the client's last model."),
+    "grad-cosine": Attack((GradientCosine(),), Last(), "Li et al. 2022", "A member's gradient points along the last update."),
+    "grad-norm": Attack((GradientNorm(),), Last(), "Nasr et al. 2019", "A member's gradient is short at the last global model."),
+    "grad-diff": Attack((GradientDifference(),), Last(), "Li et al. 2022", "Taking a member's gradient away shortens the last update."),
+    "loss-series": Attack((Loss(),), Mean(), "Gu et al. 2022; FedMIA section 4.1", "A member's loss is low over the rounds."),
+    "avg-cosine": Attack((GradientCosine(),), Mean(), "Li et al. 2022", "A member's gradient points along the updates over the rounds."),
+    "fedmia-1": Attack((Loss(),), OneSidedLikelihood(), "FedMIA, Eqs. (8)-(12), loss", "A member's loss at the target is below what the other clients' models give it."),
+    "fedmia-2": Attack((GradientCosine(),), OneSidedLikelihood(), "FedMIA, Eqs. (7)-(12), cosine", "A member's gradient fits the target's update better than the other clients'."),
+}
+# fmt: on
+
+
+def attack_named(name: str) -> Attack:
+    """The attack of that name, or a refusal that names the nearest."""
+    if name not in ATTACKS:
+        raise unknown_name("attack", name, ATTACKS)
+    return ATTACKS[name]

@@ -1,0 +1,114 @@
+"""FedMIA's rule: every other client is a model that was not trained on the sample."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from fedaudit.core import ClientId, Sees
+from fedaudit.errors import BadInput, NotVisible
+from fedaudit.observe.measurements import Measurements
+
+
+@dataclass(frozen=True)
+class OneSidedLikelihood:
+    """How far the target's signal lies above the other clients', in each round, on average.
+
+    In every round a normal distribution is fitted, for each sample, to the other clients'
+    values; the target's value becomes its upper tail probability under that distribution. The
+    score is minus the mean of these over the rounds: it ranks samples as the paper's mean
+    cumulative probability does, but does not saturate at 1 for values far above the others'.
+
+    Other clients that were sent another model than the target in a round are no peers there. A
+    round in which fewer than two peers remain says nothing and is left out.
+
+    Attributes:
+        outlier_sigmas: A peer more than this many standard deviations above the peers' mean is
+            left out of the fit, since it may hold the sample itself. At 3 the filter can never
+            act with fewer than 11 peers: no value lies more than sqrt(n - 1) population
+            standard deviations above the mean of n values that include it.
+        leave_one_out: Compares each peer with mean and spread of the *others*, so that the
+            filter can act among few peers too.
+        variance_floor: Added to the variance. The published code adds 1e-8, which is as large
+            as the variance of a big net's cosines; use it for parity only.
+
+    Source: FedMIA, Eqs. (4), (5) and (8)-(12), Algorithm 1.
+    Differs: Score is minus the mean upper tail (the same ranking, no ties at the top); float64;
+        no constant in the variance; the filter is applied to every signal, as Eq. (8) says
+        (the published code filters cosines only, and only on non-IID data).
+    """
+
+    outlier_sigmas: float = 3.0
+    leave_one_out: bool = False
+    variance_floor: float = 0.0
+
+    over_clients = "one-sided likelihood"
+    over_rounds = "mean"
+    needs = Sees.UPLOADS | Sees.ROUNDS
+
+    def __post_init__(self) -> None:
+        if not (self.outlier_sigmas > 0 and self.variance_floor >= 0):
+            raise BadInput(
+                "outlier_sigmas must be above 0 and variance_floor at least 0, got "
+                f"{self.outlier_sigmas} and {self.variance_floor}"
+            )
+
+    def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
+        """See :class:`fedaudit.attacks.base.Rule`.
+
+        Raises:
+            NotVisible: In no round are there two peers to fit a distribution to.
+        """
+        (m,) = measurements
+        own, peers = m.of(target).double(), m.peers(target).double()
+        usable = (~torch.isnan(peers)).all(2).sum(1) >= 2
+        usable &= ~torch.isnan(own).any(1)
+        if not bool(usable.any()):
+            raise NotVisible(
+                "the likelihood rule needs at least 2 clients besides the target that were sent "
+                f"the same model in the same round, got {peers.shape[1]} other clients; use a rule "
+                "that looks at the target alone, such as avg-cosine or loss-series"
+            )
+        return -torch.stack(
+            [
+                self._upper_tail(value, others[~torch.isnan(others).any(1)])
+                for value, others in zip(own[usable], peers[usable], strict=True)
+            ]
+        ).mean(0)
+
+    def _upper_tail(
+        self, value: Float[Tensor, " samples"], peers: Float[Tensor, "peers samples"]
+    ) -> Float[Tensor, " samples"]:
+        """1 - Lambda of Eq. (11): the chance that a non-member's signal lies above the target's."""
+        mean, variance = _moments(peers, self._not_outliers(peers))
+        spread = (variance + self.variance_floor).sqrt()
+        above = value - mean
+        # Peers that agree exactly leave no spread: only the direction is known.
+        z = torch.where(spread > 0, above / spread.where(spread > 0, 1.0), above.sign() * torch.inf)
+        tail: Tensor = torch.special.ndtr(-z.where(above != 0, 0.0))
+        return tail
+
+    def _not_outliers(self, peers: Float[Tensor, "peers samples"]) -> Bool[Tensor, "peers samples"]:
+        """Eq. (8): one pass, upper side only."""
+        everybody = torch.ones_like(peers, dtype=torch.bool)
+        if not self.leave_one_out:
+            mean, variance = _moments(peers, everybody)
+            return peers <= mean + self.outlier_sigmas * variance.sqrt()
+        if len(peers) < 3:
+            return everybody
+        kept = []
+        for index in range(len(peers)):
+            others = torch.cat([peers[:index], peers[index + 1 :]])
+            mean, variance = others.mean(0), others.var(0, correction=0)
+            kept.append(peers[index] <= mean + self.outlier_sigmas * variance.sqrt())
+        return torch.stack(kept)
+
+
+def _moments(
+    peers: Float[Tensor, "peers samples"], kept: Bool[Tensor, "peers samples"]
+) -> tuple[Float[Tensor, " samples"], Float[Tensor, " samples"]]:
+    """Eqs. (9) and (10): mean and population variance of the peers that are kept."""
+    count = kept.sum(0)
+    mean = peers.where(kept, 0.0).sum(0) / count
+    return mean, (peers - mean).square().where(kept, 0.0).sum(0) / count

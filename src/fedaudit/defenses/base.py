@@ -1,0 +1,169 @@
+"""The hooks through which a defense acts, and what a hook may know."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fedaudit.core import Batch, ClientId, Model, Params, Samples, chunks
+from fedaudit.modules import loaded
+from fedaudit.observe.round import Gradient, Logits, Update, Upload
+from fedaudit.seeds import seeded
+
+EVALUATION_CHUNK = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Visit:
+    """One client's place in one round.
+
+    Attributes:
+        round: Counted from 1; 0 while clients prepare, before the first round.
+        rounds: How many the run will have.
+        client: Whose turn it is.
+        cohort: All clients asked in this round.
+        weights: Their shares in the average.
+        seed: Root seed of the run.
+    """
+
+    round: int
+    rounds: int
+    client: ClientId
+    cohort: tuple[ClientId, ...]
+    weights: Mapping[ClientId, float]
+    seed: int
+    _generators: dict[str, torch.Generator] = field(default_factory=dict, repr=False)
+
+    def rng(self, purpose: str) -> torch.Generator:
+        """The generator of one purpose in this visit; repeated calls go on with its stream."""
+        if purpose not in self._generators:
+            self._generators[purpose] = seeded(
+                self.seed, "client", self.client, "round", self.round, purpose
+            )
+        return self._generators[purpose]
+
+    def at(self, model: Model) -> "Turn":
+        """This visit, once it is settled which model the client starts from."""
+        return Turn(
+            round=self.round,
+            rounds=self.rounds,
+            client=self.client,
+            cohort=self.cohort,
+            weights=self.weights,
+            seed=self.seed,
+            _generators=self._generators,
+            received=model,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn(Visit):
+    """A visit with the model that the client starts from: all that a hook may know.
+
+    Attributes:
+        received: The model that this round's training starts from.
+    """
+
+    received: Model
+
+    def evaluate(self, samples: Samples) -> Float[Tensor, " samples"]:
+        """Per-sample losses at the received model, in evaluation mode."""
+        module = loaded(self.received, "evaluation").eval()
+        loss = self.received.architecture.loss
+        with torch.no_grad():
+            return torch.cat(
+                [
+                    loss(module(samples.features[part]), samples.labels[part])
+                    for part in chunks(len(samples), EVALUATION_CHUNK)
+                ]
+            )
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a training step minimises, as a function of a batch.
+
+    Attributes:
+        module: Holds the parameters being trained.
+        loss: Scalar loss of (outputs, batch), with the defense's own terms in it.
+    """
+
+    module: nn.Module
+    loss: Callable[[Tensor, Batch], Tensor]
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """The scalar to minimise, with its graph."""
+        return self.loss(self.module(batch.x), batch)
+
+    @property
+    def params(self) -> Params:
+        """The trainable parameters, live."""
+        return {n: p for n, p in self.module.named_parameters() if p.requires_grad}
+
+
+class Defense:
+    """What a client does about leakage. Every hook is neutral; override those that act.
+
+    One instance belongs to one client. A defense that learns over rounds keeps tensors and
+    gives them out through :meth:`state`, so that a run can stop and go on.
+
+    Attributes:
+        accepts: Kinds of upload that :meth:`upload` can work on.
+    """
+
+    accepts: ClassVar[tuple[type, ...]] = (Update, Gradient, Logits)
+
+    def prepare(self, data: Samples, visit: Visit) -> Samples:
+        """Once, before the first round: what stays changed for good (local DP on features)."""
+        return data
+
+    def select(self, data: Samples, turn: Turn) -> Samples:
+        """Each round: which samples are trained on."""
+        return data
+
+    def batches(self, data: Samples, batch_size: int, turn: Turn) -> Iterator[Batch]:
+        """Each epoch: how steps draw their samples; shuffled, without replacement."""
+        order = torch.randperm(len(data), generator=turn.rng("batches"))
+        # One gather an epoch and views of it: a gather a step costs a small model a third.
+        shuffled = data.take(order)
+        for part in chunks(len(data), batch_size):
+            yield Batch(shuffled.features[part], shuffled.labels[part], shuffled.ids[part])
+
+    def batch(self, batch: Batch, turn: Turn) -> Batch:
+        """Each step: what the model is shown (mixing, augmentation, soft labels)."""
+        return batch
+
+    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+        """Each step: the scalar to minimise; the mean of the architecture's loss."""
+        return turn.received.architecture.loss(outputs, batch.y).mean()
+
+    def gradient(self, objective: Objective, batch: Batch, turn: Turn) -> Params:
+        """Each step: the direction to descend; the gradient of the objective."""
+        params = objective.params
+        values = torch.autograd.grad(objective(batch), list(params.values()))
+        return dict(zip(params, values, strict=True))
+
+    def upload(self, upload: Upload, turn: Turn) -> Upload:
+        """Each round, last: what leaves the client."""
+        return upload
+
+    def after(self, start: Model, end: Model, turn: Turn) -> None:
+        """Each round, when training is done: feedback to the defense itself."""
+
+    def state(self) -> Params:
+        """What must survive from round to round, as tensors by name."""
+        return {}
+
+    def restore(self, state: Params) -> None:
+        """Takes up a state that :meth:`state` gave."""
+
+
+UNDEFENDED = Defense()
+
+
+def overrides(defense: Defense, hook: str) -> bool:
+    """Whether a defense acts in the named hook."""
+    return getattr(type(defense), hook) is not getattr(Defense, hook)

@@ -1,0 +1,47 @@
+"""Gradient noise: every entry of what a client sends gets a normal draw added."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedaudit.core import Params
+from fedaudit.defenses.base import Defense, Turn
+from fedaudit.errors import BadInput
+from fedaudit.observe.round import Upload
+
+
+def with_noise(values: Params, std: float, rng: torch.Generator) -> Params:
+    """Adds an independent normal draw to every entry, in the entry's own precision."""
+
+    def noise(like: Tensor) -> Tensor:
+        return std * torch.randn(like.shape, dtype=like.dtype, generator=rng)
+
+    return {name: value + noise(value) for name, value in values.items()}
+
+
+@dataclass(frozen=True)
+class GradientNoise(Defense):
+    """Adds N(0, sigma^2) to every entry of the upload.
+
+    Nothing is clipped, so that no sigma gives differential privacy; :class:`ClientDP` does.
+
+    Attributes:
+        sigma: Standard deviation in units of the upload; 0 changes nothing.
+
+    Source: FedMIA, appendix A.2 (gradient perturbation); CoFedMID, appendix E (GradNoise).
+    Differs: The noisy upload is what every attack sees, losses included.
+    """
+
+    sigma: float
+
+    def __post_init__(self) -> None:
+        if not self.sigma >= 0:
+            raise BadInput(f"sigma is a standard deviation, at least 0, got {self.sigma}")
+
+    def upload(self, upload: Upload, turn: Turn) -> Upload:
+        """Each round: noise on the upload."""
+        if self.sigma == 0:
+            return upload
+        noisy = with_noise(upload.values, self.sigma, turn.rng("gradient noise"))
+        return replace(upload, values=noisy)

@@ -1,0 +1,84 @@
+"""What a federated algorithm is to the round loop, and what a server may do on its way."""
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from fedaudit.core import ClientId, Model, Params, Samples
+from fedaudit.defenses.base import Defense, Visit
+from fedaudit.observe.round import Exposed, Sent, Upload
+
+
+class Local(NamedTuple):
+    """What a client's round gives.
+
+    Attributes:
+        upload: What goes to the server, defended.
+        memory: What stays with the client until its next round (FedMD's private net).
+    """
+
+    upload: Upload
+    memory: Params
+
+
+@runtime_checkable
+class Algorithm(Protocol):
+    """A federated algorithm: what is sent, done locally, averaged, and thereby exposed.
+
+    The server's state and a client's memory are tensors by name, so that a run can be stopped
+    after any round and gone on with elsewhere. Implementations are frozen dataclasses that can
+    be pickled, for training in several processes.
+
+    Attributes:
+        upload_kind: The kind of upload, which defenses must accept.
+    """
+
+    @property
+    def upload_kind(self) -> type[Upload]:
+        """Update, Gradient or Logits."""
+        ...
+
+    def start(self, seed: int) -> Params:
+        """The server's state before the first round."""
+        ...
+
+    def send(self, state: Params, client: ClientId, round: int) -> Sent:
+        """What the server sends a client."""
+        ...
+
+    def local(
+        self, sent: Sent, data: Samples, memory: Params, defense: Defense, visit: Visit
+    ) -> Local:
+        """One client's round; runs wherever the engine puts it."""
+        ...
+
+    def fold(
+        self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
+    ) -> Params:
+        """The server's next state; weights sum to 1 over the uploads."""
+        ...
+
+    def expose(
+        self,
+        sent: Mapping[ClientId, Sent],
+        uploads: Mapping[ClientId, Upload],
+        round: int,
+        rounds: int,
+        seed: int,
+    ) -> Mapping[ClientId, Exposed]:
+        """What an observer of all uploads can rebuild; called once a round."""
+        ...
+
+    def models(self, state: Params) -> Mapping[str, Model]:
+        """The models that the run has produced so far, by name, for measuring utility."""
+        ...
+
+
+class Server:
+    """A server that sends what the algorithm says. Subclasses tamper."""
+
+    def tamper(self, sent: Sent, client: ClientId, round: int) -> Sent:
+        """What this client is really sent."""
+        return sent
+
+
+HONEST = Server()

@@ -1,0 +1,101 @@
+"""Federated averaging: clients train the global model, the server averages their changes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fedaudit.core import Architecture, ClientId, Model, Params, Samples
+from fedaudit.defenses.base import Defense, Visit
+from fedaudit.fl.algorithm import Local
+from fedaudit.fl.training import LocalTraining, train
+from fedaudit.observe.round import Exposed, Sent, Update, Upload
+from fedaudit.params import difference, plus, weighted_sum
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    """Averages the clients' updates by data size.
+
+    Attributes:
+        architecture: Of the one global model.
+        training: Each client's local training.
+
+    Source: McMahan et al. 2017, Algorithm 1 (FederatedAveraging).
+    Differs: Floating-point buffers (running statistics) are averaged too, integer ones are
+        not; the published FedMIA code averages every entry of the state dictionary.
+    """
+
+    architecture: Architecture
+    training: LocalTraining
+
+    @property
+    def upload_kind(self) -> type[Upload]:
+        """Clients send updates."""
+        return Update
+
+    def start(self, seed: int) -> Params:
+        """A freshly initialised global model."""
+        return self.architecture.initial(seed).tensors()
+
+    def send(self, state: Params, client: ClientId, round: int) -> Sent:
+        """Everybody gets the global model."""
+        return Sent((Model.from_tensors(self.architecture, state),))
+
+    def local(
+        self, sent: Sent, data: Samples, memory: Params, defense: Defense, visit: Visit
+    ) -> Local:
+        """Trains the received model and uploads the change."""
+        turn = visit.at(sent.model)
+        trained = train(sent.model, data, self.training, defense, turn)
+        update = Update(difference(trained.params, sent.model.params), trained.buffers)
+        return Local(defense.upload(update, turn), memory)
+
+    def fold(
+        self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
+    ) -> Params:
+        """Global model plus the weighted mean of the updates."""
+        clients = sorted(uploads)
+        shares = [weights[client] for client in clients]
+        before = Model.from_tensors(self.architecture, state)
+        mean = weighted_sum([uploads[client].values for client in clients], shares)
+        buffers = [received_update(uploads[client]).buffers for client in clients]
+        return Model(
+            self.architecture,
+            plus(before.params, mean),
+            weighted_sum(buffers, shares) if before.buffers else {},
+        ).tensors()
+
+    def expose(
+        self,
+        sent: Mapping[ClientId, Sent],
+        uploads: Mapping[ClientId, Upload],
+        round: int,
+        rounds: int,
+        seed: int,
+    ) -> Mapping[ClientId, Exposed]:
+        """The local model is the model sent plus the (defended) update."""
+        scale = self.training.gradient_scale(round, rounds)
+        return {
+            client: rebuilt(sent[client].model, received_update(upload), scale)
+            for client, upload in sorted(uploads.items())
+        }
+
+    def models(self, state: Params) -> Mapping[str, Model]:
+        """The one global model."""
+        return {"global": Model.from_tensors(self.architecture, state)}
+
+
+def received_update(upload: Upload) -> Update:
+    """The upload as an update.
+
+    Raises:
+        TypeError: It is of another kind.
+    """
+    if not isinstance(upload, Update):
+        raise TypeError(f"FedAvg averages updates, got a {type(upload).__name__}")
+    return upload
+
+
+def rebuilt(base: Model, update: Update, gradient_scale: float | None) -> Exposed:
+    """What base model and update together show."""
+    local = Model(base.architecture, plus(base.params, update.values), update.buffers)
+    return Exposed(base, local, update.values, gradient_scale)

@@ -1,0 +1,141 @@
+"""How one client trains for one round: the only place where the training hooks are called."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import cos, pi
+
+import torch
+
+from fedaudit.core import Model, Samples
+from fedaudit.defenses.base import Defense, Objective, Turn
+from fedaudit.errors import BadInput, unknown_name
+from fedaudit.fl.step import Adam, Optimizer, Sgd
+from fedaudit.modules import loaded
+
+Schedule = Callable[[int, int], float]
+
+
+def constant(round: int, rounds: int) -> float:
+    """The same rate in every round."""
+    return 1.0
+
+
+def cosine(round: int, rounds: int) -> float:
+    """From 1 in the first round along half a cosine towards 0 after the last.
+
+    Source: FedMIA, published run script (cosine to 0).
+    """
+    return 0.5 * (1 + cos(pi * (round - 1) / rounds))
+
+
+def exponential(round: int, rounds: int) -> float:
+    """0.99 per round.
+
+    Source: FedMIA, appendix A (learning-rate decay 0.99).
+    """
+    return 0.99 ** (round - 1)
+
+
+SCHEDULES: dict[str, Schedule] = {
+    "constant": constant,
+    "cosine": cosine,
+    "exponential": exponential,
+}
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """Settings of a client's training within a round; the optimizer starts afresh each round.
+
+    Attributes:
+        epochs: Passes over the client's data.
+        batch_size: Samples a step; larger than the data means one step an epoch.
+        lr: Learning rate of the first round.
+        momentum: Of SGD; 0 for none.
+        weight_decay: L2 penalty; 0 for none.
+        schedule: How the rate falls over rounds: "constant", "cosine" or "exponential".
+        optimizer: "sgd" or "adam".
+    """
+
+    epochs: int = 1
+    batch_size: int = 32
+    lr: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    schedule: str = "constant"
+    optimizer: str = "sgd"
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch_size < 1 or not self.lr > 0:
+            raise BadInput(
+                f"training needs epochs >= 1, batch_size >= 1 and lr > 0, got epochs="
+                f"{self.epochs}, batch_size={self.batch_size}, lr={self.lr}"
+            )
+        if not (0 <= self.momentum < 1 and self.weight_decay >= 0):
+            raise BadInput(
+                f"momentum lies in [0, 1) and weight_decay is at least 0, got "
+                f"{self.momentum} and {self.weight_decay}"
+            )
+        if self.schedule not in SCHEDULES:
+            raise unknown_name("schedule", self.schedule, SCHEDULES)
+        if self.optimizer not in ("sgd", "adam"):
+            raise unknown_name("optimizer", self.optimizer, ("sgd", "adam"))
+
+    def rate(self, round: int, rounds: int) -> float:
+        """The learning rate in a round."""
+        return self.lr * SCHEDULES[self.schedule](round, rounds)
+
+    def steps(self, round: int, rounds: int) -> Optimizer:
+        """A fresh optimizer for one round."""
+        rate = self.rate(round, rounds)
+        if self.optimizer == "adam":
+            return Adam(lr=rate, weight_decay=self.weight_decay)
+        return Sgd(lr=rate, momentum=self.momentum, weight_decay=self.weight_decay)
+
+    def gradient_scale(self, round: int, rounds: int) -> float | None:
+        """What turns (received minus local) into the sum of the samples' gradients.
+
+        Source: METHODS of Li et al.'s gradient difference: an update is about the learning
+            rate times the sum of mini-batch mean gradients, lengthened by momentum.
+        """
+        if self.optimizer != "sgd":
+            return None
+        travelled = self.rate(round, rounds) * self.epochs
+        return self.batch_size * (1 - self.momentum) / travelled if travelled > 0 else None
+
+
+def train(model: Model, data: Samples, how: LocalTraining, defense: Defense, turn: Turn) -> Model:
+    """The client's model after one round of local training, with the defense's hooks in force.
+
+    Args:
+        model: Where training starts.
+        data: The client's (prepared) samples.
+        how: Epochs, batches and optimizer.
+        defense: Its training hooks are called here and nowhere else.
+        turn: What the hooks may know.
+
+    Raises:
+        BadInput: Training gave parameters that are not finite.
+    """
+    module = loaded(model, "training").train()
+    objective = Objective(module, lambda outputs, batch: defense.loss(outputs, batch, turn))
+    params = objective.params
+    live = list(params.values())
+    optimizer = how.steps(turn.round, turn.rounds)
+    chosen = defense.select(data, turn)
+    with torch.random.fork_rng(devices=[]):
+        # Dropout draws from the global generator; the fork keeps that to this turn.
+        torch.manual_seed(turn.rng("dropout").initial_seed())
+        for _ in range(how.epochs):
+            for batch in defense.batches(chosen, how.batch_size, turn):
+                shown = defense.batch(batch, turn)
+                gradient = defense.gradient(objective, shown, turn)
+                optimizer.step(live, [gradient[name] for name in params])
+    trained = Model.of(model.architecture, module)
+    if not all(bool(value.isfinite().all()) for value in trained.params.values()):
+        raise BadInput(
+            f"client {turn.client}'s training diverged in round {turn.round}: its parameters "
+            f"are no longer finite; lower the learning rate ({how.lr}) or check the features"
+        )
+    defense.after(model, trained, turn)
+    return trained

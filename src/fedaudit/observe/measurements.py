@@ -1,0 +1,108 @@
+"""What was measured: one number for every (round, client, sample)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fedaudit.core import ClientId
+from fedaudit.errors import BadInput
+
+
+@dataclass(frozen=True)
+class MeasuredRound:
+    """All signals of one round.
+
+    Attributes:
+        index: The round.
+        clients: The clients measured, in the order of the columns.
+        bases: For each client, a number that is the same for clients sent the same model.
+        signals: Values by signal name.
+        stands_for: For a client merged into a group, the client the group is named after.
+    """
+
+    index: int
+    clients: tuple[ClientId, ...]
+    bases: Int[Tensor, " clients"]
+    signals: Mapping[str, Float[Tensor, "clients samples"]]
+    stands_for: Mapping[ClientId, ClientId] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """One signal over a whole run. NaN where a client was not measured in a round.
+
+    Attributes:
+        values: Larger is likelier a member.
+        rounds: Round indices, ascending.
+        clients: Column order.
+        bases: Which clients of a round were sent the same model; -1 where not measured.
+        stands_for: For a client merged into a group, the client the group is named after.
+    """
+
+    values: Float[Tensor, "rounds clients samples"]
+    rounds: tuple[int, ...]
+    clients: tuple[ClientId, ...]
+    bases: Int[Tensor, "rounds clients"]
+    stands_for: Mapping[ClientId, ClientId] = field(default_factory=dict)
+
+    def column(self, target: ClientId) -> int:
+        """The position of a client, or of the group that it was merged into.
+
+        Raises:
+            BadInput: The client was never measured.
+        """
+        client = self.stands_for.get(target, target)
+        if client not in self.clients:
+            raise BadInput(f"client {target} was never measured; measured: {list(self.clients)}")
+        return self.clients.index(client)
+
+    def of(self, target: ClientId) -> Float[Tensor, "rounds samples"]:
+        """The target's values."""
+        return self.values[:, self.column(target)]
+
+    def peers(self, target: ClientId) -> Float[Tensor, "rounds peers samples"]:
+        """The other clients' values; NaN where one was sent another model than the target."""
+        column = self.column(target)
+        comparable = self.bases == self.bases[:, column : column + 1]
+        values = self.values.where(comparable[:, :, None], torch.nan)
+        others = [i for i in range(len(self.clients)) if i != column]
+        return values[:, others]
+
+
+def stacked(rounds: Iterable[MeasuredRound]) -> dict[str, Measurements]:
+    """Measured rounds as one cube a signal; clients missing in a round become NaN there.
+
+    Raises:
+        BadInput: There are no rounds.
+    """
+    measured: Sequence[MeasuredRound] = sorted(rounds, key=lambda r: r.index)
+    if not measured:
+        raise BadInput("nothing was measured: there is no round to attack; measure more often")
+    clients = tuple(sorted({client for round in measured for client in round.clients}))
+    stands_for = {c: n for round in measured for c, n in round.stands_for.items()}
+    bases = torch.full((len(measured), len(clients)), -1, dtype=torch.int64)
+    columns = [[clients.index(c) for c in round.clients] for round in measured]
+    for row, (round, column) in enumerate(zip(measured, columns, strict=True)):
+        bases[row, column] = round.bases
+    return {
+        name: Measurements(
+            _cube([r.signals[name] for r in measured], columns, len(clients)),
+            tuple(r.index for r in measured),
+            clients,
+            bases,
+            stands_for,
+        )
+        for name in measured[0].signals
+    }
+
+
+def _cube(
+    slices: Sequence[Float[Tensor, "_ samples"]], columns: Sequence[Sequence[int]], clients: int
+) -> Float[Tensor, "rounds clients samples"]:
+    cube = torch.full((len(slices), clients, slices[0].shape[1]), torch.nan, dtype=slices[0].dtype)
+    for row, (values, column) in enumerate(zip(slices, columns, strict=True)):
+        cube[row, list(column)] = values
+    return cube

@@ -1,0 +1,114 @@
+"""One round of federated learning, as a value: what was sent, sent back, and can be rebuilt."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from fedaudit.core import ClientId, Model, Params
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What the server sends one client.
+
+    Attributes:
+        models: The global model; several where the client chooses (clustered FL), none where
+            only ``extra`` travels (federated distillation).
+        extra: Anything else, by name: consensus logits, a risk for each model.
+    """
+
+    models: tuple[Model, ...] = ()
+    extra: Params = field(default_factory=dict)
+
+    @property
+    def model(self) -> Model:
+        """The first (usually the only) model sent."""
+        return self.models[0]
+
+
+@dataclass(frozen=True)
+class Update:
+    """A client's change of the model it was sent: local minus received (FedAvg).
+
+    Attributes:
+        values: The change of each trainable parameter.
+        buffers: Floating-point buffers after training, as they are.
+        choice: Which of the models sent was trained.
+    """
+
+    values: Params
+    buffers: Params = field(default_factory=dict)
+    choice: int = 0
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """A client's gradient at the model it was sent (FedSGD).
+
+    Attributes:
+        values: The gradient of each trainable parameter; no momentum or weight decay in it.
+        buffers: Floating-point buffers after the forward pass, as they are.
+    """
+
+    values: Params
+    buffers: Params = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Logits:
+    """A client's outputs on the public set (FedMD), under the name "logits"."""
+
+    values: Params
+
+
+Upload: TypeAlias = Update | Gradient | Logits
+
+
+@dataclass(frozen=True)
+class Exposed:
+    """What an observer can rebuild of one client's round; a hidden part is None.
+
+    Attributes:
+        base: The model the client was sent.
+        local: The client's model after training, from its (defended) upload.
+        update: Local minus base, trainable parameters only.
+        gradient_scale: What turns minus the update into the sum of the samples' gradients
+            (batch size * (1 - momentum) / (learning rate * epochs)); None if unknown.
+    """
+
+    base: Model | None = None
+    local: Model | None = None
+    update: Params | None = None
+    gradient_scale: float | None = None
+
+
+@dataclass(frozen=True)
+class Round:
+    """A round as an observer has it.
+
+    Attributes:
+        index: Counted from 1.
+        exposed: What can be rebuilt, by client (or by the client a group is named after).
+        sent: What each client was sent.
+        uploads: What each client sent back; empty where the view hides it.
+        weights: Shares of the clients in the average; they sum to 1 over ``answered``.
+        asked: Clients that were sent something.
+        answered: Clients whose upload came back.
+        after: The server's models after the round, by name ("global" for one).
+        stands_for: For a client merged into a group, the client that the group is named after.
+    """
+
+    index: int
+    exposed: Mapping[ClientId, Exposed]
+    sent: Mapping[ClientId, Sent]
+    uploads: Mapping[ClientId, Upload]
+    weights: Mapping[ClientId, float]
+    asked: tuple[ClientId, ...]
+    answered: tuple[ClientId, ...]
+    after: Mapping[str, Model] = field(default_factory=dict)
+    stands_for: Mapping[ClientId, ClientId] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every client that was asked has answered."""
+        return set(self.asked) == set(self.answered)

@@ -1,0 +1,182 @@
+"""What a signal is, and the work that several signals of a round share."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fedaudit.core import ClientId, Model, Params, Samples, Sees, chunks
+from fedaudit.errors import NotVisible
+from fedaudit.modules import loaded
+from fedaudit.observe.round import Exposed, Round
+from fedaudit.observe.transforms import same_base
+from fedaudit.signals.gradients import gradient_products
+
+Part = TypeVar("Part")
+CHUNK = 128
+
+
+class AgainstUpdates(NamedTuple):
+    """Every sample's gradient at the model a client was sent, against that client's update.
+
+    Attributes:
+        dots: Inner product of update (local minus base) and gradient.
+        gradient_norms: Length of the gradient.
+        update_norms: Length of the update.
+    """
+
+    dots: Float[Tensor, "clients samples"]
+    gradient_norms: Float[Tensor, "clients samples"]
+    update_norms: Float[Tensor, " clients"]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A round in front of the samples to be measured; shared work is done once, when asked for.
+
+    Attributes:
+        round: As the adversary's view shows it.
+        samples: What to measure.
+        workers: Threads to use; changes no result.
+    """
+
+    round: Round
+    samples: Samples
+    workers: int = 1
+
+    @cached_property
+    def clients(self) -> tuple[ClientId, ...]:
+        """The clients of the round, ascending: the first axis of every signal."""
+        return tuple(sorted(self.round.exposed))
+
+    @cached_property
+    def outputs(self) -> list[Tensor]:
+        """Each client's model's outputs on all samples, in evaluation mode.
+
+        Raises:
+            NotVisible: The view hides the clients' models.
+        """
+        return [outputs_of(model, self.samples) for model in self.local_models]
+
+    @cached_property
+    def local_models(self) -> list[Model]:
+        """Each client's model after training.
+
+        Raises:
+            NotVisible: The view hides them.
+        """
+        models = [e.local for e in self._exposed if e.local is not None]
+        return _all_there(models, self.clients, "the clients' models after training")
+
+    @cached_property
+    def bases(self) -> Int[Tensor, " clients"]:
+        """For each client the number of its base model; equal for clients sent the same one."""
+        distinct: list[Model] = []
+        numbers = []
+        for exposed in self._exposed:
+            base = exposed.base
+            if base is None:
+                # A hidden base cannot tell clients apart: all that is left is one group.
+                numbers.append(0)
+                continue
+            found = [i for i, known in enumerate(distinct) if same_base(known, base)]
+            numbers.append(found[0] if found else len(distinct))
+            if not found:
+                distinct.append(base)
+        return torch.tensor(numbers, dtype=torch.int64)
+
+    @property
+    def against_updates(self) -> AgainstUpdates:
+        """Gradients against updates, one pass over the samples for each distinct base model.
+
+        Raises:
+            NotVisible: The view hides the base models or the updates.
+        """
+        updates = [e.update for e in self._exposed if e.update is not None]
+        _all_there(updates, self.clients, "the clients' updates")
+        return self._gradients
+
+    @property
+    def gradient_norms(self) -> Float[Tensor, "clients samples"]:
+        """Length of every sample's gradient at the model each client was sent.
+
+        Raises:
+            NotVisible: The view hides the base models.
+        """
+        return self._gradients.gradient_norms
+
+    @cached_property
+    def _gradients(self) -> AgainstUpdates:
+        """The pass behind both; inner products are 0 where a view hides the updates."""
+        bases = [e.base for e in self._exposed if e.base is not None]
+        _all_there(bases, self.clients, "the models the clients were sent")
+        shape = (len(self.clients), len(self.samples))
+        dots = torch.zeros(shape, dtype=torch.float64)
+        norms = torch.empty(shape, dtype=torch.float64)
+        lengths = torch.zeros(len(self.clients), dtype=torch.float64)
+        for number in range(int(self.bases.max()) + 1):
+            group = (self.bases == number).nonzero().flatten()
+            updates = [self._exposed[i].update for i in group.tolist()]
+            shown: list[Params] = [update for update in updates if update is not None]
+            products = gradient_products(
+                bases[int(group[0])],
+                shown,
+                self.samples.features,
+                self.samples.labels,
+                workers=self.workers,
+            )
+            norms[group] = products.squared_norms.double().sqrt()
+            if len(shown) == len(updates):
+                dots[group] = products.dots.double()
+                lengths[group] = products.update_norms.double()
+        return AgainstUpdates(dots, norms, lengths)
+
+    @property
+    def gradient_scales(self) -> list[float | None]:
+        """What turns minus each update into a sum of gradients; None where unknown."""
+        return [exposed.gradient_scale for exposed in self._exposed]
+
+    @property
+    def _exposed(self) -> list[Exposed]:
+        return [self.round.exposed[client] for client in self.clients]
+
+
+@runtime_checkable
+class Signal(Protocol):
+    """A number for every client and sample of a round; larger means likelier a member.
+
+    Attributes:
+        name: Under which measurements are kept; differs for different settings.
+        needs: What the adversary must see.
+    """
+
+    @property
+    def name(self) -> str:
+        """See the class."""
+        ...
+
+    @property
+    def needs(self) -> Sees:
+        """See the class."""
+        ...
+
+    def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
+        """Measures; refuses when a part that it needs is hidden."""
+        ...
+
+
+def outputs_of(model: Model, samples: Samples) -> Tensor:
+    """A model's outputs on samples, in evaluation mode and without gradients."""
+    module = loaded(model, "evaluation").eval()
+    with torch.no_grad():
+        return torch.cat([module(samples.features[part]) for part in chunks(len(samples), CHUNK)])
+
+
+def _all_there(parts: list[Part], clients: Sequence[ClientId], what: str) -> list[Part]:
+    if len(parts) < len(clients):
+        raise NotVisible(f"{what} are hidden in this view, so this signal cannot be measured")
+    return parts

@@ -1,0 +1,55 @@
+"""One pass over rounds for all signals."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedaudit.core import Samples
+from fedaudit.engines.local import one_thread
+from fedaudit.errors import BadInput
+from fedaudit.observe.measurements import MeasuredRound
+from fedaudit.observe.round import Round
+from fedaudit.signals.base import Seen, Signal
+
+
+def measure_round(
+    round: Round, signals: Sequence[Signal], samples: Samples, *, workers: int = 1
+) -> MeasuredRound:
+    """Every signal of one round, for every client in it and every sample.
+
+    Args:
+        round: As the adversary sees it.
+        signals: What to measure; work that several need is done once.
+        samples: The audited samples, the same for all rounds.
+        workers: Threads for the gradient signals; changes no result.
+
+    Raises:
+        NotVisible: A signal needs what the round does not show.
+        BadInput: A signal came out as not-a-number.
+    """
+    seen = Seen(round, samples, workers)
+    with one_thread():
+        values = {signal.name: _checked(signal, signal(seen), round) for signal in signals}
+        return MeasuredRound(round.index, seen.clients, seen.bases, values, round.stands_for)
+
+
+def measure(
+    rounds: Iterable[Round], signals: Sequence[Signal], samples: Samples, *, workers: int = 1
+) -> Iterator[MeasuredRound]:
+    """Measures a stream of rounds; nothing of a round is kept once it is measured."""
+    for round in rounds:
+        yield measure_round(round, signals, samples, workers=workers)
+
+
+def _checked(
+    signal: Signal, values: Float[Tensor, "clients samples"], round: Round
+) -> Float[Tensor, "clients samples"]:
+    broken = int(torch.isnan(values).sum())
+    if broken:
+        raise BadInput(
+            f"the signal {signal.name!r} is not a number for {broken} of {values.numel()} "
+            f"(client, sample) pairs in round {round.index}; check the features and the model"
+        )
+    return values
