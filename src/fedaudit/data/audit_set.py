@@ -108,34 +108,3 @@ class AuditSet:
                 "that the audit set was drawn from"
             )
         return AuditSet(samples, self.owner, self.panel, self.group)
-
-
-@dataclass(frozen=True)
-class Deal:
-    """Who trains on what, and what is audited.
-
-    Attributes:
-        clients: Training samples of each client, audited and background together, in an order
-            that does not tell them apart.
-        audit: The audited samples with their owners.
-    """
-
-    clients: dict[ClientId, Samples]
-    audit: AuditSet
-
-    @property
-    def sizes(self) -> dict[ClientId, int]:
-        """Number of training samples of each client."""
-        return {client: len(samples) for client, samples in self.clients.items()}
-
-    @property
-    def audited(self) -> dict[ClientId, int]:
-        """Number of audited samples that each client trains on."""
-        return {client: int((self.audit.owner == client).sum()) for client in self.clients}
-
-    def class_counts(self, classes: int) -> dict[ClientId, list[int]]:
-        """Number of samples of each class that each client trains on."""
-        return {
-            client: torch.bincount(samples.labels, minlength=classes).tolist()
-            for client, samples in self.clients.items()
-        }

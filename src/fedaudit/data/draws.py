@@ -1,17 +1,17 @@
 """Drawing the audit set: the fair draw, and the fixed draws of published papers by name."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 from numpy import ndarray
 
 from fedaudit.core import NOBODY, ClientId
-from fedaudit.data.audit_set import AuditSet, Deal
 from fedaudit.data.dataset import Dataset
+from fedaudit.data.deal import Audited, Deal, check_targets, dealt
 from fedaudit.data.partition import Counts, Partition, Quotas, apportioned, deal, within
+from fedaudit.data.published_draws import cofedmid, fedmia_code, fedmia_paper
 from fedaudit.errors import BadInput
 from fedaudit.seeds import seeded_numpy
 
@@ -22,14 +22,6 @@ class _Panel(NamedTuple):
     target: ClientId
     positions: Int[ndarray, " audited"]
     counts: Counts
-
-
-class _Audited(NamedTuple):
-    """Audited samples by id, who owns each and for which target that was a fair draw."""
-
-    ids: Int[ndarray, " audited"]
-    owner: Int[ndarray, " audited"]
-    panel: Int[ndarray, " audited"]
 
 
 def draw(
@@ -95,139 +87,13 @@ def draw(
     rng = seeded_numpy(seed, "background")
     available = np.bincount(labels[left], minlength=dataset.classes)
     hands = deal(labels[left], within(wanted, available, rng=rng), rng=rng)
-    owners = np.concatenate(
-        [
-            _owners(panel, clients, n_fair=n_fair, extra_other=extra_other, seed=seed)
-            for panel in panels
-        ]
-    )
-    fair = np.tile(np.arange(asked) < n_fair, len(panels))
-    panel_of = np.where(fair, np.repeat(np.asarray(targets), asked), NOBODY)
-    held = {client: left[hand] for client, hand in enumerate(hands)}
-    for client in held:
-        held[client] = np.concatenate([held[client], taken[owners == client]])
-    return _dealt(dataset, held, _Audited(taken, owners, panel_of), seed=seed)
-
-
-def fedmia_paper(
-    dataset: Dataset,
-    *,
-    clients: int,
-    partition: Partition,
-    seed: int,
-    targets: Sequence[ClientId] = (0,),
-    share: float = 0.1,
-) -> Deal:
-    """Audits all of the target's data, a share of the test part and of every other client.
-
-    Args:
-        dataset: The training part is dealt to clients, the test part to nobody.
-        clients: Number of clients, at least 2.
-        partition: How the training part is dealt.
-        seed: Root seed of all choices.
-        targets: The one client under audit.
-        share: Share of the test part, and of each other client, that is audited, in (0, 1].
-
-    Raises:
-        BadInput: More than one target, or numbers out of range.
-
-    Source: FedMIA, section 5.1.
-    Differs: Non-members are drawn once, as the paper's equations require; its code draws them
-        anew for every client and round.
-    """
-    _check_share(share)
-    hands = _whole_deal(dataset, clients, partition, targets, seed)
-    return _audited(
-        dataset,
-        hands,
-        target=targets[0],
-        unseen=round(share * len(dataset.test)),
-        others={client: round(share * len(hand)) for client, hand in hands.items()},
-        seed=seed,
-    )
-
-
-def fedmia_code(
-    dataset: Dataset,
-    *,
-    clients: int,
-    partition: Partition,
-    seed: int,
-    targets: Sequence[ClientId] = (0,),
-    n_unseen: int = 1000,
-    share: float = 0.2,
-) -> Deal:
-    """Audits all of the target's data, 1,000 test samples and a fifth of every other client.
-
-    Args:
-        dataset: The training part is dealt to clients, the test part to nobody.
-        clients: Number of clients, at least 2.
-        partition: How the training part is dealt.
-        seed: Root seed of all choices.
-        targets: The one client under audit.
-        n_unseen: Test samples audited.
-        share: Share of each other client that is audited, in (0, 1].
-
-    Raises:
-        BadInput: More than one target, or more test samples than there are.
-
-    Source: FedMIA, published code.
-    Differs: Non-members are drawn once, not anew for every client and round.
-    """
-    _check_share(share)
-    hands = _whole_deal(dataset, clients, partition, targets, seed)
-    return _audited(
-        dataset,
-        hands,
-        target=targets[0],
-        unseen=n_unseen,
-        others={client: round(share * len(hand)) for client, hand in hands.items()},
-        seed=seed,
-    )
-
-
-def cofedmid(
-    dataset: Dataset,
-    *,
-    clients: int,
-    partition: Partition,
-    seed: int,
-    targets: Sequence[ClientId] = (0,),
-    n_unseen: int = 1000,
-    n_other: int = 9000,
-) -> Deal:
-    """Audits all of the target's data, 1,000 test samples and 9,000 of the other clients.
-
-    Args:
-        dataset: The training part is dealt to clients, the test part to nobody.
-        clients: Number of clients, at least 2.
-        partition: How the training part is dealt.
-        seed: Root seed of all choices.
-        targets: The one client under audit.
-        n_unseen: Test samples audited.
-        n_other: Other clients' samples audited, divided by the clients' sizes.
-
-    Raises:
-        BadInput: More than one target, or more samples than there are.
-
-    Source: CoFedMID, section 5.1.
-    """
-    hands = _whole_deal(dataset, clients, partition, targets, seed)
-    sizes = np.array([0 if client == targets[0] else len(hand) for client, hand in hands.items()])
-    if n_other > sizes.sum():
-        raise BadInput(
-            f"{n_other} samples of other clients are to be audited and they have {sizes.sum()} "
-            f"({n_other - sizes.sum()} short); lower n_other or deal more samples"
-        )
-    others = apportioned(n_other, sizes)
-    return _audited(
-        dataset,
-        hands,
-        target=targets[0],
-        unseen=n_unseen,
-        others={client: int(others[client]) for client in hands},
-        seed=seed,
-    )
+    audited = _assigned(panels, clients, n_fair=n_fair, extra_other=extra_other, seed=seed)
+    # Ids of the training part are positions in it.
+    held = {
+        client: np.concatenate([left[hand], taken[audited.owner == client]])
+        for client, hand in enumerate(hands)
+    }
+    return dealt(dataset, held, audited, seed=seed)
 
 
 DRAWS: dict[str, Callable[..., Deal]] = {
@@ -261,6 +127,19 @@ def _panels(
         panels.append(_Panel(target, rng.permutation(np.concatenate(chosen)), need))
         used = used + need
     return panels
+
+
+def _assigned(
+    panels: Sequence[_Panel], clients: int, *, n_fair: int, extra_other: int, seed: int
+) -> Audited:
+    """Settles who owns each audited sample."""
+    owners, fair_for = [], []
+    for panel in panels:
+        owners.append(_owners(panel, clients, n_fair=n_fair, extra_other=extra_other, seed=seed))
+        is_fair = np.arange(len(panel.positions)) < n_fair
+        fair_for.append(np.where(is_fair, panel.target, NOBODY))
+    positions = np.concatenate([panel.positions for panel in panels])
+    return Audited(positions, np.concatenate(owners), np.concatenate(fair_for))
 
 
 def _owners(
@@ -301,94 +180,8 @@ def _background(
     return np.stack([apportioned(int(size), row) for size, row in zip(sizes, missing, strict=True)])
 
 
-def _whole_deal(
-    dataset: Dataset,
-    clients: int,
-    partition: Partition,
-    targets: Sequence[ClientId],
-    seed: int,
-) -> dict[ClientId, Int[ndarray, " dealt"]]:
-    """The training part dealt by the partition alone, as positions."""
-    _check_targets(clients, targets)
-    if len(targets) != 1:
-        raise BadInput(
-            f"a published draw audits one target, got {len(targets)}; take the fair draw for "
-            "several, or run one study a target"
-        )
-    labels = dataset.train.labels.numpy()
-    counts = np.bincount(labels, minlength=dataset.classes)
-    rng = seeded_numpy(seed, "partition")
-    return dict(enumerate(deal(labels, partition.quotas(counts, clients, rng=rng), rng=rng)))
-
-
-def _audited(
-    dataset: Dataset,
-    hands: dict[ClientId, Int[ndarray, " dealt"]],
-    *,
-    target: ClientId,
-    unseen: int,
-    others: Mapping[ClientId, int],
-    seed: int,
-) -> Deal:
-    """A deal whose audit holds all of the target, some of each other client and of the test."""
-    if not 0 <= unseen <= len(dataset.test):
-        raise BadInput(
-            f"{unseen} unseen samples are to be audited and the test part has "
-            f"{len(dataset.test)} ({unseen - len(dataset.test)} short); lower n_unseen"
-        )
-    rng = seeded_numpy(seed, "audit records")
-    chosen = {
-        client: hand if client == target else rng.permutation(hand)[: others[client]]
-        for client, hand in hands.items()
-    }
-    test = rng.permutation(len(dataset.test))[:unseen] + len(dataset.train)
-    ids = np.concatenate([*chosen.values(), test])
-    owners = np.repeat([*chosen, NOBODY], [*map(len, chosen.values()), len(test)])
-    return _dealt(dataset, hands, _Audited(ids, owners, np.full(len(ids), NOBODY)), seed=seed)
-
-
-def _dealt(
-    dataset: Dataset,
-    held: Mapping[ClientId, Int[ndarray, " dealt"]],
-    audited: _Audited,
-    *,
-    seed: int,
-) -> Deal:
-    """Looks the samples up, in orders that give nothing away."""
-    for client, mine in held.items():
-        if not len(mine):
-            raise BadInput(
-                f"client {client} is left without samples; give more samples per client, "
-                "fewer clients or a smaller audit"
-            )
-    # Ids of the training part are positions in it.
-    clients = {
-        client: dataset.samples(
-            torch.from_numpy(seeded_numpy(seed, "order", client).permutation(mine))
-        )
-        for client, mine in held.items()
-    }
-    order = seeded_numpy(seed, "audit order").permutation(len(audited.ids))
-    samples = dataset.samples(torch.from_numpy(audited.ids[order]))
-    group = None if dataset.group is None else dataset.group[samples.ids].numpy()
-    return Deal(clients, AuditSet(samples, audited.owner[order], audited.panel[order], group))
-
-
-def _check_targets(clients: int, targets: Sequence[ClientId]) -> None:
-    if clients < 2:
-        raise BadInput(
-            f"an audit compares the target with other clients and so needs at least 2 clients, "
-            f"got {clients}; raise clients"
-        )
-    if not targets or len(set(targets)) != len(targets):
-        raise BadInput(f"targets must name at least one client, each once, got {tuple(targets)}")
-    for target in targets:
-        if not 0 <= target < clients:
-            raise BadInput(f"target {target} is no client; clients are numbered 0 to {clients - 1}")
-
-
 def _check_draw(clients: int, targets: Sequence[ClientId], numbers: Sequence[int]) -> None:
-    _check_targets(clients, targets)
+    check_targets(clients, targets)
     if min(numbers) < 0:
         raise BadInput(
             f"n_fair, extra_other, extra_unseen and background are numbers of samples, got "
@@ -408,8 +201,3 @@ def _check_enough(target: ClientId, need: Counts, left: Counts) -> None:
             f"{left[worst]} left; lower n_fair and the extra samples, or make the clients' "
             "classes more alike (a larger beta)"
         )
-
-
-def _check_share(share: float) -> None:
-    if not 0 < share <= 1:
-        raise BadInput(f"share must lie in (0, 1], got {share}; the paper audits a tenth")

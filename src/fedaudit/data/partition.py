@@ -197,7 +197,7 @@ def apportioned(total: int, shares: Num[ndarray, " classes"]) -> Counts:
     weights = shares.astype(np.float64)
     weights = weights if weights.sum() > 0 else np.ones(len(weights))
     exact = total * weights / weights.sum()
-    whole = np.floor(exact).astype(np.int64)
+    whole: Counts = np.floor(exact).astype(np.int64)
     missing = total - int(whole.sum())
     # A stable order decides ties, so that the result does not depend on the sorting method.
     whole[np.argsort(whole - exact, kind="stable")[:missing]] += 1

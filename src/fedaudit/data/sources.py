@@ -2,12 +2,13 @@
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from fedaudit.core import Setting
-from fedaudit.data import npz
+from fedaudit.data import cifar, hugging_face, idx, image_folder, npz
 from fedaudit.data.dataset import Dataset
 from fedaudit.data.made import digits, synthetic
 from fedaudit.errors import BadInput, unknown_name
@@ -34,11 +35,15 @@ MADE: dict[str, Callable[..., Dataset]] = {"digits": digits, "synthetic": synthe
 
 FORMATS: dict[str, Format] = {
     "npz": Format(npz.find, npz.read, "NAME.npz"),
+    "idx": Format(idx.find, idx.read, "NAME/train-images-idx3-ubyte"),
+    "cifar": Format(cifar.find, cifar.read, "NAME/data_batch_1 or NAME/meta"),
+    "images": Format(image_folder.find, image_folder.read, "NAME/CLASS/ or NAME/train/CLASS/"),
 }
 
 SOURCES: dict[str, Callable[..., Dataset]] = {
     **MADE,
     **{kind: form.read for kind, form in FORMATS.items()},
+    "hf": hugging_face.read,
 }
 
 
@@ -54,7 +59,8 @@ def load(name: str, *, data_dir: Path | None = None, seed: int = 0, **options: S
     """A data set by name, ready for training.
 
     ``digits`` and ``synthetic`` need no file. Any other name is looked for in the data
-    directory, in each known format in turn; ``FORMAT:NAME`` names the format as well.
+    directory, in each known format in turn; ``FORMAT:NAME`` names the format as well, and
+    ``hf:NAME`` asks Hugging Face.
 
     Args:
         name: Name of the data set.
@@ -67,29 +73,44 @@ def load(name: str, *, data_dir: Path | None = None, seed: int = 0, **options: S
         BadInput: No such data set, an option its source does not have, or unusable data.
         Damaged: A file is cut off or not what its name says.
     """
-    if name in MADE:
-        _check_options(name, MADE[name], options)
-        return MADE[name](seed=seed, **options)
     kind, colon, rest = name.partition(":")
+    if name in MADE:
+        return _called(name, MADE[name], options)(seed=seed, **options)
+    if colon and kind == "hf":
+        return _called("hf data", SOURCES["hf"], options)(rest, seed=seed, **options)
     if colon and kind not in FORMATS:
-        raise unknown_name("data format", kind, FORMATS)
-    wanted = rest if colon else name
-    kinds = [kind] if colon else list(FORMATS)
-    _check_file_name(wanted)
+        raise unknown_name("data format", kind, (*FORMATS, "hf"))
+    found = _found(rest if colon else name, [kind] if colon else list(FORMATS), data_dir)
+    read = _called(f"{found.kind} data", FORMATS[found.kind].read, options)
+    return read(found.path, seed=seed, **options)
+
+
+class _Found(NamedTuple):
+    """Where a data set lies, and in which format."""
+
+    kind: str
+    path: Path
+
+
+def _found(name: str, kinds: Sequence[str], data_dir: Path | None) -> _Found:
+    if not name or name != Path(name).name or name.startswith("."):
+        raise BadInput(
+            f"{name!r} is no name of a data set; give a plain name, and the folder as data_dir"
+        )
     folder = data_directory(data_dir)
     if folder is None or not folder.is_dir():
         raise _nowhere(name, folder)
-    for one in kinds:
-        path = FORMATS[one].find(folder, wanted)
+    for kind in kinds:
+        path = FORMATS[kind].find(folder, name)
         if path is not None:
-            _check_options(f"{one} data", FORMATS[one].read, options)
-            return FORMATS[one].read(path, seed=seed, **options)
-    raise _missing(wanted, folder, kinds)
+            return _Found(kind, path)
+    raise _missing(name, folder, kinds)
 
 
-def _check_options(
+def _called(
     what: str, source: Callable[..., Dataset], options: Mapping[str, Setting]
-) -> None:
+) -> Callable[..., Dataset]:
+    """The source itself, once every option is one of its own and of the right type."""
     known = {
         name: parameter.annotation
         for name, parameter in inspect.signature(source).parameters.items()
@@ -104,13 +125,7 @@ def _check_options(
                 f"option {name} of {what} must be of type {known[name].__name__}, got {value!r}; "
                 "write it so"
             )
-
-
-def _check_file_name(name: str) -> None:
-    if not name or name != Path(name).name or name.startswith("."):
-        raise BadInput(
-            f"{name!r} is no name of a data set; give a plain name, and the folder as data_dir"
-        )
+    return source
 
 
 def _nowhere(name: str, folder: Path | None) -> BadInput:
@@ -125,9 +140,10 @@ def _nowhere(name: str, folder: Path | None) -> BadInput:
     )
 
 
-def _missing(name: str, folder: Path, kinds: list[str]) -> BadInput:
+def _missing(name: str, folder: Path, kinds: Sequence[str]) -> BadInput:
     looked = ", ".join(FORMATS[kind].looks_for.replace("NAME", name) for kind in kinds)
-    there = {path.name.removesuffix(".npz") for path in folder.iterdir()} | set(MADE)
+    entries = [path for path in folder.iterdir() if path.is_dir() or path.suffix == ".npz"]
+    there = {path.name.removesuffix(".npz") for path in entries} | set(MADE)
     return BadInput(
         f"{unknown_name('data set', name, there)}; looked in {folder} for {looked}; put it "
         f"there, or point data_dir or {DATA_DIR_VARIABLE} at the folder that has it"

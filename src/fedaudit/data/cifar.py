@@ -1,0 +1,129 @@
+"""CIFAR-10 and CIFAR-100 in their Python format: pickles, read without running anything."""
+
+import codecs
+import io
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int, UInt8
+from numpy import ndarray
+
+from fedaudit.data.arrays import AnyArray, Arrays, from_arrays
+from fedaudit.data.dataset import Dataset
+from fedaudit.errors import BadInput, Damaged
+
+_USUAL_FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
+_MAX_BATCH_BYTES = 2**29
+
+_rebuild_array = np.empty(0).__reduce__()[0]
+
+# All that an array of bytes needs, under the module names of numpy 1 and 2. Looked up here and
+# not imported by name, so that a pickle cannot have any module loaded.
+_ADMITTED: dict[tuple[str, str], object] = {
+    ("numpy.core.multiarray", "_reconstruct"): _rebuild_array,
+    ("numpy._core.multiarray", "_reconstruct"): _rebuild_array,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("_codecs", "encode"): codecs.encode,
+}
+
+
+def find(folder: Path, name: str) -> Path | None:
+    """The folder of that name (or its usual name) if it holds CIFAR's batches."""
+    for path in (folder / name, folder / _USUAL_FOLDERS.get(name, name)):
+        if (path / "data_batch_1").is_file() or (path / "meta").is_file():
+            return path
+    return None
+
+
+def read(path: Path, *, seed: int = 0, coarse: bool = False, standardise: bool = True) -> Dataset:
+    """CIFAR-10 from ``cifar-10-batches-py``, or CIFAR-100 from ``cifar-100-python``.
+
+    Args:
+        path: The folder.
+        seed: Not used, since the files settle the split.
+        coarse: Whether CIFAR-100 is labelled by its 20 superclasses.
+        standardise: Whether pixels get mean 0 and spread 1 per channel.
+
+    Raises:
+        BadInput: A batch is missing.
+        Damaged: A batch is cut off, asks for code to be run, or holds no CIFAR images.
+    """
+    ten = (path / "data_batch_1").is_file()
+    if ten and coarse:
+        raise BadInput("CIFAR-10 has no superclasses; leave coarse false, or take CIFAR-100")
+    trained = [f"data_batch_{number}" for number in range(1, 6)] if ten else ["train"]
+    key = "labels" if ten else "coarse_labels" if coarse else "fine_labels"
+    train = [_batch(path, name, key) for name in trained]
+    test = _batch(path, "test_batch" if ten else "test", key)
+    return from_arrays(
+        path.name,
+        Arrays(
+            np.concatenate([batch.images for batch in train]),
+            np.concatenate([batch.labels for batch in train]),
+            test.images,
+            test.labels,
+        ),
+        standardise=standardise,
+    )
+
+
+class _Batch(NamedTuple):
+    """Images and labels of one file."""
+
+    images: UInt8[ndarray, "samples 32 32 3"]
+    labels: Int[ndarray, " samples"]
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Rebuilds numbers, texts, lists, dictionaries and arrays; anything else is refused."""
+
+    def find_class(self, module: str, name: str) -> object:
+        if (module, name) not in _ADMITTED:
+            raise Damaged(
+                f"the batch asks for {module}.{name}, which no array of pixels needs; it was "
+                "altered or is no CIFAR batch, so nothing of it was run: fetch it again"
+            )
+        return _ADMITTED[module, name]
+
+
+def _batch(folder: Path, name: str, key: str) -> _Batch:
+    path = folder / name
+    if not path.is_file():
+        raise BadInput(f"{folder} has no file {name}; unpack the whole archive there")
+    if path.stat().st_size > _MAX_BATCH_BYTES:
+        raise BadInput(f"{name} is larger than any CIFAR batch; point at the original files")
+    stored = _by_text(_unpickled(path))
+    data, labels = stored.get("data"), stored.get(key)
+    if not isinstance(data, ndarray) or data.ndim != 2 or data.shape[1] != 3 * 32 * 32:
+        raise Damaged(f"{name} holds no rows of 3,072 pixels under 'data'; fetch it again")
+    if data.dtype != np.uint8 or not _are_whole(labels):
+        raise Damaged(f"{name} holds no bytes under 'data' or no labels under {key!r}; fetch it")
+    images = data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return _Batch(images, np.asarray(labels, dtype=np.int64))
+
+
+def _unpickled(path: Path) -> object:
+    try:
+        loaded: object = _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+    except Damaged:
+        raise
+    except Exception as error:  # A hostile pickle can fail in any way at all.
+        raise Damaged(f"{path.name} cannot be read ({error}); fetch it again") from error
+    return loaded
+
+
+def _by_text(stored: object) -> Mapping[str, AnyArray | object]:
+    if not isinstance(stored, dict):
+        raise Damaged("a CIFAR batch must be a dictionary; fetch the files again")
+    return {
+        key.decode("latin1") if isinstance(key, bytes) else str(key): value
+        for key, value in stored.items()
+    }
+
+
+def _are_whole(labels: object) -> bool:
+    return isinstance(labels, list) and all(type(label) is int for label in labels)
