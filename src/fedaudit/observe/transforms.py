@@ -2,13 +2,14 @@
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
 from fedaudit.core import ClientId, Model
 from fedaudit.errors import BadInput, NotVisible
 from fedaudit.observe.round import Exposed, Round
-from fedaudit.params import plus, scaled, weighted_sum
+from fedaudit.params import plus, weighted_sum
 
 
 def every(rounds: Iterable[Round], step: int) -> Iterator[Round]:
@@ -21,14 +22,38 @@ def every(rounds: Iterable[Round], step: int) -> Iterator[Round]:
     return (round for round in rounds if round.index % step == 0)
 
 
-def same_base(left: Model, right: Model) -> bool:
-    """Whether two clients were sent the same model, to the bit."""
+class Grouped(NamedTuple):
+    """Models with repetitions taken out.
+
+    Attributes:
+        distinct: Each model once, in the order of first appearance.
+        numbers: For each model given, its place among the distinct ones.
+    """
+
+    distinct: list[Model]
+    numbers: list[int]
+
+
+def grouped(models: Iterable[Model]) -> Grouped:
+    """Finds out which models are the same, to the bit."""
+    distinct: list[Model] = []
+    numbers = []
+    for model in models:
+        known = [i for i, other in enumerate(distinct) if _same(other, model)]
+        numbers.append(known[0] if known else len(distinct))
+        if not known:
+            distinct.append(model)
+    return Grouped(distinct, numbers)
+
+
+def _same(left: Model, right: Model) -> bool:
     if left is right or left.params is right.params:
         return True
+    ours, theirs = left.tensors(), right.tensors()
     return (
         left.architecture == right.architecture
-        and left.params.keys() == right.params.keys()
-        and all(torch.equal(left.params[name], right.params[name]) for name in left.params)
+        and ours.keys() == theirs.keys()
+        and all(torch.equal(ours[name], theirs[name]) for name in ours)
     )
 
 
@@ -68,7 +93,7 @@ def _mean(parts: list[Exposed], shares: list[float]) -> Exposed:
     updates = [part.update for part in parts if part.update is not None]
     bases = [part.base for part in parts if part.base is not None]
     locals_ = [part.local for part in parts if part.local is not None]
-    if len(updates) < len(parts) or not all(same_base(first.base, base) for base in bases):
+    if len(updates) < len(parts) or len(grouped(bases).distinct) > 1:
         raise NotVisible(
             "these clients were sent different models, or send no updates, so an aggregate of "
             "theirs cannot be attacked; merge only clients that train the same model"
@@ -130,22 +155,3 @@ def only_final(rounds: Iterable[Round]) -> Iterator[Round]:
         weights={present[0]: 1.0},
         stands_for=dict.fromkeys(present, present[0]),
     )
-
-
-def half_precision(exposed: Exposed) -> Exposed:
-    """The exposed update as a recording in 16 bits keeps it: scaled so that nothing underflows.
-
-    Plain fp16 loses 1.5e-2 of a cosine on small updates; dividing by the largest entry first
-    keeps the error near 1e-6.
-    """
-    if exposed.update is None or exposed.base is None or exposed.local is None:
-        return exposed
-    peak = max(float(value.abs().max()) for value in exposed.update.values())
-    if peak == 0:
-        return exposed
-    packed = {n: (v / peak).half() for n, v in exposed.update.items()}
-    update = scaled({n: v.float() for n, v in packed.items()}, peak)
-    local = Model(
-        exposed.local.architecture, plus(exposed.base.params, update), exposed.local.buffers
-    )
-    return replace(exposed, update=update, local=local)

@@ -13,7 +13,7 @@ from fedaudit.core import ClientId, Model, Params, Samples, Sees, chunks
 from fedaudit.errors import NotVisible
 from fedaudit.modules import loaded
 from fedaudit.observe.round import Exposed, Round
-from fedaudit.observe.transforms import same_base
+from fedaudit.observe.transforms import grouped
 from fedaudit.signals.gradients import gradient_products
 
 Part = TypeVar("Part")
@@ -75,18 +75,11 @@ class Seen:
     @cached_property
     def bases(self) -> Int[Tensor, " clients"]:
         """For each client the number of its base model; equal for clients sent the same one."""
-        distinct: list[Model] = []
-        numbers = []
-        for exposed in self._exposed:
-            base = exposed.base
-            if base is None:
-                # A hidden base cannot tell clients apart: all that is left is one group.
-                numbers.append(0)
-                continue
-            found = [i for i, known in enumerate(distinct) if same_base(known, base)]
-            numbers.append(found[0] if found else len(distinct))
-            if not found:
-                distinct.append(base)
+        bases = [e.base for e in self._exposed if e.base is not None]
+        # Hidden bases cannot tell clients apart: all that is left is one group.
+        numbers = (
+            grouped(bases).numbers if len(bases) == len(self.clients) else [0] * len(self.clients)
+        )
         return torch.tensor(numbers, dtype=torch.int64)
 
     @property

@@ -1,0 +1,223 @@
+"""A study, as a TOML file says it: every setting named, checked and given a default.
+
+Unknown keys are refused with the nearest known one. Everything that changes a result is in
+here; what does not (folders, workers, progress) is not.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedaudit.core import Setting
+from fedaudit.errors import BadInput, unknown_name
+
+MAX_BYTES = 1_000_000
+Share = Annotated[float, Field(gt=0, le=1)]
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+Settings = dict[str, Setting]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class DataSection(_Section):
+    """Which data set; ``options`` are its source's own."""
+
+    name: str = "digits"
+    options: Settings = Field(default_factory=dict)
+
+
+class PartitionSection(_Section):
+    """How data is dealt to clients; ``options`` are the scheme's own (beta, per_client)."""
+
+    scheme: str = "iid"
+    clients: Annotated[int, Field(ge=2)] = 10
+    samples_per_client: Count = 0
+    options: Settings = Field(default_factory=dict)
+
+
+class ModelSection(_Section):
+    """Which architecture; ``options`` are its own."""
+
+    name: str = "mlp"
+    options: Settings = Field(default_factory=dict)
+
+
+class TrainingSection(_Section):
+    """Federated averaging: rounds, participation, and each client's local training."""
+
+    rounds: Positive = 30
+    participation: Share = 1.0
+    epochs: Positive = 1
+    batch_size: Positive = 32
+    lr: Annotated[float, Field(gt=0)] = 0.1
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    schedule: str = "constant"
+    optimizer: str = "sgd"
+
+
+class AuditSection(_Section):
+    """What is audited, and through whose eyes.
+
+    Attributes:
+        draw: "fair" (the default draw) or a published split by name.
+        targets: Clients under audit.
+        fair: Samples whose owner a fair draw decides, for each target.
+        extra_other: Further audited samples of other clients.
+        extra_unseen: Further audited samples of nobody.
+        background: Samples of each target beside the audited ones; None tops it up.
+        every: Measured rounds are this far apart; 0 means every max(1, rounds // 10).
+        view: What the adversary sees.
+        keep: "signals" keeps measurements only; "snapshots" also the global models of measured
+            rounds; "full" also every client's update there.
+    """
+
+    draw: str = "fair"
+    targets: tuple[Count, ...] = (0,)
+    fair: Count = 300
+    extra_other: Count = 0
+    extra_unseen: Count = 0
+    background: Count | None = None
+    every: Count = 0
+    view: str = "uploads"
+    keep: Literal["signals", "snapshots", "full"] = "signals"
+
+
+class DefenseSection(_Section):
+    """One defense; ``clients`` are those that use it, all without."""
+
+    name: str = "none"
+    clients: tuple[Count, ...] | None = None
+    options: Settings = Field(default_factory=dict)
+
+
+class FiguresSection(_Section):
+    """Which figures are printed.
+
+    Attributes:
+        fprs: False-positive rates at which the true-positive rate is given.
+        evaluation: "aligned", or "redraw" for the published code's way (parity only).
+        nobody_is_a_member: Calls half of the unseen samples members: what an evaluation finds
+            where there is nothing to find.
+        permutations: Of the membership labels, for the permuted control.
+        alpha: Error level of the corrected family of tests.
+        most_exposed: How many members are listed.
+        planted_leak: Also trains a small twin run with a leak that every attack must find.
+    """
+
+    fprs: tuple[Share, ...] = (0.01, 0.001)
+    evaluation: Literal["aligned", "redraw"] = "aligned"
+    nobody_is_a_member: bool = False
+    permutations: Positive = 200
+    alpha: Share = 0.05
+    most_exposed: Count = 10
+    planted_leak: bool = False
+
+
+class Study(_Section):
+    """A whole study.
+
+    Attributes:
+        name: Of the study and its folder.
+        about: One sentence for the reader of the report.
+        hours: What it takes, as its author measured it; for people, changes nothing.
+        seeds: One run each.
+        attacks: Settings by attack name; all attacks of the catalogue if there is no table.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+    about: str = ""
+    hours: str = ""
+    seeds: Annotated[tuple[Count, ...], Field(min_length=1)] = (1,)
+    data: DataSection = DataSection()
+    partition: PartitionSection = PartitionSection()
+    model: ModelSection = ModelSection()
+    training: TrainingSection = TrainingSection()
+    audit: AuditSection = AuditSection()
+    defense: DefenseSection = DefenseSection()
+    figures: FiguresSection = FiguresSection()
+    attacks: dict[str, Settings] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_run_a_seed(self) -> "Study":
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"each seed may stand once, got {list(self.seeds)}")
+        return self
+
+    @property
+    def measured_every(self) -> int:
+        """Distance of measured rounds: as asked, or a tenth of the run."""
+        return self.audit.every or max(1, self.training.rounds // 10)
+
+
+def study_from(values: dict[str, object], *, source: str = "the study") -> Study:
+    """A checked study from plain values.
+
+    Raises:
+        BadInput: One sentence naming the first setting that is wrong, and what is allowed.
+    """
+    try:
+        return Study.model_validate(values)
+    except ValidationError as error:
+        raise _refusal(error, source) from error
+
+
+def read_study(path: Path, overrides: dict[str, object] | None = None) -> Study:
+    """A study from a TOML file, with some settings replaced.
+
+    Args:
+        path: The file.
+        overrides: Values by dotted name, such as ``{"training.rounds": 10}``.
+
+    Raises:
+        BadInput: No such file, not TOML, or a wrong setting.
+    """
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise BadInput(f"{path} has more than {MAX_BYTES} bytes; a study is a short file")
+        values: dict[str, object] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"the study {path} cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"the study {path} is not valid TOML: {error}") from error
+    for name, value in (overrides or {}).items():
+        _set(values, name, value)
+    return study_from(values, source=str(path))
+
+
+def _set(values: dict[str, object], dotted: str, value: object) -> None:
+    *sections, last = dotted.split(".")
+    place = values
+    for section in sections:
+        inner = place.setdefault(section, {})
+        if not isinstance(inner, dict):
+            raise BadInput(f"{dotted!r} cannot be set: {section!r} is a value, not a table")
+        place = inner
+    place[last] = value
+
+
+def _refusal(error: ValidationError, source: str) -> BadInput:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        *path, key = (str(part) for part in first["loc"])
+        return unknown_name(f"setting in {source}", ".".join([*path, key]), _known(path))
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return BadInput(
+        f"{where or 'the study'} in {source}: {first['msg']}, got {first['input']!r}{more}"
+    )
+
+
+def _known(path: list[str]) -> list[str]:
+    section: type[BaseModel] = Study
+    for part in path:
+        kind = section.model_fields[part].annotation
+        if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+            return []
+        section = kind
+    return [".".join([*path, name]) for name in section.model_fields]
