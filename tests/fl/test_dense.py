@@ -1,0 +1,148 @@
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedaudit.fl.dense import dense_gradients, dense_layers, descend_dense
+from fedaudit.fl.step import Sgd
+from fedaudit.models import architecture
+
+
+def stack(*widths: int, dtype: torch.dtype = torch.float32) -> nn.Sequential:
+    torch.manual_seed(0)
+    layers: list[nn.Module] = [nn.Flatten()]
+    for inputs, outputs in pairwise(widths):
+        layers += [nn.Linear(inputs, outputs, dtype=dtype), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def batch(samples: int, features: int, classes: int) -> tuple[Tensor, Tensor]:
+    rng = torch.Generator().manual_seed(samples)
+    x = torch.randn(samples, features, generator=rng)
+    return x, torch.randint(classes, (samples,), generator=rng)
+
+
+def autograd(module: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(functional.cross_entropy(module(x), y), list(module.parameters()))
+
+
+@given(samples=st.integers(1, 9), widths=st.lists(st.integers(2, 8), min_size=2, max_size=5))
+def test_gradients_are_autograds(samples: int, widths: list[int]) -> None:
+    module = stack(*widths)
+    x, y = batch(samples, widths[0], widths[-1])
+    ours = dense_gradients(list(module.parameters()), x, y)
+    for one, other in zip(ours, autograd(module, x, y), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_of_a_working_size_agree_with_autograd_to_a_millionth() -> None:
+    module = stack(600, 200, 100)
+    x, y = batch(32, 600, 100)
+    ours = dense_gradients(list(module.parameters()), x, y)
+    for one, other in zip(ours, autograd(module, x, y), strict=True):
+        assert (one - other).norm() <= 1e-6 * other.norm()
+
+
+def test_a_linear_model_with_two_classes_has_the_gradient_worked_out_by_hand() -> None:
+    weight, bias = torch.zeros(2, 1), torch.zeros(2)
+    # Both classes have probability 1/2, so that the error is (1/2, -1/2) for class 1.
+    by_weight, by_bias = dense_gradients([weight, bias], torch.tensor([[3.0]]), torch.tensor([1]))
+    assert by_weight.tolist() == [[1.5], [-1.5]]
+    assert by_bias.tolist() == [0.5, -0.5]
+
+
+@pytest.mark.parametrize("widths", [(6, 4), (6, 5, 4), (6, 7, 5, 4)])
+def test_descending_in_place_is_a_step_of_sgd_along_the_gradients(widths: tuple[int, ...]) -> None:
+    fused, apart = stack(*widths), stack(*widths)
+    params = list(apart.parameters())
+    for step in range(1, 4):
+        x, y = batch(5 + step, 6, 4)
+        Sgd(lr=0.5).step(params, dense_gradients(params, x, y))
+        descend_dense(list(fused.parameters()), x, y, lr=0.5)
+    for one, other in zip(fused.parameters(), params, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_samples_of_any_shape_are_flattened_and_doubles_stay_doubles() -> None:
+    module = stack(12, 5, 3, dtype=torch.float64)
+    x, y = batch(4, 12, 3)
+    shaped = x.double().reshape(4, 1, 3, 4)
+    ours = dense_gradients(list(module.parameters()), shaped, y)
+    for one, other in zip(ours, autograd(module, shaped, y), strict=True):
+        assert one.dtype == torch.float64
+        torch.testing.assert_close(one, other)
+
+
+def test_very_large_outputs_give_finite_gradients() -> None:
+    params = [torch.tensor([[1e4], [-1e4]]), torch.zeros(2)]
+    grads = dense_gradients(params, torch.tensor([[1.0]]), torch.tensor([1]))
+    assert grads[1].tolist() == [1.0, -1.0]
+
+
+@pytest.mark.parametrize("label", [3, -1])
+def test_a_label_that_is_no_class_is_refused_not_counted_for_another_sample(label: int) -> None:
+    module = stack(4, 3)
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        dense_gradients(list(module.parameters()), torch.zeros(2, 4), torch.tensor([0, label]))
+
+
+def test_the_catalogues_dense_network_is_recognised_in_the_order_of_its_parameters() -> None:
+    module = architecture("mlp", shape=(2, 3), classes=4, hidden="7,5").build()
+    layers = dense_layers(module)
+    assert layers is not None
+    mine = [param for layer in layers for param in (layer.weight, layer.bias)]
+    assert [id(param) for param in mine] == [id(param) for param in module.parameters()]
+
+
+def shared() -> nn.Module:
+    layer = nn.Linear(3, 3)
+    return nn.Sequential(layer, nn.ReLU(), layer)
+
+
+def hooked() -> nn.Module:
+    module = nn.Sequential(nn.Linear(3, 3))
+    module[0].register_forward_hook(lambda *_: None)
+    return module
+
+
+def frozen() -> nn.Module:
+    module = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2))
+    module[0].requires_grad_(False)
+    return module
+
+
+class Doubled(nn.Linear):
+    def forward(self, input: Tensor) -> Tensor:
+        return 2 * super().forward(input)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2)),
+        nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)),
+        nn.Sequential(nn.Linear(3, 2), nn.ReLU()),
+        nn.Sequential(nn.Linear(3, 2, bias=False)),
+        nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Dropout(), nn.Linear(3, 2)),
+        nn.Sequential(nn.Flatten(0), nn.Linear(3, 2)),
+        nn.Sequential(nn.Linear(3, 3), nn.Flatten(), nn.Linear(3, 2)),
+        nn.Sequential(Doubled(3, 2)),
+        nn.Sequential(),
+        nn.ReLU(),
+        shared(),
+        hooked(),
+        frozen(),
+    ],
+)
+def test_any_other_module_is_left_to_autograd(module: nn.Module) -> None:
+    assert dense_layers(module) is None
+
+
+def test_a_single_linear_layer_and_a_nested_stack_are_recognised() -> None:
+    assert dense_layers(nn.Linear(3, 2)) is not None
+    nested = nn.Sequential(nn.Sequential(nn.Linear(3, 3), nn.ReLU()), nn.Linear(3, 2))
+    assert len(dense_layers(nested) or []) == 2

@@ -1,0 +1,114 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedaudit.errors import BadInput
+from fedaudit.fl.step import Adam, Optimizer, Sgd
+
+SHAPES = ((3, 4), (4,), (2, 3, 5, 5), (1,))
+
+
+def tensors(seed: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    rng = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=rng, dtype=dtype) for shape in SHAPES]
+
+
+def after_five_steps(optimizer: Optimizer, dtype: torch.dtype) -> list[Tensor]:
+    params = tensors(0, dtype)
+    for step in range(1, 6):
+        optimizer.step(params, tensors(step, dtype))
+    return params
+
+
+def after_five_torch_steps(
+    make: Callable[[list[Tensor]], torch.optim.Optimizer], dtype: torch.dtype
+) -> list[Tensor]:
+    params = [value.requires_grad_() for value in tensors(0, dtype)]
+    optimizer = make(params)
+    for step in range(1, 6):
+        for param, grad in zip(params, tensors(step, dtype), strict=True):
+            param.grad = grad
+        optimizer.step()
+    return [param.detach() for param in params]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("weight_decay", [0.0, 5e-4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sgd_takes_torchs_steps_to_the_bit(
+    momentum: float, weight_decay: float, dtype: torch.dtype
+) -> None:
+    ours = after_five_steps(Sgd(lr=0.1, momentum=momentum, weight_decay=weight_decay), dtype)
+    theirs = after_five_torch_steps(
+        lambda params: torch.optim.SGD(
+            params, lr=0.1, momentum=momentum, weight_decay=weight_decay
+        ),
+        dtype,
+    )
+    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 1e-3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_adam_takes_torchs_steps(weight_decay: float, dtype: torch.dtype) -> None:
+    ours = after_five_steps(Adam(lr=1e-2, weight_decay=weight_decay), dtype)
+    theirs = after_five_torch_steps(
+        lambda params: torch.optim.Adam(params, lr=1e-2, weight_decay=weight_decay), dtype
+    )
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-7)
+
+
+def test_the_first_step_with_momentum_is_the_one_without_and_the_second_adds_to_it() -> None:
+    param, grad = torch.zeros(1), torch.ones(1)
+    optimizer = Sgd(lr=1.0, momentum=0.5)
+    optimizer.step([param], [grad])
+    assert param.item() == -1.0
+    optimizer.step([param], [grad])
+    assert param.item() == -2.5
+
+
+@pytest.mark.parametrize("make", [lambda: Sgd(0.1, 0.9, 0.1), lambda: Adam(weight_decay=0.1)])
+def test_gradients_are_left_as_they_are_and_may_be_overwritten(
+    make: Callable[[], Optimizer],
+) -> None:
+    kept, reused = make(), make()
+    one, other = [torch.ones(3)], [torch.ones(3)]
+    buffer = torch.empty(3)
+    for step in range(3):
+        grad = torch.full((3,), float(step + 1))
+        kept.step(one, [grad])
+        assert torch.equal(grad, torch.full((3,), float(step + 1)))
+        reused.step(other, [buffer.copy_(grad)])
+    assert torch.equal(one[0], other[0])
+
+
+def test_parameters_of_a_module_are_changed_in_place_though_they_require_gradients() -> None:
+    layer = torch.nn.Linear(2, 2)
+    before = layer.weight.detach().clone()
+    Sgd(lr=1.0).step(list(layer.parameters()), [torch.ones(2, 2), torch.ones(2)])
+    torch.testing.assert_close(layer.weight.detach(), before - 1)
+    assert layer.weight.requires_grad
+
+
+def test_only_sgd_without_momentum_and_weight_decay_is_plain() -> None:
+    assert Sgd(0.1).plain
+    assert not Sgd(0.1, momentum=0.9).plain
+    assert not Sgd(0.1, weight_decay=0.1).plain
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Sgd(0.0), "lr is above 0"),
+        (lambda: Sgd(0.1, weight_decay=-1.0), "weight_decay at least 0"),
+        (lambda: Sgd(0.1, momentum=1.0), r"momentum lies in \[0, 1\).* got 1.0"),
+        (lambda: Adam(lr=-1.0), "lr is above 0"),
+        (lambda: Adam(betas=(0.9, 1.0)), "betas lie in"),
+    ],
+)
+def test_settings_out_of_range_are_refused(make: Callable[[], Optimizer], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        make()

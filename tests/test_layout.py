@@ -1,0 +1,39 @@
+import pytest
+import torch
+from torch import nn
+
+from fedaudit.layout import laid_out, layout
+from fedaudit.models import architecture
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("mlp", torch.contiguous_format),
+        ("cnn", torch.channels_last),
+        ("resnet18", torch.channels_last),
+        ("vgg11", torch.channels_last),
+        ("alexnet", torch.contiguous_format),
+    ],
+)
+def test_convolutional_networks_lie_channels_last_unless_one_leaps_by_more_than_two(
+    name: str, expected: torch.memory_format
+) -> None:
+    assert layout(architecture(name, shape=(3, 32, 32), classes=10).build()) is expected
+
+
+def test_the_layout_changes_no_more_than_rounding() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 8, 3), nn.Flatten())
+    x = torch.randn(2, 1, 8, 8)
+    before = module(x)
+    moved = laid_out(module)
+    assert moved is module
+    second = dict(module.named_parameters())["2.weight"]
+    assert second.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(moved(x), before)
+
+
+def test_alexnet_is_left_in_the_usual_order() -> None:
+    module = laid_out(architecture("alexnet", shape=(3, 32, 32), classes=10).build())
+    assert all(value.is_contiguous() for value in module.parameters())
