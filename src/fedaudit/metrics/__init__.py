@@ -1,1 +1,125 @@
-"""From scores and the truth to figures with intervals."""
+"""From scores and the truth to figures with intervals.
+
+Importing this package does not import torch.
+"""
+
+from fedaudit.metrics.balanced import (
+    HeldOutAccuracy,
+    OptimisticAccuracy,
+    balanced_accuracy,
+    best_balanced_accuracy,
+    held_out_balanced_accuracy,
+)
+from fedaudit.metrics.controls import (
+    BlindClassifier,
+    BlindResult,
+    PermutationNull,
+    blind_classifier,
+    permuted_membership,
+)
+from fedaudit.metrics.delong import AucDifference, AucInterval, auc_interval, compare_auc
+from fedaudit.metrics.epsilon import (
+    Counts,
+    EpsilonBound,
+    Guesses,
+    clopper_pearson_epsilon,
+    gaussian_epsilon,
+    one_run_bound,
+    one_run_epsilon,
+    one_run_gaussian_bound,
+)
+from fedaudit.metrics.evaluate import CONTRASTS, Estimate, evaluate
+from fedaudit.metrics.family import Holm, above_chance, holm
+from fedaudit.metrics.groups import (
+    Exposed,
+    GroupAuc,
+    above_nonmembers,
+    auc_by_group,
+    auc_by_owner,
+    most_exposed,
+)
+from fedaudit.metrics.intervals import (
+    Interval,
+    SeedMean,
+    bootstrap_over_seeds,
+    clopper_pearson,
+    lower_limit,
+    mean_over_seeds,
+    upper_limit,
+)
+from fedaudit.metrics.legacy import redraw
+from fedaudit.metrics.rates import (
+    CalibratedTpr,
+    Share,
+    calibrated_tpr,
+    inconclusive,
+    n_needed,
+    n_to_certify,
+    share,
+    true_fpr_range,
+)
+from fedaudit.metrics.roc import Roc, TprAtFpr, auc, roc_curve, thin, tpr_at_fpr
+from fedaudit.metrics.utility import Gap, accuracy, generalisation_gap
+
+__all__ = [
+    "CONTRASTS",
+    "AucDifference",
+    "AucInterval",
+    "BlindClassifier",
+    "BlindResult",
+    "CalibratedTpr",
+    "Counts",
+    "EpsilonBound",
+    "Estimate",
+    "Exposed",
+    "Gap",
+    "GroupAuc",
+    "Guesses",
+    "HeldOutAccuracy",
+    "Holm",
+    "Interval",
+    "OptimisticAccuracy",
+    "PermutationNull",
+    "Roc",
+    "SeedMean",
+    "Share",
+    "TprAtFpr",
+    "above_chance",
+    "above_nonmembers",
+    "accuracy",
+    "auc",
+    "auc_by_group",
+    "auc_by_owner",
+    "auc_interval",
+    "balanced_accuracy",
+    "best_balanced_accuracy",
+    "blind_classifier",
+    "bootstrap_over_seeds",
+    "calibrated_tpr",
+    "clopper_pearson",
+    "clopper_pearson_epsilon",
+    "compare_auc",
+    "evaluate",
+    "gaussian_epsilon",
+    "generalisation_gap",
+    "held_out_balanced_accuracy",
+    "holm",
+    "inconclusive",
+    "lower_limit",
+    "mean_over_seeds",
+    "most_exposed",
+    "n_needed",
+    "n_to_certify",
+    "one_run_bound",
+    "one_run_epsilon",
+    "one_run_gaussian_bound",
+    "permuted_membership",
+    "redraw",
+    "roc_curve",
+    "share",
+    "thin",
+    "torch.",
+    "tpr_at_fpr",
+    "true_fpr_range",
+    "upper_limit",
+]

@@ -1,0 +1,235 @@
+"""Checks that a figure means what it says: what chance gives, and what the inputs give away."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from jaxtyping import Bool, Float, Int, Shaped
+from scipy.stats import rankdata
+
+from fedaudit.errors import BadInput
+from fedaudit.metrics.delong import auc_interval
+from fedaudit.metrics.intervals import percent, require_confidence
+from fedaudit.metrics.sides import as_truth, sides
+
+
+class PermutationNull(NamedTuple):
+    """What an attack's AUC is when membership has nothing to do with it.
+
+    Attributes:
+        auc: The AUC with the true membership.
+        mean: Mean AUC over permutations.
+        low: Lower end of the central range of AUCs over permutations.
+        high: Upper end.
+        p_value: One-sided: how often a permutation reaches the true AUC, never 0.
+        permutations: Number of permutations.
+        method: How the range was made.
+    """
+
+    auc: float
+    mean: float
+    low: float
+    high: float
+    p_value: float
+    permutations: int
+    method: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether the range contains 0.5, as it must."""
+        return self.low <= 0.5 <= self.high
+
+
+@dataclass(frozen=True)
+class BlindClassifier:
+    """Settings of the classifiers that see a sample's input, and no model at all.
+
+    Attributes:
+        components: Principal components kept of the standardised inputs.
+        folds: Parts for cross-validation; a sample is scored by a model that never saw it.
+        most_samples: A larger sample is reduced to this many, at random on each side.
+    """
+
+    components: int = 50
+    folds: int = 5
+    most_samples: int = 6_000
+
+
+class BlindResult(NamedTuple):
+    """How well inputs alone tell members from non-members.
+
+    Attributes:
+        classifier: "linear" or "trees", whichever separated better.
+        auc: Its cross-validated AUC.
+        low: Lower limit, corrected for having two classifiers.
+        high: Upper limit.
+        method: How the interval was made.
+        shifted: The lower limit is above 0.5: members and non-members differ before any
+            training, so no attack on them measures membership alone.
+        n_members: Members used.
+        n_nonmembers: Non-members used.
+    """
+
+    classifier: str
+    auc: float
+    low: float
+    high: float
+    method: str
+    shifted: bool
+    n_members: int
+    n_nonmembers: int
+
+
+def permuted_membership(
+    scores: npt.ArrayLike,
+    is_member: npt.ArrayLike,
+    *,
+    rng: np.random.Generator,
+    permutations: int = 1_000,
+    confidence: float = 0.95,
+) -> PermutationNull:
+    """The AUC when membership is shuffled among the same scores.
+
+    Args:
+        scores: One a sample, larger for likelier members.
+        is_member: The truth, one a sample.
+        rng: Draws the permutations.
+        permutations: Number of permutations, at least 20.
+        confidence: Share of permutations within the range, in (0, 1).
+
+    Raises:
+        BadInput: Too few permutations, or bad scores.
+    """
+    require_confidence(confidence)
+    if permutations < 20:
+        raise BadInput(f"a null distribution needs at least 20 permutations, got {permutations}")
+    members, nonmembers = sides(scores, is_member)
+    n = len(members)
+    ranks = rankdata(np.concatenate([members, nonmembers]))
+
+    def from_ranks(of_members: Float[np.ndarray, " members"]) -> float:
+        return float((of_members.sum() - n * (n + 1) / 2) / (n * len(nonmembers)))
+
+    true = from_ranks(ranks[:n])
+    null = np.array([from_ranks(rng.permutation(ranks)[:n]) for _ in range(permutations)])
+    low, high = np.quantile(null, [(1 - confidence) / 2, 1 - (1 - confidence) / 2])
+    # Sums of the same ranks in another order differ in the last bits.
+    reached = int((null >= true - 1e-12).sum())
+    return PermutationNull(
+        auc=true,
+        mean=float(null.mean()),
+        low=float(low),
+        high=float(high),
+        p_value=(1 + reached) / (1 + permutations),
+        permutations=permutations,
+        method=f"{permutations} permutations, central {percent(confidence)}",
+    )
+
+
+def blind_classifier(
+    features: Shaped[np.ndarray, "samples ..."],
+    is_member: npt.ArrayLike,
+    *,
+    rng: np.random.Generator,
+    labels: Int[np.ndarray, " samples"] | None = None,
+    settings: BlindClassifier = BlindClassifier(),
+    confidence: float = 0.95,
+) -> BlindResult:
+    """Tells members from non-members by their inputs alone, as well as two classifiers can.
+
+    A sound audit gives about 0.5. A linear classifier and shallow boosted trees are scored
+    by cross-validation on standardised principal components.
+
+    Args:
+        features: The inputs, one row a sample.
+        is_member: The truth, one a sample.
+        rng: Draws the sample, the folds and the classifiers' seeds.
+        labels: Class indices; a class mix that differs between the sides is a shift too.
+        settings: Sizes.
+        confidence: Confidence of the interval, in (0, 1).
+
+    Raises:
+        BadInput: Inputs that are not finite, or fewer samples on a side than folds.
+
+    Source: Das, Zhang and Tramèr 2024, Blind baselines beat membership inference attacks.
+    Differs: An interval wholly below 0.5 is not called a shift: pooled cross-validation is
+        biased downwards when there is nothing to learn.
+    """
+    require_confidence(confidence)
+    truth = as_truth(is_member, len(features))
+    chosen = _subsample(truth, settings, rng)
+    inputs = _inputs(features[chosen], None if labels is None else labels[chosen])
+    truth = truth[chosen]
+    scores = _out_of_fold(inputs, truth, settings, rng)
+    # Two classifiers, the better one reported: each gets half of the error.
+    each = 1 - (1 - confidence) / 2
+    found = {name: auc_interval(values, truth, confidence=each) for name, values in scores.items()}
+    best = max(found, key=lambda name: found[name].low)
+    value, low, high, method = found[best]
+    return BlindResult(
+        classifier=best,
+        auc=value,
+        low=low,
+        high=high,
+        method=f"{method}, better of 2 classifiers",
+        shifted=low > 0.5,
+        n_members=int(truth.sum()),
+        n_nonmembers=int((~truth).sum()),
+    )
+
+
+def _subsample(
+    truth: Bool[np.ndarray, " samples"], settings: BlindClassifier, rng: np.random.Generator
+) -> Int[np.ndarray, " chosen"]:
+    each_side = (np.flatnonzero(truth), np.flatnonzero(~truth))
+    if min(map(len, each_side)) < settings.folds:
+        raise BadInput(
+            f"the blind classifier needs at least {settings.folds} members and non-members, one "
+            f"a fold, got {len(each_side[0])} and {len(each_side[1])}"
+        )
+    most = max(settings.folds, settings.most_samples // 2)
+    return np.sort(np.concatenate([rng.permutation(side)[:most] for side in each_side]))
+
+
+def _inputs(
+    features: Shaped[np.ndarray, "samples ..."], labels: Int[np.ndarray, " samples"] | None
+) -> Float[np.ndarray, "samples columns"]:
+    flat = features.reshape(len(features), -1).astype(np.float64)
+    if not np.isfinite(flat).all():
+        raise BadInput("the blind classifier needs finite inputs; repair or drop the others")
+    if labels is None:
+        return flat
+    return np.concatenate([flat, labels[:, None] == np.unique(labels)], axis=1)
+
+
+def _out_of_fold(
+    inputs: Float[np.ndarray, "samples columns"],
+    truth: Bool[np.ndarray, " samples"],
+    settings: BlindClassifier,
+    rng: np.random.Generator,
+) -> dict[str, Float[np.ndarray, " samples"]]:
+    # Imported here: a second of start-up that plain figures need not pay.
+    from sklearn.decomposition import PCA
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    from sklearn.preprocessing import StandardScaler
+
+    def seed() -> int:
+        return int(rng.integers(2**31))
+
+    # Scaling and components never see membership, so fitting them once leaks nothing.
+    scaled = StandardScaler().fit_transform(inputs)
+    size = min(settings.components, *scaled.shape)
+    reduced = PCA(size, random_state=seed()).fit_transform(scaled)
+    reduced /= reduced.std(axis=0).max() or 1.0
+    folds = StratifiedKFold(settings.folds, shuffle=True, random_state=seed())
+    classifiers = {
+        "linear": LogisticRegression(max_iter=1_000),
+        "trees": HistGradientBoostingClassifier(max_iter=60, max_leaf_nodes=8, random_state=seed()),
+    }
+    return {
+        name: cross_val_predict(model, reduced, truth, cv=folds, method="predict_proba")[:, 1]
+        for name, model in classifiers.items()
+    }

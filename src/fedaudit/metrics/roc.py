@@ -1,0 +1,163 @@
+"""The receiver operating characteristic, exact: ties grouped, nothing interpolated."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from jaxtyping import Float
+from scipy.stats import rankdata
+
+from fedaudit.errors import BadInput
+from fedaudit.metrics.sides import sides
+
+
+@dataclass(frozen=True)
+class Roc:
+    """A ROC curve: one point for each distinct score, and one before them all.
+
+    Attributes:
+        fpr: Share of non-members flagged at each threshold, rising from 0 to 1.
+        tpr: Share of members flagged.
+        thresholds: A sample is flagged when its score is at least this. The first is
+            infinite and stands for flagging nobody, even where a score is infinite.
+        n_members: Members behind ``tpr``.
+        n_nonmembers: Non-members behind ``fpr``.
+    """
+
+    fpr: Float[np.ndarray, " points"]
+    tpr: Float[np.ndarray, " points"]
+    thresholds: Float[np.ndarray, " points"]
+    n_members: int
+    n_nonmembers: int
+
+
+class TprAtFpr(NamedTuple):
+    """The largest true-positive rate among rules whose false-positive rate is low enough.
+
+    Attributes:
+        tpr: True-positive rate.
+        realised_fpr: False-positive rate really reached; at most what was asked for.
+        threshold: The lowest score that is flagged; None where nobody is.
+        true_positives: Members flagged.
+        false_positives: Non-members flagged.
+    """
+
+    tpr: float
+    realised_fpr: float
+    threshold: float | None
+    true_positives: int
+    false_positives: int
+
+
+def roc_curve(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> Roc:
+    """The exact ROC curve; samples with equal scores are flagged together.
+
+    Args:
+        scores: One a sample, larger for likelier members; may be infinite.
+        is_member: The truth, one a sample.
+
+    Raises:
+        BadInput: Lengths differ, a score is NaN, or a side is empty.
+    """
+    split = sides(scores, is_member)
+    levels = np.unique(np.concatenate(split))[::-1]
+    counts = [len(side) - np.searchsorted(np.sort(side), levels, side="left") for side in split]
+    tpr, fpr = (
+        np.concatenate([[0.0], count / len(side)])
+        for count, side in zip(counts, split, strict=True)
+    )
+    thresholds = np.concatenate([[np.inf], levels])
+    return Roc(fpr, tpr, thresholds, len(split.members), len(split.nonmembers))
+
+
+def auc(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
+    """Chance that a random member scores above a random non-member, ties counting half.
+
+    Never flipped: an attack below 0.5 is reported as it is.
+
+    Raises:
+        BadInput: Lengths differ, a score is NaN, or a side is empty.
+    """
+    members, nonmembers = sides(scores, is_member)
+    n = len(members)
+    ranks = rankdata(np.concatenate([members, nonmembers]))[:n]
+    return float((ranks.sum() - n * (n + 1) / 2) / (n * len(nonmembers)))
+
+
+def allowed_false_positives(fpr: float, n_nonmembers: int) -> int:
+    """The largest count that is at most this share of so many non-members.
+
+    Compares quotients rather than multiplying: 0.29 * 100 is below 29 in floating point,
+    29 / 100 is 0.29.
+
+    Raises:
+        BadInput: The rate is not in [0, 1].
+    """
+    if not 0 <= fpr <= 1:
+        raise BadInput(f"a false-positive rate is a share in [0, 1], got {fpr}")
+    count = min(int(fpr * n_nonmembers) + 1, n_nonmembers)
+    while count / n_nonmembers > fpr:
+        count -= 1
+    return count
+
+
+def tpr_at_fpr(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) -> TprAtFpr:
+    """True-positive rate at the last ROC point whose false-positive rate is at most ``fpr``.
+
+    Ties are grouped and nothing is interpolated, so the realised rate may be lower. The
+    threshold comes from the non-members that it is then judged by, which favours the attack
+    when they are few: read it with ``true_fpr_range``, or use ``calibrated_tpr`` for claims.
+
+    Args:
+        scores: One a sample, larger for likelier members.
+        is_member: The truth, one a sample.
+        fpr: Largest false-positive rate allowed, in [0, 1].
+
+    Raises:
+        BadInput: Lengths differ, a score is NaN, a side is empty, or the rate is no share.
+    """
+    members, nonmembers = sides(scores, is_member)
+    allowed = allowed_false_positives(fpr, len(nonmembers))
+    if allowed == len(nonmembers):
+        flagged_members, flagged_nonmembers = members, nonmembers
+    else:
+        # Everything above the first non-member that is one too many.
+        limit = np.sort(nonmembers)[len(nonmembers) - 1 - allowed]
+        flagged_members = members[members > limit]
+        flagged_nonmembers = nonmembers[nonmembers > limit]
+    flagged = np.concatenate([flagged_members, flagged_nonmembers])
+    return TprAtFpr(
+        tpr=len(flagged_members) / len(members),
+        realised_fpr=len(flagged_nonmembers) / len(nonmembers),
+        threshold=float(flagged.min()) if len(flagged) else None,
+        true_positives=len(flagged_members),
+        false_positives=len(flagged_nonmembers),
+    )
+
+
+def thin(roc: Roc, points: int) -> Roc:
+    """A curve of at most so many points that looks the same on logarithmic axes.
+
+    Only the top of each vertical run is kept (draw it as steps). Half of the budget goes to
+    the lowest false-positive rates, which stay complete; the rest is spaced evenly in the
+    logarithm of the false-positive rate up to 1.
+
+    Args:
+        roc: The full curve.
+        points: Most points to keep, at least 10.
+
+    Raises:
+        BadInput: Fewer than 10 points asked for.
+    """
+    if points < 10:
+        raise BadInput(f"a thinned curve needs at least 10 points, got {points}")
+    # The last index of each run of equal false-positive rates, and the empty rule.
+    tops = np.flatnonzero(np.append(np.diff(roc.fpr) > 0, True))
+    kept = np.unique(np.append(0, tops))
+    if len(kept) > points:
+        dense = points // 2
+        spaced = np.geomspace(roc.fpr[kept[dense]], 1.0, points - dense)
+        rest = np.searchsorted(roc.fpr[kept], spaced, side="right") - 1
+        kept = kept[np.unique(np.concatenate([np.arange(dense), rest]))]
+    return Roc(roc.fpr[kept], roc.tpr[kept], roc.thresholds[kept], roc.n_members, roc.n_nonmembers)
