@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from math import cos, pi
 
 import torch
+from torch import nn
 
-from fedaudit.core import Model, Samples
-from fedaudit.defenses.base import Defense, Objective, Turn
+from fedaudit.core import Batch, Model, Samples, cross_entropy
+from fedaudit.defenses.base import Defense, Objective, Turn, overrides
 from fedaudit.errors import BadInput, unknown_name
+from fedaudit.fl.dense import dense_gradients, dense_layers, descend_dense
 from fedaudit.fl.step import Adam, Optimizer, Sgd
 from fedaudit.modules import loaded
 
@@ -118,19 +120,14 @@ def train(model: Model, data: Samples, how: LocalTraining, defense: Defense, tur
         BadInput: Training gave parameters that are not finite.
     """
     module = loaded(model, "training").train()
-    objective = Objective(module, lambda outputs, batch: defense.loss(outputs, batch, turn))
-    params = objective.params
-    live = list(params.values())
-    optimizer = how.steps(turn.round, turn.rounds)
+    step = _stepper(module, how.steps(turn.round, turn.rounds), defense, turn)
     chosen = defense.select(data, turn)
     with torch.random.fork_rng(devices=[]):
         # Dropout draws from the global generator; the fork keeps that to this turn.
         torch.manual_seed(turn.rng("dropout").initial_seed())
         for _ in range(how.epochs):
             for batch in defense.batches(chosen, how.batch_size, turn):
-                shown = defense.batch(batch, turn)
-                gradient = defense.gradient(objective, shown, turn)
-                optimizer.step(live, [gradient[name] for name in params])
+                step(defense.batch(batch, turn))
     trained = Model.of(model.architecture, module)
     if not all(bool(value.isfinite().all()) for value in trained.params.values()):
         raise BadInput(
@@ -139,3 +136,29 @@ def train(model: Model, data: Samples, how: LocalTraining, defense: Defense, tur
         )
     defense.after(model, trained, turn)
     return trained
+
+
+def _stepper(
+    module: nn.Module, optimizer: Optimizer, defense: Defense, turn: Turn
+) -> Callable[[Batch], None]:
+    """One training step as a function of a batch, through the hooks or written out by hand."""
+    objective = Objective(module, lambda outputs, batch: defense.loss(outputs, batch, turn))
+    names = list(objective.params)
+    params = list(objective.params.values())
+
+    def step(batch: Batch) -> None:
+        gradient = defense.gradient(objective, batch, turn)
+        optimizer.step(params, [gradient[name] for name in names])
+
+    def dense_step(batch: Batch) -> None:
+        if batch.y.is_floating_point():
+            step(batch)
+        elif isinstance(optimizer, Sgd) and optimizer.plain:
+            descend_dense(params, batch.x, batch.y, lr=optimizer.lr)
+        else:
+            optimizer.step(params, dense_gradients(params, batch.x, batch.y))
+
+    plain_loss = turn.received.architecture.loss is cross_entropy
+    neutral = not (overrides(defense, "loss") or overrides(defense, "gradient"))
+    by_hand = plain_loss and neutral and dense_layers(module) is not None
+    return dense_step if by_hand else step

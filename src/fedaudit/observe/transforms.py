@@ -138,20 +138,25 @@ def between_globals(rounds: Iterable[Round]) -> Iterator[Round]:
         )
 
 
-def only_final(rounds: Iterable[Round]) -> Iterator[Round]:
-    """What whoever is given the finished model sees: that model, and nothing before it."""
-    last = None
+def only_after(rounds: Iterable[Round]) -> Iterator[Round]:
+    """What whoever is given the finished model sees: that model, and nothing of how it came to be.
+
+    Raises:
+        NotVisible: The algorithm has more than one global model, or none.
+    """
     for round in rounds:
-        last = round
-    if last is None or len(last.after) != 1:
-        raise NotVisible("there is no single final model to see; use the 'uploads' view")
-    present = sorted(last.exposed)
-    (after,) = last.after.values()
-    yield replace(
-        last,
-        exposed={present[0]: Exposed(local=after)},
-        sent={},
-        uploads={},
-        weights={present[0]: 1.0},
-        stands_for=dict.fromkeys(present, present[0]),
-    )
+        if len(round.after) != 1:
+            raise NotVisible(
+                f"this view is given one finished model, but the run has {len(round.after)}; "
+                "use the 'uploads' view"
+            )
+        present = sorted(round.exposed)
+        (after,) = round.after.values()
+        yield replace(
+            round,
+            exposed={present[0]: Exposed(local=after)},
+            sent={},
+            uploads={},
+            weights={present[0]: 1.0},
+            stands_for=dict.fromkeys(present, present[0]),
+        )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fedaudit.core import Sees
 from fedaudit.errors import NotVisible, unknown_name
 from fedaudit.observe.round import Round
-from fedaudit.observe.transforms import between_globals, merged, only_final
+from fedaudit.observe.transforms import between_globals, merged, only_after
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ VIEWS: dict[str, View] = {
             "final",
             Sees.PREDICTIONS,
             "somebody is given the final model and nothing else",
-            only_final,
+            only_after,
         ),
     )
 }

@@ -1,0 +1,245 @@
+"""The command line. Heavy imports stand inside the commands, so that help answers at once."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from fedaudit import __version__
+from fedaudit.errors import BadInput, Refusal
+
+app = App(
+    name="fedaudit",
+    help="Measure what a federated-learning run gives away about who was in it.",
+    version=__version__,
+)
+
+Folder = Annotated[Path, Parameter(help="Folder to write to; made if it is not there.")]
+DataDir = Annotated[
+    Path | None,
+    Parameter(name="--data-dir", help="Folder with data sets; by default $FEDAUDIT_DATA."),
+]
+WorkerCount = Annotated[
+    int,
+    Parameter(name="--workers", help="Processes to train in, one thread each; 0: one a core."),
+]
+
+
+@app.command
+def demo(*, out: Folder = Path("runs/demo"), workers: WorkerCount = 1) -> None:
+    """Audit a small federation on handwritten digits and write a report; about a minute."""
+    from fedaudit.study.demo import DEMO
+
+    _run(DEMO, out, None, workers)
+
+
+@app.command(name="run")
+def run_command(
+    study: Path,
+    /,
+    *overrides: Annotated[
+        str,
+        Parameter(
+            allow_leading_hyphen=True,
+            help="Settings to change, by dotted name: --training.rounds=10",
+        ),
+    ],
+    out: Folder | None = None,
+    data_dir: DataDir = None,
+    workers: WorkerCount = 0,
+) -> None:
+    """Carry out a study: train, look through the adversary's eyes, attack, report.
+
+    A run that was stopped goes on where it was when it is started again.
+    """
+    from fedaudit.study.config import read_study
+
+    given = read_study(study, _settings(overrides))
+    _run(given, out or Path("runs") / given.name, data_dir, workers)
+
+
+@app.command
+def attack(
+    recording: Path,
+    /,
+    *names: str,
+    out: Folder | None = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Attack what a study or a recorder has kept, without training anything.
+
+    Parameters
+    ----------
+    recording
+        The folder of a study.
+    names
+        Attacks to run; all that the recording allows if none is named.
+    out
+        Where record and report go; by default a folder beside the recording.
+    """
+    from fedaudit.study.again import attack_again
+
+    folder = out or recording / "attacked"
+    record = attack_again(recording, names, folder, data_dir)
+    _finish(record, folder)
+
+
+@app.command
+def report(record: Path, /, *, out: Path | None = None) -> None:
+    """Write the HTML report of a record.
+
+    Parameters
+    ----------
+    record
+        A record.json, or the folder it is in.
+    out
+        The HTML file; by default report.html beside the record.
+    """
+    from fedaudit.report.html import write_report
+    from fedaudit.study.reading import read_record
+
+    path = record / "record.json" if record.is_dir() else record
+    target = out or path.with_name("report.html")
+    write_report(read_record(path), target)
+    _say(f"report: {target}")
+
+
+@app.command
+def compare(*records: Path, out: Path = Path("comparison.html")) -> None:
+    """Put two or more records side by side in one HTML file."""
+    from fedaudit.report.html import write_comparison
+    from fedaudit.study.reading import read_record
+
+    if len(records) < 2:
+        raise BadInput(f"a comparison needs at least two records, got {len(records)}")
+    paths = [r / "record.json" if r.is_dir() else r for r in records]
+    write_comparison([read_record(path) for path in paths], out)
+    _say(f"comparison: {out}")
+
+
+@app.command(name="list")
+def list_command(
+    kind: Annotated[str, Parameter(help="One catalogue only, such as attacks.")] = "", /
+) -> None:
+    """List what fedaudit knows: attacks, defenses, data sets, models, views, partitions."""
+    from fedaudit.catalogue import listing
+
+    _print(listing(kind))
+
+
+@app.command
+def explain(name: str, /) -> None:
+    """Explain an attack, defense, view, model or other entry: what it does and its source."""
+    from fedaudit.catalogue import explanation
+
+    _say(explanation(name))
+
+
+def _run(study: object, out: Path, data_dir: Path | None, workers: int) -> None:
+    from fedaudit.study.config import Study
+    from fedaudit.study.run import run_study
+
+    if not isinstance(study, Study):
+        raise TypeError("a study is expected")
+    with _progress() as tick:
+        record = run_study(
+            study, out, data_dir=data_dir, workers=workers, tick=tick, say=_say
+        )
+    _finish(record, out)
+
+
+def _finish(record: object, folder: Path) -> None:
+    from fedaudit.report.html import write_report
+    from fedaudit.report.tables import print_record
+    from fedaudit.study.record import Record
+
+    if not isinstance(record, Record):
+        raise TypeError("a record is expected")
+    write_report(record, folder / "report.html")
+    print_record(record)
+    _say(f"\nrecord: {folder / 'record.json'}\nreport: {folder / 'report.html'}")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int, int], None]]:
+    """A bar with the time left, one line a run of the study."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rounds, left"),
+        TimeRemainingColumn(),
+        TextColumn("of"),
+        TimeElapsedColumn(),
+    )
+    from rich.console import Console
+
+    tasks: dict[int, object] = {}
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+
+        def tick(seed: int, round: int, rounds: int) -> None:
+            if seed not in tasks:
+                # Rounds done in an earlier start must not count into this start's speed.
+                tasks[seed] = bar.add_task(f"seed {seed}", total=rounds, completed=round - 1)
+            bar.update(bar.task_ids[list(tasks).index(seed)], completed=round)
+
+        yield tick
+
+
+def _settings(overrides: tuple[str, ...]) -> dict[str, object]:
+    """``--a.b=1`` or ``--a.b 1`` as ``{"a.b": 1}``; values are read as TOML, else as text."""
+    import tomllib
+
+    found: dict[str, object] = {}
+    waiting = list(overrides)
+    while waiting:
+        name, equals, text = waiting.pop(0).partition("=")
+        if not name.startswith("--"):
+            raise BadInput(f"{name!r} is no setting; write it as --section.setting=value")
+        if not equals:
+            if not waiting:
+                raise BadInput(f"{name} needs a value; write it as {name}=value")
+            text = waiting.pop(0)
+        try:
+            found[name[2:].replace("-", "_")] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            found[name[2:].replace("-", "_")] = text
+    return found
+
+
+def _say(text: str) -> None:
+    print(text)
+
+
+def _print(item: object) -> None:
+    from rich.console import Console
+
+    Console().print(item)
+
+
+def main() -> None:
+    """Runs a command; a refusal is one sentence on standard error and exit code 2."""
+    try:
+        app()
+    except Refusal as refusal:
+        print(f"fedaudit: {refusal}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("fedaudit: stopped; start the same command again to go on", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""The long part of a study: train, look through the adversary's eyes, write down what it sees."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from fedaudit.core import Model, Samples
+from fedaudit.engines.base import Engine
+from fedaudit.engines.local import LOCAL
+from fedaudit.errors import BadInput
+from fedaudit.fl.simulate import simulate
+from fedaudit.observe.round import Round
+from fedaudit.observe.store import (
+    Stored,
+    estimated_bytes,
+    read_measured,
+    write_measured,
+    write_round,
+)
+from fedaudit.observe.views import seen_from
+from fedaudit.params import flat
+from fedaudit.seeds import seed_for, seeded
+from fedaudit.signals.base import outputs_of
+from fedaudit.signals.measure import measure_round
+from fedaudit.study.setup import Setup
+
+TRAIN_ACCURACY_SAMPLES = 5_000
+
+
+@dataclass(frozen=True)
+class Work:
+    """How the work is done; changes no result.
+
+    Attributes:
+        engine: Where clients train.
+        workers: Threads for the gradient signals.
+        tick: Called after each round with (seed, round, rounds).
+    """
+
+    engine: Engine = LOCAL
+    workers: int = 1
+    tick: Callable[[int, int, int], None] = lambda seed, round, rounds: None
+
+
+def disk_needed(setup: Setup) -> int:
+    """About how many bytes a run will write."""
+    return estimated_bytes(
+        keep=setup.study.audit.keep,
+        rounds=len(setup.measured_rounds),
+        clients=len(setup.deal.clients),
+        samples=len(setup.deal.audit),
+        signals=len(setup.signals),
+        parameters=len(flat(setup.algorithm.architecture.initial(0).params)),
+    )
+
+
+def observe(setup: Setup, folder: Path, work: Work) -> list[Stored]:
+    """Trains and measures one run, or what is left of it, and returns all measured rounds.
+
+    Args:
+        setup: The run.
+        folder: Its own; a run that was stopped goes on from its last whole round.
+        work: How.
+
+    Raises:
+        BadInput: The folder belongs to another run, or the disk is full.
+        Damaged: A file in the folder cannot be read.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    rounds = setup.study.training.rounds
+    stream = simulate(
+        setup.algorithm,
+        setup.deal.clients,
+        rounds=rounds,
+        seed=seed_for(setup.seed, "federation"),
+        defenses=setup.defenses,
+        engine=work.engine,
+        participation=setup.study.training.participation,
+        checkpoint=folder / "checkpoint.safetensors",
+    )
+    trained_on = _some(Samples.joined(*setup.deal.clients.values()), setup.seed)
+    for round in seen_from(stream, setup.view):
+        if round.index in setup.measured_rounds:
+            _measure(setup, round, folder, trained_on, work.workers)
+        work.tick(setup.seed, round.index, rounds)
+    stored = read_measured(folder)
+    found = tuple(s.measured.index for s in stored)
+    if found != setup.measured_rounds:
+        raise BadInput(
+            f"{folder} says that its run is finished, but it holds the measured rounds "
+            f"{list(found)} instead of {list(setup.measured_rounds)}; delete the folder to run it "
+            "again"
+        )
+    return stored
+
+
+def _measure(setup: Setup, round: Round, folder: Path, trained_on: Samples, workers: int) -> None:
+    measured = measure_round(round, setup.signals, setup.deal.audit.samples, workers=workers)
+    write_round(folder, round, setup.study.audit.keep)
+    notes = {"complete": str(round.complete)}
+    for name, model in round.after.items():
+        notes |= {
+            f"test_correct/{name}": str(_correct(model, setup.dataset.test)),
+            f"train_correct/{name}": str(_correct(model, trained_on)),
+            f"train_total/{name}": str(len(trained_on)),
+        }
+    # Last, because a round counts as measured once this file is there.
+    write_measured(folder, measured, notes)
+
+
+def _correct(model: Model, samples: Samples) -> int:
+    return int((outputs_of(model, samples).argmax(1) == samples.labels).sum())
+
+
+def _some(samples: Samples, seed: int) -> Samples:
+    """The samples, or a fixed random part of them: training accuracy needs no more."""
+    order = torch.randperm(len(samples), generator=seeded(seed, "training accuracy"))
+    return samples.take(order[:TRAIN_ACCURACY_SAMPLES].sort().values)

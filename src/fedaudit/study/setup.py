@@ -1,0 +1,202 @@
+"""From a study's settings to the parts of one run, with everything refused that cannot work."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from inspect import signature
+from pathlib import Path
+
+from fedaudit.attacks.base import Attack
+from fedaudit.attacks.catalog import ATTACKS, attack_named
+from fedaudit.core import ClientId, Sees
+from fedaudit.data.dataset import Dataset
+from fedaudit.data.deal import Deal
+from fedaudit.data.draws import DRAWS
+from fedaudit.data.partition import PARTITIONS, Partition
+from fedaudit.data.sources import load
+from fedaudit.defenses.base import Defense
+from fedaudit.defenses.catalog import DEFENSES
+from fedaudit.errors import BadInput, NotVisible, unknown_name
+from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.training import LocalTraining
+from fedaudit.models import architecture
+from fedaudit.observe.views import View, view_named
+from fedaudit.signals.base import Signal
+from fedaudit.study.config import Settings, Study
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The parts of one run of a study.
+
+    Attributes:
+        study: The settings.
+        seed: Root seed of this run.
+        dataset: Where samples come from.
+        deal: Who trains on what, and what is audited.
+        algorithm: How the federation learns.
+        defenses: One instance for each defended client.
+        view: What the adversary sees.
+        attacks: Those that the view allows.
+        refused: For each other attack, what is missing.
+        measured_rounds: Rounds to be measured, ascending.
+    """
+
+    study: Study
+    seed: int
+    dataset: Dataset
+    deal: Deal
+    algorithm: FedAvg
+    defenses: Mapping[ClientId, Defense]
+    view: View
+    attacks: Mapping[str, Attack]
+    refused: Mapping[str, str]
+    measured_rounds: tuple[int, ...]
+
+    @property
+    def signals(self) -> tuple[Signal, ...]:
+        """Every signal that an attack needs, each once."""
+        found = {s.name: s for attack in self.attacks.values() for s in attack.signals}
+        return tuple(found.values())
+
+
+def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
+    """Loads the data and builds the parts of one run.
+
+    Raises:
+        BadInput: A name or setting that does not exist, or data that does not suffice.
+        NotVisible: The study names an attack that needs more than the view offers.
+    """
+    view = view_named(study.audit.view)
+    attacks, refused = _attacks(study, view)
+    dataset = load(study.data.name, data_dir=data_dir, seed=seed, **study.data.options)
+    shape = tuple(dataset.train.features.shape[1:])
+    net = architecture(
+        study.model.name, shape=shape, classes=dataset.classes, **study.model.options
+    )
+    algorithm = FedAvg(net, _local_training(study))
+    return Setup(
+        study=study,
+        seed=seed,
+        dataset=dataset,
+        deal=_deal(study, dataset, seed),
+        algorithm=algorithm,
+        defenses=_defenses(study),
+        view=view,
+        attacks=attacks,
+        refused=refused,
+        measured_rounds=_measured_rounds(study, view),
+    )
+
+
+def _local_training(study: Study) -> LocalTraining:
+    given = study.training
+    return LocalTraining(
+        epochs=given.epochs,
+        batch_size=given.batch_size,
+        lr=given.lr,
+        momentum=given.momentum,
+        weight_decay=given.weight_decay,
+        schedule=given.schedule,
+        optimizer=given.optimizer,
+    )
+
+
+def _attacks(study: Study, view: View) -> tuple[dict[str, Attack], dict[str, str]]:
+    """Named attacks must be possible; of the whole catalogue, the possible ones are taken."""
+    if study.attacks:
+        named = {n: attack_named(n).with_settings(s) for n, s in study.attacks.items()}
+        for name, attack in named.items():
+            view.refuse_unless_offered(attack.needs, f"the attack {name!r}")
+        return named, {}
+    possible, refused = {}, {}
+    for name, attack in ATTACKS.items():
+        try:
+            view.refuse_unless_offered(attack.needs, f"the attack {name!r}")
+            possible[name] = attack
+        except NotVisible as error:
+            refused[name] = str(error)
+    return possible, refused
+
+
+def _deal(study: Study, dataset: Dataset, seed: int) -> Deal:
+    audit = study.audit
+    if audit.draw not in DRAWS:
+        raise unknown_name("draw", audit.draw, DRAWS)
+    settings: dict[str, object] = {
+        "clients": study.partition.clients,
+        "partition": _partition(study),
+        "seed": seed,
+        "targets": audit.targets,
+    }
+    if audit.draw == "fair":
+        settings |= {
+            "n_fair": audit.fair,
+            "extra_other": audit.extra_other,
+            "extra_unseen": audit.extra_unseen,
+            "background": audit.background,
+        }
+    return DRAWS[audit.draw](dataset, **settings)
+
+
+def _partition(study: Study) -> Partition:
+    given = study.partition
+    if given.scheme not in PARTITIONS:
+        raise unknown_name("partition", given.scheme, PARTITIONS)
+    scheme = PARTITIONS[given.scheme]
+    options: Settings = dict(given.options)
+    if "samples_per_client" in signature(scheme).parameters:
+        options |= {"samples_per_client": given.samples_per_client}
+    elif given.samples_per_client:
+        raise BadInput(
+            f"the partition {given.scheme!r} deals everything; leave samples_per_client at 0"
+        )
+    _check_options("partition", given.scheme, scheme, options)
+    return scheme(**options)
+
+
+def _defenses(study: Study) -> dict[ClientId, Defense]:
+    given = study.defense
+    if given.name not in DEFENSES:
+        raise unknown_name("defense", given.name, DEFENSES)
+    if given.name == "none":
+        return {}
+    make = DEFENSES[given.name]
+    _check_options("defense", given.name, make, given.options)
+    clients = range(study.partition.clients) if given.clients is None else given.clients
+    strangers = [client for client in clients if client >= study.partition.clients]
+    if strangers:
+        raise BadInput(
+            f"defense.clients names {strangers}, but clients are numbered 0 to "
+            f"{study.partition.clients - 1}"
+        )
+    return {client: make(**given.options) for client in clients}
+
+
+def _check_options(kind: str, name: str, make: object, options: Settings) -> None:
+    if not callable(make):
+        raise TypeError(f"{name} cannot be made")
+    parameters = signature(make).parameters
+    for option in options:
+        if option not in parameters:
+            raise unknown_name(f"setting of the {kind} {name!r}", option, parameters)
+    missing = [
+        p.name for p in parameters.values() if p.default is p.empty and p.name not in options
+    ]
+    if missing:
+        raise BadInput(
+            f"the {kind} {name!r} needs {', '.join(missing)}; "
+            f"give it as {kind}.options.{missing[0]}"
+        )
+
+
+def _measured_rounds(study: Study, view: View) -> tuple[int, ...]:
+    last = study.training.rounds
+    if Sees.ROUNDS not in view.offers:
+        return (last,)
+    step = study.measured_every
+    if step > last:
+        raise BadInput(
+            f"audit.every is {step}, but there are only {last} rounds, so that nothing would be "
+            f"measured; give at most {last}, or 0 for a tenth of the rounds"
+        )
+    return tuple(range(step, last + 1, step))
