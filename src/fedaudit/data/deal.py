@@ -56,7 +56,7 @@ class Audited(NamedTuple):
 
 def dealt(
     dataset: Dataset,
-    held: Mapping[ClientId, Int[ndarray, " dealt"]],
+    held: Mapping[ClientId, Int[ndarray, " _"]],
     audited: Audited,
     *,
     seed: int,

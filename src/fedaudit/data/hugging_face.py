@@ -20,7 +20,10 @@ _PICTURE_COLUMNS = ("image", "img")
 class Table(Protocol):
     """What is used of a ``datasets.Dataset``: named columns of equal length."""
 
-    column_names: list[str]
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the columns."""
+        ...
 
     def __len__(self) -> int: ...
 

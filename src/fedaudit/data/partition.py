@@ -4,7 +4,7 @@ Every scheme comes down to a table of quotas, how many samples of each class eac
 which samples they are is then a matter of shuffling each class.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -43,7 +43,8 @@ class Iid:
         """How many samples of each class each client gets."""
         counts = _used(counts, clients, self.samples_per_client, rng)
         shuffled = rng.permutation(np.repeat(np.arange(len(counts)), counts))
-        return _counted(np.array_split(shuffled, clients), len(counts))
+        hands = np.array_split(shuffled, clients)
+        return np.stack([np.bincount(hand, minlength=len(counts)) for hand in hands])
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Dirichlet:
     Attributes:
         beta: Concentration, above 0; infinity would be IID.
         minimum: Fewest samples a client may get; the draw is repeated until all have them.
+            Without effect where ``samples_per_client`` is set.
         samples_per_client: Samples of each client; 0 deals everything.
 
     Source: FedMIA, section 5.1; SIA, section V (its alpha).
@@ -125,11 +127,16 @@ class Shards:
                 f"{counts.sum()} samples; give between 1 and {counts.sum() // max(clients, 1)}"
             )
         counts = _used(counts, clients, self.samples_per_client, rng)
-        parts = np.array_split(np.repeat(np.arange(len(counts)), counts), shards)
-        owners = rng.permutation(shards).reshape(clients, self.per_client)
-        return _counted(
-            [np.concatenate([parts[shard] for shard in mine]) for mine in owners], len(counts)
-        )
+        sizes = apportioned(int(counts.sum()), np.ones(clients))
+        slots = np.concatenate([apportioned(int(size), np.ones(self.per_client)) for size in sizes])
+        # The order in which clients' slots are cut from the sorted samples is all the chance.
+        order = rng.permutation(shards)
+        by_class = np.repeat(np.arange(len(counts)), counts)
+        parts = np.split(by_class, slots[order].cumsum()[:-1])
+        quotas: Quotas = np.zeros((clients, len(counts)), dtype=np.int64)
+        for slot, part in zip(order, parts, strict=True):
+            quotas[slot // self.per_client] += np.bincount(part, minlength=len(counts))
+        return quotas
 
 
 @dataclass(frozen=True)
@@ -172,7 +179,7 @@ PARTITIONS: dict[str, Callable[..., Partition]] = {
 
 def deal(
     labels: Int[ndarray, " samples"], quotas: Quotas, *, rng: np.random.Generator
-) -> list[Int[ndarray, " dealt"]]:
+) -> list[Int[ndarray, " _"]]:
     """Positions of the samples that each client gets; no position goes to two clients.
 
     Args:
@@ -180,7 +187,7 @@ def deal(
         quotas: Samples of each class for each client.
         rng: Decides which samples of a class, and the order within a client.
     """
-    hands: list[list[Int[ndarray, " some"]]] = [[] for _ in quotas]
+    hands: list[list[Int[ndarray, " _"]]] = [[] for _ in quotas]
     for label in range(quotas.shape[1]):
         pool = rng.permutation(np.flatnonzero(labels == label))
         pieces = np.split(pool, quotas[:, label].cumsum())
@@ -237,10 +244,6 @@ def _used(counts: Counts, clients: int, per_client: int, rng: np.random.Generato
         return counts
     kept: Counts = rng.multivariate_hypergeometric(counts, clients * per_client)
     return kept
-
-
-def _counted(hands: Sequence[Int[ndarray, " some"]], classes: int) -> Quotas:
-    return np.stack([np.bincount(hand, minlength=classes) for hand in hands])
 
 
 def _with_minimum(draw: Callable[[], Quotas], minimum: int, setting: str) -> Quotas:

@@ -141,7 +141,7 @@ def _whole_deal(
     partition: Partition,
     targets: Sequence[ClientId],
     seed: int,
-) -> dict[ClientId, Int[ndarray, " dealt"]]:
+) -> dict[ClientId, Int[ndarray, " _"]]:
     """The training part dealt by the partition alone, as positions."""
     check_targets(clients, targets)
     if len(targets) != 1:
@@ -157,7 +157,7 @@ def _whole_deal(
 
 def _audited(
     dataset: Dataset,
-    hands: dict[ClientId, Int[ndarray, " dealt"]],
+    hands: dict[ClientId, Int[ndarray, " _"]],
     *,
     target: ClientId,
     unseen: int,

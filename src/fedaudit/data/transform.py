@@ -100,12 +100,13 @@ def scaled_columns(
 def _channels_first(
     images: UInt8[ndarray, "samples height width channels"],
 ) -> Float[Tensor, "samples channels height width"]:
-    moved = np.ascontiguousarray(np.moveaxis(images, -1, 1))
+    # A copy, since arrays that come straight from a file cannot be written to.
+    moved = np.array(np.moveaxis(images, -1, 1), order="C")
     return torch.from_numpy(moved).to(torch.float32).div_(255)
 
 
 def _as_float(values: Shaped[ndarray, "samples ..."]) -> Float[Tensor, "samples ..."]:
-    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
+    return torch.from_numpy(np.array(values, dtype=np.float32, order="C"))
 
 
 def _is_binary(values: Shaped[ndarray, "samples ..."]) -> bool:
