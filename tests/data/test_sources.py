@@ -386,9 +386,9 @@ class TestHuggingFace:
 
     def test_a_local_table_of_the_package_is_read(self) -> None:
         datasets = pytest.importorskip("datasets")
-        table = datasets.Dataset.from_dict(
-            {"row": [[0.0], [1.0], [2.0], [3.0]], "label": [0, 1] * 2}
-        )
+        pyarrow = pytest.importorskip("pyarrow")
+        stored = pyarrow.table({"row": [[0.0], [1.0], [2.0], [3.0]], "label": [0, 1] * 2})
+        table = datasets.Dataset(stored, fingerprint="t")
         dataset = from_tables("t", {"train": table}, seed=0, features="row", test_share=0.5)
         assert dataset.classes == 2
 
