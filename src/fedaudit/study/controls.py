@@ -1,0 +1,170 @@
+"""Controls: checks that the figures of a run mean what they say."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from fedaudit.core import Model, Params
+from fedaudit.errors import Refusal
+from fedaudit.metrics import auc_interval, blind_classifier, permuted_membership
+from fedaudit.observe.measurements import stacked
+from fedaudit.observe.round import Exposed, Round
+from fedaudit.observe.views import seen_from
+from fedaudit.origin import Origin
+from fedaudit.params import plus
+from fedaudit.seeds import seed_for, seeded, seeded_numpy
+from fedaudit.signals.measure import measure_round
+from fedaudit.study.analysis import Audited, Findings, audited
+from fedaudit.study.record import ControlResult
+from fedaudit.study.setup import Setup
+
+BLIND_CONFIDENCE = 0.99
+RANDOM_STEP = 0.01
+
+
+def controls(setup: Setup, findings: Findings) -> Iterator[ControlResult]:
+    """All controls of one run that need no further training.
+
+    Args:
+        setup: The run.
+        findings: Its figures, for the scores in them.
+    """
+    for target in setup.study.audit.targets:
+        truth = audited(setup, target)
+        yield from _permuted(setup, truth, findings)
+        yield from _blind(setup, truth)
+        yield from _untrained(setup, truth)
+
+
+def _permuted(setup: Setup, truth: Audited, findings: Findings) -> Iterator[ControlResult]:
+    """Membership shuffled among the same scores: the evaluation itself must find nothing."""
+    for name in setup.attacks:
+        scores = findings.scores.get((setup.seed, truth.target, name))
+        if scores is None:
+            continue
+        null = permuted_membership(
+            scores,
+            truth.is_member,
+            rng=seeded_numpy(setup.seed, "permuted", truth.target, name),
+            permutations=setup.study.figures.permutations,
+        )
+        yield ControlResult(
+            control="permuted members",
+            attack=name,
+            defense=setup.study.defense.name,
+            target=truth.target,
+            seed=setup.seed,
+            expected="AUC around 0.5 when membership is shuffled",
+            value=null.mean,
+            low=null.low,
+            high=null.high,
+            passed=null.low <= 0.5 <= null.high,
+        )
+
+
+def _blind(setup: Setup, truth: Audited) -> Iterator[ControlResult]:
+    """A classifier that sees inputs and no model: whatever it finds is no leakage."""
+    features = setup.deal.audit.samples.features.flatten(1).numpy()[truth.kept]
+    for origin, against in (
+        (Origin.UNSEEN, "unseen samples"),
+        (Origin.OTHER_CLIENT, "other clients' samples"),
+    ):
+        chosen = np.isin(truth.origin, [Origin.MEMBER, origin])
+        if truth.is_member[chosen].all():
+            continue
+        result = ControlResult(
+            control="blind classifier",
+            defense=setup.study.defense.name,
+            target=truth.target,
+            seed=setup.seed,
+            expected=f"inputs alone do not tell members from {against}",
+            value=None,
+            passed=None,
+        )
+        try:
+            blind = blind_classifier(
+                features[chosen],
+                truth.is_member[chosen],
+                rng=seeded_numpy(setup.seed, "blind", truth.target, int(origin)),
+                confidence=BLIND_CONFIDENCE,
+            )
+        except Refusal as refusal:
+            yield result.model_copy(update={"note": str(refusal)})
+            continue
+        yield result.model_copy(
+            update={
+                "value": blind.auc,
+                "low": blind.low,
+                "high": blind.high,
+                "passed": not blind.shifted,
+                "note": f"{blind.classifier}, {blind.method}",
+            }
+        )
+
+
+def _untrained(setup: Setup, truth: Audited) -> Iterator[ControlResult]:
+    """All attacks on models that nobody trained: the measuring itself must find nothing."""
+    rounds = seen_from([_untrained_round(setup)], setup.view)
+    samples = setup.deal.audit.samples.take(torch.from_numpy(truth.kept))
+    measured = stacked([measure_round(r, setup.signals, samples) for r in rounds])
+    confidence = 1 - 0.01 / len(setup.attacks)
+    for name, attack in setup.attacks.items():
+        result = ControlResult(
+            control="untrained model",
+            attack=name,
+            defense=setup.study.defense.name,
+            target=truth.target,
+            seed=setup.seed,
+            expected="AUC of 0.5 within the interval on models that nobody trained",
+            value=None,
+            passed=None,
+        )
+        try:
+            scores = attack.scores(measured, truth.target).numpy()
+        except Refusal as refusal:
+            yield result.model_copy(update={"note": str(refusal)})
+            continue
+        auc = auc_interval(scores, truth.is_member, confidence=confidence)
+        yield result.model_copy(
+            update={
+                "value": auc.value,
+                "low": auc.low,
+                "high": auc.high,
+                "passed": auc.low <= 0.5 <= auc.high,
+                "note": auc.method,
+            }
+        )
+
+
+def _untrained_round(setup: Setup) -> Round:
+    """A round in which every client's change is a random direction."""
+    base = setup.algorithm.architecture.initial(seed_for(setup.seed, "untrained"))
+    exposed = {}
+    for client in sorted(setup.deal.clients):
+        step = _random_step(base.params, seeded(setup.seed, "untrained", client))
+        local = Model(base.architecture, plus(base.params, step), base.buffers)
+        exposed[client] = Exposed(base, local, step, gradient_scale=1.0)
+    clients = tuple(exposed)
+    after = Model(
+        base.architecture,
+        plus(base.params, _random_step(base.params, seeded(setup.seed, "untrained after"))),
+        base.buffers,
+    )
+    return Round(
+        index=1,
+        exposed=exposed,
+        sent={},
+        uploads={},
+        weights=dict.fromkeys(clients, 1 / len(clients)),
+        asked=clients,
+        answered=clients,
+        after={"global": after},
+    )
+
+
+def _random_step(like: Params, rng: torch.Generator) -> Params:
+    return {
+        name: RANDOM_STEP * torch.randn(value.shape, dtype=value.dtype, generator=rng)
+        for name, value in like.items()
+    }

@@ -1,0 +1,96 @@
+"""The positive control: a small twin of the run with a leak that every attack must find."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from fedaudit.core import Samples
+from fedaudit.engines.base import Engine
+from fedaudit.errors import Refusal
+from fedaudit.fl.simulate import simulate
+from fedaudit.metrics import auc_interval
+from fedaudit.observe.measurements import stacked
+from fedaudit.observe.views import seen_from
+from fedaudit.seeds import seed_for, seeded
+from fedaudit.signals.measure import measure_round
+from fedaudit.study.record import ControlResult
+from fedaudit.study.setup import Setup
+
+CANARIES = 60
+REPEATS = 5
+OTHERS = 4
+ROUNDS = 10
+EPOCHS = 5
+CONFIDENCE = 0.99
+
+
+def planted_leak(setup: Setup, engine: Engine) -> Iterator[ControlResult]:
+    """Trains a small federation whose target memorises mislabelled samples, and attacks it.
+
+    Without a control of this kind "AUC 0.51" cannot be told from a broken attack. Half of the
+    canaries, samples with wrong labels drawn at random, are trained on by the target, several
+    times over, so that the global model memorises them too and even attacks that look at it
+    alone can find them; the other half is trained on by nobody. No defense is in force.
+
+    Args:
+        setup: The run that is controlled; its model, training settings and attacks are used.
+        engine: Where clients train.
+    """
+    canaries, is_member = _canaries(setup)
+    members = canaries.take(torch.from_numpy(is_member))
+    clients = {0: Samples.joined(*[members] * REPEATS)} | {
+        place + 1: data.take(slice(0, len(members)))
+        for place, data in enumerate(list(setup.deal.clients.values())[1 : 1 + OTHERS])
+    }
+    training = replace(setup.algorithm.training, epochs=EPOCHS, schedule="constant", batch_size=16)
+    rounds = simulate(
+        replace(setup.algorithm, training=training),
+        clients,
+        rounds=ROUNDS,
+        seed=seed_for(setup.seed, "planted leak"),
+        engine=engine,
+    )
+    measured = stacked(
+        measure_round(round, setup.signals, canaries)
+        for round in seen_from(rounds, setup.view)
+        if round.index > 1
+    )
+    for name, attack in setup.attacks.items():
+        result = ControlResult(
+            control="planted leak",
+            attack=name,
+            target=0,
+            seed=setup.seed,
+            expected="finds mislabelled samples that the target of a twin run has memorised",
+            value=None,
+            passed=None,
+        )
+        try:
+            scores = attack.scores(measured, 0).numpy()
+        except Refusal as refusal:
+            yield result.model_copy(update={"note": str(refusal)})
+            continue
+        auc = auc_interval(scores, is_member, confidence=CONFIDENCE)
+        yield result.model_copy(
+            update={
+                "value": auc.value,
+                "low": auc.low,
+                "high": auc.high,
+                "passed": auc.low > 0.5,
+                "note": auc.method,
+            }
+        )
+
+
+def _canaries(setup: Setup) -> tuple[Samples, np.ndarray]:
+    """Unseen audited samples with wrong labels, and which of them the twin's target holds."""
+    audit = setup.deal.audit
+    pool = audit.samples.take(torch.from_numpy(audit.owner < 0))
+    rng = seeded(setup.seed, "canaries")
+    chosen = pool.take(torch.randperm(len(pool), generator=rng)[: 2 * CANARIES])
+    shift = torch.randint(1, setup.dataset.classes, (len(chosen),), generator=rng)
+    wrong = (chosen.labels + shift) % setup.dataset.classes
+    is_member = np.arange(len(chosen)) < len(chosen) // 2
+    return Samples(chosen.features, wrong, chosen.ids), is_member

@@ -1,0 +1,363 @@
+"""A whole study: every seed's run, the figures over all of them, and the record."""
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+from fedaudit import __version__
+from fedaudit.attacks.catalog import ATTACKS
+from fedaudit.core import Sees
+from fedaudit.engines.local import local_engine
+from fedaudit.errors import BadInput
+from fedaudit.metrics import Share, generalisation_gap, holm, mean_over_seeds, share
+from fedaudit.observe.measurements import stacked
+from fedaudit.observe.store import Stored
+from fedaudit.observe.tensors import write_tensors
+from fedaudit.study.analysis import Findings, analyse
+from fedaudit.study.config import Study, study_from
+from fedaudit.study.controls import controls
+from fedaudit.study.observing import Work, disk_needed, observe
+from fedaudit.study.planted import planted_leak
+from fedaudit.study.record import (
+    AttackRow,
+    ClientRow,
+    ControlResult,
+    Environment,
+    Figure,
+    Record,
+    UtilityResult,
+    ViewRow,
+    write_record,
+)
+from fedaudit.study.setup import Setup, setup
+
+STUDY_FILE = "study.json"
+
+
+def run_study(
+    study: Study,
+    out: Path,
+    *,
+    data_dir: Path | None = None,
+    workers: int = 1,
+    tick: Callable[[int, int, int], None] = lambda seed, round, rounds: None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Record:
+    """Carries a study out and writes its record.
+
+    Everything that cannot work is refused before anything is trained. A study that was stopped
+    at any moment goes on where it was when it is run again with the same folder, and ends with
+    the same content hash.
+
+    Args:
+        study: Its settings.
+        out: Folder for the runs and the record.
+        data_dir: Folder with data sets; by default what ``FEDAUDIT_DATA`` says.
+        workers: Processes to train in; 0 for one a core. Changes no result.
+        tick: Called after each round with (seed, round, rounds).
+        say: Takes lines of text for the user.
+
+    Raises:
+        Refusal: Settings, data or the folder are unusable.
+    """
+    started, clock = datetime.now(UTC), time.monotonic()
+    runs = [setup(study, seed, data_dir) for seed in study.seeds]
+    _claim(out, study)
+    _announce(runs, out, say)
+    count = min(workers or os.cpu_count() or 1, study.partition.clients)
+    work = Work(local_engine(count), count, tick)
+    findings, checks, utility, stored = Findings(), [], [], []
+    for run in runs:
+        rounds = _observed(run, out, work)
+        stored.append(rounds)
+        analyse(run, stacked(one.measured for one in rounds), findings)
+        checks += list(controls(run, findings))
+        if study.figures.planted_leak:
+            checks += list(planted_leak(run, work.engine))
+        utility.append(_utility(run, rounds))
+    record = assembled(
+        runs,
+        stored,
+        findings,
+        checks,
+        utility,
+        Environment(
+            versions=_versions(),
+            commit=_commit(),
+            device=f"{platform.machine()} CPU, {os.cpu_count()} cores",
+            started=started.isoformat(timespec="seconds"),
+            seconds=round(time.monotonic() - clock, 1),
+        ),
+    )
+    write_record(record, out / "record.json")
+    return record
+
+
+def run_folder(out: Path, seed: int) -> Path:
+    """The folder of one run of a study."""
+    return out / f"seed-{seed}"
+
+
+def _observed(run: Setup, out: Path, work: Work) -> list[Stored]:
+    folder = run_folder(out, run.seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tensors(run.deal.audit.tensors(), folder / "audit.safetensors")
+    return observe(run, folder, work)
+
+
+def assembled(
+    runs: Sequence[Setup],
+    stored: Sequence[Sequence[Stored]],
+    findings: Findings,
+    checks: list[ControlResult],
+    utility: list[UtilityResult],
+    environment: Environment,
+) -> Record:
+    """The record of runs of one study."""
+    first, study = runs[0], runs[0].study
+    figures = _corrected(findings, study.figures.alpha)
+    figures += _over_seeds(figures)
+    config = study.model_dump(mode="json")
+    return Record(
+        name=study.name,
+        content_hash=_content_hash(config, stored, figures),
+        config=config,
+        seeds=list(study.seeds),
+        evaluation=study.figures.evaluation,
+        environment=environment,
+        view=ViewRow(
+            name=first.view.name,
+            sees=_names(first.view.offers),
+            description=first.view.description,
+        ),
+        attacks=_attack_rows(first, findings),
+        clients=_clients(first),
+        findings=figures,
+        curves=findings.curves,
+        trajectories=findings.trajectories,
+        histograms=findings.histograms,
+        groups=findings.groups,
+        exposed=findings.exposed,
+        controls=checks,
+        utility=utility,
+        untested=_untested(first),
+    )
+
+
+def _claim(out: Path, study: Study) -> None:
+    """Makes the folder this study's own, or refuses one that holds another."""
+    path = out / STUDY_FILE
+    text = study.model_dump_json(indent=1)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            there = study_from(json.loads(path.read_text(encoding="utf-8")), source=str(path))
+            if there != study:
+                raise BadInput(
+                    f"{out} holds a study with other settings ({there.name!r}); choose another "
+                    "folder with --out, or delete it"
+                )
+        partial = path.with_name(path.name + ".partial")
+        partial.write_text(text + "\n", encoding="utf-8")
+        partial.replace(path)
+    except (OSError, json.JSONDecodeError) as error:
+        raise BadInput(f"{out} cannot be used ({error}); choose another folder") from error
+
+
+def _announce(runs: Sequence[Setup], out: Path, say: Callable[[str], None]) -> None:
+    first = runs[0]
+    sizes = ", ".join(f"{client}: {size}" for client, size in first.deal.sizes.items())
+    need = sum(disk_needed(run) for run in runs)
+    free = shutil.disk_usage(out).free
+    say(f"clients' sizes (seed {first.seed}): {sizes}")
+    say(f"adversary: {first.view.description}")
+    say(f"disk: about {_size(need)} in {out}, {_size(free)} free")
+    for name, reason in first.refused.items():
+        say(f"not possible in this view: {name} ({reason})")
+    if need > free:
+        raise BadInput(
+            f"this study needs about {_size(need)} and {out} has {_size(free)} free; choose "
+            'another folder, or audit.keep = "signals"'
+        )
+
+
+def _size(count: int) -> str:
+    amount, units = float(count), ["bytes", "kB", "MB", "GB", "TB"]
+    while amount >= 1000 and len(units) > 1:
+        amount, units = amount / 1000, units[1:]
+    return f"{amount:.3g} {units[0]}"
+
+
+def _corrected(findings: Findings, alpha: float) -> list[Figure]:
+    """The figures, with the significance of each AUC after correction over the whole study."""
+    places = sorted(findings.p_values)
+    significant = holm([findings.p_values[place] for place in places], alpha=alpha).significant
+    by_place = dict(zip(places, significant, strict=True))
+    return [
+        figure.model_copy(update={"significant": by_place[place]}) if place in by_place else figure
+        for place, figure in enumerate(findings.figures)
+    ]
+
+
+def _over_seeds(figures: Iterable[Figure]) -> list[Figure]:
+    """Means over runs, for figures that were given in at least two of them."""
+    groups: dict[tuple[object, ...], list[Figure]] = {}
+    for figure in figures:
+        key = (figure.attack, figure.contrast, figure.target, figure.metric)
+        if figure.value is not None and figure.metric != "epsilon":
+            groups.setdefault(key, []).append(figure)
+    means = []
+    for several in groups.values():
+        if len(several) > 1:
+            mean = mean_over_seeds([f.value for f in several if f.value is not None])
+            means.append(
+                several[0].model_copy(
+                    update={
+                        "seed": None,
+                        "value": mean.value,
+                        "low": mean.low,
+                        "high": mean.high,
+                        "method": mean.method,
+                        "n_members": sum(f.n_members for f in several),
+                        "n_nonmembers": sum(f.n_nonmembers for f in several),
+                        "realised_fpr": None,
+                        "significant": None,
+                        "note": f"mean over {mean.seeds} seeds",
+                    }
+                )
+            )
+    return means
+
+
+def _utility(run: Setup, stored: Sequence[Stored]) -> UtilityResult:
+    """Accuracies of the global model, as counted in the measured rounds."""
+    tested = len(run.dataset.test)
+    counts = [int(one.notes["test_correct/global"]) for one in stored]
+    notes = stored[-1].notes
+    test = share(counts[-1], tested)
+    train: Share = share(int(notes["train_correct/global"]), int(notes["train_total/global"]))
+    return UtilityResult(
+        defense=run.study.defense.name,
+        seed=run.seed,
+        test_accuracy=test.value,
+        test_low=test.low,
+        test_high=test.high,
+        n_test=tested,
+        train_accuracy=train.value,
+        generalisation_gap=generalisation_gap(train, test).value,
+        rounds=[one.measured.index for one in stored],
+        accuracy_by_round=[count / tested for count in counts],
+    )
+
+
+def _attack_rows(run: Setup, findings: Findings) -> list[AttackRow]:
+    rows = []
+    for name in [*run.attacks, *run.refused]:
+        attack = run.attacks.get(name, ATTACKS[name])
+        reason = findings.failed.get(name) or run.refused.get(name, "")
+        rows.append(
+            AttackRow(
+                name=name,
+                signals=[signal.name for signal in attack.signals],
+                over_clients=attack.rule.over_clients,
+                over_rounds=attack.rule.over_rounds,
+                needs=_names(attack.needs),
+                source=attack.source,
+                status=(
+                    "failed"
+                    if name in findings.failed
+                    else "refused"
+                    if name in run.refused
+                    else "run"
+                ),
+                note=reason,
+            )
+        )
+    return rows
+
+
+def _names(sees: Sees) -> list[str]:
+    return [(part.name or "").lower() for part in sees]
+
+
+def _clients(run: Setup) -> list[ClientRow]:
+    counts = run.deal.class_counts(run.dataset.classes)
+    return [
+        ClientRow(
+            client=client,
+            samples=size,
+            audited=run.deal.audited[client],
+            class_counts=counts[client],
+        )
+        for client, size in run.deal.sizes.items()
+    ]
+
+
+def _untested(run: Setup) -> list[str]:
+    study = run.study
+    said = [
+        f"Other adversaries than this one: {run.view.description}.",
+        "Other clients than the audited "
+        + ", ".join(f"client {target}" for target in study.audit.targets)
+        + ".",
+        "A server that tampers with the model it sends out.",
+        "Attacks that train shadow models, and attacks published after this version.",
+        "Reconstruction of samples, and inference of properties of a client's data.",
+    ]
+    if study.defense.name != "none":
+        said.append("An adversary that knows of the defense and adapts to it.")
+    if len(study.seeds) == 1:
+        said.append("Another run of the same procedure: this is one seed.")
+    if not study.figures.planted_leak:
+        said.append("Whether the attacks find a planted leak (figures.planted_leak = true).")
+    return said
+
+
+def _content_hash(
+    config: Mapping[str, object], stored: Sequence[Sequence[Stored]], figures: Sequence[Figure]
+) -> str:
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+    for rounds in stored:
+        for one in rounds:
+            digest.update(repr((one.measured.index, one.measured.clients)).encode())
+            digest.update(one.measured.bases.numpy().tobytes())
+            digest.update(json.dumps(one.notes, sort_keys=True).encode())
+            for name in sorted(one.measured.signals):
+                digest.update(name.encode())
+                digest.update(one.measured.signals[name].contiguous().numpy().tobytes())
+    for figure in figures:
+        digest.update(figure.model_dump_json().encode())
+    return digest.hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    names = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "pydantic")
+    return {
+        "fedaudit": __version__,
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in names},
+    }
+
+
+def _commit() -> str:
+    """The commit of the source tree, where this is one; "+" marks uncommitted changes."""
+    here = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        done = subprocess.run(
+            ["git", *words], cwd=here, capture_output=True, text=True, timeout=10, check=True
+        )
+        return done.stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.SubprocessError):
+        return ""
