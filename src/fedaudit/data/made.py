@@ -63,7 +63,7 @@ def synthetic(
     Raises:
         BadInput: Too few samples, dimensions or classes.
 
-    Source: SIA, section V (Synthetic); generator of its published code.
+    Source: SIA, section 4.1 (Synthetic); generator of its published code.
     Differs: The test share is taken within each class, not over the whole set.
     """
     if samples < 2 or dimensions < 1 or classes < 2:

@@ -63,7 +63,7 @@ class Dirichlet:
             Without effect where ``samples_per_client`` is set.
         samples_per_client: Samples of each client; 0 deals everything.
 
-    Source: FedMIA, section 5.1; SIA, section V (its alpha).
+    Source: FedMIA, section 4.3 (non-IID extent); SIA, section 4.3 (its alpha is our beta).
     """
 
     beta: float
