@@ -15,6 +15,7 @@ from pathlib import Path
 from fedaudit import __version__
 from fedaudit.attacks.catalog import ATTACKS
 from fedaudit.core import Sees
+from fedaudit.engines.base import Engine
 from fedaudit.engines.local import local_engine
 from fedaudit.errors import BadInput
 from fedaudit.metrics import Share, generalisation_gap, holm, mean_over_seeds, share
@@ -68,37 +69,66 @@ def run_study(
     Raises:
         Refusal: Settings, data or the folder are unusable.
     """
-    started, clock = datetime.now(UTC), time.monotonic()
+    clock = Clock()
     runs = [setup(study, seed, data_dir) for seed in study.seeds]
     _claim(out, study)
     _announce(runs, out, say)
     count = min(workers or os.cpu_count() or 1, study.partition.clients)
     work = Work(local_engine(count), count, tick)
-    findings, checks, utility, stored = Findings(), [], [], []
-    for run in runs:
-        rounds = _observed(run, out, work)
-        stored.append(rounds)
+    stored = [_observed(run, out, work) for run in runs]
+    return conclude(runs, stored, out, work.engine, clock)
+
+
+class Clock:
+    """When a study was started, and how long it has taken since."""
+
+    def __init__(self) -> None:
+        self.started = datetime.now(UTC).isoformat(timespec="seconds")
+        self._begin = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return round(time.monotonic() - self._begin, 1)
+
+
+def conclude(
+    runs: Sequence[Setup],
+    stored: Sequence[Sequence[Stored]],
+    out: Path,
+    engine: Engine,
+    clock: Clock,
+) -> Record:
+    """Makes figures, controls and record from what was measured, and writes the record.
+
+    Args:
+        runs: The runs of one study.
+        stored: For each run, its measured rounds.
+        out: Folder of the record.
+        engine: Where the twin run of the planted leak trains.
+        clock: For the record's times.
+    """
+    findings, checks = Findings(), list[ControlResult]()
+    for run, rounds in zip(runs, stored, strict=True):
         analyse(run, stacked(one.measured for one in rounds), findings)
-        checks += list(controls(run, findings))
-        if study.figures.planted_leak:
-            checks += list(planted_leak(run, work.engine))
-        utility.append(_utility(run, rounds))
-    record = assembled(
-        runs,
-        stored,
-        findings,
-        checks,
-        utility,
-        Environment(
-            versions=_versions(),
-            commit=_commit(),
-            device=f"{platform.machine()} CPU, {os.cpu_count()} cores",
-            started=started.isoformat(timespec="seconds"),
-            seconds=round(time.monotonic() - clock, 1),
-        ),
-    )
+        checks += controls(run, findings)
+        if run.study.figures.planted_leak:
+            checks += planted_leak(run, engine)
+    utility = [_utility(run, rounds) for run, rounds in zip(runs, stored, strict=True)]
+    record = assembled(runs, stored, findings, checks, utility, _environment(clock))
+    out.mkdir(parents=True, exist_ok=True)
     write_record(record, out / "record.json")
     return record
+
+
+def _environment(clock: Clock) -> Environment:
+    return Environment(
+        versions=_versions(),
+        commit=_commit(),
+        device=f"{platform.machine()} CPU, {os.cpu_count()} cores",
+        started=clock.started,
+        seconds=clock.seconds,
+    )
 
 
 def run_folder(out: Path, seed: int) -> Path:

@@ -1,0 +1,125 @@
+"""Attacks on what a study has kept, without training anything again."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fedaudit.attacks.base import Attack
+from fedaudit.engines.local import LOCAL
+from fedaudit.errors import BadInput, Damaged
+from fedaudit.observe.store import Stored, read_measured, read_rounds
+from fedaudit.observe.tensors import read_tensors
+from fedaudit.observe.views import seen_from
+from fedaudit.signals.measure import measure_round
+from fedaudit.study.config import MAX_BYTES, Study, study_from
+from fedaudit.study.record import Record
+from fedaudit.study.run import STUDY_FILE, Clock, conclude, run_folder
+from fedaudit.study.setup import Setup, setup
+
+
+def attack_again(
+    recording: Path, names: Sequence[str], out: Path, data_dir: Path | None = None
+) -> Record:
+    """Runs attacks on a study's measurements; new signals are measured if updates were kept.
+
+    Args:
+        recording: The folder of a study.
+        names: Attacks to run; all that the recording allows if empty.
+        out: Folder for the record; the recording itself is left as it is.
+        data_dir: Folder with data sets.
+
+    Raises:
+        BadInput: No study in the folder, or an attack whose signals cannot be measured any more.
+        Damaged: The recording is incomplete or altered.
+    """
+    clock = Clock()
+    study = recorded_study(recording)
+    asked = study.model_copy(update={"attacks": {name: {} for name in names}}) if names else study
+    runs, stored = [], []
+    for seed in study.seeds:
+        run = setup(asked, seed, data_dir)
+        folder = run_folder(recording, seed)
+        _refuse_other_data(run, folder)
+        rounds = _recalled(run, folder)
+        runs.append(_possible(run, rounds, named=bool(names)))
+        stored.append(rounds)
+    return conclude(runs, stored, out, LOCAL, clock)
+
+
+def recorded_study(recording: Path) -> Study:
+    """The settings of the study that a folder holds.
+
+    Raises:
+        BadInput: There is no study in it.
+        Damaged: The settings cannot be read.
+    """
+    path = recording / STUDY_FILE
+    if not path.is_file():
+        raise BadInput(f"{recording} is no recording: it has no {STUDY_FILE}; check the path")
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise Damaged(f"{path} has more than {MAX_BYTES} bytes; it is not a study's")
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise Damaged(f"{path} cannot be read ({error}); restore it from a copy") from error
+    if not isinstance(values, dict):
+        raise Damaged(f"{path} does not hold a study's settings; restore it from a copy")
+    return study_from(values, source=str(path))
+
+
+def _refuse_other_data(run: Setup, folder: Path) -> None:
+    """The audited samples on disk must be those that settings and data set give."""
+    kept, _ = read_tensors(folder / "audit.safetensors")
+    made = run.deal.audit.tensors()
+    same = kept.keys() == made.keys() and all(
+        kept[name].shape == made[name].shape and bool((kept[name] == made[name]).all())
+        for name in made
+    )
+    if not same:
+        raise Damaged(
+            f"the audited samples in {folder} are not those of this study on this data set; "
+            "use the data set that the recording was made with"
+        )
+
+
+def _recalled(run: Setup, folder: Path) -> list[Stored]:
+    """Measured rounds, with missing signals measured on the updates that were kept."""
+    stored = read_measured(folder)
+    if tuple(one.measured.index for one in stored) != run.measured_rounds:
+        raise BadInput(
+            f"{folder} holds the measured rounds {[one.measured.index for one in stored]} of "
+            f"{list(run.measured_rounds)}; finish the study with fedaudit run first"
+        )
+    there = stored[0].measured.signals
+    missing = [signal for signal in run.signals if signal.name not in there]
+    if not missing or run.study.audit.keep != "full":
+        return stored
+    rounds = seen_from(read_rounds(folder, run.algorithm.architecture), run.view)
+    more = [measure_round(round, missing, run.deal.audit.samples) for round in rounds]
+    return [
+        Stored(replace(old.measured, signals={**old.measured.signals, **new.signals}), old.notes)
+        for old, new in zip(stored, more, strict=True)
+    ]
+
+
+def _possible(run: Setup, stored: Sequence[Stored], *, named: bool) -> Setup:
+    """The run with those attacks only whose signals are there; a named one must be."""
+    there = stored[0].measured.signals
+    lacking: Mapping[str, list[str]] = {
+        name: [s.name for s in attack.signals if s.name not in there]
+        for name, attack in run.attacks.items()
+    }
+    refused = {
+        name: f"the signals {', '.join(signals)} were not measured and no updates were kept"
+        for name, signals in lacking.items()
+        if signals
+    }
+    if named and refused:
+        name, reason = next(iter(refused.items()))
+        raise BadInput(
+            f"{name!r} cannot be run on this recording: {reason}; run the study again with this "
+            'attack, or with audit.keep = "full"'
+        )
+    attacks: dict[str, Attack] = {n: a for n, a in run.attacks.items() if n not in refused}
+    return replace(run, attacks=attacks, refused={**run.refused, **refused})
