@@ -1,0 +1,107 @@
+"""Which figures of a record stand in front: the most summarised ones, setting by setting."""
+
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol, TypeVar
+
+from fedaudit.report.words import HEADLINE_METRICS, chance_of
+from fedaudit.study.record import Figure, Record
+
+NO_DEFENSE = "none"
+
+
+class Setting(NamedTuple):
+    """What a table of figures holds fixed; None stands for "over all of them"."""
+
+    defense: str
+    view: str
+    target: int | None
+    seed: int | None
+
+
+class HasDefense(Protocol):
+    """Anything recorded under a defense."""
+
+    @property
+    def defense(self) -> str: ...  # noqa: D102
+
+
+Kept = TypeVar("Kept")
+
+
+def setting_of(figure: Figure) -> Setting:
+    """The setting that a figure was found in."""
+    return Setting(figure.defense, figure.view, figure.target, figure.seed)
+
+
+def distinct(items: Iterable[Kept]) -> list[Kept]:
+    """The items without repetition, in the order of their first appearance."""
+    return list(dict.fromkeys(items))
+
+
+def headline(record: Record) -> list[Figure]:
+    """The figures of attacks for the main tables, each attack at its most summarised level.
+
+    Where figures over several runs (``seed=None``) exist for an attack, its figures of single
+    runs are left to the list of all figures; the same for targets.
+    """
+    levels: dict[tuple[str, str, str], list[Figure]] = {}
+    for figure in record.findings:
+        if figure.attack and figure.metric in HEADLINE_METRICS:
+            levels.setdefault((figure.attack, figure.defense, figure.view), []).append(figure)
+    return [figure for figures in levels.values() for figure in _most_summarised(figures)]
+
+
+def _most_summarised(figures: list[Figure]) -> list[Figure]:
+    over_seeds = [figure for figure in figures if figure.seed is None] or figures
+    return [figure for figure in over_seeds if figure.target is None] or over_seeds
+
+
+def settings_of(figures: list[Figure]) -> list[Setting]:
+    """The settings of the figures, no defense first, else in the record's order."""
+    found = distinct(setting_of(figure) for figure in figures)
+    return sorted(found, key=lambda setting: setting.defense != NO_DEFENSE)
+
+
+def differing(settings: list[Setting]) -> list[str]:
+    """A label for each setting that names only what differs between them."""
+    varies = [len({setting[field] for setting in settings}) > 1 for field in range(4)]
+    return [_label(setting, varies) for setting in settings]
+
+
+def _label(setting: Setting, varies: list[bool]) -> str:
+    target = "all targets" if setting.target is None else f"client {setting.target}"
+    seed = "over seeds" if setting.seed is None else f"seed {setting.seed}"
+    parts = (defense_name(setting.defense), f"view: {setting.view}", target, seed)
+    return " · ".join(part for part, differs in zip(parts, varies, strict=True) if differs)
+
+
+def defense_name(defense: str) -> str:
+    """A defense as a reader sees it."""
+    return "no defense" if defense in ("", NO_DEFENSE) else defense
+
+
+def above_chance(figure: Figure) -> bool | None:
+    """Whether a figure is above guessing; None where that was neither tested nor bounded.
+
+    The record's own test (corrected over the family) decides where there is one, otherwise
+    the lower limit of the interval.
+    """
+    if figure.value is None:
+        return None
+    if figure.significant is not None:
+        return figure.significant
+    chance = chance_of(figure.metric)
+    return None if chance is None or figure.low is None else figure.low > chance
+
+
+def strongest(figures: Iterable[Figure], metric: str) -> Figure | None:
+    """The figure of a metric with the largest value; None where all were refused."""
+    given = [figure for figure in figures if figure.metric == metric and figure.value is not None]
+    return max(given, key=lambda figure: figure.value or 0.0, default=None)
+
+
+def defenses_of(items: Iterable[HasDefense]) -> list[str]:
+    """Defenses in the order of appearance, none first."""
+    return sorted(
+        distinct(item.defense for item in items), key=lambda name: name not in ("", NO_DEFENSE)
+    )

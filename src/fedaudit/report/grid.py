@@ -1,0 +1,144 @@
+"""A table as data: one description that the terminal and the HTML report both draw."""
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from rich.table import Table
+from rich.text import Text
+
+Tone = Literal["", "alarm", "good", "muted"]
+
+_STYLES: dict[Tone, str] = {"": "", "alarm": "bold red", "good": "green", "muted": "dim"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One entry of a table.
+
+    Attributes:
+        text: What the entry says.
+        detail: A second, smaller line, such as the interval.
+        tone: How it is coloured; the text never relies on it alone.
+        mark: Footnote letter, empty without one.
+        full: The whole text where ``text`` is shortened.
+    """
+
+    text: str
+    detail: str = ""
+    tone: Tone = ""
+    mark: str = ""
+    full: str = ""
+
+
+class Heading(NamedTuple):
+    """A heading over several columns."""
+
+    text: str
+    span: int
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column's heading; numbers are set flush right."""
+
+    text: str
+    numeric: bool = False
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table: the first cell of each row is the row's heading.
+
+    Attributes:
+        caption: What the table shows.
+        columns: One heading a column.
+        rows: One cell a column in each.
+        headings: Headings above the columns; their spans add up to the number of columns.
+        notes: Footnotes as (letter, text).
+        remark: A sentence below the table: how intervals were made, what a sign means.
+    """
+
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    headings: tuple[Heading, ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
+    remark: str = ""
+
+
+@dataclass
+class Footnotes:
+    """Letters for the notes of one table; the same note gets the same letter."""
+
+    notes: dict[str, str] = field(default_factory=dict)
+
+    def mark(self, note: str) -> str:
+        """The letter of a note, new if it was not seen before; none for an empty note."""
+        note = clean(note)
+        if not note:
+            return ""
+        return self.notes.setdefault(note, _letters(len(self.notes)))
+
+    def listed(self) -> tuple[tuple[str, str], ...]:
+        """All notes as (letter, text), in the order of their letters."""
+        return tuple((letter, note) for note, letter in self.notes.items())
+
+
+def _letters(number: int) -> str:
+    """a, b, ..., z, aa, ab, ..."""
+    letters = ""
+    while number >= 0:
+        letters = chr(ord("a") + number % 26) + letters
+        number = number // 26 - 1
+    return letters
+
+
+def clean(text: str) -> str:
+    """Text on one line without control, direction or surrogate characters."""
+    parts = (" " if char in "\n\r\t\u2028\u2029" else char for char in text)
+    return "".join("\ufffd" if unicodedata.category(char)[0] == "C" else char for char in parts)
+
+
+def shortened(text: str, limit: int = 48) -> str:
+    """Clean text cut to a length, with an ellipsis in the cut's place."""
+    text = clean(text)
+    return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
+
+
+def named(text: str, detail: str = "", tone: Tone = "") -> Cell:
+    """A cell with a name from outside: cleaned, shortened, the whole kept beside it."""
+    short, whole = shortened(text), clean(text)
+    return Cell(short, detail, tone, full=whole if whole != short else "")
+
+
+def to_rich(grid: Grid) -> Table:
+    """The table for a terminal; headings over columns become part of the columns' names."""
+    table = Table(title=grid.caption, title_justify="left", caption=_below(grid) or None)
+    table.caption_justify = "left"
+    over = [heading.text for heading in grid.headings for _ in range(heading.span)]
+    over = over or [""] * len(grid.columns)
+    for column, above in zip(grid.columns, over, strict=True):
+        name = Text("\n".join(part for part in (above, column.text) if part))
+        table.add_column(name, justify="right" if column.numeric else "left")
+    for row in grid.rows:
+        table.add_row(*(_rich_cell(cell) for cell in row))
+    return table
+
+
+def _rich_cell(cell: Cell) -> Text:
+    text = Text(cell.text + (f" ({cell.mark})" if cell.mark else ""), style=_STYLES[cell.tone])
+    if cell.detail:
+        text.append("\n" + cell.detail, style="dim")
+    return text
+
+
+def _below(grid: Grid) -> Text:
+    lines = [grid.remark] if grid.remark else []
+    return Text("\n".join(lines + [f"{letter}: {note}" for letter, note in grid.notes]))
+
+
+def columns_of(*texts: str, numeric: Sequence[str] = ()) -> tuple[Column, ...]:
+    """Columns by heading; those named in ``numeric`` are set flush right."""
+    return tuple(Column(text, text in numeric) for text in texts)

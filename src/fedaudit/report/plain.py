@@ -1,0 +1,315 @@
+"""The verdict in plain words, for a reader who decides and does not attack."""
+
+from typing import Literal, NamedTuple
+
+from fedaudit.report.choosing import (
+    Setting,
+    above_chance,
+    defense_name,
+    differing,
+    distinct,
+    headline,
+    setting_of,
+    settings_of,
+    strongest,
+)
+from fedaudit.report.grid import clean, shortened
+from fedaudit.report.words import (
+    CONTRAST_MEANINGS,
+    contrast_order,
+    count,
+    interval_of,
+    level_of,
+    listed,
+    metric_name,
+    number,
+    plural,
+    rate_of,
+    shown,
+    with_interval,
+)
+from fedaudit.study.record import ControlResult, Figure, Record
+
+Status = Literal["void", "control failed", "strong leak", "leak", "inconclusive", "no leak shown"]
+
+STRONG_AUC = 0.7
+STRONG_TPR = 0.1
+ROOM_FOR_DOUBT = 0.6
+"""An AUC's upper limit above this is too wide to speak of "no leak shown"."""
+
+WORDS_MEAN = (
+    f"“Strong” is written where the lower limit of an AUC is at least {STRONG_AUC}, or that of "
+    f"a true-positive rate at 1% false positives or fewer at least {STRONG_TPR:.0%}. “No leak "
+    f"shown” needs every upper limit of an AUC at or below {ROOM_FOR_DOUBT}."
+)
+
+_HEADLINES: dict[Status, str] = {
+    "void": "These figures say nothing about leakage",
+    "control failed": "A control failed: do not rely on these figures yet",
+    "strong leak": "Strong leakage: who was trained on can be told apart",
+    "leak": "Some leakage: members can be told apart better than by guessing",
+    "inconclusive": "Inconclusive: this audit is too small to say",
+    "no leak shown": "No leak shown by the attacks that were run",
+}
+
+
+class Bullet(NamedTuple):
+    """What was found under one setting: a heading and a sentence or two for each contrast."""
+
+    label: str
+    sentences: tuple[str, ...]
+
+
+class Verdict(NamedTuple):
+    """A record in plain words.
+
+    Attributes:
+        status: The verdict as one of a few fixed words.
+        headline: The verdict as a sentence.
+        audited: What was audited, and against whom.
+        found: What was found, setting by setting.
+        meaning: What follows from it, and what does not.
+        controls: Whether the checks passed.
+        open: What could not be concluded, point by point.
+    """
+
+    status: Status
+    headline: str
+    audited: str
+    found: tuple[Bullet, ...]
+    meaning: str
+    controls: str
+    open: tuple[str, ...]
+
+
+def verdict(record: Record) -> Verdict:
+    """The verdict on a record, computed from its figures and controls alone."""
+    figures = headline(record)
+    status = _status(record, figures)
+    return Verdict(
+        status,
+        _HEADLINES[status],
+        _audited(record),
+        _found(figures),
+        _meaning(record, status, figures),
+        _controls(record.controls),
+        _open(record, figures),
+    )
+
+
+def as_text(record: Record) -> str:
+    """The verdict as plain text, for a terminal or a mail."""
+    said = verdict(record)
+    lines = [said.headline + ".", "", said.audited, ""]
+    for bullet in said.found:
+        lines += [f"{bullet.label}:"] if bullet.label else []
+        lines += [f"- {sentence}" for sentence in bullet.sentences]
+    lines += ["", said.meaning, "", said.controls]
+    if said.open:
+        lines += ["", "Not concluded:", *(f"- {point}" for point in said.open)]
+    return "\n".join(lines) + "\n"
+
+
+def _status(record: Record, figures: list[Figure]) -> Status:
+    if record.evaluation == "redraw":
+        return "void"
+    if any(control.passed is False for control in record.controls):
+        return "control failed"
+    above = [figure for figure in figures if above_chance(figure)]
+    if any(is_strong(figure) for figure in above):
+        return "strong leak"
+    if above:
+        return "leak"
+    highs = [figure.high for figure in figures if figure.metric == "auc"]
+    if not highs or any(high is None or high > ROOM_FOR_DOUBT for high in highs):
+        return "inconclusive"
+    return "no leak shown"
+
+
+def is_strong(figure: Figure) -> bool:
+    """Whether even the lower limit of a figure is a strong leak, by the rule in the report."""
+    limit = figure.value if figure.low is None else figure.low
+    rate = rate_of(figure.metric)
+    if limit is None or (rate is not None and rate > 0.01):
+        return False
+    return limit >= (STRONG_AUC if rate is None else STRONG_TPR)
+
+
+def _audited(record: Record) -> str:
+    sizes = [row.samples for row in record.clients]
+    held = f" holding {count(min(sizes))} to {count(max(sizes))} samples each" if sizes else ""
+    ran = [row for row in record.attacks if row.status == "run"]
+    targets = sorted({f.target for f in record.findings if f.target is not None})
+    defenses = distinct(defense_name(figure.defense) for figure in record.findings)
+    against = f", with {listed([shortened(name, 60) for name in defenses])}" if defenses else ""
+    asked = (
+        f"client {targets[0]}"
+        if len(targets) == 1
+        else f"{count(len(targets))} of them in turn"
+        if targets
+        else "them"
+    )
+    return (
+        f"This audit trained a federation of {plural(len(record.clients), 'client')}{held} "
+        f"({plural(len(record.seeds), 'seed')}){against}, and asked of {asked}: can an "
+        f"adversary tell whether a given sample was among the training data? "
+        f"{plural(len(ran), 'attack')} tried. The adversary: {_sentence(record.view.description)}"
+    )
+
+
+def _sentence(text: str) -> str:
+    text = clean(text).strip() or "not described in the record"
+    return text if text.endswith((".", "!", "?")) else text + "."
+
+
+def _found(figures: list[Figure]) -> tuple[Bullet, ...]:
+    settings = settings_of(figures)
+    return tuple(
+        Bullet(label[:1].upper() + label[1:], _by_contrast(figures, setting))
+        for setting, label in zip(settings, differing(settings), strict=True)
+    )
+
+
+def _by_contrast(figures: list[Figure], setting: Setting) -> tuple[str, ...]:
+    inside = [figure for figure in figures if setting_of(figure) == setting]
+    contrasts = sorted({figure.contrast for figure in inside}, key=contrast_order)
+    return tuple(
+        _contrast(contrast, [figure for figure in inside if figure.contrast == contrast])
+        for contrast in contrasts
+    )
+
+
+def _contrast(contrast: str, figures: list[Figure]) -> str:
+    """The strongest attack of a contrast, and what it means among 1,000 members."""
+    against = f"Members against {CONTRAST_MEANINGS.get(contrast, shortened(contrast))}: "
+    best = strongest(figures, "auc")
+    above = [figure for figure in figures if above_chance(figure)]
+    if best is None and not above:
+        return against + "no attack gave a usable figure."
+    sentences = [_auc_sentence(best, bool(above))] if best else []
+    identified = _identified(figures)
+    return against + " ".join(sentences + ([identified] if identified else []))
+
+
+def _auc_sentence(best: Figure, any_above: bool) -> str:
+    name = shortened(best.attack, 60)
+    figure = f"AUC {with_interval(best)}"
+    if above_chance(best):
+        return f"the strongest attack is {name}, {figure}; guessing gives 0.5."
+    if any_above:
+        return f"the highest AUC is that of {name}, {figure}, not above guessing (0.5)."
+    room = "" if best.high is None else f" The data leave room for an AUC up to {number(best.high)}."
+    return f"no attack is above guessing; the highest is {name}, {figure}.{room}"
+
+
+def _identified(figures: list[Figure]) -> str:
+    """ "Of 1,000 members, N ..." at the lowest false-positive rate that was given."""
+    for metric, alarms in (("tpr@0.001", "1,000"), ("tpr@0.01", "100")):
+        best = strongest(figures, metric)
+        if best is None or best.value is None:
+            continue
+        guessed = round(1000 * (rate_of(metric) or 0))
+        found = f"Of 1,000 members, {_of_thousand(best)} are identified by "
+        return (
+            f"{found}{shortened(best.attack, 60)} at the price of one false alarm among "
+            f"{alarms} non-members; guessing would find {guessed}."
+        )
+    return ""
+
+
+def _of_thousand(figure: Figure) -> str:
+    middle = round(1000 * (figure.value or 0))
+    if figure.low is None or figure.high is None:
+        return f"about {count(middle)}"
+    level = level_of(figure.method)
+    named = f"{level} interval " if level else ""
+    return f"{count(middle)} ({named}{round(1000 * figure.low)} to {round(1000 * figure.high)})"
+
+
+def _meaning(record: Record, status: Status, figures: list[Figure]) -> str:
+    if status == "void":
+        return (
+            "The non-members were drawn anew for every round and client, as the published code "
+            "does. That alone produces high figures where nothing leaks, so nothing here "
+            "describes the model. Run the study with aligned evaluation."
+        )
+    if status == "control failed":
+        return (
+            "A failed control means that the figures may measure something other than "
+            "membership, or that the attacks do not work here. Find the cause and run the "
+            "audit again before anything is decided on these figures."
+        )
+    if status in ("strong leak", "leak"):
+        affected = distinct(defense_name(f.defense) for f in figures if above_chance(f))
+        with_ = listed([shortened(name, 60) for name in affected])
+        return (
+            f"Someone with this view could learn who took part in the training (found with "
+            f"{with_}). Treat membership as disclosed to that adversary unless a defense "
+            "brings it down. Attacks not tried here may find more, never less."
+        )
+    if status == "inconclusive":
+        return (
+            "The intervals are too wide, or too many figures had to be refused, to tell a leak "
+            "from none. That is not a sign of safety. More audited samples narrow them."
+        )
+    proof = any(c.control == "planted leak" and c.passed for c in record.controls)
+    return "These attacks do not tell members apart here. " + (
+        "They do find a leak that was planted on purpose, so they work. "
+        if proof
+        else "No leak was planted on purpose to show that they could find one. "
+    ) + "This is a measurement, not a proof: a stronger attack may exist."
+
+
+def _controls(controls: list[ControlResult]) -> str:
+    ran = [control for control in controls if control.passed is not None]
+    if not ran:
+        return "No control was run, so nothing vouches for these figures."
+    failed = [control for control in ran if not control.passed]
+    unrun = len(controls) - len(ran)
+    not_run = f" {plural(unrun, 'control')} could not be run." if unrun else ""
+    if not failed:
+        return f"Controls: all {count(len(ran))} that were run passed.{not_run}"
+    named = distinct(
+        f"{shortened(c.control)} (expected: {_expected(c.expected)}; got {_got(c)})" for c in failed
+    )
+    more = f" and {count(len(named) - 4)} more" if len(named) > 4 else ""
+    return (
+        f"Controls: {count(len(failed))} of {count(len(ran))} failed: "
+        f"{'; '.join(named[:4])}{more}.{not_run}"
+    )
+
+
+def _expected(text: str) -> str:
+    return shortened(text, 120).rstrip(".")
+
+
+def _got(control: ControlResult) -> str:
+    return shown(control.value, "auc") if control.value is not None else "no value"
+
+
+def _open(record: Record, figures: list[Figure]) -> tuple[str, ...]:
+    refused: dict[tuple[str, str], int] = {}
+    for figure in figures:
+        if figure.value is None:
+            key = (metric_name(figure.metric), shortened(figure.note, 200) or "no reason recorded")
+            refused[key] = refused.get(key, 0) + 1
+    points = [
+        f"{metric}: {plural(times, 'figure')} not given ({reason})."
+        for (metric, reason), times in refused.items()
+    ]
+    points += [
+        f"{shortened(row.name, 60)} was {'refused' if row.status == 'refused' else 'tried and failed'}"
+        f" ({shortened(row.note, 200) or 'no reason recorded'})."
+        for row in record.attacks
+        if row.status != "run"
+    ]
+    below = [
+        f for f in figures if f.metric == "auc" and f.high is not None and f.high < 0.5
+    ]
+    points += [
+        f"{shortened(f.attack, 60)} ranks members below non-members (AUC {number(f.value or 0)}, "
+        f"{interval_of(f)}); it is reported as it is, since turning a score round after the "
+        "fact would be choosing the answer."
+        for f in below[:3]
+    ]
+    return tuple(points)

@@ -1,0 +1,399 @@
+"""The tables of a report, as data that the terminal and the HTML report both draw."""
+
+from collections.abc import Callable, Iterable
+from statistics import fmean
+
+from rich.table import Table
+
+from fedaudit.report.choosing import (
+    Setting,
+    above_chance,
+    defense_name,
+    differing,
+    distinct,
+    headline,
+    setting_of,
+    settings_of,
+)
+from fedaudit.report.grid import (
+    Cell,
+    Footnotes,
+    Grid,
+    Heading,
+    Tone,
+    columns_of,
+    named,
+    shortened,
+    to_rich,
+)
+from fedaudit.report.words import (
+    HEADLINE_METRICS,
+    MISSING,
+    contrast_name,
+    contrast_order,
+    count,
+    interval,
+    interval_of,
+    metric_name,
+    number,
+    percent,
+    plural,
+    rate_of,
+    shown,
+)
+from fedaudit.study.record import ControlResult, Figure, GroupFigure, Record, UtilityResult
+
+_EMPTY = Cell(MISSING, tone="muted")
+_Optional = tuple[str, Callable[[Figure], str]]
+
+
+def attack_tables(record: Record) -> list[Grid]:
+    """Attacks by contrasts: AUC and TPR at 1% and 0.1% FPR, one table for each setting.
+
+    Figures over seeds stand in for those of single seeds where the record has them.
+    """
+    figures = headline(record)
+    settings = settings_of(figures)
+    return [
+        _attack_table([figure for figure in figures if setting_of(figure) == setting], label)
+        for setting, label in zip(settings, differing(settings), strict=True)
+    ]
+
+
+def _attack_table(figures: list[Figure], label: str) -> Grid:
+    contrasts = sorted({figure.contrast for figure in figures}, key=contrast_order)
+    found = {(figure.attack, figure.contrast, figure.metric): figure for figure in figures}
+    notes = Footnotes()
+    rows = [
+        (
+            named(attack),
+            *(
+                figure_cell(found.get((attack, contrast, metric)), notes)
+                for contrast in contrasts
+                for metric in HEADLINE_METRICS
+            ),
+        )
+        for attack in distinct(figure.attack for figure in figures)
+    ]
+    names = [metric_name(metric).replace(" FPR", "") for metric in HEADLINE_METRICS]
+    width = len(HEADLINE_METRICS)
+    headings = [Heading(_contrast_heading(figures, contrast), width) for contrast in contrasts]
+    return Grid(
+        caption="Attacks by contrast" + (f": {shortened(label, 120)}" if label else ""),
+        columns=columns_of("Attack", *(names * len(contrasts)), numeric=names),
+        rows=tuple(rows),
+        headings=(Heading("", 1), *headings),
+        notes=notes.listed(),
+        remark=_how(figures),
+    )
+
+
+def _contrast_heading(figures: list[Figure], contrast: str) -> str:
+    sizes = {
+        (figure.n_members, figure.n_nonmembers)
+        for figure in figures
+        if figure.contrast == contrast and figure.n_members
+    }
+    name = contrast_name(contrast)
+    if len(sizes) != 1:
+        return name
+    (members, nonmembers) = sizes.pop()
+    return f"{name} ({count(members)} v. {count(nonmembers)})"
+
+
+def _how(figures: Iterable[Figure]) -> str:
+    """How the intervals were made, metric by metric, and what the sign means."""
+    methods: dict[str, list[str]] = {}
+    for figure in figures:
+        if figure.method:
+            methods.setdefault(shortened(figure.method, 80), []).append(
+                metric_name(figure.metric).replace(" FPR", "")
+            )
+    parts = [f"{method} ({', '.join(distinct(names))})" for method, names in methods.items()]
+    made = f"Intervals: {'; '.join(parts)}. " if parts else ""
+    return made + "▲ above guessing. FP: false alarms reached, of all non-members."
+
+
+def figure_cell(figure: Figure | None, notes: Footnotes) -> Cell:
+    """A figure with its interval, its false alarms, and a sign where it is above guessing."""
+    if figure is None:
+        return _EMPTY
+    mark = notes.mark(figure.note)
+    if figure.value is None:
+        return Cell(MISSING, "not given", "muted", mark)
+    above = above_chance(figure)
+    lines = [interval_of(figure) or "no interval", _false_alarms(figure), _ceiling(figure)]
+    text = shown(figure.value, figure.metric)
+    return Cell(
+        f"▲ {text}" if above else text,
+        "\n".join(line for line in lines if line),
+        "alarm" if above else "",
+        mark,
+    )
+
+
+def _false_alarms(figure: Figure) -> str:
+    if figure.realised_fpr is None or rate_of(figure.metric) is None:
+        return ""
+    if not figure.n_nonmembers:
+        return f"FPR {percent(figure.realised_fpr)}"
+    return f"FP {number_of(figure.realised_fpr * figure.n_nonmembers)}/{count(figure.n_nonmembers)}"
+
+
+def number_of(amount: float) -> str:
+    """A count that may be a mean over runs: whole numbers without decimals."""
+    return count(round(amount)) if abs(amount - round(amount)) < 1e-6 else f"{amount:.1f}"
+
+
+def _ceiling(figure: Figure) -> str:
+    return "" if figure.ceiling is None else f"of at most {shown(figure.ceiling, figure.metric)}"
+
+
+def other_figures_table(record: Record) -> Grid | None:
+    """Figures of other metrics (epsilon, balanced accuracy, ...); None where there are none."""
+    figures = [
+        figure
+        for figure in record.findings
+        if not figure.attack or figure.metric not in HEADLINE_METRICS
+    ]
+    return _long_table("Other figures", figures) if figures else None
+
+
+def every_figure_table(record: Record) -> Grid:
+    """Every figure of the record with all that is known of it."""
+    return _long_table("Every figure of this record", record.findings)
+
+
+def _long_table(caption: str, figures: list[Figure]) -> Grid:
+    notes = Footnotes()
+    optional: list[_Optional] = [
+        ("Defense", lambda figure: shortened(defense_name(figure.defense))),
+        ("View", lambda figure: shortened(figure.view)),
+        ("Target", lambda figure: "all" if figure.target is None else str(figure.target)),
+        ("Seed", lambda figure: "all" if figure.seed is None else str(figure.seed)),
+    ]
+    varying = [
+        (name, text) for name, text in optional if len({text(figure) for figure in figures}) > 1
+    ]
+    rows = [
+        (
+            named(figure.attack or "(the run)"),
+            Cell(shortened(contrast_name(figure.contrast))),
+            Cell(shortened(metric_name(figure.metric))),
+            figure_cell(figure, notes),
+            *(Cell(text(figure)) for _, text in varying),
+            Cell(shortened(figure.method, 60) or MISSING),
+            Cell(f"{count(figure.n_members)} / {count(figure.n_nonmembers)}"),
+        )
+        for figure in figures
+    ]
+    names = ("Attack", "Contrast", "Metric", "Figure", *(name for name, _ in varying))
+    return Grid(
+        caption=caption,
+        columns=columns_of(
+            *names, "Method", "Members / non-members", numeric=("Figure", "Members / non-members")
+        ),
+        rows=tuple(rows),
+        notes=notes.listed(),
+        remark="▲ above guessing. FP: false alarms reached, of all non-members.",
+    )
+
+
+_PASSED: dict[bool | None, tuple[str, Tone]] = {
+    True: ("✓ passed", "good"),
+    False: ("✗ failed", "alarm"),
+    None: ("– not run", "muted"),
+}
+
+
+def controls_table(record: Record) -> Grid:
+    """The checks that the figures mean what they say; failed ones first."""
+    notes = Footnotes()
+    ordered = sorted(record.controls, key=lambda control: (control.passed is True))
+    where = [_where(control) for control in ordered]
+    rows = [
+        (
+            named(control.control),
+            Cell(*_PASSED[control.passed][:1], tone=_PASSED[control.passed][1]),
+            Cell(
+                MISSING if control.value is None else number(control.value),
+                interval(control.low, control.high, "auc"),
+                mark=notes.mark(control.note),
+            ),
+            Cell(shortened(control.expected, 160)),
+            *((Cell(place or MISSING),) if any(where) else ()),
+        )
+        for control, place in zip(ordered, where, strict=True)
+    ]
+    place = ("Where",) if any(where) else ()
+    return Grid(
+        caption="Controls",
+        columns=columns_of("Control", "Result", "Value", "Expected", *place, numeric=("Value",)),
+        rows=tuple(rows),
+        notes=notes.listed(),
+    )
+
+
+def _where(control: ControlResult) -> str:
+    parts = [
+        shortened(control.attack),
+        "" if control.defense == "none" else shortened(control.defense),
+        "" if control.target is None else f"client {control.target}",
+        "" if control.seed is None else f"seed {control.seed}",
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def utility_table(record: Record) -> Grid:
+    """How good the trained models are, seed by seed, and their mean where there are several."""
+    rows: list[tuple[Cell, ...]] = []
+    for defense in distinct(result.defense for result in record.utility):
+        results = [result for result in record.utility if result.defense == defense]
+        rows += [_utility_row(result) for result in results]
+        if len(results) > 1:
+            rows.append(_mean_utility(defense, results))
+    names = ("Test accuracy", "Train accuracy", "Gap", "Test samples")
+    return Grid(
+        caption="Utility of the trained model",
+        columns=columns_of("Defense", "Seed", *names, numeric=names),
+        rows=tuple(rows),
+        remark="Intervals: Clopper-Pearson 95%; for a mean, the lowest and highest seed.",
+    )
+
+
+def _utility_row(result: UtilityResult) -> tuple[Cell, ...]:
+    return (
+        named(defense_name(result.defense)),
+        Cell(str(result.seed)),
+        Cell(percent(result.test_accuracy), interval(result.test_low, result.test_high, "accuracy")),
+        Cell(percent(result.train_accuracy)),
+        Cell(percent(result.generalisation_gap)),
+        Cell(count(result.n_test)),
+    )
+
+
+def _mean_utility(defense: str, results: list[UtilityResult]) -> tuple[Cell, ...]:
+    def mean(values: list[float]) -> Cell:
+        return Cell(percent(fmean(values)), interval(min(values), max(values), "accuracy"))
+
+    return (
+        named(defense_name(defense)),
+        Cell(f"mean of {plural(len(results), 'seed')}"),
+        mean([result.test_accuracy for result in results]),
+        mean([result.train_accuracy for result in results]),
+        mean([result.generalisation_gap for result in results]),
+        Cell(count(sum(result.n_test for result in results))),
+    )
+
+
+def clients_table(record: Record) -> Grid:
+    """Each client's size, the audited samples it holds, and its class mix."""
+    numeric = ("Samples", "Audited", "Classes held", "Largest class")
+    rows = [
+        (
+            Cell(f"Client {row.client}"),
+            Cell(count(row.samples)),
+            Cell(count(row.audited)),
+            Cell(f"{sum(amount > 0 for amount in row.class_counts)}/{len(row.class_counts)}"),
+            Cell(_largest_class(row.class_counts)),
+        )
+        for row in record.clients
+    ]
+    return Grid("Clients", columns_of("Client", *numeric, numeric=numeric), tuple(rows))
+
+
+def _largest_class(counts: list[int]) -> str:
+    total = sum(counts)
+    return f"{percent(max(counts) / total)} (class {counts.index(max(counts))})" if total else MISSING
+
+
+def catalogue_table(record: Record) -> Grid:
+    """How each attack is put together, and which were refused or failed."""
+    notes = Footnotes()
+    rows = [
+        (
+            named(row.name),
+            Cell(shortened(", ".join(row.signals), 80)),
+            Cell(shortened(row.over_clients, 80)),
+            Cell(shortened(row.over_rounds, 80)),
+            Cell(shortened(", ".join(row.needs), 120).lower().replace("_", " ")),
+            Cell(
+                "run" if row.status == "run" else f"✗ {row.status}",
+                tone="" if row.status == "run" else "alarm",
+                mark=notes.mark(row.note),
+            ),
+            Cell(shortened(row.source, 120)),
+        )
+        for row in record.attacks
+    ]
+    columns = columns_of(
+        "Attack", "Signal", "Over clients", "Over rounds", "Needs", "Status", "Source"
+    )
+    return Grid("How each attack is put together", columns, tuple(rows), notes=notes.listed())
+
+
+def groups_table(record: Record, by: str) -> Grid | None:
+    """AUC by "client" or by "class"; None where the record has no such figures."""
+    groups = [group for group in record.groups if group.by == by]
+    if not groups:
+        return None
+    rows = [_group_row(group, by) for group in groups]
+    columns = columns_of(
+        by.capitalize(),
+        "Attack",
+        "Contrast",
+        "Defense",
+        "Seed",
+        "AUC",
+        "Members / non-members",
+        numeric=("AUC", "Members / non-members"),
+    )
+    return Grid(f"AUC by {by}", columns, tuple(rows))
+
+
+def _group_row(group: GroupFigure, by: str) -> tuple[Cell, ...]:
+    return (
+        named(f"{by.capitalize()} {group.group}"),
+        named(group.attack),
+        Cell(shortened(contrast_name(group.contrast))),
+        named(defense_name(group.defense)),
+        Cell(str(group.seed)),
+        Cell(
+            shown(group.value, "auc"),
+            interval(group.low, group.high, "auc"),
+            "muted" if group.value is None else "",
+        ),
+        Cell(f"{count(group.n_members)} / {count(group.n_nonmembers)}"),
+    )
+
+
+def exposed_table(record: Record) -> Grid | None:
+    """The members that attacks single out most clearly; None where the record lists none."""
+    if not record.exposed:
+        return None
+    ordered = sorted(record.exposed, key=lambda sample: -sample.above_nonmembers)
+    rows = [
+        (
+            Cell(f"Sample {sample.sample}"),
+            Cell(str(sample.label)),
+            named(sample.attack),
+            named(defense_name(sample.defense)),
+            Cell(f"Client {sample.target}"),
+            Cell(str(sample.seed)),
+            Cell(percent(sample.above_nonmembers)),
+        )
+        for sample in ordered
+    ]
+    last = "Scores above this share of non-members"
+    columns = columns_of(
+        "Sample", "Class", "Attack", "Defense", "Target", "Seed", last, numeric=(last,)
+    )
+    return Grid("Most exposed samples", columns, tuple(rows))
+
+
+def terminal_tables(record: Record) -> list[Table]:
+    """What a study prints at its end: attacks, other figures, utility and controls."""
+    grids = [*attack_tables(record), other_figures_table(record)]
+    grids += [utility_table(record)] if record.utility else []
+    grids += [controls_table(record)] if record.controls else []
+    return [to_rich(grid) for grid in grids if grid is not None]

@@ -1,0 +1,140 @@
+"""Numbers and names as a reader sees them; per cent appears only in this package."""
+
+import re
+
+from fedaudit.study.record import Figure
+
+CONTRASTS = {
+    "unseen": "Unseen",
+    "other_client": "Other clients'",
+    "mixed": "Mixed",
+}
+"""Short heading of each contrast, in the order of a report."""
+
+CONTRAST_MEANINGS = {
+    "unseen": "samples that no client trained on",
+    "other_client": "samples that another client trained on",
+    "mixed": "a mixture of unseen samples and other clients' samples",
+}
+
+HEADLINE_METRICS = ("auc", "tpr@0.01", "tpr@0.001")
+"""The metrics of the main table, in the order of its columns."""
+
+MISSING = "–"
+
+
+def contrast_name(contrast: str) -> str:
+    """Heading of a contrast; one that the catalogue lacks is shown as it is."""
+    return CONTRASTS.get(contrast, contrast.replace("_", " "))
+
+
+def contrast_order(contrast: str) -> tuple[int, str]:
+    """Sort key that puts contrasts in the order of a report."""
+    known = list(CONTRASTS)
+    return (known.index(contrast) if contrast in known else len(known), contrast)
+
+
+def metric_name(metric: str) -> str:
+    """A metric's name for a heading: "auc" is AUC, "tpr@0.001" is TPR at 0.1% FPR."""
+    rate = rate_of(metric)
+    if rate is not None:
+        return f"TPR at {100 * rate:g}% FPR"
+    fixed = {"auc": "AUC", "epsilon": "ε (lower bound)"}
+    return fixed.get(metric, metric.replace("_", " "))
+
+
+def rate_of(metric: str) -> float | None:
+    """The false-positive rate of a metric such as "tpr@0.001"; None for any other."""
+    found = re.fullmatch(r"tpr@(0?\.\d+|0|1)", metric)
+    return float(found[1]) if found else None
+
+
+def chance_of(metric: str) -> float | None:
+    """What guessing gives: 0.5 for AUC and balanced accuracy, the rate itself for a TPR."""
+    if metric in ("auc", "balanced_accuracy"):
+        return 0.5
+    return rate_of(metric)
+
+
+def is_share(metric: str) -> bool:
+    """Whether a metric is a share of something, and so is shown in per cent."""
+    return rate_of(metric) is not None or metric.endswith(("accuracy", "_rate", "_share", "tpr"))
+
+
+def percent(share: float) -> str:
+    """A share in per cent: two decimals below 1%, one from there, none at exactly 0 or 100%."""
+    value = 100 * share
+    if value in (0, 100):
+        return f"{value:.0f}%"
+    if 0 < value < 0.005:
+        return f"{value:.1g}%"
+    if abs(value) < 1 or 99.95 <= value < 100:
+        # 99.996% must not read as 100%: cut, not rounded.
+        return f"{min(value, 99.99):.2f}%"
+    return f"{value:.1f}%"
+
+
+def number(value: float) -> str:
+    """A number that is no share: three decimals up to 10, fewer for larger ones."""
+    size = abs(value)
+    if size >= 100_000 or 0 < size < 0.0005:
+        return f"{value:.2e}".replace("-", "−")
+    text = f"{value:,.3f}" if size < 10 else f"{value:,.1f}"
+    return text.replace("-", "−")
+
+
+def count(value: int) -> str:
+    """A whole number with separators."""
+    return f"{value:,}"
+
+
+def shown(value: float | None, metric: str) -> str:
+    """A metric's value, in per cent where it is a share; a dash where there is none."""
+    if value is None:
+        return MISSING
+    return percent(value) if is_share(metric) else number(value)
+
+
+def interval(low: float | None, high: float | None, metric: str) -> str:
+    """Both limits, such as "0.918–0.944" or "38.0–44.5%"; empty without them."""
+    if low is None and high is None:
+        return ""
+    if low is None or high is None:
+        return f"≤ {shown(high, metric)}" if low is None else f"≥ {shown(low, metric)}"
+    left, right = shown(low, metric), shown(high, metric)
+    if left.endswith("%") and right.endswith("%"):
+        left = left[:-1]
+    return f"{left}–{right}" if not left.startswith("−") else f"{left} to {right}"
+
+
+def interval_of(figure: Figure) -> str:
+    """The interval of a figure, without its method."""
+    return interval(figure.low, figure.high, figure.metric)
+
+
+def level_of(method: str) -> str:
+    """The level named in a method, such as "95%"; empty if it names none."""
+    found = re.search(r"\d+(?:\.\d+)?\s?%", method)
+    return found[0].replace(" ", "") if found else ""
+
+
+def with_interval(figure: Figure) -> str:
+    """A figure in running text: "0.931 (95% interval 0.918–0.944)"."""
+    limits = interval_of(figure)
+    if not limits:
+        return f"{shown(figure.value, figure.metric)} (no interval)"
+    level = level_of(figure.method)
+    name = f"{level} interval" if level else figure.method or "interval"
+    return f"{shown(figure.value, figure.metric)} ({name} {limits})"
+
+
+def listed(items: list[str]) -> str:
+    """Words in a row: "a", "a and b", "a, b and c"."""
+    if len(items) < 2:
+        return "".join(items)
+    return ", ".join(items[:-1]) + " and " + items[-1]
+
+
+def plural(amount: int, one: str, many: str = "") -> str:
+    """"1 seed", "3 seeds"."""
+    return f"{count(amount)} {one if amount == 1 else many or one + 's'}"

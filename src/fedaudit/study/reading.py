@@ -1,0 +1,147 @@
+"""Reading a record back, from a file that anybody may have written."""
+
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from fedaudit.errors import BadInput, Damaged
+from fedaudit.study.record import FORMAT, VERSION, Record
+
+MAX_BYTES = 256 * 2**20
+MAX_DEPTH = 32
+_LONGEST_NUMBER = 400
+
+
+def read_record(path: Path, *, max_bytes: int = MAX_BYTES) -> Record:
+    """The record in a file that :func:`fedaudit.study.record.write_record` wrote.
+
+    The file is treated as hostile: it is bounded in size and depth, holds plain JSON without
+    repeated keys or numbers that are not finite, and must fit the format to the last field.
+
+    Args:
+        path: A record file.
+        max_bytes: Largest file that is read at all.
+
+    Raises:
+        BadInput: There is no such file, it is too large, is no fedaudit record, or is one of
+            another version.
+        Damaged: It is not JSON, or does not fit the format.
+    """
+    document = _parsed(_text(path, max_bytes), path)
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise BadInput(
+            f"{path} is not a fedaudit record (its 'format' is not {FORMAT!r}); give the "
+            "record that `fedaudit run` or `fedaudit attack` wrote"
+        )
+    version = document.get("version")
+    if version != VERSION or not isinstance(version, int) or isinstance(version, bool):
+        raise BadInput(
+            f"{path} is a record of version {_short(version)}; this fedaudit reads version "
+            f"{VERSION}; use the fedaudit that wrote it, or run the study again"
+        )
+    if _deeper_than(document.get("config"), MAX_DEPTH):
+        raise Damaged(
+            f"{path} has a configuration nested over {MAX_DEPTH} levels deep, which no study "
+            "has; take the original record"
+        )
+    try:
+        return Record.model_validate(document)
+    except ValidationError as error:
+        raise Damaged(f"{path} does not fit the record format: {_sentence(error)}") from None
+
+
+def _text(path: Path, max_bytes: int) -> str:
+    if not path.is_file():
+        kind = "a folder" if path.is_dir() else "not there"
+        raise BadInput(f"{path} is {kind}; give the path of a record file (JSON)")
+    with path.open("rb") as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise BadInput(
+            f"{path} is larger than {max_bytes / 2**20:g} MiB, the largest record that is read; "
+            "split the study into smaller ones"
+        )
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Damaged(
+            f"{path} is not UTF-8 text (byte {error.start}); take the original record"
+        ) from None
+
+
+def _parsed(text: str, path: Path) -> object:
+    try:
+        document: object = json.loads(
+            text,
+            object_pairs_hook=_unique,
+            parse_constant=_refused_constant,
+            parse_float=_finite,
+            parse_int=_bounded,
+        )
+    except RecursionError:
+        raise Damaged(
+            f"{path} is nested too deeply to be a record; take the original record"
+        ) from None
+    except ValueError as error:
+        reason = str(error)
+        raise Damaged(f"{path} is not a whole JSON document: {reason}") from None
+    return document
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {_short(twice)} stands twice in one object")
+    return entries
+
+
+def _refused_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number; a figure that is missing is null")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {_short(digits)} is beyond what a record can hold")
+    return value
+
+
+def _bounded(digits: str) -> int:
+    if len(digits) > _LONGEST_NUMBER:
+        raise ValueError(f"a number of {len(digits)} digits is beyond what a record can hold")
+    return int(digits)
+
+
+def _deeper_than(value: object, levels: int) -> bool:
+    """Whether containers nest deeper than that; looks level by level, never by recursion."""
+    layer = [value]
+    for _ in range(levels + 1):
+        layer = [part for item in layer for part in _parts(item)]
+        if not layer:
+            return False
+    return True
+
+
+def _parts(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first fault as one sentence that names the place, and how many more there are."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    first = faults[0]
+    place = ".".join(str(part) for part in first["loc"])
+    more = f" (and {len(faults) - 1} more faults)" if len(faults) > 1 else ""
+    return f"at {_short(place)}: {first['msg'].lower()}{more}; take the original record"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

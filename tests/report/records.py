@@ -1,0 +1,485 @@
+"""A made-up record that looks like a real one: scores are drawn, figures are counted on them."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import beta, rankdata
+
+from fedaudit.seeds import seeded_numpy
+from fedaudit.study.record import (
+    AttackRow,
+    ClientRow,
+    ControlResult,
+    Curve,
+    Environment,
+    ExposedSample,
+    Figure,
+    GroupFigure,
+    Histogram,
+    Record,
+    Trajectory,
+    UtilityResult,
+    ViewRow,
+)
+
+HOSTILE = "</script><script>document.documentElement.dataset.hacked='1'</script>"
+HOSTILE_TAG = "<img src=x onerror=\"document.documentElement.dataset.hacked='1'\">"
+HOSTILE_LINK = '<a href="https://evil.example/?">click\u2028me\u202e'
+
+ATTACKS = {
+    "fedmia-2": ("grad_cosine", "one-sided likelihood", "mean", "FedMIA, Eqs. (5), (8)-(11)"),
+    "fedmia-1": ("loss", "one-sided likelihood", "mean", "FedMIA, Eqs. (5), (8)-(11)"),
+    "avg-cosine": ("grad_cosine", "target only", "mean", "FedMIA, section 5.1"),
+    "loss-series": ("loss", "target only", "mean", "FedMIA, section 5.1"),
+    "fta-c": ("confidence", "target only", "slope", "CoFedMID, section 5.1"),
+    "grad-norm": ("grad_norm", "target only", "last", "FedMIA, section 5.1"),
+    "blackbox-loss": ("loss", "target only", "last", "Yeom et al. 2018"),
+    "seqmia": ("loss, confidence", "target only", "learned", "SeqMIA, section 4"),
+}
+STRENGTH = (2.6, 1.9, 1.7, 1.3, 1.0, 0.7, 0.9, 0.0)
+CONTRASTS: tuple[Literal["unseen", "other_client", "mixed"], ...] = (
+    "unseen",
+    "other_client",
+    "mixed",
+)
+
+Scores = NDArray[np.float64]
+
+
+class Split(NamedTuple):
+    """Scores by origin."""
+
+    member: Scores
+    other_client: Scores
+    unseen: Scores
+
+    def against(self, contrast: str) -> Scores:
+        mixed = np.concatenate([self.other_client, self.unseen])
+        return {"other_client": self.other_client, "unseen": self.unseen, "mixed": mixed}[contrast]
+
+
+def scores(strength: float, *path: str | int, size: int = 1000) -> Split:
+    rng = seeded_numpy(7, "scores", *path)
+    return Split(
+        rng.normal(strength, 1.3, size), rng.normal(0.25 * strength, 1, size), rng.normal(0, 1, size)
+    )
+
+
+def auc_of(member: Scores, other: Scores) -> float:
+    ranks = rankdata(np.concatenate([member, other]))[: len(member)].sum()
+    size = len(member) * len(other)
+    return float((ranks - len(member) * (len(member) + 1) / 2) / size)
+
+
+def limits(hits: int, total: int) -> tuple[float, float]:
+    low = 0.0 if hits == 0 else float(beta.ppf(0.025, hits, total - hits + 1))
+    high = 1.0 if hits == total else float(beta.ppf(0.975, hits + 1, total - hits))
+    return low, high
+
+
+def auc_figure(attack: str, contrast: str, split: Split, **where: object) -> Figure:
+    other = split.against(contrast)
+    value = auc_of(split.member, other)
+    reach = 1.96 * (value * (1 - value) / min(len(split.member), len(other))) ** 0.5
+    low, high = max(value - reach, 0), min(value + reach, 1)
+    return Figure.model_validate(
+        {
+            "attack": attack,
+            "contrast": contrast,
+            "metric": "auc",
+            "value": value,
+            "low": low,
+            "high": high,
+            "method": "DeLong 95%",
+            "n_members": len(split.member),
+            "n_nonmembers": len(other),
+            "significant": low > 0.5,
+            **where,
+        }
+    )
+
+
+def tpr_figure(attack: str, contrast: str, rate: float, split: Split, **where: object) -> Figure:
+    other = split.against(contrast)
+    shared = {
+        "attack": attack,
+        "contrast": contrast,
+        "metric": f"tpr@{rate:g}",
+        "n_members": len(split.member),
+        "n_nonmembers": len(other),
+        **where,
+    }
+    allowed = int(rate * len(other))
+    if allowed < 1:
+        note = f"inconclusive: needs {int(1 / rate) - len(other):,} more non-members"
+        return Figure.model_validate({**shared, "value": None, "note": note})
+    threshold = np.sort(other)[-allowed - 1]
+    hits = int((split.member > threshold).sum())
+    low, high = limits(hits, len(split.member))
+    return Figure.model_validate(
+        {
+            **shared,
+            "value": hits / len(split.member),
+            "low": low,
+            "high": high,
+            "method": "Clopper-Pearson 95%",
+            "realised_fpr": float((other > threshold).mean()),
+            "significant": low > 2 * rate,
+        }
+    )
+
+
+def figures_for(attack: str, split: Split, **where: object) -> list[Figure]:
+    return [
+        figure
+        for contrast in CONTRASTS
+        for figure in (
+            auc_figure(attack, contrast, split, **where),
+            tpr_figure(attack, contrast, 0.01, split, **where),
+            tpr_figure(attack, contrast, 0.001, split, **where),
+        )
+    ]
+
+
+def curve(attack: str, contrast: str, split: Split, **where: object) -> Curve:
+    other = split.against(contrast)
+    rates = np.unique(np.round(np.geomspace(1, len(other), 60)).astype(int)) - 1
+    thresholds = np.sort(other)[::-1][rates]
+    return Curve.model_validate(
+        {
+            "attack": attack,
+            "contrast": contrast,
+            "fpr": [*(float((other > t).mean()) for t in thresholds), 1.0],
+            "tpr": [*(float((split.member > t).mean()) for t in thresholds), 1.0],
+            **where,
+        }
+    )
+
+
+def histogram(attack: str, split: Split, **where: object) -> Histogram:
+    edges = np.linspace(-4, 8, 41)
+    counts = {name: np.histogram(getattr(split, name), edges)[0].tolist() for name in split._fields}
+    return Histogram.model_validate(
+        {"attack": attack, "edges": edges.tolist(), **counts, **where}
+    )
+
+
+def trajectories(signal: str, scale: float, **where: object) -> list[Trajectory]:
+    rounds = list(range(0, 40, 2))
+    ends = {"member": 0.05, "other_client": 0.55, "unseen": 0.7}
+    found = []
+    for origin, end in ends.items():
+        mean = [scale * -(end + (2.3 - end) * np.exp(-step / 12)) for step in rounds]
+        gap = [None if signal == "grad_cosine" and step == 6 else m for step, m in zip(rounds, mean)]
+        found.append(
+            Trajectory.model_validate(
+                {
+                    "signal": signal,
+                    "origin": origin,
+                    "rounds": rounds,
+                    "mean": gap,
+                    "low": [m - scale * (0.3 + end) for m in mean],
+                    "high": [min(m + scale * 0.3, 0) for m in mean],
+                    **where,
+                }
+            )
+        )
+    return found
+
+
+def groups(attack: str, strength: float, seed: int) -> list[GroupFigure]:
+    found = []
+    for by, amount in (("client", 10), ("class", 10)):
+        for group in range(amount):
+            split = scores(strength * (0.4 + 0.15 * group), attack, by, group, size=100)
+            figure = auc_figure(attack, "unseen", split)
+            refused = by == "class" and group == 7
+            found.append(
+                GroupFigure.model_validate(
+                    {
+                        "attack": attack,
+                        "contrast": "unseen",
+                        "by": by,
+                        "group": str(group),
+                        "seed": seed,
+                        "value": None if refused else figure.value,
+                        "low": None if refused else figure.low,
+                        "high": None if refused else figure.high,
+                        "n_members": 3 if refused else 100,
+                        "n_nonmembers": 100,
+                    }
+                )
+            )
+    return found
+
+
+CONTROLS = (
+    ControlResult(
+        control="permuted members",
+        attack="fedmia-2",
+        expected="an AUC whose interval holds 0.5",
+        value=0.497,
+        low=0.472,
+        high=0.522,
+        passed=True,
+    ),
+    ControlResult(
+        control="untrained model",
+        attack="fedmia-2",
+        expected="an AUC whose interval holds 0.5",
+        value=0.508,
+        low=0.483,
+        high=0.533,
+        passed=True,
+    ),
+    ControlResult(
+        control="blind classifier",
+        expected="an AUC whose interval holds 0.5",
+        value=0.503,
+        low=0.478,
+        high=0.528,
+        passed=True,
+    ),
+    ControlResult(
+        control="planted leak",
+        expected="an AUC above 0.9",
+        value=None,
+        passed=None,
+        note="Not requested for this study.",
+    ),
+)
+
+
+def utility(defense: str, seed: int, accuracy: float) -> UtilityResult:
+    low, high = limits(int(accuracy * 2000), 2000)
+    rounds = list(range(0, 40, 2))
+    return UtilityResult(
+        defense=defense,
+        seed=seed,
+        test_accuracy=accuracy,
+        test_low=low,
+        test_high=high,
+        n_test=2000,
+        train_accuracy=min(accuracy + 0.11, 1),
+        generalisation_gap=0.11,
+        rounds=rounds,
+        accuracy_by_round=[0.1 + (accuracy - 0.1) * (1 - np.exp(-r / 8)) for r in rounds],
+    )
+
+
+def clients() -> list[ClientRow]:
+    rng = seeded_numpy(7, "clients")
+    rows = []
+    for client in range(10):
+        counts = rng.multinomial(400 + 25 * client, rng.dirichlet(np.ones(10)))
+        rows.append(
+            ClientRow(
+                client=client,
+                samples=int(counts.sum()),
+                audited=1000 if client == 0 else 100,
+                class_counts=counts.tolist(),
+            )
+        )
+    return rows
+
+
+def attack_rows(names: Sequence[str]) -> list[AttackRow]:
+    rows = [
+        AttackRow(
+            name=name,
+            signals=ATTACKS[name][0].split(", "),
+            over_clients=ATTACKS[name][1],
+            over_rounds=ATTACKS[name][2],
+            needs=["UPLOADS", "ROUNDS"],
+            source=ATTACKS[name][3],
+        )
+        for name in names
+        if name in ATTACKS
+    ]
+    refused = AttackRow(
+        name="ami",
+        signals=["neuron_gradient"],
+        over_clients="target only",
+        over_rounds="one",
+        needs=["CHOOSES_MODEL"],
+        source="AMI, algorithm 1",
+        status="refused",
+        note="The view does not let the adversary choose the model: CHOOSES_MODEL is missing.",
+    )
+    return [*rows, refused]
+
+
+def record(
+    *,
+    strengths: Sequence[float] = STRENGTH,
+    seeds: Sequence[int] = (1,),
+    defenses: Sequence[tuple[str, float]] = (("none", 1.0), ("cofedmid", 0.35)),
+    size: int = 1000,
+    controls: Sequence[ControlResult] = CONTROLS,
+    name: str = "digits-fedavg-10",
+    over_seeds: bool = False,
+    evaluation: Literal["aligned", "redraw"] = "aligned",
+    details: bool = True,
+) -> Record:
+    """A record of a study; with ``over_seeds`` its figures are summarised over the seeds."""
+    attacks = list(ATTACKS)[: len(strengths)]
+    findings: list[Figure] = []
+    curves, lines, bars, parts = [], [], [], []
+    for defense, factor in defenses:
+        for seed in seeds:
+            where: dict[str, object] = {"defense": defense, "target": 0, "seed": seed}
+            for attack, strength in zip(attacks, strengths, strict=True):
+                split = scores(strength * factor, attack, seed, size=size)
+                findings += figures_for(attack, split, **where)
+                curves += [curve(attack, c, split, **where) for c in CONTRASTS]
+                bars.append(histogram(attack, split, **where))
+            lines += trajectories("loss", 1.0, **where) + trajectories("grad_cosine", 0.2, **where)
+    if over_seeds:
+        findings += [_summary(figure, findings) for figure in findings if figure.seed == seeds[0]]
+    for attack, strength in zip(attacks[:3], strengths, strict=False):
+        parts += groups(attack, strength, seeds[0])
+    findings.append(
+        Figure(
+            attack=attacks[0],
+            contrast="unseen",
+            target=0,
+            seed=seeds[0],
+            metric="epsilon",
+            value=1.42,
+            low=1.42,
+            method="Clopper-Pearson 95%, one-sided",
+            ceiling=5.61,
+            n_members=size,
+            n_nonmembers=size,
+            note="Indicative, not a bound: samples of one run share one model.",
+        )
+    )
+    return Record(
+        name=name,
+        content_hash="9f2c" * 16,
+        config={
+            "name": name,
+            "federation": {"clients": 10, "rounds": 40, "algorithm": "fedavg", "lr": 0.1},
+            "attacks": attacks,
+        },
+        seeds=list(seeds),
+        evaluation=evaluation,
+        environment=Environment(
+            versions={"fedaudit": "0.1.0", "torch": "2.13.0", "numpy": "2.4.6", "python": "3.11.2"},
+            commit="b9b3f7f",
+            device="cpu",
+            started="2026-11-21T10:31:00+00:00",
+            seconds=312.4,
+        ),
+        view=ViewRow(
+            name="uploads",
+            sees=["GLOBAL_MODEL", "UPDATE", "UPLOADS", "ROUNDS", "PREDICTIONS"],
+            description="An honest-but-curious server that keeps the update of every client in "
+            "every round and holds candidate samples.",
+        ),
+        attacks=attack_rows(attacks),
+        clients=clients(),
+        findings=findings,
+        curves=curves if details else [],
+        trajectories=lines if details else [],
+        histograms=bars if details else [],
+        groups=parts if details else [],
+        exposed=[
+            ExposedSample(
+                attack=attacks[0],
+                target=0,
+                seed=seeds[0],
+                sample=1700 + 37 * i,
+                label=i % 10,
+                above_nonmembers=1 - 0.0004 * i,
+            )
+            for i in range(8)
+        ]
+        if details
+        else [],
+        controls=list(controls),
+        utility=[
+            utility(defense, seed, 0.871 - 0.03 * at - 0.004 * seed)
+            for at, (defense, _) in enumerate(defenses)
+            for seed in seeds
+        ],
+        untested=[
+            "Attacks by a server that tampers with the model it sends.",
+            "Reconstruction of samples, and inference of properties of a whole client.",
+            "Adaptive attacks built against this defense.",
+        ],
+    )
+
+
+def _summary(figure: Figure, findings: Sequence[Figure]) -> Figure:
+    same = [
+        other.value
+        for other in findings
+        if other.value is not None
+        and (other.attack, other.defense, other.contrast, other.metric)
+        == (figure.attack, figure.defense, figure.contrast, figure.metric)
+    ]
+    if not same:
+        return figure.model_copy(update={"seed": None})
+    return figure.model_copy(
+        update={
+            "seed": None,
+            "value": float(np.mean(same)),
+            "low": min(same),
+            "high": max(same),
+            "realised_fpr": None,
+            "method": f"mean of {len(same)} seeds, lowest and highest",
+        }
+    )
+
+
+def hostile() -> Record:
+    """A record whose every free text tries to break out of the page."""
+    plain = record(strengths=STRENGTH[:2], defenses=(("none", 1.0),))
+    bad = HOSTILE + HOSTILE_TAG + HOSTILE_LINK + "x" * 3000
+
+    def renamed(attack: str) -> str:
+        return f"{attack} {HOSTILE}" if attack == "fedmia-1" else HOSTILE_TAG + HOSTILE_LINK
+
+    update: dict[str, object] = {
+        "name": bad,
+        "config": {HOSTILE: HOSTILE_TAG, "deep": [HOSTILE_LINK, {"x": bad}], "lone": "\ud800"},
+        "content_hash": HOSTILE_TAG,
+        "untested": [bad],
+        "view": ViewRow(name=bad, sees=[HOSTILE_TAG], description=bad),
+        "environment": Environment(
+            versions={HOSTILE: HOSTILE_TAG}, commit=bad, device=bad, started=HOSTILE_TAG
+        ),
+        "attacks": [
+            row.model_copy(
+                update={"name": renamed(row.name), "signals": [bad], "note": bad, "source": bad}
+            )
+            for row in plain.attacks
+        ],
+        "controls": [
+            c.model_copy(update={"control": bad, "note": bad, "expected": bad, "attack": bad})
+            for c in plain.controls
+        ],
+        "findings": [
+            f.model_copy(
+                update={"attack": renamed(f.attack), "note": HOSTILE_TAG, "method": HOSTILE_TAG}
+            )
+            for f in plain.findings
+        ],
+        "utility": [u.model_copy(update={"defense": HOSTILE_TAG}) for u in plain.utility],
+    }
+    for field in ("curves", "histograms", "groups", "exposed"):
+        update[field] = [
+            part.model_copy(update={"attack": renamed(part.attack)})
+            for part in getattr(plain, field)
+        ]
+    update["trajectories"] = [
+        t.model_copy(update={"signal": HOSTILE_TAG + HOSTILE_LINK}) for t in plain.trajectories
+    ]
+    update["groups"] = [
+        g.model_copy(update={"attack": renamed(g.attack), "group": HOSTILE_TAG + g.group})
+        for g in plain.groups
+    ]
+    return plain.model_copy(update=update)
