@@ -21,12 +21,8 @@ from fedaudit.metrics.delong import AucDifference, AucInterval, auc_interval, co
 from fedaudit.metrics.epsilon import (
     Counts,
     EpsilonBound,
-    Guesses,
     clopper_pearson_epsilon,
     gaussian_epsilon,
-    one_run_bound,
-    one_run_epsilon,
-    one_run_gaussian_bound,
 )
 from fedaudit.metrics.evaluate import CONTRASTS, Estimate, evaluate
 from fedaudit.metrics.family import Holm, above_chance, holm
@@ -48,6 +44,12 @@ from fedaudit.metrics.intervals import (
     upper_limit,
 )
 from fedaudit.metrics.legacy import redraw
+from fedaudit.metrics.one_run import (
+    Guesses,
+    one_run_bound,
+    one_run_epsilon,
+    one_run_gaussian_bound,
+)
 from fedaudit.metrics.rates import (
     CalibratedTpr,
     Share,
@@ -118,7 +120,6 @@ __all__ = [
     "roc_curve",
     "share",
     "thin",
-    "torch.",
     "tpr_at_fpr",
     "true_fpr_range",
     "upper_limit",

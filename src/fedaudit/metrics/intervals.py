@@ -1,5 +1,6 @@
 """Intervals for shares (exact) and for figures repeated over seeds."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -108,7 +109,12 @@ def clopper_pearson(
     )
 
 
-def mean_over_seeds(values: Sequence[float], *, confidence: float = 0.95) -> SeedMean:
+def mean_over_seeds(
+    values: Sequence[float],
+    *,
+    confidence: float = 0.95,
+    within: tuple[float, float] = (-math.inf, math.inf),
+) -> SeedMean:
     """Mean over runs with Student's t interval: what another run of the procedure would give.
 
     Samples of one run share one model, so the runs, not the samples, are the units here.
@@ -116,6 +122,7 @@ def mean_over_seeds(values: Sequence[float], *, confidence: float = 0.95) -> See
     Args:
         values: The figure in each run, at least two.
         confidence: Two-sided confidence, in (0, 1).
+        within: Range of the figure, which the interval is cut to; (0, 1) for a share.
 
     Raises:
         BadInput: Fewer than two runs, or a value that is not finite.
@@ -127,7 +134,8 @@ def mean_over_seeds(values: Sequence[float], *, confidence: float = 0.95) -> See
         return SeedMean(center, None, None, f"no spread over {len(runs)} seeds", len(runs))
     reach = float(student.ppf(1 - (1 - confidence) / 2, len(runs) - 1)) * error
     method = f"Student t over {len(runs)} seeds {percent(confidence)}"
-    return SeedMean(center, center - reach, center + reach, method, len(runs))
+    low, high = max(within[0], center - reach), min(within[1], center + reach)
+    return SeedMean(center, low, high, method, len(runs))
 
 
 def bootstrap_over_seeds(

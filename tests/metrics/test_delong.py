@@ -1,0 +1,129 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import ndtr
+
+from fedaudit.errors import BadInput
+from fedaudit.metrics import auc, auc_interval, compare_auc
+from fedaudit.metrics.delong import _covariance, _placements
+from fedaudit.metrics.sides import sides
+
+
+def slow_variance(scores: np.ndarray, truth: np.ndarray) -> float:
+    """DeLong's variance from the full matrix of pairs, as the paper writes it."""
+    members, nonmembers = scores[truth], scores[~truth]
+    wins = (members[:, None] > nonmembers) + 0.5 * (members[:, None] == nonmembers)
+    spreads = wins.mean(1).var(ddof=1), wins.mean(0).var(ddof=1)
+    return float(spreads[0] / len(members) + spreads[1] / len(nonmembers))
+
+
+@given(
+    st.lists(st.integers(0, 6), min_size=2, max_size=15),
+    st.lists(st.integers(0, 6), min_size=2, max_size=15),
+)
+@settings(deadline=None)
+def test_the_fast_variance_is_the_one_over_all_pairs(
+    members: list[int], nonmembers: list[int]
+) -> None:
+    scores = np.array(members + nonmembers, dtype=float)
+    truth = np.arange(len(scores)) < len(members)
+    placed = _placements(sides(scores, truth))
+    assert placed.auc == pytest.approx(auc(scores, truth))
+    assert _covariance(placed, placed) == pytest.approx(slow_variance(scores, truth), abs=1e-12)
+
+
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=12),
+    st.lists(st.integers(0, 4), min_size=1, max_size=12),
+)
+@settings(deadline=None)
+def test_an_interval_holds_the_figure_and_never_has_zero_width(
+    members: list[int], nonmembers: list[int]
+) -> None:
+    scores = np.array(members + nonmembers, dtype=float)
+    found = auc_interval(scores, np.arange(len(scores)) < len(members))
+    assert 0 <= found.low <= found.value + 1e-12
+    assert found.value - 1e-12 <= found.high <= 1
+    assert found.high - found.low > 0.01
+
+
+def test_perfect_separation_leaves_room_for_doubt() -> None:
+    # If the true AUC were a, 20 disjoint pairs would all be ordered with chance a**20.
+    found = auc_interval(np.arange(60.0), np.arange(60) >= 40)
+    assert found.value == 1
+    assert (found.low, found.high) == pytest.approx((0.025 ** (1 / 20), 1))
+    assert found.method == "exact on pairs 95%"
+
+
+def test_equal_scores_give_a_wide_interval_around_one_half() -> None:
+    found = auc_interval(np.zeros(200), np.arange(200) < 100)
+    assert found.value == 0.5
+    assert found.low == pytest.approx(1 - found.high)
+    assert found.low < 0.41
+
+
+def test_swapping_the_sides_mirrors_the_interval() -> None:
+    rng = np.random.default_rng(0)
+    truth = np.arange(300) < 100
+    scores = rng.normal(size=300) + truth
+    one, other = auc_interval(scores, truth), auc_interval(scores, ~truth)
+    assert (one.low, one.high) == pytest.approx((1 - other.high, 1 - other.low))
+    assert one.method == "DeLong 95%"
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.5, 1.5, 3.0])
+def test_the_interval_covers_the_true_auc_about_as_often_as_it_says(shift: float) -> None:
+    rng = np.random.default_rng(0)
+    truth, true_auc = np.arange(150) < 50, ndtr(shift / np.sqrt(2))
+    covered = 0
+    for _ in range(400):
+        found = auc_interval(rng.normal(size=150) + shift * truth, truth)
+        covered += found.low <= true_auc <= found.high
+    # 0.92 is 2.7 standard deviations below 0.95; near-perfect attacks are over-covered.
+    assert covered / 400 >= 0.92
+
+
+def test_the_paired_difference_is_tighter_than_two_separate_intervals() -> None:
+    rng = np.random.default_rng(1)
+    truth = np.arange(2000) < 1000
+    first = rng.normal(size=2000) + truth
+    second = first + rng.normal(size=2000)
+    difference = compare_auc(first, second, is_member=truth)
+    assert difference.value == pytest.approx(auc(first, truth) - auc(second, truth))
+    assert difference.low < difference.value < difference.high
+    one = auc_interval(first, truth)
+    assert difference.high - difference.low < one.high - one.low
+    assert difference.p_value < 1e-3
+    assert difference.method == "paired DeLong 95%"
+
+
+def test_under_no_difference_the_paired_test_alarms_at_its_level() -> None:
+    rng = np.random.default_rng(2)
+    truth = np.arange(120) < 60
+    alarms = 0
+    for _ in range(400):
+        common = rng.normal(size=120) + truth
+        first, second = common + rng.normal(size=(2, 120))
+        alarms += compare_auc(first, second, is_member=truth).p_value < 0.05
+    assert 0.02 <= alarms / 400 <= 0.085
+
+
+def test_attacks_that_rank_alike_do_not_differ() -> None:
+    rng = np.random.default_rng(3)
+    scores, truth = rng.normal(size=100), np.arange(100) < 50
+    difference = compare_auc(scores, np.exp(scores), is_member=truth)
+    assert (difference.value, difference.p_value) == (0, 1)
+    assert difference.low < 0 < difference.high
+
+
+def test_two_perfect_attacks_are_not_said_to_be_equally_good() -> None:
+    scores, truth = np.arange(40.0), np.arange(40) >= 20
+    difference = compare_auc(scores, scores**3, is_member=truth)
+    assert difference.high > 0.1
+    assert difference.method == "separate intervals 95%"
+
+
+def test_a_confidence_out_of_range_is_refused() -> None:
+    with pytest.raises(BadInput, match="between 0 and 1"):
+        auc_interval([1.0, 0.0], [1, 0], confidence=1.0)

@@ -1,0 +1,213 @@
+import numpy as np
+import pytest
+from scipy.special import expit, ndtr, ndtri
+from scipy.stats import binom
+
+from fedaudit.errors import BadInput
+from fedaudit.metrics import (
+    Counts,
+    Guesses,
+    Roc,
+    clopper_pearson_epsilon,
+    gaussian_epsilon,
+    lower_limit,
+    one_run_bound,
+    one_run_epsilon,
+    one_run_gaussian_bound,
+    roc_curve,
+)
+from fedaudit.metrics.epsilon import gaussian_budget, gaussian_shift
+from fedaudit.metrics.one_run import _gaussian_refuted, one_run_p_value
+
+# What 100 to 10,000 samples a side can show at most.
+CEILINGS = [(100, 3.3, 4.2), (500, 4.9, 5.8), (1_000, 5.6, 6.5), (10_000, 7.9, 8.8)]
+
+# jax_privacy tests/auditing_test.py: 10,000 normal quantiles a side, alpha 0.05, delta 1e-6,
+# guessing members only, Bonferroni over the corners of the ROC's concave hull.
+GOLDEN = [(1.0, 1.13346, 2.164749), (2.0, 2.311945, 4.7218075), (4.0, 4.395568, 9.133752)]
+
+
+@pytest.mark.parametrize(("n", "by_counts", "by_guesses"), CEILINGS)
+def test_a_perfect_attack_reaches_the_tabulated_ceilings(
+    n: int, by_counts: float, by_guesses: float
+) -> None:
+    counted = clopper_pearson_epsilon(Counts(n, n, 0, n), delta=1e-5)
+    guessed = one_run_bound(Guesses(2 * n, 2 * n, 2 * n))
+    assert round(counted.value, 1) == by_counts
+    assert round(guessed.value, 1) == by_guesses
+    assert (counted.ceiling, guessed.ceiling) == (counted.value, guessed.value)
+
+
+def test_five_hundred_perfect_runs_at_99_per_cent_give_the_published_bound() -> None:
+    found = clopper_pearson_epsilon(Counts(500, 500, 0, 500), alpha=0.01)
+    assert found.value == pytest.approx(4.54, abs=0.005)
+    assert found.method == "Clopper-Pearson 99%, delta 0"
+
+
+def test_the_better_of_both_directions_counts() -> None:
+    # Few false negatives but many false positives: the true-negative side shows more.
+    flagging_most = Counts(1000, 1000, 500, 1000)
+    flagging_few = Counts(500, 1000, 0, 1000)
+    assert clopper_pearson_epsilon(flagging_most) == clopper_pearson_epsilon(flagging_few)
+
+
+def test_a_useless_attack_refutes_nothing() -> None:
+    assert clopper_pearson_epsilon(Counts(50, 100, 50, 100)).value == 0
+    assert gaussian_epsilon(Counts(50, 100, 50, 100), delta=1e-5).value == 0
+    assert one_run_bound(Guesses(100, 50, 100)).value == 0
+    assert one_run_gaussian_bound(Guesses(100, 50, 100), delta=1e-5).value == 0
+
+
+def test_randomised_response_is_bounded_from_below_close_to_its_budget() -> None:
+    # Telling the truth with chance e^eps / (1 + e^eps) is exactly eps-DP.
+    epsilon, n = 1.5, 200_000
+    told = int(n * expit(epsilon))
+    found = clopper_pearson_epsilon(Counts(told, n, n - told, n))
+    assert 0.97 * epsilon < found.value < epsilon
+
+
+@pytest.mark.parametrize("shift", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("delta", [1e-5, 1e-2])
+def test_the_gaussian_bound_is_below_the_true_budget_and_within_a_fifth(
+    shift: float, delta: float
+) -> None:
+    n = 500_000
+    hits = int(n * ndtr(shift / 2))
+    found = gaussian_epsilon(Counts(hits, n, n - hits, n), delta=delta)
+    true = gaussian_budget(shift, delta)
+    assert 0.8 * true < found.value < true
+
+
+def test_the_gaussian_budget_is_the_accountants() -> None:
+    accounting = pytest.importorskip("dp_accounting")
+    for shift in (0.3, 1.0, 3.0):
+        known = accounting.get_epsilon_gaussian(1 / shift, 1e-5)
+        assert gaussian_budget(shift, 1e-5) == pytest.approx(known, rel=1e-4)
+
+
+def test_shift_and_budget_undo_each_other() -> None:
+    for epsilon in (0.0, 0.1, 1.0, 20.0):
+        assert gaussian_budget(gaussian_shift(epsilon, 1e-6), 1e-6) == pytest.approx(
+            epsilon, abs=1e-6
+        )
+
+
+def slow_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
+    rate = expit(epsilon)
+    tail = binom.sf(guesses.correct - 1, guesses.made, rate)
+    worst, gathered = 0.0, 0.0
+    for fewer in range(1, guesses.correct + 1):
+        gathered += binom.pmf(guesses.correct - fewer, guesses.made, rate)
+        worst = max(worst, gathered / fewer)
+    return float(min(1.0, tail + 2 * guesses.samples * delta * worst))
+
+
+@pytest.mark.parametrize("made", [1, 10, 100])
+@pytest.mark.parametrize("wrong", [0, 1, 10])
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("delta", [0.0, 1e-6, 1e-3, 0.1])
+def test_the_one_run_p_value_is_the_sum_written_out(
+    made: int, wrong: int, epsilon: float, delta: float
+) -> None:
+    if wrong > made:
+        return
+    guesses = Guesses(made, made - wrong, 150)
+    assert one_run_p_value(guesses, epsilon, delta) == pytest.approx(
+        slow_p_value(guesses, epsilon, delta), abs=1e-12
+    )
+
+
+def test_without_delta_the_one_run_bound_is_the_exact_limit_on_the_share_guessed() -> None:
+    guesses = Guesses(100, 80, 300)
+    limit = lower_limit(80, 100)
+    assert one_run_bound(guesses).value == pytest.approx(np.log(limit / (1 - limit)))
+
+
+def hull(roc: Roc) -> list[tuple[int, int]]:
+    """Corners of the ROC's upper concave hull, as pairs of counts."""
+    corners: list[tuple[int, int]] = []
+    false = np.rint(roc.fpr * roc.n_nonmembers).astype(int)
+    true = np.rint(roc.tpr * roc.n_members).astype(int)
+    for x, y in zip(false.tolist(), true.tolist(), strict=True):
+        while len(corners) > 1:
+            (x0, y0), (x1, y1) = corners[-2:]
+            if (x1 - x0) * (y - y0) < (y1 - y0) * (x - x0):
+                break
+            corners.pop()
+        corners.append((x, y))
+    return corners
+
+
+@pytest.mark.parametrize(("shift", "one_run", "gaussian"), GOLDEN)
+def test_one_run_bounds_are_the_reference_implementations(
+    shift: float, one_run: float, gaussian: float
+) -> None:
+    n, delta = 10_000, 1e-6
+    quantiles = ndtri((np.arange(n) + 0.5) / n)
+    scores = np.concatenate([quantiles + shift, quantiles])
+    corners = hull(roc_curve(scores, np.arange(2 * n) < n))
+    alpha = 0.05 / len(corners)
+    made = [Guesses(x + y, y, 2 * n) for x, y in corners if x + y]
+    made.sort(key=lambda g: lower_limit(g.correct, g.made, confidence=1 - alpha), reverse=True)
+    best, best_gaussian = 0.0, 0.0
+    for guesses in made:
+        if one_run_p_value(guesses, best + 1e-7, delta) <= alpha:
+            best = one_run_bound(guesses, delta=delta, alpha=alpha).value
+        if _gaussian_refuted(guesses, best_gaussian + 1e-7, delta=delta, alpha=alpha):
+            best_gaussian = one_run_gaussian_bound(guesses, delta=delta, alpha=alpha).value
+    assert best == pytest.approx(one_run, rel=1e-5)
+    assert best_gaussian == pytest.approx(gaussian, rel=1e-5)
+
+
+def test_guesses_are_the_highest_and_the_lowest_scores() -> None:
+    # Right: 9, 8 above; 1, 0 below. The middle is left out.
+    scores, truth = [9.0, 8.0, 5.0, 4.0, 1.0, 0.0], [1, 1, 0, 1, 0, 0]
+    found = one_run_epsilon(scores, truth, guesses=4, alpha=0.5)
+    assert found == one_run_bound(Guesses(4, 4, 6), alpha=0.5)
+    assert found.value > 0
+
+
+def test_members_given_first_gain_nothing_from_ties() -> None:
+    truth = np.arange(200) < 100
+    assert one_run_epsilon(np.zeros(200), truth, guesses=200).value == 0
+    assert one_run_epsilon(np.zeros(200), ~truth, guesses=20).value == 0
+    two_valued = np.where(np.arange(200) < 60, 1.0, 0.0)
+    # 60 members stand out; the 40 further guesses of membership are ties and count as wrong,
+    # while all 100 guesses of non-membership meet the 40 tied members first.
+    expected = one_run_bound(Guesses(200, 60 + 60, 200))
+    assert one_run_epsilon(two_valued, truth, guesses=200) == expected
+
+
+def test_the_one_run_bound_holds_for_a_mechanism_of_known_budget() -> None:
+    # Each sample's bit told with randomised response at epsilon 1: bound wrong in at most 5%.
+    rng = np.random.default_rng(0)
+    wrong = 0
+    for _ in range(200):
+        truth = rng.random(300) < 0.5
+        told = np.where(rng.random(300) < expit(1.0), truth, ~truth)
+        scores = told + 0.01 * rng.random(300)
+        wrong += one_run_epsilon(scores, truth, guesses=100).value > 1
+    assert wrong / 200 <= 0.09
+
+
+def test_fixed_membership_is_refused_because_no_coin_was_tossed() -> None:
+    scores, truth = np.arange(1000.0), np.arange(1000) < 100
+    with pytest.raises(BadInput, match="100 members and 900 non-members do not look drawn"):
+        one_run_epsilon(scores, truth, guesses=10)
+
+
+@pytest.mark.parametrize("guesses", [0, 3, 12])
+def test_guesses_must_be_even_and_no_more_than_samples(guesses: int) -> None:
+    with pytest.raises(BadInput, match="even number from 2 to the 10 samples"):
+        one_run_epsilon(np.arange(10.0), np.arange(10) < 5, guesses=guesses)
+
+
+def test_a_delta_or_an_error_out_of_range_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"delta is a probability in \[0, 1\)"):
+        one_run_bound(Guesses(2, 2, 2), delta=1.0)
+    with pytest.raises(BadInput, match=r"delta is a probability in \(0, 1\)"):
+        gaussian_epsilon(Counts(1, 1, 0, 1), delta=0.0)
+    with pytest.raises(BadInput, match="alpha"):
+        clopper_pearson_epsilon(Counts(1, 1, 0, 1), alpha=0.0)
+    with pytest.raises(BadInput, match="3 correct of 2"):
+        one_run_bound(Guesses(2, 3, 4))

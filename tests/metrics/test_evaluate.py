@@ -1,0 +1,163 @@
+import subprocess
+import sys
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedaudit import metrics
+from fedaudit.errors import BadInput
+from fedaudit.metrics import (
+    Estimate,
+    above_chance,
+    auc_interval,
+    clopper_pearson,
+    evaluate,
+    tpr_at_fpr,
+)
+from fedaudit.origin import Origin
+from fedaudit.study.record import Figure
+
+
+def audit(
+    members: int = 200, others: int = 1500, unseen: int = 150, leak: float = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
+    origin = np.repeat(list(Origin), [members, others, unseen])
+    scores = np.random.default_rng(0).normal(size=len(origin))
+    return scores + leak * (origin == Origin.MEMBER), origin
+
+
+def by_name(estimates: list[Estimate]) -> dict[tuple[str, str], Estimate]:
+    return {(one.contrast, one.metric): one for one in estimates}
+
+
+def test_every_contrast_has_its_own_figures_in_a_fixed_order() -> None:
+    estimates = evaluate(*audit())
+    metrics = ["auc", "tpr@0.01", "tpr@0.001", "balanced_accuracy"]
+    assert [(one.contrast, one.metric) for one in estimates] == [
+        (contrast, metric) for contrast in ("other_client", "unseen", "mixed") for metric in metrics
+    ]
+    assert [one.n_nonmembers for one in estimates[::4]] == [1500, 150, 1650]
+
+
+def test_figures_are_those_of_the_functions_behind_them() -> None:
+    scores, origin = audit()
+    found = by_name(evaluate(scores, origin))
+    chosen = origin != Origin.UNSEEN
+    truth = origin[chosen] == Origin.MEMBER
+    area = found["other_client", "auc"]
+    assert (area.value, area.low, area.high, area.method) == auc_interval(scores[chosen], truth)
+    assert area.p_value == above_chance(scores[chosen], truth) < 1e-6
+    rate = found["other_client", "tpr@0.001"]
+    point = tpr_at_fpr(scores[chosen], truth, 0.001)
+    assert (rate.value, rate.realised_fpr) == (point.tpr, point.realised_fpr)
+    assert (rate.low, rate.high) == clopper_pearson(point.true_positives, 200)
+    assert f"{point.false_positives} false positives" in rate.note
+
+
+def test_a_rate_that_the_sample_cannot_show_is_refused_by_name() -> None:
+    rate = by_name(evaluate(*audit()))["unseen", "tpr@0.001"]
+    assert (rate.value, rate.low, rate.high) == (None, None, None)
+    assert rate.note == "inconclusive: needs 850 more non-members"
+    assert rate.n_nonmembers == 150
+
+
+def test_a_contrast_without_samples_is_refused_and_the_others_stand() -> None:
+    found = by_name(evaluate(*audit(unseen=0)))
+    empty = found["unseen", "auc"]
+    assert (empty.value, empty.note) == (None, "no unseen samples to hold members against")
+    assert [metric for contrast, metric in found if contrast == "unseen"] == ["auc"]
+    assert found["mixed", "auc"].value == found["other_client", "auc"].value
+    assert found["mixed", "auc"].note == "the same as other_client: no unseen samples"
+
+
+def test_a_lone_nonmember_gives_an_auc_but_no_held_out_accuracy() -> None:
+    found = by_name(evaluate(*audit(unseen=1)))
+    assert found["unseen", "auc"].value is not None
+    accuracy = found["unseen", "balanced_accuracy"]
+    assert accuracy.value is None
+    assert accuracy.note.startswith("inconclusive")
+
+
+def test_fields_are_a_records_figure_plus_the_p_value() -> None:
+    numeric = {one.name for one in fields(Estimate)} - {"p_value"}
+    assert numeric <= set(Figure.model_fields)
+    for estimate in evaluate(*audit(unseen=0)):
+        Figure(**{name: getattr(estimate, name) for name in numeric})
+
+
+def test_the_same_seed_gives_the_same_figures_and_another_only_moves_the_split() -> None:
+    first, again, other = (evaluate(*audit(), seed=seed) for seed in (1, 1, 2))
+    assert first == again
+    for one, two in zip(first, other, strict=True):
+        assert one == two or one.metric == "balanced_accuracy"
+
+
+@given(st.permutations(range(30)))
+@settings(deadline=None, max_examples=20)
+def test_the_order_of_samples_does_not_matter_to_the_ranks(order: list[int]) -> None:
+    scores, origin = audit(10, 12, 8)
+    place = np.array(order)
+    for one, two in zip(
+        evaluate(scores, origin, fprs=(0.5,)),
+        evaluate(scores[place], origin[place], fprs=(0.5,)),
+        strict=True,
+    ):
+        if one.metric != "balanced_accuracy":
+            assert one.value == pytest.approx(two.value)
+            assert one.low == pytest.approx(two.low)
+
+
+def test_lists_of_numbers_are_enough() -> None:
+    found = by_name(evaluate([0.9, 0.8, 0.1, 0.2], [0, 0, 2, 2], fprs=(0.5,)))
+    assert found["unseen", "auc"].value == 1
+    assert found["unseen", "auc"].low == auc_interval([0.9, 0.8, 0.1, 0.2], [1, 1, 0, 0]).low
+
+
+def test_nothing_leaks_means_intervals_around_chance() -> None:
+    area = by_name(evaluate(*audit(leak=0.0)))["mixed", "auc"]
+    limits = np.array([area.low, area.high], dtype=float)
+    assert limits[0] < 0.5 < limits[1]
+    assert area.p_value is not None
+    assert area.p_value > 0.01
+
+
+@pytest.mark.parametrize(
+    ("scores", "origin", "message"),
+    [
+        ([1.0, 2.0], [0, 1, 2], "got 2 scores and origins of shape"),
+        ([1.0, np.nan], [0, 1], "1 of 2 scores are NaN"),
+        ([1.0, 2.0], [0, 7], "unknown origins 7; known: 0 .MEMBER."),
+        ([1.0, 2.0], [1, 2], "got 0 members among 2"),
+        ([1.0, 2.0], [0, 0], "got 2 members among 2"),
+        ([], [], "got 0 members among 0"),
+    ],
+)
+def test_unusable_input_is_refused_with_the_reason(
+    scores: list[float], origin: list[int], message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        evaluate(scores, origin)
+
+
+def test_a_negative_seed_or_an_impossible_rate_is_refused() -> None:
+    with pytest.raises(BadInput, match="seed is 0 or larger"):
+        evaluate([1.0, 0.0], [0, 1], seed=-1)
+    with pytest.raises(BadInput, match=r"share in \(0, 1\]"):
+        evaluate([1.0, 0.0], [0, 1], fprs=(0.0,))
+
+
+def test_figures_need_neither_torch_nor_pydantic_nor_scikit_learn_to_start() -> None:
+    code = (
+        "import sys, fedaudit.metrics;"
+        "print(sorted({'torch', 'pydantic', 'sklearn'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_name_the_package_promises_is_there() -> None:
+    assert all(hasattr(metrics, name) for name in metrics.__all__)
+    assert len(set(metrics.__all__)) == len(metrics.__all__)

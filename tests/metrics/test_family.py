@@ -1,0 +1,61 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedaudit.errors import BadInput
+from fedaudit.metrics import above_chance, holm
+
+
+def test_holm_steps_down_as_worked_by_hand() -> None:
+    found = holm([0.04, 0.01, None, 0.03, 0.005])
+    # Sorted .005 .01 .03 .04 times 4 3 2 1 = .02 .03 .06 .04, running maximum .02 .03 .06 .06.
+    assert found.adjusted == pytest.approx((0.06, 0.03, None, 0.06, 0.02))
+    assert found.significant == (False, True, None, False, True)
+
+
+@given(st.lists(st.floats(0, 1), max_size=20))
+@settings(deadline=None)
+def test_adjusting_keeps_the_order_and_never_lowers_a_p_value(p_values: list[float]) -> None:
+    adjusted = np.array(holm(p_values).adjusted, dtype=float)
+    assert all(new >= old and new <= 1 for new, old in zip(adjusted, p_values, strict=True))
+    order = np.argsort(p_values, kind="stable")
+    assert all(np.diff([adjusted[place] for place in order]) >= 0)
+
+
+def test_eighty_audits_of_nothing_rarely_alarm_once_corrected() -> None:
+    rng = np.random.default_rng(0)
+    truth = np.arange(60) < 30
+    raw, corrected = 0, 0
+    for _ in range(60):
+        p_values = [above_chance(rng.normal(size=60), truth) for _ in range(40)]
+        raw += min(p_values) <= 0.05
+        corrected += any(holm(p_values).significant)
+    assert raw / 60 > 0.7
+    assert corrected / 60 < 0.15
+
+
+def test_above_chance_is_exact_for_a_handful() -> None:
+    # Three members above three non-members: one arrangement of twenty.
+    assert above_chance([6.0, 5.0, 4.0, 3.0, 2.0, 1.0], [1, 1, 1, 0, 0, 0]) == pytest.approx(1 / 20)
+    assert above_chance([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [1, 1, 1, 0, 0, 0]) == 1
+
+
+def test_equal_scores_are_no_evidence() -> None:
+    assert above_chance(np.zeros(10), np.arange(10) < 5) == 1
+
+
+def test_infinite_scores_are_ranked_like_others() -> None:
+    truth = np.arange(40) < 20
+    assert above_chance(np.where(truth, np.inf, -np.inf), truth) < 1e-6
+
+
+def test_p_values_out_of_range_are_refused() -> None:
+    with pytest.raises(BadInput, match="give None for a test that was refused"):
+        holm([0.5, float("nan")])
+    with pytest.raises(BadInput, match="family-wise"):
+        holm([0.5], alpha=5.0)
+
+
+def test_an_empty_family_is_empty() -> None:
+    assert holm([]).significant == ()

@@ -1,0 +1,51 @@
+import numpy as np
+import pytest
+
+from fedaudit.errors import BadInput
+from fedaudit.metrics import (
+    above_nonmembers,
+    auc_by_group,
+    auc_by_owner,
+    auc_interval,
+    most_exposed,
+)
+
+
+def test_each_class_is_judged_within_itself() -> None:
+    scores = np.array([9.0, 8.0, 1.0, 2.0, 1.0, 2.0, 8.0, 9.0, 5.0])
+    truth = np.array([1, 1, 0, 0, 1, 1, 0, 0, 1], dtype=bool)
+    classes = np.array([0, 0, 0, 0, 1, 1, 1, 1, 2])
+    perfect, inverted, lonely = auc_by_group(scores, truth, groups=classes)
+    assert (perfect.group, perfect.value, perfect.high) == (0, 1, 1)
+    assert (inverted.group, inverted.value, inverted.low) == (1, 0, 0)
+    assert lonely == (2, None, None, None, 1, 0)
+    assert perfect[1:4] == auc_interval(scores[:4], truth[:4])[:3]
+
+
+def test_all_members_are_held_against_each_owner() -> None:
+    scores = np.array([5.0, 6.0, 1.0, 2.0, 8.0, 9.0, 7.0])
+    truth = np.array([1, 1, 0, 0, 0, 0, 0], dtype=bool)
+    owners = np.array([0, 0, 1, 1, 2, 2, -1])
+    unseen, below, above = auc_by_owner(scores, truth, owners=owners)
+    assert (unseen.group, unseen.value) == (-1, None)
+    assert (below.group, below.value, below.n_members) == (1, 1, 2)
+    assert (above.group, above.value) == (2, 0)
+
+
+def test_groups_of_another_length_are_refused() -> None:
+    with pytest.raises(BadInput, match="got 2 groups for 3 samples"):
+        auc_by_group([1.0, 2.0, 3.0], [1, 0, 0], groups=np.array([0, 1]))
+
+
+def test_a_member_is_exposed_by_the_share_of_nonmembers_strictly_below() -> None:
+    scores, truth = [3.0, 1.0, 2.0, 2.0, 0.0, 5.0], [0, 1, 1, 0, 0, 1]
+    # Non-members 3, 2, 0; members 1, 2, 5.
+    assert above_nonmembers(scores, truth).tolist() == pytest.approx([1 / 3, 1 / 3, 1])
+
+
+def test_the_most_exposed_come_first_by_share_then_by_score() -> None:
+    scores, truth = [3.0, 1.0, 2.0, 2.0, 0.0, 5.0, 9.0], [0, 1, 1, 0, 0, 1, 1]
+    exposed = most_exposed(scores, truth, top=3)
+    assert [one.position for one in exposed] == [6, 5, 2]
+    assert exposed[0].above_nonmembers == 1
+    assert len(most_exposed(scores, truth)) == 4

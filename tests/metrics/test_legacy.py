@@ -1,0 +1,45 @@
+import numpy as np
+import pytest
+
+from fedaudit.errors import BadInput
+from fedaudit.metrics import auc, redraw, tpr_at_fpr
+
+
+def cube(rounds: int = 30, clients: int = 4, samples: int = 3000) -> np.ndarray:
+    """A signal in which samples differ for good and nobody was trained on any of them."""
+    rng = np.random.default_rng(0)
+    own = rng.normal(size=samples)
+    return (own + rng.normal(size=(rounds, clients, samples))).astype(np.float32)
+
+
+def test_members_keep_their_places_and_nonmembers_are_dealt_out_again() -> None:
+    values, truth = cube(2, 3, 20), np.arange(20) < 8
+    dealt = redraw(values, truth, rng=np.random.default_rng(1))
+    assert dealt.dtype == np.float32
+    np.testing.assert_array_equal(dealt[:, :, truth], values[:, :, truth])
+    np.testing.assert_array_equal(
+        np.sort(dealt[:, :, ~truth], axis=2), np.sort(values[:, :, ~truth], axis=2)
+    )
+    assert len({tuple(row) for row in np.argsort(dealt[:, :, ~truth].reshape(6, -1))}) == 6
+
+
+def test_the_measurements_given_are_left_alone() -> None:
+    values = cube(2, 3, 20)
+    before = values.copy()
+    redraw(values, np.arange(20) < 8, rng=np.random.default_rng(1))
+    np.testing.assert_array_equal(values, before)
+
+
+def test_redrawing_finds_members_where_nobody_is_one_and_aligned_samples_do_not() -> None:
+    values, truth = cube(), np.arange(3000) < 1000
+    aligned = values.mean(axis=0)[0]
+    dealt = redraw(values, truth, rng=np.random.default_rng(1)).mean(axis=0)[0]
+    assert tpr_at_fpr(aligned, truth, 0.001).tpr < 0.01
+    assert tpr_at_fpr(dealt, truth, 0.001).tpr > 0.15
+    # The means are alike, so the AUC of a plain mean does not give it away.
+    assert auc(dealt, truth) == pytest.approx(0.5, abs=0.05)
+
+
+def test_a_mask_of_another_length_is_refused() -> None:
+    with pytest.raises(BadInput, match="got 3 for 20 samples"):
+        redraw(cube(2, 3, 20), np.ones(3, dtype=bool), rng=np.random.default_rng(0))
