@@ -63,7 +63,7 @@ class Split(NamedTuple):
 def scores(strength: float, *path: str | int, size: int = 1000) -> Split:
     rng = seeded_numpy(7, "scores", *path)
     return Split(
-        rng.normal(strength, 1.3, size), rng.normal(0.25 * strength, 1, size), rng.normal(0, 1, size)
+        rng.normal(strength, 1 + 0.12 * strength, size), rng.normal(0.25 * strength, 1, size), rng.normal(0, 1, size)
     )
 
 

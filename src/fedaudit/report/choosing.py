@@ -3,10 +3,12 @@
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol, TypeVar
 
-from fedaudit.report.words import HEADLINE_METRICS, chance_of
+from fedaudit.report.words import HEADLINE_METRICS, chance_of, rate_of
 from fedaudit.study.record import Figure, Record
 
 NO_DEFENSE = "none"
+STRONG_AUC = 0.7
+STRONG_TPR = 0.1
 
 
 class Setting(NamedTuple):
@@ -92,6 +94,15 @@ def above_chance(figure: Figure) -> bool | None:
         return figure.significant
     chance = chance_of(figure.metric)
     return None if chance is None or figure.low is None else figure.low > chance
+
+
+def is_strong(figure: Figure) -> bool:
+    """Whether even the lower limit of a figure is a strong leak, by the rule in the report."""
+    limit = figure.value if figure.low is None else figure.low
+    rate = rate_of(figure.metric)
+    if limit is None or (rate is not None and rate > 0.01):
+        return False
+    return limit >= (STRONG_AUC if rate is None else STRONG_TPR)
 
 
 def strongest(figures: Iterable[Figure], metric: str) -> Figure | None:

@@ -131,9 +131,9 @@ def _roc_panel(curves: list[Curve], looks: dict[str, Style], floor: float) -> Pa
         "tickvals": [1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1],
         "ticktext": ["0.001%", "0.01%", "0.1%", "1%", "10%", "100%"],
     }
-    chance = _line([floor, 1], [floor, 1], _NEUTRAL, "guessing") | {"hoverinfo": "skip"}
-    spec = _spec(
-        [chance, *(_roc_line(curve, looks[curve.attack], floor) for curve in curves)],
+    chance = series_line([floor, 1], [floor, 1], _NEUTRAL, "guessing") | {"hoverinfo": "skip"}
+    spec = spec_of(
+        [chance, *(_roc_curve(curve, looks[curve.attack], floor) for curve in curves)],
         xaxis=axis | {"title": {"text": "False-positive rate"}},
         yaxis=axis | {"title": {"text": "True-positive rate"}},
         shapes=[_upright(0.001), _upright(0.01)],
@@ -147,11 +147,11 @@ def _roc_panel(curves: list[Curve], looks: dict[str, Style], floor: float) -> Pa
     )
 
 
-def _roc_line(curve: Curve, look: Style, floor: float) -> Spec:
+def _roc_curve(curve: Curve, look: Style, floor: float) -> Spec:
     # A logarithmic axis has no zero: such points go to the edge, below it for the TPR.
     fpr = [max(rate, floor) for rate in curve.fpr]
     tpr = [max(rate, floor / 10) for rate in curve.tpr]
-    line = _line(fpr, tpr, look, curve.attack, shape="hv", marks=5)
+    line = series_line(fpr, tpr, look, curve.attack, shape="hv", marks=5)
     line["hovertemplate"] = "TPR %{y:.2%} at FPR %{x:.3%}"
     return line
 
@@ -198,14 +198,14 @@ def _trajectory_panel(parts: list[Trajectory]) -> Panel:
     for part in parts:
         look = ORIGIN_STYLES[part.origin]
         name = ORIGIN_NAMES[part.origin]
-        line = _line(part.rounds, part.mean, look, name, marks=8)
+        line = series_line(part.rounds, part.mean, look, name, marks=8)
         line["hovertemplate"] = "%{y:.4g} in round %{x}<extra>" + name + "</extra>"
         traces.append(line)
     signal = parts[0].signal
-    spec = _spec(
+    spec = spec_of(
         traces,
         xaxis={"title": {"text": "Round"}, "tickformat": "d", "nticks": 8},
-        yaxis={"title": {"text": plotly_text(signal)}, "nticks": 6},
+        yaxis={"nticks": 6},
     )
     return Panel(
         shortened(signal), f"Signal {shortened(signal)} over rounds, by origin of the samples.", spec
@@ -249,7 +249,7 @@ def _histogram_panel(part: Histogram) -> Panel:
         for origin, amounts in counts.items()
         if sum(amounts)
     ]
-    spec = _spec(
+    spec = spec_of(
         traces,
         xaxis={"title": {"text": "Score"}, "nticks": 6},
         yaxis={"title": {"text": "Share"}, "tickformat": ".0%", "rangemode": "tozero", "nticks": 5},
@@ -264,7 +264,7 @@ def _outline(edges: list[float], amounts: list[int], look: Style, name: str) -> 
     shares = [amount / total for amount in amounts]
     x = [edges[0], *edges]
     y = [0.0, *shares, 0.0]
-    line = _line(x, y, look, name, shape="hv")
+    line = series_line(x, y, look, name, shape="hv")
     line |= {"fill": "tozeroy", "fillcolor": see_through(look.color, 0.12)}
     line["hovertemplate"] = "%{y:.1%} from %{x:.3g} on<extra>" + name + "</extra>"
     return line
@@ -315,7 +315,7 @@ def _group_panel(groups: list[GroupFigure], by: str) -> Panel:
         "hovertemplate": "%{y}: AUC %{x:.3f}<extra></extra>",
     }
     limits = [limit for g in given for limit in (g.low, g.high, g.value) if limit is not None]
-    spec = _spec(
+    spec = spec_of(
         [trace],
         xaxis={
             "title": {"text": "AUC"},
@@ -332,7 +332,12 @@ def _group_panel(groups: list[GroupFigure], by: str) -> Panel:
         shapes=[_upright(0.5)],
         height=110 + 30 * len(names),
     )
-    return Panel("", f"AUC of {shortened(groups[0].attack)} by {by}; the table has the numbers.", spec)
+    first = groups[0]
+    title = (
+        f"{shortened(first.attack)}: members v. {contrast_name(first.contrast).lower()}, "
+        f"{shortened(defense_name(first.defense))}"
+    )
+    return Panel(title, f"AUC of {title} by {by}; the table has the numbers.", spec)
 
 
 def _reach(far: float | None, near: float | None) -> float:
@@ -349,12 +354,12 @@ def accuracy_figure(utility: Sequence[UtilityResult]) -> Figures | None:
     traces = []
     for result in parts:
         name = plotly_text(f"{defense_name(result.defense)}, seed {result.seed}")
-        line = _line(
+        line = series_line(
             result.rounds, result.accuracy_by_round, looks[result.defense], name, marks=8
         )
         line["hovertemplate"] = "%{y:.1%} after round %{x}<extra>" + name + "</extra>"
         traces.append(line)
-    spec = _spec(
+    spec = spec_of(
         traces,
         xaxis={"title": {"text": "Round"}, "tickformat": "d", "nticks": 8},
         yaxis={"title": {"text": "Test accuracy"}, "tickformat": ".0%", "nticks": 6},
@@ -413,7 +418,7 @@ def _origin_keys(origins: Sequence[str]) -> tuple[Key, ...]:
     )
 
 
-def _line(
+def series_line(
     x: Sequence[float],
     y: Sequence[float | None],
     look: Style,
@@ -422,6 +427,7 @@ def _line(
     shape: str = "linear",
     marks: int = 0,
 ) -> Spec:
+    """A trace in a style; ``marks`` is how many markers it carries at most."""
     trace: Spec = {
         "type": "scatter",
         "name": plotly_text(name),
@@ -435,7 +441,7 @@ def _line(
     return trace
 
 
-def _spec(traces: Sequence[Spec], **layout: object) -> Spec:
+def spec_of(traces: Sequence[Spec], **layout: object) -> Spec:
     """A figure that plotly has checked, as plain JSON values and without a template."""
     figure = go.Figure(
         data=list(traces),
@@ -444,7 +450,7 @@ def _spec(traces: Sequence[Spec], **layout: object) -> Spec:
             "showlegend": False,
             "hovermode": "closest",
             "dragmode": False,
-            "margin": {"l": 56, "r": 12, "t": 8, "b": 46},
+            "margin": {"l": 56, "r": 24, "t": 8, "b": 46},
             **layout,
         },
     )

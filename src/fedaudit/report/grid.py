@@ -2,15 +2,21 @@
 
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from rich.table import Table
 from rich.text import Text
 
-Tone = Literal["", "alarm", "good", "muted"]
+Tone = Literal["", "alarm", "raised", "good", "muted"]
 
-_STYLES: dict[Tone, str] = {"": "", "alarm": "bold red", "good": "green", "muted": "dim"}
+_STYLES: dict[Tone, str] = {
+    "": "",
+    "alarm": "bold red",
+    "raised": "bold",
+    "good": "green",
+    "muted": "dim",
+}
 
 
 @dataclass(frozen=True)
@@ -137,6 +143,36 @@ def _rich_cell(cell: Cell) -> Text:
 def _below(grid: Grid) -> Text:
     lines = [grid.remark] if grid.remark else []
     return Text("\n".join(lines + [f"{letter}: {note}" for letter, note in grid.notes]))
+
+
+def without_constants(grid: Grid, kept: Sequence[str]) -> Grid:
+    """The table without columns that say the same in every row; the remark says it once.
+
+    Args:
+        grid: A table without headings over its columns.
+        kept: Columns that stay whatever they hold; the first one always stays.
+    """
+    if len(grid.rows) < 2:
+        return grid
+    same = [
+        place > 0 and column.text not in kept and len({row[place].text for row in grid.rows}) == 1
+        for place, column in enumerate(grid.columns)
+    ]
+    told = [
+        f"{column.text.lower()} {grid.rows[0][place].text}"
+        for place, column in enumerate(grid.columns)
+        if same[place]
+    ]
+    remark = f"In every row: {', '.join(told)}. " if told else ""
+    return replace(
+        grid,
+        columns=tuple(c for c, drop in zip(grid.columns, same, strict=True) if not drop),
+        rows=tuple(
+            tuple(cell for cell, drop in zip(row, same, strict=True) if not drop)
+            for row in grid.rows
+        ),
+        remark=remark + grid.remark,
+    )
 
 
 def columns_of(*texts: str, numeric: Sequence[str] = ()) -> tuple[Column, ...]:

@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +19,13 @@ from fedaudit.report.choosing import (
     headline,
     setting_of,
     strongest,
+)
+from fedaudit.report.comparison import (
+    cautions,
+    comparison_tables,
+    comparison_utility,
+    entries_of,
+    tradeoff_figure,
 )
 from fedaudit.report.figures import Figures, figures_of
 from fedaudit.report.grid import clean, shortened
@@ -62,6 +69,35 @@ def write_report(record: Record, path: Path) -> None:
     its own, whatever names the record holds. It is written to a temporary name first.
     """
     _write(path, report_html(record))
+
+
+def write_comparison(records: Sequence[Record], path: Path) -> None:
+    """Writes several records side by side as one self-contained HTML file.
+
+    Args:
+        records: At least two; the first is what the others are compared with.
+        path: Where the file goes.
+
+    Raises:
+        BadInput: Fewer than two records.
+    """
+    _write(path, comparison_html(records))
+
+
+def comparison_html(records: Sequence[Record]) -> str:
+    """Several records side by side as an HTML document; the first is the baseline."""
+    entries = entries_of(records)
+    drawn = tradeoff_figure(entries)
+    return rendered(
+        "comparison.html.j2",
+        title=f"Comparison of {plural(len(records), 'audit')}",
+        figures={"tradeoff": drawn} if drawn else {},
+        verdicts=[(record.name, verdict(record)) for record in records],
+        tables=comparison_tables(entries),
+        utility=comparison_utility(entries),
+        cautions=cautions(records),
+        records=records,
+    )
 
 
 def report_html(record: Record) -> str:

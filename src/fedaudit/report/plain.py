@@ -3,12 +3,15 @@
 from typing import Literal, NamedTuple
 
 from fedaudit.report.choosing import (
+    STRONG_AUC,
+    STRONG_TPR,
     Setting,
     above_chance,
     defense_name,
     differing,
     distinct,
     headline,
+    is_strong,
     setting_of,
     settings_of,
     strongest,
@@ -32,8 +35,6 @@ from fedaudit.study.record import ControlResult, Figure, Record
 
 Status = Literal["void", "control failed", "strong leak", "leak", "inconclusive", "no leak shown"]
 
-STRONG_AUC = 0.7
-STRONG_TPR = 0.1
 ROOM_FOR_DOUBT = 0.6
 """An AUC's upper limit above this is too wide to speak of "no leak shown"."""
 
@@ -46,18 +47,25 @@ WORDS_MEAN = (
 _HEADLINES: dict[Status, str] = {
     "void": "These figures say nothing about leakage",
     "control failed": "A control failed: do not rely on these figures yet",
-    "strong leak": "Strong leakage: who was trained on can be told apart",
-    "leak": "Some leakage: members can be told apart better than by guessing",
+    "strong leak": "Strong leakage: training data can be told from other data",
+    "leak": "Some leakage: training data can be told apart better than by guessing",
     "inconclusive": "Inconclusive: this audit is too small to say",
     "no leak shown": "No leak shown by the attacks that were run",
 }
+
+
+class Sentence(NamedTuple):
+    """Whom members were told from, and what was found."""
+
+    against: str
+    found: str
 
 
 class Bullet(NamedTuple):
     """What was found under one setting: a heading and a sentence or two for each contrast."""
 
     label: str
-    sentences: tuple[str, ...]
+    sentences: tuple["Sentence", ...]
 
 
 class Verdict(NamedTuple):
@@ -99,14 +107,14 @@ def verdict(record: Record) -> Verdict:
 
 def as_text(record: Record) -> str:
     """The verdict as plain text, for a terminal or a mail."""
-    said = verdict(record)
-    lines = [said.headline + ".", "", said.audited, ""]
-    for bullet in said.found:
+    whole = verdict(record)
+    lines = [whole.headline + ".", "", whole.audited, ""]
+    for bullet in whole.found:
         lines += [f"{bullet.label}:"] if bullet.label else []
-        lines += [f"- {sentence}" for sentence in bullet.sentences]
-    lines += ["", said.meaning, "", said.controls]
-    if said.open:
-        lines += ["", "Not concluded:", *(f"- {point}" for point in said.open)]
+        lines += [f"- {said.against}: {said.found}" for said in bullet.sentences]
+    lines += ["", whole.meaning, "", whole.controls]
+    if whole.open:
+        lines += ["", "Not concluded:", *(f"- {point}" for point in whole.open)]
     return "\n".join(lines) + "\n"
 
 
@@ -124,15 +132,6 @@ def _status(record: Record, figures: list[Figure]) -> Status:
     if not highs or any(high is None or high > ROOM_FOR_DOUBT for high in highs):
         return "inconclusive"
     return "no leak shown"
-
-
-def is_strong(figure: Figure) -> bool:
-    """Whether even the lower limit of a figure is a strong leak, by the rule in the report."""
-    limit = figure.value if figure.low is None else figure.low
-    rate = rate_of(figure.metric)
-    if limit is None or (rate is not None and rate > 0.01):
-        return False
-    return limit >= (STRONG_AUC if rate is None else STRONG_TPR)
 
 
 def _audited(record: Record) -> str:
@@ -153,7 +152,8 @@ def _audited(record: Record) -> str:
         f"This audit trained a federation of {plural(len(record.clients), 'client')}{held} "
         f"({plural(len(record.seeds), 'seed')}){against}, and asked of {asked}: can an "
         f"adversary tell whether a given sample was among the training data? "
-        f"{plural(len(ran), 'attack')} tried. The adversary: {_sentence(record.view.description)}"
+        f"{plural(len(ran), 'attack was', 'attacks were')} tried; guessing gives an AUC of 0.5. "
+        f"The adversary: {_sentence(record.view.description)}"
     )
 
 
@@ -165,12 +165,20 @@ def _sentence(text: str) -> str:
 def _found(figures: list[Figure]) -> tuple[Bullet, ...]:
     settings = settings_of(figures)
     return tuple(
-        Bullet(label[:1].upper() + label[1:], _by_contrast(figures, setting))
+        Bullet(_title(label), _by_contrast(figures, setting))
         for setting, label in zip(settings, differing(settings), strict=True)
     )
 
 
-def _by_contrast(figures: list[Figure], setting: Setting) -> tuple[str, ...]:
+def _title(label: str) -> str:
+    """A setting as a heading; names of defenses keep their own capitals."""
+    label = shortened(label, 120)
+    if not label or label.startswith(("no defense", "view:", "client", "seed", "all", "over")):
+        return label[:1].upper() + label[1:]
+    return f"With {label}"
+
+
+def _by_contrast(figures: list[Figure], setting: Setting) -> tuple[Sentence, ...]:
     inside = [figure for figure in figures if setting_of(figure) == setting]
     contrasts = sorted({figure.contrast for figure in inside}, key=contrast_order)
     return tuple(
@@ -179,40 +187,40 @@ def _by_contrast(figures: list[Figure], setting: Setting) -> tuple[str, ...]:
     )
 
 
-def _contrast(contrast: str, figures: list[Figure]) -> str:
+def _contrast(contrast: str, figures: list[Figure]) -> Sentence:
     """The strongest attack of a contrast, and what it means among 1,000 members."""
-    against = f"Members against {CONTRAST_MEANINGS.get(contrast, shortened(contrast))}: "
+    against = f"Against {CONTRAST_MEANINGS.get(contrast, shortened(contrast))}"
     best = strongest(figures, "auc")
     above = [figure for figure in figures if above_chance(figure)]
     if best is None and not above:
-        return against + "no attack gave a usable figure."
-    sentences = [_auc_sentence(best, bool(above))] if best else []
-    identified = _identified(figures)
-    return against + " ".join(sentences + ([identified] if identified else []))
+        return Sentence(against, "no attack gave a usable figure.")
+    sentences = [_auc_sentence(best, bool(above)) if best else "", _identified(figures, best)]
+    return Sentence(against, " ".join(sentence for sentence in sentences if sentence))
 
 
 def _auc_sentence(best: Figure, any_above: bool) -> str:
     name = shortened(best.attack, 60)
     figure = f"AUC {with_interval(best)}"
     if above_chance(best):
-        return f"the strongest attack is {name}, {figure}; guessing gives 0.5."
+        return f"the strongest attack is {name}, {figure}."
     if any_above:
-        return f"the highest AUC is that of {name}, {figure}, not above guessing (0.5)."
+        return f"the highest AUC is that of {name}, {figure}, not above guessing."
     room = "" if best.high is None else f" The data leave room for an AUC up to {number(best.high)}."
     return f"no attack is above guessing; the highest is {name}, {figure}.{room}"
 
 
-def _identified(figures: list[Figure]) -> str:
+def _identified(figures: list[Figure], strongest_by_auc: Figure | None) -> str:
     """ "Of 1,000 members, N ..." at the lowest false-positive rate that was given."""
     for metric, alarms in (("tpr@0.001", "1,000"), ("tpr@0.01", "100")):
         best = strongest(figures, metric)
         if best is None or best.value is None:
             continue
+        same = strongest_by_auc is not None and strongest_by_auc.attack == best.attack
+        name = "it" if same else shortened(best.attack, 60)
         guessed = round(1000 * (rate_of(metric) or 0))
-        found = f"Of 1,000 members, {_of_thousand(best)} are identified by "
         return (
-            f"{found}{shortened(best.attack, 60)} at the price of one false alarm among "
-            f"{alarms} non-members; guessing would find {guessed}."
+            f"Of 1,000 members, {name} identifies {_of_thousand(best)} at the price of one false "
+            f"alarm in {alarms} non-members; guessing would find {guessed}."
         )
     return ""
 
@@ -241,11 +249,17 @@ def _meaning(record: Record, status: Status, figures: list[Figure]) -> str:
         )
     if status in ("strong leak", "leak"):
         affected = distinct(defense_name(f.defense) for f in figures if above_chance(f))
+        spared = [
+            name for name in distinct(defense_name(f.defense) for f in figures)
+            if name not in affected
+        ]
         with_ = listed([shortened(name, 60) for name in affected])
+        if spared:
+            with_ += f", not found with {listed([shortened(name, 60) for name in spared])}"
         return (
-            f"Someone with this view could learn who took part in the training (found with "
-            f"{with_}). Treat membership as disclosed to that adversary unless a defense "
-            "brings it down. Attacks not tried here may find more, never less."
+            f"Somebody with this view can learn which samples, and so whose data, took part in "
+            f"the training (found with {with_}). Treat membership as disclosed to that adversary "
+            "unless a defense brings it down. Attacks not tried here may find more."
         )
     if status == "inconclusive":
         return (
@@ -294,12 +308,12 @@ def _open(record: Record, figures: list[Figure]) -> tuple[str, ...]:
             key = (metric_name(figure.metric), shortened(figure.note, 200) or "no reason recorded")
             refused[key] = refused.get(key, 0) + 1
     points = [
-        f"{metric}: {plural(times, 'figure')} not given ({reason})."
+        f"{metric}: {plural(times, 'figure')} not given: {_sentence(reason)}"
         for (metric, reason), times in refused.items()
     ]
     points += [
         f"{shortened(row.name, 60)} was {'refused' if row.status == 'refused' else 'tried and failed'}"
-        f" ({shortened(row.note, 200) or 'no reason recorded'})."
+        f": {_sentence(shortened(row.note, 200) or 'no reason recorded')}"
         for row in record.attacks
         if row.status != "run"
     ]

@@ -6,12 +6,12 @@ from statistics import fmean
 from rich.table import Table
 
 from fedaudit.report.choosing import (
-    Setting,
     above_chance,
     defense_name,
     differing,
     distinct,
     headline,
+    is_strong,
     setting_of,
     settings_of,
 )
@@ -25,6 +25,7 @@ from fedaudit.report.grid import (
     named,
     shortened,
     to_rich,
+    without_constants,
 )
 from fedaudit.report.words import (
     HEADLINE_METRICS,
@@ -127,7 +128,7 @@ def figure_cell(figure: Figure | None, notes: Footnotes) -> Cell:
     return Cell(
         f"▲ {text}" if above else text,
         "\n".join(line for line in lines if line),
-        "alarm" if above else "",
+        "" if not above else "alarm" if is_strong(figure) else "raised",
         mark,
     )
 
@@ -199,6 +200,7 @@ def _long_table(caption: str, figures: list[Figure]) -> Grid:
     )
 
 
+_RANK: dict[bool | None, int] = {False: 0, True: 1, None: 2}
 _PASSED: dict[bool | None, tuple[str, Tone]] = {
     True: ("✓ passed", "good"),
     False: ("✗ failed", "alarm"),
@@ -209,7 +211,7 @@ _PASSED: dict[bool | None, tuple[str, Tone]] = {
 def controls_table(record: Record) -> Grid:
     """The checks that the figures mean what they say; failed ones first."""
     notes = Footnotes()
-    ordered = sorted(record.controls, key=lambda control: (control.passed is True))
+    ordered = sorted(record.controls, key=lambda control: _RANK[control.passed])
     where = [_where(control) for control in ordered]
     rows = [
         (
@@ -348,7 +350,8 @@ def groups_table(record: Record, by: str) -> Grid | None:
         "Members / non-members",
         numeric=("AUC", "Members / non-members"),
     )
-    return Grid(f"AUC by {by}", columns, tuple(rows))
+    grid = Grid(f"AUC by {by}", columns, tuple(rows))
+    return without_constants(grid, ("AUC", "Members / non-members"))
 
 
 def _group_row(group: GroupFigure, by: str) -> tuple[Cell, ...]:
@@ -378,7 +381,7 @@ def exposed_table(record: Record) -> Grid | None:
             Cell(str(sample.label)),
             named(sample.attack),
             named(defense_name(sample.defense)),
-            Cell(f"Client {sample.target}"),
+            Cell(f"client {sample.target}"),
             Cell(str(sample.seed)),
             Cell(percent(sample.above_nonmembers)),
         )
@@ -388,7 +391,7 @@ def exposed_table(record: Record) -> Grid | None:
     columns = columns_of(
         "Sample", "Class", "Attack", "Defense", "Target", "Seed", last, numeric=(last,)
     )
-    return Grid("Most exposed samples", columns, tuple(rows))
+    return without_constants(Grid("Most exposed samples", columns, tuple(rows)), ("Class", last))
 
 
 def terminal_tables(record: Record) -> list[Table]:

@@ -62,13 +62,13 @@ def is_share(metric: str) -> bool:
 
 
 def percent(share: float) -> str:
-    """A share in per cent: two decimals below 1%, one from there, none at exactly 0 or 100%."""
+    """A share in per cent: two decimals near the ends, one between, none at exactly 0 or 100%."""
     value = 100 * share
     if value in (0, 100):
         return f"{value:.0f}%"
     if 0 < value < 0.005:
         return f"{value:.1g}%"
-    if abs(value) < 1 or 99.95 <= value < 100:
+    if abs(value) < 1 or 99 < value < 100:
         # 99.996% must not read as 100%: cut, not rounded.
         return f"{min(value, 99.99):.2f}%"
     return f"{value:.1f}%"

@@ -33,7 +33,7 @@
       hidden.has(trace.name) ? { ...trace, visible: false } : trace);
     const layout = themed(spec.layout);
     if (layout.height) box.style.height = `${layout.height}px`;
-    return Plotly.react(box, data, layout, { displayModeBar: false, responsive: true });
+    return Plotly.react(box, data, layout, { displayModeBar: false });
   }
 
   function drawFigure(figure) {
@@ -47,6 +47,13 @@
         drawPanel(box, specs[ident][at][index], ident));
     });
   }
+
+  const fitted = new ResizeObserver((entries) => {
+    for (const { target } of entries) {
+      if (target.offsetParent && target.querySelector(".main-svg")) Plotly.Plots.resize(target);
+    }
+  });
+  document.querySelectorAll(".plot").forEach((box) => fitted.observe(box));
 
   const figures = [...document.querySelectorAll("figure[data-figure]")];
   const drawAll = () => figures.forEach(drawFigure);
