@@ -1,20 +1,21 @@
 """The command line. Heavy imports stand inside the commands, so that help answers at once."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App, CycloptsError, Parameter
 
 from fedaudit import __version__
-from fedaudit.errors import BadInput, Refusal
+from fedaudit.errors import BadInput, Refusal, unknown_name
 
 app = App(
     name="fedaudit",
     help="Measure what a federated-learning run gives away about who was in it.",
     version=__version__,
+    suppress_keyboard_interrupt=False,
 )
 
 Folder = Annotated[Path, Parameter(help="Folder to write to; made if it is not there.")]
@@ -145,9 +146,7 @@ def _run(study: object, out: Path, data_dir: Path | None, workers: int) -> None:
     if not isinstance(study, Study):
         raise TypeError("a study is expected")
     with _progress() as tick:
-        record = run_study(
-            study, out, data_dir=data_dir, workers=workers, tick=tick, say=_say
-        )
+        record = run_study(study, out, data_dir=data_dir, workers=workers, tick=tick, say=_say)
     _finish(record, out)
 
 
@@ -198,25 +197,40 @@ def _progress() -> Iterator[Callable[[int, int, int], None]]:
         yield tick
 
 
-def _settings(overrides: tuple[str, ...]) -> dict[str, object]:
+def _settings(overrides: Sequence[str]) -> dict[str, object]:
     """``--a.b=1`` or ``--a.b 1`` as ``{"a.b": 1}``; values are read as TOML, else as text."""
     import tomllib
 
     found: dict[str, object] = {}
     waiting = list(overrides)
     while waiting:
-        name, equals, text = waiting.pop(0).partition("=")
-        if not name.startswith("--"):
-            raise BadInput(f"{name!r} is no setting; write it as --section.setting=value")
+        option, equals, text = waiting.pop(0).partition("=")
+        if not option.startswith("--"):
+            raise BadInput(f"{option!r} is no setting; write it as --section.setting=value")
+        name = _setting_name(option)
         if not equals:
             if not waiting:
-                raise BadInput(f"{name} needs a value; write it as {name}=value")
+                raise BadInput(f"{option} needs a value; write it as {option}=value")
             text = waiting.pop(0)
         try:
-            found[name[2:].replace("-", "_")] = tomllib.loads(f"value = {text}")["value"]
+            found[name] = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
-            found[name[2:].replace("-", "_")] = text
+            found[name] = text
     return found
+
+
+def _setting_name(option: str) -> str:
+    """The dotted name behind ``--training.batch-size``; names of attacks keep their hyphens."""
+    from fedaudit.study.config import Study
+
+    section, dot, rest = option.removeprefix("--").partition(".")
+    if not dot and section not in Study.model_fields:
+        options = [f"--{name}" for name in ("out", "data-dir", "workers", *Study.model_fields)]
+        raise unknown_name("option of fedaudit run", option, options)
+    if section != "attacks":
+        return f"{section}{dot}{rest.replace('-', '_')}"
+    attack, dot_too, setting = rest.partition(".")
+    return f"{section}{dot}{attack}{dot_too}{setting.replace('-', '_')}"
 
 
 def _say(text: str) -> None:
@@ -229,12 +243,16 @@ def _print(item: object) -> None:
     Console().print(item)
 
 
-def main() -> None:
-    """Runs a command; a refusal is one sentence on standard error and exit code 2."""
+def main(words: Sequence[str] | None = None) -> None:
+    """Runs a command; a refusal is one sentence on standard error and exit code 2.
+
+    Args:
+        words: The command line after the program's name; that of the process by default.
+    """
     try:
-        app()
-    except Refusal as refusal:
-        print(f"fedaudit: {refusal}", file=sys.stderr)
+        app(words, exit_on_error=False, print_error=False)
+    except (Refusal, CycloptsError) as refusal:
+        print(f"fedaudit: {str(refusal).strip()}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("fedaudit: stopped; start the same command again to go on", file=sys.stderr)

@@ -1,0 +1,185 @@
+"""What fedaudit knows by name, read from its dictionaries and their docstrings."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from fedaudit.attacks.base import Attack
+from fedaudit.attacks.catalog import ATTACKS
+from fedaudit.catalogue.docstrings import Doc, doc_of
+from fedaudit.core import Sees
+from fedaudit.data.draws import DRAWS
+from fedaudit.data.partition import PARTITIONS
+from fedaudit.data.sources import FORMATS, SOURCES
+from fedaudit.defenses.catalog import DEFENSES
+from fedaudit.fl.training import SCHEDULES
+from fedaudit.models import MODELS
+from fedaudit.observe.views import VIEWS, View
+from fedaudit.signals.base import Signal
+
+_GIVEN_BY_STUDY = {"seed", "shape", "classes", "clients", "partition", "targets"}
+
+
+@dataclass(frozen=True)
+class Option:
+    """A setting of an entry.
+
+    Attributes:
+        name: As a study writes it.
+        default: As text; empty where it must be given.
+        meaning: From the docstring.
+    """
+
+    name: str
+    default: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing that fedaudit knows by name.
+
+    Attributes:
+        kind: What it is, in the singular.
+        name: Under which studies ask for it.
+        doc: What its docstring says.
+        facts: Its row of the kind's table, beside name and first line.
+        settings: What can be changed about it.
+        parts: What it is made of.
+    """
+
+    kind: str
+    name: str
+    doc: Doc
+    facts: Mapping[str, str] = field(default_factory=dict)
+    settings: tuple[Option, ...] = ()
+    parts: tuple["Entry", ...] = ()
+
+
+def _attacks() -> list[Entry]:
+    return [_attack(name, attack) for name, attack in ATTACKS.items()]
+
+
+def _attack(name: str, attack: Attack) -> Entry:
+    rule = Entry("rule", type(attack.rule).__name__, doc_of(attack.rule))
+    parts = (*(_signal(signal) for signal in attack.signals), rule)
+    meanings = {key: text for part in parts for key, text in part.doc.named.items()}
+    return Entry(
+        "attack",
+        name,
+        Doc(first=attack.about, source=attack.source),
+        {
+            "signal": ", ".join(signal.name for signal in attack.signals),
+            "over clients": attack.rule.over_clients,
+            "over rounds": attack.rule.over_rounds,
+            "needs": _sees(attack.needs),
+            "runs in view": ", ".join(
+                v.name for v in VIEWS.values() if not attack.needs & ~v.offers
+            ),
+        },
+        tuple(
+            Option(key, repr(value), meanings.get(key, ""))
+            for key, value in attack.settings().items()
+        ),
+        parts,
+    )
+
+
+def _signals() -> list[Entry]:
+    by_name = {signal.name: signal for attack in ATTACKS.values() for signal in attack.signals}
+    return [_signal(signal) for signal in by_name.values()]
+
+
+def _signal(signal: Signal) -> Entry:
+    return Entry("signal", signal.name, doc_of(type(signal)), {"needs": _sees(signal.needs)})
+
+
+def _views() -> list[Entry]:
+    return [_view(view) for view in VIEWS.values()]
+
+
+def _view(view: View) -> Entry:
+    possible = [name for name, attack in ATTACKS.items() if _possible(attack, view)]
+    return Entry(
+        "view",
+        view.name,
+        Doc(first=_sentence(view.description)),
+        {"sees": _sees(view.offers), "attacks": ", ".join(possible)},
+    )
+
+
+def _possible(attack: Attack, view: View) -> bool:
+    return not attack.needs & ~view.offers
+
+
+def _defenses() -> list[Entry]:
+    nothing = Entry("defense", "none", Doc(first="Nothing: clients train and upload as they are."))
+    others = {name: make for name, make in DEFENSES.items() if name != "none"}
+    return [nothing, *_made("defense", others)]
+
+
+def _sources() -> list[Entry]:
+    def facts(name: str) -> dict[str, str]:
+        form = FORMATS.get(name)
+        written = f"{name}:NAME" if form or name == "hf" else name
+        return {"written": written, "looks for": form.looks_for if form else ""}
+
+    entries = _made("data source", SOURCES)
+    return [replace(entry, facts=facts(entry.name)) for entry in entries]
+
+
+def _draws() -> list[Entry]:
+    """A study sets the fair draw through its audit section; published draws are fixed."""
+    entries = _made("draw", DRAWS)
+    return [
+        replace(
+            entry,
+            facts={
+                "in a study": "audit.fair, extra_other, extra_unseen, background"
+                if entry.name == "fair"
+                else "nothing to set"
+            },
+        )
+        for entry in entries
+    ]
+
+
+def _made(kind: str, catalogue: Mapping[str, Callable[..., object]]) -> list[Entry]:
+    return [
+        Entry(kind, name, doc_of(make), settings=tuple(_settings(make)))
+        for name, make in catalogue.items()
+    ]
+
+
+def _settings(make: Callable[..., object]) -> Iterator[Option]:
+    """The keyword settings of a class or function, without what a study gives elsewhere."""
+    meanings = doc_of(make).named
+    for parameter in inspect.signature(make).parameters.values():
+        # A function's positional arguments are what it works on; a class has settings only.
+        is_setting = inspect.isclass(make) or parameter.kind is parameter.KEYWORD_ONLY
+        if parameter.name in _GIVEN_BY_STUDY or not is_setting:
+            continue
+        default = "" if parameter.default is parameter.empty else repr(parameter.default)
+        yield Option(parameter.name, default, meanings.get(parameter.name, ""))
+
+
+CATALOGUES: dict[str, Callable[[], list[Entry]]] = {
+    "attacks": _attacks,
+    "signals": _signals,
+    "views": _views,
+    "defenses": _defenses,
+    "models": lambda: _made("model", MODELS),
+    "data": _sources,
+    "partitions": lambda: _made("partition", PARTITIONS),
+    "draws": _draws,
+    "schedules": lambda: [Entry("schedule", n, doc_of(make)) for n, make in SCHEDULES.items()],
+}
+"""Every catalogue by the name that ``fedaudit list`` takes."""
+
+
+def _sees(needs: Sees) -> str:
+    return ", ".join((part.name or "").lower() for part in needs) or "nothing"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."

@@ -1,0 +1,134 @@
+import inspect
+from collections.abc import Mapping
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from fedaudit.attacks.catalog import ATTACKS
+from fedaudit.catalogue import CATALOGUES, catalogue_markdown, explanation, listing
+from fedaudit.catalogue.docstrings import parsed
+from fedaudit.catalogue.entries import Entry
+from fedaudit.data.draws import DRAWS
+from fedaudit.data.partition import PARTITIONS
+from fedaudit.data.sources import SOURCES
+from fedaudit.defenses.catalog import DEFENSES
+from fedaudit.errors import BadInput
+from fedaudit.fl.training import SCHEDULES
+from fedaudit.models import MODELS
+from fedaudit.observe.views import VIEWS
+
+DICTIONARIES: dict[str, Mapping[str, object]] = {
+    "attacks": ATTACKS,
+    "defenses": DEFENSES,
+    "views": VIEWS,
+    "models": MODELS,
+    "partitions": PARTITIONS,
+    "draws": DRAWS,
+    "data": SOURCES,
+    "schedules": SCHEDULES,
+}
+ENTRIES = [entry for entries in CATALOGUES.values() for entry in entries()]
+
+
+def shown(kind: str) -> str:
+    console = Console(file=StringIO(), width=200)
+    console.print(listing(kind))
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("kind", DICTIONARIES)
+def test_every_entry_of_a_dictionary_stands_in_its_listing(kind: str) -> None:
+    names = [line.split(" ")[0] for line in shown(kind).splitlines()]
+    assert set(DICTIONARIES[kind]) <= set(names)
+
+
+def test_without_a_name_all_catalogues_are_listed() -> None:
+    everything = shown("")
+    assert all(f"\n{kind}" in f"\n{everything}" for kind in CATALOGUES)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.kind}-{entry.name}")
+def test_every_entry_is_explained_with_its_kind_and_settings(entry: Entry) -> None:
+    text = explanation(entry.name)
+    assert f"{entry.name} ({entry.kind})" in text
+    assert entry.doc.first, "an entry says what it is"
+    assert all(f"  {setting.name}" in text for setting in entry.settings)
+    assert all(setting.meaning for setting in entry.settings), "every setting says what it means"
+
+
+def test_an_attack_is_explained_as_its_row_of_the_table() -> None:
+    text = explanation("fedmia-2")
+    for said in (
+        "signal:       gradient-cosine",
+        "over clients: one-sided likelihood",
+        "over rounds:  mean",
+        "needs:        global_model, update, uploads, rounds",
+        "runs in view: uploads\n",
+        "outlier_sigmas = 3.0: ",
+        "Source: FedMIA, Eqs. (7)-(12), cosine",
+        "Differs: Score is minus the mean upper tail",
+    ):
+        assert said in text
+
+
+def test_a_name_in_two_catalogues_is_explained_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DRAWS, "mlp", DRAWS["fair"])
+    text = explanation("mlp")
+    assert "mlp (model)" in text
+    assert "mlp (draw)" in text
+
+
+def test_a_misspelt_name_gets_the_nearest_entry() -> None:
+    with pytest.raises(BadInput, match="did you mean 'fedmia-2'"):
+        explanation("fedmai-2")
+
+
+def test_a_misspelt_catalogue_gets_the_nearest() -> None:
+    with pytest.raises(BadInput, match="did you mean 'attacks'"):
+        listing("atacks")
+
+
+def test_the_page_has_every_entry_and_tables_of_even_width() -> None:
+    page = catalogue_markdown()
+    assert all(f"`{entry.name}`" in page for entry in ENTRIES)
+    for block in page.split("\n\n"):
+        if block.startswith("| "):
+            # An escaped bar belongs to a cell.
+            widths = {line.replace("\\|", "").count("|") for line in block.splitlines()}
+            assert len(widths) == 1, block
+
+
+def test_a_docstring_is_taken_apart_at_its_headings() -> None:
+    doc = parsed(
+        inspect.cleandoc(
+            """First line, about :class:`~fedaudit.core.Model`.
+
+            A paragraph
+            over two lines.
+
+            Attributes:
+                one: Means this,
+                    and that.
+                two: Something: with a colon.
+
+            Raises:
+                BadInput: never: shown.
+
+            Source: A paper, Eq. (1); another
+                paper.
+            Differs: Not at all.
+            """
+        )
+    )
+    assert doc.first == "First line, about Model."
+    assert doc.rest == ("A paragraph over two lines.",)
+    assert doc.named == {"one": "Means this, and that.", "two": "Something: with a colon."}
+    assert doc.source == "A paper, Eq. (1); another paper."
+    assert doc.differs == "Not at all."
+
+
+def test_no_docstring_gives_empty_parts() -> None:
+    assert parsed("").first == ""
+    assert parsed("").named == {}

@@ -1,0 +1,175 @@
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedaudit import cli
+from fedaudit.study import again
+from fedaudit.study.config import Study
+
+STUDY = """
+name = "small"
+[training]
+rounds = 3
+"""
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    path = tmp_path / "study.toml"
+    path.write_text(STUDY)
+    return path
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[Study]:
+    """Studies that were handed over to be carried out; none of them is."""
+    handed: list[Study] = []
+
+    def keep(study: Study, out: Path, data_dir: Path | None, workers: int) -> None:
+        handed.append(study)
+
+    monkeypatch.setattr(cli, "_run", keep)
+    return handed
+
+
+def exit_code(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    return int(ended.value.code or 0)
+
+
+def one_sentence(capsys: pytest.CaptureFixture[str]) -> str:
+    captured = capsys.readouterr()
+    assert captured.err.startswith("fedaudit: ")
+    assert captured.err.count("\n") == 1
+    assert "Traceback" not in captured.err
+    assert captured.out == ""
+    return captured.err
+
+
+def test_help_answers_at_once_and_names_every_command() -> None:
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "fedaudit.cli", "--help"], capture_output=True, text=True, check=True
+    )
+    # About 0.2 s; the limit is for a machine that is busy with something else.
+    assert time.monotonic() - started < 1.5
+    for command in ("demo", "run", "attack", "report", "compare", "list", "explain"):
+        assert command in done.stdout
+
+
+def test_help_imports_neither_torch_nor_scipy() -> None:
+    code = "import sys, fedaudit.cli; print(*{'torch', 'scipy', 'numpy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+def test_the_program_is_installed_under_its_name() -> None:
+    program = Path(sys.executable).with_name("fedaudit")
+    done = subprocess.run([program, "bogus"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith('fedaudit: Unknown command "bogus"')
+
+
+def test_list_shows_every_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("list") == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("fedmia-2", "client-dp", "resnet18", "uploads"))
+
+
+def test_list_shows_one_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("list", "attacks") == 0
+    shown = capsys.readouterr().out
+    assert "one-sided" in shown
+    assert "client-dp" not in shown
+
+
+def test_explain_shows_an_entry(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("explain", "fedmia-2") == 0
+    assert "fedmia-2 (attack)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("list", "atacks"), "did you mean 'attacks'?"),
+        (("explain", "fedmai-2"), "did you mean 'fedmia-2'?"),
+        (("bogus",), "Available commands"),
+        (("run",), "requires an argument"),
+        (("run", "nowhere.toml"), "nowhere.toml cannot be read"),
+        (("report", "nowhere"), "nowhere is not there"),
+        (("report", "one", "two"), "Unused Tokens"),
+        (("compare", "one"), "at least two records, got 1"),
+        (("attack", "nowhere"), "nowhere is no recording"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_wrong_command_line_ends_with_one_sentence_and_code_2(
+    words: tuple[str, ...], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code(*words) == 2
+    assert hint in one_sentence(capsys)
+
+
+@pytest.mark.parametrize(
+    "override", [("--training.rounds=10",), ("--training.rounds", "10")], ids=" ".join
+)
+def test_settings_on_the_command_line_replace_those_of_the_file(
+    override: tuple[str, ...], study: Path, ran: list[Study]
+) -> None:
+    assert exit_code("run", str(study), *override) == 0
+    assert [one.training.rounds for one in ran] == [10]
+
+
+def test_settings_and_options_stand_in_any_order(study: Path, ran: list[Study]) -> None:
+    line = ["--workers", "2", "--training.batch-size", "7", "--out", "folder", "--name=other"]
+    assert exit_code("run", *line, str(study)) == 2, "the study comes first"
+    assert exit_code("run", str(study), *line) == 0
+    assert [(one.training.batch_size, one.name) for one in ran] == [(7, "other")]
+
+
+def test_lists_texts_and_settings_of_attacks_can_be_given(study: Path, ran: list[Study]) -> None:
+    line = ["--seeds=[1, 2]", "--audit.view=sum", "--attacks.fedmia-2.outlier-sigmas=2.5"]
+    assert exit_code("run", str(study), *line) == 0
+    assert ran[0].seeds == (1, 2)
+    assert ran[0].audit.view == "sum"
+    assert ran[0].attacks == {"fedmia-2": {"outlier_sigmas": 2.5}}
+
+
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        ("--training.roundz=2", "did you mean 'training.rounds'?"),
+        ("--wrokers=2", "did you mean '--workers'?"),
+        ("--training.rounds=0", "training.rounds"),
+        ("--training.rounds", "needs a value"),
+        ("training.rounds=2", "write it as --section.setting=value"),
+    ],
+)
+def test_a_wrong_setting_ends_with_one_sentence_and_code_2(
+    override: str, hint: str, study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("run", str(study), override) == 2
+    assert hint in one_sentence(capsys)
+
+
+def test_an_unknown_key_in_the_file_is_refused_by_name(
+    study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study.write_text(STUDY + "epoch = 2\n")
+    assert exit_code("run", str(study)) == 2
+    assert "did you mean 'training.epochs'?" in one_sentence(capsys)
+
+
+def test_ctrl_c_says_how_to_go_on_and_ends_with_code_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(again, "attack_again", interrupted)
+    assert exit_code("attack", "recording") == 130
+    assert "start the same command again" in one_sentence(capsys)
