@@ -53,7 +53,7 @@ class BlindClassifier:
 
     components: int = 50
     folds: int = 5
-    most_samples: int = 6_000
+    most_samples: int = 4_000
 
 
 class BlindResult(NamedTuple):
@@ -134,12 +134,16 @@ def blind_classifier(
     rng: np.random.Generator,
     labels: Int[np.ndarray, " samples"] | None = None,
     settings: BlindClassifier = BlindClassifier(),
-    confidence: float = 0.95,
+    confidence: float = 0.99,
 ) -> BlindResult:
     """Tells members from non-members by their inputs alone, as well as two classifiers can.
 
     A sound audit gives about 0.5. A linear classifier and a forest of shallow trees are scored
     by cross-validation on standardised principal components.
+
+    DeLong's interval ignores that the folds' classifiers share samples, so it is too narrow:
+    on exchangeable inputs (150 draws of 200 samples) a nominal 95% raised 8% false alarms,
+    99% raised 1%. Hence the default.
 
     Args:
         features: The inputs, one row a sample.
@@ -147,7 +151,7 @@ def blind_classifier(
         rng: Draws the sample, the folds and the classifiers' seeds.
         labels: Class indices; a class mix that differs between the sides is a shift too.
         settings: Sizes.
-        confidence: Confidence of the interval, in (0, 1).
+        confidence: Nominal confidence of the interval, in (0, 1).
 
     Raises:
         BadInput: Inputs that are not finite, or fewer samples on a side than folds.
@@ -201,7 +205,7 @@ def _reduced(
     # Imported here and below: a second of start-up that plain figures need not pay.
     from sklearn.decomposition import PCA
 
-    flat = features.reshape(len(features), -1).astype(np.float64)
+    flat = features.reshape(len(features), -1).astype(np.float32)
     if not np.isfinite(flat).all():
         raise BadInput("the blind classifier needs finite inputs; repair or drop the others")
     varying = flat[:, np.ptp(flat, axis=0) > 0]
@@ -210,8 +214,8 @@ def _reduced(
     # Scaling and components never see membership, so fitting them once leaks nothing.
     scaled = (varying - varying.mean(axis=0)) / varying.std(axis=0)
     size = min(settings.components, *scaled.shape)
-    components = PCA(size, random_state=_seed(rng)).fit_transform(scaled)
-    return np.asarray(components / components.std(axis=0).max())
+    components = PCA(size, svd_solver="randomized", random_state=_seed(rng)).fit_transform(scaled)
+    return np.asarray(components / components.std(axis=0).max(), dtype=np.float64)
 
 
 def _out_of_fold(
@@ -220,7 +224,7 @@ def _out_of_fold(
     settings: BlindClassifier,
     rng: np.random.Generator,
 ) -> dict[str, Float[np.ndarray, " samples"]]:
-    from sklearn.ensemble import RandomForestClassifier
+    from sklearn.ensemble import ExtraTreesClassifier
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
@@ -228,7 +232,7 @@ def _out_of_fold(
     classifiers = {
         "linear": LogisticRegression(max_iter=1_000),
         # Not boosting: its threads spin for a minute where other processes hold the cores.
-        "trees": RandomForestClassifier(100, max_depth=6, random_state=_seed(rng)),
+        "trees": ExtraTreesClassifier(100, max_depth=8, random_state=_seed(rng)),
     }
     return {
         name: cross_val_predict(model, inputs, truth, cv=folds, method="predict_proba")[:, 1]
