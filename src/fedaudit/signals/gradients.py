@@ -1,0 +1,273 @@
+"""Every sample's gradient against every client's update, without ever storing the gradients.
+
+All attacks that look at gradients need three numbers only: ``<u_k, g_i>``, ``||g_i||^2`` and
+``||u_k||``, where ``g_i`` is sample i's gradient at the model that was sent out. For instance
+``||u||^2 - ||u - g||^2 = 2 <u, g> - ||g||^2``.
+"""
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache, partial
+from queue import SimpleQueue
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from fedaudit.core import Model, Params, chunks
+from fedaudit.errors import BadInput, Unsupported
+from fedaudit.params import norm
+from fedaudit.signals.kernels.capture import Capture, Uncapturable, owners
+from fedaudit.signals.kernels.layer import LayerProducts
+from fedaudit.signals.kernels.plan import measure_chunk, plan_for
+from fedaudit.signals.kernels.whole import (
+    VMAP_CHUNK,
+    Measure,
+    loop_measure,
+    stacked,
+    vmap_measure,
+)
+
+_log = logging.getLogger("fedaudit")
+
+# Wrong kernels are off by far more; float32 noise and ReLUs at zero by far less.
+_RELATIVE_ERROR = 1e-3
+_COSINE_ERROR = 1e-4
+
+
+class GradientProducts(NamedTuple):
+    """All that the gradient signals need, in double precision.
+
+    Attributes:
+        dots: ``<u_k, g_i>``.
+        squared_norms: ``||g_i||^2``.
+        update_norms: ``||u_k||``.
+    """
+
+    dots: Float[Tensor, "clients samples"]
+    squared_norms: Float[Tensor, " samples"]
+    update_norms: Float[Tensor, " clients"]
+
+
+class _Way(NamedTuple):
+    """One way to measure: makes what a worker runs on each chunk."""
+
+    make: Callable[[], Measure]
+    chunk: int
+
+
+def gradient_products(
+    base: Model,
+    updates: Sequence[Params],
+    features: Shaped[Tensor, "samples ..."],
+    labels: Shaped[Tensor, "samples ..."],
+    *,
+    workers: int = 1,
+    chunk: int | None = None,
+) -> GradientProducts:
+    """Products of each sample's gradient, in evaluation mode, with each update.
+
+    One backward pass serves all clients, and each layer's gradients are used up in blocks.
+    Layers without a fast kernel, and models that cannot be taken apart, go a slower exact way
+    and are named once in the log. Two samples of every call are checked against ordinary
+    automatic differentiation.
+
+    Args:
+        base: The model at which gradients are taken.
+        updates: What each client changed, ``local - base``; may be empty for norms alone.
+        features: One row a sample.
+        labels: What the architecture's loss compares outputs with, one row a sample.
+        workers: Threads, each with one processor core; results do not depend on it.
+        chunk: Samples that go through together; None takes a number fixed by the shapes.
+            Another number can change the last bits.
+
+    Raises:
+        BadInput: Arguments that do not fit each other.
+        Unsupported: The model gives the same sample different gradients on different runs.
+    """
+    _check(base, updates, features, labels, workers, chunk)
+    lengths = torch.tensor([norm(update) for update in updates], dtype=torch.float64)
+    if not len(labels):
+        empty = torch.zeros(0, dtype=torch.float64)
+        return GradientProducts(empty.new_zeros(len(updates), 0), empty, lengths)
+    # Tensors made in inference mode cannot be differentiated; copies made outside can.
+    with torch.inference_mode(False), _one_thread(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")
+        dots, squared = _checked(base, updates, features.detach(), labels, workers, chunk)
+    return GradientProducts(dots.t().contiguous(), squared, lengths)
+
+
+def gradient_norms(
+    base: Model,
+    features: Shaped[Tensor, "samples ..."],
+    labels: Shaped[Tensor, "samples ..."],
+    *,
+    workers: int = 1,
+) -> Float[Tensor, " samples"]:
+    """Length of each sample's gradient; arguments as in :func:`gradient_products`."""
+    return gradient_products(base, [], features, labels, workers=workers).squared_norms.sqrt()
+
+
+def cosine(products: GradientProducts) -> Float[Tensor, "clients samples"]:
+    """Cosine of each update with each gradient; 0 where either is zero."""
+    lengths = products.update_norms[:, None] * products.squared_norms.sqrt()
+    safe = lengths.masked_fill(lengths == 0, 1.0)
+    return (products.dots / safe).masked_fill(lengths == 0, 0.0).clamp(-1, 1)
+
+
+def _check(
+    base: Model,
+    updates: Sequence[Params],
+    features: Tensor,
+    labels: Tensor,
+    workers: int,
+    chunk: int | None,
+) -> None:
+    if not base.params:
+        raise BadInput("the model has no trainable parameters; there is no gradient to measure")
+    if len(features) != len(labels):
+        raise BadInput(
+            f"features and labels must have one entry a sample, got {len(features)} and "
+            f"{len(labels)}"
+        )
+    if workers < 1 or (chunk is not None and chunk < 1):
+        raise BadInput(f"workers and chunk must be at least 1, got {workers} and {chunk}")
+    for client, update in enumerate(updates):
+        for name, value in base.params.items():
+            if name not in update or update[name].shape != value.shape:
+                raise BadInput(
+                    f"update {client} has no entry of shape {tuple(value.shape)} for parameter "
+                    f"{name!r}; an update has every trainable parameter of the base model"
+                )
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _checked(
+    base: Model,
+    updates: Sequence[Params],
+    features: Tensor,
+    labels: Tensor,
+    workers: int,
+    chunk: int | None,
+) -> LayerProducts:
+    """The first way whose results ordinary differentiation confirms."""
+    ways = (
+        partial(_fast_way, base, updates, features[:2], labels[:2]),
+        partial(_vmap_way, base, updates),
+        partial(_loop_way, base, updates),
+    )
+    probe = torch.tensor(sorted({0, len(labels) - 1}))
+    for step, way in enumerate(ways):
+        last = step == len(ways) - 1
+        try:
+            found = _stream(way(), features, labels, workers, chunk)
+        except (Uncapturable, RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+            if last:
+                raise
+            _announce(base.architecture.name, step, str(error).split("\n")[0])
+            continue
+        truth = loop_measure(base, stacked(base, updates))(features[probe], labels[probe])
+        if _agree(found, truth, probe, updates):
+            return found
+        _announce(base.architecture.name, step, "two samples differ from ordinary differentiation")
+    raise Unsupported(
+        f"model {base.architecture.name!r} gives the same sample different gradients on "
+        "different runs; remove randomness from its evaluation mode"
+    )
+
+
+@cache
+def _announce(architecture: str, step: int, reason: str) -> None:
+    slower = ("per-sample gradients of the whole model", "one backward pass a sample")[step]
+    _log.warning(
+        "gradients of %r are taken the slower exact way, %s: %s", architecture, slower, reason
+    )
+
+
+@cache
+def _announce_generic(architecture: str, kind: str) -> None:
+    _log.info("layer type %s of %r has no fast kernel; the generic one serves", kind, architecture)
+
+
+def _fast_way(base: Model, updates: Sequence[Params], features: Tensor, labels: Tensor) -> _Way:
+    plan = plan_for(base, updates, features, labels)
+    for kind in plan.generic:
+        _announce_generic(base.architecture.name, kind)
+
+    def make() -> Measure:
+        module = base.module()
+        capture = Capture(module, owners(module, base.params), base.architecture.loss)
+
+        def measure(x: Tensor, y: Tensor) -> LayerProducts:
+            return measure_chunk(capture, plan.kernels, x, y, len(updates))
+
+        return measure
+
+    return _Way(make, plan.chunk)
+
+
+def _vmap_way(base: Model, updates: Sequence[Params]) -> _Way:
+    packed = stacked(base, updates)
+    return _Way(lambda: vmap_measure(base, packed), VMAP_CHUNK)
+
+
+def _loop_way(base: Model, updates: Sequence[Params]) -> _Way:
+    packed = stacked(base, updates)
+    return _Way(lambda: loop_measure(base, packed), VMAP_CHUNK)
+
+
+def _stream(
+    way: _Way, features: Tensor, labels: Tensor, workers: int, chunk: int | None
+) -> LayerProducts:
+    """Chunks through as many workers; the order of results is that of the samples."""
+    pieces = list(chunks(len(labels), chunk or way.chunk))
+    idle: SimpleQueue[Measure] = SimpleQueue()
+    for _ in range(min(workers, len(pieces))):
+        idle.put(way.make())
+
+    def run(piece: slice) -> LayerProducts:
+        measure = idle.get()
+        try:
+            return measure(features[piece], labels[piece])
+        finally:
+            idle.put(measure)
+
+    if idle.qsize() == 1:
+        parts = [run(piece) for piece in pieces]
+    else:
+        with ThreadPoolExecutor(idle.qsize(), initializer=_worker) as pool:
+            parts = list(pool.map(run, pieces))
+    return LayerProducts(
+        torch.cat([part.dots for part in parts]).double(),
+        torch.cat([part.squared_norms for part in parts]).double(),
+    )
+
+
+def _worker() -> None:
+    # A thread takes up the process's setting only when its first operation asks for it.
+    torch.set_num_threads(1)
+
+
+def _agree(
+    found: LayerProducts, truth: LayerProducts, probe: Tensor, updates: Sequence[Params]
+) -> bool:
+    lengths = truth.squared_norms.sqrt()
+    reach = lengths[:, None] * torch.tensor([norm(update) for update in updates]).double()
+    dots = (found.dots[probe] - truth.dots).abs() <= (
+        _RELATIVE_ERROR * truth.dots.abs() + _COSINE_ERROR * reach
+    )
+    norms = (found.squared_norms[probe].sqrt() - lengths).abs() <= _RELATIVE_ERROR * lengths + 1e-12
+    return bool(dots.all()) and bool(norms.all())

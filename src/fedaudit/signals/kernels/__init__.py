@@ -1,0 +1,6 @@
+"""Exact per-sample gradient products, one layer type a file.
+
+A kernel takes what entered a layer and the gradient at what left it, for a chunk of samples,
+and gives that layer's share of every inner product with an update and of every squared norm.
+The per-sample gradients themselves exist only in blocks that fit a processor's cache.
+"""

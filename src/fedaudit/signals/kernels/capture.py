@@ -1,0 +1,152 @@
+"""One forward pass and the input half of one backward pass, watched at chosen modules."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeAlias
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from fedaudit.core import PerSampleLoss
+
+
+class Uncapturable(Exception):
+    """The model does something that watching its modules cannot follow."""
+
+
+class Owner(NamedTuple):
+    """A module with audited parameters of its own: their names in it and in the model."""
+
+    module: nn.Module
+    names: dict[str, str]
+
+
+class Passage(NamedTuple):
+    """What entered a module, and the gradient at what left it.
+
+    Attributes:
+        inputs: What entered.
+        grads: The gradient at what left; None where that had no effect on the loss.
+        outputs: Shape of what left, for one sample.
+    """
+
+    inputs: Shaped[Tensor, "samples ..."]
+    grads: Float[Tensor, "samples ..."] | None
+    outputs: tuple[int, ...]
+
+
+class _Seen(NamedTuple):
+    inputs: Tensor
+    version: int
+    edge: GradientEdge
+    outputs: tuple[int, ...]
+
+
+# What a forward hook is handed is whatever the module was: anything at all.
+_Call: TypeAlias = object
+
+
+def owners(module: nn.Module, audited: Iterable[str]) -> dict[str, Owner]:
+    """The one module that owns each audited parameter.
+
+    Raises:
+        Uncapturable: A parameter has two owners (tied weights), or its owner holds further
+            modules, whose parameters it may use in ways that cannot be watched.
+    """
+    names = {id(dict(module.named_parameters())[name]): name for name in audited}
+    found: dict[str, Owner] = {}
+    taken: set[int] = set()
+    for path, part in module.named_modules():
+        own = {local: names[id(p)] for local, p in part._parameters.items() if id(p) in names}
+        for local in own:
+            key = id(part._parameters[local])
+            if key in taken:
+                raise Uncapturable(f"parameter {names[key]!r} is tied to another")
+            taken.add(key)
+        if own and next(part.children(), None) is not None:
+            raise Uncapturable(f"{type(part).__name__} has parameters beside those of its parts")
+        if own:
+            found[path] = Owner(part, own)
+    return found
+
+
+class Capture:
+    """Watches the owners inside one module; used by one thread."""
+
+    def __init__(self, module: nn.Module, parts: Mapping[str, Owner], loss: PerSampleLoss) -> None:
+        self.module, self.loss = module, loss
+        self._parts = parts
+        self._seen: dict[str, _Seen] = {}
+        self._watching = False
+        module.requires_grad_(False)
+        for path, part in parts.items():
+            part.module.register_forward_hook(self._hook(path), with_kwargs=True)
+
+    def run(
+        self, features: Shaped[Tensor, "samples ..."], labels: Shaped[Tensor, "samples ..."]
+    ) -> dict[str, Passage]:
+        """Passes a chunk through the model.
+
+        Raises:
+            Uncapturable: A module was not called exactly once with one tensor a sample, or
+                its input was overwritten.
+        """
+        self._seen = {}
+        # A copy: the model may overwrite what it is given.
+        entered = features.clone()
+        if entered.is_floating_point():
+            entered = features.detach().requires_grad_().clone()
+        self._watching = True
+        try:
+            with torch.enable_grad():
+                losses = self.loss(self.module(entered), labels)
+        finally:
+            self._watching = False
+        if losses.shape != labels.shape[:1]:
+            raise Uncapturable(f"the loss has shape {tuple(losses.shape)}, not one a sample")
+        for path, part in self._parts.items():
+            if path not in self._seen:
+                raise Uncapturable(f"{type(part.module).__name__} {path!r} was never called")
+        grads = torch.autograd.grad(
+            losses.sum(), [seen.edge for seen in self._seen.values()], allow_unused=True
+        )
+        passages = {}
+        for (path, seen), grad in zip(self._seen.items(), grads, strict=True):
+            if len(seen.inputs) != len(features):
+                raise Uncapturable(f"{path!r} was given {len(seen.inputs)} rows, not one a sample")
+            if seen.inputs._version != seen.version:
+                raise Uncapturable(f"the input of {path!r} was overwritten after its use")
+            passages[path] = Passage(seen.inputs, grad, seen.outputs)
+        self._seen = {}
+        return passages
+
+    def part(self, path: str) -> nn.Module:
+        """The watched module at a path."""
+        return self._parts[path].module
+
+    def _hook(self, path: str) -> Callable[..., Tensor | None]:
+        def watch(
+            module: nn.Module, args: tuple[_Call, ...], kwargs: dict[str, _Call], out: _Call
+        ) -> Tensor | None:
+            if not self._watching:
+                return None
+            kind = f"{type(module).__name__} {path!r}"
+            if path in self._seen:
+                raise Uncapturable(f"{kind} was called twice")
+            if len(args) != 1 or kwargs or not isinstance(args[0], Tensor):
+                raise Uncapturable(f"{kind} was not called with one tensor")
+            if not isinstance(out, Tensor) or out.shape[:1] != args[0].shape[:1]:
+                raise Uncapturable(f"{kind} does not return one tensor with a row a sample")
+            # Where nothing before it has a gradient (a table of embeddings), one starts here.
+            replaced = None if out.requires_grad else out.detach().requires_grad_().clone()
+            left = out if replaced is None else replaced
+            # Taken now: an in-place ReLU that follows moves the tensor to another edge.
+            edge = get_gradient_edge(left)
+            entered = args[0]
+            self._seen[path] = _Seen(
+                entered.detach(), entered._version, edge, tuple(left.shape[1:])
+            )
+            return replaced
+
+        return watch

@@ -1,0 +1,255 @@
+"""Two-dimensional convolutions, by one of three exact routes."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedaudit.signals.kernels.layer import (
+    Layer,
+    LayerKernel,
+    LayerProducts,
+    direct,
+    optional_bias,
+)
+from fedaudit.signals.kernels.positions import blocked, forward_dots, gram_norms
+
+# From this many output positions on, a grouped convolution writes gradients out fastest.
+_GROUPED_FROM = 128
+_GROUPED_BYTES = 2 << 20
+_GROUPED_SAMPLES = 8
+# Speed of writing gradients out, relative to a matrix product, and what a client adds to it.
+_FORWARD_UP_TO = 24
+
+
+class Geometry(NamedTuple):
+    """Where a convolution's windows lie; each pair is (rows, columns)."""
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    inputs: tuple[int, int]
+    outputs: tuple[int, int]
+
+    def valid(self, axis: int, tap: int) -> tuple[int, int]:
+        """First and one-past-last output whose window's given tap lies inside the input."""
+        shift = tap * self.dilation[axis] - self.padding[axis]
+        first = max(0, -(shift // self.stride[axis]))
+        last = (self.inputs[axis] - 1 - shift) // self.stride[axis] + 1
+        return first, max(first, min(self.outputs[axis], last))
+
+    def taps(self) -> list[tuple[int, int]]:
+        """Row and column of every tap, in the order of the weight."""
+        return [(y, x) for y in range(self.kernel[0]) for x in range(self.kernel[1])]
+
+    def window_share(self) -> float:
+        """Mean number of output positions at which a tap lies inside the input."""
+        rows = [last - first for first, last in (self.valid(0, y) for y in range(self.kernel[0]))]
+        columns = [
+            last - first for first, last in (self.valid(1, x) for x in range(self.kernel[1]))
+        ]
+        return sum(rows) * sum(columns) / (self.kernel[0] * self.kernel[1])
+
+
+def conv_kernel(layer: Layer) -> LayerKernel | None:
+    """The kernel of an ``nn.Conv2d``; None for groups and for padding other than zeros."""
+    own = layer.module
+    if (
+        not isinstance(own, nn.Conv2d)
+        or own.groups != 1
+        or own.padding_mode != "zeros"
+        or isinstance(own.padding, str)
+        or len(layer.inputs) != 3
+        or not layer.owns_only("weight", "bias")
+    ):
+        return None
+    add_bias = optional_bias(layer)
+    weight = layer.updates.get("weight")
+    share_of = None if weight is None else _weight_route(layer, own, weight)
+
+    def kernel(
+        module: nn.Module,
+        inputs: Float[Tensor, "samples channels rows columns"],
+        grads: Float[Tensor, "samples outputs out_rows out_columns"],
+    ) -> LayerProducts:
+        share = None if share_of is None else share_of(module, inputs, grads)
+        return add_bias(share, grads.sum((2, 3)))
+
+    return kernel
+
+
+def geometry_of(conv: nn.Conv2d, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Geometry:
+    """The geometry of a convolution, from its settings and the shapes of one sample."""
+
+    def pair(values: tuple[int, ...]) -> tuple[int, int]:
+        return values[0], values[1]
+
+    if isinstance(conv.padding, str):
+        raise TypeError("padding by name has no fixed geometry")
+    return Geometry(
+        pair(conv.kernel_size),
+        pair(conv.stride),
+        pair(conv.padding),
+        pair(conv.dilation),
+        pair(inputs[-2:]),
+        pair(outputs[-2:]),
+    )
+
+
+def _weight_route(layer: Layer, conv: nn.Conv2d, updates: Tensor) -> LayerKernel:
+    shape = geometry_of(conv, layer.inputs, layer.outputs)
+    positions = shape.outputs[0] * shape.outputs[1]
+    if positions >= _GROUPED_FROM:
+        return grouped_route(shape, updates)
+    pixels = shape.inputs[0] * shape.inputs[1]
+    entries = updates[0].numel() if len(updates) else conv.weight.numel()
+    cheap_pairs = pixels**2 + len(shape.taps()) * positions**2 < entries
+    if cheap_pairs and len(updates) * shape.window_share() <= _FORWARD_UP_TO:
+        return forward_route(shape, updates)
+    return blocked_route(shape, updates, norms=not cheap_pairs)
+
+
+def grouped_route(shape: Geometry, updates: Tensor) -> LayerKernel:
+    """Gradients written out by one convolution with a group per sample."""
+    entries = tuple(updates.shape[1:])
+    flat = updates.flatten(1)
+    size = 4 * flat.shape[1]
+    together = max(1, min(_GROUPED_SAMPLES, _GROUPED_BYTES // size))
+
+    def kernel(
+        module: nn.Module,
+        inputs: Float[Tensor, "samples channels rows columns"],
+        grads: Float[Tensor, "samples outputs out_rows out_columns"],
+    ) -> LayerProducts:
+        parts = []
+        for at in range(0, len(inputs), together):
+            a, b = inputs[at : at + together], grads[at : at + together]
+            groups = len(a)
+            _, gradient, _ = torch.ops.aten.convolution_backward(
+                b.reshape(1, -1, *b.shape[2:]),
+                a.reshape(1, -1, *a.shape[2:]),
+                inputs.new_empty(groups * entries[0], *entries[1:]),
+                None,
+                shape.stride,
+                shape.padding,
+                shape.dilation,
+                False,
+                (0, 0),
+                groups,
+                (False, True, False),
+            )
+            parts.append(direct(gradient.view(groups, -1), flat))
+        return LayerProducts(
+            torch.cat([part.dots for part in parts]),
+            torch.cat([part.squared_norms for part in parts]),
+        )
+
+    return kernel
+
+
+def blocked_route(shape: Geometry, updates: Tensor, norms: bool) -> LayerKernel:
+    """Gradients written out in blocks from the gathered windows."""
+    packed = updates.permute(0, 1, 3, 4, 2).flatten(2).contiguous()
+
+    def kernel(
+        module: nn.Module,
+        inputs: Float[Tensor, "samples channels rows columns"],
+        grads: Float[Tensor, "samples outputs out_rows out_columns"],
+    ) -> LayerProducts:
+        share = blocked(_windows(inputs, shape), grads.flatten(2), packed, norms)
+        if norms:
+            return share
+        return share._replace(squared_norms=_pair_norms(inputs, grads, shape))
+
+    return kernel
+
+
+def forward_route(shape: Geometry, updates: Tensor) -> LayerKernel:
+    """Updates pushed forward, tap by tap, at those outputs where the tap meets the input."""
+    taps = shape.taps()
+    packed = [updates[..., y, x].contiguous() for y, x in taps]
+
+    def kernel(
+        module: nn.Module,
+        inputs: Float[Tensor, "samples channels rows columns"],
+        grads: Float[Tensor, "samples outputs out_rows out_columns"],
+    ) -> LayerProducts:
+        a, b = inputs.permute(0, 2, 3, 1), grads.permute(0, 2, 3, 1)
+        dots = inputs.new_zeros(len(inputs), len(updates))
+        for (y, x), update in zip(taps, packed, strict=True):
+            seen = _meeting(shape, y, x)
+            if seen is None or not len(updates):
+                continue
+            rows = a[:, seen.rows, seen.columns]
+            steps = b[:, seen.out_rows, seen.out_columns]
+            each = forward_dots(rows.flatten(0, 2), update, steps.flatten(0, 2))
+            dots += each.view(len(inputs), -1, len(updates)).sum(1)
+        return LayerProducts(dots, _pair_norms(inputs, grads, shape))
+
+    return kernel
+
+
+class _Meeting(NamedTuple):
+    rows: slice
+    columns: slice
+    out_rows: slice
+    out_columns: slice
+
+
+def _meeting(shape: Geometry, y: int, x: int) -> _Meeting | None:
+    """Which inputs a tap meets, and at which outputs; None if it only ever meets padding."""
+    (top, bottom), (left, right) = shape.valid(0, y), shape.valid(1, x)
+    if top == bottom or left == right:
+        return None
+
+    def met(axis: int, tap: int, first: int, last: int) -> slice:
+        shift = tap * shape.dilation[axis] - shape.padding[axis]
+        step = shape.stride[axis]
+        return slice(first * step + shift, (last - 1) * step + shift + 1, step)
+
+    return _Meeting(
+        met(0, y, top, bottom), met(1, x, left, right), slice(top, bottom), slice(left, right)
+    )
+
+
+def _windows(
+    inputs: Float[Tensor, "samples channels rows columns"], shape: Geometry
+) -> Float[Tensor, "samples positions inner"]:
+    """Every output's window, with channels innermost: whole runs of them are copied at once."""
+    down, across = shape.padding
+    padded = functional.pad(inputs.permute(0, 2, 3, 1), (0, 0, across, across, down, down))
+    padded = padded.contiguous()
+    sample, row, column, _ = padded.stride()
+    windows = padded.as_strided(
+        (len(inputs), *shape.outputs, *shape.kernel, inputs.shape[1]),
+        (
+            sample,
+            row * shape.stride[0],
+            column * shape.stride[1],
+            row * shape.dilation[0],
+            column * shape.dilation[1],
+            1,
+        ),
+    )
+    return windows.reshape(len(inputs), shape.outputs[0] * shape.outputs[1], -1)
+
+
+def _pair_norms(
+    inputs: Float[Tensor, "samples channels rows columns"],
+    grads: Float[Tensor, "samples outputs out_rows out_columns"],
+    shape: Geometry,
+) -> Float[Tensor, " samples"]:
+    """Squared norms from inner products of pixels, summed along the taps of two windows."""
+    pixels = inputs.flatten(2)
+    between = (pixels.transpose(1, 2) @ pixels).view(-1, *shape.inputs, *shape.inputs)
+    size = shape.outputs[0] * shape.outputs[1]
+    pairs = inputs.new_zeros(len(inputs), *shape.outputs, *shape.outputs)
+    for y, x in shape.taps():
+        seen = _meeting(shape, y, x)
+        if seen is not None:
+            out, met = (seen.out_rows, seen.out_columns), (seen.rows, seen.columns)
+            pairs[(slice(None), *out, *out)] += between[(slice(None), *met, *met)]
+    return gram_norms(pairs.view(-1, size, size), grads.flatten(2).transpose(1, 2))

@@ -1,0 +1,59 @@
+"""Any other module with parameters of its own: exact, by differentiating the module alone."""
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+from torch.func import functional_call, vjp, vmap
+
+from fedaudit.signals.kernels.layer import Layer, LayerKernel, LayerProducts, direct
+
+_BLOCK_BYTES = 16 << 20
+
+
+def generic_kernel(layer: Layer) -> LayerKernel:
+    """A kernel that forms each sample's gradient of this one module with ``torch.func``."""
+    updates = {name: value.flatten(1) for name, value in layer.updates.items()}
+    weights = sum(value.shape[1] for value in updates.values())
+    block = max(1, _BLOCK_BYTES // (4 * weights))
+
+    def kernel(
+        module: nn.Module,
+        inputs: Shaped[Tensor, "samples ..."],
+        grads: Float[Tensor, "samples ..."],
+    ) -> LayerProducts:
+        # Slices of a fixed size: the block never depends on how many samples are left.
+        parts = [
+            _share(module, updates, inputs[at : at + block], grads[at : at + block])
+            for at in range(0, len(inputs), block)
+        ]
+        return LayerProducts(
+            torch.cat([part.dots for part in parts]),
+            torch.cat([part.squared_norms for part in parts]),
+        )
+
+    return kernel
+
+
+def _share(
+    module: nn.Module,
+    updates: dict[str, Tensor],
+    inputs: Shaped[Tensor, "samples ..."],
+    grads: Float[Tensor, "samples ..."],
+) -> LayerProducts:
+    own = {name: getattr(module, name).detach() for name in updates}
+
+    def gradient(sample: Tensor, grad: Tensor) -> dict[str, Tensor]:
+        def run(params: dict[str, Tensor]) -> Tensor:
+            out: Tensor = functional_call(module, params, (sample[None],))
+            return out[0]
+
+        pull = vjp(run, own)[1]
+        found: dict[str, Tensor] = pull(grad)[0]
+        return found
+
+    gradients = vmap(gradient)(inputs, grads)
+    shares = [direct(gradients[name].flatten(1), update) for name, update in updates.items()]
+    total = shares[0]
+    for share in shares[1:]:
+        total = total.plus(share)
+    return total

@@ -1,0 +1,125 @@
+"""Which kernel serves which layer, and how many samples go through at once."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Shaped
+from torch import Tensor, nn
+
+from fedaudit.core import Model, Params
+from fedaudit.signals.kernels.capture import Capture, Owner, Passage, owners
+from fedaudit.signals.kernels.conv import conv_kernel
+from fedaudit.signals.kernels.embedding import embedding_kernel
+from fedaudit.signals.kernels.generic import generic_kernel
+from fedaudit.signals.kernels.layer import KernelMaker, Layer, LayerKernel, LayerProducts
+from fedaudit.signals.kernels.linear import linear_kernel
+from fedaudit.signals.kernels.norm import (
+    batch_norm_kernel,
+    group_norm_kernel,
+    layer_norm_kernel,
+)
+
+KERNELS: dict[type[nn.Module], KernelMaker] = {
+    nn.Linear: linear_kernel,
+    nn.Conv2d: conv_kernel,
+    nn.BatchNorm1d: batch_norm_kernel,
+    nn.BatchNorm2d: batch_norm_kernel,
+    nn.GroupNorm: group_norm_kernel,
+    nn.LayerNorm: layer_norm_kernel,
+    nn.Embedding: embedding_kernel,
+}
+"""Layer types with a kernel of their own; a subclass may compute something else."""
+
+_CHUNK_BYTES = 24 << 20
+_CHUNK_MOST = 256
+_CHUNK_LEAST = 16
+
+
+class Plan(NamedTuple):
+    """All that a call decides once, shared by its workers.
+
+    Attributes:
+        kernels: The kernel of each module that owns audited parameters, by its path.
+        chunk: Samples that go through together.
+        generic: Types of modules left to the generic kernel.
+    """
+
+    kernels: dict[str, LayerKernel]
+    chunk: int
+    generic: tuple[str, ...]
+
+
+def plan_for(
+    base: Model,
+    updates: Sequence[Params],
+    features: Shaped[Tensor, "samples ..."],
+    labels: Shaped[Tensor, "samples ..."],
+) -> Plan:
+    """Chooses by shapes alone, seen on a trial run, so that bits never depend on timing.
+
+    Raises:
+        Uncapturable: The model cannot be watched.
+    """
+    module = base.module()
+    parts = owners(module, base.params)
+    passages = Capture(module, parts, base.architecture.loss).run(features, labels)
+    kernels, generic = {}, set()
+    for path, part in parts.items():
+        kernel, fast = _kernel(part, passages[path], updates)
+        kernels[path] = kernel
+        if not fast:
+            generic.add(type(part.module).__name__)
+    return Plan(kernels, _chunk(passages), tuple(sorted(generic)))
+
+
+def measure_chunk(
+    capture: Capture,
+    kernels: Mapping[str, LayerKernel],
+    features: Shaped[Tensor, "samples ..."],
+    labels: Shaped[Tensor, "samples ..."],
+    clients: int,
+) -> LayerProducts:
+    """The products of one chunk: every layer's share, added up in double precision."""
+    dots = torch.zeros(len(labels), clients, dtype=torch.float64)
+    squared = torch.zeros(len(labels), dtype=torch.float64)
+    passages = capture.run(features, labels)
+    while passages:
+        # Dropped one by one, so that memory falls as the layers are done.
+        path, (inputs, grads, _) = passages.popitem()
+        if grads is not None:
+            with torch.no_grad():
+                share = kernels[path](capture.part(path), inputs, grads)
+            dots += share.dots
+            squared += share.squared_norms
+    return LayerProducts(dots, squared)
+
+
+def _kernel(part: Owner, passage: Passage, updates: Sequence[Params]) -> tuple[LayerKernel, bool]:
+    own = dict(part.module.named_parameters(recurse=False))
+    packed = {
+        local: torch.stack([update[name].detach() for update in updates])
+        if updates
+        else own[local].new_zeros(0, *own[local].shape)
+        for local, name in part.names.items()
+    }
+    layer = Layer(part.module, packed, tuple(passage.inputs.shape[1:]), passage.outputs)
+    maker = KERNELS.get(type(part.module))
+    # Other hooks may change what the layer computes; the generic kernel runs them too.
+    if maker is not None and _plain(part.module):
+        kernel = maker(layer)
+        if kernel is not None:
+            return kernel, True
+    return generic_kernel(layer), False
+
+
+def _plain(module: nn.Module) -> bool:
+    return not module._forward_pre_hooks and len(module._forward_hooks) == 1
+
+
+def _chunk(passages: Mapping[str, Passage]) -> int:
+    """A power of two of samples whose passages stay near the size of the cache."""
+    numbers = sum(p.inputs[0].numel() + math.prod(p.outputs) for p in passages.values())
+    fitting = max(1, _CHUNK_BYTES // (4 * numbers))
+    return min(_CHUNK_MOST, max(_CHUNK_LEAST, 1 << (fitting.bit_length() - 1)))
