@@ -85,7 +85,7 @@ def gaussian_epsilon(counts: Counts, *, delta: float, alpha: float = 0.05) -> Ep
     Raises:
         BadInput: Counts, delta or alpha out of range.
 
-    Source: Dong, Roth and Su 2022, Eq. (6) and Corollary 2.13; Nasr et al. 2023.
+    Source: Dong, Roth and Su 2022, Corollary 2.13; Nasr et al. 2023.
     """
     require_error(delta, alpha, least=1e-300)
     perfect = Counts(counts.members, counts.members, 0, counts.nonmembers)

@@ -57,7 +57,7 @@ def one_run_epsilon(
         BadInput: An odd number of guesses, more guesses than samples, membership that fair
             coins would hardly give, or bad scores.
 
-    Source: Steinke, Nasr and Jagielski 2023, Theorem 5.2.
+    Source: Steinke, Nasr and Jagielski 2023, main result with abstentions (p_value_DP_audit).
     """
     split = sides(scores, is_member)
     members, nonmembers = map(len, split)
@@ -93,7 +93,7 @@ def one_run_bound(guesses: Guesses, *, delta: float = 0.0, alpha: float = 0.05) 
     Raises:
         BadInput: Counts, delta or alpha out of range.
 
-    Source: Steinke, Nasr and Jagielski 2023, Theorem 5.2.
+    Source: Steinke, Nasr and Jagielski 2023, main result with abstentions (p_value_DP_audit).
     """
     _require_guesses(guesses)
     require_error(delta, alpha)
@@ -108,7 +108,7 @@ def one_run_bound(guesses: Guesses, *, delta: float = 0.0, alpha: float = 0.05) 
 def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
     """Largest chance of so many right guesses if the training were (epsilon, delta)-DP.
 
-    Source: Steinke, Nasr and Jagielski 2023, Theorem 5.2.
+    Source: Steinke, Nasr and Jagielski 2023, main result with abstentions (p_value_DP_audit).
     """
     made, correct, samples = guesses
     rate = expit(epsilon)
