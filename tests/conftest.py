@@ -1,13 +1,18 @@
-"""What every test shares: one thread, and data sets where somebody has put them."""
+"""What every test shares: one thread, patience, and data sets where somebody has put them."""
 
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 
 # Small tensors gain nothing from a second thread, and workers of pytest-xdist would fight for it.
 torch.set_num_threads(1)
+
+# Time says more about what else the machine is doing than about the code.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 
 @pytest.fixture

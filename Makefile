@@ -1,0 +1,39 @@
+# Every target makes its own environment in .venv where there is none, or pyproject.toml has changed.
+PYTHON ?= python3
+PIP_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# Tests use small tensors: one thread a worker, a worker a core of a small machine.
+TEST_ARGS ?= -n 2
+
+.PHONY: demo test check lint types docs bench clean
+
+demo: $(STAMP)
+	$(BIN)/fedaudit demo
+
+test: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/pytest $(TEST_ARGS)
+
+check: lint types test docs
+
+lint: $(STAMP)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+docs: $(STAMP)
+	$(BIN)/sphinx-build -W -q docs docs/_build
+
+bench: $(STAMP)
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf $(VENV) docs/_build docs/catalogue.md docs/settings.md .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt $(PIP_ARGS) -e ".[dev]"
+	touch $(STAMP)
