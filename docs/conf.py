@@ -1,0 +1,147 @@
+"""Builds the documentation: `make docs`. Two pages are made from the code first."""
+
+import re
+import typing
+from pathlib import Path
+
+import annotated_types
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from sphinx.application import Sphinx
+
+from fedaudit import __version__
+from fedaudit.catalogue import catalogue_markdown
+from fedaudit.catalogue.docstrings import doc_of
+from fedaudit.fl.training import LocalTraining
+from fedaudit.study.config import Study
+
+project = "fedaudit"
+copyright = "the fedaudit maintainers"
+version = release = __version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_heading_anchors = 3
+exclude_patterns = ["_build", "settings.md"]
+html_theme = "furo"
+html_title = "fedaudit"
+templates_path: list[str] = []
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+autodoc_class_signature = "separated"
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+
+MEANINGS = {
+    "data.name": "Data set: a catalogue name, or that of a file or folder in the data folder.",
+    "data.options": "Settings of the source, see its entry in the catalogue.",
+    "partition.scheme": "How training samples are dealt, by catalogue name.",
+    "partition.clients": "Number of clients.",
+    "partition.samples_per_client": "Samples of each client; 0 deals everything.",
+    "partition.options": "Further settings of the scheme.",
+    "model.name": "Architecture by catalogue name.",
+    "model.options": "Settings of the architecture.",
+    "training.rounds": "Rounds of the federation.",
+    "training.participation": "Share of the clients asked in each round.",
+    "defense.name": "Defense by catalogue name.",
+    "defense.clients": "Clients that use it; all if it is left out.",
+    "defense.options": "Settings of the defense.",
+}
+LIMITS = {
+    annotated_types.Ge: (">=", "ge"),
+    annotated_types.Gt: (">", "gt"),
+    annotated_types.Le: ("<=", "le"),
+    annotated_types.Lt: ("<", "lt"),
+}
+
+
+def settings_markdown() -> str:
+    """Every setting of a study file, a table for each section."""
+    sections = {"": Study} | {
+        name: field.annotation
+        for name, field in Study.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+    }
+    return "\n\n".join(_section(name, model) for name, model in sections.items()) + "\n"
+
+
+def _section(name: str, model: type[BaseModel]) -> str:
+    doc = doc_of(model)
+    title = f"## `[{name}]`" if name else "## At the top"
+    lines = ["| setting | type | default | meaning |", "| --- | --- | --- | --- |"]
+    for key, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            continue
+        dotted = f"{name}.{key}" if name else key
+        meaning = doc.named.get(key) or MEANINGS.get(dotted) or doc_of(LocalTraining).named[key]
+        cells = (f"`{key}`", _kind(field), _default(field), meaning)
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n\n".join([title, doc.first, "\n".join(lines)])
+
+
+def _kind(field: FieldInfo) -> str:
+    """The type in words, with its limits."""
+    limits = [
+        f"{sign} {getattr(limit, name):g}"
+        for limit in field.metadata
+        for kind, (sign, name) in LIMITS.items()
+        if isinstance(limit, kind)
+    ]
+    return ", ".join([_named(field.annotation), *limits])
+
+
+def _named(kind: object) -> str:
+    plain = {int: "whole number", float: "number", str: "text", bool: "true or false"}
+    if isinstance(kind, type) and kind in plain:
+        return plain[kind]
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        return _named(parts[0])
+    if origin is typing.Literal:
+        return " or ".join(f'"{part}"' for part in parts)
+    if origin is tuple:
+        return f"list of {_named(parts[0])}s"
+    if origin is dict:
+        return "table"
+    named = [_named(part) for part in parts if part is not type(None)]
+    return " or ".join(named)
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "must be given"
+    value = field.get_default(call_default_factory=True)
+    if value is None or value in ({}, ""):
+        return ""
+    shown = list(value) if isinstance(value, tuple) else value
+    return f"`{str(shown).lower() if isinstance(value, bool) else repr(shown)}`"
+
+
+def _for_sphinx(
+    app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]
+) -> None:
+    """Makes paragraphs of "Source: ..." and "Differs: ...", which Sphinx does not know."""
+    found: list[str] = []
+    inside = False
+    for line in lines:
+        label, colon, text = line.partition(": ")
+        starts = bool(colon) and label in ("Source", "Differs")
+        inside = starts or (inside and line.startswith("    "))
+        if starts:
+            found += ["", f"**{label}:** {text}"]
+        elif inside:
+            found[-1] += f" {line.strip()}"
+        else:
+            found.append(re.sub(r"``(\w+)``(\w)", r"``\1``\\ \2", line))
+    lines[:] = found
+
+
+def setup(app: Sphinx) -> None:
+    """Makes the generated pages anew for every build."""
+    # Before napoleon, which runs at the default priority of 500.
+    app.connect("autodoc-process-docstring", _for_sphinx, priority=400)
+    folder = Path(app.srcdir)
+    (folder / "catalogue.md").write_text(catalogue_markdown(), encoding="utf-8")
+    (folder / "settings.md").write_text(settings_markdown(), encoding="utf-8")
