@@ -25,4 +25,10 @@ def loaded(model: Model, use: str) -> nn.Module:
     if key not in modules:
         with torch.random.fork_rng(devices=[]):
             modules[key] = model.architecture.build()
-    return model.load_into(modules[key])
+    module = model.load_into(modules[key])
+    for name, buffer in module.named_buffers():
+        if name.endswith("num_batches_tracked"):
+            # Batch normalisation that averages over all batches weighs them by this count:
+            # left from an earlier client, it would make results depend on the engine.
+            buffer.zero_()
+    return module

@@ -100,7 +100,7 @@ class OneSidedLikelihood:
         kept = []
         for index in range(len(peers)):
             others = torch.cat([peers[:index], peers[index + 1 :]])
-            mean, variance = others.mean(0), others.var(0, correction=0)
+            mean, variance = _moments(others, torch.ones_like(others, dtype=torch.bool))
             kept.append(peers[index] <= mean + self.outlier_sigmas * variance.sqrt())
         return torch.stack(kept)
 
@@ -110,5 +110,8 @@ def _moments(
 ) -> tuple[Float[Tensor, " samples"], Float[Tensor, " samples"]]:
     """Eqs. (9) and (10): mean and population variance of the peers that are kept."""
     count = kept.sum(0)
-    mean = peers.where(kept, 0.0).sum(0) / count
-    return mean, (peers - mean).square().where(kept, 0.0).sum(0) / count
+    # Seen from the first peer, peers that agree exactly have mean and variance exactly 0;
+    # seen from 0 they would have a rounding error for a spread.
+    off = peers - peers[0]
+    mean = off.where(kept, 0.0).sum(0) / count
+    return peers[0] + mean, (off - mean).square().where(kept, 0.0).sum(0) / count

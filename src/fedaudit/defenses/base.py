@@ -107,8 +107,9 @@ class Objective:
 class Defense:
     """What a client does about leakage. Every hook is neutral; override those that act.
 
-    One instance belongs to one client. A defense that learns over rounds keeps tensors and
-    gives them out through :meth:`state`, so that a run can stop and go on.
+    One instance belongs to one client; a run works on a copy of it. A defense that learns over
+    rounds keeps tensors and gives them out through :meth:`state`, so that a run can stop and go
+    on; it is given its state back before each of its rounds.
 
     Attributes:
         accepts: Kinds of upload that :meth:`upload` can work on.
@@ -143,6 +144,8 @@ class Defense:
     def gradient(self, objective: Objective, batch: Batch, turn: Turn) -> Params:
         """Each step: the direction to descend; the gradient of the objective."""
         params = objective.params
+        if len(batch) == 0:  # Poisson sampling draws nobody now and then
+            return {name: torch.zeros_like(param) for name, param in params.items()}
         values = torch.autograd.grad(objective(batch), list(params.values()))
         return dict(zip(params, values, strict=True))
 

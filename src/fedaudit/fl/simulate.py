@@ -1,6 +1,8 @@
 """The round loop: federated learning as a stream of rounds."""
 
+import re
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -61,7 +63,7 @@ def simulate(
         clients: Each client's training data.
         rounds: How many rounds there will be in all.
         seed: Root of every random draw.
-        defenses: By client; the rest are undefended.
+        defenses: By client; the rest are undefended. The run works on copies of them.
         server: May tamper with what a client is sent.
         engine: Where clients train; changes no result.
         participation: Share of the clients asked in each round, in (0, 1].
@@ -74,15 +76,18 @@ def simulate(
         BadInput: No clients, an empty client, no rounds, or a checkpoint of another run.
         Unsupported: A defense does not accept the algorithm's uploads.
     """
-    guards = dict(defenses or {})
+    guards = deepcopy(dict(defenses or {}))
     _refuse_unusable(algorithm, clients, guards, rounds, participation)
     weights = {client: len(data) for client, data in clients.items()}
-    fingerprint = _fingerprint(algorithm, clients, guards, rounds, seed, participation)
+    settings = (algorithm, type(server), vars(server), rounds, seed, participation)
+    fingerprint = _fingerprint(settings, clients, guards) if checkpoint else ""
     saved = resume(checkpoint, fingerprint) if checkpoint else None
     standing = saved or Standing(0, algorithm.start(seed_for(seed, "initial model")))
-    memories, states = dict(standing.memories), dict(standing.defenses)
-    state = standing.server
     federation = _Federation(algorithm, _prepared(clients, guards, rounds, seed), guards)
+    memories = dict(standing.memories)
+    states = {client: defense.state() for client, defense in guards.items()}
+    states |= standing.defenses
+    state = standing.server
     with engine.session(_visit, federation) as run:
         for index in range(standing.round + 1, rounds + 1):
             cohort = _cohort(sorted(clients), participation, seed, index)
@@ -189,17 +194,21 @@ def _refuse_unusable(
 
 
 def _fingerprint(
-    algorithm: Algorithm,
+    settings: tuple[object, ...],
     clients: Mapping[ClientId, Samples],
     defenses: Mapping[ClientId, Defense],
-    rounds: int,
-    seed: int,
-    participation: float,
 ) -> str:
     """Tells one run from another, so that a checkpoint is never taken up by a stranger."""
-    digest = sha256(repr((algorithm, rounds, seed, participation)).encode())
+    digest = sha256(_described(settings).encode())
     for client in sorted(clients):
         defense = defenses.get(client, UNDEFENDED)
-        digest.update(repr((client, type(defense).__name__, vars(defense))).encode())
-        digest.update(clients[client].ids.numpy().tobytes())
+        digest.update(_described((client, type(defense).__name__, vars(defense))).encode())
+        data = clients[client]
+        for part in (data.ids, data.labels, data.features):
+            digest.update(part.contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def _described(value: object) -> str:
+    """The value in words that are the same in every process: without places in memory."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))

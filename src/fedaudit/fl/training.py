@@ -124,7 +124,7 @@ def train(model: Model, data: Samples, how: LocalTraining, defense: Defense, tur
     chosen = defense.select(data, turn)
     with torch.random.fork_rng(devices=[]):
         # Dropout draws from the global generator; the fork keeps that to this turn.
-        torch.manual_seed(turn.rng("dropout").initial_seed())
+        torch.manual_seed(int(torch.randint(2**62, (), generator=turn.rng("dropout"))))
         for _ in range(how.epochs):
             for batch in defense.batches(chosen, how.batch_size, turn):
                 step(defense.batch(batch, turn))
@@ -151,7 +151,7 @@ def _stepper(
         optimizer.step(params, [gradient[name] for name in names])
 
     def dense_step(batch: Batch) -> None:
-        if batch.y.is_floating_point():
+        if batch.y.is_floating_point() or len(batch) == 0:
             step(batch)
         elif isinstance(optimizer, Sgd) and optimizer.plain:
             descend_dense(params, batch.x, batch.y, lr=optimizer.lr)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedaudit.core import ClientId
 from fedaudit.errors import BadInput
+from fedaudit.observe.round import EVERYBODY
 
 
 @dataclass(frozen=True)
@@ -39,37 +40,46 @@ class Measurements:
         rounds: Round indices, ascending.
         clients: Column order.
         bases: Which clients of a round were sent the same model; -1 where not measured.
-        stands_for: For a client merged into a group, the client the group is named after.
+        stands_for: Round by round, for a client merged into a group the client that the group
+            is named after; empty where nobody was ever merged.
     """
 
     values: Float[Tensor, "rounds clients samples"]
     rounds: tuple[int, ...]
     clients: tuple[ClientId, ...]
     bases: Int[Tensor, "rounds clients"]
-    stands_for: Mapping[ClientId, ClientId] = field(default_factory=dict)
+    stands_for: tuple[Mapping[ClientId, ClientId], ...] = ()
 
-    def column(self, target: ClientId) -> int:
-        """The position of a client, or of the group that it was merged into.
+    def columns(self, target: ClientId) -> Int[Tensor, " rounds"]:
+        """In each round the position of a client or of the group it was in; -1 for neither.
 
         Raises:
             BadInput: The client was never measured.
         """
-        client = self.stands_for.get(target, target)
-        if client not in self.clients:
+        places = {client: column for column, client in enumerate(self.clients)}
+        everybody = places.get(EVERYBODY, -1)
+        groups = self.stands_for or ({},) * len(self.rounds)
+        found = [places.get(group.get(target, target), everybody) for group in groups]
+        if max(found, default=-1) < 0:
             raise BadInput(f"client {target} was never measured; measured: {list(self.clients)}")
-        return self.clients.index(client)
+        return torch.tensor(found, dtype=torch.int64)
 
     def of(self, target: ClientId) -> Float[Tensor, "rounds samples"]:
-        """The target's values."""
-        return self.values[:, self.column(target)]
+        """The target's values, or those of the group that it was in; NaN where in neither."""
+        columns = self.columns(target)
+        values = self.values[torch.arange(len(columns)), columns]
+        return values.where(columns[:, None] >= 0, torch.nan)
 
     def peers(self, target: ClientId) -> Float[Tensor, "rounds peers samples"]:
         """The other clients' values; NaN where one was sent another model than the target."""
-        column = self.column(target)
-        comparable = self.bases == self.bases[:, column : column + 1]
+        columns = self.columns(target)
+        rows = torch.arange(len(columns))
+        comparable = (self.bases == self.bases[rows, columns][:, None]) & (columns[:, None] >= 0)
         values = self.values.where(comparable[:, :, None], torch.nan)
-        others = [i for i in range(len(self.clients)) if i != column]
-        return values[:, others]
+        count = len(self.clients)
+        # Where the target was in no group, nothing is comparable: any column may stay out.
+        others = [[i for i in range(count) if i != own % count] for own in columns.tolist()]
+        return values[rows[:, None], torch.tensor(others, dtype=torch.int64)]
 
 
 def stacked(rounds: Iterable[MeasuredRound]) -> dict[str, Measurements]:
@@ -82,7 +92,7 @@ def stacked(rounds: Iterable[MeasuredRound]) -> dict[str, Measurements]:
     if not measured:
         raise BadInput("nothing was measured: there is no round to attack; measure more often")
     clients = tuple(sorted({client for round in measured for client in round.clients}))
-    stands_for = {c: n for round in measured for c, n in round.stands_for.items()}
+    groups = tuple(round.stands_for for round in measured)
     bases = torch.full((len(measured), len(clients)), -1, dtype=torch.int64)
     columns = [[clients.index(c) for c in round.clients] for round in measured]
     for row, (round, column) in enumerate(zip(measured, columns, strict=True)):
@@ -93,7 +103,7 @@ def stacked(rounds: Iterable[MeasuredRound]) -> dict[str, Measurements]:
             tuple(r.index for r in measured),
             clients,
             bases,
-            stands_for,
+            groups if any(groups) else (),
         )
         for name in measured[0].signals
     }

@@ -6,6 +6,9 @@ from typing import TypeAlias
 
 from fedaudit.core import ClientId, Model, Params
 
+EVERYBODY: ClientId = -2
+"""Whom a model stands for that cannot be told to be any client's: the global model."""
+
 
 @dataclass(frozen=True)
 class Sent:
@@ -88,7 +91,8 @@ class Round:
 
     Attributes:
         index: Counted from 1.
-        exposed: What can be rebuilt, by client (or by the client a group is named after).
+        exposed: What can be rebuilt, by client (or by the client a group is named after, or
+            under ``EVERYBODY``).
         sent: What each client was sent.
         uploads: What each client sent back; empty where the view hides it.
         weights: Shares of the clients in the average; they sum to 1 over ``answered``.

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from fedaudit.core import Architecture, ClientId, Model, Params
-from fedaudit.errors import Damaged, NotVisible
+from fedaudit.errors import BadInput, Damaged, NotVisible
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.tensors import read_tensors, write_tensors
@@ -61,8 +63,7 @@ def write_measured(folder: Path, measured: MeasuredRound, notes: Mapping[str, st
     tensors: Params = {f"signal/{name}": values for name, values in measured.signals.items()}
     tensors["clients"] = torch.tensor(measured.clients, dtype=torch.int64)
     tensors["bases"] = measured.bases
-    pairs = sorted(measured.stands_for.items())
-    tensors["stands_for"] = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
+    tensors["stands_for"] = _pairs(measured.stands_for)
     path = folder / "measured" / f"round-{measured.index:06d}.safetensors"
     write_tensors(tensors, path, notes)
 
@@ -86,6 +87,10 @@ def read_measured(folder: Path) -> list[Stored]:
             "different runs: restore the folder or delete it"
         )
     return found
+
+
+def _pairs(stands_for: Mapping[ClientId, ClientId]) -> Int[Tensor, "merged two"]:
+    return torch.tensor(sorted(stands_for.items()), dtype=torch.int64).reshape(-1, 2)
 
 
 def _measured(path: Path, index: int) -> Stored:
@@ -131,8 +136,14 @@ def write_round(folder: Path, round: Round, keep: Keep) -> None:
             raise NotVisible('the models sent are hidden in this view; keep "signals" instead')
         for client, number in zip(clients, numbers, strict=True):
             _write_client(place / f"client-{client:06d}.safetensors", round, client, number)
-    server = _numbered_models("base", dict(enumerate(distinct)))
-    write_tensors(server | _numbered_models("after", round.after), place / "server.safetensors")
+    server = {
+        "asked": torch.tensor(round.asked, dtype=torch.int64),
+        "answered": torch.tensor(round.answered, dtype=torch.int64),
+        "stands_for": _pairs(round.stands_for),
+    }
+    server |= _numbered_models("base", dict(enumerate(distinct)))
+    server |= _numbered_models("after", round.after)
+    write_tensors(server, place / "server.safetensors")
 
 
 def _numbered_models(part: str, models: Mapping[int, Model] | Mapping[str, Model]) -> Params:
@@ -176,27 +187,66 @@ def read_rounds(folder: Path, architecture: Architecture) -> Iterator[Round]:
         architecture: What the clients train.
 
     Raises:
+        BadInput: The updates of a round were not kept.
         Damaged: A file is missing or not one that fedaudit wrote.
     """
     for index, place in _numbered(folder / "rounds", ""):
-        server, _ = read_tensors(place / "server.safetensors")
-        bases = _models(server, "base", architecture)
-        exposed: dict[ClientId, Exposed] = {}
-        weights: dict[ClientId, float] = {}
-        for path in sorted(place.glob("client-*.safetensors")):
-            client = int(path.stem.removeprefix("client-"))
-            exposed[client], weights[client] = _read_client(path, bases)
-        clients = tuple(exposed)
-        yield Round(
-            index=index,
-            exposed=exposed,
-            sent={},
-            uploads={},
-            weights=weights,
-            asked=clients,
-            answered=clients,
-            after=_models(server, "after", architecture),
+        path = place / "server.safetensors"
+        if not path.is_file():
+            raise Damaged(f"{path} is missing; restore it from a copy, or delete {place}")
+        server, _ = read_tensors(path)
+        try:
+            kept = _Kept(
+                _models(server, "base", architecture),
+                _models(server, "after", architecture),
+                tuple(int(client) for client in server["asked"].tolist()),
+                tuple(int(client) for client in server["answered"].tolist()),
+                {int(a): int(b) for a, b in server["stands_for"].tolist()},
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise Damaged(f"{path} is not a kept round ({error}); restore it") from error
+        yield _read_round(index, place, kept)
+
+
+class _Kept(NamedTuple):
+    """What a round's server file says."""
+
+    bases: dict[str, Model]
+    after: dict[str, Model]
+    asked: tuple[ClientId, ...]
+    answered: tuple[ClientId, ...]
+    stands_for: dict[ClientId, ClientId]
+
+
+def _read_round(index: int, place: Path, kept: _Kept) -> Round:
+    exposed: dict[ClientId, Exposed] = {}
+    weights: dict[ClientId, float] = {}
+    for path in sorted(place.glob("client-*.safetensors")):
+        client = _client_of(path)
+        exposed[client], weights[client] = _read_client(path, kept.bases)
+    if not exposed:
+        raise BadInput(
+            f"{place} holds models but no updates, so that no client can be attacked in it; keep "
+            '"full" rounds for that'
         )
+    return Round(
+        index=index,
+        exposed=exposed,
+        sent={},
+        uploads={},
+        weights=weights,
+        asked=kept.asked,
+        answered=kept.answered,
+        after=kept.after,
+        stands_for=kept.stands_for,
+    )
+
+
+def _client_of(path: Path) -> ClientId:
+    try:
+        return int(path.stem.removeprefix("client-"))
+    except ValueError as error:
+        raise Damaged(f"{path} is named after no client; rename or delete it") from error
 
 
 def _read_client(path: Path, bases: Mapping[str, Model]) -> tuple[Exposed, float]:

@@ -1,9 +1,11 @@
 """Tensors by name in one file: safetensors, written whole or not at all, read with suspicion."""
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -13,6 +15,7 @@ from fedaudit.errors import BadInput, Damaged
 
 MAX_BYTES = 16 * 2**30
 MAX_TENSORS = 100_000
+_ORDER = "fedaudit.order"
 
 
 def write_tensors(
@@ -31,9 +34,13 @@ def write_tensors(
     partial = path.with_name(path.name + ".partial")
     try:
         save_file(
-            {name: value.detach().contiguous() for name, value in tensors.items()},
+            # Copies, because the format refuses two names for one piece of memory.
+            {
+                name: value.detach().clone(memory_format=torch.contiguous_format)
+                for name, value in tensors.items()
+            },
             partial,
-            dict(notes or {}),
+            {**(notes or {}), _ORDER: json.dumps(list(tensors))},
         )
         with partial.open("rb") as file:
             os.fsync(file.fileno())
@@ -47,7 +54,10 @@ def write_tensors(
 
 
 def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
-    """The tensors of a file and its notes. Nothing in it is executed.
+    """The tensors of a file, in the order they were written in, and its notes.
+
+    Nothing in the file is executed. The order matters: sums over a model's layers are taken in
+    it, and safetensors alone would give the names sorted.
 
     Raises:
         BadInput: There is no such file.
@@ -62,9 +72,23 @@ def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
             names = list(file.keys())
             if len(names) > MAX_TENSORS:
                 raise Damaged(f"{path} claims {len(names)} tensors; at most {MAX_TENSORS} are read")
-            return {name: file.get_tensor(name) for name in names}, dict(file.metadata() or {})
-    except (SafetensorError, OSError) as error:
+            notes = dict(file.metadata() or {})
+            order = _order(names, notes.pop(_ORDER, None))
+            return {name: file.get_tensor(name) for name in order}, notes
+    except Damaged:
+        raise
+    except (SafetensorError, OSError, ValueError, RecursionError) as error:
         raise Damaged(
             f"{path} is damaged or not a safetensors file ({error}); restore it from a copy or "
             "delete it to make it anew"
         ) from error
+
+
+def _order(names: list[str], noted: str | None) -> list[str]:
+    """The names as they were written; as they come for a file that says nothing of it."""
+    if noted is None:
+        return names
+    order = json.loads(noted)
+    if not isinstance(order, list) or sorted(map(str, order)) != sorted(names):
+        raise ValueError("it names other tensors than it holds")
+    return [str(name) for name in order]

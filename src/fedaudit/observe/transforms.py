@@ -8,7 +8,7 @@ import torch
 
 from fedaudit.core import ClientId, Model
 from fedaudit.errors import BadInput, NotVisible
-from fedaudit.observe.round import Exposed, Round
+from fedaudit.observe.round import EVERYBODY, Exposed, Round
 from fedaudit.params import plus, weighted_sum
 
 
@@ -122,19 +122,17 @@ def between_globals(rounds: Iterable[Round]) -> Iterator[Round]:
                 f"this view follows one global model, but the run has {len(round.after)}; "
                 "use the 'uploads' view"
             )
-        present = sorted(round.exposed)
-        name = present[0]
-        base = round.exposed[name].base
+        base = round.exposed[min(round.exposed)].base
         (after,) = round.after.values()
         if base is None:
             raise NotVisible("the global model that was sent is hidden; nothing can be compared")
         update = plus(after.params, base.params, -1.0)
         yield replace(
             round,
-            exposed={name: Exposed(base, after, update)},
+            exposed={EVERYBODY: Exposed(base, after, update)},
             uploads={},
-            weights={name: 1.0},
-            stands_for=dict.fromkeys(present, name),
+            weights={EVERYBODY: 1.0},
+            stands_for={},
         )
 
 
@@ -150,13 +148,12 @@ def only_after(rounds: Iterable[Round]) -> Iterator[Round]:
                 f"this view is given one finished model, but the run has {len(round.after)}; "
                 "use the 'uploads' view"
             )
-        present = sorted(round.exposed)
         (after,) = round.after.values()
         yield replace(
             round,
-            exposed={present[0]: Exposed(local=after)},
+            exposed={EVERYBODY: Exposed(local=after)},
             sent={},
             uploads={},
-            weights={present[0]: 1.0},
-            stands_for=dict.fromkeys(present, present[0]),
+            weights={EVERYBODY: 1.0},
+            stands_for={},
         )

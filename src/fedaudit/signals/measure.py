@@ -27,7 +27,7 @@ def measure_round(
 
     Raises:
         NotVisible: A signal needs what the round does not show.
-        BadInput: A signal came out as not-a-number.
+        BadInput: A signal came out infinite or as not-a-number.
     """
     seen = Seen(round, samples, workers)
     with one_thread():
@@ -46,10 +46,10 @@ def measure(
 def _checked(
     signal: Signal, values: Float[Tensor, "clients samples"], round: Round
 ) -> Float[Tensor, "clients samples"]:
-    broken = int(torch.isnan(values).sum())
+    broken = int((~values.isfinite()).sum())
     if broken:
         raise BadInput(
-            f"the signal {signal.name!r} is not a number for {broken} of {values.numel()} "
+            f"the signal {signal.name!r} is not finite for {broken} of {values.numel()} "
             f"(client, sample) pairs in round {round.index}; check the features and the model"
         )
     return values
