@@ -2,7 +2,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
@@ -30,7 +30,6 @@ def autograd(module: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
     return torch.autograd.grad(functional.cross_entropy(module(x), y), list(module.parameters()))
 
 
-@settings(deadline=None)
 @given(samples=st.integers(1, 9), widths=st.lists(st.integers(2, 8), min_size=2, max_size=5))
 def test_gradients_are_autograds(samples: int, widths: list[int]) -> None:
     module = stack(*widths)
