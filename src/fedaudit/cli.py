@@ -48,6 +48,10 @@ def run_command(
             help="Settings to change, by dotted name: --training.rounds=10",
         ),
     ],
+    variant: Annotated[
+        str,
+        Parameter(help="A variant that the file names, or 'all' for the study and all of them."),
+    ] = "",
     out: Folder | None = None,
     data_dir: DataDir = None,
     workers: WorkerCount = 0,
@@ -56,10 +60,17 @@ def run_command(
 
     A run that was stopped goes on where it was when it is started again.
     """
-    from fedaudit.study.config import read_study
+    from fedaudit.study.config import chosen_studies, read_studies
 
-    given = read_study(study, _settings(overrides))
-    _run(given, out or Path("runs") / given.name, data_dir, workers)
+    studies = chosen_studies(read_studies(study, _settings(overrides)), variant)
+    folder = out or Path("runs") / studies[0].name
+    if len(studies) == 1:
+        _run(studies[0], folder, data_dir, workers)
+        return
+    for one in studies:
+        _say(f"\n{one.name}")
+        _run(one, folder / one.name, data_dir, workers)
+    compare(*(folder / one.name for one in studies), out=folder / "comparison.html")
 
 
 @app.command

@@ -4,6 +4,7 @@ Unknown keys are refused with the nearest known one. Everything that changes a r
 here; what does not (folders, workers, progress) is not.
 """
 
+import copy
 import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
@@ -168,26 +169,65 @@ def study_from(values: dict[str, object], *, source: str = "the study") -> Study
 
 
 def read_study(path: Path, overrides: dict[str, object] | None = None) -> Study:
-    """A study from a TOML file, with some settings replaced.
+    """The study of a TOML file without its variants; see :func:`read_studies`."""
+    return read_studies(path, overrides)[0]
+
+
+def read_studies(path: Path, overrides: dict[str, object] | None = None) -> list[Study]:
+    """The study of a TOML file, and after it each of its variants.
+
+    A variant is a table ``[variants.NAME]`` of settings by dotted name that differ from the
+    study's own; its study is named after both.
 
     Args:
         path: The file.
-        overrides: Values by dotted name, such as ``{"training.rounds": 10}``.
+        overrides: Values by dotted name, such as ``{"training.rounds": 10}``; they hold for
+            the study and for all variants.
 
     Raises:
         BadInput: No such file, not TOML, or a wrong setting.
     """
+    values = _toml(path)
+    variants = values.pop("variants", {})
+    if not isinstance(variants, dict) or not all(isinstance(v, dict) for v in variants.values()):
+        raise BadInput(f"variants in {path} are tables, such as [variants.small]")
+    studies = []
+    for label, changes in {"": {}, **variants}.items():
+        varied = copy.deepcopy(values)
+        for name, value in {**changes, **(overrides or {})}.items():
+            _set(varied, name, value)
+        if label:
+            varied["name"] = f"{values.get('name', '')}-{label}"
+        studies.append(study_from(varied, source=str(path)))
+    return studies
+
+
+def chosen_studies(studies: list[Study], variant: str) -> list[Study]:
+    """The study itself, one of its variants, or "all" of them.
+
+    Raises:
+        BadInput: There is no variant of that name.
+    """
+    if variant == "all":
+        return studies
+    labels = {study.name.removeprefix(f"{studies[0].name}-"): study for study in studies[1:]}
+    if not variant:
+        return studies[:1]
+    if variant not in labels:
+        raise unknown_name("variant", variant, [*labels, "all"])
+    return [labels[variant]]
+
+
+def _toml(path: Path) -> dict[str, object]:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise BadInput(f"{path} has more than {MAX_BYTES} bytes; a study is a short file")
         values: dict[str, object] = tomllib.loads(path.read_text(encoding="utf-8"))
+        return values
     except OSError as error:
         raise BadInput(f"the study {path} cannot be read ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"the study {path} is not valid TOML: {error}") from error
-    for name, value in (overrides or {}).items():
-        _set(values, name, value)
-    return study_from(values, source=str(path))
 
 
 def _set(values: dict[str, object], dotted: str, value: object) -> None:
