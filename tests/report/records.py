@@ -63,7 +63,9 @@ class Split(NamedTuple):
 def scores(strength: float, *path: str | int, size: int = 1000) -> Split:
     rng = seeded_numpy(7, "scores", *path)
     return Split(
-        rng.normal(strength, 1 + 0.12 * strength, size), rng.normal(0.25 * strength, 1, size), rng.normal(0, 1, size)
+        rng.normal(strength, 1 + 0.12 * strength, size),
+        rng.normal(0.25 * strength, 1, size),
+        rng.normal(0, 1, size),
     )
 
 
@@ -161,9 +163,7 @@ def curve(attack: str, contrast: str, split: Split, **where: object) -> Curve:
 def histogram(attack: str, split: Split, **where: object) -> Histogram:
     edges = np.linspace(-4, 8, 41)
     counts = {name: np.histogram(getattr(split, name), edges)[0].tolist() for name in split._fields}
-    return Histogram.model_validate(
-        {"attack": attack, "edges": edges.tolist(), **counts, **where}
-    )
+    return Histogram.model_validate({"attack": attack, "edges": edges.tolist(), **counts, **where})
 
 
 def trajectories(signal: str, scale: float, **where: object) -> list[Trajectory]:
@@ -172,7 +172,8 @@ def trajectories(signal: str, scale: float, **where: object) -> list[Trajectory]
     found = []
     for origin, end in ends.items():
         mean = [scale * -(end + (2.3 - end) * np.exp(-step / 12)) for step in rounds]
-        gap = [None if signal == "grad_cosine" and step == 6 else m for step, m in zip(rounds, mean)]
+        missing = 3 if signal == "grad_cosine" else None
+        gap = [None if place == missing else value for place, value in enumerate(mean)]
         found.append(
             Trajectory.model_validate(
                 {

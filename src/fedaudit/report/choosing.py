@@ -1,7 +1,7 @@
 """Which figures of a record stand in front: the most summarised ones, setting by setting."""
 
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from fedaudit.report.words import HEADLINE_METRICS, chance_of, rate_of
 from fedaudit.study.record import Figure, Record
@@ -18,13 +18,6 @@ class Setting(NamedTuple):
     view: str
     target: int | None
     seed: int | None
-
-
-class HasDefense(Protocol):
-    """Anything recorded under a defense."""
-
-    @property
-    def defense(self) -> str: ...  # noqa: D102
 
 
 Kept = TypeVar("Kept")
@@ -109,10 +102,3 @@ def strongest(figures: Iterable[Figure], metric: str) -> Figure | None:
     """The figure of a metric with the largest value; None where all were refused."""
     given = [figure for figure in figures if figure.metric == metric and figure.value is not None]
     return max(given, key=lambda figure: figure.value or 0.0, default=None)
-
-
-def defenses_of(items: Iterable[HasDefense]) -> list[str]:
-    """Defenses in the order of appearance, none first."""
-    return sorted(
-        distinct(item.defense for item in items), key=lambda name: name not in ("", NO_DEFENSE)
-    )

@@ -43,6 +43,13 @@ class Entry(NamedTuple):
     limits: tuple[float, float] | None
 
 
+class _Told(NamedTuple):
+    """Which parts of a setting a label must name, since they differ between lines."""
+
+    target: bool
+    seed: bool
+
+
 def entries_of(records: Sequence[Record]) -> list[Entry]:
     """A line for each study and setting, in the order given; the first is the baseline.
 
@@ -55,10 +62,12 @@ def entries_of(records: Sequence[Record]) -> list[Entry]:
             "one record instead"
         )
     labels = _labels(records)
+    every = {setting_of(figure) for record in records for figure in headline(record)}
+    told = _Told(len({one.target for one in every}) > 1, len({one.seed for one in every}) > 1)
     return [
         entry
         for record, label in zip(records, labels, strict=True)
-        for entry in _entries(record, label)
+        for entry in _entries(record, label, told)
     ]
 
 
@@ -71,7 +80,7 @@ def _labels(records: Sequence[Record]) -> list[str]:
     ]
 
 
-def _entries(record: Record, label: str) -> list[Entry]:
+def _entries(record: Record, label: str, told: _Told) -> list[Entry]:
     figures = headline(record)
     settings = sorted(
         distinct(setting_of(figure) for figure in figures),
@@ -82,8 +91,10 @@ def _entries(record: Record, label: str) -> list[Entry]:
         results = [result for result in record.utility if result.defense == setting.defense]
         seeds = [result for result in results if setting.seed in (None, result.seed)] or results
         parts = [label, shortened(defense_name(setting.defense))]
-        parts += [] if setting.target is None else [f"client {setting.target}"]
-        parts += [] if setting.seed is None else [f"seed {setting.seed}"]
+        if told.target:
+            parts.append("all targets" if setting.target is None else f"client {setting.target}")
+        if told.seed:
+            parts.append("over seeds" if setting.seed is None else f"seed {setting.seed}")
         one = seeds[0] if len(seeds) == 1 else None
         found.append(
             Entry(
@@ -108,13 +119,11 @@ def comparison_tables(entries: Sequence[Entry]) -> list[Grid]:
     ]
 
 
-def _metric_table(
-    entries: Sequence[Entry], attacks: list[str], contrast: str, metric: str
-) -> Grid:
+def _metric_table(entries: Sequence[Entry], attacks: list[str], contrast: str, metric: str) -> Grid:
     base = {attack: _figure(entries[0], attack, contrast, metric) for attack in attacks}
     rows = [
         (
-            named(entry.label),
+            named(entry.label, limit=120),
             *(
                 _compared(_figure(entry, attack, contrast, metric), base[attack], place == 0)
                 for attack in attacks
@@ -177,14 +186,14 @@ def comparison_utility(entries: Sequence[Entry]) -> Grid:
     rows = []
     for place, entry in enumerate(entries):
         if not entry.accuracies:
-            rows.append((named(entry.label), Cell(MISSING, tone="muted"), Cell(MISSING)))
+            rows.append((named(entry.label, limit=120), Cell(MISSING, tone="muted"), Cell(MISSING)))
             continue
         middle = fmean(entry.accuracies)
         low, high = entry.limits or (min(entry.accuracies), max(entry.accuracies))
         change = MISSING if base is None or place == 0 else _change(middle - base, "accuracy")
         rows.append(
             (
-                named(entry.label),
+                named(entry.label, limit=120),
                 Cell(percent(middle), interval(low, high, "accuracy")),
                 Cell(change),
             )

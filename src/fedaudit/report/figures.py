@@ -208,7 +208,9 @@ def _trajectory_panel(parts: list[Trajectory]) -> Panel:
         yaxis={"nticks": 6},
     )
     return Panel(
-        shortened(signal), f"Signal {shortened(signal)} over rounds, by origin of the samples.", spec
+        shortened(signal),
+        f"Signal {shortened(signal)} over rounds, by origin of the samples.",
+        spec,
     )
 
 
@@ -368,9 +370,7 @@ def accuracy_figure(utility: Sequence[UtilityResult]) -> Figures | None:
         "accuracy",
         "Accuracy of the global model on test samples, round by round; a line for each seed.",
         (Choice("", (Panel("", "Test accuracy by round.", spec),)),),
-        tuple(
-            Key(shortened(defense_name(name)), "", swatch(look)) for name, look in looks.items()
-        ),
+        tuple(Key(shortened(defense_name(name)), "", swatch(look)) for name, look in looks.items()),
     )
 
 
@@ -419,8 +419,8 @@ def _origin_keys(origins: Sequence[str]) -> tuple[Key, ...]:
 
 
 def series_line(
-    x: Sequence[float],
-    y: Sequence[float | None],
+    x: Sequence[int | float],
+    y: Sequence[int | float | None],
     look: Style,
     name: str,
     *,

@@ -82,7 +82,7 @@ class Footnotes:
 
     def mark(self, note: str) -> str:
         """The letter of a note, new if it was not seen before; none for an empty note."""
-        note = clean(note)
+        note = shortened(note, 300)
         if not note:
             return ""
         return self.notes.setdefault(note, _letters(len(self.notes)))
@@ -113,10 +113,32 @@ def shortened(text: str, limit: int = 48) -> str:
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 
-def named(text: str, detail: str = "", tone: Tone = "") -> Cell:
+def named(text: str, detail: str = "", tone: Tone = "", *, limit: int = 48) -> Cell:
     """A cell with a name from outside: cleaned, shortened, the whole kept beside it."""
-    short, whole = shortened(text), clean(text)
+    short, whole = shortened(text, limit), clean(text)
     return Cell(short, detail, tone, full=whole if whole != short else "")
+
+
+def split(grid: Grid) -> list[Grid]:
+    """A table for each heading over its columns, for places too narrow for all of them.
+
+    Notes and remark stand below the last one.
+    """
+    parts, start = [], 0
+    for heading in grid.headings:
+        end = start + heading.span
+        if heading.text:
+            parts.append(
+                Grid(
+                    f"{grid.caption} · {heading.text}",
+                    (grid.columns[0], *grid.columns[start:end]),
+                    tuple((row[0], *row[start:end]) for row in grid.rows),
+                )
+            )
+        start = end
+    if not parts:
+        return [grid]
+    return [*parts[:-1], replace(parts[-1], notes=grid.notes, remark=grid.remark)]
 
 
 def to_rich(grid: Grid) -> Table:

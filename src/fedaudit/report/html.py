@@ -139,10 +139,10 @@ def rendered(template: str, *, figures: Mapping[str, Figures], **values: object)
         _environment_of_templates()
         .get_template(template)
         .render(
-            css=Markup(_file("report.css")),  # noqa: S704
+            css=Markup(_file("report.css")),
             policy=_policy(list(scripts.values())),
-            scripts={name: Markup(text) for name, text in scripts.items()},  # noqa: S704
-            data=Markup(embedded(data)),  # noqa: S704
+            scripts={name: Markup(text) for name, text in scripts.items()},
+            data=Markup(embedded(data)),
             figures=figures,
             **values,
         )
@@ -204,7 +204,9 @@ def _environment_of_templates() -> Environment:
 def tiles(record: Record) -> list[Tile]:
     """The numbers that stand at the top of a report."""
     figures = headline(record)
-    found = [_strongest_tile(figures), _identified_tile(figures)]
+    # Figures of the flawed redraw must not stand out as if they told something.
+    flawed = record.evaluation == "redraw"
+    found = [] if flawed else [_strongest_tile(figures), _identified_tile(figures)]
     return [tile for tile in found if tile is not None] + [
         *_utility_tile(record),
         _controls_tile(record),
@@ -307,4 +309,3 @@ def _write(path: Path, document: str) -> None:
     partial = path.with_name(path.name + ".partial")
     partial.write_text(document, encoding="utf-8", newline="\n")
     partial.replace(path)
-

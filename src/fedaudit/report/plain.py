@@ -16,7 +16,7 @@ from fedaudit.report.choosing import (
     settings_of,
     strongest,
 )
-from fedaudit.report.grid import clean, shortened
+from fedaudit.report.grid import shortened
 from fedaudit.report.words import (
     CONTRAST_MEANINGS,
     contrast_order,
@@ -44,6 +44,7 @@ WORDS_MEAN = (
     f"shown” needs every upper limit of an AUC at or below {ROOM_FOR_DOUBT}."
 )
 
+_FATES = {"refused": "was refused", "failed": "was tried and failed"}
 _HEADLINES: dict[Status, str] = {
     "void": "These figures say nothing about leakage",
     "control failed": "A control failed: do not rely on these figures yet",
@@ -98,7 +99,7 @@ def verdict(record: Record) -> Verdict:
         status,
         _HEADLINES[status],
         _audited(record),
-        _found(figures),
+        () if status == "void" else _found(figures),
         _meaning(record, status, figures),
         _controls(record.controls),
         _open(record, figures),
@@ -158,8 +159,8 @@ def _audited(record: Record) -> str:
 
 
 def _sentence(text: str) -> str:
-    text = clean(text).strip() or "not described in the record"
-    return text if text.endswith((".", "!", "?")) else text + "."
+    text = shortened(text, 400).strip() or "not described in the record"
+    return text if text.endswith((".", "!", "?", "…")) else text + "."
 
 
 def _found(figures: list[Figure]) -> tuple[Bullet, ...]:
@@ -194,19 +195,21 @@ def _contrast(contrast: str, figures: list[Figure]) -> Sentence:
     above = [figure for figure in figures if above_chance(figure)]
     if best is None and not above:
         return Sentence(against, "no attack gave a usable figure.")
-    sentences = [_auc_sentence(best, bool(above)) if best else "", _identified(figures, best)]
+    room = max((f.high for f in figures if f.metric == "auc" and f.high is not None), default=None)
+    auc = _auc_sentence(best, room, any_above=bool(above)) if best else ""
+    sentences = [auc, _identified(figures, best)]
     return Sentence(against, " ".join(sentence for sentence in sentences if sentence))
 
 
-def _auc_sentence(best: Figure, any_above: bool) -> str:
+def _auc_sentence(best: Figure, room: float | None, *, any_above: bool) -> str:
     name = shortened(best.attack, 60)
     figure = f"AUC {with_interval(best)}"
     if above_chance(best):
         return f"the strongest attack is {name}, {figure}."
     if any_above:
         return f"the highest AUC is that of {name}, {figure}, not above guessing."
-    room = "" if best.high is None else f" The data leave room for an AUC up to {number(best.high)}."
-    return f"no attack is above guessing; the highest is {name}, {figure}.{room}"
+    left = "" if room is None else f" The data leave room for an AUC up to {number(room)}."
+    return f"no attack is above guessing; the highest is {name}, {figure}.{left}"
 
 
 def _identified(figures: list[Figure], strongest_by_auc: Figure | None) -> str:
@@ -250,7 +253,8 @@ def _meaning(record: Record, status: Status, figures: list[Figure]) -> str:
     if status in ("strong leak", "leak"):
         affected = distinct(defense_name(f.defense) for f in figures if above_chance(f))
         spared = [
-            name for name in distinct(defense_name(f.defense) for f in figures)
+            name
+            for name in distinct(defense_name(f.defense) for f in figures)
             if name not in affected
         ]
         with_ = listed([shortened(name, 60) for name in affected])
@@ -267,11 +271,15 @@ def _meaning(record: Record, status: Status, figures: list[Figure]) -> str:
             "from none. That is not a sign of safety. More audited samples narrow them."
         )
     proof = any(c.control == "planted leak" and c.passed for c in record.controls)
-    return "These attacks do not tell members apart here. " + (
-        "They do find a leak that was planted on purpose, so they work. "
-        if proof
-        else "No leak was planted on purpose to show that they could find one. "
-    ) + "This is a measurement, not a proof: a stronger attack may exist."
+    return (
+        "These attacks do not tell members apart here. "
+        + (
+            "They do find a leak that was planted on purpose, so they work. "
+            if proof
+            else "No leak was planted on purpose to show that they could find one. "
+        )
+        + "This is a measurement, not a proof: a stronger attack may exist."
+    )
 
 
 def _controls(controls: list[ControlResult]) -> str:
@@ -312,14 +320,12 @@ def _open(record: Record, figures: list[Figure]) -> tuple[str, ...]:
         for (metric, reason), times in refused.items()
     ]
     points += [
-        f"{shortened(row.name, 60)} was {'refused' if row.status == 'refused' else 'tried and failed'}"
-        f": {_sentence(shortened(row.note, 200) or 'no reason recorded')}"
+        f"{shortened(row.name, 60)} {_FATES[row.status]}: "
+        f"{_sentence(shortened(row.note, 200) or 'no reason recorded')}"
         for row in record.attacks
         if row.status != "run"
     ]
-    below = [
-        f for f in figures if f.metric == "auc" and f.high is not None and f.high < 0.5
-    ]
+    below = [f for f in figures if f.metric == "auc" and f.high is not None and f.high < 0.5]
     points += [
         f"{shortened(f.attack, 60)} ranks members below non-members (AUC {number(f.value or 0)}, "
         f"{interval_of(f)}); it is reported as it is, since turning a score round after the "

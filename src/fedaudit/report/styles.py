@@ -66,7 +66,7 @@ ORIGIN_NAMES = {
 def swatch(look: Style, *, marked: bool = True) -> Markup:
     """A legend's drawing of a style. Holds fixed strings only, so it is safe as markup."""
     mark = _MARKS[look.symbol] if marked else ""
-    return Markup(  # noqa: S704
+    return Markup(
         '<svg class="swatch" width="34" height="14" viewBox="0 0 34 14" aria-hidden="true">'
         f'<path d="M0 7h34" stroke="{look.color}" stroke-width="2" '
         f'stroke-dasharray="{_DASHES[look.dash]}"/><g fill="{look.color}">{mark}</g></svg>'

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterable
 from statistics import fmean
 
+from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fedaudit.report.choosing import (
     above_chance,
@@ -24,9 +26,11 @@ from fedaudit.report.grid import (
     columns_of,
     named,
     shortened,
+    split,
     to_rich,
     without_constants,
 )
+from fedaudit.report.plain import verdict
 from fedaudit.report.words import (
     HEADLINE_METRICS,
     MISSING,
@@ -44,6 +48,10 @@ from fedaudit.report.words import (
 )
 from fedaudit.study.record import ControlResult, Figure, GroupFigure, Record, UtilityResult
 
+_SIGNS = (
+    "▲ above guessing, coloured where strong (see the verdict). FP: false alarms reached, of all "
+    "non-members."
+)
 _EMPTY = Cell(MISSING, tone="muted")
 _Optional = tuple[str, Callable[[Figure], str]]
 
@@ -112,7 +120,7 @@ def _how(figures: Iterable[Figure]) -> str:
             )
     parts = [f"{method} ({', '.join(distinct(names))})" for method, names in methods.items()]
     made = f"Intervals: {'; '.join(parts)}. " if parts else ""
-    return made + "▲ above guessing. FP: false alarms reached, of all non-members."
+    return made + _SIGNS
 
 
 def figure_cell(figure: Figure | None, notes: Footnotes) -> Cell:
@@ -196,7 +204,7 @@ def _long_table(caption: str, figures: list[Figure]) -> Grid:
         ),
         rows=tuple(rows),
         notes=notes.listed(),
-        remark="▲ above guessing. FP: false alarms reached, of all non-members.",
+        remark=_SIGNS,
     )
 
 
@@ -267,7 +275,9 @@ def _utility_row(result: UtilityResult) -> tuple[Cell, ...]:
     return (
         named(defense_name(result.defense)),
         Cell(str(result.seed)),
-        Cell(percent(result.test_accuracy), interval(result.test_low, result.test_high, "accuracy")),
+        Cell(
+            percent(result.test_accuracy), interval(result.test_low, result.test_high, "accuracy")
+        ),
         Cell(percent(result.train_accuracy)),
         Cell(percent(result.generalisation_gap)),
         Cell(count(result.n_test)),
@@ -306,7 +316,9 @@ def clients_table(record: Record) -> Grid:
 
 def _largest_class(counts: list[int]) -> str:
     total = sum(counts)
-    return f"{percent(max(counts) / total)} (class {counts.index(max(counts))})" if total else MISSING
+    return (
+        f"{percent(max(counts) / total)} (class {counts.index(max(counts))})" if total else MISSING
+    )
 
 
 def catalogue_table(record: Record) -> Grid:
@@ -387,7 +399,7 @@ def exposed_table(record: Record) -> Grid | None:
         )
         for sample in ordered
     ]
-    last = "Scores above this share of non-members"
+    last = "Above non-members"
     columns = columns_of(
         "Sample", "Class", "Attack", "Defense", "Target", "Seed", last, numeric=(last,)
     )
@@ -396,7 +408,24 @@ def exposed_table(record: Record) -> Grid | None:
 
 def terminal_tables(record: Record) -> list[Table]:
     """What a study prints at its end: attacks, other figures, utility and controls."""
-    grids = [*attack_tables(record), other_figures_table(record)]
+    grids = [part for grid in attack_tables(record) for part in split(grid)]
+    other = other_figures_table(record)
+    grids += [other] if other else []
     grids += [utility_table(record)] if record.utility else []
     grids += [controls_table(record)] if record.controls else []
-    return [to_rich(grid) for grid in grids if grid is not None]
+    return [to_rich(grid) for grid in grids]
+
+
+def print_record(record: Record, console: Console | None = None) -> None:
+    """Prints the tables of a record and its verdict in a sentence; to standard output by default.
+
+    Args:
+        record: What a study found.
+        console: Where to print.
+    """
+    console = console or Console()
+    for table in terminal_tables(record):
+        console.print(table)
+        console.print()
+    said = verdict(record)
+    console.print(Text(f"{said.headline}. {said.controls}", style="bold"))

@@ -136,5 +136,5 @@ def listed(items: list[str]) -> str:
 
 
 def plural(amount: int, one: str, many: str = "") -> str:
-    """"1 seed", "3 seeds"."""
+    """ "1 seed", "3 seeds"."""
     return f"{count(amount)} {one if amount == 1 else many or one + 's'}"

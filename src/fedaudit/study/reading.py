@@ -138,7 +138,8 @@ def _sentence(error: ValidationError) -> str:
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     first = faults[0]
     place = ".".join(str(part) for part in first["loc"])
-    more = f" (and {len(faults) - 1} more faults)" if len(faults) > 1 else ""
+    others = len(faults) - 1
+    more = f" (and {others} more fault{'s' if others > 1 else ''})" if others else ""
     return f"at {_short(place)}: {first['msg'].lower()}{more}; take the original record"
 
 

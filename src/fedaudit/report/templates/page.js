@@ -100,6 +100,8 @@
   links.forEach((_, id) => { const part = document.getElementById(id); if (part) watch.observe(part); });
 
   drawAll();
-  root.dataset.figures = String(document.querySelectorAll(".plot .main-svg").length);
+  root.dataset.figures = String(document.querySelectorAll(".plot.js-plotly-plot").length);
+  root.dataset.width = String(root.clientWidth);
+  root.dataset.overflow = String(Math.max(0, root.scrollWidth - root.clientWidth));
   root.dataset.ready = "true";
 })();

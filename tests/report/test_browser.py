@@ -1,0 +1,120 @@
+"""The report in a real browser: it draws, nothing goes wrong, and no foreign script runs."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fedaudit.report.html import write_comparison, write_report
+from tests.report.records import STRENGTH, hostile, record
+
+BROWSER = next(
+    (
+        found
+        for name in ("chromium", "chromium-browser", "google-chrome")
+        if (found := shutil.which(name))
+    ),
+    None,
+)
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--virtual-time-budget=10000",
+    "--window-size=1280,1200",
+)
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on the PATH"),
+]
+
+
+PHONE = """<!DOCTYPE html><title>A window of a phone's width</title>
+<iframe srcdoc="{inside}" style="width: 380px; height: 800px; border: 0"></iframe>
+<script>
+const frame = document.querySelector("iframe");
+frame.addEventListener("load", () => {{
+  Object.assign(document.documentElement.dataset, frame.contentDocument.documentElement.dataset);
+  frame.remove();
+}});
+</script>
+"""
+
+
+def dom(page: Path, profile: Path) -> str:
+    """The page as the browser has it once everything is drawn."""
+    answer = subprocess.run(
+        [str(BROWSER), *FLAGS, f"--user-data-dir={profile}", "--dump-dom", page.as_uri()],
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    return answer.stdout.decode("utf-8")
+
+
+def as_on_a_phone(page: Path) -> Path:
+    """The page in a frame 380 pixels wide: no window of a headless browser gets below 500."""
+    inside = page.read_text(encoding="utf-8").replace("&", "&amp;").replace('"', "&quot;")
+    narrow = page.with_name("phone.html")
+    narrow.write_text(PHONE.format(inside=inside), encoding="utf-8")
+    return narrow
+
+
+def notes_of(document: str) -> dict[str, str]:
+    """The notes that the page's own script left on the document element."""
+    found = re.search(r"<html([^>]*)>", document)
+    assert found is not None
+    return dict(re.findall(r'data-([\w-]+)="([^"]*)"', found[1]))
+
+
+def is_sound(notes: dict[str, str]) -> bool:
+    """Whether nothing went wrong, and only the inside of scrolling boxes exceeds the window."""
+    wanted = {"script-errors": "0", "blocked": "0", "overflow": "0", "ready": "true"}
+    return wanted.items() <= notes.items()
+
+
+def test_a_report_draws_every_panel_without_a_script_error(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    write_report(record(strengths=STRENGTH[:3]), page)
+    notes = notes_of(dom(page, tmp_path / "profile"))
+    assert is_sound(notes), notes
+    # Three contrasts, two signals, three attacks, clients, classes, accuracy.
+    assert notes["figures"] == "11"
+    assert int(notes["width"]) > 1200
+
+
+def test_hostile_names_run_nothing_and_break_nothing(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    write_report(hostile(), page)
+    document = dom(page, tmp_path / "profile")
+    notes = notes_of(document)
+    assert is_sound(notes), notes
+    assert "hacked" not in notes
+    assert "<img" not in document
+    assert not re.search(r"<a[^>]*href=.http", document)
+
+
+@pytest.mark.parametrize("name", ["plain", "hostile"])
+def test_on_a_phone_nothing_sticks_out_of_the_page(tmp_path: Path, name: str) -> None:
+    page = tmp_path / "report.html"
+    write_report(hostile() if name == "hostile" else record(strengths=STRENGTH[:3]), page)
+    notes = notes_of(dom(as_on_a_phone(page), tmp_path / "profile"))
+    assert is_sound(notes), notes
+    assert "hacked" not in notes
+    assert int(notes["width"]) <= 380
+
+
+def test_a_comparison_draws_its_figure(tmp_path: Path) -> None:
+    page = tmp_path / "comparison.html"
+    write_comparison([record(name="one"), record(name="two", strengths=(0.5,))], page)
+    notes = notes_of(dom(page, tmp_path / "profile"))
+    assert is_sound(notes), notes
+    assert notes["figures"] == "3"

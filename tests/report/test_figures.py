@@ -1,0 +1,112 @@
+import json
+from itertools import pairwise
+
+import pytest
+
+from fedaudit.report.figures import figures_of, plotly_text, roc_figure
+from fedaudit.report.styles import style
+from fedaudit.study.record import Curve
+from tests.report.records import hostile, record
+
+Traces = list[dict[str, object]]
+
+
+def traces(spec: dict[str, object]) -> Traces:
+    found = spec["data"]
+    assert isinstance(found, list)
+    return found
+
+
+def test_every_kind_of_figure_is_drawn_where_the_record_has_its_data() -> None:
+    assert set(figures_of(record())) == {
+        "roc",
+        "trajectories",
+        "histograms",
+        "client",
+        "class",
+        "accuracy",
+    }
+    assert set(figures_of(record(details=False))) == {"accuracy"}
+
+
+def test_a_roc_has_a_panel_a_contrast_and_a_choice_a_setting() -> None:
+    roc = figures_of(record())["roc"]
+    assert [choice.label for choice in roc.choices] == ["no defense", "cofedmid"]
+    assert [panel.title for panel in roc.choices[0].panels] == [
+        "Members v. unseen",
+        "Members v. other clients'",
+        "Members v. mixed",
+    ]
+    assert len(traces(roc.choices[0].panels[0].spec)) == 1 + 8
+
+
+def test_both_axes_of_a_roc_are_logarithmic_and_0_1_and_1_per_cent_are_marked() -> None:
+    spec = figures_of(record())["roc"].choices[0].panels[0].spec
+    layout = json.loads(json.dumps(spec["layout"]))
+    assert (layout["xaxis"]["type"], layout["yaxis"]["type"]) == ("log", "log")
+    assert [shape["x0"] for shape in layout["shapes"]] == [0.001, 0.01]
+
+
+def test_points_at_zero_go_to_the_edge_of_a_logarithmic_axis() -> None:
+    curve = Curve(
+        attack="a", contrast="unseen", target=0, seed=1, fpr=[0, 0.001, 1], tpr=[0, 0.2, 1]
+    )
+    figure = roc_figure([curve])
+    assert figure is not None
+    chance, line = traces(figure.choices[0].panels[0].spec)
+    assert line["x"] == [0.0005, 0.001, 1]
+    assert line["y"] == [0.00005, 0.2, 1]
+    assert chance["x"] == chance["y"]
+
+
+def test_no_two_of_the_first_thirty_series_share_colour_dash_and_marker() -> None:
+    looks = [style(place) for place in range(30)]
+    assert len(set(looks)) == 30
+    assert all(a.dash != b.dash for a, b in pairwise(looks))
+
+
+def test_colour_is_never_the_only_cue_between_origins() -> None:
+    spec = figures_of(record())["trajectories"].choices[0].panels[0].spec
+    lines = [trace for trace in traces(spec) if "marker" in trace]
+    looks = json.loads(json.dumps(lines))
+    assert len({trace["line"]["dash"] for trace in looks}) == 3
+    assert len({trace["marker"]["symbol"] for trace in looks}) == 3
+
+
+def test_a_missing_mean_leaves_a_gap() -> None:
+    spec = figures_of(record())["trajectories"].choices[0].panels[1].spec
+    assert any(None in trace["y"] for trace in traces(spec) if isinstance(trace["y"], list))
+
+
+def test_the_strongest_attack_is_the_first_choice_of_the_map_of_clients() -> None:
+    choices = figures_of(record())["client"].choices
+    assert choices[0].label == "fedmia-2"
+
+
+def test_a_histogram_shows_shares_that_add_up_to_one() -> None:
+    spec = figures_of(record())["histograms"].choices[0].panels[0].spec
+    for trace in traces(spec):
+        shares = trace["y"]
+        assert isinstance(shares, list)
+        assert sum(shares) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ('<a href="//x">y</a>', '‹a href="//x"›y‹/a›'),
+        ("&lt;b&gt;", "&amp;lt;b&amp;gt;"),
+        ("%{x}", "% {x}"),
+        ("$\\alpha$", "＄\\alpha＄"),
+    ],
+)
+def test_text_for_plotly_holds_no_tag_entity_or_template(given: str, shown: str) -> None:
+    assert plotly_text(given) == shown
+
+
+def test_no_hostile_name_reaches_plotly_as_a_tag() -> None:
+    for figure in figures_of(hostile()).values():
+        for choice in figure.choices:
+            for panel in choice.panels:
+                text = json.dumps(panel.spec, ensure_ascii=False).replace("<extra>", "")
+                assert "<" not in text.replace("</extra>", "")

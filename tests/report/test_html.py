@@ -1,0 +1,207 @@
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from fedaudit.errors import BadInput
+from fedaudit.report.html import (
+    comparison_html,
+    embedded,
+    report_html,
+    write_comparison,
+    write_report,
+)
+from fedaudit.report.words import interval_of, shown
+from tests.report.records import HOSTILE, hostile, record
+
+LOADING = {"src", "href", "action", "data", "poster", "srcset", "background", "formaction"}
+
+
+class Page(HTMLParser):
+    """What a page is made of: its elements, its scripts, and the text a reader sees."""
+
+    def __init__(self, document: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[tuple[dict[str, str | None], str]] = []
+        self.text = ""
+        self._inside = ""
+        self.feed(document)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._inside = tag
+        if tag == "script":
+            self.scripts.append((dict(attrs), ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "script":
+            attributes, text = self.scripts[-1]
+            self.scripts[-1] = (attributes, text + data)
+        elif self._inside != "style":
+            self.text += data
+
+    def named(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+PLAIN = record()
+PLAIN_PAGE = Page(report_html(PLAIN))
+HOSTILE_DOCUMENT = report_html(hostile())
+HOSTILE_PAGE = Page(HOSTILE_DOCUMENT)
+
+
+@pytest.mark.parametrize("page", [PLAIN_PAGE, HOSTILE_PAGE], ids=["plain", "hostile"])
+def test_no_element_loads_or_links_anything_outside_the_page(page: Page) -> None:
+    for _, attributes in page.elements:
+        for name in LOADING & set(attributes):
+            assert (attributes[name] or "").startswith("#")
+    assert not {"link", "iframe", "object", "embed", "base", "form"} & {t for t, _ in page.elements}
+
+
+@pytest.mark.parametrize("page", [PLAIN_PAGE, HOSTILE_PAGE], ids=["plain", "hostile"])
+def test_the_policy_allows_the_page_s_own_scripts_by_hash_and_nothing_else(page: Page) -> None:
+    (policy,) = [
+        meta["content"] or ""
+        for meta in page.named("meta")
+        if meta.get("http-equiv") == "Content-Security-Policy"
+    ]
+    assert policy.startswith("default-src 'none';")
+    run = [text for attributes, text in page.scripts if "type" not in attributes]
+    assert len(run) == 3
+    for text in run:
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+    assert "unsafe-inline" not in policy.split("style-src")[0]
+    assert "unsafe-eval" not in policy
+
+
+def test_hostile_names_add_no_element_attribute_or_script() -> None:
+    assert {tag for tag, _ in HOSTILE_PAGE.elements} <= {tag for tag, _ in PLAIN_PAGE.elements}
+    assert len(HOSTILE_PAGE.scripts) == len(PLAIN_PAGE.scripts)
+    for _, attributes in HOSTILE_PAGE.elements:
+        assert not any(name.startswith("on") for name in attributes)
+    assert HOSTILE[:40] in HOSTILE_PAGE.text
+
+
+def test_direction_and_surrogate_characters_do_not_reach_the_page() -> None:
+    HOSTILE_DOCUMENT.encode("utf-8")
+    outside = re.sub(r"(?s)<script>.*?</script>", "", HOSTILE_DOCUMENT)
+    assert not set("\u202e\u2028\u2029\x00") & set(outside)
+
+
+def test_the_data_of_figures_cannot_end_its_script_element() -> None:
+    text = embedded({"</script><!--": "\u2028&"})
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == {"</script><!--": "\u2028&"}
+
+
+def test_numbers_that_json_lacks_are_refused_in_the_data() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        embedded(float("nan"))
+
+
+def test_every_figure_of_the_record_stands_in_the_page_with_its_interval() -> None:
+    for figure in PLAIN.findings:
+        if figure.value is None:
+            assert figure.note in PLAIN_PAGE.text
+        else:
+            assert shown(figure.value, figure.metric) in PLAIN_PAGE.text
+            assert interval_of(figure) in PLAIN_PAGE.text
+    every = f"{len(PLAIN.findings)} figures, with method and counts"
+    assert every in PLAIN_PAGE.text
+
+
+def test_refused_figures_say_why() -> None:
+    assert "inconclusive: needs 970 more non-members" in report_html(record(size=30))
+
+
+@pytest.mark.parametrize(
+    "heading",
+    [
+        "Threat model and view",
+        "Attacks",
+        "ROC curves",
+        "Signals over rounds",
+        "Risk by client",
+        "Risk by class",
+        "Most exposed samples",
+        "Controls",
+        "Utility",
+        "Clients",
+        "What was not tested",
+        "Reproduce",
+    ],
+)
+def test_the_report_has_its_parts(heading: str) -> None:
+    assert heading in PLAIN_PAGE.text
+
+
+def test_a_reader_without_scripts_or_sight_finds_names_for_everything() -> None:
+    assert len(PLAIN_PAGE.named("h1")) == 1
+    assert len(PLAIN_PAGE.named("caption")) == len(PLAIN_PAGE.named("table"))
+    plots = [div for div in PLAIN_PAGE.named("div") if div.get("class") == "plot"]
+    assert plots
+    assert all(plot.get("role") == "img" and plot.get("aria-label") for plot in plots)
+    assert any(link.get("href") == "#main" for link in PLAIN_PAGE.named("a"))
+    assert PLAIN_PAGE.named("noscript")
+    assert PLAIN_PAGE.named("html") == [{"lang": "en"}]
+
+
+def test_links_of_the_contents_lead_to_parts_that_exist() -> None:
+    ids = {attributes.get("id") for _, attributes in PLAIN_PAGE.elements}
+    links = [link["href"] or "" for link in PLAIN_PAGE.named("a")]
+    assert {link[1:] for link in links} <= ids
+    assert len([i for _, a in PLAIN_PAGE.elements if (i := a.get("id"))]) == len(ids - {None})
+
+
+def test_the_flawed_redraw_has_a_banner_and_sound_evaluation_has_none() -> None:
+    warning = "These figures mean nothing about leakage."
+    assert warning in report_html(record(evaluation="redraw", details=False))
+    assert warning not in PLAIN_PAGE.text
+
+
+def test_a_record_with_next_to_nothing_still_makes_a_report() -> None:
+    bare = record(details=False, controls=()).model_copy(
+        update={"findings": [], "attacks": [], "clients": [], "utility": [], "untested": []}
+    )
+    document = report_html(bare)
+    assert "This record holds no figures of attacks." in document
+    assert "No controls were run." in document
+
+
+def test_the_same_record_makes_the_same_bytes(tmp_path: Path) -> None:
+    first, second = tmp_path / "1.html", tmp_path / "2.html"
+    write_report(PLAIN, first)
+    write_report(PLAIN, second)
+    assert first.read_bytes() == second.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1.html", "2.html"]
+
+
+def test_a_comparison_shows_both_values_and_their_difference(tmp_path: Path) -> None:
+    defended = record(name="defended", strengths=(0.5,), defenses=(("dp-sgd", 1.0),))
+    plain = record(name="plain", strengths=(2.6,), defenses=(("none", 1.0),))
+    path = tmp_path / "comparison.html"
+    write_comparison([plain, defended], path)
+    page = Page(path.read_text(encoding="utf-8"))
+    base, other = plain.findings[0].value, defended.findings[0].value
+    assert base is not None
+    assert other is not None
+    assert f"{base:.3f}" in page.text
+    assert f"Δ −{base - other:.3f} *" in page.text
+    assert "defended · dp-sgd" in page.text
+
+
+def test_a_comparison_needs_two_records_and_warns_of_a_flawed_one() -> None:
+    with pytest.raises(BadInput, match="at least 2 records, got 1"):
+        comparison_html([PLAIN])
+    flawed = record(evaluation="redraw", details=False)
+    assert "flawed redraw" in comparison_html([PLAIN, flawed])
+    assert HOSTILE not in comparison_html([PLAIN, hostile()])

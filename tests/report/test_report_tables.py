@@ -1,0 +1,146 @@
+from io import StringIO
+
+from rich.console import Console
+
+from fedaudit.report.grid import Grid
+from fedaudit.report.tables import (
+    attack_tables,
+    controls_table,
+    every_figure_table,
+    exposed_table,
+    groups_table,
+    other_figures_table,
+    print_record,
+    utility_table,
+)
+from fedaudit.study.record import ControlResult, Figure, Record
+from tests.report.records import CONTROLS, record
+
+
+def texts(grid: Grid, column: int) -> list[str]:
+    return [row[column].text for row in grid.rows]
+
+
+def only(*figures: Figure) -> Record:
+    base = record(strengths=(1.0,), defenses=(("none", 1.0),), details=False)
+    return base.model_copy(update={"findings": list(figures)})
+
+
+def auc(value: float | None, **rest: object) -> Figure:
+    where = {"attack": "fedmia-1", "contrast": "unseen", "metric": "auc", "value": value}
+    return Figure.model_validate({**where, **rest})
+
+
+def test_attacks_are_rows_and_three_metrics_a_contrast_are_columns() -> None:
+    (grid, defended) = attack_tables(record())
+    assert [heading.text for heading in grid.headings] == [
+        "",
+        "Unseen (1,000 v. 1,000)",
+        "Other clients' (1,000 v. 1,000)",
+        "Mixed (1,000 v. 2,000)",
+    ]
+    assert [column.text for column in grid.columns] == ["Attack"] + [
+        "AUC",
+        "TPR at 1%",
+        "TPR at 0.1%",
+    ] * 3
+    assert texts(grid, 0)[:2] == ["fedmia-2", "fedmia-1"]
+    assert defended.caption == "Attacks by contrast: cofedmid"
+
+
+def test_a_cell_carries_value_interval_and_the_false_alarms_really_reached() -> None:
+    figure = auc(
+        0.412,
+        metric="tpr@0.001",
+        low=0.38,
+        high=0.445,
+        realised_fpr=0.002,
+        n_nonmembers=1000,
+        n_members=1000,
+        significant=True,
+    )
+    (grid,) = attack_tables(only(figure))
+    cell = grid.rows[0][3]
+    assert cell.text == "▲ 41.2%"
+    assert cell.detail == "38.0–44.5%\nFP 2/1,000"
+
+
+def test_a_refused_figure_shows_a_dash_and_says_why_below_the_table() -> None:
+    (grid,) = attack_tables(only(auc(0.6), auc(None, metric="tpr@0.001", note="needs 1,000 more")))
+    cell = grid.rows[0][3]
+    assert (cell.text, cell.mark) == ("–", "a")
+    assert grid.notes == (("a", "needs 1,000 more"),)
+
+
+def test_figures_over_seeds_stand_in_for_those_of_single_seeds() -> None:
+    both = only(auc(0.6, seed=1), auc(0.8, seed=2), auc(0.7, low=0.6, high=0.8, seed=None))
+    (grid,) = attack_tables(both)
+    assert texts(grid, 1) == ["▲ 0.700"]
+    assert len(every_figure_table(both).rows) == 3
+
+
+def test_without_figures_over_seeds_each_seed_has_its_table() -> None:
+    grids = attack_tables(only(auc(0.6, seed=1), auc(0.8, seed=2)))
+    assert [grid.caption for grid in grids] == [
+        "Attacks by contrast: seed 1",
+        "Attacks by contrast: seed 2",
+    ]
+
+
+def test_the_triangle_follows_the_corrected_test_and_not_the_bare_interval() -> None:
+    (grid,) = attack_tables(only(auc(0.6, low=0.55, high=0.65, significant=False)))
+    assert texts(grid, 1) == ["0.600"]
+    (grid,) = attack_tables(only(auc(0.6, low=0.55, high=0.65)))
+    assert texts(grid, 1) == ["▲ 0.600"]
+
+
+def test_epsilon_is_shown_with_the_most_it_could_have_been() -> None:
+    grid = other_figures_table(record())
+    assert grid is not None
+    assert grid.rows[0][3].detail == "≥ 1.420\nof at most 5.610"
+
+
+def test_failed_controls_come_first() -> None:
+    failed = ControlResult(control="late", expected="at chance", value=0.7, passed=False)
+    grid = controls_table(record(controls=(*CONTROLS, failed)))
+    assert texts(grid, 0)[0] == "late"
+    assert texts(grid, 1) == ["✗ failed", "✓ passed", "✓ passed", "✓ passed", "– not run"]
+
+
+def test_utility_over_seeds_ends_with_their_mean() -> None:
+    grid = utility_table(record(seeds=(1, 2, 3), defenses=(("none", 1.0),)))
+    assert texts(grid, 1) == ["1", "2", "3", "mean of 3 seeds"]
+    assert texts(grid, 2)[-1] == "86.3%"
+
+
+def test_columns_that_say_the_same_everywhere_are_told_once() -> None:
+    grid = exposed_table(record())
+    assert grid is not None
+    assert [column.text for column in grid.columns] == ["Sample", "Class", "Above non-members"]
+    assert grid.remark.startswith("In every row: attack fedmia-2, defense no defense")
+
+
+def test_a_group_too_small_for_a_figure_keeps_its_row() -> None:
+    grid = groups_table(record(), "class")
+    assert grid is not None
+    row = next(row for row in grid.rows if row[0].text == "Class 7")
+    assert [cell.text for cell in row][-2:] == ["–", "3 / 100"]
+    assert groups_table(record(details=False), "class") is None
+
+
+def test_the_terminal_prints_every_attack_without_reading_markup() -> None:
+    named = record(strengths=(1.0,)).model_copy(
+        update={"findings": [auc(0.61, attack="[red]sly[/red]")]}
+    )
+    out = StringIO()
+    print_record(named, Console(file=out, width=100))
+    assert "[red]sly[/red]" in out.getvalue()
+    assert "0.610" in out.getvalue()
+    assert "Inconclusive" in out.getvalue()
+
+
+def test_the_terminal_tables_fit_eighty_columns() -> None:
+    out = StringIO()
+    print_record(record(), Console(file=out, width=80))
+    assert "32.7%" in out.getvalue()
+    assert max(len(line) for line in out.getvalue().splitlines()) <= 80
