@@ -157,12 +157,12 @@ class Model:
         return Model(
             architecture,
             {
-                name: value.detach().clone()
+                name: value.detach().clone(memory_format=torch.contiguous_format)
                 for name, value in module.named_parameters()
                 if value.requires_grad
             },
             {
-                name: value.detach().clone()
+                name: value.detach().clone(memory_format=torch.contiguous_format)
                 for name, value in module.named_buffers()
                 if value.is_floating_point()
             },

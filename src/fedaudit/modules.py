@@ -1,13 +1,22 @@
 """Modules that are kept and refilled, because building one costs more than a small step."""
 
 import threading
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from fedaudit.core import Architecture, Model
+from fedaudit.layout import laid_out
 
 _kept = threading.local()
+
+
+class _Kept(NamedTuple):
+    build: Callable[[], nn.Module]
+    module: nn.Module
 
 
 def loaded(model: Model, use: str) -> nn.Module:
@@ -20,15 +29,26 @@ def loaded(model: Model, use: str) -> nn.Module:
         model: What to run.
         use: Names the purpose, such as "training" or "evaluation".
     """
-    modules: dict[tuple[Architecture, str], nn.Module] = _kept.__dict__.setdefault("modules", {})
-    key = (model.architecture, use)
-    if key not in modules:
+    modules: dict[tuple[Architecture, str], _Kept] = _kept.__dict__.setdefault("modules", {})
+    key, build = (model.architecture, use), model.architecture.build
+    if key not in modules or not _same(modules[key].build, build):
         with torch.random.fork_rng(devices=[]):
-            modules[key] = model.architecture.build()
-    module = model.load_into(modules[key])
+            modules[key] = _Kept(build, laid_out(build()))
+    module = model.load_into(modules[key].module)
     for name, buffer in module.named_buffers():
         if name.endswith("num_batches_tracked"):
             # Batch normalisation that averages over all batches weighs them by this count:
             # left from an earlier client, it would make results depend on the engine.
             buffer.zero_()
     return module
+
+
+def _same(one: Callable[[], nn.Module], other: Callable[[], nn.Module]) -> bool:
+    """Whether two functions build the same module.
+
+    Names are not enough: in a notebook, a network is changed and keeps its name. Nor is
+    identity: what arrives in another process is a copy each time.
+    """
+    if isinstance(one, partial) and isinstance(other, partial):
+        return (one.func, one.args, one.keywords) == (other.func, other.args, other.keywords)
+    return one == other

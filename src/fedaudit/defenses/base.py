@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -98,7 +99,7 @@ class Objective:
         """The scalar to minimise, with its graph."""
         return self.loss(self.module(batch.x), batch)
 
-    @property
+    @cached_property
     def params(self) -> Params:
         """The trainable parameters, live."""
         return {n: p for n, p in self.module.named_parameters() if p.requires_grad}
