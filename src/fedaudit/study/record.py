@@ -241,5 +241,5 @@ class Record(_Part):
 def write_record(record: Record, path: Path) -> None:
     """Writes the record as JSON, to a temporary name first, so that a crash leaves no half."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(record.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    partial.write_text(record.model_dump_json() + "\n", encoding="utf-8")
     partial.replace(path)
