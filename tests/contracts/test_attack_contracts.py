@@ -1,0 +1,216 @@
+"""What every attack of the catalogue keeps to, with its settings at their defaults."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache, partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedaudit.attacks.base import Attack
+from fedaudit.attacks.catalog import ATTACKS
+from fedaudit.core import Architecture, ClientId, Samples, Sees
+from fedaudit.errors import NotVisible
+from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.simulate import simulate
+from fedaudit.fl.training import LocalTraining
+from fedaudit.metrics import auc_interval
+from fedaudit.observe.measurements import MeasuredRound, Measurements, stacked
+from fedaudit.observe.round import Exposed, Round
+from fedaudit.observe.views import VIEWS, seen_from
+from fedaudit.seeds import seeded
+from fedaudit.signals.measure import measure
+
+FEATURES, CLASSES, CLIENTS, CANARIES = 16, 4, 5, 60
+TARGET = 1
+SIGNALS = tuple({s.name: s for attack in ATTACKS.values() for s in attack.signals}.values())
+every_attack = pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+
+PARTS: dict[Sees, str] = {
+    Sees.PREDICTIONS: "local",
+    Sees.GLOBAL_MODEL: "base",
+    Sees.UPDATE: "update",
+}
+"""The part of what is exposed that each knowledge is about."""
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, 24), nn.ReLU(), nn.Linear(24, CLASSES))
+
+
+def samples(count: int, purpose: str, first_id: int = 0) -> Samples:
+    rng = seeded(5, purpose)
+    return Samples(
+        torch.randn(count, FEATURES, generator=rng),
+        torch.randint(0, CLASSES, (count,), generator=rng),
+        torch.arange(first_id, first_id + count),
+    )
+
+
+# Labels that have nothing to do with features can only be learned by heart.
+HELD = samples(CANARIES, "held")
+UNSEEN = samples(CANARIES, "unseen", CANARIES)
+AUDITED = Samples.joined(HELD, UNSEEN)
+NOBODYS = samples(400, "nobody's", 5000)
+
+
+@cache
+def trained() -> tuple[Round, ...]:
+    """A run in which the target has learned the first half of the audited samples by heart."""
+    clients = {c: samples(CANARIES, f"client {c}", 1000 * (c + 1)) for c in range(CLIENTS)}
+    clients[TARGET] = Samples.joined(*[HELD] * 5)
+    algorithm = FedAvg(
+        Architecture("net", partial(net)), LocalTraining(epochs=2, batch_size=16, lr=0.1)
+    )
+    return tuple(simulate(algorithm, clients, rounds=5, seed=3))[1:]
+
+
+@cache
+def measured(of_nobody: bool = False) -> Mapping[str, Measurements]:
+    """All signals of the audited samples, or of samples that nobody has ever trained on."""
+    return stacked(measure(trained(), SIGNALS, NOBODYS if of_nobody else AUDITED))
+
+
+def renamed(
+    rounds: Iterator[MeasuredRound], names: Mapping[ClientId, ClientId]
+) -> dict[str, Measurements]:
+    """The same measurements under other names, in the ascending order of these."""
+    found = []
+    for one in rounds:
+        new = [names[client] for client in one.clients]
+        order = np.argsort(new).tolist()
+        found.append(
+            MeasuredRound(
+                one.index,
+                tuple(sorted(new)),
+                one.bases[order],
+                {name: values[order] for name, values in one.signals.items()},
+            )
+        )
+    return stacked(found)
+
+
+def measured_rounds() -> Iterator[MeasuredRound]:
+    """The cube again, round by round."""
+    cubes = measured()
+    first = next(iter(cubes.values()))
+    for row, index in enumerate(first.rounds):
+        values = {name: cube.values[row] for name, cube in cubes.items()}
+        yield MeasuredRound(index, first.clients, first.bases[row], values)
+
+
+@every_attack
+def test_scores_are_finite_one_a_sample_and_the_same_each_time(attack: Attack) -> None:
+    scores = attack.scores(measured(), TARGET)
+    assert scores.shape == (len(AUDITED),)
+    assert scores.dtype == torch.float64
+    assert bool(scores.isfinite().all())
+    assert torch.equal(scores, attack.scores(measured(), TARGET))
+
+
+@every_attack
+def test_the_order_of_samples_changes_no_score(attack: Attack) -> None:
+    order = torch.randperm(len(AUDITED), generator=seeded(0, "order"))
+    shuffled = {
+        name: replace(cube, values=cube.values[:, :, order]) for name, cube in measured().items()
+    }
+    scores = attack.scores(measured(), TARGET)
+    assert torch.equal(attack.scores(shuffled, TARGET), scores[order])
+
+
+@every_attack
+def test_a_sample_is_scored_alike_whatever_else_is_audited(attack: Attack) -> None:
+    alone = {
+        name: replace(cube, values=cube.values[:, :, 7:8]) for name, cube in measured().items()
+    }
+    assert torch.equal(attack.scores(alone, TARGET), attack.scores(measured(), TARGET)[7:8])
+
+
+@every_attack
+def test_names_that_keep_the_clients_order_change_no_bit(attack: Attack) -> None:
+    names = {client: 10 * client + 3 for client in range(CLIENTS)}
+    scores = attack.scores(renamed(measured_rounds(), names), names[TARGET])
+    assert torch.equal(scores, attack.scores(measured(), TARGET))
+
+
+@every_attack
+def test_any_other_names_change_no_score_but_for_rounding(attack: Attack) -> None:
+    names = dict(enumerate([70, 4, 33, 1, 90]))
+    scores = attack.scores(renamed(measured_rounds(), names), names[TARGET])
+    torch.testing.assert_close(scores, attack.scores(measured(), TARGET), rtol=1e-9, atol=1e-9)
+
+
+def without(rounds: tuple[Round, ...], hidden: Sees) -> Iterator[Round]:
+    """The rounds with the parts that stand for some knowledge deleted."""
+    gone = dict.fromkeys((part for sees, part in PARTS.items() if sees in hidden))
+    for round in rounds:
+        exposed = {
+            client: Exposed(**{**vars(whole), "gradient_scale": None, **gone})
+            for client, whole in round.exposed.items()
+        }
+        yield replace(round, exposed=exposed, sent={}, uploads={}, after={})
+
+
+@every_attack
+def test_an_attack_runs_where_all_that_it_does_not_need_is_deleted(attack: Attack) -> None:
+    rounds = trained() if Sees.ROUNDS in attack.needs else trained()[-1:]
+    if Sees.UPLOADS not in attack.needs:
+        rounds = tuple(seen_from(rounds, VIEWS["sum"]))
+    cubes = stacked(measure(without(rounds, ~attack.needs), attack.signals, AUDITED))
+    assert bool(attack.scores(cubes, TARGET).isfinite().all())
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [(name, part) for name, attack in ATTACKS.items() for part in PARTS if part in attack.needs],
+)
+def test_an_attack_refuses_a_view_in_which_a_part_that_it_needs_is_deleted(
+    name: str, part: Sees
+) -> None:
+    with pytest.raises(NotVisible, match="hidden"):
+        list(measure(without(trained(), part), ATTACKS[name].signals, AUDITED))
+
+
+@pytest.mark.parametrize("name", [n for n, a in ATTACKS.items() if Sees.UPLOADS in a.needs])
+def test_an_attack_that_needs_every_upload_refuses_the_sum(name: str) -> None:
+    rounds = seen_from(trained(), VIEWS["sum"])
+    cubes = stacked(measure(rounds, ATTACKS[name].signals, AUDITED))
+    with pytest.raises(NotVisible, match="besides the target"):
+        ATTACKS[name].scores(cubes, TARGET)
+
+
+@every_attack
+def test_a_view_that_offers_too_little_is_refused_with_what_is_missing(attack: Attack) -> None:
+    for name, weak in VIEWS.items():
+        missing = attack.needs & ~weak.offers
+        if missing:
+            with pytest.raises(NotVisible, match=f"(?s){next(iter(missing)).name}.*{name}"):
+                weak.refuse_unless_offered(attack.needs, "the attack")
+        else:
+            weak.refuse_unless_offered(attack.needs, "the attack")
+
+
+@every_attack
+def test_an_attack_is_at_chance_where_nobody_is_a_member(attack: Attack) -> None:
+    scores = attack.scores(measured(of_nobody=True), TARGET).numpy()
+    called_members = np.arange(len(NOBODYS)) % 2 == 0
+    auc = auc_interval(scores, called_members, confidence=0.99)
+    assert auc.low <= 0.5 <= auc.high
+
+
+@every_attack
+def test_an_attack_finds_what_the_target_has_learned_by_heart(attack: Attack) -> None:
+    scores = attack.scores(measured(), TARGET).numpy()
+    held = np.arange(len(AUDITED)) < len(HELD)
+    auc = auc_interval(scores, held, confidence=0.99)
+    assert auc.low > 0.5
+
+
+@every_attack
+def test_an_attack_says_what_it_does_and_where_it_is_from(attack: Attack) -> None:
+    assert attack.source
+    assert attack.about.endswith(".")
+    assert attack.rule.over_clients
+    assert attack.rule.over_rounds

@@ -1,0 +1,33 @@
+"""Every file of a catalogue's folder is in the catalogue, or stated here not to be an entry."""
+
+import pkgutil
+
+import pytest
+
+import fedaudit.attacks
+import fedaudit.defenses
+import fedaudit.signals
+from fedaudit.attacks.catalog import ATTACKS
+from fedaudit.defenses.catalog import DEFENSES
+
+ENTRIES: dict[str, set[str]] = {
+    "fedaudit.attacks": {type(attack.rule).__module__ for attack in ATTACKS.values()},
+    "fedaudit.signals": {type(s).__module__ for a in ATTACKS.values() for s in a.signals},
+    "fedaudit.defenses": {make.__module__ for make in DEFENSES.values()},
+}
+OTHERS: dict[str, set[str]] = {
+    "fedaudit.attacks": {"base", "catalog"},
+    "fedaudit.signals": {"base", "gradients", "kernels", "measure"},
+    "fedaudit.defenses": {"base", "catalog"},
+}
+"""Files and folders that hold no entry: interfaces, catalogues and machinery."""
+
+
+@pytest.mark.parametrize(
+    "package", [fedaudit.attacks, fedaudit.defenses, fedaudit.signals], ids=lambda p: p.__name__
+)
+def test_every_file_is_in_its_catalogue_or_known_to_be_no_entry(package: object) -> None:
+    name, path = package.__name__, package.__path__  # type: ignore[attr-defined]
+    files = {module.name for module in pkgutil.iter_modules(path)}
+    entries = {module.removeprefix(f"{name}.") for module in ENTRIES[name]} - {"base"}
+    assert files == entries | OTHERS[name]
