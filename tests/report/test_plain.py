@@ -105,6 +105,28 @@ def test_an_auc_below_one_half_is_reported_and_not_turned_round() -> None:
     assert any("reported as it is" in point for point in said.open)
 
 
+def test_over_many_clients_the_strongest_is_told_with_its_client() -> None:
+    findings = [
+        Figure(
+            attack="fedmia-1",
+            contrast="unseen",
+            target=target,
+            seed=1,
+            metric="auc",
+            value=0.6 + target / 100,
+            low=0.55,
+            high=0.75,
+        )
+        for target in range(10)
+    ]
+    said = verdict(none_found().model_copy(update={"findings": findings}))
+    assert len(said.found) == 1
+    assert said.found[0].sentences[0].found == (
+        "the strongest attack is fedmia-1 (client 9), AUC 0.690 (interval 0.550–0.750)."
+    )
+    assert "asked of 10 of them in turn" in said.audited
+
+
 def test_the_whole_verdict_is_available_as_text() -> None:
     text = as_text(record(details=False))
     assert text.startswith("Strong leakage")

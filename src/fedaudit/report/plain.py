@@ -5,7 +5,6 @@ from typing import Literal, NamedTuple
 from fedaudit.report.choosing import (
     STRONG_AUC,
     STRONG_TPR,
-    Setting,
     above_chance,
     defense_name,
     differing,
@@ -164,10 +163,14 @@ def _sentence(text: str) -> str:
 
 
 def _found(figures: list[Figure]) -> tuple[Bullet, ...]:
-    settings = settings_of(figures)
+    """One bullet for each defense and view; clients and seeds are named where they matter."""
+    whole = distinct(setting._replace(target=None, seed=None) for setting in settings_of(figures))
     return tuple(
-        Bullet(_title(label), _by_contrast(figures, setting))
-        for setting, label in zip(settings, differing(settings), strict=True)
+        Bullet(
+            _title(label),
+            _by_contrast([f for f in figures if (f.defense, f.view) == setting[:2]]),
+        )
+        for setting, label in zip(whole, differing(whole), strict=True)
     )
 
 
@@ -179,11 +182,10 @@ def _title(label: str) -> str:
     return f"With {label}"
 
 
-def _by_contrast(figures: list[Figure], setting: Setting) -> tuple[Sentence, ...]:
-    inside = [figure for figure in figures if setting_of(figure) == setting]
-    contrasts = sorted({figure.contrast for figure in inside}, key=contrast_order)
+def _by_contrast(figures: list[Figure]) -> tuple[Sentence, ...]:
+    contrasts = sorted({figure.contrast for figure in figures}, key=contrast_order)
     return tuple(
-        _contrast(contrast, [figure for figure in inside if figure.contrast == contrast])
+        _contrast(contrast, [figure for figure in figures if figure.contrast == contrast])
         for contrast in contrasts
     )
 
@@ -196,13 +198,20 @@ def _contrast(contrast: str, figures: list[Figure]) -> Sentence:
     if best is None and not above:
         return Sentence(against, "no attack gave a usable figure.")
     room = max((f.high for f in figures if f.metric == "auc" and f.high is not None), default=None)
-    auc = _auc_sentence(best, room, any_above=bool(above)) if best else ""
+    name = f"{shortened(best.attack, 60)}{_where(best, figures)}" if best else ""
+    auc = _auc_sentence(name, best, room, any_above=bool(above)) if best else ""
     sentences = [auc, _identified(figures, best)]
     return Sentence(against, " ".join(sentence for sentence in sentences if sentence))
 
 
-def _auc_sentence(best: Figure, room: float | None, *, any_above: bool) -> str:
-    name = shortened(best.attack, 60)
+def _where(figure: Figure, figures: list[Figure]) -> str:
+    """Which client and seed a figure is of, where there is more than one of them."""
+    settings = distinct(setting_of(one) for one in figures)
+    label = differing(settings)[settings.index(setting_of(figure))]
+    return f" ({label})" if label else ""
+
+
+def _auc_sentence(name: str, best: Figure, room: float | None, *, any_above: bool) -> str:
     figure = f"AUC {with_interval(best)}"
     if above_chance(best):
         return f"the strongest attack is {name}, {figure}."
@@ -218,8 +227,12 @@ def _identified(figures: list[Figure], strongest_by_auc: Figure | None) -> str:
         best = strongest(figures, metric)
         if best is None or best.value is None:
             continue
-        same = strongest_by_auc is not None and strongest_by_auc.attack == best.attack
-        name = "it" if same else shortened(best.attack, 60)
+        other = strongest_by_auc
+        same = other is not None and (other.attack, *setting_of(other)) == (
+            best.attack,
+            *setting_of(best),
+        )
+        name = "it" if same else f"{shortened(best.attack, 60)}{_where(best, figures)}"
         guessed = round(1000 * (rate_of(metric) or 0))
         return (
             f"Of 1,000 members, {name} identifies {_of_thousand(best)} at the price of one false "
