@@ -1,0 +1,164 @@
+"""Who may import whom (docs: "The idea that orders everything"), read from the source."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import fedaudit
+
+ROOT = Path(fedaudit.__file__).parent
+TRUTH = {"data.audit_set", "data.deal", "data.draws", "data.published_draws", "origin"}
+"""Modules that know who trained on what."""
+
+
+class Import(NamedTuple):
+    """One imported module, or a name within one ("fedaudit.core.Model")."""
+
+    name: str
+    at_once: bool  # when the file is imported, and not only in a function
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
+
+
+@cache
+def imports(module: str) -> tuple[Import, ...]:
+    return tuple(_imports(ast.parse(FILES[module].read_text(encoding="utf-8")), at_once=True))
+
+
+def _imports(node: ast.AST, *, at_once: bool) -> Iterator[Import]:
+    if isinstance(node, ast.Import):
+        yield from (Import(alias.name, at_once) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0, "imports are absolute here"
+        yield from (Import(f"{node.module}.{alias.name}", at_once) for alias in node.names)
+    later = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or (
+        isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+    )
+    for child in ast.iter_child_nodes(node):
+        yield from _imports(child, at_once=at_once and not later)
+
+
+def ours(module: str, *, at_once: bool = False) -> set[str]:
+    """Modules of fedaudit that a module imports."""
+    found = set()
+    for name, first in imports(module):
+        if name.split(".")[0] == "fedaudit" and (first or not at_once):
+            # "from package import name": the name is a module, or stands in one.
+            found.add(name if name in FILES else name.rpartition(".")[0])
+    return found
+
+
+def within(package: str) -> list[str]:
+    start = f"fedaudit.{package}"
+    return [name for name in FILES if name == start or name.startswith(start + ".")]
+
+
+def breaches(package: str, forbidden: set[str]) -> list[str]:
+    """Imports from a package of something that is forbidden there (a module or a package)."""
+    full = {f"fedaudit.{name}" for name in forbidden}
+    return [
+        f"{module} imports {imported}"
+        for module in within(package)
+        for imported in sorted(ours(module))
+        if any(imported == name or imported.startswith(name + ".") for name in full)
+    ]
+
+
+def test_the_source_is_found() -> None:
+    assert len(FILES) > 50
+    assert "fedaudit.core" in ours("fedaudit.fl.fedavg")
+    assert "fedaudit.study.setup imports fedaudit.fl.fedavg" in breaches("study", {"fl"})
+    assert ours("fedaudit.cli") > ours("fedaudit.cli", at_once=True)
+
+
+@pytest.mark.parametrize("package", ["signals", "attacks"])
+def test_an_attack_knows_neither_training_nor_defenses_nor_the_truth(package: str) -> None:
+    assert breaches(package, {"fl", "defenses", "data", "study", "metrics", "report"} | TRUTH) == []
+
+
+@pytest.mark.parametrize("package", ["fl", "defenses"])
+def test_training_knows_no_attack(package: str) -> None:
+    forbidden = {"attacks", "signals", "metrics", "study", "report", "data"} | TRUTH
+    assert breaches(package, forbidden) == []
+
+
+def test_what_is_observed_knows_neither_who_attacks_nor_the_truth() -> None:
+    forbidden = {"fl", "attacks", "signals", "defenses", "metrics", "study", "report", "data"}
+    assert breaches("observe", forbidden | TRUTH) == []
+
+
+def test_data_and_models_know_nothing_of_federations() -> None:
+    above = {"fl", "attacks", "signals", "defenses", "metrics", "study", "report", "observe"}
+    assert breaches("data", above) == []
+    assert breaches("models", above | {"data"}) == []
+
+
+def test_metrics_stand_on_numbers_alone() -> None:
+    allowed = {"numpy", "scipy", "sklearn", "moocore", "fairlearn", "jaxtyping"}
+    known = {"fedaudit.origin", "fedaudit.errors"} | set(within("metrics"))
+    for module in within("metrics"):
+        packages = {name.split(".")[0] for name, _ in imports(module)}
+        assert packages - allowed - {"fedaudit"} <= set(sys.stdlib_module_names), module
+        assert ours(module) <= known, module
+
+
+def test_reports_read_records_only() -> None:
+    allowed = set(within("report")) | {
+        "fedaudit",
+        "fedaudit.errors",
+        "fedaudit.study.record",
+        "fedaudit.study.reading",
+    }
+    for module in within("report"):
+        assert ours(module) <= allowed, module
+        packages = {name.split(".")[0] for name, _ in imports(module)}
+        assert not packages & {"torch", "sklearn"}, module
+
+
+def test_records_can_be_read_without_the_code_that_made_them() -> None:
+    for module in ("fedaudit.study.record", "fedaudit.study.reading"):
+        assert ours(module) <= {"fedaudit.errors", "fedaudit.study.record"}
+
+
+def test_rules_do_not_lean_on_each_other() -> None:
+    machinery = {"fedaudit.attacks.base", "fedaudit.attacks.catalog", "fedaudit.attacks"}
+    rules = set(within("attacks")) - machinery
+    for rule in rules:
+        assert not ours(rule) & (rules - {rule}), rule
+
+
+def test_no_module_imports_itself_by_a_detour() -> None:
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " -> ".join([*path, module])
+        if module not in done:
+            for other in sorted(ours(module, at_once=True) & set(FILES)):
+                visit(other, (*path, module))
+            done.add(module)
+
+    for module in FILES:
+        visit(module, ())
+
+
+def test_help_answers_without_loading_anything_heavy() -> None:
+    code = (
+        "import sys, fedaudit.cli; "
+        "print(*({'torch', 'numpy', 'sklearn', 'scipy', 'plotly', 'pydantic'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.split() == []
