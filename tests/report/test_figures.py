@@ -3,7 +3,8 @@ from itertools import pairwise
 
 import pytest
 
-from fedaudit.report.figures import figures_of, plotly_text, roc_figure
+from fedaudit.report.drawing import plotly_text
+from fedaudit.report.figures import figures_of, roc_figure
 from fedaudit.report.styles import style
 from fedaudit.study.record import Curve
 from tests.report.records import hostile, record

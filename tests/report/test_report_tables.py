@@ -5,14 +5,13 @@ from rich.console import Console
 from fedaudit.report.grid import Grid
 from fedaudit.report.tables import (
     attack_tables,
-    controls_table,
     every_figure_table,
     exposed_table,
     groups_table,
     other_figures_table,
     print_record,
-    utility_table,
 )
+from fedaudit.report.tables_of_run import controls_table, utility_table
 from fedaudit.study.record import ControlResult, Figure, Record
 from tests.report.records import CONTROLS, record
 

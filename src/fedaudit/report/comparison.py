@@ -15,7 +15,7 @@ from fedaudit.report.choosing import (
     setting_of,
     strongest,
 )
-from fedaudit.report.figures import Choice, Figures, Panel, plotly_text, series_line, spec_of
+from fedaudit.report.drawing import Choice, Figures, Panel, plotly_text, series_line, spec_of
 from fedaudit.report.grid import Cell, Grid, clean, columns_of, named, shortened
 from fedaudit.report.styles import Key, style, swatch
 from fedaudit.report.words import (

@@ -4,15 +4,20 @@ A figure is a row of panels that share a legend; where the record holds several 
 is a choice of the same figure, drawn when the reader picks it.
 """
 
-import json
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
-
-import plotly.graph_objects as go
+from collections.abc import Iterable, Sequence
 
 from fedaudit.report.choosing import defense_name, distinct
+from fedaudit.report.drawing import (
+    Choice,
+    Figures,
+    Panel,
+    Spec,
+    choices_of,
+    plotly_text,
+    series_line,
+    spec_of,
+)
 from fedaudit.report.grid import shortened
 from fedaudit.report.styles import (
     OKABE_ITO,
@@ -27,51 +32,8 @@ from fedaudit.report.styles import (
 from fedaudit.report.words import CONTRAST_MEANINGS, contrast_name, contrast_order
 from fedaudit.study.record import Curve, GroupFigure, Histogram, Record, Trajectory, UtilityResult
 
-Spec = dict[str, object]
-Item = TypeVar("Item")
-
 _NEUTRAL = Style("#7A7A7A", "dot", "circle")
 _LOWEST_RATE = 1e-5
-
-
-class Panel(NamedTuple):
-    """One set of axes; ``summary`` says in words what it shows."""
-
-    title: str
-    summary: str
-    spec: Spec
-
-
-class Choice(NamedTuple):
-    """The panels of one setting."""
-
-    label: str
-    panels: tuple[Panel, ...]
-
-
-@dataclass(frozen=True)
-class Figures:
-    """A figure of the report.
-
-    Attributes:
-        ident: Its name in the document.
-        caption: What it shows and how to read it.
-        choices: At least one; the first is drawn at the start.
-        keys: The legend, outside of plotly so that it never covers a curve.
-        shape: "square" for receiver operating characteristics, "wide" or "tall" for others.
-    """
-
-    ident: str
-    caption: str
-    choices: tuple[Choice, ...]
-    keys: tuple[Key, ...] = ()
-    shape: str = "wide"
-
-
-def plotly_text(text: str) -> str:
-    """Text that plotly shows as it stands: it reads some tags, entities and %{...} otherwise."""
-    text = shortened(text, 40).replace("<", "‹").replace(">", "›")
-    return text.replace("&", "&amp;").replace("%{", "% {").replace("$", "＄")
 
 
 def figures_of(record: Record) -> dict[str, Figures]:
@@ -111,7 +73,7 @@ def roc_figure(curves: Sequence[Curve]) -> Figures | None:
         "side shows what matters: members identified at few false alarms. Dotted uprights mark "
         "false-positive rates of 0.1% and 1%; the dotted diagonal is guessing. Curves are "
         "steps through observed points, not interpolated.",
-        _choices(curves, _curve_setting, panels),
+        choices_of(curves, _curve_setting, panels),
         (*keys, Key("guessing", "", swatch(_NEUTRAL, marked=False))),
         "square",
     )
@@ -185,7 +147,7 @@ def trajectory_figure(trajectories: Sequence[Trajectory]) -> Figures | None:
         "What the adversary measures on the target's uploads, round by round: the mean over "
         "samples of each origin, with the range that holds 80% of them (10th to 90th "
         "percentile). Where bands part, samples can be told apart.",
-        _choices(trajectories, _run_setting, panels),
+        choices_of(trajectories, _run_setting, panels),
         _origin_keys(distinct(part.origin for part in trajectories)),
     )
 
@@ -239,7 +201,7 @@ def histogram_figure(histograms: Sequence[Histogram]) -> Figures | None:
         "histograms",
         "How each attack scores samples of each origin, as the share of that origin's samples "
         "in each bin. Larger scores stand for members.",
-        _choices(histograms, _run_setting, panels),
+        choices_of(histograms, _run_setting, panels),
         _origin_keys(list(ORIGIN_NAMES)),
     )
 
@@ -289,7 +251,7 @@ def group_figure(groups: Sequence[GroupFigure], by: str) -> Figures | None:
         by,
         f"AUC for each {by} with its interval; the dotted line is guessing. An average hides "
         f"who carries the risk. A {by} without a dot had too few samples for a figure.",
-        _choices(parts, _group_setting, panels),
+        choices_of(parts, _group_setting, panels),
         shape="tall",
     )
 
@@ -374,25 +336,6 @@ def accuracy_figure(utility: Sequence[UtilityResult]) -> Figures | None:
     )
 
 
-def _choices(
-    items: Sequence[Item],
-    setting: Callable[[Item], tuple[str, ...]],
-    panels: Callable[[list[Item]], tuple[Panel, ...]],
-) -> tuple[Choice, ...]:
-    """One choice a setting, labelled by what differs between settings."""
-    inside: dict[tuple[str, ...], list[Item]] = {}
-    for item in items:
-        inside.setdefault(setting(item), []).append(item)
-    varies = [len(set(values)) > 1 for values in zip(*inside, strict=True)]
-    return tuple(
-        Choice(
-            " · ".join(part for part, differs in zip(key, varies, strict=True) if differs),
-            panels(found),
-        )
-        for key, found in inside.items()
-    )
-
-
 def _curve_setting(curve: Curve) -> tuple[str, ...]:
     return (*_run_setting(curve), f"view: {shortened(curve.view)}")
 
@@ -416,43 +359,3 @@ def _origin_keys(origins: Sequence[str]) -> tuple[Key, ...]:
         for origin, look in ORIGIN_STYLES.items()
         if origin in origins
     )
-
-
-def series_line(
-    x: Sequence[int | float],
-    y: Sequence[int | float | None],
-    look: Style,
-    name: str,
-    *,
-    shape: str = "linear",
-    marks: int = 0,
-) -> Spec:
-    """A trace in a style; ``marks`` is how many markers it carries at most."""
-    trace: Spec = {
-        "type": "scatter",
-        "name": plotly_text(name),
-        "x": list(x),
-        "y": list(y),
-        "mode": "lines+markers" if marks else "lines",
-        "line": {"color": look.color, "dash": look.dash, "width": 2, "shape": shape},
-    }
-    if marks:
-        trace["marker"] = {"symbol": look.symbol, "size": 7, "maxdisplayed": marks}
-    return trace
-
-
-def spec_of(traces: Sequence[Spec], **layout: object) -> Spec:
-    """A figure that plotly has checked, as plain JSON values and without a template."""
-    figure = go.Figure(
-        data=list(traces),
-        layout={
-            "template": go.layout.Template(),
-            "showlegend": False,
-            "hovermode": "closest",
-            "dragmode": False,
-            "margin": {"l": 56, "r": 24, "t": 8, "b": 46},
-            **layout,
-        },
-    )
-    spec: Spec = json.loads(figure.to_json())
-    return spec

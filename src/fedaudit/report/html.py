@@ -27,18 +27,21 @@ from fedaudit.report.comparison import (
     entries_of,
     tradeoff_figure,
 )
-from fedaudit.report.figures import Figures, figures_of
+from fedaudit.report.drawing import Figures
+from fedaudit.report.figures import figures_of
 from fedaudit.report.grid import clean, shortened
 from fedaudit.report.plain import WORDS_MEAN, verdict
 from fedaudit.report.tables import (
     attack_tables,
-    catalogue_table,
-    clients_table,
-    controls_table,
     every_figure_table,
     exposed_table,
     groups_table,
     other_figures_table,
+)
+from fedaudit.report.tables_of_run import (
+    catalogue_table,
+    clients_table,
+    controls_table,
     utility_table,
 )
 from fedaudit.report.words import (

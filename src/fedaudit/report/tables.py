@@ -1,7 +1,6 @@
 """The tables of a report, as data that the terminal and the HTML report both draw."""
 
 from collections.abc import Callable, Iterable
-from statistics import fmean
 
 from rich.console import Console
 from rich.table import Table
@@ -22,7 +21,6 @@ from fedaudit.report.grid import (
     Footnotes,
     Grid,
     Heading,
-    Tone,
     columns_of,
     named,
     shortened,
@@ -31,6 +29,7 @@ from fedaudit.report.grid import (
     without_constants,
 )
 from fedaudit.report.plain import verdict
+from fedaudit.report.tables_of_run import controls_table, utility_table
 from fedaudit.report.words import (
     HEADLINE_METRICS,
     MISSING,
@@ -40,13 +39,11 @@ from fedaudit.report.words import (
     interval,
     interval_of,
     metric_name,
-    number,
     percent,
-    plural,
     rate_of,
     shown,
 )
-from fedaudit.study.record import ControlResult, Figure, GroupFigure, Record, UtilityResult
+from fedaudit.study.record import Figure, GroupFigure, Record
 
 _SIGNS = (
     "▲ above guessing, coloured where strong (see the verdict). FP: false alarms reached, of all "
@@ -206,144 +203,6 @@ def _long_table(caption: str, figures: list[Figure]) -> Grid:
         notes=notes.listed(),
         remark=_SIGNS,
     )
-
-
-_RANK: dict[bool | None, int] = {False: 0, True: 1, None: 2}
-_PASSED: dict[bool | None, tuple[str, Tone]] = {
-    True: ("✓ passed", "good"),
-    False: ("✗ failed", "alarm"),
-    None: ("– not run", "muted"),
-}
-
-
-def controls_table(record: Record) -> Grid:
-    """The checks that the figures mean what they say; failed ones first."""
-    notes = Footnotes()
-    ordered = sorted(record.controls, key=lambda control: _RANK[control.passed])
-    where = [_where(control) for control in ordered]
-    rows = [
-        (
-            named(control.control),
-            Cell(*_PASSED[control.passed][:1], tone=_PASSED[control.passed][1]),
-            Cell(
-                MISSING if control.value is None else number(control.value),
-                interval(control.low, control.high, "auc"),
-                mark=notes.mark(control.note),
-            ),
-            Cell(shortened(control.expected, 160)),
-            *((Cell(place or MISSING),) if any(where) else ()),
-        )
-        for control, place in zip(ordered, where, strict=True)
-    ]
-    place = ("Where",) if any(where) else ()
-    return Grid(
-        caption="Controls",
-        columns=columns_of("Control", "Result", "Value", "Expected", *place, numeric=("Value",)),
-        rows=tuple(rows),
-        notes=notes.listed(),
-    )
-
-
-def _where(control: ControlResult) -> str:
-    parts = [
-        shortened(control.attack),
-        "" if control.defense == "none" else shortened(control.defense),
-        "" if control.target is None else f"client {control.target}",
-        "" if control.seed is None else f"seed {control.seed}",
-    ]
-    return " · ".join(part for part in parts if part)
-
-
-def utility_table(record: Record) -> Grid:
-    """How good the trained models are, seed by seed, and their mean where there are several."""
-    rows: list[tuple[Cell, ...]] = []
-    for defense in distinct(result.defense for result in record.utility):
-        results = [result for result in record.utility if result.defense == defense]
-        rows += [_utility_row(result) for result in results]
-        if len(results) > 1:
-            rows.append(_mean_utility(defense, results))
-    names = ("Test accuracy", "Train accuracy", "Gap", "Test samples")
-    return Grid(
-        caption="Utility of the trained model",
-        columns=columns_of("Defense", "Seed", *names, numeric=names),
-        rows=tuple(rows),
-        remark="Intervals: Clopper-Pearson 95%; for a mean, the lowest and highest seed.",
-    )
-
-
-def _utility_row(result: UtilityResult) -> tuple[Cell, ...]:
-    return (
-        named(defense_name(result.defense)),
-        Cell(str(result.seed)),
-        Cell(
-            percent(result.test_accuracy), interval(result.test_low, result.test_high, "accuracy")
-        ),
-        Cell(percent(result.train_accuracy)),
-        Cell(percent(result.generalisation_gap)),
-        Cell(count(result.n_test)),
-    )
-
-
-def _mean_utility(defense: str, results: list[UtilityResult]) -> tuple[Cell, ...]:
-    def mean(values: list[float]) -> Cell:
-        return Cell(percent(fmean(values)), interval(min(values), max(values), "accuracy"))
-
-    return (
-        named(defense_name(defense)),
-        Cell(f"mean of {plural(len(results), 'seed')}"),
-        mean([result.test_accuracy for result in results]),
-        mean([result.train_accuracy for result in results]),
-        mean([result.generalisation_gap for result in results]),
-        Cell(count(sum(result.n_test for result in results))),
-    )
-
-
-def clients_table(record: Record) -> Grid:
-    """Each client's size, the audited samples it holds, and its class mix."""
-    numeric = ("Samples", "Audited", "Classes held", "Largest class")
-    rows = [
-        (
-            Cell(f"Client {row.client}"),
-            Cell(count(row.samples)),
-            Cell(count(row.audited)),
-            Cell(f"{sum(amount > 0 for amount in row.class_counts)}/{len(row.class_counts)}"),
-            Cell(_largest_class(row.class_counts)),
-        )
-        for row in record.clients
-    ]
-    return Grid("Clients", columns_of("Client", *numeric, numeric=numeric), tuple(rows))
-
-
-def _largest_class(counts: list[int]) -> str:
-    total = sum(counts)
-    return (
-        f"{percent(max(counts) / total)} (class {counts.index(max(counts))})" if total else MISSING
-    )
-
-
-def catalogue_table(record: Record) -> Grid:
-    """How each attack is put together, and which were refused or failed."""
-    notes = Footnotes()
-    rows = [
-        (
-            named(row.name),
-            Cell(shortened(", ".join(row.signals), 80)),
-            Cell(shortened(row.over_clients, 80)),
-            Cell(shortened(row.over_rounds, 80)),
-            Cell(shortened(", ".join(row.needs), 120).lower().replace("_", " ")),
-            Cell(
-                "run" if row.status == "run" else f"✗ {row.status}",
-                tone="" if row.status == "run" else "alarm",
-                mark=notes.mark(row.note),
-            ),
-            Cell(shortened(row.source, 120)),
-        )
-        for row in record.attacks
-    ]
-    columns = columns_of(
-        "Attack", "Signal", "Over clients", "Over rounds", "Needs", "Status", "Source"
-    )
-    return Grid("How each attack is put together", columns, tuple(rows), notes=notes.listed())
 
 
 def groups_table(record: Record, by: str) -> Grid | None:

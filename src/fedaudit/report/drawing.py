@@ -1,0 +1,115 @@
+"""The parts that figures are made of: panels, choices between settings, and lines for plotly."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import plotly.graph_objects as go
+
+from fedaudit.report.grid import shortened
+from fedaudit.report.styles import Key, Style
+
+Spec = dict[str, object]
+
+
+Item = TypeVar("Item")
+
+
+class Panel(NamedTuple):
+    """One set of axes; ``summary`` says in words what it shows."""
+
+    title: str
+    summary: str
+    spec: Spec
+
+
+class Choice(NamedTuple):
+    """The panels of one setting."""
+
+    label: str
+    panels: tuple[Panel, ...]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A figure of the report.
+
+    Attributes:
+        ident: Its name in the document.
+        caption: What it shows and how to read it.
+        choices: At least one; the first is drawn at the start.
+        keys: The legend, outside of plotly so that it never covers a curve.
+        shape: "square" for receiver operating characteristics, "wide" or "tall" for others.
+    """
+
+    ident: str
+    caption: str
+    choices: tuple[Choice, ...]
+    keys: tuple[Key, ...] = ()
+    shape: str = "wide"
+
+
+def plotly_text(text: str) -> str:
+    """Text that plotly shows as it stands: it reads some tags, entities and %{...} otherwise."""
+    text = shortened(text, 40).replace("<", "‹").replace(">", "›")
+    return text.replace("&", "&amp;").replace("%{", "% {").replace("$", "＄")
+
+
+def choices_of(
+    items: Sequence[Item],
+    setting: Callable[[Item], tuple[str, ...]],
+    panels: Callable[[list[Item]], tuple[Panel, ...]],
+) -> tuple[Choice, ...]:
+    """One choice a setting, labelled by what differs between settings."""
+    inside: dict[tuple[str, ...], list[Item]] = {}
+    for item in items:
+        inside.setdefault(setting(item), []).append(item)
+    varies = [len(set(values)) > 1 for values in zip(*inside, strict=True)]
+    return tuple(
+        Choice(
+            " · ".join(part for part, differs in zip(key, varies, strict=True) if differs),
+            panels(found),
+        )
+        for key, found in inside.items()
+    )
+
+
+def series_line(
+    x: Sequence[int | float],
+    y: Sequence[int | float | None],
+    look: Style,
+    name: str,
+    *,
+    shape: str = "linear",
+    marks: int = 0,
+) -> Spec:
+    """A trace in a style; ``marks`` is how many markers it carries at most."""
+    trace: Spec = {
+        "type": "scatter",
+        "name": plotly_text(name),
+        "x": list(x),
+        "y": list(y),
+        "mode": "lines+markers" if marks else "lines",
+        "line": {"color": look.color, "dash": look.dash, "width": 2, "shape": shape},
+    }
+    if marks:
+        trace["marker"] = {"symbol": look.symbol, "size": 7, "maxdisplayed": marks}
+    return trace
+
+
+def spec_of(traces: Sequence[Spec], **layout: object) -> Spec:
+    """A figure that plotly has checked, as plain JSON values and without a template."""
+    figure = go.Figure(
+        data=list(traces),
+        layout={
+            "template": go.layout.Template(),
+            "showlegend": False,
+            "hovermode": "closest",
+            "dragmode": False,
+            "margin": {"l": 56, "r": 24, "t": 8, "b": 46},
+            **layout,
+        },
+    )
+    spec: Spec = json.loads(figure.to_json())
+    return spec
