@@ -18,6 +18,8 @@ app = App(
     suppress_keyboard_interrupt=False,
 )
 
+_RUN_OPTIONS = ("variant", "out", "data-dir", "workers")
+
 Folder = Annotated[Path, Parameter(help="Folder to write to; made if it is not there.")]
 DataDir = Annotated[
     Path | None,
@@ -31,7 +33,7 @@ WorkerCount = Annotated[
 
 @app.command
 def demo(*, out: Folder = Path("runs/demo"), workers: WorkerCount = 1) -> None:
-    """Audit a small federation on handwritten digits and write a report; about a minute."""
+    """Audit a small federation on handwritten digits and write a report, in under a minute."""
     from fedaudit.study.demo import DEMO
 
     _run(DEMO, out, None, workers)
@@ -236,7 +238,7 @@ def _setting_name(option: str) -> str:
 
     section, dot, rest = option.removeprefix("--").partition(".")
     if not dot and section not in Study.model_fields:
-        options = [f"--{name}" for name in ("out", "data-dir", "workers", *Study.model_fields)]
+        options = [f"--{name}" for name in (*_RUN_OPTIONS, *Study.model_fields)]
         raise unknown_name("option of fedaudit run", option, options)
     if section != "attacks":
         return f"{section}{dot}{rest.replace('-', '_')}"
