@@ -1,6 +1,7 @@
 """FedMIA's rule: every other client is a model that was not trained on the sample."""
 
 from dataclasses import dataclass
+from math import sqrt
 
 import torch
 from jaxtyping import Bool, Float
@@ -86,7 +87,8 @@ class OneSidedLikelihood:
         above = value - mean
         # Peers that agree exactly leave no spread: only the direction is known.
         z = torch.where(spread > 0, above / spread.where(spread > 0, 1.0), above.sign() * torch.inf)
-        tail: Tensor = torch.special.ndtr(-z.where(above != 0, 0.0))
+        # Not torch.special.ndtr(-z), which is exactly 0 from z = 8.3 on.
+        tail: Tensor = 0.5 * torch.special.erfc(z.where(above != 0, 0.0) / sqrt(2))
         return tail
 
     def _not_outliers(self, peers: Float[Tensor, "peers samples"]) -> Bool[Tensor, "peers samples"]:

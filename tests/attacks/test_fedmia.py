@@ -1,0 +1,213 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy.stats import norm
+
+from fedaudit.attacks.fedmia import OneSidedLikelihood
+from fedaudit.core import ClientId
+from fedaudit.errors import BadInput, NotVisible
+from fedaudit.observe.measurements import Measurements
+
+nan = float("nan")
+few = settings(max_examples=40)
+NOT_A_FILTER = 1e6
+
+# Thousandths: spread apart enough that no square of a difference is rounded to nothing.
+signals = st.integers(-2_000, 2_000).map(lambda thousandths: thousandths / 1000)
+
+
+def cube(values: object) -> Measurements:
+    """Measurements from (rounds, clients, samples); all clients were sent the same model."""
+    tensor = torch.as_tensor(values, dtype=torch.float64)
+    rounds, clients, _ = tensor.shape
+    bases = torch.zeros(rounds, clients, dtype=torch.int64)
+    return Measurements(tensor, tuple(range(1, rounds + 1)), tuple(range(clients)), bases)
+
+
+def one_sample(*clients: float) -> Measurements:
+    """One round and one sample; the first client is the target."""
+    return cube(np.array(clients).reshape(1, -1, 1))
+
+
+def score(m: Measurements, rule: OneSidedLikelihood | None = None, target: ClientId = 0) -> float:
+    return float((rule or OneSidedLikelihood())(m, target=target)[0])
+
+
+def cubes(clients: st.SearchStrategy[int], samples: int = 3) -> st.SearchStrategy[np.ndarray]:
+    shapes = st.tuples(st.integers(1, 4), clients, st.just(samples))
+    return shapes.flatmap(lambda shape: hnp.arrays(np.float64, shape, elements=signals))
+
+
+def published(values: np.ndarray, floor: float = 0.0) -> np.ndarray:
+    """Eqs. (5) and (9)-(12) word for word, for the first client and without a filter."""
+    scores = []
+    for sample in range(values.shape[2]):
+        rounds = []
+        for round in values:
+            others = [round[client, sample] for client in range(1, len(round))]
+            mean = sum(others) / len(others)
+            variance = sum((other - mean) ** 2 for other in others) / len(others) + floor
+            rounds.append(norm.cdf(round[0, sample], loc=mean, scale=variance**0.5))
+        scores.append(sum(rounds) / len(rounds))
+    return np.array(scores)
+
+
+def test_one_spread_above_the_others_scores_minus_the_upper_tail_at_one() -> None:
+    # The others have mean 2 and (population) spread 1.
+    assert score(one_sample(3.0, 1.0, 3.0)) == pytest.approx(-(1 - 0.8413), abs=1e-4)
+
+
+def test_rounds_are_averaged() -> None:
+    m = cube([[[3.0], [1.0], [3.0]], [[2.0], [1.0], [3.0]]])
+    assert score(m) == pytest.approx(-((1 - 0.841344746) + 0.5) / 2, abs=1e-9)
+
+
+def test_any_client_can_be_the_target() -> None:
+    assert score(one_sample(1.0, 3.0, 3.0), target=2) == score(one_sample(3.0, 1.0, 3.0))
+
+
+@few
+@given(cubes(st.integers(3, 8)))
+def test_scores_are_the_papers_mean_cumulative_probability_less_one(values: np.ndarray) -> None:
+    spreads = values[:, 1:].std(axis=1)
+    values[:, 1] += np.where(spreads == 0, 0.5, 0.0)  # the paper has no answer without a spread
+    ours = OneSidedLikelihood(outlier_sigmas=NOT_A_FILTER)(cube(values), target=0).numpy()
+    np.testing.assert_allclose(ours + 1, published(values), atol=1e-9)
+
+
+def test_scores_rank_as_the_paper_does() -> None:
+    values = np.random.default_rng(0).normal(size=(5, 10, 200))
+    ours = OneSidedLikelihood()(cube(values), target=0).numpy()
+    assert (np.argsort(ours) == np.argsort(published(values))).all()
+
+
+def test_the_published_constant_in_the_variance_is_there_for_parity() -> None:
+    values = np.random.default_rng(0).normal(scale=1e-4, size=(3, 6, 50))
+    ours = OneSidedLikelihood(variance_floor=1e-8)(cube(values), target=0).numpy()
+    np.testing.assert_allclose(ours + 1, published(values, floor=1e-8), atol=1e-9)
+    # A spread of 1e-4 is doubled in variance: z falls from 1 to 1 / sqrt(2).
+    m = one_sample(1e-4, -1e-4, 1e-4)
+    assert score(m) == pytest.approx(-norm.sf(1.0), abs=1e-9)
+    floored = score(m, OneSidedLikelihood(variance_floor=1e-8))
+    assert floored == pytest.approx(-norm.sf(2**-0.5), abs=1e-9)
+
+
+@few
+@given(cubes(st.integers(3, 11)))
+def test_the_published_filter_never_acts_among_ten_others_or_fewer(values: np.ndarray) -> None:
+    m = cube(values)
+    unfiltered = OneSidedLikelihood(outlier_sigmas=NOT_A_FILTER)
+    assert torch.equal(OneSidedLikelihood()(m, target=0), unfiltered(m, target=0))
+
+
+def test_the_published_filter_acts_among_eleven_others() -> None:
+    # Ten others around 0 with spread 0.1, and one that holds the sample itself.
+    m = one_sample(0.1, *[-0.1, 0.1] * 5, 10.0)
+    assert score(m) == pytest.approx(-norm.sf(1.0), abs=1e-9)
+    assert score(m, OneSidedLikelihood(outlier_sigmas=NOT_A_FILTER)) < -0.5
+
+
+def test_the_filter_looks_at_the_upper_side_only() -> None:
+    m = one_sample(0.1, *[-0.1, 0.1] * 5, -10.0)
+    assert score(m) == score(m, OneSidedLikelihood(outlier_sigmas=NOT_A_FILTER))
+
+
+def test_leaving_each_other_client_out_lets_the_filter_act_among_three() -> None:
+    # 10 lies far above 0 and 0.1 (mean and spread 0.05), which stay: z = 1 for the target.
+    m = one_sample(0.1, 0.0, 0.1, 10.0)
+    assert score(m, OneSidedLikelihood(leave_one_out=True)) == pytest.approx(-norm.sf(1.0))
+    assert score(m) < -0.5
+
+
+def test_leaving_each_other_client_out_changes_nothing_among_two() -> None:
+    m = one_sample(3.0, 1.0, 3.0)
+    assert score(m, OneSidedLikelihood(leave_one_out=True)) == score(m)
+
+
+@few
+@given(cubes(st.integers(3, 14)), st.floats(0.01, 5), st.booleans())
+def test_scores_are_shares_whatever_is_filtered(
+    values: np.ndarray, sigmas: float, leave_one_out: bool
+) -> None:
+    rule = OneSidedLikelihood(outlier_sigmas=sigmas, leave_one_out=leave_one_out)
+    scores = rule(cube(values), target=0)
+    assert bool(((scores >= -1) & (scores <= 0)).all())
+
+
+@pytest.mark.parametrize("level", [0.0, 0.1, -1 / 3, 1e6])
+@pytest.mark.parametrize("count", [2, 3, 7, 11])
+@pytest.mark.parametrize("sigmas", [0.5, 3.0])
+def test_others_that_agree_exactly_leave_only_the_direction(
+    level: float, count: int, sigmas: float
+) -> None:
+    rule = OneSidedLikelihood(outlier_sigmas=sigmas)
+    others = [level] * count
+    assert score(one_sample(level + 1e-3, *others), rule) == 0.0
+    assert score(one_sample(level, *others), rule) == -0.5
+    assert score(one_sample(level - 1e-3, *others), rule) == -1.0
+
+
+def test_nine_and_twelve_spreads_above_are_told_apart() -> None:
+    nine, twelve = (score(one_sample(z, -1.0, 1.0)) for z in (9.0, 12.0))
+    assert norm.cdf(9.0) == norm.cdf(12.0) == 1.0, "where the published score has a tie"
+    assert nine < twelve < 0.0
+
+
+@few
+@given(cubes(st.integers(3, 12)))
+def test_a_mean_above_a_threshold_means_that_some_round_is_above_it(values: np.ndarray) -> None:
+    """Theorem 1."""
+    rule = OneSidedLikelihood()
+    single = [rule(cube(values[row : row + 1]), target=0) for row in range(len(values))]
+    highest = torch.stack(single).max(0).values
+    assert bool((rule(cube(values), target=0) <= highest + 1e-12).all())
+
+
+@few
+@given(cubes(st.integers(3, 9)), st.floats(0.25, 4), st.integers(-3, 3))
+def test_unit_and_origin_of_a_signal_do_not_matter(
+    values: np.ndarray, factor: float, shift: int
+) -> None:
+    rule = OneSidedLikelihood(outlier_sigmas=NOT_A_FILTER)
+    before = rule(cube(values), target=0)
+    after = rule(cube(values * 2.0 ** round(np.log2(factor)) + shift), target=0)
+    torch.testing.assert_close(after, before, atol=1e-6, rtol=0)
+
+
+def test_rounds_in_which_the_target_was_not_measured_are_left_out() -> None:
+    there, missing = [[3.0], [1.0], [3.0]], [[nan], [5.0], [6.0]]
+    assert score(cube([there, missing])) == score(cube([there]))
+
+
+def test_rounds_with_fewer_than_two_others_are_left_out() -> None:
+    there, few = [[3.0], [1.0], [3.0]], [[3.0], [nan], [6.0]]
+    assert score(cube([few, there])) == score(cube([there]))
+
+
+def test_others_that_were_not_measured_in_a_round_are_left_out_of_it() -> None:
+    assert score(one_sample(3.0, 1.0, nan, 3.0)) == score(one_sample(3.0, 1.0, 3.0))
+
+
+def test_others_that_were_sent_another_model_are_left_out() -> None:
+    m = one_sample(3.0, 1.0, 100.0, 3.0)
+    m.bases[0, 2] = 1
+    assert score(m) == score(one_sample(3.0, 1.0, 3.0))
+    with pytest.raises(NotVisible):
+        score(m, target=2)
+
+
+def test_one_other_client_is_too_few_and_the_message_offers_a_way_out() -> None:
+    with pytest.raises(NotVisible, match=r"besides the target.*got 1 other.*loss-series"):
+        score(one_sample(3.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"outlier_sigmas": 0.0}, {"outlier_sigmas": nan}, {"variance_floor": -1e-8}],
+)
+def test_settings_without_meaning_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(BadInput, match="must be above 0"):
+        OneSidedLikelihood(**settings)  # type: ignore[arg-type]

@@ -1,0 +1,78 @@
+import pytest
+import torch
+
+from fedaudit.attacks.catalog import ATTACKS, attack_named
+from fedaudit.attacks.rules import Last, Mean
+from fedaudit.errors import BadInput
+from fedaudit.observe.measurements import Measurements
+
+nan = float("nan")
+
+# Three rounds, two clients, two samples; client 1 sat the last round out.
+VALUES = torch.tensor(
+    [
+        [[1.0, 2.0], [5.0, 6.0]],
+        [[3.0, 8.0], [7.0, 9.0]],
+        [[5.0, 5.0], [nan, nan]],
+    ]
+)
+BASES = torch.tensor([[0, 0], [0, 0], [0, -1]])
+M = Measurements(VALUES, (10, 20, 30), (0, 1), BASES)
+
+
+def test_last_is_the_signal_in_the_last_round() -> None:
+    assert Last()(M, target=0).tolist() == [5.0, 5.0]
+
+
+def test_last_goes_back_to_the_last_round_in_which_the_target_was_measured() -> None:
+    assert Last()(M, target=1).tolist() == [7.0, 9.0]
+
+
+def test_mean_is_over_the_rounds_in_which_the_target_was_measured() -> None:
+    assert Mean()(M, target=0).tolist() == [3.0, 5.0]
+    assert Mean()(M, target=1).tolist() == [6.0, 7.5]
+
+
+@pytest.mark.parametrize("rule", [Last(), Mean()])
+def test_a_target_that_was_never_measured_is_refused(rule: Last | Mean) -> None:
+    never = Measurements(VALUES[2:], (30,), (0, 1), BASES[2:])
+    with pytest.raises(BadInput, match="client 1 took part in none"):
+        rule(never, target=1)
+    with pytest.raises(BadInput, match="client 7 was never measured"):
+        rule(never, target=7)
+
+
+def test_settings_are_changed_by_name_and_whole_numbers_stand_for_fractions() -> None:
+    attack = attack_named("fedmia-2").with_settings({"outlier_sigmas": 5, "leave_one_out": True})
+    assert attack.settings() == {
+        "outlier_sigmas": 5.0,
+        "leave_one_out": True,
+        "variance_floor": 0.0,
+    }
+    assert ATTACKS["fedmia-2"].settings()["outlier_sigmas"] == 3.0
+
+
+def test_a_setting_of_a_signal_changes_what_is_measured_and_its_name() -> None:
+    attack = attack_named("grad-diff").with_settings({"scale": "sum"})
+    assert attack.signals[0].name == "gradient-difference-sum"
+
+
+def test_misspelt_attacks_and_settings_get_the_nearest_name() -> None:
+    with pytest.raises(BadInput, match="did you mean 'fedmia-1'"):
+        attack_named("fedmia1")
+    with pytest.raises(BadInput, match="did you mean 'outlier_sigmas'"):
+        attack_named("fedmia-1").with_settings({"outlier_sigma": 2.0})
+    with pytest.raises(BadInput, match=r"no setting of this attack.*\(none\)"):
+        attack_named("loss-series").with_settings({"rounds": 2})
+
+
+@pytest.mark.parametrize("value", [True, "3", 3.5])
+def test_settings_of_another_type_are_refused(value: bool | str | float) -> None:
+    name = "leave_one_out" if isinstance(value, float) else "outlier_sigmas"
+    with pytest.raises(BadInput, match=f"{name} takes a"):
+        attack_named("fedmia-1").with_settings({name: value})
+
+
+def test_an_attack_whose_signal_was_not_measured_is_refused_with_what_was() -> None:
+    with pytest.raises(BadInput, match=r"needs the signals \['loss'\].*\['confidence'\]"):
+        attack_named("loss-series").scores({"confidence": M}, 0)
