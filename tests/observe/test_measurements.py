@@ -1,0 +1,88 @@
+import pytest
+import torch
+
+from fedaudit.errors import BadInput
+from fedaudit.observe.measurements import MeasuredRound, stacked
+from fedaudit.observe.round import EVERYBODY
+
+nan = float("nan")
+
+
+def measured(index: int, values: dict[int, float], **other: object) -> MeasuredRound:
+    """One sample; ``stands_for`` and ``bases`` as in a measured round."""
+    groups = other.get("stands_for", {})
+    bases = other.get("bases", [0] * len(values))
+    assert isinstance(groups, dict)
+    column = torch.tensor(list(values.values())).reshape(-1, 1)
+    return MeasuredRound(index, tuple(values), torch.tensor(bases), {"loss": column}, groups)
+
+
+def rows(values: torch.Tensor) -> list[object]:
+    """Values of the only sample, with None for NaN so that they compare."""
+    found: list[object] = values[..., 0].double().tolist()
+    return [none_for_nan(row) for row in found]
+
+
+def none_for_nan(row: object) -> object:
+    if isinstance(row, list):
+        return [none_for_nan(value) for value in row]
+    return None if row != row else row
+
+
+def test_rounds_stack_ascending_and_absent_clients_are_missing_there() -> None:
+    m = stacked([measured(20, {1: 5.0, 3: 6.0}), measured(10, {1: 1.0, 2: 2.0})])["loss"]
+    assert (m.rounds, m.clients) == ((10, 20), (1, 2, 3))
+    assert rows(m.values) == [[1.0, 2.0, None], [5.0, None, 6.0]]
+    assert m.bases.tolist() == [[0, 0, -1], [0, -1, 0]]
+    assert rows(m.of(2)) == [2.0, None]
+    assert rows(m.peers(2)) == [[1.0, None], [None, None]]
+
+
+def test_the_order_of_a_signals_rounds_and_its_precision_are_kept() -> None:
+    m = stacked([measured(1, {0: 1.0})])["loss"]
+    assert m.values.dtype == torch.float32
+    assert m.of(0).dtype == torch.float32
+
+
+def test_clients_with_another_base_in_a_round_are_no_peers_in_it() -> None:
+    m = stacked(
+        [
+            measured(1, {0: 1.0, 1: 2.0, 2: 3.0}, bases=[0, 1, 0]),
+            measured(2, {0: 4.0, 1: 5.0, 2: 6.0}, bases=[0, 0, 1]),
+        ]
+    )["loss"]
+    assert rows(m.peers(0)) == [[None, 3.0], [5.0, None]]
+    assert rows(m.peers(1)) == [[None, None], [4.0, None]]
+
+
+def test_a_merged_client_is_found_in_the_group_that_it_was_in_that_round() -> None:
+    m = stacked(
+        [
+            measured(1, {0: 1.0, 3: 2.0}, stands_for={0: 0, 1: 0}),
+            measured(2, {1: 3.0, 3: 4.0}, stands_for={1: 1, 2: 1}),
+            measured(3, {1: 5.0, 3: 6.0}),
+        ]
+    )["loss"]
+    assert rows(m.of(0)) == [1.0, None, None]
+    assert rows(m.of(1)) == [1.0, 3.0, 5.0]
+    assert rows(m.of(2)) == [None, 3.0, None]
+    assert rows(m.of(3)) == [2.0, 4.0, 6.0]
+    assert rows(m.peers(1)) == [[None, 2.0], [None, 4.0], [None, 6.0]]
+    assert rows(m.peers(2)) == [[None, None], [None, 4.0], [None, None]]
+
+
+def test_a_model_of_everybody_speaks_of_every_client_and_leaves_no_peers() -> None:
+    m = stacked([measured(1, {EVERYBODY: 1.0}), measured(2, {EVERYBODY: 2.0})])["loss"]
+    assert rows(m.of(17)) == [1.0, 2.0]
+    assert m.peers(17).shape == (2, 0, 1)
+
+
+def test_a_client_that_was_never_measured_is_refused() -> None:
+    m = stacked([measured(1, {0: 1.0, 1: 2.0})])["loss"]
+    with pytest.raises(BadInput, match=r"client 5 was never measured; measured: \[0, 1\]"):
+        m.of(5)
+
+
+def test_no_rounds_at_all_are_refused() -> None:
+    with pytest.raises(BadInput, match="nothing was measured"):
+        stacked([])

@@ -1,0 +1,287 @@
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from fedaudit.core import Architecture, ClientId, Model
+from fedaudit.errors import BadInput, Damaged, NotVisible
+from fedaudit.observe.measurements import MeasuredRound
+from fedaudit.observe.round import EVERYBODY, Exposed, Round, Update
+from fedaudit.observe.store import (
+    Keep,
+    estimated_bytes,
+    read_measured,
+    read_rounds,
+    write_measured,
+    write_round,
+)
+from fedaudit.observe.tensors import read_tensors, write_tensors
+from fedaudit.observe.transforms import between_globals, merged
+from fedaudit.params import difference, flat, plus
+from fedaudit.seeds import seeded
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(30, 20), nn.BatchNorm1d(20), nn.Linear(20, 5))
+
+
+NET = Architecture("net", partial(net))
+
+
+def exposed(base: Model, client: ClientId, size: float) -> Exposed:
+    rng = seeded(3, client)
+    step = {n: size * torch.randn(v.shape, generator=rng) for n, v in base.params.items()}
+    buffers = {name: value + client for name, value in base.buffers.items()}
+    return Exposed(base, Model(NET, plus(base.params, step), buffers), step, 1.5)
+
+
+def made_round(index: int = 10, size: float = 1e-4) -> Round:
+    """Three clients asked, two answered; client 4 was sent another model than client 2."""
+    one, other = NET.initial(0), NET.initial(1)
+    shown = {2: exposed(one, 2, size), 4: exposed(other, 4, size)}
+    return Round(
+        index=index,
+        exposed=shown,
+        sent={},
+        uploads={c: Update(e.update or {}) for c, e in shown.items()},
+        weights={2: 0.25, 4: 0.75},
+        asked=(2, 3, 4),
+        answered=(2, 4),
+        after={"global": NET.initial(2)},
+    )
+
+
+def same(left: Model | None, right: Model | None) -> bool:
+    if left is None or right is None:
+        return left is right
+    ours, theirs = left.tensors(), right.tensors()
+    return list(ours) == list(theirs) and all(torch.equal(ours[n], theirs[n]) for n in ours)
+
+
+def measured_round(index: int) -> MeasuredRound:
+    rng = seeded(0, index)
+    return MeasuredRound(
+        index,
+        (0, 4),
+        torch.tensor([0, 1]),
+        {
+            "loss": torch.randn(2, 5, generator=rng, dtype=torch.float64),
+            "cosine": torch.randn(2, 5, generator=rng),
+        },
+        {0: 0, 3: 0},
+    )
+
+
+def test_measured_rounds_come_back_to_the_bit_and_in_order(tmp_path: Path) -> None:
+    for index in (200, 1_000_000 - 1, 30):
+        write_measured(tmp_path, measured_round(index), {"test_correct/global": str(index)})
+    stored = read_measured(tmp_path)
+    assert [one.measured.index for one in stored] == [30, 200, 999_999]
+    for found, notes in stored:
+        expected = measured_round(found.index)
+        assert found.clients == expected.clients
+        assert torch.equal(found.bases, expected.bases)
+        assert found.stands_for == expected.stands_for
+        assert list(found.signals) == ["loss", "cosine"]
+        for name, values in expected.signals.items():
+            assert torch.equal(found.signals[name], values)
+        assert notes == {"test_correct/global": str(found.index)}
+
+
+def test_a_folder_without_measured_rounds_has_none(tmp_path: Path) -> None:
+    assert read_measured(tmp_path) == []
+
+
+def test_files_with_other_names_are_passed_over(tmp_path: Path) -> None:
+    write_measured(tmp_path, measured_round(3), {})
+    for name in ("round-000004.safetensors.partial", "notes.txt", "round-4.safetensors"):
+        (tmp_path / "measured" / name).write_bytes(b"?")
+    assert [one.measured.index for one in read_measured(tmp_path)] == [3]
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00" * 100, b"PK\x03\x04", b"cut"])
+def test_a_damaged_measured_round_is_refused_and_the_others_stay(
+    tmp_path: Path, content: bytes
+) -> None:
+    write_measured(tmp_path, measured_round(1), {})
+    write_measured(tmp_path, measured_round(2), {})
+    first, second = sorted((tmp_path / "measured").iterdir())
+    whole = first.read_bytes()
+    second.write_bytes(whole[:-10] if content == b"cut" else content)
+    with pytest.raises(Damaged, match="round-000002"):
+        read_measured(tmp_path)
+    assert first.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"clients": None},
+        {"clients": torch.tensor(3)},
+        {"bases": torch.zeros(3, dtype=torch.int64)},
+        {"stands_for": torch.zeros(2, dtype=torch.int64)},
+        {"stands_for": None},
+        {"signal/loss": None, "signal/cosine": None},
+        {"signal/loss": torch.zeros(2)},
+        {"signal/loss": torch.zeros(3, 5)},
+        {"signal/loss": torch.zeros(2, 5, dtype=torch.int64)},
+    ],
+    ids=str,
+)
+def test_a_file_that_is_whole_but_no_measured_round_is_refused(
+    tmp_path: Path, change: dict[str, torch.Tensor | None]
+) -> None:
+    write_measured(tmp_path, measured_round(1), {})
+    (path,) = (tmp_path / "measured").iterdir()
+    tensors = {**read_tensors(path)[0], **change}
+    save_file({name: value for name, value in tensors.items() if value is not None}, path)
+    with pytest.raises(Damaged, match="delete it to measure it anew"):
+        read_measured(tmp_path)
+
+
+def test_measured_rounds_of_two_runs_do_not_mix(tmp_path: Path) -> None:
+    write_measured(tmp_path, measured_round(1), {})
+    other = MeasuredRound(2, (0,), torch.tensor([0]), {"loss": torch.zeros(1, 4)})
+    write_measured(tmp_path, other, {})
+    with pytest.raises(Damaged, match="different runs"):
+        read_measured(tmp_path)
+
+
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e4])
+def test_a_kept_round_comes_back_with_updates_in_sixteen_bits(tmp_path: Path, size: float) -> None:
+    round = made_round(size=size)
+    write_round(tmp_path, round, "full")
+    (found,) = read_rounds(tmp_path, NET)
+    assert (found.index, found.asked, found.answered) == (10, (2, 3, 4), (2, 4))
+    assert found.weights == round.weights
+    assert not found.complete
+    assert same(found.after["global"], round.after["global"])
+    for client, expected in round.exposed.items():
+        got = found.exposed[client]
+        assert same(got.base, expected.base)
+        assert got.gradient_scale == expected.gradient_scale
+        assert got.update is not None
+        assert expected.update is not None
+        ours, theirs = flat(got.update), flat(expected.update)
+        assert float((ours - theirs).norm() / theirs.norm()) < 5e-4
+        assert float(torch.cosine_similarity(ours, theirs, 0)) > 1 - 1e-6
+        assert got.local is not None
+        assert expected.local is not None
+        assert torch.equal(
+            flat(got.local.buffers),
+            flat(expected.local.buffers),
+        )
+        assert float((flat(got.local.params) - flat(expected.local.params)).abs().max()) < (
+            1e-3 * size + 1e-6
+        )
+
+
+def test_an_update_of_zeros_is_kept(tmp_path: Path) -> None:
+    write_round(tmp_path, made_round(size=0.0), "full")
+    (found,) = read_rounds(tmp_path, NET)
+    assert all(float(flat(e.update or {}).abs().sum()) == 0 for e in found.exposed.values())
+
+
+def test_a_model_that_several_clients_were_sent_is_kept_once(tmp_path: Path) -> None:
+    base = NET.initial(0)
+    shown = {client: exposed(base, client, 1.0) for client in range(3)}
+    clients = tuple(shown)
+    weights = dict.fromkeys(clients, 1 / 3)
+    write_round(tmp_path, Round(1, shown, {}, {}, weights, clients, clients), "full")
+    (server,) = tmp_path.rglob("server.safetensors")
+    assert {name.split("/")[1] for name in read_tensors(server)[0] if "/" in name} == {"0"}
+
+
+def test_what_was_merged_is_still_known_after_reading(tmp_path: Path) -> None:
+    base = NET.initial(0)
+    shown = {client: exposed(base, client, 1.0) for client in range(4)}
+    clients, weights = tuple(shown), dict.fromkeys(range(4), 0.25)
+    (round,) = merged([Round(1, shown, {}, {}, weights, clients, clients)], (1, 2))
+    write_round(tmp_path, round, "full")
+    (found,) = read_rounds(tmp_path, NET)
+    assert found.stands_for == {1: 1, 2: 1}
+    assert found.weights == {0: 0.25, 1: 0.5, 3: 0.25}
+
+
+def test_what_stands_for_everybody_can_be_kept(tmp_path: Path) -> None:
+    (round,) = between_globals([made_round()])
+    write_round(tmp_path, round, "full")
+    (found,) = read_rounds(tmp_path, NET)
+    assert set(found.exposed) == {EVERYBODY}
+
+
+def test_keeping_signals_only_writes_no_models(tmp_path: Path) -> None:
+    write_round(tmp_path, made_round(), "signals")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_snapshots_keep_the_server_and_say_that_clients_cannot_be_attacked(tmp_path: Path) -> None:
+    write_round(tmp_path, made_round(), "snapshots")
+    assert [path.name for path in tmp_path.rglob("*.safetensors")] == ["server.safetensors"]
+    with pytest.raises(BadInput, match="no updates"):
+        list(read_rounds(tmp_path, NET))
+
+
+def test_what_a_view_hides_cannot_be_kept(tmp_path: Path) -> None:
+    local = Exposed(local=NET.initial(0))
+    round = Round(1, {0: local}, {}, {}, {0: 1.0}, (0,), (0,))
+    with pytest.raises(NotVisible, match='keep "signals"'):
+        write_round(tmp_path, round, "full")
+
+
+@pytest.mark.parametrize("name", ["server.safetensors", "client-000004.safetensors"])
+@pytest.mark.parametrize("damage", ["cut", "alien", "foreign"])
+def test_a_damaged_kept_round_is_refused(tmp_path: Path, name: str, damage: str) -> None:
+    write_round(tmp_path, made_round(), "full")
+    (path,) = tmp_path.rglob(name)
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-5])
+    elif damage == "alien":
+        path.write_bytes(b"not a tensor in sight")
+    else:
+        write_tensors({"base/0/elsewhere/w": torch.ones(1)}, path)
+    with pytest.raises(Damaged):
+        list(read_rounds(tmp_path, NET))
+
+
+def test_a_kept_round_without_its_server_or_with_a_nameless_client_is_refused(
+    tmp_path: Path,
+) -> None:
+    write_round(tmp_path, made_round(), "full")
+    (server,) = tmp_path.rglob("server.safetensors")
+    stranger = server.with_name("client-four.safetensors")
+    stranger.write_bytes(server.read_bytes())
+    with pytest.raises(Damaged, match="after no client"):
+        list(read_rounds(tmp_path, NET))
+    server.unlink()
+    with pytest.raises(Damaged, match=r"server.safetensors is missing"):
+        list(read_rounds(tmp_path, NET))
+
+
+@pytest.mark.parametrize("keep", ["signals", "snapshots", "full"])
+def test_the_estimate_is_about_what_is_written(tmp_path: Path, keep: Keep) -> None:
+    round = made_round()
+    signals = {name: torch.zeros(2, 500, dtype=torch.float64) for name in ("loss", "cosine")}
+    write_measured(tmp_path, MeasuredRound(10, (2, 4), torch.tensor([0, 0]), signals), {})
+    write_round(tmp_path, round, keep)
+    written = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+    parameters = len(flat(NET.initial(0).params))
+    checkpoint = 2 * parameters * 4
+    estimate = estimated_bytes(
+        keep=keep, rounds=1, clients=2, samples=500, signals=2, parameters=parameters
+    )
+    # Headers, running statistics and the second base model come on top.
+    assert 0.9 * (estimate - checkpoint) < written < estimate - checkpoint + 12_000
+
+
+def test_difference_of_kept_models_is_the_kept_update(tmp_path: Path) -> None:
+    write_round(tmp_path, made_round(size=1.0), "full")
+    (found,) = read_rounds(tmp_path, NET)
+    for one in found.exposed.values():
+        assert one.local is not None
+        assert one.base is not None
+        moved = difference(one.local.params, one.base.params)
+        torch.testing.assert_close(flat(moved), flat(one.update or {}), rtol=1e-4, atol=1e-5)

@@ -1,0 +1,159 @@
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from fedaudit.errors import BadInput, Damaged
+from fedaudit.observe import tensors
+from fedaudit.observe.tensors import read_tensors, write_tensors
+
+SOME = {"b": torch.arange(6.0).reshape(2, 3), "a": torch.tensor([1, 2]), "c": torch.tensor(0.5)}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "some.safetensors"
+
+
+def test_tensors_come_back_in_their_order_with_their_notes(path: Path) -> None:
+    write_tensors(SOME, path, {"round": "3"})
+    found, notes = read_tensors(path)
+    assert list(found) == ["b", "a", "c"]
+    assert all(torch.equal(found[name], SOME[name]) for name in SOME)
+    assert all(found[name].dtype == SOME[name].dtype for name in SOME)
+    assert notes == {"round": "3"}
+
+
+def test_nothing_but_the_file_is_left_in_the_folder(path: Path) -> None:
+    write_tensors(SOME, path)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_tensors_that_share_memory_or_lie_across_it_are_written(path: Path) -> None:
+    whole = torch.arange(6.0).reshape(2, 3)
+    views = {"whole": whole, "same": whole, "across": whole.t(), "part": whole[1]}
+    write_tensors(views, path)
+    found, _ = read_tensors(path)
+    assert all(torch.equal(found[name], views[name]) for name in views)
+
+
+def test_tensors_with_gradients_are_written(path: Path) -> None:
+    write_tensors({"w": torch.ones(2, requires_grad=True) * 2}, path)
+    assert read_tensors(path)[0]["w"].tolist() == [2.0, 2.0]
+
+
+def test_no_tensors_at_all_are_a_file_too(path: Path) -> None:
+    write_tensors({}, path, {"round": "0"})
+    assert read_tensors(path) == ({}, {"round": "0"})
+
+
+def test_a_file_of_others_is_read_in_whatever_order_it_has(path: Path) -> None:
+    save_file(SOME, path)
+    found, notes = read_tensors(path)
+    assert set(found) == set(SOME)
+    assert notes == {}
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), SafetensorError("full")])
+def test_a_full_disk_keeps_what_was_there(
+    path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tensors(SOME, path)
+    before = path.read_bytes()
+
+    def full(parts: object, partial: Path, notes: object) -> None:
+        partial.write_bytes(b"half")
+        raise error
+
+    monkeypatch.setattr(tensors, "save_file", full)
+    with pytest.raises(BadInput, match=r"could not be written.*free some space"):
+        write_tensors({"other": torch.zeros(1)}, path)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_writer_that_is_killed_half_way_leaves_the_old_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tensors(SOME, path)
+
+    def killed(parts: object, partial: Path, notes: object) -> None:
+        partial.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tensors, "save_file", killed)
+        with pytest.raises(KeyboardInterrupt):
+            write_tensors({"other": torch.zeros(1)}, path)
+    assert list(read_tensors(path)[0]) == list(SOME)
+    write_tensors({"other": torch.zeros(1)}, path)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="could not be written"):
+        write_tensors(SOME, tmp_path / "nowhere" / "x.safetensors")
+
+
+def test_a_file_that_is_not_there_is_refused(path: Path) -> None:
+    with pytest.raises(BadInput, match="there is no file"):
+        read_tensors(path)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 7, 8, 40, -1])
+def test_a_file_that_was_cut_off_is_refused_and_left_alone(path: Path, kept: int) -> None:
+    write_tensors(SOME, path)
+    cut = path.read_bytes()[:kept]
+    path.write_bytes(cut)
+    with pytest.raises(Damaged, match="damaged or not a safetensors file"):
+        read_tensors(path)
+    assert path.read_bytes() == cut
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_whatever_bytes_a_file_holds_it_is_read_or_refused(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("bytes") / "some.safetensors"
+    write_tensors({"a": torch.ones(2)}, path, {"round": "1"})
+    whole = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(bytes(whole))
+    try:
+        found, _ = read_tensors(path)
+    except Damaged:
+        return
+    assert all(isinstance(value, torch.Tensor) for value in found.values())
+
+
+@pytest.mark.parametrize(
+    "order", ["not json", "3", '["a"]', '["a", "a"]', '["a", "b", "c"]', "[" * 100_000]
+)
+def test_an_order_that_does_not_fit_the_tensors_is_refused(path: Path, order: str) -> None:
+    save_file({"a": torch.ones(1), "b": torch.ones(1)}, path, {"fedaudit.order": order})
+    with pytest.raises(Damaged):
+        read_tensors(path)
+
+
+def test_a_pickle_is_refused_unread(path: Path) -> None:
+    torch.save(SOME, path)
+    with pytest.raises(Damaged):
+        read_tensors(path)
+
+
+def test_files_and_names_without_end_are_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tensors(SOME, path)
+    monkeypatch.setattr(tensors, "MAX_TENSORS", 2)
+    with pytest.raises(Damaged, match="claims 3 tensors"):
+        read_tensors(path)
+    monkeypatch.setattr(tensors, "MAX_BYTES", 10)
+    with pytest.raises(Damaged, match="larger than 10 bytes"):
+        read_tensors(path)

@@ -1,0 +1,169 @@
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from fedaudit.core import Architecture, ClientId, Model, Sees
+from fedaudit.errors import BadInput, NotVisible
+from fedaudit.observe.round import EVERYBODY, Exposed, Round, Update
+from fedaudit.observe.transforms import between_globals, every, grouped, merged, only_after
+from fedaudit.observe.views import VIEWS, seen_from, view_named
+
+NET = Architecture("one weight and a buffer", lambda: nn.BatchNorm1d(1))
+
+
+def model(weight: float, mean: float = 0.0) -> Model:
+    return Model(NET, {"w": torch.tensor([weight])}, {"mean": torch.tensor([mean])})
+
+
+def client(base: float, step: float, mean: float = 0.0, scale: float | None = 2.0) -> Exposed:
+    return Exposed(model(base), model(base + step, mean), {"w": torch.tensor([step])}, scale)
+
+
+def made(
+    exposed: Mapping[ClientId, Exposed], weights: Mapping[ClientId, float], index: int = 1
+) -> Round:
+    clients = tuple(exposed)
+    uploads = {c: Update(e.update or {}) for c, e in exposed.items()}
+    return Round(
+        index, exposed, {}, uploads, weights, clients, clients, {"global": model(1.5, 7.0)}
+    )
+
+
+ROUND = made(
+    {0: client(1.0, 0.5, 1.0), 1: client(1.0, 0.1, 2.0), 2: client(1.0, -0.3, 6.0)},
+    {0: 0.5, 1: 0.375, 2: 0.125},
+)
+
+
+def weight(params: Mapping[str, torch.Tensor] | None) -> float:
+    assert params is not None
+    return float(params["w"])
+
+
+def test_every_keeps_multiples_and_so_leaves_the_first_round_out() -> None:
+    rounds = [replace(ROUND, index=index) for index in range(1, 10)]
+    assert [round.index for round in every(rounds, 3)] == [3, 6, 9]
+    assert [round.index for round in every(rounds, 1)] == list(range(1, 10))
+    with pytest.raises(BadInput, match="every 0"):
+        every(rounds, 0)
+
+
+def test_merged_clients_become_their_weighted_mean_under_the_first_ones_name() -> None:
+    (round,) = merged([ROUND], {2, 1})
+    assert list(round.exposed) == [0, 1]
+    assert round.weights == {0: 0.5, 1: 0.5}
+    assert round.stands_for == {1: 1, 2: 1}
+    assert list(round.uploads) == [0]
+    group = round.exposed[1]
+    # Shares 3/4 and 1/4 of the group: 0.75 * 0.1 - 0.25 * 0.3 = 0, and 0.75 * 2 + 0.25 * 6 = 3.
+    assert weight(group.update) == pytest.approx(0.0, abs=1e-7)
+    assert group.local is not None
+    assert weight(group.local.params) == pytest.approx(1.0)
+    assert float(group.local.buffers["mean"]) == pytest.approx(3.0)
+    assert group.gradient_scale == 2.0
+    assert round.exposed[0] is ROUND.exposed[0]
+
+
+def test_merging_everybody_is_the_step_of_the_average() -> None:
+    (round,) = seen_from([ROUND], VIEWS["sum"])
+    assert list(round.exposed) == [0]
+    assert round.uploads == {}
+    # 0.5 * 0.5 + 0.375 * 0.1 - 0.125 * 0.3
+    assert weight(round.exposed[0].update) == pytest.approx(0.25)
+
+
+def test_merging_twice_is_merging_once() -> None:
+    once = list(seen_from([ROUND], VIEWS["sum"]))
+    twice = list(seen_from(once, VIEWS["sum"]))
+    assert twice[0].stands_for == once[0].stands_for
+    assert weight(twice[0].exposed[0].update) == weight(once[0].exposed[0].update)
+
+
+def test_several_coalitions_stand_side_by_side() -> None:
+    four = made({c: client(1.0, c / 10) for c in range(4)}, dict.fromkeys(range(4), 0.25))
+    (round,) = merged(merged([four], {0, 3}), {1, 2})
+    assert list(round.exposed) == [0, 1]
+    assert round.stands_for == {0: 0, 3: 0, 1: 1, 2: 1}
+
+
+def test_a_coalition_of_which_one_member_answered_is_seen_as_that_member() -> None:
+    (round,) = merged([ROUND], {2, 7})
+    assert round.exposed == ROUND.exposed
+    assert round.stands_for == {}
+
+
+def test_unlike_gradient_scales_leave_none() -> None:
+    uneven = {0: client(1.0, 0.1, scale=1.0), 1: client(1.0, 0.2, scale=3.0)}
+    (round,) = merged([made(uneven, {0: 0.5, 1: 0.5})], {0, 1})
+    assert round.exposed[0].gradient_scale is None
+
+
+def test_clients_that_were_sent_different_models_cannot_be_merged() -> None:
+    apart = {0: client(1.0, 0.1), 1: client(2.0, 0.1)}
+    with pytest.raises(NotVisible, match="sent different models"):
+        list(merged([made(apart, {0: 0.5, 1: 0.5})], {0, 1}))
+
+
+def test_equal_models_are_one_group_whoever_holds_the_copy() -> None:
+    models = [model(1.0), model(2.0), model(1.0), model(1.0, mean=1.0)]
+    assert grouped(models).numbers == [0, 1, 0, 2]
+    other = Architecture("another net with the same weights", lambda: nn.BatchNorm1d(1))
+    assert grouped([model(1.0), replace(model(1.0), architecture=other)]).numbers == [0, 1]
+
+
+def test_a_participant_sees_one_global_model_and_the_next() -> None:
+    (round,) = between_globals([ROUND])
+    assert list(round.exposed) == [EVERYBODY]
+    assert round.uploads == {}
+    seen = round.exposed[EVERYBODY]
+    assert seen.base is not None
+    assert seen.local is not None
+    assert weight(seen.base.params) == 1.0
+    assert weight(seen.local.params) == 1.5
+    assert weight(seen.update) == 0.5
+    assert seen.gradient_scale is None
+
+
+def test_the_finished_model_is_all_that_the_last_view_shows() -> None:
+    (round,) = only_after([replace(ROUND, sent={})])
+    assert round.exposed == {EVERYBODY: Exposed(local=ROUND.after["global"])}
+    assert round.sent == {}
+    assert round.uploads == {}
+
+
+@pytest.mark.parametrize("transform", [between_globals, only_after])
+@pytest.mark.parametrize("names", [(), ("0", "1")])
+def test_views_of_the_global_model_refuse_runs_with_none_or_several(
+    transform: object, names: tuple[str, ...]
+) -> None:
+    assert callable(transform)
+    clusters = replace(ROUND, after={name: model(1.0) for name in names})
+    with pytest.raises(NotVisible, match=f"the run has {len(names)}"):
+        list(transform([clusters]))
+
+
+def test_a_participant_is_refused_where_the_models_sent_are_hidden() -> None:
+    hidden = {0: Exposed(local=model(1.0))}
+    with pytest.raises(NotVisible, match="was sent is hidden"):
+        list(between_globals([made(hidden, {0: 1.0})]))
+
+
+def test_each_view_offers_less_than_the_one_before_it() -> None:
+    offers = [VIEWS[name].offers for name in ("uploads", "sum", "globals", "final")]
+    assert all(weaker in stronger for stronger, weaker in pairwise(offers))
+
+
+def test_a_view_that_is_too_weak_names_what_is_missing_and_who_has_it() -> None:
+    with pytest.raises(NotVisible, match=r"needs UPLOADS, .*'sum'.*it can run in the view uploads"):
+        VIEWS["sum"].refuse_unless_offered(Sees.UPLOADS | Sees.UPDATE, "the attack")
+    with pytest.raises(NotVisible, match="no passive view has it"):
+        VIEWS["uploads"].refuse_unless_offered(Sees.CHOOSES_MODEL, "the attack")
+
+
+def test_a_misspelt_view_gets_the_nearest() -> None:
+    with pytest.raises(BadInput, match="did you mean 'uploads'"):
+        view_named("upload")
