@@ -1,0 +1,77 @@
+"""A study killed at any moment goes on, and ends as if nothing had happened."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedaudit.observe.tensors import read_tensors
+
+STUDY = """
+name = "killed"
+seeds = [1, 2]
+
+[partition]
+clients = 4
+
+[training]
+rounds = 60
+epochs = 4
+batch_size = 8
+
+[audit]
+fair = 150
+every = 3
+
+[figures]
+permutations = 20
+"""
+KILLS = 5
+
+
+def started(study: Path, out: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "fedaudit.cli", "run", str(study), "--out", str(out)]
+    return subprocess.Popen(
+        [*command, "--workers", "1"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+
+
+def rounds_done(out: Path) -> int:
+    """Whole rounds of all seeds, as their checkpoints say."""
+    paths = [out / f"seed-{seed}" / "checkpoint.safetensors" for seed in (1, 2)]
+    return sum(int(read_tensors(path)[1]["round"]) for path in paths if path.exists())
+
+
+def content_hash(out: Path) -> str:
+    record = json.loads((out / "record.json").read_text())
+    found: str = record["content_hash"]
+    return found
+
+
+@pytest.mark.slow
+def test_a_study_killed_five_times_ends_with_the_same_content_hash(tmp_path: Path) -> None:
+    study = tmp_path / "study.toml"
+    study.write_text(STUDY)
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    reference = started(study, whole)
+    _, error = reference.communicate(timeout=200)
+    assert reference.returncode == 0, error.decode()
+
+    rng = np.random.default_rng(int(time.time()))
+    moments = sorted(rng.choice(np.arange(1, 118), KILLS, replace=False).tolist())
+    for moment in moments:
+        run = started(study, broken)
+        while run.poll() is None and rounds_done(broken) < moment:
+            time.sleep(0.01)
+        time.sleep(float(rng.uniform(0, 0.05)))
+        run.send_signal(signal.SIGKILL)
+        run.communicate(timeout=60)
+    last = started(study, broken)
+    _, error = last.communicate(timeout=200)
+    assert last.returncode == 0, error.decode()
+    assert content_hash(broken) == content_hash(whole), f"killed after rounds {moments}"

@@ -1,0 +1,197 @@
+"""Whole studies in miniature: what they write, repeat and refuse."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small import small_study
+
+from fedaudit.errors import BadInput, Damaged, NotVisible
+from fedaudit.study.again import attack_again
+from fedaudit.study.reading import read_record
+from fedaudit.study.run import run_study
+
+
+def test_a_study_run_twice_has_the_same_hash_and_another_seed_another(tmp_path: Path) -> None:
+    first = run_study(small_study(), tmp_path / "a")
+    again = run_study(small_study(), tmp_path / "b")
+    other = run_study(small_study(seeds=[2]), tmp_path / "c")
+    assert first.content_hash == again.content_hash != other.content_hash
+
+
+def test_the_number_of_workers_changes_no_bit(tmp_path: Path) -> None:
+    alone = run_study(small_study(), tmp_path / "a", workers=1)
+    together = run_study(small_study(), tmp_path / "b", workers=2)
+    assert alone.content_hash == together.content_hash
+
+
+def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    record = run_study(small_study(), tmp_path)
+    assert read_record(tmp_path / "record.json") == record
+
+
+def test_every_attack_has_three_contrasts_with_intervals(tmp_path: Path) -> None:
+    record = run_study(small_study(), tmp_path)
+    aucs = [f for f in record.findings if f.metric == "auc"]
+    assert len(aucs) == 8 * 3
+    assert all(f.low is not None and f.low <= f.value <= f.high for f in aucs)  # type: ignore[operator]
+
+
+def test_a_rate_that_the_sample_is_too_small_for_is_inconclusive(tmp_path: Path) -> None:
+    record = run_study(small_study(), tmp_path)
+    rates = [f for f in record.findings if f.metric == "tpr@0.001"]
+    assert rates
+    assert all(f.value is None and f.note.startswith("inconclusive: needs") for f in rates)
+
+
+def test_several_seeds_also_give_their_mean(tmp_path: Path) -> None:
+    record = run_study(small_study(seeds=[1, 2, 3]), tmp_path)
+    means = [f for f in record.findings if f.seed is None and f.metric == "auc"]
+    assert len(means) == 8 * 3
+    for mean in means:
+        runs = [
+            f.value
+            for f in record.findings
+            if (f.attack, f.contrast, f.metric) == (mean.attack, mean.contrast, "auc")
+            and f.seed is not None
+        ]
+        assert mean.value == pytest.approx(np.mean(runs))
+
+
+def test_under_the_sum_view_rules_over_clients_are_refused_with_what_is_missing(
+    tmp_path: Path,
+) -> None:
+    record = run_study(small_study(audit={"view": "sum"}), tmp_path)
+    refused = {row.name: row.note for row in record.attacks if row.status == "refused"}
+    assert set(refused) == {"fedmia-1", "fedmia-2"}
+    assert "UPLOADS" in refused["fedmia-1"]
+
+
+def test_an_attack_named_for_too_weak_a_view_is_refused(tmp_path: Path) -> None:
+    study = small_study(audit={"view": "final"}, attacks={"fedmia-2": {}})
+    with pytest.raises(NotVisible, match=r"needs .*GLOBAL_MODEL.* hidden in the view 'final'"):
+        run_study(study, tmp_path)
+
+
+@pytest.mark.parametrize("view", ["sum", "globals", "final"])
+def test_weaker_views_run_to_the_end(view: str, tmp_path: Path) -> None:
+    record = run_study(small_study(audit={"view": view}), tmp_path)
+    assert any(f.value is not None for f in record.findings)
+
+
+def test_redrawn_non_members_stand_out_where_nobody_is_a_member(tmp_path: Path) -> None:
+    settings = {"audit": {"fair": 30, "extra_unseen": 400}, "training": {"rounds": 20, "epochs": 2}}
+    nobody = {"nobody_is_a_member": True}
+    aligned = run_study(small_study(**settings, figures=nobody), tmp_path / "a")
+    redrawn = run_study(
+        small_study(**settings, figures={**nobody, "evaluation": "redraw"}), tmp_path / "b"
+    )
+
+    def rate(record: object, attack: str) -> float:
+        (found,) = [
+            f.value
+            for f in record.findings  # type: ignore[attr-defined]
+            if (f.attack, f.contrast, f.metric) == (attack, "unseen", "tpr@0.01")
+        ]
+        return float(found)
+
+    assert rate(aligned, "loss-series") < 0.06
+    assert rate(redrawn, "loss-series") > 0.1
+    assert redrawn.evaluation == "redraw"
+
+
+def test_attacks_on_a_recording_give_the_figures_of_the_run(tmp_path: Path) -> None:
+    record = run_study(small_study(), tmp_path / "run")
+    again = attack_again(tmp_path / "run", ["fedmia-2"], tmp_path / "again")
+    ours = [f for f in record.findings if f.attack == "fedmia-2" and f.metric == "auc"]
+    theirs = [f for f in again.findings if f.attack == "fedmia-2" and f.metric == "auc"]
+    assert [f.value for f in ours] == [f.value for f in theirs]
+
+
+def test_kept_updates_allow_attacks_that_were_not_run(tmp_path: Path) -> None:
+    kept = small_study(audit={"keep": "full"}, attacks={"blackbox-loss": {}})
+    run_study(kept, tmp_path / "run")
+    again = attack_again(tmp_path / "run", ["avg-cosine"], tmp_path / "again")
+    whole = run_study(small_study(attacks={"avg-cosine": {}}), tmp_path / "whole")
+    pairs = [[f.value for f in record.findings if f.metric == "auc"] for record in (again, whole)]
+    # Updates are kept in scaled 16 bits, which moves a cosine by about 1e-6.
+    assert pairs[0] == pytest.approx(pairs[1], abs=0.01)
+
+
+def test_without_updates_another_attack_is_refused_by_name(tmp_path: Path) -> None:
+    run_study(small_study(attacks={"blackbox-loss": {}}), tmp_path / "run")
+    with pytest.raises(BadInput, match="'avg-cosine' cannot be run on this recording"):
+        attack_again(tmp_path / "run", ["avg-cosine"], tmp_path / "again")
+
+
+def test_a_folder_with_another_study_is_refused_and_left_alone(tmp_path: Path) -> None:
+    run_study(small_study(), tmp_path)
+    before = (tmp_path / "record.json").read_bytes()
+    with pytest.raises(BadInput, match="holds a study with other settings"):
+        run_study(small_study(training={"rounds": 6}), tmp_path)
+    assert (tmp_path / "record.json").read_bytes() == before
+
+
+def test_a_damaged_measurement_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
+    run_study(small_study(), tmp_path)
+    victim = tmp_path / "seed-1" / "measured" / "round-000002.safetensors"
+    victim.write_bytes(victim.read_bytes()[:100])
+    with pytest.raises(Damaged, match="damaged or not a safetensors file"):
+        attack_again(tmp_path, [], tmp_path / "again")
+    assert (tmp_path / "record.json").exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"name": "x", "unknown": 1}'])
+def test_a_recording_with_bad_settings_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "study.json").write_text(text)
+    with pytest.raises((BadInput, Damaged)):
+        attack_again(tmp_path, [], tmp_path / "again")
+
+
+def test_a_full_disk_is_said_before_anything_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedaudit.study import run
+
+    class Usage:
+        free = 1000
+
+    monkeypatch.setattr(run.shutil, "disk_usage", lambda _: Usage())
+    with pytest.raises(BadInput, match="needs about .* free; choose"):
+        run_study(small_study(), tmp_path)
+    assert not (tmp_path / "seed-1" / "checkpoint.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"partition": {"clients": 2000}}, "clients cannot share|given out|short"),
+        ({"attacks": {"fedmia2": {}}}, "did you mean 'fedmia-2'"),
+        ({"defense": {"name": "gradient_noise"}}, "did you mean 'gradient-noise'"),
+        ({"defense": {"name": "client-dp"}}, "needs clip, noise_multiplier"),
+        ({"attacks": {"fedmia-1": {"sigma": 3}}}, "setting of this attack"),
+        ({"audit": {"every": 9}}, "only 4 rounds"),
+        ({"model": {"name": "mpl"}}, "did you mean 'mlp'"),
+        ({"audit": {"fair": 5000}}, "short"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_training(
+    changes: dict[str, object], sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        run_study(small_study(**changes), tmp_path)
+    assert not (tmp_path / "seed-1").exists()
+
+
+def test_an_unknown_setting_names_the_nearest() -> None:
+    with pytest.raises(BadInput, match=r"did you mean 'training\.rounds'"):
+        small_study(training={"round": 3})
+
+
+def test_the_hash_covers_the_findings(tmp_path: Path) -> None:
+    record = run_study(small_study(), tmp_path)
+    figures = json.loads((tmp_path / "record.json").read_text())["findings"]
+    assert figures
+    other = run_study(small_study(figures={"fprs": [0.05]}), tmp_path / "other")
+    assert other.content_hash != record.content_hash
