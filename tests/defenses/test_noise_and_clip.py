@@ -1,0 +1,194 @@
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.stats import norm as normal
+from torch import nn
+
+from fedaudit.core import Architecture, Params
+from fedaudit.defenses.base import Turn, Visit
+from fedaudit.defenses.clip import ClientDP, client_epsilon, clipped
+from fedaudit.defenses.noise import GradientNoise
+from fedaudit.errors import BadInput
+from fedaudit.observe.round import Gradient, Logits, Update, Upload
+from fedaudit.params import flat, norm
+from fedaudit.seeds import seeded
+
+INFINITE = float("inf")
+
+
+def turn(round: int = 1, client: int = 0, seed: int = 0) -> Turn:
+    visit = Visit(
+        round=round, rounds=9, client=client, cohort=(client,), weights={client: 1.0}, seed=seed
+    )
+    model = Architecture("net", partial(nn.Linear, 2, 1)).initial(0)
+    return visit.at(model)
+
+
+def values(size: int = 40_000, scale: float = 1.0) -> Params:
+    rng = seeded(0, "values", size)
+    return {
+        "w": scale * torch.randn(size // 2, 2, generator=rng),
+        "b": scale * torch.randn(3, generator=rng, dtype=torch.float64),
+    }
+
+
+def update(params: Params | None = None) -> Update:
+    return Update(params or values(), {"mean": torch.ones(2)}, choice=1)
+
+
+def added(defense: GradientNoise | ClientDP, given: Update, at: Turn | None = None) -> torch.Tensor:
+    sent = defense.upload(given, at or turn())
+    return flat(sent.values) - flat(given.values)
+
+
+@pytest.mark.parametrize("sigma", [1e-3, 0.5, 20.0])
+def test_noise_has_mean_zero_and_spread_sigma_and_is_normal(sigma: float) -> None:
+    noise = added(GradientNoise(sigma), update()) / sigma
+    count = len(noise)
+    assert abs(float(noise.mean())) < 4 / count**0.5
+    assert float(noise.std()) == pytest.approx(1.0, abs=4 / (2 * count) ** 0.5)
+    # Kolmogorov and Smirnov's distance, below its 0.1% point.
+    ranks = torch.arange(1, count + 1, dtype=torch.float64) / count
+    distance = (torch.special.ndtr(noise.double().sort().values) - ranks).abs().max()
+    assert float(distance) < 1.95 / count**0.5
+
+
+def test_noise_keeps_each_entrys_precision_and_leaves_buffers_and_choice() -> None:
+    sent = GradientNoise(0.1).upload(update(), turn())
+    assert isinstance(sent, Update)
+    assert sent.values["w"].dtype == torch.float32
+    assert sent.values["b"].dtype == torch.float64
+    assert torch.equal(sent.buffers["mean"], torch.ones(2))
+    assert sent.choice == 1
+
+
+@pytest.mark.parametrize(
+    "make",
+    [partial(GradientNoise, 0.1), partial(ClientDP, clip=1.0, noise_multiplier=0.1)],
+    ids=["gradient noise", "client-level"],
+)
+def test_noise_is_the_same_for_the_same_turn_and_another_for_another(
+    make: Callable[[], GradientNoise | ClientDP],
+) -> None:
+    given = update()
+    same = added(make(), given)
+    assert torch.equal(added(make(), given), same)
+    for other in (turn(round=2), turn(client=1), turn(seed=1)):
+        assert not torch.equal(added(make(), given, other), same)
+
+
+def test_no_noise_sends_the_upload_itself() -> None:
+    given = update()
+    assert GradientNoise(0.0).upload(given, turn()) is given
+
+
+@pytest.mark.parametrize("kind", [Update, Gradient, Logits])
+def test_noise_works_on_every_kind_of_upload(kind: type[Upload]) -> None:
+    sent = GradientNoise(1.0).upload(kind(values()), turn())
+    assert isinstance(sent, kind)
+
+
+@settings(max_examples=40)
+@given(limit=st.floats(1e-3, 1e3), scale=st.floats(1e-4, 1e4))
+def test_a_clipped_upload_is_as_long_as_the_clip_at_most(limit: float, scale: float) -> None:
+    given = values(20, scale)
+    sent = clipped(given, limit)
+    assert norm(sent) <= limit * (1 + 1e-6)
+    if norm(given) <= limit:
+        assert sent is given
+    else:
+        assert norm(sent) == pytest.approx(limit, rel=1e-6)
+        assert float(torch.cosine_similarity(flat(sent), flat(given), 0)) > 1 - 1e-6
+
+
+def test_the_whole_upload_is_clipped_and_not_each_layer() -> None:
+    # A length of 5 becomes 1: every entry is a fifth.
+    sent = clipped({"w": torch.tensor([3.0]), "b": torch.tensor([4.0])}, 1.0)
+    assert float(sent["w"]) == pytest.approx(0.6)
+    assert float(sent["b"]) == pytest.approx(0.8)
+
+
+def test_zeros_are_clipped_to_zeros() -> None:
+    sent = clipped({"w": torch.zeros(3)}, 1.0)
+    assert sent["w"].tolist() == [0.0, 0.0, 0.0]
+
+
+def test_an_infinite_clip_without_noise_changes_nothing() -> None:
+    given = update()
+    sent = ClientDP(clip=INFINITE, noise_multiplier=0.0).upload(given, turn())
+    assert torch.equal(flat(sent.values), flat(given.values))
+
+
+def test_client_level_noise_spreads_by_clip_times_multiplier() -> None:
+    defense = ClientDP(clip=0.5, noise_multiplier=3.0)
+    sent = defense.upload(update(), turn())
+    noise = flat(sent.values) - flat(clipped(values(), 0.5))
+    assert float(noise.std()) == pytest.approx(1.5, rel=0.02)
+
+
+def test_clipping_without_noise_is_clipping() -> None:
+    sent = ClientDP(clip=0.5, noise_multiplier=0.0).upload(update(), turn())
+    assert norm(sent.values) == pytest.approx(0.5, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (partial(GradientNoise, -1.0), "at least 0, got -1.0"),
+        (partial(GradientNoise, float("nan")), "at least 0, got nan"),
+        (partial(ClientDP, clip=0.0, noise_multiplier=1.0), "clip must be above 0"),
+        (partial(ClientDP, clip=1.0, noise_multiplier=-1.0), "noise_multiplier at least 0"),
+        (partial(ClientDP, clip=INFINITE, noise_multiplier=1.0), "clip must be finite"),
+    ],
+)
+def test_settings_without_meaning_are_refused(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        make()
+
+
+def analytic_epsilon(sigma: float, delta: float) -> float:
+    """The exact epsilon of one Gaussian release. Source: Balle and Wang 2018, Theorem 8."""
+
+    def excess(epsilon: float) -> float:
+        lost = normal.cdf(0.5 / sigma - epsilon * sigma)
+        return float(lost - torch.e**epsilon * normal.cdf(-0.5 / sigma - epsilon * sigma) - delta)
+
+    return float(brentq(excess, 0.0, 100.0))
+
+
+def test_one_release_with_noise_as_large_as_the_clip_costs_a_known_epsilon() -> None:
+    assert analytic_epsilon(1.0, 1e-5) == pytest.approx(4.377, abs=0.001)
+    # Renyi accounting is a little above the exact value, never below.
+    assert 4.377 < client_epsilon(1.0, 1, delta=1e-5) < 4.9
+
+
+@pytest.mark.parametrize("sigma", [0.5, 1.0, 5.0, 20.0])
+@pytest.mark.parametrize("rounds", [1, 10, 300])
+def test_epsilon_is_a_tight_upper_bound_on_the_exact_one(sigma: float, rounds: int) -> None:
+    # Several releases of one upload are one release with less noise.
+    exact = analytic_epsilon(sigma / rounds**0.5, 1e-5) if sigma / rounds**0.5 > 0.1 else None
+    ours = client_epsilon(sigma, rounds, delta=1e-5)
+    if exact is not None:
+        assert exact < ours < 1.25 * exact
+
+
+def test_epsilon_grows_with_rounds_and_falls_with_noise_and_delta() -> None:
+    base = client_epsilon(2.0, 10, delta=1e-5)
+    assert client_epsilon(2.0, 20, delta=1e-5) > base
+    assert client_epsilon(3.0, 10, delta=1e-5) < base
+    assert client_epsilon(2.0, 10, delta=1e-4) < base
+
+
+def test_without_noise_there_is_no_epsilon() -> None:
+    assert client_epsilon(0.0, 1, delta=1e-5) == INFINITE
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5])
+def test_a_delta_that_is_no_probability_is_refused(delta: float) -> None:
+    with pytest.raises(BadInput, match="probability in"):
+        client_epsilon(1.0, 1, delta=delta)

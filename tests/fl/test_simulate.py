@@ -1,0 +1,239 @@
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import nn
+
+from fedaudit.core import Architecture, ClientId, Samples
+from fedaudit.defenses.base import Defense, Turn, Visit
+from fedaudit.defenses.noise import GradientNoise
+from fedaudit.errors import BadInput, Damaged, Unsupported
+from fedaudit.fl.algorithm import Server
+from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.simulate import simulate
+from fedaudit.fl.training import LocalTraining
+from fedaudit.observe.round import Gradient, Round, Sent, Upload
+from fedaudit.observe.tensors import write_tensors
+from fedaudit.params import flat
+from fedaudit.seeds import seeded
+
+
+def net() -> nn.Module:
+    return nn.Linear(3, 2)
+
+
+FEDAVG = FedAvg(Architecture("net for rounds", partial(net)), LocalTraining(batch_size=4))
+
+
+def samples(client: ClientId, count: int = 6) -> Samples:
+    rng = seeded(0, client)
+    return Samples(
+        torch.randn(count, 3, generator=rng),
+        torch.randint(0, 2, (count,), generator=rng),
+        torch.arange(count) + 100 * client,
+    )
+
+
+DATA = {client: samples(client) for client in range(5)}
+
+
+def uploads(rounds: list[Round]) -> torch.Tensor:
+    return torch.cat([flat(r.uploads[c].values) for r in rounds for c in sorted(r.uploads)])
+
+
+def test_rounds_are_numbered_from_one_and_complete() -> None:
+    rounds = list(simulate(FEDAVG, DATA, rounds=3, seed=0))
+    assert [round.index for round in rounds] == [1, 2, 3]
+    for round in rounds:
+        assert round.complete
+        assert round.asked == round.answered == tuple(DATA)
+        assert sum(round.weights.values()) == pytest.approx(1)
+
+
+def test_the_order_in_which_clients_are_given_changes_no_bit() -> None:
+    backwards = dict(reversed(DATA.items()))
+    one = list(simulate(FEDAVG, DATA, rounds=2, seed=0))
+    other = list(simulate(FEDAVG, backwards, rounds=2, seed=0))
+    assert torch.equal(uploads(one), uploads(other))
+
+
+def test_another_seed_gives_another_run() -> None:
+    one, other = (uploads(list(simulate(FEDAVG, DATA, rounds=1, seed=s))) for s in (0, 1))
+    assert not torch.equal(one, other)
+
+
+def test_the_global_generator_plays_no_part() -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    one = uploads(list(simulate(FEDAVG, DATA, rounds=2, seed=0, participation=0.5)))
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(1)
+    other = uploads(list(simulate(FEDAVG, DATA, rounds=2, seed=0, participation=0.5)))
+    assert torch.equal(one, other)
+
+
+def test_a_share_of_the_clients_is_drawn_anew_each_round() -> None:
+    rounds = list(simulate(FEDAVG, DATA, rounds=6, seed=0, participation=0.4))
+    assert {len(round.asked) for round in rounds} == {2}
+    assert len({round.asked for round in rounds}) > 2
+    assert all(sum(r.weights.values()) == pytest.approx(1) for r in rounds)
+
+
+def test_one_client_is_asked_at_least() -> None:
+    (round,) = simulate(FEDAVG, DATA, rounds=1, seed=0, participation=0.01)
+    assert len(round.asked) == 1
+
+
+def test_rounds_are_made_when_they_are_asked_for() -> None:
+    run = simulate(FEDAVG, DATA, rounds=10**9, seed=0)
+    assert next(run).index == 1
+    assert next(run).index == 2
+
+
+@dataclass
+class Noting(Defense):
+    """Notes what it is told."""
+
+    prepared: ClassVar[list[Visit]] = []
+    turns: ClassVar[list[Turn]] = []
+    seen: int = field(default=0)
+
+    def prepare(self, data: Samples, visit: Visit) -> Samples:
+        self.prepared.append(visit)
+        return replace(data, features=data.features + 1)
+
+    def select(self, data: Samples, turn: Turn) -> Samples:
+        self.turns.append(turn)
+        assert torch.equal(data.features, DATA[turn.client].features + 1), "prepared once"
+        return data
+
+
+def test_a_defense_is_prepared_once_and_told_of_each_round() -> None:
+    Noting.prepared.clear()
+    Noting.turns.clear()
+    rounds = list(simulate(FEDAVG, DATA, rounds=2, seed=9, defenses={3: Noting()}))
+    (prepared,) = Noting.prepared
+    assert (prepared.round, prepared.client, prepared.cohort) == (0, 3, tuple(DATA))
+    for turn, round in zip(Noting.turns, rounds, strict=True):
+        assert (turn.round, turn.rounds, turn.client, turn.seed) == (round.index, 2, 3, 9)
+        assert (turn.cohort, turn.weights) == (round.asked, round.weights)
+        assert torch.equal(flat(turn.received.params), flat(round.sent[3].model.params))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"rounds": 0}, "at least one round"),
+        ({"participation": 0.0}, "participation in"),
+        ({"participation": 1.5}, "participation in"),
+        ({"clients": {}}, "got 0 clients"),
+        ({"clients": {0: samples(0), 1: samples(1, 0)}}, r"clients \[1\] have no samples"),
+        ({"defenses": {7: Defense()}}, r"defenses for clients \[7\]"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_run_that_cannot_be_is_refused(settings: dict[str, object], said: str) -> None:
+    given = {"clients": DATA, "rounds": 1, "seed": 0} | settings
+    clients = given.pop("clients")
+    with pytest.raises(BadInput, match=said):
+        next(simulate(FEDAVG, clients, **given))  # type: ignore[arg-type]
+
+
+class GradientsOnly(Defense):
+    accepts = (Gradient,)
+
+
+def test_a_defense_that_does_not_fit_the_uploads_is_refused_by_name() -> None:
+    with pytest.raises(Unsupported, match=r"GradientsOnly \(client 2\).*Gradient.*FedAvg.*Update"):
+        next(simulate(FEDAVG, DATA, rounds=1, seed=0, defenses={2: GradientsOnly()}))
+
+
+@dataclass(frozen=True)
+class Shifting(Server):
+    by: float = 0.0
+
+    def tamper(self, sent: Sent, client: ClientId, round: int) -> Sent:
+        shifted = {name: value + self.by for name, value in sent.model.params.items()}
+        return Sent((replace(sent.model, params=shifted),))
+
+
+@dataclass(frozen=True)
+class Scaled(Defense):
+    """A defense with a function among its settings."""
+
+    factor: object = field(default=abs)
+
+    def upload(self, upload: Upload, turn: Turn) -> Upload:
+        return upload
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"seed": 1},
+        {"rounds": 4},
+        {"participation": 0.5},
+        {"clients": {**DATA, 5: samples(5)}},
+        {"clients": {**DATA, 0: replace(DATA[0], labels=1 - DATA[0].labels)}},
+        {"clients": {**DATA, 0: replace(DATA[0], features=2 * DATA[0].features)}},
+        {"defenses": {0: GradientNoise(0.1)}},
+        {"defenses": {0: GradientNoise(0.2)}},
+        {"server": Shifting()},
+        {"algorithm": replace(FEDAVG, training=LocalTraining(lr=0.2))},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_a_checkpoint_is_never_taken_up_by_another_run(
+    other: dict[str, object], tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "checkpoint.safetensors"
+    ours: dict[str, object] = {"algorithm": FEDAVG, "clients": DATA, "rounds": 3, "seed": 0}
+
+    def run(given: dict[str, object]) -> Round | None:
+        algorithm, clients = given["algorithm"], given["clients"]
+        rest = {k: v for k, v in given.items() if k not in ("algorithm", "clients")}
+        return next(simulate(algorithm, clients, checkpoint=checkpoint, **rest), None)  # type: ignore[arg-type]
+
+    list(simulate(FEDAVG, DATA, rounds=3, seed=0, checkpoint=checkpoint))
+    before = checkpoint.read_bytes()
+    assert run(ours) is None, "this run is finished"
+    with pytest.raises(BadInput, match="belongs to a run with other settings"):
+        run(ours | other)
+    assert checkpoint.read_bytes() == before
+
+
+def test_settings_that_are_functions_do_not_keep_a_run_from_going_on(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint.safetensors"
+
+    def run(defense: Defense) -> int:
+        given = simulate(
+            FEDAVG, DATA, rounds=2, seed=0, defenses={0: defense}, checkpoint=checkpoint
+        )
+        return len(list(given))
+
+    # Two functions of one name, as one function has in two processes.
+    assert run(Scaled(factor=lambda x: x)) == 2
+    assert run(Scaled(factor=lambda x: x)) == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint at all", None])
+def test_a_damaged_checkpoint_is_refused_and_left_alone(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    checkpoint = tmp_path / "checkpoint.safetensors"
+    list(simulate(FEDAVG, DATA, rounds=1, seed=0, checkpoint=checkpoint))
+    cut = checkpoint.read_bytes()[:-7] if content is None else content
+    checkpoint.write_bytes(cut)
+    with pytest.raises(Damaged):
+        next(simulate(FEDAVG, DATA, rounds=1, seed=0, checkpoint=checkpoint))
+    assert checkpoint.read_bytes() == cut
+
+
+def test_a_safetensors_file_of_others_is_no_checkpoint(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint.safetensors"
+    write_tensors({"weight": torch.ones(2)}, checkpoint)
+    with pytest.raises(BadInput, match="other settings"):
+        next(simulate(FEDAVG, DATA, rounds=1, seed=0, checkpoint=checkpoint))

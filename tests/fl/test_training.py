@@ -1,0 +1,243 @@
+from collections.abc import Iterator
+from functools import partial
+from math import cos, pi
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedaudit.core import Architecture, Batch, Model, Params, Samples
+from fedaudit.defenses.base import Defense, Objective, Turn, Visit
+from fedaudit.errors import BadInput
+from fedaudit.fl.training import SCHEDULES, LocalTraining, train
+from fedaudit.observe.round import Update
+from fedaudit.params import flat
+from fedaudit.seeds import seeded
+
+
+def dense() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+
+
+def dropping() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Dropout(0.5), nn.Linear(6, 3))
+
+
+DENSE = Architecture("dense for training", partial(dense))
+DROPPING = Architecture("dropping", partial(dropping))
+RNG = seeded(0, "data")
+DATA = Samples(
+    torch.randn(10, 4, generator=RNG), torch.randint(0, 3, (10,), generator=RNG), torch.arange(10)
+)
+
+
+def visit(round: int = 1, client: int = 0, seed: int = 0) -> Visit:
+    return Visit(round=round, rounds=10, client=client, cohort=(0,), weights={0: 1.0}, seed=seed)
+
+
+def trained(
+    architecture: Architecture = DENSE,
+    how: LocalTraining | None = None,
+    defense: Defense | None = None,
+    at: Visit | None = None,
+) -> Model:
+    start = architecture.initial(0)
+    how = how or LocalTraining(batch_size=4)
+    return train(start, DATA, how, defense or Defense(), (at or visit()).at(start))
+
+
+def test_the_constant_rate_stays() -> None:
+    assert [LocalTraining(lr=0.2).rate(r, 10) for r in (1, 10)] == [0.2, 0.2]
+
+
+def test_the_cosine_rate_falls_from_the_whole_towards_nothing() -> None:
+    how = LocalTraining(lr=0.2, schedule="cosine")
+    assert how.rate(1, 10) == 0.2
+    assert how.rate(6, 10) == pytest.approx(0.1)
+    assert how.rate(10, 10) == pytest.approx(0.1 * (1 + cos(0.9 * pi)))
+    assert how.rate(10, 10) > 0
+
+
+def test_the_exponential_rate_loses_a_hundredth_each_round() -> None:
+    how = LocalTraining(lr=0.2, schedule="exponential")
+    assert [how.rate(r, 10) for r in (1, 2, 3)] == pytest.approx([0.2, 0.198, 0.19602])
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_rounds_rate_is_what_its_steps_take(schedule: str) -> None:
+    how = LocalTraining(batch_size=10, lr=0.2, schedule=schedule)
+    first = flat(trained(how=how).params) - flat(DENSE.initial(0).params)
+    later = flat(trained(how=how, at=visit(round=4)).params) - flat(DENSE.initial(0).params)
+    torch.testing.assert_close(later, first * how.rate(4, 10) / how.rate(1, 10))
+
+
+def test_updates_are_turned_into_summed_gradients_by_the_scale() -> None:
+    how = LocalTraining(batch_size=5, lr=1e-4)
+    scale = how.gradient_scale(1, 10)
+    assert scale is not None
+    assert scale == pytest.approx(5 / 1e-4)
+    module = DENSE.initial(0).module()
+    loss = DENSE.loss(module(DATA.features), DATA.labels).sum()
+    summed = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(module.parameters()))])
+    travelled = flat(DENSE.initial(0).params) - flat(trained(how=how).params)
+    torch.testing.assert_close(scale * travelled, summed, rtol=0.02, atol=0.02)
+
+
+def test_the_scale_knows_of_momentum_and_epochs_and_nothing_of_adam() -> None:
+    how = LocalTraining(batch_size=8, lr=0.1, momentum=0.9, epochs=2)
+    assert how.gradient_scale(1, 10) == pytest.approx(8 * 0.1 / 0.2)
+    assert LocalTraining(optimizer="adam").gradient_scale(1, 10) is None
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_training_that_diverges_is_refused_and_says_where(optimizer: str) -> None:
+    how = LocalTraining(lr=3e37, epochs=5, batch_size=2, optimizer=optimizer)
+    with pytest.raises(BadInput, match=r"client 0's training diverged in round 1: .*3e\+37"):
+        trained(how=how)
+
+
+def test_dropout_is_drawn_by_seed_round_and_client() -> None:
+    same = flat(trained(DROPPING).params)
+    assert torch.equal(flat(trained(DROPPING).params), same)
+    for other in (visit(seed=1), visit(client=1), visit(round=2)):
+        assert not torch.equal(flat(trained(DROPPING, at=other).params), same)
+
+
+def test_dropout_is_drawn_anew_when_one_turn_trains_twice() -> None:
+    """As clients of federated distillation do."""
+    start = DROPPING.initial(0)
+    whole = LocalTraining(batch_size=10)
+    turn = visit().at(start)
+    one = train(start, DATA, whole, Defense(), turn)
+    other = train(start, DATA, whole, Defense(), turn)
+    assert not torch.allclose(flat(one.params), flat(other.params))
+
+
+@pytest.mark.parametrize("architecture", [DENSE, DROPPING], ids=["dense", "dropping"])
+def test_the_global_generator_is_left_as_it_was(architecture: Architecture) -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    expected = flat(trained(architecture).params)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(6)
+    assert torch.equal(flat(trained(architecture).params), expected)
+
+
+def test_training_changes_neither_the_model_it_starts_from_nor_the_data() -> None:
+    start, features = DENSE.initial(0), DATA.features.clone()
+    train(start, DATA, LocalTraining(), Defense(), visit().at(start))
+    assert torch.equal(flat(start.params), flat(DENSE.initial(0).params))
+    assert torch.equal(DATA.features, features)
+
+
+class Telling(Defense):
+    """Writes down which hook was called; does nothing else."""
+
+    def __init__(self) -> None:
+        self.called: list[str] = []
+
+    def select(self, data: Samples, turn: Turn) -> Samples:
+        self.called.append("select")
+        return super().select(data, turn)
+
+    def batches(self, data: Samples, batch_size: int, turn: Turn) -> Iterator[Batch]:
+        self.called.append("batches")
+        yield from super().batches(data, batch_size, turn)
+
+    def batch(self, batch: Batch, turn: Turn) -> Batch:
+        self.called.append("batch")
+        return super().batch(batch, turn)
+
+    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+        self.called.append("loss")
+        return super().loss(outputs, batch, turn)
+
+    def gradient(self, objective: Objective, batch: Batch, turn: Turn) -> Params:
+        self.called.append("gradient")
+        return super().gradient(objective, batch, turn)
+
+    def after(self, start: Model, end: Model, turn: Turn) -> None:
+        self.called.append("after")
+
+
+def test_hooks_are_called_in_the_order_of_a_round() -> None:
+    telling = Telling()
+    trained(how=LocalTraining(epochs=2, batch_size=5), defense=telling)
+    step = ["batch", "gradient", "loss"]
+    epoch = ["batches", *step, *step]
+    assert telling.called == ["select", *epoch, *epoch, "after"]
+
+
+def test_hooks_that_do_nothing_change_nothing_but_rounding() -> None:
+    torch.testing.assert_close(
+        flat(trained(defense=Telling()).params), flat(trained().params), rtol=1e-5, atol=1e-7
+    )
+
+
+class Soft(Defense):
+    """Shows class probabilities instead of classes."""
+
+    def batch(self, batch: Batch, turn: Turn) -> Batch:
+        return Batch(batch.x, torch.eye(3)[batch.y], batch.ids)
+
+
+def test_certain_soft_labels_train_as_hard_ones() -> None:
+    torch.testing.assert_close(
+        flat(trained(defense=Soft()).params), flat(trained().params), rtol=1e-5, atol=1e-7
+    )
+
+
+class Sparse(Defense):
+    """Draws nobody in every second step, as Poisson sampling may."""
+
+    def batches(self, data: Samples, batch_size: int, turn: Turn) -> Iterator[Batch]:
+        for batch in super().batches(data, batch_size, turn):
+            yield batch
+            yield Batch(batch.x[:0], batch.y[:0], batch.ids[:0])
+
+
+def test_steps_in_which_nobody_is_drawn_leave_the_model() -> None:
+    assert torch.equal(flat(trained(defense=Sparse()).params), flat(trained().params))
+
+
+def test_each_sample_is_shown_once_an_epoch_with_its_own_id() -> None:
+    turn = visit().at(DENSE.initial(0))
+    batches = list(Defense().batches(DATA, 4, turn))
+    assert [len(batch) for batch in batches] == [4, 4, 2]
+    ids = torch.cat([batch.ids for batch in batches])
+    assert sorted(ids.tolist()) == list(range(10))
+    assert not torch.equal(ids, DATA.ids)
+    for batch in batches:
+        assert torch.equal(batch.x, DATA.features[batch.ids])
+        assert torch.equal(batch.y, DATA.labels[batch.ids])
+    again = torch.cat([batch.ids for batch in Defense().batches(DATA, 4, turn)])
+    assert not torch.equal(again, ids), "the next epoch has another order"
+
+
+def test_a_hook_evaluates_losses_as_the_model_in_evaluation_mode_has_them() -> None:
+    model = DROPPING.initial(0)
+    expected = DROPPING.loss(model.module()(DATA.features), DATA.labels)
+    torch.testing.assert_close(visit().at(model).evaluate(DATA), expected.detach())
+
+
+def test_a_hook_that_does_nothing_uploads_the_update_itself() -> None:
+    update = Update({"w": torch.ones(2)})
+    assert Defense().upload(update, visit().at(DENSE.initial(0))) is update
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"epochs": 0}, "epochs >= 1"),
+        ({"batch_size": 0}, "batch_size >= 1"),
+        ({"lr": 0.0}, "lr > 0"),
+        ({"lr": float("nan")}, "lr > 0"),
+        ({"momentum": 1.0}, "momentum lies in"),
+        ({"weight_decay": -1.0}, "weight_decay is at least 0"),
+        ({"schedule": "cosin"}, "did you mean 'cosine'"),
+        ({"optimizer": "adamw"}, "did you mean 'adam'"),
+    ],
+)
+def test_settings_without_meaning_are_refused(settings: dict[str, float], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        LocalTraining(**settings)  # type: ignore[arg-type]

@@ -1,0 +1,157 @@
+"""Signals against what they are by definition, worked out one sample and client at a time."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedaudit.core import Architecture, ClientId, Model, Samples
+from fedaudit.errors import BadInput, Unsupported
+from fedaudit.observe.round import Exposed, Round
+from fedaudit.params import flat, plus
+from fedaudit.seeds import seeded
+from fedaudit.signals.base import Signal
+from fedaudit.signals.measure import measure, measure_round
+from fedaudit.signals.outputs import Confidence, Loss
+from fedaudit.signals.updates import GradientCosine, GradientDifference, GradientNorm
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Dropout(0.5), nn.Linear(6, 3))
+
+
+NET = Architecture("net with dropout", partial(net))
+RNG = seeded(0, "samples")
+SAMPLES = Samples(
+    torch.randn(7, 4, generator=RNG), torch.randint(0, 3, (7,), generator=RNG), torch.arange(7)
+)
+ALL: tuple[Signal, ...] = (
+    Loss(),
+    Confidence(),
+    GradientCosine(),
+    GradientNorm(),
+    GradientDifference(),
+    GradientDifference("sum"),
+)
+
+
+def exposed(client: ClientId, base: Model, scale: float | None = 3.0) -> Exposed:
+    rng = seeded(1, client)
+    step = {n: 0.1 * torch.randn(v.shape, generator=rng) for n, v in base.params.items()}
+    return Exposed(base, Model(NET, plus(base.params, step)), step, scale)
+
+
+def a_round(shown: dict[ClientId, Exposed]) -> Round:
+    clients = tuple(shown)
+    weights = dict.fromkeys(clients, 1 / len(clients))
+    return Round(1, shown, {}, {}, weights, clients, clients)
+
+
+# Clients 2 and 9 were sent the same model, client 5 another.
+SHOWN = {
+    9: exposed(9, NET.initial(0)),
+    2: exposed(2, NET.initial(0)),
+    5: exposed(5, NET.initial(1)),
+}
+ROUND = a_round(SHOWN)
+
+
+def gradient(model: Model, sample: int) -> Tensor:
+    module = model.module()
+    one = slice(sample, sample + 1)
+    loss = functional.cross_entropy(module(SAMPLES.features[one]), SAMPLES.labels[one])
+    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(module.parameters()))])
+
+
+def by_definition(name: str, seen: Exposed, sample: int) -> float:
+    assert seen.base is not None
+    assert seen.local is not None
+    g, towards = gradient(seen.base, sample), -flat(seen.update or {})
+    outputs = seen.local.module()(SAMPLES.features[sample]).softmax(0)
+    confidence = outputs[SAMPLES.labels[sample]].detach()
+    return float(
+        {
+            "loss": confidence.log(),
+            "confidence": confidence,
+            "gradient-cosine": torch.cosine_similarity(g, towards, 0),
+            "gradient-norm": -g.square().sum(),
+            "gradient-difference-raw": towards.norm() ** 2 - (towards - g).norm() ** 2,
+            "gradient-difference-sum": (3 * towards).norm() ** 2 - (3 * towards - g).norm() ** 2,
+        }[name]
+    )
+
+
+@pytest.mark.parametrize("signal", ALL, ids=lambda signal: str(signal.name))
+def test_a_signal_is_what_it_is_defined_to_be(signal: Signal) -> None:
+    measured = measure_round(ROUND, [signal], SAMPLES)
+    assert measured.clients == (2, 5, 9)
+    expected = [[by_definition(signal.name, SHOWN[c], i) for i in range(7)] for c in (2, 5, 9)]
+    torch.testing.assert_close(
+        measured.signals[signal.name], torch.tensor(expected).double(), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_signals_measured_together_are_those_measured_alone() -> None:
+    together = measure_round(ROUND, ALL, SAMPLES).signals
+    for signal in ALL:
+        alone = measure_round(ROUND, [signal], SAMPLES).signals[signal.name]
+        assert torch.equal(together[signal.name], alone)
+        assert alone.dtype == torch.float64
+
+
+def test_clients_sent_the_same_model_have_one_number() -> None:
+    first, second, third = measure_round(ROUND, [Loss()], SAMPLES).bases.tolist()
+    assert first == third != second
+
+
+def test_the_number_of_workers_changes_no_bit() -> None:
+    one = measure_round(ROUND, ALL, SAMPLES, workers=1).signals
+    two = measure_round(ROUND, ALL, SAMPLES, workers=2).signals
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_measuring_leaves_the_global_generator_and_the_thread_count() -> None:
+    torch.manual_seed(0)
+    state, threads = torch.get_rng_state(), torch.get_num_threads()
+    measure_round(ROUND, ALL, SAMPLES)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.get_num_threads() == threads
+
+
+def test_an_update_of_zeros_has_no_direction_and_cosine_zero() -> None:
+    base = NET.initial(0)
+    still = Exposed(base, base, {name: torch.zeros_like(v) for name, v in base.params.items()})
+    measured = measure_round(a_round({0: still, 1: SHOWN[2]}), [GradientCosine()], SAMPLES)
+    values = measured.signals["gradient-cosine"]
+    assert values[0].tolist() == [0.0] * 7
+    assert bool((values[1] != 0).all())
+
+
+def test_the_sum_scale_needs_to_know_how_clients_step() -> None:
+    unknown = a_round({0: exposed(0, NET.initial(0), scale=None)})
+    with pytest.raises(Unsupported, match='use scale "raw"'):
+        measure_round(unknown, [GradientDifference("sum")], SAMPLES)
+
+
+def test_a_signal_that_is_not_finite_is_refused_with_its_name_and_round() -> None:
+    broken = replace(SAMPLES, features=SAMPLES.features.clone())
+    broken.features[3, 0] = float("inf")
+    with pytest.raises(BadInput, match=r"'loss' is not finite for 1 of 7 .* round 1"):
+        measure_round(a_round({2: SHOWN[2]}), [Loss()], broken)
+
+
+def test_rounds_are_measured_one_by_one_as_they_come() -> None:
+    taken = []
+
+    def rounds() -> Iterator[Round]:
+        for index in (1, 2, 3):
+            taken.append(index)
+            yield replace(ROUND, index=index)
+
+    stream = measure(rounds(), [Loss()], SAMPLES)
+    assert next(stream).index == 1
+    assert taken == [1]
