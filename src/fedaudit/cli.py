@@ -83,7 +83,7 @@ def attack(
     out: Folder | None = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Attack what a study or a recorder has kept, without training anything.
+    """Attack what a study has kept, without training anything.
 
     Parameters
     ----------
