@@ -10,18 +10,19 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import cache, partial
 from queue import SimpleQueue
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Shaped
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedaudit.core import Model, Params, chunks
 from fedaudit.errors import BadInput, Unsupported
 from fedaudit.params import norm
-from fedaudit.signals.kernels.capture import Capture, Uncapturable, owners
+from fedaudit.signals.kernels.capture import Capture, owners
 from fedaudit.signals.kernels.layer import LayerProducts
 from fedaudit.signals.kernels.plan import measure_chunk, plan_for
 from fedaudit.signals.kernels.whole import (
@@ -164,25 +165,28 @@ def _checked(
     chunk: int | None,
 ) -> LayerProducts:
     """The first way whose results ordinary differentiation confirms."""
+    built = base.module()
     ways = (
-        partial(_fast_way, base, updates, features[:2], labels[:2]),
-        partial(_vmap_way, base, updates),
-        partial(_loop_way, base, updates),
+        partial(_fast_way, built, base, updates, features[:2].clone(), labels[:2].clone()),
+        partial(_vmap_way, built, base, updates),
+        partial(_loop_way, built, base, updates),
     )
     probe = torch.tensor(sorted({0, len(labels) - 1}))
     for step, way in enumerate(ways):
         last = step == len(ways) - 1
         try:
             found = _stream(way(), features, labels, workers, chunk)
-        except (Uncapturable, RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+        except Exception as error:
+            # Whatever a model does that this way cannot follow, the next may.
             if last:
                 raise
             _announce(base.architecture.name, step, str(error).split("\n")[0])
             continue
-        truth = loop_measure(base, stacked(base, updates))(features[probe], labels[probe])
+        truth = loop_measure(deepcopy(built), base, updates)(features[probe], labels[probe])
         if _agree(found, truth, probe, updates):
             return found
-        _announce(base.architecture.name, step, "two samples differ from ordinary differentiation")
+        if not last:
+            _announce(base.architecture.name, step, "two samples differ from ordinary autograd")
     raise Unsupported(
         f"model {base.architecture.name!r} gives the same sample different gradients on "
         "different runs; remove randomness from its evaluation mode"
@@ -202,14 +206,17 @@ def _announce_generic(architecture: str, kind: str) -> None:
     _log.info("layer type %s of %r has no fast kernel; the generic one serves", kind, architecture)
 
 
-def _fast_way(base: Model, updates: Sequence[Params], features: Tensor, labels: Tensor) -> _Way:
-    plan = plan_for(base, updates, features, labels)
+def _fast_way(
+    built: nn.Module, base: Model, updates: Sequence[Params], features: Tensor, labels: Tensor
+) -> _Way:
+    plan = plan_for(deepcopy(built), base, updates, features, labels)
     for kind in plan.generic:
         _announce_generic(base.architecture.name, kind)
 
     def make() -> Measure:
-        module = base.module()
-        capture = Capture(module, owners(module, base.params), base.architecture.loss)
+        module = deepcopy(built)
+        parts = owners(module, base.params)
+        capture = Capture(module, parts, base.architecture.loss, plan.layout)
 
         def measure(x: Tensor, y: Tensor) -> LayerProducts:
             return measure_chunk(capture, plan.kernels, x, y, len(updates))
@@ -219,14 +226,13 @@ def _fast_way(base: Model, updates: Sequence[Params], features: Tensor, labels: 
     return _Way(make, plan.chunk)
 
 
-def _vmap_way(base: Model, updates: Sequence[Params]) -> _Way:
+def _vmap_way(built: nn.Module, base: Model, updates: Sequence[Params]) -> _Way:
     packed = stacked(base, updates)
-    return _Way(lambda: vmap_measure(base, packed), VMAP_CHUNK)
+    return _Way(lambda: vmap_measure(deepcopy(built), base, packed), VMAP_CHUNK)
 
 
-def _loop_way(base: Model, updates: Sequence[Params]) -> _Way:
-    packed = stacked(base, updates)
-    return _Way(lambda: loop_measure(base, packed), VMAP_CHUNK)
+def _loop_way(built: nn.Module, base: Model, updates: Sequence[Params]) -> _Way:
+    return _Way(lambda: loop_measure(deepcopy(built), base, updates), VMAP_CHUNK)
 
 
 def _stream(
@@ -241,7 +247,9 @@ def _stream(
     def run(piece: slice) -> LayerProducts:
         measure = idle.get()
         try:
-            return measure(features[piece], labels[piece])
+            # Copies: the model may overwrite its input, and new memory is aligned alike on every
+            # run, on which the last bits of a matrix product depend.
+            return measure(features[piece].clone(), labels[piece].clone())
         finally:
             idle.put(measure)
 

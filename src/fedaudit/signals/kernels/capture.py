@@ -74,12 +74,22 @@ def owners(module: nn.Module, audited: Iterable[str]) -> dict[str, Owner]:
 class Capture:
     """Watches the owners inside one module; used by one thread."""
 
-    def __init__(self, module: nn.Module, parts: Mapping[str, Owner], loss: PerSampleLoss) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        parts: Mapping[str, Owner],
+        loss: PerSampleLoss,
+        layout: torch.memory_format = torch.contiguous_format,
+    ) -> None:
         self.module, self.loss = module, loss
+        self._layout = layout
         self._parts = parts
         self._seen: dict[str, _Seen] = {}
         self._watching = False
         module.requires_grad_(False)
+        for value in module.parameters():
+            if value.dim() == 4:
+                value.data = value.data.contiguous(memory_format=layout)
         for path, part in parts.items():
             part.module.register_forward_hook(self._hook(path), with_kwargs=True)
 
@@ -93,10 +103,13 @@ class Capture:
                 its input was overwritten.
         """
         self._seen = {}
-        # A copy: the model may overwrite what it is given.
-        entered = features.clone()
-        if entered.is_floating_point():
-            entered = features.detach().requires_grad_().clone()
+        leaf = features.detach()
+        if leaf.is_floating_point():
+            leaf = leaf.requires_grad_()
+        # A leaf itself must not be overwritten, as an in-place first layer would.
+        entered = leaf.clone()
+        if leaf.dim() == 4:
+            entered = entered.contiguous(memory_format=self._layout)
         self._watching = True
         try:
             with torch.enable_grad():

@@ -1,5 +1,6 @@
 """Two-dimensional convolutions, by one of three exact routes."""
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -14,14 +15,19 @@ from fedaudit.signals.kernels.layer import (
     direct,
     optional_bias,
 )
-from fedaudit.signals.kernels.positions import blocked, forward_dots, gram_norms
+from fedaudit.signals.kernels.positions import (
+    blocked,
+    forward_dots,
+    gram_norms,
+    packed_blocks,
+)
 
 # From this many output positions on, a grouped convolution writes gradients out fastest.
 _GROUPED_FROM = 128
 _GROUPED_BYTES = 2 << 20
 _GROUPED_SAMPLES = 8
-# Speed of writing gradients out, relative to a matrix product, and what a client adds to it.
-_FORWARD_UP_TO = 24
+# Pushing updates forward beats writing gradients out up to this many clients times positions.
+_FORWARD_UP_TO = 64
 
 
 class Geometry(NamedTuple):
@@ -67,8 +73,7 @@ def conv_kernel(layer: Layer) -> LayerKernel | None:
     ):
         return None
     add_bias = optional_bias(layer)
-    weight = layer.updates.get("weight")
-    share_of = None if weight is None else _weight_route(layer, own, weight)
+    share_of = _weight_route(layer, own) if "weight" in layer.updates else None
 
     def kernel(
         module: nn.Module,
@@ -99,24 +104,24 @@ def geometry_of(conv: nn.Conv2d, inputs: tuple[int, ...], outputs: tuple[int, ..
     )
 
 
-def _weight_route(layer: Layer, conv: nn.Conv2d, updates: Tensor) -> LayerKernel:
+def _weight_route(layer: Layer, conv: nn.Conv2d) -> LayerKernel:
     shape = geometry_of(conv, layer.inputs, layer.outputs)
     positions = shape.outputs[0] * shape.outputs[1]
     if positions >= _GROUPED_FROM:
-        return grouped_route(shape, updates)
+        return grouped_route(layer, shape)
     pixels = shape.inputs[0] * shape.inputs[1]
-    entries = updates[0].numel() if len(updates) else conv.weight.numel()
-    cheap_pairs = pixels**2 + len(shape.taps()) * positions**2 < entries
-    if cheap_pairs and len(updates) * shape.window_share() <= _FORWARD_UP_TO:
-        return forward_route(shape, updates)
-    return blocked_route(shape, updates, norms=not cheap_pairs)
+    by_pairs = pixels**2 + len(shape.taps()) * positions**2 < conv.weight.numel()
+    work = len(layer.updates["weight"]) * shape.window_share()
+    if by_pairs and work <= _FORWARD_UP_TO:
+        return forward_route(layer, shape)
+    return blocked_route(layer, shape, norms=not by_pairs)
 
 
-def grouped_route(shape: Geometry, updates: Tensor) -> LayerKernel:
+def grouped_route(layer: Layer, shape: Geometry) -> LayerKernel:
     """Gradients written out by one convolution with a group per sample."""
-    entries = tuple(updates.shape[1:])
-    flat = updates.flatten(1)
-    size = 4 * flat.shape[1]
+    entries = layer.shape("weight")
+    flat = _stacked_weight(layer).flatten(1)
+    size = flat.shape[1] * flat.element_size()
     together = max(1, min(_GROUPED_SAMPLES, _GROUPED_BYTES // size))
 
     def kernel(
@@ -150,16 +155,24 @@ def grouped_route(shape: Geometry, updates: Tensor) -> LayerKernel:
     return kernel
 
 
-def blocked_route(shape: Geometry, updates: Tensor, norms: bool) -> LayerKernel:
+def blocked_route(layer: Layer, shape: Geometry, norms: bool) -> LayerKernel:
     """Gradients written out in blocks from the gathered windows."""
-    packed = updates.permute(0, 1, 3, 4, 2).flatten(2).contiguous()
+    outputs, channels, *taps = layer.shape("weight")
+    updates = layer.updates["weight"]
+    by_tap = (
+        # Copied as three axes: torch takes ten times as long over four.
+        update.reshape(outputs, channels, -1).transpose(1, 2).contiguous().view(outputs, -1)
+        for update in updates
+    )
+    size = (len(updates), outputs, channels * math.prod(taps))
+    blocks = packed_blocks(by_tap, size, dict(layer.module.named_parameters())["weight"].detach())
 
     def kernel(
         module: nn.Module,
         inputs: Float[Tensor, "samples channels rows columns"],
         grads: Float[Tensor, "samples outputs out_rows out_columns"],
     ) -> LayerProducts:
-        share = blocked(_windows(inputs, shape), grads.flatten(2), packed, norms)
+        share = blocked(_windows(inputs, shape), grads.flatten(2), blocks, norms)
         if norms:
             return share
         return share._replace(squared_norms=_pair_norms(inputs, grads, shape))
@@ -167,10 +180,12 @@ def blocked_route(shape: Geometry, updates: Tensor, norms: bool) -> LayerKernel:
     return kernel
 
 
-def forward_route(shape: Geometry, updates: Tensor) -> LayerKernel:
+def forward_route(layer: Layer, shape: Geometry) -> LayerKernel:
     """Updates pushed forward, tap by tap, at those outputs where the tap meets the input."""
-    taps = shape.taps()
+    taps, updates = shape.taps(), _stacked_weight(layer)
     packed = [updates[..., y, x].contiguous() for y, x in taps]
+    clients = len(updates)
+    del updates
 
     def kernel(
         module: nn.Module,
@@ -178,18 +193,25 @@ def forward_route(shape: Geometry, updates: Tensor) -> LayerKernel:
         grads: Float[Tensor, "samples outputs out_rows out_columns"],
     ) -> LayerProducts:
         a, b = inputs.permute(0, 2, 3, 1), grads.permute(0, 2, 3, 1)
-        dots = inputs.new_zeros(len(inputs), len(updates))
+        dots = inputs.new_zeros(len(inputs), clients)
         for (y, x), update in zip(taps, packed, strict=True):
             seen = _meeting(shape, y, x)
-            if seen is None or not len(updates):
+            if seen is None or not clients:
                 continue
             rows = a[:, seen.rows, seen.columns]
             steps = b[:, seen.out_rows, seen.out_columns]
             each = forward_dots(rows.flatten(0, 2), update, steps.flatten(0, 2))
-            dots += each.view(len(inputs), -1, len(updates)).sum(1)
+            dots += each.view(len(inputs), -1, clients).sum(1)
         return LayerProducts(dots, _pair_norms(inputs, grads, shape))
 
     return kernel
+
+
+def _stacked_weight(layer: Layer) -> Tensor:
+    stacked = layer.stacked("weight")
+    if stacked is None:
+        raise RuntimeError("a weight that is not audited has no kernel")
+    return stacked
 
 
 class _Meeting(NamedTuple):

@@ -18,7 +18,7 @@ def embedding_kernel(layer: Layer) -> LayerKernel | None:
         or not layer.owns_only("weight")
     ):
         return None
-    updates, padding = layer.updates["weight"], own.padding_idx
+    updates, padding = list(layer.updates["weight"]), own.padding_idx
 
     def kernel(
         module: nn.Module,

@@ -12,7 +12,8 @@ _BLOCK_BYTES = 16 << 20
 
 def generic_kernel(layer: Layer) -> LayerKernel:
     """A kernel that forms each sample's gradient of this one module with ``torch.func``."""
-    updates = {name: value.flatten(1) for name, value in layer.updates.items()}
+    stacks = {name: layer.stacked(name) for name in layer.updates}
+    updates = {name: value.flatten(1) for name, value in stacks.items() if value is not None}
     weights = sum(value.shape[1] for value in updates.values())
     block = max(1, _BLOCK_BYTES // (4 * weights))
 

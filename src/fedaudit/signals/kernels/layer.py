@@ -1,9 +1,10 @@
 """What every layer kernel is given, and what it gives."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
+import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
@@ -52,14 +53,23 @@ class Layer:
     """
 
     module: nn.Module
-    updates: Mapping[str, Shaped[Tensor, "clients ..."]]
+    updates: Mapping[str, Sequence[Tensor]]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 
-    @property
-    def clients(self) -> int:
-        """How many updates there are; may be 0."""
-        return next(iter(self.updates.values())).shape[0]
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of one of the module's parameters."""
+        return tuple(dict(self.module.named_parameters(recurse=False))[name].shape)
+
+    def stacked(self, name: str) -> Shaped[Tensor, "clients ..."] | None:
+        """All clients' updates of a parameter, which may be no client's; None if not audited."""
+        if name not in self.updates:
+            return None
+        parts = self.updates[name]
+        if parts:
+            return torch.stack(list(parts))
+        own = dict(self.module.named_parameters(recurse=False))[name]
+        return own.detach().new_zeros(0, *own.shape)
 
     def owns_only(self, *names: str) -> bool:
         """True when no audited parameter lies outside the names given."""
@@ -80,7 +90,7 @@ def optional_bias(
     layer: Layer,
 ) -> Callable[[LayerProducts | None, Float[Tensor, "samples outputs"]], LayerProducts]:
     """Adds the bias's share where the layer has an audited bias."""
-    bias = layer.updates.get("bias")
+    bias = layer.stacked("bias")
 
     def add(
         share: LayerProducts | None, gradients: Float[Tensor, "samples outputs"]

@@ -1,13 +1,20 @@
 """Linear layers, on single vectors and on sequences of any shape."""
 
+import math
+
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedaudit.signals.kernels.layer import Layer, LayerKernel, LayerProducts, optional_bias
-from fedaudit.signals.kernels.positions import blocked, forward_dots, gram_norms
+from fedaudit.signals.kernels.positions import (
+    blocked,
+    forward_dots,
+    gram_norms,
+    packed_blocks,
+)
 
 # Pushing updates forward beats writing gradients out up to this many clients times positions.
-_FORWARD_UP_TO = 24
+_FORWARD_UP_TO = 48
 
 
 def linear_kernel(layer: Layer) -> LayerKernel | None:
@@ -18,7 +25,7 @@ def linear_kernel(layer: Layer) -> LayerKernel | None:
 
 
 def _vectors(layer: Layer) -> LayerKernel:
-    weight, add_bias = layer.updates.get("weight"), optional_bias(layer)
+    weight, add_bias = layer.stacked("weight"), optional_bias(layer)
 
     def kernel(
         module: nn.Module,
@@ -35,7 +42,10 @@ def _vectors(layer: Layer) -> LayerKernel:
 
 
 def _sequences(layer: Layer) -> LayerKernel:
-    weight, add_bias = layer.updates.get("weight"), optional_bias(layer)
+    add_bias = optional_bias(layer)
+    weight = layer.stacked("weight")
+    positions = math.prod(layer.inputs[:-1])
+    share_of = None if weight is None else position_route(positions, weight)
 
     def kernel(
         module: nn.Module,
@@ -43,27 +53,32 @@ def _sequences(layer: Layer) -> LayerKernel:
         grads: Float[Tensor, "samples *positions outputs"],
     ) -> LayerProducts:
         a, b = inputs.flatten(1, -2), grads.flatten(1, -2)
-        share = None if weight is None else position_products(a, b, weight)
+        share = None if share_of is None else share_of(module, a, b)
         return add_bias(share, b.sum(1))
 
     return kernel
 
 
-def position_products(
-    inputs: Float[Tensor, "samples positions inner"],
-    grads: Float[Tensor, "samples positions outputs"],
-    updates: Float[Tensor, "clients outputs inner"],
-) -> LayerProducts:
-    """The share of a weight that every position passes through once."""
-    (samples, positions, inner), outputs = inputs.shape, grads.shape[-1]
-    small_pairs = positions * positions < inner * outputs
-    if updates.shape[0] * positions <= _FORWARD_UP_TO or (not updates.shape[0] and small_pairs):
-        rows = forward_dots(inputs.flatten(0, 1), updates, grads.flatten(0, 1))
-        share = LayerProducts(rows.view(samples, positions, -1).sum(1), rows.new_zeros(samples))
-        small_pairs = True
-    else:
-        share = blocked(inputs, grads.transpose(1, 2), updates, not small_pairs)
-    if small_pairs:
-        pairs = inputs @ inputs.transpose(1, 2)
-        share = share._replace(squared_norms=gram_norms(pairs, grads))
-    return share
+def position_route(positions: int, updates: Float[Tensor, "clients outputs inner"]) -> LayerKernel:
+    """The cheaper of pushing updates forward and writing gradients out."""
+    clients, outputs, inner = updates.shape
+    by_pairs = positions**2 < outputs * inner
+    forward = by_pairs and clients * positions <= _FORWARD_UP_TO
+    blocks = [] if forward else packed_blocks(updates, (clients, outputs, inner), updates)
+
+    def kernel(
+        module: nn.Module,
+        inputs: Float[Tensor, "samples positions inner"],
+        grads: Float[Tensor, "samples positions outputs"],
+    ) -> LayerProducts:
+        if forward:
+            rows = forward_dots(inputs.flatten(0, 1), updates, grads.flatten(0, 1))
+            dots = rows.view(len(inputs), positions, clients).sum(1)
+            share = LayerProducts(dots, dots.new_zeros(len(inputs)))
+        else:
+            share = blocked(inputs, grads.transpose(1, 2), blocks, norms=not by_pairs)
+        if not by_pairs:
+            return share
+        return share._replace(squared_norms=gram_norms(inputs @ inputs.transpose(1, 2), grads))
+
+    return kernel

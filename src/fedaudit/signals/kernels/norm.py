@@ -1,5 +1,7 @@
 """Normalisation layers: frozen batch norm, group norm, layer norm."""
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -7,20 +9,20 @@ from torch.nn import functional
 
 from fedaudit.signals.kernels.layer import Layer, LayerKernel, LayerProducts, direct
 
-_Sums = tuple[Float[Tensor, "samples entries"], Float[Tensor, "samples entries"]]
 
+def _affine(layer: Layer) -> Callable[[Tensor, Tensor], LayerProducts]:
+    """Products from the gradients of scale and shift, one row a sample."""
+    packed = [layer.stacked(name) for name in ("weight", "bias")]
 
-def _affine(
-    layer: Layer, weight_grad: Float[Tensor, "..."], bias_grad: Float[Tensor, "..."]
-) -> LayerProducts:
-    share = None
-    for name, gradient in (("weight", weight_grad), ("bias", bias_grad)):
-        if name in layer.updates:
-            own = direct(gradient, layer.updates[name].flatten(1))
-            share = own if share is None else share.plus(own)
-    if share is None:
-        raise RuntimeError("a layer without audited parameters has no kernel")
-    return share
+    def products(*gradients: Float[Tensor, "samples entries"]) -> LayerProducts:
+        shares = [
+            direct(gradient, updates.flatten(1))
+            for gradient, updates in zip(gradients, packed, strict=True)
+            if updates is not None
+        ]
+        return shares[0] if len(shares) == 1 else shares[0].plus(shares[1])
+
+    return products
 
 
 def batch_norm_kernel(layer: Layer) -> LayerKernel | None:
@@ -33,6 +35,7 @@ def batch_norm_kernel(layer: Layer) -> LayerKernel | None:
         or not layer.owns_only("weight", "bias")
     ):
         return None
+    products = _affine(layer)
     mean = module.running_mean.clone()
     scale = torch.rsqrt(module.running_var + module.eps)
 
@@ -41,10 +44,9 @@ def batch_norm_kernel(layer: Layer) -> LayerKernel | None:
         inputs: Float[Tensor, "samples channels *positions"],
         grads: Float[Tensor, "samples channels *positions"],
     ) -> LayerProducts:
-        a, b = inputs.flatten(2), grads.flatten(2)
-        if inputs.dim() == 2:
-            a, b = a[..., None], b[..., None]
-        return _affine(layer, ((a - mean[:, None]) * b).sum(2) * scale, b.sum(2))
+        # Single vectors are maps of one position.
+        a, b = (each[..., None].flatten(2) for each in (inputs, grads))
+        return products(((a - mean[:, None]) * b).sum(2) * scale, b.sum(2))
 
     return kernel
 
@@ -54,6 +56,7 @@ def group_norm_kernel(layer: Layer) -> LayerKernel | None:
     own = layer.module
     if not isinstance(own, nn.GroupNorm) or not layer.owns_only("weight", "bias"):
         return None
+    products = _affine(layer)
     groups, eps = own.num_groups, own.eps
 
     def kernel(
@@ -64,7 +67,7 @@ def group_norm_kernel(layer: Layer) -> LayerKernel | None:
         normal = functional.group_norm(inputs, groups, None, None, eps)
         shape = (*inputs.shape[:2], -1)
         weighted = normal.mul_(grads).reshape(shape).sum(2)
-        return _affine(layer, weighted, grads.reshape(shape).sum(2))
+        return products(weighted, grads.reshape(shape).sum(2))
 
     return kernel
 
@@ -74,6 +77,7 @@ def layer_norm_kernel(layer: Layer) -> LayerKernel | None:
     own = layer.module
     if not isinstance(own, nn.LayerNorm) or not layer.owns_only("weight", "bias"):
         return None
+    products = _affine(layer)
     shape, eps = list(own.normalized_shape), own.eps
 
     def kernel(
@@ -83,6 +87,6 @@ def layer_norm_kernel(layer: Layer) -> LayerKernel | None:
     ) -> LayerProducts:
         normal = functional.layer_norm(inputs, shape, None, None, eps).mul_(grads)
         entries = (len(inputs), -1, normal[(0,) * (normal.dim() - len(shape))].numel())
-        return _affine(layer, normal.reshape(entries).sum(1), grads.reshape(entries).sum(1))
+        return products(normal.reshape(entries).sum(1), grads.reshape(entries).sum(1))
 
     return kernel

@@ -35,6 +35,8 @@ KERNELS: dict[type[nn.Module], KernelMaker] = {
 _CHUNK_BYTES = 24 << 20
 _CHUNK_MOST = 256
 _CHUNK_LEAST = 16
+# Output positions of the largest feature map.
+_CHANNELS_LAST_FROM = 128
 
 
 class Plan(NamedTuple):
@@ -43,15 +45,18 @@ class Plan(NamedTuple):
     Attributes:
         kernels: The kernel of each module that owns audited parameters, by its path.
         chunk: Samples that go through together.
+        layout: Order of images in memory on the way through the model.
         generic: Types of modules left to the generic kernel.
     """
 
     kernels: dict[str, LayerKernel]
     chunk: int
+    layout: torch.memory_format
     generic: tuple[str, ...]
 
 
 def plan_for(
+    module: nn.Module,
     base: Model,
     updates: Sequence[Params],
     features: Shaped[Tensor, "samples ..."],
@@ -62,7 +67,6 @@ def plan_for(
     Raises:
         Uncapturable: The model cannot be watched.
     """
-    module = base.module()
     parts = owners(module, base.params)
     passages = Capture(module, parts, base.architecture.loss).run(features, labels)
     kernels, generic = {}, set()
@@ -71,7 +75,7 @@ def plan_for(
         kernels[path] = kernel
         if not fast:
             generic.add(type(part.module).__name__)
-    return Plan(kernels, _chunk(passages), tuple(sorted(generic)))
+    return Plan(kernels, _chunk(passages), _layout(parts, passages), tuple(sorted(generic)))
 
 
 def measure_chunk(
@@ -97,14 +101,10 @@ def measure_chunk(
 
 
 def _kernel(part: Owner, passage: Passage, updates: Sequence[Params]) -> tuple[LayerKernel, bool]:
-    own = dict(part.module.named_parameters(recurse=False))
-    packed = {
-        local: torch.stack([update[name].detach() for update in updates])
-        if updates
-        else own[local].new_zeros(0, *own[local].shape)
-        for local, name in part.names.items()
+    own = {
+        local: [update[name].detach() for update in updates] for local, name in part.names.items()
     }
-    layer = Layer(part.module, packed, tuple(passage.inputs.shape[1:]), passage.outputs)
+    layer = Layer(part.module, own, tuple(passage.inputs.shape[1:]), passage.outputs)
     maker = KERNELS.get(type(part.module))
     # Other hooks may change what the layer computes; the generic kernel runs them too.
     if maker is not None and _plain(part.module):
@@ -116,6 +116,19 @@ def _kernel(part: Owner, passage: Passage, updates: Sequence[Params]) -> tuple[L
 
 def _plain(module: nn.Module) -> bool:
     return not module._forward_pre_hooks and len(module._forward_hooks) == 1
+
+
+def _layout(parts: Mapping[str, Owner], passages: Mapping[str, Passage]) -> torch.memory_format:
+    """Channels innermost where feature maps are large: 1.4 times faster there, slower else."""
+    largest = max(
+        (
+            math.prod(passages[path].outputs[1:])
+            for path, part in parts.items()
+            if isinstance(part.module, nn.Conv2d)
+        ),
+        default=0,
+    )
+    return torch.channels_last if largest >= _CHANNELS_LAST_FROM else torch.contiguous_format
 
 
 def _chunk(passages: Mapping[str, Passage]) -> int:

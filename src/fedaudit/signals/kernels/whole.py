@@ -27,9 +27,9 @@ def stacked(base: Model, updates: Sequence[Params]) -> dict[str, Tensor]:
     }
 
 
-def vmap_measure(base: Model, packed: Mapping[str, Tensor]) -> Measure:
+def vmap_measure(module: nn.Module, base: Model, packed: Mapping[str, Tensor]) -> Measure:
     """Per-sample gradients by ``torch.func``."""
-    module = base.module().requires_grad_(False)
+    module.requires_grad_(False)
     params: Params = {name: value for name, value in module.named_parameters() if name in packed}
 
     def loss(own: Params, feature: Tensor, label: Tensor) -> Tensor:
@@ -45,15 +45,20 @@ def vmap_measure(base: Model, packed: Mapping[str, Tensor]) -> Measure:
     return measure
 
 
-def loop_measure(base: Model, packed: Mapping[str, Tensor]) -> Measure:
+def loop_measure(module: nn.Module, base: Model, updates: Sequence[Params]) -> Measure:
     """Per-sample gradients by one ordinary backward pass each: what all else is checked against."""
-    module = base.module().requires_grad_(False)
-    params: Params = {name: value for name, value in module.named_parameters() if name in packed}
+    module.requires_grad_(False)
+    params: Params = {n: value for n, value in module.named_parameters() if n in base.params}
     for value in params.values():
         value.requires_grad_()
 
     def one(feature: Tensor, label: Tensor) -> LayerProducts:
-        return _products(_gradient(module, params, base.architecture.loss, feature, label), packed)
+        found = _gradient(module, params, base.architecture.loss, feature, label)
+        dots = [sum_of(found, update) for update in updates]
+        return LayerProducts(
+            torch.tensor([dots], dtype=torch.float64).view(1, -1),
+            torch.tensor([sum_of(found, found)], dtype=torch.float64),
+        )
 
     def measure(features: Tensor, labels: Tensor) -> LayerProducts:
         each = [one(x, y) for x, y in zip(features, labels, strict=True)]
@@ -65,16 +70,23 @@ def loop_measure(base: Model, packed: Mapping[str, Tensor]) -> Measure:
     return measure
 
 
+def sum_of(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> float:
+    """Inner product of two sets of parameters, added up parameter by parameter."""
+    return sum(
+        float(torch.dot(value.flatten(), right[name].flatten())) for name, value in left.items()
+    )
+
+
 def _gradient(
     module: nn.Module, params: Params, loss: PerSampleLoss, feature: Tensor, label: Tensor
 ) -> dict[str, Tensor]:
     with torch.enable_grad():
         total = loss(module(feature[None].clone()), label[None]).sum()
     if not total.requires_grad:
-        return {name: torch.zeros(1, value.numel()) for name, value in params.items()}
+        return {name: torch.zeros_like(value) for name, value in params.items()}
     found = torch.autograd.grad(total, list(params.values()), allow_unused=True)
     return {
-        name: (torch.zeros_like(value) if part is None else part).reshape(1, -1)
+        name: torch.zeros_like(value) if part is None else part
         for (name, value), part in zip(params.items(), found, strict=True)
     }
 

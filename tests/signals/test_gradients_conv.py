@@ -1,0 +1,121 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fedaudit.signals.kernels import conv, positions
+from fedaudit.signals.kernels.layer import Layer, LayerKernel
+from fedaudit.signals.kernels.linear import linear_kernel
+
+ROUTES: dict[str, Callable[[Layer, conv.Geometry], LayerKernel]] = {
+    "grouped": conv.grouped_route,
+    "forward": conv.forward_route,
+    "blocked": lambda layer, shape: conv.blocked_route(layer, shape, norms=True),
+    "blocked-by-pairs": lambda layer, shape: conv.blocked_route(layer, shape, norms=False),
+}
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> tuple[nn.Conv2d, tuple[int, int, int, int], int]:
+    def two(least: int, most: int) -> tuple[int, int]:
+        sides = st.integers(least, most)
+        return draw(sides), draw(sides)
+
+    kernel, padding, dilation = two(1, 4), two(0, 3), two(1, 2)
+    reach = [d * (k - 1) + 1 - 2 * p for d, k, p in zip(dilation, kernel, padding, strict=True)]
+    rows, columns = (max(1, least) + draw(st.integers(0, 5)) for least in reach)
+    channels, outputs = two(1, 4)
+    module = nn.Conv2d(channels, outputs, kernel, two(1, 3), padding, dilation)
+    return module, (draw(st.integers(1, 4)), channels, rows, columns), draw(st.integers(0, 3))
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@settings(max_examples=60, deadline=None)
+@given(drawn=convolutions())
+def test_every_route_gives_the_gradients_of_ordinary_autograd(
+    route: str, drawn: tuple[nn.Conv2d, tuple[int, int, int, int], int]
+) -> None:
+    module, shape, clients = drawn
+    generator = torch.Generator().manual_seed(0)
+    module = module.double()
+    weight = module.weight.detach()
+    inputs = torch.randn(shape, generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        grads = torch.randn(module(inputs).shape, generator=generator, dtype=torch.float64)
+    updates = [
+        torch.randn(weight.shape, generator=generator, dtype=torch.float64) for _ in range(clients)
+    ]
+    layer = Layer(module, {"weight": updates}, tuple(shape[1:]), tuple(grads.shape[1:]))
+    geometry = conv.geometry_of(module, layer.inputs, layer.outputs)
+    with torch.no_grad():
+        share = ROUTES[route](layer, geometry)(module, inputs, grads)
+    for sample, (x, b) in enumerate(zip(inputs, grads, strict=True)):
+        (gradient,) = torch.autograd.grad(module(x[None]), module.weight, b[None])
+        torch.testing.assert_close(share.squared_norms[sample], gradient.square().sum())
+        for client, update in enumerate(updates):
+            torch.testing.assert_close(share.dots[sample, client], (gradient * update).sum())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    samples=st.integers(1, 20),
+    places=st.integers(1, 6),
+    inner=st.integers(1, 40),
+    outputs=st.integers(1, 6),
+    clients=st.integers(0, 5),
+)
+def test_gradients_in_blocks_are_those_written_out_at_once(
+    samples: int, places: int, inner: int, outputs: int, clients: int
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(samples, places, inner, generator=generator)
+    b = torch.randn(samples, places, outputs, generator=generator)
+    u = torch.randn(clients, outputs, inner, generator=generator)
+    whole = torch.einsum("nto,ntd->nod", b, a)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(positions, "BLOCK_BYTES", 1)  # the narrowest blocks
+        blocks = positions.packed_blocks(u, (clients, outputs, inner), u)
+        share = positions.blocked(a, b.transpose(1, 2), blocks, norms=True)
+    expected = torch.einsum("nod,kod->nk", whole, u)
+    torch.testing.assert_close(share.dots, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(share.squared_norms, whole.square().sum((1, 2)))
+    forward = positions.forward_dots(a.flatten(0, 1), u, b.flatten(0, 1))
+    pushed = forward.view(samples, places, clients).sum(1)
+    torch.testing.assert_close(pushed, expected, rtol=1e-4, atol=1e-4)
+    pairs = positions.gram_norms(a @ a.transpose(1, 2), b)
+    torch.testing.assert_close(pairs, share.squared_norms, rtol=1e-4, atol=1e-4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    places=st.lists(st.integers(1, 5), max_size=3),
+    clients=st.integers(0, 12),
+    bias=st.booleans(),
+)
+def test_a_linear_layer_on_sequences_of_any_shape_is_exact(
+    places: list[int], clients: int, bias: bool
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    module = nn.Linear(3, 4, bias=bias)
+    a = torch.randn(2, *places, 3, generator=generator)
+    b = torch.randn(2, *places, 4, generator=generator)
+    updates = {
+        name: [torch.randn(value.shape, generator=generator) for _ in range(clients)]
+        for name, value in module.named_parameters()
+    }
+    kernel = linear_kernel(Layer(module, updates, tuple(a.shape[1:]), tuple(b.shape[1:])))
+    assert kernel is not None
+    with torch.no_grad():
+        share = kernel(module, a, b)
+    for sample in range(2):
+        found = torch.autograd.grad(module(a[sample]), list(module.parameters()), b[sample])
+        norm = torch.stack([part.square().sum() for part in found]).sum()
+        torch.testing.assert_close(share.squared_norms[sample], norm, rtol=1e-4, atol=1e-5)
+        for client in range(clients):
+            dot = torch.stack(
+                [(g * u[client]).sum() for g, u in zip(found, updates.values(), strict=True)]
+            ).sum()
+            torch.testing.assert_close(share.dots[sample, client], dot, rtol=1e-4, atol=1e-4)
