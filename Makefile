@@ -4,8 +4,9 @@ PIP_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Tests use small tensors: one thread a worker, a worker a core of a small machine.
-TEST_ARGS ?= -n 2
+# Tests use small tensors: one thread a worker, a worker a core of a small machine. Files stay whole,
+# since what a file trains once for all its tests would else be trained by both workers.
+TEST_ARGS ?= -n 2 --dist loadfile
 
 .PHONY: demo test check lint types docs bench clean
 
