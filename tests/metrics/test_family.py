@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedaudit.errors import BadInput
-from fedaudit.metrics import above_chance, holm
+from fedaudit.metrics import above_chance, combined, holm, rate_above_chance
 
 
 def test_holm_steps_down_as_worked_by_hand() -> None:
@@ -59,3 +59,37 @@ def test_p_values_out_of_range_are_refused() -> None:
 
 def test_an_empty_family_is_empty() -> None:
     assert holm([]).significant == ()
+
+
+def test_a_rate_is_as_surprising_as_the_orders_that_reach_it() -> None:
+    # 2 members and 2 non-members, none allowed to be flagged: both members lead in 1 order of 6,
+    # at least one does in 3 of 6.
+    assert rate_above_chance(2, 2, allowed=0, nonmembers=2) == pytest.approx(1 / 6)
+    assert rate_above_chance(1, 2, allowed=0, nonmembers=2) == pytest.approx(3 / 6)
+    assert rate_above_chance(0, 2, allowed=0, nonmembers=2) == 1
+
+
+@pytest.mark.parametrize("allowed", [0, 2])
+def test_a_rate_without_signal_is_rarely_significant(allowed: int) -> None:
+    rng = np.random.default_rng(3)
+    truth = np.arange(60) < 20
+    p_values = []
+    for _ in range(400):
+        order = truth[rng.permutation(60)]
+        hits = int(order[: np.flatnonzero(~order)[allowed]].sum())
+        p_values.append(rate_above_chance(hits, 20, allowed=allowed, nonmembers=40))
+    assert np.mean(np.array(p_values) <= 0.1) <= 0.14
+
+
+def test_combined_p_values_follow_fisher() -> None:
+    # The product of two uniforms is below p with probability p (1 - ln p).
+    assert combined([0.2, 0.3]) == pytest.approx(0.06 * (1 - np.log(0.06)))
+    assert combined([0.4]) == pytest.approx(0.4)
+    assert combined([0.0, 0.5]) < 1e-100
+
+
+def test_counts_and_p_values_out_of_range_are_refused() -> None:
+    with pytest.raises(BadInput, match="between 0 and its total"):
+        rate_above_chance(3, 2, allowed=0, nonmembers=2)
+    with pytest.raises(BadInput, match="shares in"):
+        combined([])

@@ -9,7 +9,7 @@ def small_study(**changes: object) -> Study:
         "partition": {"clients": 4},
         "training": {"rounds": 4, "epochs": 2, "batch_size": 10},
         "audit": {"fair": 90, "every": 2},
-        "figures": {"permutations": 20},
+        "figures": {"permutations": 20, "blind_classifier": False},
     }
     plain: dict[str, object] = {"name": "small"}
     for key, value in changes.items():

@@ -30,6 +30,7 @@ every = 3
 
 [figures]
 permutations = 20
+blind_classifier = false
 """
 KILLS = 5
 

@@ -97,8 +97,8 @@ class LocalTraining:
     def gradient_scale(self, round: int, rounds: int) -> float | None:
         """What turns (received minus local) into the sum of the samples' gradients.
 
-        Source: METHODS of Li et al.'s gradient difference: an update is about the learning
-            rate times the sum of mini-batch mean gradients, lengthened by momentum.
+        An update is about the learning rate times the sum of the mini-batches' mean gradients,
+        lengthened by momentum; this undoes all three.
         """
         if self.optimizer != "sgd":
             return None

@@ -25,7 +25,7 @@ from fedaudit.metrics.epsilon import (
     gaussian_epsilon,
 )
 from fedaudit.metrics.evaluate import CONTRASTS, Estimate, evaluate
-from fedaudit.metrics.family import Holm, above_chance, holm
+from fedaudit.metrics.family import Holm, above_chance, combined, holm, rate_above_chance
 from fedaudit.metrics.groups import (
     Exposed,
     GroupAuc,
@@ -100,6 +100,7 @@ __all__ = [
     "calibrated_tpr",
     "clopper_pearson",
     "clopper_pearson_epsilon",
+    "combined",
     "compare_auc",
     "evaluate",
     "gaussian_epsilon",
@@ -116,6 +117,7 @@ __all__ = [
     "one_run_epsilon",
     "one_run_gaussian_bound",
     "permuted_membership",
+    "rate_above_chance",
     "redraw",
     "roc_curve",
     "share",

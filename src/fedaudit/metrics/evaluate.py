@@ -10,10 +10,10 @@ from jaxtyping import Bool, Float, Int
 from fedaudit.errors import BadInput
 from fedaudit.metrics.balanced import held_out_balanced_accuracy
 from fedaudit.metrics.delong import auc_interval
-from fedaudit.metrics.family import above_chance
+from fedaudit.metrics.family import above_chance, rate_above_chance
 from fedaudit.metrics.intervals import clopper_pearson, percent, require_confidence
 from fedaudit.metrics.rates import inconclusive, true_fpr_range
-from fedaudit.metrics.roc import tpr_at_fpr
+from fedaudit.metrics.roc import allowed_false_positives, tpr_at_fpr
 from fedaudit.metrics.sides import as_scores
 from fedaudit.origin import Origin
 
@@ -41,8 +41,8 @@ class Estimate:
         realised_fpr: False-positive rate really reached, for figures at a threshold.
         ceiling: The most that a perfect attack could have reached.
         note: Why the figure is refused, or what to bear in mind.
-        p_value: One-sided, against an AUC of one half; not yet corrected for a family. None
-            for figures other than the AUC.
+        p_value: One-sided, against guessing; not yet corrected for a family. None for figures
+            other than the AUC and the true-positive rates.
     """
 
     contrast: str
@@ -208,6 +208,12 @@ def _tpr(contrast: _Contrast, fpr: float) -> Estimate:
         note=f"{point.true_positives} true and {point.false_positives} false positives; this "
         f"threshold's true false-positive rate is at most {behind.high:.2%} (upper end of a "
         f"{percent(contrast.confidence)} range)",
+        p_value=rate_above_chance(
+            point.true_positives,
+            contrast.n_members,
+            allowed=allowed_false_positives(fpr, contrast.n_nonmembers),
+            nonmembers=contrast.n_nonmembers,
+        ),
     )
 
 

@@ -1,11 +1,11 @@
-"""Chance findings: p-values of an AUC above one half, corrected over a whole study."""
+"""Chance findings: p-values of figures above guessing, combined and corrected over a study."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import mannwhitneyu
+from scipy.stats import combine_pvalues, hypergeom, mannwhitneyu
 
 from fedaudit.errors import BadInput
 from fedaudit.metrics.sides import sides
@@ -36,6 +36,47 @@ def above_chance(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
     if members.min() == members.max() == nonmembers.min() == nonmembers.max():
         return 1.0
     return float(mannwhitneyu(members, nonmembers, alternative="greater").pvalue)
+
+
+def rate_above_chance(true_positives: int, members: int, *, allowed: int, nonmembers: int) -> float:
+    """One-sided p-value of a true-positive rate where at most so many false positives are allowed.
+
+    If members and non-members are scored alike, every order of all samples is equally likely;
+    so many members lie above the non-member that comes after the allowed ones exactly if, of
+    the first ``true_positives + allowed`` samples, at most ``allowed`` are non-members. Exact
+    without ties; ties make it larger than it need be.
+
+    Args:
+        true_positives: Members flagged.
+        members: All members.
+        allowed: False positives that the threshold was allowed.
+        nonmembers: All non-members.
+
+    Raises:
+        BadInput: Counts that do not fit together.
+    """
+    if not (0 <= true_positives <= members and 0 <= allowed <= nonmembers):
+        raise BadInput(
+            f"{true_positives} of {members} members and {allowed} of {nonmembers} non-members "
+            "flagged: a count lies between 0 and its total"
+        )
+    first = true_positives + allowed
+    return float(hypergeom.cdf(allowed, members + nonmembers, nonmembers, first))
+
+
+def combined(p_values: Sequence[float]) -> float:
+    """One p-value for the same test in several independent runs.
+
+    Source: Fisher, Statistical Methods for Research Workers, 1925, section 21.1.
+
+    Raises:
+        BadInput: No p-values, or one out of range.
+    """
+    if not p_values or not all(0 <= p <= 1 for p in p_values):
+        raise BadInput(f"p-values to combine are shares in [0, 1], at least one, got {p_values}")
+    # A p-value that underflowed to 0 would make the statistic infinite: this is as small.
+    floored = [max(p, np.finfo(np.float64).tiny) for p in p_values]
+    return float(combine_pvalues(floored, method="fisher").pvalue)
 
 
 def holm(p_values: Sequence[float | None], *, alpha: float = 0.05) -> Holm:

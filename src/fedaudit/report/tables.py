@@ -29,7 +29,7 @@ from fedaudit.report.grid import (
     without_constants,
 )
 from fedaudit.report.plain import verdict
-from fedaudit.report.tables_of_run import controls_table, utility_table
+from fedaudit.report.tables_of_run import controls_summary, utility_table
 from fedaudit.report.words import (
     HEADLINE_METRICS,
     MISSING,
@@ -74,7 +74,7 @@ def _attack_table(figures: list[Figure], label: str) -> Grid:
         (
             named(attack),
             *(
-                figure_cell(found.get((attack, contrast, metric)), notes)
+                figure_cell(found.get((attack, contrast, metric)), notes, counts_in_cell=True)
                 for contrast in contrasts
                 for metric in HEADLINE_METRICS
             ),
@@ -120,11 +120,19 @@ def _how(figures: Iterable[Figure]) -> str:
     return made + _SIGNS
 
 
-def figure_cell(figure: Figure | None, notes: Footnotes) -> Cell:
-    """A figure with its interval, its false alarms, and a sign where it is above guessing."""
+def figure_cell(figure: Figure | None, notes: Footnotes, *, counts_in_cell: bool = False) -> Cell:
+    """A figure with its interval, its false alarms, and a sign where it is above guessing.
+
+    Args:
+        figure: None gives an empty cell.
+        notes: Takes the figure's note.
+        counts_in_cell: Leaves out the notes of rates, whose counts the cell has; a table with
+            many rates is otherwise mostly footnotes.
+    """
     if figure is None:
         return _EMPTY
-    mark = notes.mark(figure.note)
+    said = counts_in_cell and figure.realised_fpr is not None
+    mark = "" if said else notes.mark(figure.note)
     if figure.value is None:
         return Cell(MISSING, "not given", "muted", mark)
     above = above_chance(figure)
@@ -271,7 +279,7 @@ def terminal_tables(record: Record) -> list[Table]:
     other = other_figures_table(record)
     grids += [other] if other else []
     grids += [utility_table(record)] if record.utility else []
-    grids += [controls_table(record)] if record.controls else []
+    grids += [controls_summary(record)] if record.controls else []
     return [to_rich(grid) for grid in grids]
 
 

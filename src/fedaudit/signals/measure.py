@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 

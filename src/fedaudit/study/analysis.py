@@ -75,7 +75,7 @@ class Findings:
     """What was found so far; grows attack by attack.
 
     Attributes:
-        p_values: For every AUC in ``figures``, by its place there, against one half.
+        p_values: For figures tested against guessing, by their place in ``figures``.
         failed: Attacks that could not be carried out, with the reason.
     """
 

@@ -106,6 +106,7 @@ class FiguresSection(_Section):
         nobody_is_a_member: Calls half of the unseen samples members: what an evaluation finds
             where there is nothing to find.
         permutations: Of the membership labels, for the permuted control.
+        blind_classifier: Trains the control that sees inputs only; some seconds a target.
         alpha: Error level of the corrected family of tests.
         most_exposed: How many members are listed.
         planted_leak: Also trains a small twin run with a leak that every attack must find.
@@ -115,6 +116,7 @@ class FiguresSection(_Section):
     evaluation: Literal["aligned", "redraw"] = "aligned"
     nobody_is_a_member: bool = False
     permutations: Positive = 200
+    blind_classifier: bool = True
     alpha: Share = 0.05
     most_exposed: Count = 10
     planted_leak: bool = False

@@ -7,7 +7,7 @@ import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -18,7 +18,7 @@ from fedaudit.core import Sees
 from fedaudit.engines.base import Engine
 from fedaudit.engines.local import local_engine
 from fedaudit.errors import BadInput
-from fedaudit.metrics import Share, generalisation_gap, holm, mean_over_seeds, share
+from fedaudit.metrics import Share, combined, generalisation_gap, holm, mean_over_seeds, share
 from fedaudit.observe.measurements import stacked
 from fedaudit.observe.store import Stored
 from fedaudit.observe.tensors import write_tensors
@@ -154,7 +154,6 @@ def assembled(
     """The record of runs of one study."""
     first, study = runs[0], runs[0].study
     figures = _corrected(findings, study.figures.alpha)
-    figures += _over_seeds(figures)
     config = study.model_dump(mode="json")
     return Record(
         name=study.name,
@@ -227,44 +226,55 @@ def _size(count: int) -> str:
 
 
 def _corrected(findings: Findings, alpha: float) -> list[Figure]:
-    """The figures, with the significance of each AUC after correction over the whole study."""
-    places = sorted(findings.p_values)
-    significant = holm([findings.p_values[place] for place in places], alpha=alpha).significant
+    """All figures and their means over runs, with significance corrected over the whole study.
+
+    Means make a family of their own: a reader looks at them or at single runs, not at the
+    largest of both.
+    """
+    single = _with_significance(findings.figures, findings.p_values, alpha)
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for place, figure in enumerate(findings.figures):
+        if figure.value is not None and figure.metric != "epsilon":
+            key = (figure.attack, figure.contrast, figure.target, figure.metric)
+            groups.setdefault(key, []).append(place)
+    several = [places for places in groups.values() if len(places) > 1]
+    means = [_mean([findings.figures[place] for place in places]) for places in several]
+    p_values = {
+        row: combined([findings.p_values[place] for place in places])
+        for row, places in enumerate(several)
+        if all(place in findings.p_values for place in places)
+    }
+    return single + _with_significance(means, p_values, alpha)
+
+
+def _with_significance(
+    figures: Sequence[Figure], p_values: Mapping[int, float], alpha: float
+) -> list[Figure]:
+    places = sorted(p_values)
+    significant = holm([p_values[place] for place in places], alpha=alpha).significant
     by_place = dict(zip(places, significant, strict=True))
     return [
-        figure.model_copy(update={"significant": by_place[place]}) if place in by_place else figure
-        for place, figure in enumerate(findings.figures)
+        figure.model_copy(update={"significant": by_place.get(place)})
+        for place, figure in enumerate(figures)
     ]
 
 
-def _over_seeds(figures: Iterable[Figure]) -> list[Figure]:
-    """Means over runs, for figures that were given in at least two of them."""
-    groups: dict[tuple[object, ...], list[Figure]] = {}
-    for figure in figures:
-        key = (figure.attack, figure.contrast, figure.target, figure.metric)
-        if figure.value is not None and figure.metric != "epsilon":
-            groups.setdefault(key, []).append(figure)
-    means = []
-    for several in groups.values():
-        if len(several) > 1:
-            mean = mean_over_seeds([f.value for f in several if f.value is not None])
-            means.append(
-                several[0].model_copy(
-                    update={
-                        "seed": None,
-                        "value": mean.value,
-                        "low": mean.low,
-                        "high": mean.high,
-                        "method": mean.method,
-                        "n_members": sum(f.n_members for f in several),
-                        "n_nonmembers": sum(f.n_nonmembers for f in several),
-                        "realised_fpr": None,
-                        "significant": None,
-                        "note": f"mean over {mean.seeds} seeds",
-                    }
-                )
-            )
-    return means
+def _mean(figures: Sequence[Figure]) -> Figure:
+    """One figure of several runs."""
+    mean = mean_over_seeds([figure.value for figure in figures if figure.value is not None])
+    return figures[0].model_copy(
+        update={
+            "seed": None,
+            "value": mean.value,
+            "low": mean.low,
+            "high": mean.high,
+            "method": mean.method,
+            "n_members": sum(figure.n_members for figure in figures),
+            "n_nonmembers": sum(figure.n_nonmembers for figure in figures),
+            "realised_fpr": None,
+            "note": f"mean over {mean.seeds} seeds",
+        }
+    )
 
 
 def _utility(run: Setup, stored: Sequence[Stored]) -> UtilityResult:
