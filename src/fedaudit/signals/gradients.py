@@ -16,12 +16,11 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from fedaudit.core import Model, Params, chunks
 from fedaudit.errors import BadInput, Unsupported
-from fedaudit.params import norm
 from fedaudit.signals.kernels.capture import Capture, owners
 from fedaudit.signals.kernels.layer import LayerProducts
 from fedaudit.signals.kernels.plan import measure_chunk, plan_for
@@ -30,6 +29,7 @@ from fedaudit.signals.kernels.whole import (
     Measure,
     loop_measure,
     stacked,
+    sum_of,
     vmap_measure,
 )
 
@@ -91,14 +91,14 @@ def gradient_products(
         Unsupported: The model gives the same sample different gradients on different runs.
     """
     _check(base, updates, features, labels, workers, chunk)
-    lengths = torch.tensor([norm(update) for update in updates], dtype=torch.float64)
+    lengths = torch.tensor([_squared(base, update) for update in updates]).double().sqrt()
     if not len(labels):
         empty = torch.zeros(0, dtype=torch.float64)
         return GradientProducts(empty.new_zeros(len(updates), 0), empty, lengths)
     # Tensors made in inference mode cannot be differentiated; copies made outside can.
     with torch.inference_mode(False), _one_thread(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop")
-        dots, squared = _checked(base, updates, features.detach(), labels, workers, chunk)
+        dots, squared = _checked(base, updates, lengths, features.detach(), labels, workers, chunk)
     return GradientProducts(dots.t().contiguous(), squared, lengths)
 
 
@@ -159,6 +159,7 @@ def _one_thread() -> Iterator[None]:
 def _checked(
     base: Model,
     updates: Sequence[Params],
+    lengths: Float[Tensor, " clients"],
     features: Tensor,
     labels: Tensor,
     workers: int,
@@ -183,7 +184,7 @@ def _checked(
             _announce(base.architecture.name, step, str(error).split("\n")[0])
             continue
         truth = loop_measure(deepcopy(built), base, updates)(features[probe], labels[probe])
-        if _agree(found, truth, probe, updates):
+        if _agree(found, truth, probe, lengths):
             return found
         if not last:
             _announce(base.architecture.name, step, "two samples differ from ordinary autograd")
@@ -270,12 +271,20 @@ def _worker() -> None:
 
 
 def _agree(
-    found: LayerProducts, truth: LayerProducts, probe: Tensor, updates: Sequence[Params]
+    found: LayerProducts,
+    truth: LayerProducts,
+    probe: Int[Tensor, " probed"],
+    lengths: Float[Tensor, " clients"],
 ) -> bool:
-    lengths = truth.squared_norms.sqrt()
-    reach = lengths[:, None] * torch.tensor([norm(update) for update in updates]).double()
+    norms = truth.squared_norms.sqrt()
     dots = (found.dots[probe] - truth.dots).abs() <= (
-        _RELATIVE_ERROR * truth.dots.abs() + _COSINE_ERROR * reach
+        _RELATIVE_ERROR * truth.dots.abs() + _COSINE_ERROR * norms[:, None] * lengths
     )
-    norms = (found.squared_norms[probe].sqrt() - lengths).abs() <= _RELATIVE_ERROR * lengths + 1e-12
-    return bool(dots.all()) and bool(norms.all())
+    off = (found.squared_norms[probe].sqrt() - norms).abs()
+    return bool(dots.all()) and bool((off <= _RELATIVE_ERROR * norms + 1e-12).all())
+
+
+def _squared(base: Model, update: Params) -> float:
+    """Squared length, parameter by parameter: joining them would copy them."""
+    own = {name: update[name].detach() for name in base.params}
+    return sum_of(own, own)

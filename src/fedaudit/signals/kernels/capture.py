@@ -54,7 +54,8 @@ def owners(module: nn.Module, audited: Iterable[str]) -> dict[str, Owner]:
         Uncapturable: A parameter has two owners (tied weights), or its owner holds further
             modules, whose parameters it may use in ways that cannot be watched.
     """
-    names = {id(dict(module.named_parameters())[name]): name for name in audited}
+    known = dict(module.named_parameters())
+    names = {id(known[name]): name for name in audited}
     found: dict[str, Owner] = {}
     taken: set[int] = set()
     for path, part in module.named_modules():
