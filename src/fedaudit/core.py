@@ -153,7 +153,8 @@ class Model:
 
     @staticmethod
     def of(architecture: Architecture, module: nn.Module) -> "Model":
-        """A copy of the module's present parameters and buffers."""
+        """A copy of the module's present parameters and buffers; frozen parameters are buffers."""
+        frozen = [(n, p) for n, p in module.named_parameters() if not p.requires_grad]
         return Model(
             architecture,
             {
@@ -163,7 +164,7 @@ class Model:
             },
             {
                 name: value.detach().clone(memory_format=torch.contiguous_format)
-                for name, value in module.named_buffers()
+                for name, value in (*module.named_buffers(), *frozen)
                 if value.is_floating_point()
             },
         )

@@ -6,12 +6,13 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from fedaudit.core import Architecture, Model
+from fedaudit.core import Architecture, Model, chunks
 from fedaudit.layout import laid_out
 
 _kept = threading.local()
+CHUNK = 128
 
 
 class _Kept(NamedTuple):
@@ -52,3 +53,15 @@ def _same(one: Callable[[], nn.Module], other: Callable[[], nn.Module]) -> bool:
     if isinstance(one, partial) and isinstance(other, partial):
         return (one.func, one.args, one.keywords) == (other.func, other.args, other.keywords)
     return one == other
+
+
+def outputs_of(model: Model, features: Tensor) -> Tensor:
+    """A model's outputs on samples, in evaluation mode and without gradients.
+
+    Args:
+        model: What to run.
+        features: One row a sample.
+    """
+    module = loaded(model, "evaluation").eval()
+    with torch.no_grad():
+        return torch.cat([module(features[part]) for part in chunks(len(features), CHUNK)])

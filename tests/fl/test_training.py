@@ -73,9 +73,9 @@ def test_a_rounds_rate_is_what_its_steps_take(schedule: str) -> None:
 
 def test_updates_are_turned_into_summed_gradients_by_the_scale() -> None:
     how = LocalTraining(batch_size=5, lr=1e-4)
-    scale = how.gradient_scale(1, 10)
+    scale = how.gradient_scale(1, 10, samples=len(DATA))
     assert scale is not None
-    assert scale == pytest.approx(5 / 1e-4)
+    assert scale == pytest.approx(len(DATA) / (-(-len(DATA) // 5) * 1e-4))
     module = DENSE.initial(0).module()
     loss = DENSE.loss(module(DATA.features), DATA.labels).sum()
     summed = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(module.parameters()))])
@@ -85,8 +85,15 @@ def test_updates_are_turned_into_summed_gradients_by_the_scale() -> None:
 
 def test_the_scale_knows_of_momentum_and_epochs_and_nothing_of_adam() -> None:
     how = LocalTraining(batch_size=8, lr=0.1, momentum=0.9, epochs=2)
-    assert how.gradient_scale(1, 10) == pytest.approx(8 * 0.1 / 0.2)
-    assert LocalTraining(optimizer="adam").gradient_scale(1, 10) is None
+    # 20 samples make 3 batches an epoch, so 6 steps of 0.1, each ten times as long by momentum.
+    assert how.gradient_scale(1, 10, samples=20) == pytest.approx(20 / (6 * 0.1 / 0.1))
+    assert LocalTraining(optimizer="adam").gradient_scale(1, 10, samples=20) is None
+
+
+def test_a_batch_larger_than_the_data_is_one_step() -> None:
+    how = LocalTraining(batch_size=1000, lr=0.5)
+    assert how.gradient_scale(1, 10, samples=20) == pytest.approx(20 / 0.5)
+    assert how.gradient_scale(1, 10, samples=0) is None
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])

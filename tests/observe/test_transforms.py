@@ -64,7 +64,8 @@ def test_merged_clients_become_their_weighted_mean_under_the_first_ones_name() -
     assert group.local is not None
     assert weight(group.local.params) == pytest.approx(1.0)
     assert float(group.local.buffers["mean"]) == pytest.approx(3.0)
-    assert group.gradient_scale == 2.0
+    # Both clients' scales are 2, but their shares differ: no number fits both.
+    assert group.gradient_scale is None
     assert round.exposed[0] is ROUND.exposed[0]
 
 
@@ -96,7 +97,16 @@ def test_a_coalition_of_which_one_member_answered_is_seen_as_that_member() -> No
     assert round.stands_for == {}
 
 
-def test_unlike_gradient_scales_leave_none() -> None:
+def test_scales_in_proportion_to_shares_give_the_scale_of_the_sum() -> None:
+    # 1 * 0.1 + 3 * 0.2 = 0.7 summed gradients; the mean update is 0.25 * 0.1 + 0.75 * 0.2.
+    uneven = {0: client(1.0, 0.1, scale=1.0), 1: client(1.0, 0.2, scale=3.0)}
+    (round,) = merged([made(uneven, {0: 0.25, 1: 0.75})], {0, 1})
+    group = round.exposed[0]
+    assert group.gradient_scale == pytest.approx(4.0)
+    assert weight(group.update) == pytest.approx(0.7 / 4)
+
+
+def test_scales_out_of_proportion_leave_none() -> None:
     uneven = {0: client(1.0, 0.1, scale=1.0), 1: client(1.0, 0.2, scale=3.0)}
     (round,) = merged([made(uneven, {0: 0.5, 1: 0.5})], {0, 1})
     assert round.exposed[0].gradient_scale is None

@@ -581,6 +581,23 @@ def test_a_model_in_double_precision_is_measured_in_it() -> None:
     torch.testing.assert_close(products.dots, truth.dots, rtol=1e-9, atol=1e-12)
 
 
+def test_updates_in_another_precision_are_taken_in_the_models() -> None:
+    model = model_of("mixed", FAST["linear"].build)
+    features, labels = samples(FAST["linear"])
+    updates = updates_for(model, 2)
+    finer = [{name: value.double() for name, value in update.items()} for update in updates]
+    usual = gradient_products(model, updates, features, labels)
+    assert torch.equal(usual.dots, gradient_products(model, finer, features, labels).dots)
+
+
+def test_a_model_that_has_diverged_has_no_cosines_and_is_not_refused() -> None:
+    model = model_of("diverged", FAST["linear"].build)
+    diverged = Model(model.architecture, {n: v * float("inf") for n, v in model.params.items()})
+    features, labels = samples(FAST["linear"])
+    products = gradient_products(diverged, updates_for(model, 1), features, labels)
+    assert products.squared_norms.isnan().all()
+
+
 @pytest.mark.parametrize("name", ["alexnet", "cnn", "mlp", "resnet18", "vgg11"])
 def test_every_catalogue_model_has_fast_kernels_only(
     name: str, caplog: pytest.LogCaptureFixture

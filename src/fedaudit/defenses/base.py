@@ -10,11 +10,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedaudit.core import Batch, ClientId, Model, Params, Samples, chunks
-from fedaudit.modules import loaded
+from fedaudit.modules import outputs_of
 from fedaudit.observe.round import Gradient, Logits, Update, Upload
 from fedaudit.seeds import seeded
-
-EVALUATION_CHUNK = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,15 +70,8 @@ class Turn(Visit):
 
     def evaluate(self, samples: Samples) -> Float[Tensor, " samples"]:
         """Per-sample losses at the received model, in evaluation mode."""
-        module = loaded(self.received, "evaluation").eval()
-        loss = self.received.architecture.loss
-        with torch.no_grad():
-            return torch.cat(
-                [
-                    loss(module(samples.features[part]), samples.labels[part])
-                    for part in chunks(len(samples), EVALUATION_CHUNK)
-                ]
-            )
+        outputs = outputs_of(self.received, samples.features)
+        return self.received.architecture.loss(outputs, samples.labels)
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,9 @@ class FedAvg:
         """Trains the received model and uploads the change."""
         turn = visit.at(sent.model)
         trained = train(sent.model, data, self.training, defense, turn)
-        update = Update(difference(trained.params, sent.model.params), trained.buffers)
+        update = Update(
+            difference(trained.params, sent.model.params), trained.buffers, samples=len(data)
+        )
         return Local(defense.upload(update, turn), memory)
 
     def fold(
@@ -73,11 +75,12 @@ class FedAvg:
         seed: int,
     ) -> Mapping[ClientId, Exposed]:
         """The local model is the model sent plus the (defended) update."""
-        scale = self.training.gradient_scale(round, rounds)
-        return {
-            client: rebuilt(sent[client].model, received_update(upload), scale)
-            for client, upload in sorted(uploads.items())
-        }
+        exposed = {}
+        for client, upload in sorted(uploads.items()):
+            update = received_update(upload)
+            scale = self.training.gradient_scale(round, rounds, samples=update.samples)
+            exposed[client] = rebuilt(sent[client].model, update, scale)
+        return exposed
 
     def models(self, state: Params) -> Mapping[str, Model]:
         """The one global model."""

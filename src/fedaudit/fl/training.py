@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import cos, pi
+from math import ceil, cos, pi
 
 import torch
 from torch import nn
@@ -94,16 +94,23 @@ class LocalTraining:
             return Adam(lr=rate, weight_decay=self.weight_decay)
         return Sgd(lr=rate, momentum=self.momentum, weight_decay=self.weight_decay)
 
-    def gradient_scale(self, round: int, rounds: int) -> float | None:
+    def gradient_scale(self, round: int, rounds: int, *, samples: int) -> float | None:
         """What turns (received minus local) into the sum of the samples' gradients.
 
-        An update is about the learning rate times the sum of the mini-batches' mean gradients,
-        lengthened by momentum; this undoes all three.
+        An update is about as many steps as there are batches, each the learning rate times a
+        mean gradient, lengthened by momentum.
+
+        Args:
+            round: For the learning rate.
+            rounds: Of the whole run.
+            samples: How many the client trains on; 0 if that is unknown.
+
+        Returns:
+            None where the optimizer is not SGD or the number of samples is unknown.
         """
-        if self.optimizer != "sgd":
-            return None
-        travelled = self.rate(round, rounds) * self.epochs
-        return self.batch_size * (1 - self.momentum) / travelled if travelled > 0 else None
+        steps = self.epochs * ceil(samples / self.batch_size)
+        travelled = self.rate(round, rounds) * steps / (1 - self.momentum)
+        return samples / travelled if self.optimizer == "sgd" and travelled > 0 else None
 
 
 def train(model: Model, data: Samples, how: LocalTraining, defense: Defense, turn: Turn) -> Model:

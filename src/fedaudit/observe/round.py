@@ -37,11 +37,13 @@ class Update:
         values: The change of each trainable parameter.
         buffers: Floating-point buffers after training, as they are.
         choice: Which of the models sent was trained.
+        samples: How many samples it was trained on; 0 if the client does not say.
     """
 
     values: Params
     buffers: Params = field(default_factory=dict)
     choice: int = 0
+    samples: int = 0
 
 
 @dataclass(frozen=True)

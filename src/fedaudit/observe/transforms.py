@@ -101,11 +101,18 @@ def _mean(parts: list[Exposed], shares: list[float]) -> Exposed:
     update = weighted_sum(updates, shares)
     buffers = weighted_sum([model.buffers for model in locals_], shares)
     local = Model(first.base.architecture, plus(first.base.params, update), buffers)
-    return Exposed(first.base, local, update, _common([part.gradient_scale for part in parts]))
+    scale = _scale_of_sum([part.gradient_scale for part in parts], shares)
+    return Exposed(first.base, local, update, scale)
 
 
-def _common(scales: list[float | None]) -> float | None:
-    return scales[0] if len(set(scales)) == 1 else None
+def _scale_of_sum(scales: list[float | None], shares: list[float]) -> float | None:
+    """What turns the weighted mean of updates into the sum of all samples' gradients.
+
+    It exists where every client's scale is in proportion to its share; else None.
+    """
+    ratios = [s / share for s, share in zip(scales, shares, strict=True) if s is not None]
+    known = len(ratios) == len(scales)
+    return ratios[0] if known and max(ratios) - min(ratios) <= 1e-6 * ratios[0] else None
 
 
 def between_globals(rounds: Iterable[Round]) -> Iterator[Round]:

@@ -9,15 +9,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedaudit.core import ClientId, Model, Params, Samples, Sees, chunks
+from fedaudit.core import ClientId, Model, Params, Samples, Sees
 from fedaudit.errors import NotVisible
-from fedaudit.modules import loaded
+from fedaudit.modules import outputs_of
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.transforms import grouped
 from fedaudit.signals.gradients import gradient_products
 
 Part = TypeVar("Part")
-CHUNK = 128
 
 
 class AgainstUpdates(NamedTuple):
@@ -60,7 +59,7 @@ class Seen:
         Raises:
             NotVisible: The view hides the clients' models.
         """
-        return [outputs_of(model, self.samples) for model in self.local_models]
+        return [outputs_of(model, self.samples.features) for model in self.local_models]
 
     @cached_property
     def local_models(self) -> list[Model]:
@@ -160,13 +159,6 @@ class Signal(Protocol):
     def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
         """Measures; refuses when a part that it needs is hidden."""
         ...
-
-
-def outputs_of(model: Model, samples: Samples) -> Tensor:
-    """A model's outputs on samples, in evaluation mode and without gradients."""
-    module = loaded(model, "evaluation").eval()
-    with torch.no_grad():
-        return torch.cat([module(samples.features[part]) for part in chunks(len(samples), CHUNK)])
 
 
 def _all_there(parts: list[Part], clients: Sequence[ClientId], what: str) -> list[Part]:

@@ -11,6 +11,7 @@ from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL
 from fedaudit.errors import BadInput
 from fedaudit.fl.simulate import simulate
+from fedaudit.modules import outputs_of
 from fedaudit.observe.round import Round
 from fedaudit.observe.store import (
     Stored,
@@ -22,7 +23,6 @@ from fedaudit.observe.store import (
 from fedaudit.observe.views import seen_from
 from fedaudit.params import flat
 from fedaudit.seeds import seed_for, seeded
-from fedaudit.signals.base import outputs_of
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.setup import Setup
 
@@ -111,7 +111,7 @@ def _measure(setup: Setup, round: Round, folder: Path, trained_on: Samples, work
 
 
 def _correct(model: Model, samples: Samples) -> int:
-    return int((outputs_of(model, samples).argmax(1) == samples.labels).sum())
+    return int((outputs_of(model, samples.features).argmax(1) == samples.labels).sum())
 
 
 def _some(samples: Samples, seed: int) -> Samples:

@@ -67,6 +67,8 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
         NotVisible: The study names an attack that needs more than the view offers.
     """
     view = view_named(study.audit.view)
+    if study.audit.keep == "full":
+        view.refuse_unless_offered(Sees.GLOBAL_MODEL | Sees.UPDATE, 'audit.keep = "full"')
     attacks, refused = _attacks(study, view)
     dataset = load(study.data.name, data_dir=data_dir, seed=seed, **study.data.options)
     shape = tuple(dataset.train.features.shape[1:])

@@ -105,8 +105,10 @@ def measure_chunk(
 
 
 def _kernel(part: Owner, passage: Passage, updates: Sequence[Params]) -> tuple[LayerKernel, bool]:
+    kinds = {name: value.dtype for name, value in part.module.named_parameters(recurse=False)}
     own = {
-        local: [update[name].detach() for update in updates] for local, name in part.names.items()
+        local: [update[name].detach().to(kinds[local]) for update in updates]
+        for local, name in part.names.items()
     }
     layer = Layer(part.module, own, tuple(passage.inputs.shape[1:]), passage.outputs)
     maker = KERNELS.get(type(part.module))

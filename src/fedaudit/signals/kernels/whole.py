@@ -20,7 +20,7 @@ VMAP_CHUNK = 8
 def stacked(base: Model, updates: Sequence[Params]) -> dict[str, Tensor]:
     """Every client's update of each parameter, one row a client."""
     return {
-        name: torch.stack([update[name].detach().flatten() for update in updates])
+        name: torch.stack([update[name].detach().flatten().to(value.dtype) for update in updates])
         if updates
         else value.new_zeros(0, value.numel())
         for name, value in base.params.items()
@@ -73,7 +73,8 @@ def loop_measure(module: nn.Module, base: Model, updates: Sequence[Params]) -> M
 def sum_of(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> float:
     """Inner product of two sets of parameters, added up parameter by parameter."""
     return sum(
-        float(torch.dot(value.flatten(), right[name].flatten())) for name, value in left.items()
+        float(torch.dot(value.flatten(), right[name].flatten().to(value.dtype)))
+        for name, value in left.items()
     )
 
 
