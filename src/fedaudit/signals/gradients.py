@@ -29,7 +29,6 @@ from fedaudit.signals.kernels.whole import (
     Measure,
     loop_measure,
     stacked,
-    sum_of,
     vmap_measure,
 )
 
@@ -91,7 +90,7 @@ def gradient_products(
         Unsupported: The model gives the same sample different gradients on different runs.
     """
     _check(base, updates, features, labels, workers, chunk)
-    lengths = torch.tensor([_squared(base, update) for update in updates]).double().sqrt()
+    lengths = torch.tensor([_length(base, update) for update in updates], dtype=torch.float64)
     if not len(labels):
         empty = torch.zeros(0, dtype=torch.float64)
         return GradientProducts(empty.new_zeros(len(updates), 0), empty, lengths)
@@ -277,14 +276,20 @@ def _agree(
     lengths: Float[Tensor, " clients"],
 ) -> bool:
     norms = truth.squared_norms.sqrt()
-    dots = (found.dots[probe] - truth.dots).abs() <= (
-        _RELATIVE_ERROR * truth.dots.abs() + _COSINE_ERROR * norms[:, None] * lengths
-    )
-    off = (found.squared_norms[probe].sqrt() - norms).abs()
-    return bool(dots.all()) and bool((off <= _RELATIVE_ERROR * norms + 1e-12).all())
+    reach = norms[:, None] * lengths
+    dots = _near(found.dots[probe], truth.dots, _COSINE_ERROR * reach)
+    return dots and _near(found.squared_norms[probe].sqrt(), norms, torch.tensor(1e-12))
 
 
-def _squared(base: Model, update: Params) -> float:
-    """Squared length, parameter by parameter: joining them would copy them."""
-    own = {name: update[name].detach() for name in base.params}
-    return sum_of(own, own)
+def _near(found: Tensor, truth: Tensor, slack: Tensor) -> bool:
+    near = (found - truth).abs() <= _RELATIVE_ERROR * truth.abs() + slack
+    # A model that has diverged has no gradient, whichever way it is taken.
+    return bool((near | ~(found.isfinite() | truth.isfinite())).all())
+
+
+def _length(base: Model, update: Params) -> float:
+    """Euclidean length, parameter by parameter: joining them would copy them."""
+    parts = [
+        torch.linalg.vector_norm(update[name].detach(), dtype=torch.float64) for name in base.params
+    ]
+    return float(torch.stack(parts).norm())
