@@ -79,7 +79,14 @@ def run_command(
 def attack(
     recording: Path,
     /,
-    *names: str,
+    *names: Annotated[
+        str,
+        Parameter(
+            allow_leading_hyphen=True,
+            help="Attacks to run, all that the recording allows if none is named; and settings "
+            "of figures to change: --figures.evaluation=redraw",
+        ),
+    ],
     out: Folder | None = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -89,15 +96,16 @@ def attack(
     ----------
     recording
         The folder of a study.
-    names
-        Attacks to run; all that the recording allows if none is named.
     out
-        Where record and report go; by default a folder beside the recording.
+        Where record and report go; by default a folder inside the recording.
     """
     from fedaudit.study.again import attack_again
 
+    first = next((i for i, name in enumerate(names) if name.startswith("--")), len(names))
     folder = out or recording / "attacked"
-    record = attack_again(recording, names, folder, data_dir)
+    record = attack_again(
+        recording, names[:first], folder, data_dir, figures=_settings(names[first:])
+    )
     _finish(record, folder)
 
 

@@ -198,3 +198,13 @@ def test_the_hash_covers_the_findings(tmp_path: Path) -> None:
     assert figures
     other = run_study(small_study(figures={"fprs": [0.05]}), tmp_path / "other")
     assert other.content_hash != record.content_hash
+
+
+def test_other_figures_of_a_recording_need_no_other_run(tmp_path: Path) -> None:
+    run_study(small_study(), tmp_path / "run")
+    again = attack_again(
+        tmp_path / "run", [], tmp_path / "again", figures={"figures.evaluation": "redraw"}
+    )
+    assert again.evaluation == "redraw"
+    with pytest.raises(BadInput, match=r"'training\.rounds' cannot be changed on a recording"):
+        attack_again(tmp_path / "run", [], tmp_path / "b", figures={"training.rounds": 2})

@@ -19,7 +19,11 @@ from fedaudit.study.setup import Setup, setup
 
 
 def attack_again(
-    recording: Path, names: Sequence[str], out: Path, data_dir: Path | None = None
+    recording: Path,
+    names: Sequence[str],
+    out: Path,
+    data_dir: Path | None = None,
+    figures: Mapping[str, object] | None = None,
 ) -> Record:
     """Runs attacks on a study's measurements; new signals are measured if updates were kept.
 
@@ -28,14 +32,16 @@ def attack_again(
         names: Attacks to run; all that the recording allows if empty.
         out: Folder for the record; the recording itself is left as it is.
         data_dir: Folder with data sets.
+        figures: Settings of the study's ``figures`` to change, by dotted name; others would
+            need another run.
 
     Raises:
-        BadInput: No study in the folder, or an attack whose signals cannot be measured any more.
+        BadInput: No study in the folder, a setting that is not of figures, or an attack whose signals cannot be measured any more.
         Damaged: The recording is incomplete or altered.
     """
     clock = Clock()
     study = recorded_study(recording)
-    asked = study.model_copy(update={"attacks": {name: {} for name in names}}) if names else study
+    asked = _asked(study, names, figures or {})
     runs, stored = [], []
     for seed in study.seeds:
         run = setup(asked, seed, data_dir)
@@ -45,6 +51,21 @@ def attack_again(
         runs.append(_possible(run, rounds, named=bool(names)))
         stored.append(rounds)
     return conclude(runs, stored, out, LOCAL, clock)
+
+
+def _asked(study: Study, names: Sequence[str], figures: Mapping[str, object]) -> Study:
+    others = [name for name in figures if not name.startswith("figures.")]
+    if others:
+        raise BadInput(
+            f"{others[0]!r} cannot be changed on a recording: it was settled when the study ran; "
+            "only settings of figures can, or run the study again"
+        )
+    values = study.model_dump()
+    changed = {name.removeprefix("figures."): value for name, value in figures.items()}
+    values["figures"] |= changed
+    if names:
+        values["attacks"] = {name: {} for name in names}
+    return study_from(values, source="the attack")
 
 
 def recorded_study(recording: Path) -> Study:
