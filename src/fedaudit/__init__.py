@@ -1,3 +1,54 @@
-"""fedaudit measures how much a federated-learning run gives away about who was in it."""
+"""fedaudit measures how much a federated-learning run gives away about who was in it.
+
+Three doors: :func:`evaluate` turns scores into figures, :func:`run_study` carries a study out,
+:func:`attack_again` attacks what a study has kept. Below them, :func:`simulate` yields rounds,
+:func:`seen_from` hides what an adversary does not see, and :func:`measure` turns rounds into
+numbers. They are imported when first used, so that ``import fedaudit`` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedaudit.fl.simulate import simulate
+    from fedaudit.metrics.evaluate import evaluate
+    from fedaudit.observe.views import seen_from
+    from fedaudit.origin import Origin
+    from fedaudit.signals.measure import measure
+    from fedaudit.study.again import attack_again
+    from fedaudit.study.config import read_study, study_from
+    from fedaudit.study.run import run_study
 
 __version__ = "0.1.0"
+
+_DOORS = {
+    "Origin": "fedaudit.origin",
+    "attack_again": "fedaudit.study.again",
+    "evaluate": "fedaudit.metrics.evaluate",
+    "measure": "fedaudit.signals.measure",
+    "read_study": "fedaudit.study.config",
+    "run_study": "fedaudit.study.run",
+    "seen_from": "fedaudit.observe.views",
+    "simulate": "fedaudit.fl.simulate",
+    "study_from": "fedaudit.study.config",
+}
+
+__all__ = [
+    "Origin",
+    "__version__",
+    "attack_again",
+    "evaluate",
+    "measure",
+    "read_study",
+    "run_study",
+    "seen_from",
+    "simulate",
+    "study_from",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _DOORS:
+        raise AttributeError(f"module 'fedaudit' has no attribute {name!r}")
+    found: object = getattr(import_module(_DOORS[name]), name)
+    return found

@@ -36,7 +36,8 @@ def attack_again(
             need another run.
 
     Raises:
-        BadInput: No study in the folder, a setting that is not of figures, or an attack whose signals cannot be measured any more.
+        BadInput: No study in the folder, a setting that is not of figures, or an attack whose
+            signals cannot be measured any more.
         Damaged: The recording is incomplete or altered.
     """
     clock = Clock()

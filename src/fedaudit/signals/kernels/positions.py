@@ -17,7 +17,7 @@ from fedaudit.signals.kernels.layer import LayerProducts
 
 # Working sets that stay in a core's share of the cache.
 FORWARD_BYTES = 1 << 20
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 2 << 20
 BLOCK_SAMPLES = 16
 
 
@@ -86,12 +86,17 @@ def blocked(
     samples, outputs, _ = grads.shape
     dots = inputs.new_zeros(blocks[0].shape[0], samples)
     squared = inputs.new_zeros(samples)
+    # One piece of memory for all blocks: new pages would cost as much as filling them.
+    widest = max(block.shape[1] for block in blocks)
+    memory = inputs.new_empty(min(samples, BLOCK_SAMPLES) * widest)
     for start in range(0, samples, BLOCK_SAMPLES):
         rows = slice(start, start + BLOCK_SAMPLES)
         b, at = grads[rows], 0
         for block in blocks:
             width = block.shape[1] // outputs
-            gradient = torch.bmm(b, inputs[rows, :, at : at + width]).flatten(1)
+            written = memory[: len(b) * block.shape[1]].view(len(b), outputs, width)
+            torch.bmm(b, inputs[rows, :, at : at + width], out=written)
+            gradient = written.flatten(1)
             dots[:, rows] += product(block, gradient)
             if norms:
                 squared[rows] += torch.linalg.vector_norm(gradient, dim=1).square_()

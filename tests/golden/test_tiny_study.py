@@ -1,0 +1,51 @@
+"""One whole study whose figures are kept: a change in any part of the chain shows here.
+
+The figures are kept to three digits, since another processor may round sums otherwise. When a
+change is meant, run ``python -m tests.golden.test_tiny_study`` and look at what moved.
+"""
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from fedaudit.study.record import Record
+from fedaudit.study.run import run_study
+from tests.study.studies import small_study
+
+KEPT = Path(__file__).with_name("tiny_study.json")
+TOLERANCE = 0.004
+
+
+def figures(folder: Path) -> dict[str, float | None]:
+    """Every figure of the tiny study by name."""
+    study = small_study(training={"rounds": 8, "epochs": 4}, audit={"fair": 150, "background": 0})
+    record: Record = run_study(study, folder)
+    return {
+        f"{f.attack} {f.contrast} {f.metric}": None if f.value is None else round(f.value, 3)
+        for f in record.findings
+    }
+
+
+def test_the_tiny_study_gives_the_figures_that_are_kept(tmp_path: Path) -> None:
+    kept = json.loads(KEPT.read_text())
+    found = figures(tmp_path)
+    assert found.keys() == kept.keys()
+    moved = {
+        name: (value, found[name])
+        for name, value in kept.items()
+        if (value is None) != (found[name] is None)
+        or (value is not None and found[name] != pytest.approx(value, abs=_slack(name)))
+    }
+    assert not moved
+
+
+def _slack(name: str) -> float:
+    # One sample more or less above a threshold moves a rate or a guess by about 1 / 50.
+    return TOLERANCE if name.endswith("auc") else 0.05
+
+
+if __name__ == "__main__":
+    with TemporaryDirectory() as folder:
+        KEPT.write_text(json.dumps(figures(Path(folder)), indent=1, sort_keys=True) + "\n")
