@@ -168,7 +168,7 @@ def test_an_unknown_key_in_the_file_is_refused_by_name(
 def test_ctrl_c_says_how_to_go_on_and_ends_with_code_130(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(again, "attack_again", interrupted)

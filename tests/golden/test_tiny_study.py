@@ -42,8 +42,9 @@ def test_the_tiny_study_gives_the_figures_that_are_kept(tmp_path: Path) -> None:
 
 
 def _slack(name: str) -> float:
-    # One sample more or less above a threshold moves a rate or a guess by about 1 / 50.
-    return TOLERANCE if name.endswith("auc") else 0.05
+    # One sample more or less above a threshold moves a rate by about 1 / 50, and one guess
+    # more or less an epsilon by some tenths.
+    return TOLERANCE if name.endswith("auc") else 0.3 if name.endswith("epsilon") else 0.05
 
 
 if __name__ == "__main__":
