@@ -19,7 +19,9 @@ from fedaudit.study.analysis import Audited, Findings, audited
 from fedaudit.study.record import ControlResult
 from fedaudit.study.setup import Setup
 
-BLIND_CONFIDENCE = 0.99
+FALSE_ALARM = 0.01
+"""How often a sound study may see a control of one kind fail by chance, whatever its size."""
+
 RANDOM_STEP = 0.01
 
 
@@ -88,7 +90,7 @@ def _blind(setup: Setup, truth: Audited) -> Iterator[ControlResult]:
                 features[chosen],
                 truth.is_member[chosen],
                 rng=seeded_numpy(setup.seed, "blind", truth.target, int(origin)),
-                confidence=BLIND_CONFIDENCE,
+                confidence=1 - FALSE_ALARM / (2 * _repetitions(setup)),
             )
         except Refusal as refusal:
             yield result.model_copy(update={"note": str(refusal)})
@@ -109,7 +111,7 @@ def _untrained(setup: Setup, truth: Audited) -> Iterator[ControlResult]:
     rounds = seen_from([_untrained_round(setup)], setup.view)
     samples = setup.deal.audit.samples.take(torch.from_numpy(truth.kept))
     measured = stacked([measure_round(r, setup.signals, samples) for r in rounds])
-    confidence = 1 - 0.01 / len(setup.attacks)
+    confidence = 1 - FALSE_ALARM / (len(setup.attacks) * _repetitions(setup))
     for name, attack in setup.attacks.items():
         result = ControlResult(
             control="untrained model",
@@ -136,6 +138,11 @@ def _untrained(setup: Setup, truth: Audited) -> Iterator[ControlResult]:
                 "note": auc.method,
             }
         )
+
+
+def _repetitions(setup: Setup) -> int:
+    """How often a study makes each control: once a target and seed."""
+    return len(setup.study.audit.targets) * len(setup.study.seeds)
 
 
 def _untrained_round(setup: Setup) -> Round:

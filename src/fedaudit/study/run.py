@@ -266,8 +266,9 @@ def _mean(figures: Sequence[Figure]) -> Figure:
         update={
             "seed": None,
             "value": mean.value,
-            "low": mean.low,
-            "high": mean.high,
+            # All that is averaged are shares; Student's interval does not know that.
+            "low": None if mean.low is None else max(mean.low, 0.0),
+            "high": None if mean.high is None else min(mean.high, 1.0),
             "method": mean.method,
             "n_members": sum(figure.n_members for figure in figures),
             "n_nonmembers": sum(figure.n_nonmembers for figure in figures),
