@@ -73,7 +73,7 @@ CASES = {
         ),
         Case("cnn32", "cnn", (3, 32, 32), 10, 1024, 20, {"padding": 2}),
         Case("alexnet", "alexnet", (3, 32, 32), 100, 4096, 20),
-        Case("resnet18", "resnet18", (3, 32, 32), 100, 256, 4),
+        Case("resnet18", "resnet18", (3, 32, 32), 100, 512, 4),
     )
 }
 

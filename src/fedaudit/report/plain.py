@@ -216,9 +216,15 @@ def _auc_sentence(name: str, best: Figure, room: float | None, *, any_above: boo
     if above_chance(best):
         return f"the strongest attack is {name}, {figure}."
     if any_above:
-        return f"the highest AUC is that of {name}, {figure}, not above guessing."
+        return f"the highest AUC is that of {name}, {figure}, not above guessing{_allowing(best)}."
     left = "" if room is None else f" The data leave room for an AUC up to {number(room)}."
-    return f"no attack is above guessing; the highest is {name}, {figure}.{left}"
+    return f"no attack is above guessing{_allowing(best)}; the highest is {name}, {figure}.{left}"
+
+
+def _allowing(best: Figure) -> str:
+    """Why a figure whose interval lies above 0.5 is still not called above guessing."""
+    alone = best.low is not None and best.low > 0.5
+    return " once the number of figures tested is allowed for" if alone else ""
 
 
 def _identified(figures: list[Figure], strongest_by_auc: Figure | None) -> str:

@@ -289,7 +289,8 @@ def _where(study: Study, name: str, target: ClientId, seed: int) -> _Where:
 
 def _histogram(where: _Where, scores: Float[ndarray, " samples"], truth: Audited) -> Histogram:
     finite = scores[np.isfinite(scores)]
-    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
+    # A few extreme scores would squeeze all others into one bin; they go to the end bins.
+    low, high = np.quantile(finite, [0.02, 0.98]).tolist() if len(finite) else (0.0, 1.0)
     edges = np.linspace(low, high if high > low else low + 1.0, HISTOGRAM_BINS + 1)
     counts = {
         origin: np.histogram(np.clip(scores[truth.origin == origin], low, high), edges)[0].tolist()
