@@ -107,7 +107,12 @@ def test_hostile_names_run_nothing_and_break_nothing(tmp_path: Path) -> None:
 def test_on_a_phone_nothing_sticks_out_of_the_page(tmp_path: Path, name: str) -> None:
     page = tmp_path / "report.html"
     write_report(hostile() if name == "hostile" else record(strengths=STRENGTH[:3]), page)
-    notes = notes_of(dom(as_on_a_phone(page), tmp_path / "profile"))
+    # A busy Chromium at times blocks the five-megabyte script of a framed page, whose hash it
+    # accepts at the next try; a page that is really unsound fails every time.
+    for attempt in range(4):
+        notes = notes_of(dom(as_on_a_phone(page), tmp_path / f"profile{attempt}"))
+        if is_sound(notes):
+            break
     assert is_sound(notes), notes
     assert "hacked" not in notes
     assert int(notes["width"]) <= 380
