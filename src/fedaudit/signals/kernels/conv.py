@@ -24,7 +24,7 @@ from fedaudit.signals.kernels.positions import (
 
 # From this many output positions on, a grouped convolution writes gradients out fastest.
 _GROUPED_FROM = 128
-_GROUPED_BYTES = 2 << 20
+_GROUPED_BYTES = 3 << 20
 _GROUPED_SAMPLES = 8
 # Pushing updates forward beats writing gradients out up to this many clients times positions.
 _FORWARD_UP_TO = 64
@@ -121,8 +121,10 @@ def grouped_route(layer: Layer, shape: Geometry) -> LayerKernel:
     """Gradients written out by one convolution with a group per sample."""
     entries = layer.shape("weight")
     flat = _stacked_weight(layer).flatten(1)
-    size = flat.shape[1] * flat.element_size()
-    together = max(1, min(_GROUPED_SAMPLES, _GROUPED_BYTES // size))
+    # Inputs, outputs and gradients of a group stay in the cache; twice as many take twice as long.
+    numbers = math.prod(layer.inputs) + math.prod(layer.outputs) + flat.shape[1]
+    fitting = _GROUPED_BYTES // (numbers * flat.element_size())
+    together = max(1, min(_GROUPED_SAMPLES, fitting))
 
     def kernel(
         module: nn.Module,
