@@ -275,6 +275,13 @@ def main(words: Sequence[str] | None = None) -> None:
     except (Refusal, CycloptsError) as refusal:
         print(f"fedaudit: {str(refusal).strip()}", file=sys.stderr)
         sys.exit(2)
+    except (OSError, MemoryError) as error:
+        print(
+            f"fedaudit: this machine could not do it ({error or 'out of memory'}); check the path, "
+            "the disk and the memory, and start again: what was written before is kept",
+            file=sys.stderr,
+        )
+        sys.exit(2)
     except KeyboardInterrupt:
         print("fedaudit: stopped; start the same command again to go on", file=sys.stderr)
         sys.exit(130)

@@ -138,7 +138,7 @@ def test_a_file_that_is_whole_but_no_measured_round_is_refused(
     (path,) = (tmp_path / "measured").iterdir()
     tensors = {**read_tensors(path)[0], **change}
     save_file({name: value for name, value in tensors.items() if value is not None}, path)
-    with pytest.raises(Damaged, match="delete it to measure it anew"):
+    with pytest.raises(Damaged, match="restore it from a copy"):
         read_measured(tmp_path)
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedaudit.defenses.clip import client_epsilon
 from fedaudit.errors import BadInput, Damaged, NotVisible
+from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.study.again import attack_again
 from fedaudit.study.reading import read_record
 from fedaudit.study.record import Record
@@ -208,3 +210,90 @@ def test_other_figures_of_a_recording_need_no_other_run(tmp_path: Path) -> None:
     assert again.evaluation == "redraw"
     with pytest.raises(BadInput, match=r"'training\.rounds' cannot be changed on a recording"):
         attack_again(tmp_path / "run", [], tmp_path / "b", figures={"training.rounds": 2})
+
+
+def altered(path: Path, name: str, value: float) -> None:
+    tensors, notes = read_tensors(path)
+    tensors[name] = tensors[name].clone()
+    tensors[name].view(-1)[0] = value
+    write_tensors(tensors, path, notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("signal/loss", float("nan")), ("clients", -7), ("clients", 1)]
+)
+def test_altered_measurements_are_refused(name: str, value: float, tmp_path: Path) -> None:
+    run_study(small_study(), tmp_path)
+    altered(tmp_path / "seed-1" / "measured" / "round-000002.safetensors", name, value)
+    with pytest.raises(Damaged, match=r"odd shapes or values|another run"):
+        attack_again(tmp_path, [], tmp_path / "again")
+
+
+def test_another_runs_measurements_are_refused(tmp_path: Path) -> None:
+    run_study(small_study(seeds=[1, 2]), tmp_path)
+    place = Path("measured") / "round-000002.safetensors"
+    shutil.copy(tmp_path / "seed-2" / place, tmp_path / "seed-1" / place)
+    with pytest.raises(Damaged, match="is of another run"):
+        run_study(small_study(seeds=[1, 2]), tmp_path)
+
+
+def test_words_for_people_may_change_without_another_run(tmp_path: Path) -> None:
+    first = run_study(small_study(hours="?"), tmp_path)
+    again = run_study(small_study(hours="a minute", about="Small."), tmp_path)
+    assert first.content_hash == again.content_hash
+
+
+def test_an_attack_again_keeps_the_settings_of_the_study(tmp_path: Path) -> None:
+    given = small_study(attacks={"fedmia-2": {"outlier_sigmas": 1.0, "leave_one_out": True}})
+    record = run_study(given, tmp_path / "run")
+    again = attack_again(tmp_path / "run", ["fedmia-2"], tmp_path / "again")
+    assert again.config["attacks"] == record.config["attacks"]
+
+
+def test_a_formal_guarantee_is_stated(tmp_path: Path) -> None:
+    defense = {"name": "client-dp", "options": {"clip": 1.0, "noise_multiplier": 2.0}}
+    record = run_study(small_study(defense=defense), tmp_path)
+    (formal,) = [f for f in record.findings if f.metric == "formal_epsilon"]
+    assert formal.value == pytest.approx(client_epsilon(2.0, 4, delta=1e-5))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"figures": {"permutations": 5}}, "permutations"),
+        ({"figures": {"alpha": 1.0}}, "alpha"),
+        ({"audit": {"fair": 0, "extra_unseen": 9}}, "nobody would be a member"),
+        ({"seeds": [True]}, "seeds"),
+        ({"training": {"lr": 1e300}}, "lr"),
+        ({"partition": {"clients": 10**24}}, "clients"),
+    ],
+)
+def test_settings_out_of_range_are_refused_when_the_study_is_read(
+    changes: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(BadInput, match=sentence):
+        small_study(**changes)
+
+
+@pytest.mark.parametrize("value", ["abc", True])
+def test_an_option_of_another_type_is_refused(value: object, tmp_path: Path) -> None:
+    noisy = small_study(defense={"name": "gradient-noise", "options": {"sigma": value}})
+    uneven = small_study(partition={"scheme": "dirichlet", "options": {"beta": value}})
+    for study in (noisy, uneven):
+        with pytest.raises(BadInput, match=r"takes a float, got (True|'abc')"):
+            run_study(study, tmp_path)
+
+
+def test_a_published_draw_takes_its_own_settings(tmp_path: Path) -> None:
+    study = small_study(
+        audit={"draw": "fedmia_paper", "fair": 0, "options": {"share": 0.2}},
+        partition={"samples_per_client": 100},
+    )
+    record = run_study(study, tmp_path)
+    (row,) = [f for f in record.findings if (f.attack, f.contrast, f.metric) == UNSEEN_AUC]
+    # All of the target's 100 samples against a fifth of the 360 tested ones.
+    assert row.n_members == 100
+    assert row.n_nonmembers == pytest.approx(72, abs=1)
+
+
+UNSEEN_AUC = ("loss-series", "unseen", "auc")

@@ -25,6 +25,7 @@ from fedaudit.observe.transforms import grouped
 from fedaudit.params import plus, scaled
 
 Keep = Literal["signals", "snapshots", "full"]
+_AGAIN = "restore it from a copy, or delete its run's folder and run the study again"
 _ROUND = re.compile(r"round-(\d{6})(\.safetensors)?")
 
 
@@ -100,17 +101,24 @@ def _measured(path: Path, index: int) -> Stored:
         bases = tensors.pop("bases")
         pairs = tensors.pop("stands_for")
         signals = {name.removeprefix("signal/"): value for name, value in tensors.items()}
-        fits = all(
-            value.ndim == 2 and len(value) == len(clients) and value.is_floating_point()
+        whole = all(value.dtype == torch.int64 for value in (clients, bases, pairs))
+        named = clients.ndim == 1 and len(set(clients.tolist())) == len(clients) > 0
+        fits = named and all(
+            value.ndim == 2
+            and len(value) == len(clients)
+            and value.dtype in (torch.float32, torch.float64)
+            and bool(value.isfinite().all())
             for value in signals.values()
         )
-        if not signals or not fits or bases.shape != clients.shape or pairs.shape[1:] != (2,):
-            raise Damaged(f"{path} has signals of odd shapes; delete it to measure it anew")
+        if (
+            not (signals and whole and fits)
+            or bases.shape != clients.shape
+            or pairs.shape[1:] != (2,)
+        ):
+            raise Damaged(f"{path} has signals of odd shapes or values; {_AGAIN}")
         stands_for = {int(a): int(b) for a, b in pairs.tolist()}
     except (KeyError, TypeError, IndexError) as error:
-        raise Damaged(
-            f"{path} is not a measured round ({error}); delete it to measure it anew"
-        ) from error
+        raise Damaged(f"{path} is not a measured round ({error}); {_AGAIN}") from error
     measured = MeasuredRound(
         index, tuple(int(c) for c in clients.tolist()), bases, signals, stands_for
     )

@@ -79,8 +79,8 @@ def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
         raise
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
         raise Damaged(
-            f"{path} is damaged or not a safetensors file ({error}); restore it from a copy or "
-            "delete it to make it anew"
+            f"{path} is damaged or not a safetensors file ({error}); restore it from a copy, "
+            "or delete the folder of its run and start again"
         ) from error
 
 

@@ -75,6 +75,11 @@ def defense_name(defense: str) -> str:
     return "no defense" if defense in ("", NO_DEFENSE) else defense
 
 
+def says_nothing(record: Record) -> bool:
+    """Whether a record was made to show a flaw, and its figures describe no leakage."""
+    return record.evaluation == "redraw" or record.nobody_is_a_member
+
+
 def above_chance(figure: Figure) -> bool | None:
     """Whether a figure is above guessing; None where that was neither tested nor bounded.
 
@@ -85,6 +90,8 @@ def above_chance(figure: Figure) -> bool | None:
         return None
     if figure.significant is not None:
         return figure.significant
+    if figure.metric not in HEADLINE_METRICS:
+        return None
     chance = chance_of(figure.metric)
     return None if chance is None or figure.low is None else figure.low > chance
 

@@ -12,11 +12,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from fedaudit.errors import BadInput
 from fedaudit.report.choosing import (
     above_chance,
     differing,
     distinct,
     headline,
+    says_nothing,
     setting_of,
     strongest,
 )
@@ -207,9 +209,8 @@ def _environment_of_templates() -> Environment:
 def tiles(record: Record) -> list[Tile]:
     """The numbers that stand at the top of a report."""
     figures = headline(record)
-    # Figures of the flawed redraw must not stand out as if they told something.
-    flawed = record.evaluation == "redraw"
-    found = [] if flawed else [_strongest_tile(figures), _identified_tile(figures)]
+    # Figures that say nothing about leakage must not stand out as if they told something.
+    found = [] if says_nothing(record) else [_strongest_tile(figures), _identified_tile(figures)]
     return [tile for tile in found if tile is not None] + [
         *_utility_tile(record),
         _controls_tile(record),
@@ -309,6 +310,8 @@ def _duration(seconds: float) -> str:
 
 
 def _write(path: Path, document: str) -> None:
+    if path.exists() and not path.is_file():
+        raise BadInput(f"{path} is not a file, so no report is written there; name a new file")
     partial = path.with_name(path.name + ".partial")
     partial.write_text(document, encoding="utf-8", newline="\n")
     partial.replace(path)

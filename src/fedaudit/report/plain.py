@@ -11,6 +11,7 @@ from fedaudit.report.choosing import (
     distinct,
     headline,
     is_strong,
+    says_nothing,
     setting_of,
     settings_of,
     strongest,
@@ -119,7 +120,7 @@ def as_text(record: Record) -> str:
 
 
 def _status(record: Record, figures: list[Figure]) -> Status:
-    if record.evaluation == "redraw":
+    if says_nothing(record):
         return "void"
     if any(control.passed is False for control in record.controls):
         return "control failed"
@@ -257,6 +258,12 @@ def _of_thousand(figure: Figure) -> str:
 
 
 def _meaning(record: Record, status: Status, figures: list[Figure]) -> str:
+    if status == "void" and record.nobody_is_a_member:
+        return (
+            "Nobody is a member here: half of the unseen samples were called members, to show what "
+            "this evaluation finds where there is nothing to find. A sound evaluation finds an AUC "
+            "of 0.5."
+        )
     if status == "void":
         return (
             "The non-members were drawn anew for every round and client, as the published code "

@@ -8,11 +8,12 @@ from pathlib import Path
 from fedaudit.attacks.base import Attack
 from fedaudit.engines.local import LOCAL
 from fedaudit.errors import BadInput, Damaged
-from fedaudit.observe.store import Stored, read_measured, read_rounds
+from fedaudit.observe.store import Stored, read_rounds
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.observe.views import seen_from
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.config import MAX_BYTES, Study, study_from
+from fedaudit.study.observing import recalled
 from fedaudit.study.record import Record
 from fedaudit.study.run import STUDY_FILE, Clock, conclude, run_folder
 from fedaudit.study.setup import Setup, setup
@@ -65,7 +66,7 @@ def _asked(study: Study, names: Sequence[str], figures: Mapping[str, object]) ->
     changed = {name.removeprefix("figures."): value for name, value in figures.items()}
     values["figures"] |= changed
     if names:
-        values["attacks"] = {name: {} for name in names}
+        values["attacks"] = {name: study.attacks.get(name, {}) for name in names}
     return study_from(values, source="the attack")
 
 
@@ -107,12 +108,7 @@ def _refuse_other_data(run: Setup, folder: Path) -> None:
 
 def _recalled(run: Setup, folder: Path) -> list[Stored]:
     """Measured rounds, with missing signals measured on the updates that were kept."""
-    stored = read_measured(folder)
-    if tuple(one.measured.index for one in stored) != run.measured_rounds:
-        raise BadInput(
-            f"{folder} holds the measured rounds {[one.measured.index for one in stored]} of "
-            f"{list(run.measured_rounds)}; finish the study with fedaudit run first"
-        )
+    stored = recalled(run, folder)
     there = stored[0].measured.signals
     missing = [signal for signal in run.signals if signal.name not in there]
     if not missing or run.study.audit.keep != "full":

@@ -76,7 +76,7 @@ class Findings:
 
     Attributes:
         p_values: For figures tested against guessing, by their place in ``figures``.
-        failed: Attacks that could not be carried out, with the reason.
+        failed: For attacks that could not be carried out, by run and target, the reason.
     """
 
     figures: list[Figure] = field(default_factory=list)
@@ -89,7 +89,7 @@ class Findings:
     scores: dict[tuple[int, ClientId, str], Float[ndarray, " samples"]] = field(
         default_factory=dict
     )
-    failed: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 def audited(setup: Setup, target: ClientId) -> Audited:
@@ -132,7 +132,7 @@ def analyse(setup: Setup, measured: Mapping[str, Measurements], findings: Findin
         for name, cube in cubes.items():
             findings.trajectories.extend(_trajectories(setup, name, cube, truth))
         for name, attack in setup.attacks.items():
-            scores = _scores(name, attack, cubes, truth, findings)
+            scores = _scores(setup, name, attack, cubes, truth, findings)
             if scores is not None:
                 findings.scores[setup.seed, target, name] = scores
                 _add_figures(setup, name, scores, truth, findings)
@@ -149,6 +149,7 @@ def _as_evaluated(setup: Setup, m: Measurements, truth: Audited) -> Measurements
 
 
 def _scores(
+    setup: Setup,
     name: str,
     attack: Attack,
     cubes: Mapping[str, Measurements],
@@ -158,7 +159,8 @@ def _scores(
     try:
         return attack.scores(cubes, truth.target).numpy()
     except Refusal as refusal:
-        findings.failed[name] = str(refusal)
+        where = f"seed {setup.seed}, client {truth.target}"
+        findings.failed.setdefault(name, {})[where] = f"{where}: {refusal}"
         return None
 
 
@@ -322,6 +324,7 @@ def _groups(
                 contrast=contrast,
                 by="class" if by == "class" else "client",
                 group=str(row.group),
+                target=truth.target,
                 seed=setup.seed,
                 value=row.value,
                 low=row.low,

@@ -16,8 +16,8 @@ from fedaudit.errors import BadInput, unknown_name
 
 MAX_BYTES = 1_000_000
 Share = Annotated[float, Field(gt=0, le=1)]
-Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0, le=10**9, strict=True)]
+Positive = Annotated[int, Field(ge=1, le=10**9, strict=True)]
 Settings = dict[str, Setting]
 
 
@@ -36,7 +36,7 @@ class PartitionSection(_Section):
     """How data is dealt to clients; ``options`` are the scheme's own (beta, per_client)."""
 
     scheme: str = "iid"
-    clients: Annotated[int, Field(ge=2)] = 10
+    clients: Annotated[int, Field(ge=2, le=10**6, strict=True)] = 10
     samples_per_client: Count = 0
     options: Settings = Field(default_factory=dict)
 
@@ -55,9 +55,9 @@ class TrainingSection(_Section):
     participation: Share = 1.0
     epochs: Positive = 1
     batch_size: Positive = 32
-    lr: Annotated[float, Field(gt=0)] = 0.1
+    lr: Annotated[float, Field(gt=0, le=1e3)] = 0.1
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, le=1e3)] = 0.0
     schedule: str = "constant"
     optimizer: str = "sgd"
 
@@ -68,6 +68,7 @@ class AuditSection(_Section):
     Attributes:
         draw: "fair" (the default draw) or a published split by name.
         targets: Clients under audit.
+        options: A published draw's own settings (share, n_unseen, n_other).
         fair: Samples whose owner a fair draw decides, for each target.
         extra_other: Further audited samples of other clients.
         extra_unseen: Further audited samples of nobody.
@@ -84,6 +85,7 @@ class AuditSection(_Section):
     extra_other: Count = 0
     extra_unseen: Count = 0
     background: Count | None = None
+    options: Settings = Field(default_factory=dict)
     every: Count = 0
     view: str = "uploads"
     keep: Literal["signals", "snapshots", "full"] = "signals"
@@ -115,9 +117,9 @@ class FiguresSection(_Section):
     fprs: tuple[Share, ...] = (0.01, 0.001)
     evaluation: Literal["aligned", "redraw"] = "aligned"
     nobody_is_a_member: bool = False
-    permutations: Positive = 200
+    permutations: Annotated[int, Field(ge=20, le=10**6, strict=True)] = 200
     blind_classifier: bool = True
-    alpha: Share = 0.05
+    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05
     most_exposed: Count = 10
     planted_leak: bool = False
 
@@ -150,6 +152,10 @@ class Study(_Section):
     def _one_run_a_seed(self) -> "Study":
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"each seed may stand once, got {list(self.seeds)}")
+        if self.audit.draw == "fair" and self.audit.fair == 0:
+            raise ValueError("audit.fair is 0, so that nobody would be a member; give at least 1")
+        if self.audit.draw == "fair" and self.audit.options:
+            raise ValueError("audit.options are of published draws; the fair draw has none")
         return self
 
     @property
@@ -222,13 +228,17 @@ def chosen_studies(studies: list[Study], variant: str) -> list[Study]:
 
 def _toml(path: Path) -> dict[str, object]:
     try:
+        if path.exists() and not path.is_file():
+            raise BadInput(f"the study {path} is not a regular file; give the path of a TOML file")
         if path.stat().st_size > MAX_BYTES:
             raise BadInput(f"{path} has more than {MAX_BYTES} bytes; a study is a short file")
         values: dict[str, object] = tomllib.loads(path.read_text(encoding="utf-8"))
         return values
     except OSError as error:
         raise BadInput(f"the study {path} cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, BadInput):
+            raise
         raise BadInput(f"the study {path} is not valid TOML: {error}") from error
 
 

@@ -90,6 +90,7 @@ def _blind(setup: Setup, truth: Audited) -> Iterator[ControlResult]:
                 features[chosen],
                 truth.is_member[chosen],
                 rng=seeded_numpy(setup.seed, "blind", truth.target, int(origin)),
+                labels=truth.labels[chosen],
                 confidence=1 - FALSE_ALARM / (2 * _repetitions(setup)),
             )
         except Refusal as refusal:

@@ -9,10 +9,10 @@ import torch
 from fedaudit.core import Model, Samples
 from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL
-from fedaudit.errors import BadInput
+from fedaudit.errors import BadInput, Damaged
 from fedaudit.fl.simulate import simulate
 from fedaudit.modules import outputs_of
-from fedaudit.observe.round import Round
+from fedaudit.observe.round import EVERYBODY, Round
 from fedaudit.observe.store import (
     Stored,
     estimated_bytes,
@@ -24,6 +24,7 @@ from fedaudit.observe.views import seen_from
 from fedaudit.params import flat
 from fedaudit.seeds import seed_for, seeded
 from fedaudit.signals.measure import measure_round
+from fedaudit.study.identity import run_key
 from fedaudit.study.setup import Setup
 
 TRAIN_ACCURACY_SAMPLES = 5_000
@@ -85,21 +86,39 @@ def observe(setup: Setup, folder: Path, work: Work) -> list[Stored]:
         if round.index in setup.measured_rounds:
             _measure(setup, round, folder, trained_on, work.workers)
         work.tick(setup.seed, round.index, rounds)
+    return recalled(setup, folder)
+
+
+def recalled(setup: Setup, folder: Path) -> list[Stored]:
+    """All measured rounds of a run from its folder, after checking that they are this run's.
+
+    Raises:
+        BadInput: Rounds are missing.
+        Damaged: A file cannot be read, or is another run's.
+    """
     stored = read_measured(folder)
-    found = tuple(s.measured.index for s in stored)
+    found = tuple(one.measured.index for one in stored)
     if found != setup.measured_rounds:
         raise BadInput(
-            f"{folder} says that its run is finished, but it holds the measured rounds "
-            f"{list(found)} instead of {list(setup.measured_rounds)}; delete the folder to run it "
-            "again"
+            f"{folder} holds the measured rounds {list(found)} instead of "
+            f"{list(setup.measured_rounds)}; finish the study, or delete the folder"
         )
+    key, known = run_key(setup.study, setup.seed), {*setup.deal.clients, EVERYBODY}
+    for one in stored:
+        sizes = {values.shape[1] for values in one.measured.signals.values()}
+        ours = one.notes.get("run") == key and known.issuperset(one.measured.clients)
+        if not ours or sizes != {len(setup.deal.audit)}:
+            raise Damaged(
+                f"the measured round {one.measured.index} in {folder} is of another run; restore "
+                "it from a copy, or delete the folder and run the study again"
+            )
     return stored
 
 
 def _measure(setup: Setup, round: Round, folder: Path, trained_on: Samples, workers: int) -> None:
     measured = measure_round(round, setup.signals, setup.deal.audit.samples, workers=workers)
     write_round(folder, round, setup.study.audit.keep)
-    notes = {"complete": str(round.complete)}
+    notes = {"complete": str(round.complete), "run": run_key(setup.study, setup.seed)}
     for name, model in round.after.items():
         notes |= {
             f"test_correct/{name}": str(_correct(model, setup.dataset.test)),

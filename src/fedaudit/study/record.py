@@ -108,6 +108,7 @@ class GroupFigure(_Part):
     contrast: str
     by: Literal["class", "client"]
     group: str
+    target: int | None = None
     seed: int
     value: float | None
     low: float | None
@@ -213,6 +214,8 @@ class Record(_Part):
             runs of one study on one machine, however often they were interrupted.
         evaluation: "aligned", or "redraw" for the published code's way of drawing
             non-members anew for every round and client.
+        nobody_is_a_member: Unseen samples were called members, to show what an evaluation
+            finds where there is nothing to find.
         untested: What this study says nothing about, in plain words.
     """
 
@@ -223,6 +226,7 @@ class Record(_Part):
     config: dict[str, object]
     seeds: list[int]
     evaluation: Literal["aligned", "redraw"] = "aligned"
+    nobody_is_a_member: bool = False
     environment: Environment
     view: ViewRow
     attacks: list[AttackRow]

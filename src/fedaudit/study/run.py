@@ -15,9 +15,10 @@ from pathlib import Path
 from fedaudit import __version__
 from fedaudit.attacks.catalog import ATTACKS
 from fedaudit.core import Sees
+from fedaudit.defenses.clip import ClientDP, client_epsilon
 from fedaudit.engines.base import Engine
 from fedaudit.engines.local import local_engine
-from fedaudit.errors import BadInput
+from fedaudit.errors import BadInput, Refusal
 from fedaudit.metrics import Share, combined, generalisation_gap, holm, mean_over_seeds, share
 from fedaudit.observe.measurements import stacked
 from fedaudit.observe.store import Stored
@@ -25,6 +26,7 @@ from fedaudit.observe.tensors import write_tensors
 from fedaudit.study.analysis import Findings, analyse
 from fedaudit.study.config import Study, study_from
 from fedaudit.study.controls import controls
+from fedaudit.study.identity import settings_of
 from fedaudit.study.observing import Work, disk_needed, observe
 from fedaudit.study.planted import planted_leak
 from fedaudit.study.record import (
@@ -41,6 +43,7 @@ from fedaudit.study.record import (
 from fedaudit.study.setup import Setup, setup
 
 STUDY_FILE = "study.json"
+FORMAL_DELTA = 1e-5
 
 
 def run_study(
@@ -108,6 +111,8 @@ def conclude(
         engine: Where the twin run of the planted leak trains.
         clock: For the record's times.
     """
+    # First, so that a folder that cannot be written is found out before the work.
+    out.mkdir(parents=True, exist_ok=True)
     findings, checks = Findings(), list[ControlResult]()
     for run, rounds in zip(runs, stored, strict=True):
         analyse(run, stacked(one.measured for one in rounds), findings)
@@ -116,7 +121,6 @@ def conclude(
             checks += planted_leak(run, engine)
     utility = [_utility(run, rounds) for run, rounds in zip(runs, stored, strict=True)]
     record = assembled(runs, stored, findings, checks, utility, _environment(clock))
-    out.mkdir(parents=True, exist_ok=True)
     write_record(record, out / "record.json")
     return record
 
@@ -153,14 +157,14 @@ def assembled(
 ) -> Record:
     """The record of runs of one study."""
     first, study = runs[0], runs[0].study
-    figures = _corrected(findings, study.figures.alpha)
-    config = study.model_dump(mode="json")
+    figures = _corrected(findings, study.figures.alpha) + _formal_epsilon(first)
     return Record(
         name=study.name,
-        content_hash=_content_hash(config, stored, figures),
-        config=config,
+        content_hash=_content_hash(settings_of(study), stored, figures),
+        config=study.model_dump(mode="json"),
         seeds=list(study.seeds),
         evaluation=study.figures.evaluation,
+        nobody_is_a_member=study.figures.nobody_is_a_member,
         environment=environment,
         view=ViewRow(
             name=first.view.name,
@@ -189,7 +193,7 @@ def _claim(out: Path, study: Study) -> None:
         out.mkdir(parents=True, exist_ok=True)
         if path.exists():
             there = study_from(json.loads(path.read_text(encoding="utf-8")), source=str(path))
-            if there != study:
+            if settings_of(there) != settings_of(study):
                 raise BadInput(
                     f"{out} holds a study with other settings ({there.name!r}); choose another "
                     "folder with --out, or delete it"
@@ -197,7 +201,9 @@ def _claim(out: Path, study: Study) -> None:
         partial = path.with_name(path.name + ".partial")
         partial.write_text(text + "\n", encoding="utf-8")
         partial.replace(path)
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, Refusal):
+            raise
         raise BadInput(f"{out} cannot be used ({error}); choose another folder") from error
 
 
@@ -245,6 +251,29 @@ def _corrected(findings: Findings, alpha: float) -> list[Figure]:
         if all(place in findings.p_values for place in places)
     }
     return single + _with_significance(means, p_values, alpha)
+
+
+def _formal_epsilon(run: Setup) -> list[Figure]:
+    """What the accountant promises of a defense with a formal guarantee."""
+    defense = next(iter(run.defenses.values()), None)
+    if not isinstance(defense, ClientDP):
+        return []
+    rounds = run.study.training.rounds
+    epsilon = client_epsilon(defense.noise_multiplier, rounds, delta=FORMAL_DELTA)
+    finite = epsilon < float("inf")
+    return [
+        Figure(
+            defense=run.study.defense.name,
+            view=run.view.name,
+            contrast="unseen",
+            metric="formal_epsilon",
+            value=epsilon if finite else None,
+            method=f"Renyi accountant, delta {FORMAL_DELTA:g}",
+            note=f"unit: a client's whole contribution to each of {rounds} uploads"
+            if finite
+            else "without noise there is no guarantee",
+        )
+    ]
 
 
 def _with_significance(
@@ -303,7 +332,9 @@ def _attack_rows(run: Setup, findings: Findings) -> list[AttackRow]:
     rows = []
     for name in [*run.attacks, *run.refused]:
         attack = run.attacks.get(name, ATTACKS[name])
-        reason = findings.failed.get(name) or run.refused.get(name, "")
+        failed = findings.failed.get(name, {})
+        everywhere = len(failed) == len(run.study.seeds) * len(run.study.audit.targets)
+        reason = "; ".join(failed.values()) or run.refused.get(name, "")
         rows.append(
             AttackRow(
                 name=name,
@@ -312,13 +343,7 @@ def _attack_rows(run: Setup, findings: Findings) -> list[AttackRow]:
                 over_rounds=attack.rule.over_rounds,
                 needs=_names(attack.needs),
                 source=attack.source,
-                status=(
-                    "failed"
-                    if name in findings.failed
-                    else "refused"
-                    if name in run.refused
-                    else "run"
-                ),
+                status=("failed" if everywhere else "refused" if name in run.refused else "run"),
                 note=reason,
             )
         )

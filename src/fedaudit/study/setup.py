@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from inspect import signature
+from inspect import Parameter, signature
 from pathlib import Path
 
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import ATTACKS, attack_named
-from fedaudit.core import ClientId, Sees
+from fedaudit.core import ClientId, Sees, Setting
 from fedaudit.data.dataset import Dataset
 from fedaudit.data.deal import Deal
 from fedaudit.data.draws import DRAWS
@@ -137,7 +137,9 @@ def _deal(study: Study, dataset: Dataset, seed: int) -> Deal:
             "extra_unseen": audit.extra_unseen,
             "background": audit.background,
         }
-    return DRAWS[audit.draw](dataset, **settings)
+    if audit.options:
+        _check_options("draw", audit.draw, DRAWS[audit.draw], audit.options, complete=False)
+    return DRAWS[audit.draw](dataset, **settings, **audit.options)
 
 
 def _partition(study: Study) -> Partition:
@@ -174,13 +176,19 @@ def _defenses(study: Study) -> dict[ClientId, Defense]:
     return {client: make(**given.options) for client in clients}
 
 
-def _check_options(kind: str, name: str, make: object, options: Settings) -> None:
+def _check_options(
+    kind: str, name: str, make: object, options: Settings, *, complete: bool = True
+) -> None:
+    """Refuses options that the function does not take, of the wrong type, or left out."""
     if not callable(make):
         raise TypeError(f"{name} cannot be made")
     parameters = signature(make).parameters
     for option in options:
         if option not in parameters:
             raise unknown_name(f"setting of the {kind} {name!r}", option, parameters)
+        _check_type(f"{option} of the {kind} {name!r}", options[option], parameters[option])
+    if not complete:
+        return
     missing = [
         p.name for p in parameters.values() if p.default is p.empty and p.name not in options
     ]
@@ -189,6 +197,14 @@ def _check_options(kind: str, name: str, make: object, options: Settings) -> Non
             f"the {kind} {name!r} needs {', '.join(missing)}; "
             f"give it as {kind}.options.{missing[0]}"
         )
+
+
+def _check_type(what: str, value: Setting, parameter: Parameter) -> None:
+    """Whole numbers may stand for floats; nothing else may stand for another type."""
+    kind = parameter.annotation
+    fits = type(value) is kind or (kind is float and type(value) is int)
+    if isinstance(kind, type) and kind in (int, float, str, bool) and not fits:
+        raise BadInput(f"{what} takes a {kind.__name__}, got {value!r}")
 
 
 def _measured_rounds(study: Study, view: View) -> tuple[int, ...]:
