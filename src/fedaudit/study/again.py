@@ -13,9 +13,10 @@ from fedaudit.observe.tensors import read_tensors
 from fedaudit.observe.views import seen_from
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.config import MAX_BYTES, Study, study_from
+from fedaudit.study.environment import Clock
 from fedaudit.study.observing import recalled
 from fedaudit.study.record import Record
-from fedaudit.study.run import STUDY_FILE, Clock, conclude, run_folder
+from fedaudit.study.run import STUDY_FILE, conclude, run_folder
 from fedaudit.study.setup import Setup, setup
 
 

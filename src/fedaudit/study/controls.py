@@ -15,9 +15,9 @@ from fedaudit.origin import Origin
 from fedaudit.params import plus
 from fedaudit.seeds import seed_for, seeded, seeded_numpy
 from fedaudit.signals.measure import measure_round
-from fedaudit.study.analysis import Audited, Findings, audited
 from fedaudit.study.record import ControlResult
 from fedaudit.study.setup import Setup
+from fedaudit.study.truth import Audited, Findings, audited
 
 FALSE_ALARM = 0.01
 """How often a sound study may see a control of one kind fail by chance, whatever its size."""

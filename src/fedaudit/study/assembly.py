@@ -1,0 +1,184 @@
+"""The record of a study, put together from its runs and what was found in them."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+
+from fedaudit.attacks.catalog import ATTACKS
+from fedaudit.core import Sees
+from fedaudit.defenses.clip import ClientDP, client_epsilon
+from fedaudit.metrics import Share, generalisation_gap, share
+from fedaudit.observe.store import Stored
+from fedaudit.study.identity import settings_of
+from fedaudit.study.record import (
+    AttackRow,
+    ClientRow,
+    ControlResult,
+    Environment,
+    Figure,
+    Record,
+    UtilityResult,
+    ViewRow,
+)
+from fedaudit.study.setup import Setup
+from fedaudit.study.significance import corrected
+from fedaudit.study.truth import Findings
+
+FORMAL_DELTA = 1e-5
+
+
+def assembled(
+    runs: Sequence[Setup],
+    stored: Sequence[Sequence[Stored]],
+    findings: Findings,
+    checks: list[ControlResult],
+    environment: Environment,
+) -> Record:
+    """The record of runs of one study."""
+    first, study = runs[0], runs[0].study
+    figures = corrected(findings, study.figures.alpha) + _formal_epsilon(first)
+    return Record(
+        name=study.name,
+        content_hash=_content_hash(settings_of(study), stored, figures),
+        config=study.model_dump(mode="json"),
+        seeds=list(study.seeds),
+        evaluation=study.figures.evaluation,
+        nobody_is_a_member=study.figures.nobody_is_a_member,
+        environment=environment,
+        view=ViewRow(
+            name=first.view.name,
+            sees=_names(first.view.offers),
+            description=first.view.description,
+        ),
+        attacks=_attack_rows(first, findings),
+        clients=_clients(first),
+        findings=figures,
+        curves=findings.curves,
+        trajectories=findings.trajectories,
+        histograms=findings.histograms,
+        groups=findings.groups,
+        exposed=findings.exposed,
+        controls=checks,
+        utility=[_utility(run, rounds) for run, rounds in zip(runs, stored, strict=True)],
+        untested=_untested(first),
+    )
+
+
+def _formal_epsilon(run: Setup) -> list[Figure]:
+    """What the accountant promises of a defense with a formal guarantee."""
+    defense = next(iter(run.defenses.values()), None)
+    if not isinstance(defense, ClientDP):
+        return []
+    rounds = run.study.training.rounds
+    epsilon = client_epsilon(defense.noise_multiplier, rounds, delta=FORMAL_DELTA)
+    finite = epsilon < float("inf")
+    return [
+        Figure(
+            defense=run.study.defense.name,
+            view=run.view.name,
+            contrast="unseen",
+            metric="formal_epsilon",
+            value=epsilon if finite else None,
+            method=f"Renyi accountant, delta {FORMAL_DELTA:g}",
+            note=f"unit: a client's whole contribution to each of {rounds} uploads"
+            if finite
+            else "without noise there is no guarantee",
+        )
+    ]
+
+
+def _utility(run: Setup, stored: Sequence[Stored]) -> UtilityResult:
+    """Accuracies of the global model, as counted in the measured rounds."""
+    tested = len(run.dataset.test)
+    counts = [int(one.notes["test_correct/global"]) for one in stored]
+    notes = stored[-1].notes
+    test = share(counts[-1], tested)
+    train: Share = share(int(notes["train_correct/global"]), int(notes["train_total/global"]))
+    return UtilityResult(
+        defense=run.study.defense.name,
+        seed=run.seed,
+        test_accuracy=test.value,
+        test_low=test.low,
+        test_high=test.high,
+        n_test=tested,
+        train_accuracy=train.value,
+        generalisation_gap=generalisation_gap(train, test).value,
+        rounds=[one.measured.index for one in stored],
+        accuracy_by_round=[count / tested for count in counts],
+    )
+
+
+def _attack_rows(run: Setup, findings: Findings) -> list[AttackRow]:
+    rows = []
+    for name in [*run.attacks, *run.refused]:
+        attack = run.attacks.get(name, ATTACKS[name])
+        failed = findings.failed.get(name, {})
+        everywhere = len(failed) == len(run.study.seeds) * len(run.study.audit.targets)
+        reason = "; ".join(failed.values()) or run.refused.get(name, "")
+        rows.append(
+            AttackRow(
+                name=name,
+                signals=[signal.name for signal in attack.signals],
+                over_clients=attack.rule.over_clients,
+                over_rounds=attack.rule.over_rounds,
+                needs=_names(attack.needs),
+                source=attack.source,
+                status=("failed" if everywhere else "refused" if name in run.refused else "run"),
+                note=reason,
+            )
+        )
+    return rows
+
+
+def _names(sees: Sees) -> list[str]:
+    return [(part.name or "").lower() for part in sees]
+
+
+def _clients(run: Setup) -> list[ClientRow]:
+    counts = run.deal.class_counts(run.dataset.classes)
+    return [
+        ClientRow(
+            client=client,
+            samples=size,
+            audited=run.deal.audited[client],
+            class_counts=counts[client],
+        )
+        for client, size in run.deal.sizes.items()
+    ]
+
+
+def _untested(run: Setup) -> list[str]:
+    study = run.study
+    said = [
+        f"Other adversaries than this one: {run.view.description}.",
+        "Other clients than the audited "
+        + ", ".join(f"client {target}" for target in study.audit.targets)
+        + ".",
+        "A server that tampers with the model it sends out.",
+        "Attacks that train shadow models, and attacks published after this version.",
+        "Reconstruction of samples, and inference of properties of a client's data.",
+    ]
+    if study.defense.name != "none":
+        said.append("An adversary that knows of the defense and adapts to it.")
+    if len(study.seeds) == 1:
+        said.append("Another run of the same procedure: this is one seed.")
+    if not study.figures.planted_leak:
+        said.append("Whether the attacks find a planted leak (figures.planted_leak = true).")
+    return said
+
+
+def _content_hash(
+    config: Mapping[str, object], stored: Sequence[Sequence[Stored]], figures: Sequence[Figure]
+) -> str:
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+    for rounds in stored:
+        for one in rounds:
+            digest.update(repr((one.measured.index, one.measured.clients)).encode())
+            digest.update(one.measured.bases.numpy().tobytes())
+            digest.update(json.dumps(one.notes, sort_keys=True).encode())
+            for name in sorted(one.measured.signals):
+                digest.update(name.encode())
+                digest.update(one.measured.signals[name].contiguous().numpy().tobytes())
+    for figure in figures:
+        digest.update(figure.model_dump_json().encode())
+    return digest.hexdigest()

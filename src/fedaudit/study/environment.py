@@ -1,0 +1,61 @@
+"""Where and when a record was made."""
+
+import os
+import platform
+import subprocess
+import time
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+from fedaudit import __version__
+from fedaudit.study.record import Environment
+
+
+class Clock:
+    """When a study was started, and how long it has taken since."""
+
+    def __init__(self) -> None:
+        self.started = datetime.now(UTC).isoformat(timespec="seconds")
+        self._begin = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return round(time.monotonic() - self._begin, 1)
+
+
+def environment(clock: Clock) -> Environment:
+    """This machine, these versions, and the clock's times."""
+    return Environment(
+        versions=_versions(),
+        commit=_commit(),
+        device=f"{platform.machine()} CPU, {os.cpu_count()} cores",
+        started=clock.started,
+        seconds=clock.seconds,
+    )
+
+
+def _versions() -> dict[str, str]:
+    names = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "pydantic")
+    return {
+        "fedaudit": __version__,
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in names},
+    }
+
+
+def _commit() -> str:
+    """The commit of the source tree, where this is one; "+" marks uncommitted changes."""
+    here = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        done = subprocess.run(
+            ["git", *words], cwd=here, capture_output=True, text=True, timeout=10, check=True
+        )
+        return done.stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.SubprocessError):
+        return ""

@@ -1,0 +1,90 @@
+"""One target's audited samples with the truth about them, and what was found so far."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
+
+from fedaudit.core import ClientId
+from fedaudit.origin import Origin
+from fedaudit.seeds import seeded_numpy
+from fedaudit.study.record import Curve, ExposedSample, Figure, GroupFigure, Histogram, Trajectory
+from fedaudit.study.setup import Setup
+
+
+@dataclass(frozen=True)
+class Audited:
+    """Everything about one target's audited samples that scores are held against.
+
+    Attributes:
+        target: The client under audit.
+        origin: Provenance of each sample kept.
+        kept: Positions of these samples in the audit set.
+        fair: Which of them a fair draw made member or unseen.
+        labels: Their classes.
+        owners: Who trained on them.
+        ids: Their ids in the data set.
+    """
+
+    target: ClientId
+    origin: Int[ndarray, " samples"]
+    kept: Int[ndarray, " samples"]
+    fair: Bool[ndarray, " samples"]
+    labels: Int[ndarray, " samples"]
+    owners: Int[ndarray, " samples"]
+    ids: Int[ndarray, " samples"]
+
+    @property
+    def is_member(self) -> Bool[ndarray, " samples"]:
+        """Who counts as a member."""
+        members: Bool[ndarray, " samples"] = self.origin == Origin.MEMBER
+        return members
+
+
+@dataclass
+class Findings:
+    """What was found so far; grows attack by attack.
+
+    Attributes:
+        p_values: For figures tested against guessing, by their place in ``figures``.
+        failed: For attacks that could not be carried out, by run and target, the reason.
+    """
+
+    figures: list[Figure] = field(default_factory=list)
+    p_values: dict[int, float] = field(default_factory=dict)
+    curves: list[Curve] = field(default_factory=list)
+    trajectories: list[Trajectory] = field(default_factory=list)
+    histograms: list[Histogram] = field(default_factory=list)
+    groups: list[GroupFigure] = field(default_factory=list)
+    exposed: list[ExposedSample] = field(default_factory=list)
+    scores: dict[tuple[int, ClientId, str], Float[ndarray, " samples"]] = field(
+        default_factory=dict
+    )
+    failed: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+def audited(setup: Setup, target: ClientId) -> Audited:
+    """The audited samples as one target's figures see them.
+
+    Where the study asks what an evaluation finds when nobody is a member, only unseen samples
+    are kept, and a random half of them is called members.
+    """
+    audit = setup.deal.audit
+    origin = audit.origin(target)
+    kept = np.arange(len(origin))
+    fair = audit.fair_for(target)
+    if setup.study.figures.nobody_is_a_member:
+        kept = np.flatnonzero(origin == Origin.UNSEEN)
+        chosen = seeded_numpy(setup.seed, "nobody", target).permutation(len(kept)) < len(kept) // 2
+        origin = np.where(chosen, Origin.MEMBER, Origin.UNSEEN)
+        fair = np.zeros(len(origin), dtype=bool)
+    return Audited(
+        target=target,
+        origin=origin[kept] if len(origin) != len(kept) else origin,
+        kept=kept,
+        fair=fair[kept] if len(fair) != len(kept) else fair,
+        labels=audit.samples.labels.numpy()[kept],
+        owners=audit.owner[kept],
+        ids=audit.samples.ids.numpy()[kept],
+    )
