@@ -142,6 +142,20 @@ class TestTable:
         with pytest.raises(BadInput, match="not JSON"):
             load("people", data_dir=tmp_path)
 
+    def test_columns_that_are_no_list_are_refused(self, tmp_path: Path) -> None:
+        np.savez(
+            tmp_path / "own.npz", x=IMAGES, y=LABELS, columns=np.array("age"), vocab_json=LABELS
+        )
+        with pytest.raises(BadInput, match="must be a list of names"):
+            load("own", data_dir=tmp_path)
+
+    def test_numbers_beyond_32_bits_are_refused(self, tmp_path: Path) -> None:
+        x = np.ones((20, 2))
+        x[0, 0] = 1e300
+        np.savez(tmp_path / "own.npz", x=x, y=np.arange(20) % 2)
+        with pytest.raises(BadInput, match=r"reach 1e\+300, and models compute in 32-bit"):
+            load("own", data_dir=tmp_path)
+
     def test_a_group_needs_named_columns(self, tmp_path: Path) -> None:
         np.savez(tmp_path / "own.npz", x=IMAGES, y=LABELS)
         with pytest.raises(BadInput, match="no named columns"):

@@ -2,7 +2,15 @@ import numpy as np
 import pytest
 
 from fedaudit.errors import BadInput
-from fedaudit.metrics import BlindClassifier, auc, blind_classifier, permuted_membership
+from fedaudit.metrics import (
+    AucInterval,
+    BlindClassifier,
+    auc,
+    blind_classifier,
+    permuted_membership,
+)
+from fedaudit.metrics.delong import interval_between
+from fedaudit.metrics.sides import Sides
 
 
 def test_permuting_membership_gives_chance_however_strong_the_attack() -> None:
@@ -31,6 +39,23 @@ def test_equal_scores_have_a_p_value_of_one() -> None:
     null = permuted_membership(np.zeros(20), np.arange(20) < 10, rng=np.random.default_rng(0))
     assert (null.p_value, null.low, null.high) == (1, 0.5, 0.5)
     assert null.passed
+
+
+def test_intervals_that_promise_too_much_fail_the_permuted_control(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def half_as_wide(split: Sides, confidence: float) -> AucInterval:
+        value, low, high, method = interval_between(split, confidence)
+        return AucInterval(value, (value + low) / 2, (value + high) / 2, method)
+
+    monkeypatch.setattr("fedaudit.metrics.controls.interval_between", half_as_wide)
+    rng = np.random.default_rng(3)
+    null = permuted_membership(
+        rng.normal(size=300), np.arange(300) < 100, rng=rng, permutations=400
+    )
+    # Half of 1.96 standard errors is left out in a third of the cases.
+    assert null.alarms == pytest.approx(0.33 * 400, rel=0.25)
+    assert not null.passed
 
 
 def test_too_few_permutations_are_refused() -> None:

@@ -127,3 +127,9 @@ def test_settings_out_of_range_are_refused_with_what_is_allowed(
 ) -> None:
     with pytest.raises(BadInput, match=message):
         architecture(name, shape=(3, 32, 32), classes=10, **{setting: value})
+
+
+@pytest.mark.parametrize("hidden", ["100000000000", "1000000", "9" * 15])
+def test_a_model_that_no_machine_holds_is_refused_before_it_is_built(hidden: str) -> None:
+    with pytest.raises(BadInput, match="choose smaller settings"):
+        architecture("mlp", shape=(784,), classes=3000, hidden=f"{hidden},{hidden}")

@@ -173,6 +173,16 @@ def _check_pair(part: str, x: AnyArray, y: AnyArray) -> None:
             f"{bad} of {len(x)} samples of the {part} part hold NaN or infinity; "
             "features must be finite, so drop or fill them"
         )
+    _refuse_huge(part, x)
+
+
+def _refuse_huge(part: str, x: AnyArray) -> None:
+    most = float(np.finfo(np.float32).max)
+    if x.dtype.kind == "f" and x.dtype.itemsize > 4 and (np.abs(x) > most).any():
+        raise BadInput(
+            f"features of the {part} part reach {np.abs(x).max():.3g}, and models compute in "
+            f"32-bit numbers up to {most:.3g}; scale the features"
+        )
 
 
 def _count_classes(train: Int[ndarray, " train"], test: Int[ndarray, " test"]) -> int:

@@ -50,6 +50,11 @@ def read(
     stored = _stored(path)
     arrays = _parts(path, stored, seed, test_share)
     if "columns" in stored and "vocab_json" in stored:
+        if stored["columns"].ndim != 1:
+            raise BadInput(
+                f"columns in {path.name} must be a list of names, got shape "
+                f"{stored['columns'].shape}; store one name a column of x"
+            )
         return coded_table(
             path.stem,
             arrays,

@@ -6,12 +6,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from jaxtyping import Bool, Float, Int, Shaped
-from scipy.stats import rankdata
+from scipy.stats import binomtest, rankdata
 
 from fedaudit.errors import BadInput
-from fedaudit.metrics.delong import auc_interval
+from fedaudit.metrics.delong import auc_interval, interval_between
 from fedaudit.metrics.intervals import percent, require_confidence
-from fedaudit.metrics.sides import as_truth, sides
+from fedaudit.metrics.sides import Sides, as_truth, sides
 
 
 class PermutationNull(NamedTuple):
@@ -24,6 +24,7 @@ class PermutationNull(NamedTuple):
         high: Upper end.
         p_value: One-sided: how often a permutation reaches the true AUC, never 0.
         permutations: Number of permutations.
+        alarms: Permutations whose 95 % interval left 0.5 out; a twentieth is expected.
         method: How the range was made.
     """
 
@@ -33,15 +34,22 @@ class PermutationNull(NamedTuple):
     high: float
     p_value: float
     permutations: int
+    alarms: int
     method: str
 
     @property
     def passed(self) -> bool:
-        """Whether the range contains 0.5, as it must."""
-        return self.low <= 0.5 <= self.high
+        """Whether intervals of these scores raise no more false alarms than they promise."""
+        promised = 1 - _INTERVAL
+        test = binomtest(self.alarms, self.permutations, promised, alternative="greater")
+        return bool(test.pvalue > _FALSE_ALARM)
 
 
 FEWEST = 4
+
+_INTERVAL = 0.95
+# A study has hundreds of these controls; DeLong's own small excess must not alarm either.
+_FALSE_ALARM = 1e-4
 
 
 @dataclass(frozen=True)
@@ -94,6 +102,10 @@ def permuted_membership(
 ) -> PermutationNull:
     """The AUC when membership is shuffled among the same scores.
 
+    Shuffled membership has an AUC of 0.5 by construction. What can fail is the interval: on
+    scores with many ties, or few members, it may leave 0.5 out more often than it promises, and
+    then would call noise a leak.
+
     Args:
         scores: One a sample, larger for likelier members.
         is_member: The truth, one a sample.
@@ -115,7 +127,9 @@ def permuted_membership(
         return float((of_members.sum() - n * (n + 1) / 2) / (n * len(nonmembers)))
 
     true = from_ranks(ranks[:n])
-    null = np.array([from_ranks(rng.permutation(ranks)[:n]) for _ in range(permutations)])
+    shuffled = [rng.permutation(ranks) for _ in range(permutations)]
+    null = np.array([from_ranks(each[:n]) for each in shuffled])
+    intervals = [interval_between(Sides(each[:n], each[n:]), _INTERVAL) for each in shuffled]
     low, high = np.quantile(null, [(1 - confidence) / 2, 1 - (1 - confidence) / 2])
     # Sums of the same ranks in another order differ in the last bits.
     reached = int((null >= true - 1e-12).sum())
@@ -126,6 +140,7 @@ def permuted_membership(
         high=float(high),
         p_value=(1 + reached) / (1 + permutations),
         permutations=permutations,
+        alarms=sum(not interval.low <= 0.5 <= interval.high for interval in intervals),
         method=f"{permutations} permutations, central {percent(confidence)}",
     )
 

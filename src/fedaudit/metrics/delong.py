@@ -82,7 +82,11 @@ def auc_interval(
     Differs: The interval is made on the logit scale, so that it stays within (0, 1).
     """
     require_confidence(confidence)
-    split = sides(scores, is_member)
+    return interval_between(sides(scores, is_member), confidence)
+
+
+def interval_between(split: Sides, confidence: float) -> AucInterval:
+    """:func:`auc_interval` for scores that were checked and divided before."""
     placed = _placements(split)
     variance = _covariance(placed, placed)
     value, pairs = placed.auc, min(map(len, split))

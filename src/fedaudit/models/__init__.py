@@ -20,6 +20,9 @@ from fedaudit.models.vgg import vgg11
 
 Build = Callable[..., nn.Module]
 
+MOST_PARAMETERS = 2**31
+"""Largest model that is built: 8 GiB of 32-bit numbers, many times over in a federation."""
+
 MODELS: dict[str, Build] = {
     "alexnet": alexnet,
     "cnn": cnn,
@@ -60,8 +63,14 @@ def architecture(
     given = {key: _as_type(name, key, value, defaults[key]) for key, value in settings.items()}
     complete = {**defaults, **given}
     build = partial(function, shape=shape, classes=classes, **complete)
-    with torch.device("meta"):
-        build()  # so that samples that do not fit are refused here, not in the middle of a study
+    # Built without memory, so that what does not fit is refused here, not in the middle of a study.
+    try:
+        with torch.device("meta"):
+            size = sum(value.numel() for value in build().parameters())
+    except RuntimeError as error:  # sizes that overflow
+        raise _too_large(name, complete, "more numbers than can be addressed") from error
+    if size > MOST_PARAMETERS:
+        raise _too_large(name, complete, f"{size:,} parameters")
     return Architecture(name, build, _recorded(shape, classes, complete))
 
 
@@ -109,6 +118,14 @@ def architecture_from_path(
             "derived from it, or a function that returns one"
         )
     return Architecture(path, build, _recorded(shape, classes, settings), loss)
+
+
+def _too_large(name: str, settings: Mapping[str, Setting], size: str) -> BadInput:
+    chosen = ", ".join(f"{key}={value!r}" for key, value in settings.items())
+    return BadInput(
+        f"model {name!r} with {chosen} has {size} and at most {MOST_PARAMETERS:,} parameters are "
+        "built; choose smaller settings"
+    )
 
 
 def _check_samples(shape: tuple[int, ...], classes: int) -> None:

@@ -49,6 +49,9 @@ _SIGNS = (
     "▲ above guessing, coloured where strong (see the verdict). FP: false alarms reached, of all "
     "non-members."
 )
+MOST_ROWS_PRINTED = 12
+"""Longer tables beside the main one are left to the report."""
+
 _EMPTY = Cell(MISSING, tone="muted")
 _Optional = tuple[str, Callable[[Figure], str]]
 
@@ -274,10 +277,10 @@ def exposed_table(record: Record) -> Grid | None:
 
 
 def terminal_tables(record: Record) -> list[Table]:
-    """What a study prints at its end: attacks, other figures, utility and controls."""
+    """What a study prints at its end: attacks, other figures if few, utility and controls."""
     grids = [part for grid in attack_tables(record) for part in split(grid)]
     other = other_figures_table(record)
-    grids += [other] if other else []
+    grids += [other] if other and len(other.rows) <= MOST_ROWS_PRINTED else []
     grids += [utility_table(record)] if record.utility else []
     grids += [controls_summary(record)] if record.controls else []
     return [to_rich(grid) for grid in grids]
@@ -294,5 +297,8 @@ def print_record(record: Record, console: Console | None = None) -> None:
     for table in terminal_tables(record):
         console.print(table)
         console.print()
+    other = other_figures_table(record)
+    if other and len(other.rows) > MOST_ROWS_PRINTED:
+        console.print(f"{len(other.rows)} other figures are in the report.\n")
     said = verdict(record)
     console.print(Text(f"{said.headline}. {said.controls}", style="bold"))

@@ -9,16 +9,33 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    model_validator,
+)
 
 from fedaudit.core import Setting
 from fedaudit.errors import BadInput, unknown_name
 
 MAX_BYTES = 1_000_000
+_LONGEST = 80
+
+
+def _setting(value: object) -> Setting:
+    """An option of a catalogue entry; the entry itself says what it takes."""
+    if isinstance(value, str) or (isinstance(value, int | float) and abs(value) <= 1e15):
+        return value
+    raise ValueError("it should be a number up to 1e15 in size, a text, or true or false")
+
+
 Share = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=0, le=10**9, strict=True)]
 Positive = Annotated[int, Field(ge=1, le=10**9, strict=True)]
-Settings = dict[str, Setting]
+Settings = dict[str, Annotated[Setting, PlainValidator(_setting)]]
 
 
 class _Section(BaseModel):
@@ -205,7 +222,7 @@ def read_studies(path: Path, overrides: dict[str, object] | None = None) -> list
         for name, value in {**changes, **(overrides or {})}.items():
             _set(varied, name, value)
         if label:
-            varied["name"] = f"{values.get('name', '')}-{label}"
+            varied["name"] = f"{varied.get('name', '')}-{label}"
         studies.append(study_from(varied, source=str(path)))
     return studies
 
@@ -260,9 +277,28 @@ def _refusal(error: ValidationError, source: str) -> BadInput:
         *path, key = (str(part) for part in first["loc"])
         return unknown_name(f"setting in {source}", ".".join([*path, key]), _known(path))
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return BadInput(
-        f"{where or 'the study'} in {source}: {first['msg']}, got {first['input']!r}{more}"
-    )
+    wanted = _IN_WORDS.get(first["type"], first["msg"].removeprefix("Value error, "))
+    wanted = wanted.replace("Input should be", "it should be", 1)
+    given = repr(first["input"])
+    if len(given) > _LONGEST:
+        given = f"{given[:_LONGEST]}... ({len(given)} characters)"
+    return BadInput(f"{where or 'the study'} in {source}: {wanted}, got {given}{more}")
+
+
+_IN_WORDS = {
+    "tuple_type": "it should be a list",
+    "too_short": "it should have at least one entry",
+    "dict_type": "it should be a table of settings",
+    "model_type": "it should be a table of settings",
+    "float_parsing": "it should be a number",
+    "string_type": "it should be a text",
+    "bool_parsing": "it should be true or false",
+    "bool_type": "it should be true or false",
+    "int_type": "it should be a whole number",
+    "string_pattern_mismatch": "it should be of letters, digits, '.', '_' and '-' (at most 100), "
+    "beginning with a letter or digit",
+}
+"""What pydantic's messages mean to somebody who writes TOML."""
 
 
 def _known(path: list[str]) -> list[str]:

@@ -16,7 +16,7 @@ def corrected(findings: Findings, alpha: float) -> list[Figure]:
     single = _with_significance(findings.figures, findings.p_values, alpha)
     groups: dict[tuple[object, ...], list[int]] = {}
     for place, figure in enumerate(findings.figures):
-        if figure.value is not None and figure.metric != "epsilon":
+        if figure.metric != "epsilon":
             key = (figure.attack, figure.contrast, figure.target, figure.metric)
             groups.setdefault(key, []).append(place)
     several = [places for places in groups.values() if len(places) > 1]
@@ -42,8 +42,14 @@ def _with_significance(
 
 
 def _mean(figures: Sequence[Figure]) -> Figure:
-    """One figure of several runs."""
-    mean = mean_over_seeds([figure.value for figure in figures if figure.value is not None])
+    """One figure of several runs; some may have refused it."""
+    values = [figure.value for figure in figures if figure.value is not None]
+    if len(values) < 2:
+        refused = next(figure for figure in figures if figure.value is None)
+        note = f"{len(values)} of {len(figures)} seeds gave this figure, and a mean needs two"
+        return refused.model_copy(update={"seed": None, "note": f"{note}: {refused.note}"})
+    mean = mean_over_seeds(values)
+    of_all = f" of {len(figures)}" if len(values) < len(figures) else ""
     return figures[0].model_copy(
         update={
             "seed": None,
@@ -55,6 +61,6 @@ def _mean(figures: Sequence[Figure]) -> Figure:
             "n_members": sum(figure.n_members for figure in figures),
             "n_nonmembers": sum(figure.n_nonmembers for figure in figures),
             "realised_fpr": None,
-            "note": f"mean over {mean.seeds} seeds",
+            "note": f"mean over {mean.seeds}{of_all} seeds",
         }
     )

@@ -1,0 +1,72 @@
+from pathlib import Path
+
+import pytest
+
+from fedaudit.errors import BadInput
+from fedaudit.study.config import chosen_studies, read_studies, study_from
+
+TWO = """
+name = "sizes"
+[training]
+rounds = 5
+[variants.small]
+"training.rounds" = 2
+[variants.large]
+"training.rounds" = 50
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "sizes.toml"
+    path.write_text(TWO)
+    return path
+
+
+def test_a_variant_differs_in_what_it_says_and_in_its_name(file: Path) -> None:
+    found = {study.name: study.training.rounds for study in read_studies(file)}
+    assert found == {"sizes": 5, "sizes-small": 2, "sizes-large": 50}
+
+
+def test_a_variant_is_found_under_another_name_of_the_study(file: Path) -> None:
+    studies = read_studies(file, {"name": "mine"})
+    (small,) = chosen_studies(studies, "small")
+    assert (small.name, small.training.rounds) == ("mine-small", 2)
+
+
+def test_an_unknown_variant_names_those_there_are(file: Path) -> None:
+    with pytest.raises(BadInput, match="known: all, large, small"):
+        chosen_studies(read_studies(file), "tiny")
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"attacks": {"fedmia-1": {"x": 10**400}}}, r"up to 1e15 in size.*\(401 characters\)"),
+        ({"attacks": {"fedmia-1": {"x": [1]}}}, r"a number up to 1e15.*got \[1\]"),
+        ({"model": {"options": {"hidden": float("inf")}}}, "model.options.hidden .*got inf"),
+        ({"seeds": "x"}, "should be a list, got 'x'"),
+        ({"seeds": []}, "at least one entry"),
+        ({"training": {"lr": "x"}}, "should be a number, got 'x'"),
+        ({"defense": 3}, "a table of settings, got 3"),
+        ({"audit": {"keep": "all"}}, "'signals', 'snapshots' or 'full', got 'all'"),
+        ({"name": "a/b"}, "letters, digits.*got 'a/b'"),
+        ({"trainig": {}}, "did you mean 'training'"),
+    ],
+)
+def test_wrong_settings_are_refused_in_words_for_who_writes_them(
+    values: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(BadInput, match=sentence):
+        study_from({"name": "a", **values})
+
+
+def test_options_keep_their_types() -> None:
+    given: dict[str, object] = {"a": True, "b": 1, "c": 1.5, "d": "s"}
+    kept = study_from({"name": "a", "attacks": {"x": given}}).attacks["x"]
+    assert [(type(value), value) for value in kept.values()] == [
+        (bool, True),
+        (int, 1),
+        (float, 1.5),
+        (str, "s"),
+    ]
