@@ -28,7 +28,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Study]:
     """Studies that were handed over to be carried out; none of them is."""
     handed: list[Study] = []
 
-    def keep(study: Study, out: Path, data_dir: Path | None, workers: int) -> None:
+    def keep(study: Study, out: Path, data_dir: Path | None, workers: int, device: str) -> None:
         handed.append(study)
 
     monkeypatch.setattr(cli, "_run", keep)

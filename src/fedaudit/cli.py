@@ -18,7 +18,7 @@ app = App(
     suppress_keyboard_interrupt=False,
 )
 
-_RUN_OPTIONS = ("variant", "out", "data-dir", "workers")
+_RUN_OPTIONS = ("variant", "out", "data-dir", "workers", "device")
 
 Folder = Annotated[Path, Parameter(help="Folder to write to; made if it is not there.")]
 DataDir = Annotated[
@@ -30,13 +30,23 @@ WorkerCount = Annotated[
     Parameter(name="--workers", help="Processes to train in, one thread each; 0: one a core."),
 ]
 
+DeviceName = Annotated[
+    str,
+    Parameter(
+        name="--device",
+        help="Where to calculate: cpu, cuda (the first GPU) or cuda:1; a GPU takes one worker.",
+    ),
+]
+
 
 @app.command
-def demo(*, out: Folder = Path("runs/demo"), workers: WorkerCount = 1) -> None:
+def demo(
+    *, out: Folder = Path("runs/demo"), workers: WorkerCount = 1, device: DeviceName = "cpu"
+) -> None:
     """Audit a small federation on handwritten digits and write a report, in under a minute."""
     from fedaudit.study.demo import DEMO
 
-    _run(DEMO, out, None, workers)
+    _run(DEMO, out, None, workers, device)
 
 
 @app.command(name="run")
@@ -57,6 +67,7 @@ def run_command(
     out: Folder | None = None,
     data_dir: DataDir = None,
     workers: WorkerCount = 0,
+    device: DeviceName = "cpu",
 ) -> None:
     """Carry out a study: train, look through the adversary's eyes, attack, report.
 
@@ -67,11 +78,11 @@ def run_command(
     studies = chosen_studies(read_studies(study, _settings(overrides)), variant)
     folder = out or Path("runs") / studies[0].name
     if len(studies) == 1:
-        _run(studies[0], folder, data_dir, workers)
+        _run(studies[0], folder, data_dir, workers, device)
         return
     for one in studies:
         _say(f"\n{one.name}")
-        _run(one, folder / one.name, data_dir, workers)
+        _run(one, folder / one.name, data_dir, workers, device)
     compare(*(folder / one.name for one in studies), out=folder / "comparison.html")
 
 
@@ -89,6 +100,7 @@ def attack(
     ],
     out: Folder | None = None,
     data_dir: DataDir = None,
+    device: DeviceName = "cpu",
 ) -> None:
     """Attack what a study has kept, without training anything.
 
@@ -99,12 +111,18 @@ def attack(
     out
         Where record and report go; by default a folder inside the recording.
     """
+    from fedaudit.devices import device_named
     from fedaudit.study.again import attack_again
 
     first = next((i for i, name in enumerate(names) if name.startswith("--")), len(names))
     folder = out or recording / "attacked"
     record = attack_again(
-        recording, names[:first], folder, data_dir, figures=_settings(names[first:])
+        recording,
+        names[:first],
+        folder,
+        data_dir,
+        figures=_settings(names[first:]),
+        device=device_named(device),
     )
     _finish(record, folder)
 
@@ -160,14 +178,18 @@ def explain(name: str, /) -> None:
     _say(explanation(name))
 
 
-def _run(study: object, out: Path, data_dir: Path | None, workers: int) -> None:
+def _run(study: object, out: Path, data_dir: Path | None, workers: int, device: str) -> None:
+    from fedaudit.devices import device_named
     from fedaudit.study.config import Study
     from fedaudit.study.run import run_study
 
     if not isinstance(study, Study):
         raise TypeError("a study is expected")
+    place = device_named(device)
     with _progress() as tick:
-        record = run_study(study, out, data_dir=data_dir, workers=workers, tick=tick, say=_say)
+        record = run_study(
+            study, out, data_dir=data_dir, workers=workers, device=place, tick=tick, say=_say
+        )
     _finish(record, out)
 
 
@@ -237,6 +259,8 @@ def _settings(overrides: Sequence[str]) -> dict[str, object]:
             found[name] = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
             found[name] = text
+        except (ValueError, RecursionError) as error:
+            raise BadInput(f"the value of {option} cannot be read: {error}") from error
     return found
 
 

@@ -3,16 +3,21 @@
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from fedaudit.core import Architecture, Model, chunks
+from fedaudit.devices import CPU, by_kind, computing_on
 from fedaudit.layout import laid_out
 
 _kept = threading.local()
 CHUNK = 128
+_CHUNK_ON_GPU = 512
+
+
+_Key: TypeAlias = tuple[Architecture, str, torch.device]
 
 
 class _Kept(NamedTuple):
@@ -20,21 +25,25 @@ class _Kept(NamedTuple):
     module: nn.Module
 
 
-def loaded(model: Model, use: str) -> nn.Module:
+def loaded(model: Model, use: str, device: torch.device = CPU) -> nn.Module:
     """A kept module of the model's architecture, refilled with the model's parameters.
 
-    It is valid until the next call with the same architecture and ``use`` in this thread, so
-    that callers who need two at once name two uses. Its training mode is the caller's to set.
+    It is valid until the next call with the same architecture, ``use`` and device in this
+    thread, so that callers who need two at once name two uses. Its training mode is the
+    caller's to set.
 
     Args:
         model: What to run.
         use: Names the purpose, such as "training" or "evaluation".
+        device: Where the module is.
     """
-    modules: dict[tuple[Architecture, str], _Kept] = _kept.__dict__.setdefault("modules", {})
-    key, build = (model.architecture, use), model.architecture.build
+    modules: dict[_Key, _Kept] = _kept.__dict__.setdefault("modules", {})
+    key, build = (model.architecture, use, device), model.architecture.build
     if key not in modules or not _same(modules[key].build, build):
         with torch.random.fork_rng(devices=[]):
-            modules[key] = _Kept(build, laid_out(build()))
+            built = build().to(device)
+            # The order in memory is chosen for CPUs.
+            modules[key] = _Kept(build, laid_out(built) if device.type == "cpu" else built)
     module = model.load_into(modules[key].module)
     for name, buffer in module.named_buffers():
         if name.endswith("num_batches_tracked"):
@@ -55,13 +64,16 @@ def _same(one: Callable[[], nn.Module], other: Callable[[], nn.Module]) -> bool:
     return one == other
 
 
-def outputs_of(model: Model, features: Tensor) -> Tensor:
+def outputs_of(model: Model, features: Tensor, device: torch.device = CPU) -> Tensor:
     """A model's outputs on samples, in evaluation mode and without gradients.
 
     Args:
         model: What to run.
         features: One row a sample.
+        device: Where to run it; the outputs come back to where the features are.
     """
-    module = loaded(model, "evaluation").eval()
-    with torch.no_grad():
-        return torch.cat([module(features[part]) for part in chunks(len(features), CHUNK)])
+    size = by_kind(device, cpu=CHUNK, gpu=_CHUNK_ON_GPU)
+    with computing_on(device), torch.no_grad():
+        module = loaded(model, "evaluation", device).eval()
+        parts = [module(features[part].to(device)) for part in chunks(len(features), size)]
+        return torch.cat(parts).to(features.device)

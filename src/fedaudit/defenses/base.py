@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedaudit.core import Batch, ClientId, Model, Params, Samples, chunks
+from fedaudit.devices import CPU
 from fedaudit.modules import outputs_of
 from fedaudit.observe.round import Gradient, Logits, Update, Upload
 from fedaudit.seeds import seeded
@@ -26,6 +27,7 @@ class Visit:
         cohort: All clients asked in this round.
         weights: Their shares in the average.
         seed: Root seed of the run.
+        device: Where the client trains. Generators draw on the CPU wherever that is.
     """
 
     round: int
@@ -34,6 +36,7 @@ class Visit:
     cohort: tuple[ClientId, ...]
     weights: Mapping[ClientId, float]
     seed: int
+    device: torch.device = CPU
     _generators: dict[str, torch.Generator] = field(default_factory=dict, repr=False)
 
     def rng(self, purpose: str) -> torch.Generator:
@@ -53,6 +56,7 @@ class Visit:
             cohort=self.cohort,
             weights=self.weights,
             seed=self.seed,
+            device=self.device,
             _generators=self._generators,
             received=model,
         )
@@ -70,7 +74,7 @@ class Turn(Visit):
 
     def evaluate(self, samples: Samples) -> Float[Tensor, " samples"]:
         """Per-sample losses at the received model, in evaluation mode."""
-        outputs = outputs_of(self.received, samples.features)
+        outputs = outputs_of(self.received, samples.features, self.device)
         return self.received.architecture.loss(outputs, samples.labels)
 
 
@@ -102,6 +106,10 @@ class Defense:
     One instance belongs to one client; a run works on a copy of it. A defense that learns over
     rounds keeps tensors and gives them out through :meth:`state`, so that a run can stop and go
     on; it is given its state back before each of its rounds.
+
+    From :meth:`select` to :meth:`gradient`, tensors are on ``turn.device``: what a hook draws or
+    keeps must be moved there. Before and after (prepare, upload, after, restore) all is on the
+    CPU.
 
     Attributes:
         accepts: Kinds of upload that :meth:`upload` can work on.

@@ -39,7 +39,7 @@ def resume(path: Path, fingerprint: str) -> Standing | None:
     """The standing saved at a path, or None where there is none.
 
     Raises:
-        BadInput: It belongs to a run with other settings.
+        BadInput: It belongs to a run with other settings, or on another kind of device.
         Damaged: It cannot be read.
     """
     if not path.exists():
@@ -47,8 +47,8 @@ def resume(path: Path, fingerprint: str) -> Standing | None:
     tensors, notes = read_tensors(path)
     if notes.get("fingerprint") != fingerprint:
         raise BadInput(
-            f"the checkpoint {path} belongs to a run with other settings; "
-            "choose another folder, or delete it to start afresh"
+            f"the checkpoint {path} belongs to a run with other settings, or on "
+            "another kind of device; choose another folder, or delete it to start afresh"
         )
     server: Params = {}
     parts: dict[str, dict[ClientId, Params]] = {"memory": {}, "defense": {}}

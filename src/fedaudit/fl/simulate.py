@@ -11,8 +11,9 @@ import torch
 
 from fedaudit.core import ClientId, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense, Visit
+from fedaudit.devices import CPU, params_on, refuse_several_workers
 from fedaudit.engines.base import Engine
-from fedaudit.engines.local import LOCAL
+from fedaudit.engines.local import LOCAL, Workers
 from fedaudit.errors import BadInput, Unsupported
 from fedaudit.fl.algorithm import HONEST, Algorithm, Server
 from fedaudit.fl.checkpoint import Standing, resume, save
@@ -50,6 +51,7 @@ def simulate(
     engine: Engine = LOCAL,
     participation: float = 1.0,
     checkpoint: Path | None = None,
+    device: torch.device = CPU,
 ) -> Iterator[Round]:
     """Trains round by round and yields each round when it is whole.
 
@@ -68,18 +70,50 @@ def simulate(
         engine: Where clients train; changes no result.
         participation: Share of the clients asked in each round, in (0, 1].
         checkpoint: File that keeps the run's standing.
+        device: Where clients train; draws are the same on all, the last digits are not.
 
-    Yields:
-        Rounds, from the first that is not in the checkpoint.
+    Returns:
+        The rounds, from the first that is not in the checkpoint; nothing is trained before the
+        first is asked for.
 
     Raises:
-        BadInput: No clients, an empty client, no rounds, or a checkpoint of another run.
-        Unsupported: A defense does not accept the algorithm's uploads.
+        BadInput: No clients, an empty client, no rounds, or a checkpoint of another run or kind
+            of device.
+        Unsupported: A defense does not accept the algorithm's uploads, or several workers are
+            to share a GPU.
     """
     guards = deepcopy(dict(defenses or {}))
     _refuse_unusable(algorithm, clients, guards, rounds, participation)
+    refuse_several_workers(device, engine.count if isinstance(engine, Workers) else 1)
+    return _rounds(
+        _Federation(algorithm, clients, guards),
+        server,
+        engine,
+        rounds=rounds,
+        seed=seed,
+        participation=participation,
+        checkpoint=checkpoint,
+        device=device,
+    )
+
+
+def _rounds(
+    given: _Federation,
+    server: Server,
+    engine: Engine,
+    *,
+    rounds: int,
+    seed: int,
+    participation: float,
+    checkpoint: Path | None,
+    device: torch.device,
+) -> Iterator[Round]:
+    """The loop of :func:`simulate`, whose arguments were checked."""
+    algorithm, clients, guards = given
     weights = {client: len(data) for client, data in clients.items()}
-    settings = (algorithm, type(server), vars(server), rounds, seed, participation)
+    # The CPU goes without saying, so that older checkpoints stay valid.
+    kind = () if device.type == "cpu" else (device.type,)
+    settings = (algorithm, type(server), vars(server), rounds, seed, participation, *kind)
     fingerprint = _fingerprint(settings, clients, guards) if checkpoint else ""
     saved = resume(checkpoint, fingerprint) if checkpoint else None
     standing = saved or Standing(0, algorithm.start(seed_for(seed, "initial model")))
@@ -102,6 +136,7 @@ def simulate(
                     cohort=cohort,
                     weights=shares,
                     seed=seed,
+                    device=device,
                 )
                 for client in cohort
             )
@@ -136,7 +171,7 @@ def _visit(federation: _Federation, job: _Job) -> _Done:
     upload, memory = federation.algorithm.local(
         job.sent, federation.data[client], job.memory, defense, job.visit
     )
-    return _Done(upload, memory, defense.state())
+    return _Done(upload, memory, params_on(defense.state(), CPU))
 
 
 def _cohort(

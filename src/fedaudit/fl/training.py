@@ -9,6 +9,7 @@ from torch import nn
 
 from fedaudit.core import Batch, Model, Samples, cross_entropy
 from fedaudit.defenses.base import Defense, Objective, Turn, overrides
+from fedaudit.devices import CPU, computing_on, forked, model_on, samples_on
 from fedaudit.errors import BadInput, unknown_name
 from fedaudit.fl.dense import dense_gradients, dense_layers, descend_dense
 from fedaudit.fl.step import Adam, Optimizer, Sgd
@@ -121,21 +122,13 @@ def train(model: Model, data: Samples, how: LocalTraining, defense: Defense, tur
         data: The client's (prepared) samples.
         how: Epochs, batches and optimizer.
         defense: Its training hooks are called here and nowhere else.
-        turn: What the hooks may know.
+        turn: What the hooks may know, and on which device to train; the model comes back from it.
 
     Raises:
         BadInput: Training gave parameters that are not finite.
     """
-    module = loaded(model, "training").train()
-    step = _stepper(module, how.steps(turn.round, turn.rounds), defense, turn)
-    chosen = defense.select(data, turn)
-    with torch.random.fork_rng(devices=[]):
-        # Dropout draws from the global generator; the fork keeps that to this turn.
-        torch.manual_seed(int(torch.randint(2**62, (), generator=turn.rng("dropout"))))
-        for _ in range(how.epochs):
-            for batch in defense.batches(chosen, how.batch_size, turn):
-                step(defense.batch(batch, turn))
-    trained = Model.of(model.architecture, module)
+    with computing_on(turn.device):
+        trained = model_on(_trained(model, data, how, defense, turn), CPU)
     if not all(bool(value.isfinite().all()) for value in trained.params.values()):
         raise BadInput(
             f"client {turn.client}'s training diverged in round {turn.round}: its parameters "
@@ -143,6 +136,21 @@ def train(model: Model, data: Samples, how: LocalTraining, defense: Defense, tur
         )
     defense.after(model, trained, turn)
     return trained
+
+
+def _trained(
+    model: Model, data: Samples, how: LocalTraining, defense: Defense, turn: Turn
+) -> Model:
+    module = loaded(model, "training", turn.device).train()
+    step = _stepper(module, how.steps(turn.round, turn.rounds), defense, turn)
+    chosen = defense.select(samples_on(data, turn.device), turn)
+    with forked(turn.device):
+        # Dropout draws from the global generator; the fork keeps that to this turn.
+        torch.manual_seed(int(torch.randint(2**62, (), generator=turn.rng("dropout"))))
+        for _ in range(how.epochs):
+            for batch in defense.batches(chosen, how.batch_size, turn):
+                step(defense.batch(batch, turn))
+    return Model.of(model.architecture, module)
 
 
 def _stepper(

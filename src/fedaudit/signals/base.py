@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedaudit.core import ClientId, Model, Params, Samples, Sees
+from fedaudit.devices import CPU
 from fedaudit.errors import NotVisible
 from fedaudit.modules import outputs_of
 from fedaudit.observe.round import Exposed, Round
@@ -41,11 +42,13 @@ class Seen:
         round: As the adversary's view shows it.
         samples: What to measure.
         workers: Threads to use; changes no result.
+        device: Where models are run.
     """
 
     round: Round
     samples: Samples
     workers: int = 1
+    device: torch.device = CPU
 
     @cached_property
     def clients(self) -> tuple[ClientId, ...]:
@@ -59,7 +62,8 @@ class Seen:
         Raises:
             NotVisible: The view hides the clients' models.
         """
-        return [outputs_of(model, self.samples.features) for model in self.local_models]
+        features = self.samples.features
+        return [outputs_of(model, features, self.device) for model in self.local_models]
 
     @cached_property
     def local_models(self) -> list[Model]:
@@ -120,6 +124,7 @@ class Seen:
                 self.samples.features,
                 self.samples.labels,
                 workers=self.workers,
+                device=self.device,
             )
             norms[group] = products.squared_norms.double().sqrt()
             if len(shown) == len(updates):

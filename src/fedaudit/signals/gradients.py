@@ -20,6 +20,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from fedaudit.core import Model, Params, chunks
+from fedaudit.devices import CPU, computing_on, model_on, params_on, refuse_several_workers
 from fedaudit.errors import BadInput, Unsupported
 from fedaudit.signals.kernels.capture import Capture, owners
 from fedaudit.signals.kernels.layer import LayerProducts
@@ -68,6 +69,7 @@ def gradient_products(
     *,
     workers: int = 1,
     chunk: int | None = None,
+    device: torch.device = CPU,
 ) -> GradientProducts:
     """Products of each sample's gradient, in evaluation mode, with each update.
 
@@ -84,20 +86,29 @@ def gradient_products(
         workers: Threads, each with one processor core; results do not depend on it.
         chunk: Samples that go through together; None takes a number fixed by the shapes.
             Another number can change the last bits.
+        device: Where to calculate, whatever the arguments are on; results are on the CPU.
 
     Raises:
         BadInput: Arguments that do not fit each other.
-        Unsupported: The model gives the same sample different gradients on different runs.
+        Unsupported: The model gives the same sample different gradients on different runs, or
+            several workers are to share a GPU.
     """
+    refuse_several_workers(device, workers)
     _check(base, updates, features, labels, workers, chunk)
     lengths = torch.tensor([_length(base, update) for update in updates], dtype=torch.float64)
     if not len(labels):
         empty = torch.zeros(0, dtype=torch.float64)
         return GradientProducts(empty.new_zeros(len(updates), 0), empty, lengths)
     # Tensors made in inference mode cannot be differentiated; copies made outside can.
-    with torch.inference_mode(False), _one_thread(), warnings.catch_warnings():
+    with (
+        torch.inference_mode(False),
+        _one_thread(),
+        computing_on(device),
+        warnings.catch_warnings(),
+    ):
         warnings.filterwarnings("ignore", message="There is a performance drop")
-        dots, squared = _checked(base, updates, lengths, features.detach(), labels, workers, chunk)
+        parts = (features.detach(), labels)
+        dots, squared = _checked(base, updates, lengths, *parts, workers, chunk, device)
     return GradientProducts(dots.t().contiguous(), squared, lengths)
 
 
@@ -107,9 +118,11 @@ def gradient_norms(
     labels: Shaped[Tensor, "samples ..."],
     *,
     workers: int = 1,
+    device: torch.device = CPU,
 ) -> Float[Tensor, " samples"]:
     """Length of each sample's gradient; arguments as in :func:`gradient_products`."""
-    return gradient_products(base, [], features, labels, workers=workers).squared_norms.sqrt()
+    products = gradient_products(base, [], features, labels, workers=workers, device=device)
+    return products.squared_norms.sqrt()
 
 
 def cosine(products: GradientProducts) -> Float[Tensor, "clients samples"]:
@@ -163,11 +176,14 @@ def _checked(
     labels: Tensor,
     workers: int,
     chunk: int | None,
+    device: torch.device,
 ) -> LayerProducts:
     """The first way whose results ordinary differentiation confirms."""
-    built = base.module()
+    built = base.module().to(device)
+    base, updates = model_on(base, device), [params_on(update, device) for update in updates]
+    first = (part[:2].to(device, copy=True) for part in (features, labels))
     ways = (
-        partial(_fast_way, built, base, updates, features[:2].clone(), labels[:2].clone()),
+        partial(_fast_way, built, base, updates, *first),
         partial(_vmap_way, built, base, updates),
         partial(_loop_way, built, base, updates),
     )
@@ -175,14 +191,15 @@ def _checked(
     for step, way in enumerate(ways):
         last = step == len(ways) - 1
         try:
-            found = _stream(way(), features, labels, workers, chunk)
+            found = _stream(way(), features, labels, workers, chunk, device)
         except Exception as error:
             # Whatever a model does that this way cannot follow, the next may.
             if last:
                 raise
             _announce(base.architecture.name, step, str(error).split("\n")[0])
             continue
-        truth = loop_measure(deepcopy(built), base, updates)(features[probe], labels[probe])
+        exact = loop_measure(deepcopy(built), base, updates)
+        truth = exact(features[probe].to(device), labels[probe].to(device))
         if _agree(found, truth, probe, lengths):
             return found
         if not last:
@@ -236,9 +253,14 @@ def _loop_way(built: nn.Module, base: Model, updates: Sequence[Params]) -> _Way:
 
 
 def _stream(
-    way: _Way, features: Tensor, labels: Tensor, workers: int, chunk: int | None
+    way: _Way,
+    features: Tensor,
+    labels: Tensor,
+    workers: int,
+    chunk: int | None,
+    device: torch.device,
 ) -> LayerProducts:
-    """Chunks through as many workers; the order of results is that of the samples."""
+    """Chunks through as many workers; the order of results, on the CPU, is that of the samples."""
     pieces = list(chunks(len(labels), chunk or way.chunk))
     idle: SimpleQueue[Measure] = SimpleQueue()
     for _ in range(min(workers, len(pieces))):
@@ -249,7 +271,9 @@ def _stream(
         try:
             # Copies: the model may overwrite its input, and new memory is aligned alike on every
             # run, on which the last bits of a matrix product depend.
-            return measure(features[piece].clone(), labels[piece].clone())
+            return measure(
+                features[piece].to(device, copy=True), labels[piece].to(device, copy=True)
+            )
         finally:
             idle.put(measure)
 
@@ -259,8 +283,8 @@ def _stream(
         with ThreadPoolExecutor(idle.qsize(), initializer=_worker) as pool:
             parts = list(pool.map(run, pieces))
     return LayerProducts(
-        torch.cat([part.dots for part in parts]).double(),
-        torch.cat([part.squared_norms for part in parts]).double(),
+        torch.cat([part.dots for part in parts]).double().to(CPU),
+        torch.cat([part.squared_norms for part in parts]).double().to(CPU),
     )
 
 

@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from fedaudit.attacks.base import Attack
-from fedaudit.engines.local import LOCAL
+from fedaudit.devices import CPU
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.observe.store import Stored, read_rounds
 from fedaudit.observe.tensors import read_tensors
@@ -14,7 +16,7 @@ from fedaudit.observe.views import seen_from
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.config import MAX_BYTES, Study, study_from
 from fedaudit.study.environment import Clock
-from fedaudit.study.observing import recalled
+from fedaudit.study.observing import Work, measured_on, recalled
 from fedaudit.study.record import Record
 from fedaudit.study.run import STUDY_FILE, conclude, run_folder
 from fedaudit.study.setup import Setup, setup
@@ -26,6 +28,7 @@ def attack_again(
     out: Path,
     data_dir: Path | None = None,
     figures: Mapping[str, object] | None = None,
+    device: torch.device = CPU,
 ) -> Record:
     """Runs attacks on a study's measurements; new signals are measured if updates were kept.
 
@@ -36,10 +39,11 @@ def attack_again(
         data_dir: Folder with data sets.
         figures: Settings of the study's ``figures`` to change, by dotted name; others would
             need another run.
+        device: Where new signals and controls are measured.
 
     Raises:
         BadInput: No study in the folder, a setting that is not of figures, or an attack whose
-            signals cannot be measured any more.
+            signals cannot be measured any more, or not on this kind of device.
         Damaged: The recording is incomplete or altered.
     """
     clock = Clock()
@@ -50,10 +54,10 @@ def attack_again(
         run = setup(asked, seed, data_dir)
         folder = run_folder(recording, seed)
         _refuse_other_data(run, folder)
-        rounds = _recalled(run, folder)
+        rounds = _recalled(run, folder, device)
         runs.append(_possible(run, rounds, named=bool(names)))
         stored.append(rounds)
-    return conclude(runs, stored, out, LOCAL, clock)
+    return conclude(runs, stored, out, Work(device=device), clock)
 
 
 def _asked(study: Study, names: Sequence[str], figures: Mapping[str, object]) -> Study:
@@ -107,15 +111,22 @@ def _refuse_other_data(run: Setup, folder: Path) -> None:
         )
 
 
-def _recalled(run: Setup, folder: Path) -> list[Stored]:
+def _recalled(run: Setup, folder: Path, device: torch.device) -> list[Stored]:
     """Measured rounds, with missing signals measured on the updates that were kept."""
     stored = recalled(run, folder)
     there = stored[0].measured.signals
     missing = [signal for signal in run.signals if signal.name not in there]
     if not missing or run.study.audit.keep != "full":
         return stored
+    if measured_on(stored) != device.type:
+        raise BadInput(
+            f"{missing[0].name} must be measured on the kind of device that {folder} was: give "
+            f"--device {measured_on(stored)}"
+        )
     rounds = seen_from(read_rounds(folder, run.algorithm.architecture), run.view)
-    more = [measure_round(round, missing, run.deal.audit.samples) for round in rounds]
+    more = [
+        measure_round(round, missing, run.deal.audit.samples, device=device) for round in rounds
+    ]
     return [
         Stored(replace(old.measured, signals={**old.measured.signals, **new.signals}), old.notes)
         for old, new in zip(stored, more, strict=True)

@@ -8,7 +8,10 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+import torch
+
 from fedaudit import __version__
+from fedaudit.devices import CPU, described
 from fedaudit.study.record import Environment
 
 
@@ -25,12 +28,13 @@ class Clock:
         return round(time.monotonic() - self._begin, 1)
 
 
-def environment(clock: Clock) -> Environment:
+def environment(clock: Clock, device: torch.device = CPU) -> Environment:
     """This machine, these versions, and the clock's times."""
+    processor = f"{platform.machine()} CPU, {os.cpu_count()} cores"
     return Environment(
         versions=_versions(),
         commit=_commit(),
-        device=f"{platform.machine()} CPU, {os.cpu_count()} cores",
+        device=", ".join(filter(None, [described(device), processor])),
         started=clock.started,
         seconds=clock.seconds,
     )

@@ -14,8 +14,16 @@ def settings_of(study: Study) -> dict[str, object]:
     return study.model_dump(mode="json", exclude=_FOR_PEOPLE)
 
 
-def run_key(study: Study, seed: int) -> str:
-    """Names one run's training and what was seen of it; attacks and figures come afterwards."""
+def run_key(study: Study, seed: int, kind: str = "cpu") -> str:
+    """Names one run's training and what was seen of it; attacks and figures come afterwards.
+
+    Args:
+        study: Its settings.
+        seed: Of the run.
+        kind: Of device; another calculates other last digits.
+    """
     settings = study.model_dump(mode="json", exclude=_FOR_PEOPLE | _AFTERWARDS)
-    text = json.dumps([settings, seed], sort_keys=True)
+    # A run on the CPU keeps the name it had before there were others.
+    device = [] if kind == "cpu" else [kind]
+    text = json.dumps([settings, seed, *device], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

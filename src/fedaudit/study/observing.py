@@ -1,12 +1,13 @@
 """The long part of a study: train, look through the adversary's eyes, write down what it sees."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from fedaudit.core import Model, Samples
+from fedaudit.devices import CPU
 from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL
 from fedaudit.errors import BadInput, Damaged
@@ -32,16 +33,18 @@ TRAIN_ACCURACY_SAMPLES = 5_000
 
 @dataclass(frozen=True)
 class Work:
-    """How the work is done; changes no result.
+    """How the work is done; changes no result, but for the last digits on another device.
 
     Attributes:
         engine: Where clients train.
         workers: Threads for the gradient signals.
+        device: Where clients train and samples are measured.
         tick: Called after each round with (seed, round, rounds).
     """
 
     engine: Engine = LOCAL
     workers: int = 1
+    device: torch.device = CPU
     tick: Callable[[int, int, int], None] = lambda seed, round, rounds: None
 
 
@@ -80,11 +83,12 @@ def observe(setup: Setup, folder: Path, work: Work) -> list[Stored]:
         engine=work.engine,
         participation=setup.study.training.participation,
         checkpoint=folder / "checkpoint.safetensors",
+        device=work.device,
     )
     trained_on = _some(Samples.joined(*setup.deal.clients.values()), setup.seed)
     for round in seen_from(stream, setup.view):
         if round.index in setup.measured_rounds:
-            _measure(setup, round, folder, trained_on, work.workers)
+            _measure(setup, round, folder, trained_on, work)
         work.tick(setup.seed, round.index, rounds)
     return recalled(setup, folder)
 
@@ -103,7 +107,8 @@ def recalled(setup: Setup, folder: Path) -> list[Stored]:
             f"{folder} holds the measured rounds {list(found)} instead of "
             f"{list(setup.measured_rounds)}; finish the study, or delete the folder"
         )
-    key, known = run_key(setup.study, setup.seed), {*setup.deal.clients, EVERYBODY}
+    key = run_key(setup.study, setup.seed, measured_on(stored))
+    known = {*setup.deal.clients, EVERYBODY}
     for one in stored:
         sizes = {values.shape[1] for values in one.measured.signals.values()}
         ours = one.notes.get("run") == key and known.issuperset(one.measured.clients)
@@ -115,22 +120,32 @@ def recalled(setup: Setup, folder: Path) -> list[Stored]:
     return stored
 
 
-def _measure(setup: Setup, round: Round, folder: Path, trained_on: Samples, workers: int) -> None:
-    measured = measure_round(round, setup.signals, setup.deal.audit.samples, workers=workers)
+def measured_on(stored: Sequence[Stored]) -> str:
+    """The kind of device that the rounds were measured on."""
+    return stored[0].notes.get("device", "cpu")
+
+
+def _measure(setup: Setup, round: Round, folder: Path, trained_on: Samples, work: Work) -> None:
+    samples, device = setup.deal.audit.samples, work.device
+    measured = measure_round(round, setup.signals, samples, workers=work.workers, device=device)
     write_round(folder, round, setup.study.audit.keep)
-    notes = {"complete": str(round.complete), "run": run_key(setup.study, setup.seed)}
+    key = run_key(setup.study, setup.seed, device.type)
+    notes = {"complete": str(round.complete), "run": key}
+    if device.type != "cpu":
+        notes["device"] = device.type
     for name, model in round.after.items():
         notes |= {
-            f"test_correct/{name}": str(_correct(model, setup.dataset.test)),
-            f"train_correct/{name}": str(_correct(model, trained_on)),
+            f"test_correct/{name}": str(_correct(model, setup.dataset.test, device)),
+            f"train_correct/{name}": str(_correct(model, trained_on, device)),
             f"train_total/{name}": str(len(trained_on)),
         }
     # Last, because a round counts as measured once this file is there.
     write_measured(folder, measured, notes)
 
 
-def _correct(model: Model, samples: Samples) -> int:
-    return int((outputs_of(model, samples.features).argmax(1) == samples.labels).sum())
+def _correct(model: Model, samples: Samples, device: torch.device) -> int:
+    outputs = outputs_of(model, samples.features, device)
+    return int((outputs.argmax(1) == samples.labels).sum())
 
 
 def _some(samples: Samples, seed: int) -> Samples:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from fedaudit.core import Samples
+from fedaudit.devices import CPU
 from fedaudit.engines.base import Engine
 from fedaudit.errors import Refusal
 from fedaudit.fl.simulate import simulate
@@ -29,7 +30,9 @@ LR = 0.1
 CONFIDENCE = 0.99
 
 
-def planted_leak(setup: Setup, engine: Engine) -> Iterator[ControlResult]:
+def planted_leak(
+    setup: Setup, engine: Engine, device: torch.device = CPU
+) -> Iterator[ControlResult]:
     """Trains a small federation whose target memorises mislabelled samples, and attacks it.
 
     Without a control of this kind "AUC 0.51" cannot be told from a broken attack. Half of the
@@ -41,7 +44,8 @@ def planted_leak(setup: Setup, engine: Engine) -> Iterator[ControlResult]:
 
     Args:
         setup: The run that is controlled; its model, view and attacks are used.
-        engine: Where clients train.
+        engine: Which processes train.
+        device: Where they and the measurements calculate.
     """
     canaries, is_member = _canaries(setup)
     members = canaries.take(torch.from_numpy(is_member))
@@ -56,9 +60,10 @@ def planted_leak(setup: Setup, engine: Engine) -> Iterator[ControlResult]:
         rounds=ROUNDS,
         seed=seed_for(setup.seed, "planted leak"),
         engine=engine,
+        device=device,
     )
     measured = stacked(
-        measure_round(round, setup.signals, canaries)
+        measure_round(round, setup.signals, canaries, device=device)
         for round in seen_from(rounds, setup.view)
         if round.index > 1
     )

@@ -6,7 +6,9 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedaudit.engines.base import Engine
+import torch
+
+from fedaudit.devices import CPU, refuse_several_workers
 from fedaudit.engines.local import local_engine
 from fedaudit.errors import BadInput, Refusal
 from fedaudit.observe.measurements import stacked
@@ -37,6 +39,7 @@ def run_study(
     *,
     data_dir: Path | None = None,
     workers: int = 1,
+    device: torch.device = CPU,
     tick: Callable[[int, int, int], None] = lambda seed, round, rounds: None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Record:
@@ -50,7 +53,10 @@ def run_study(
         study: Its settings.
         out: Folder for the runs and the record.
         data_dir: Folder with data sets; by default what ``FEDAUDIT_DATA`` says.
-        workers: Processes to train in; 0 for one a core. Changes no result.
+        workers: Processes to train in; 0 for one a core, or for the one that a GPU takes. Changes
+            no result.
+        device: Where clients train and samples are measured. Another kind changes last digits,
+            so that a study is finished on the kind that it was begun on.
         tick: Called after each round with (seed, round, rounds).
         say: Takes lines of text for the user.
 
@@ -58,20 +64,22 @@ def run_study(
         Refusal: Settings, data or the folder are unusable.
     """
     clock = Clock()
+    refuse_several_workers(device, workers)
     runs = [setup(study, seed, data_dir) for seed in study.seeds]
     _claim(out, study)
     _announce(runs, out, say)
-    count = min(workers or os.cpu_count() or 1, study.partition.clients)
-    work = Work(local_engine(count), count, tick)
+    most = workers or (1 if device.type != "cpu" else os.cpu_count() or 1)
+    count = min(most, study.partition.clients)
+    work = Work(local_engine(count), count, device, tick)
     stored = [_observed(run, out, work) for run in runs]
-    return conclude(runs, stored, out, work.engine, clock)
+    return conclude(runs, stored, out, work, clock)
 
 
 def conclude(
     runs: Sequence[Setup],
     stored: Sequence[Sequence[Stored]],
     out: Path,
-    engine: Engine,
+    work: Work,
     clock: Clock,
 ) -> Record:
     """Makes figures, controls and record from what was measured, and writes the record.
@@ -80,7 +88,7 @@ def conclude(
         runs: The runs of one study.
         stored: For each run, its measured rounds.
         out: Folder of the record.
-        engine: Where the twin run of the planted leak trains.
+        work: How controls train and measure.
         clock: For the record's times.
     """
     # First, so that a folder that cannot be written is found out before the work.
@@ -88,10 +96,10 @@ def conclude(
     findings, checks = Findings(), list[ControlResult]()
     for run, rounds in zip(runs, stored, strict=True):
         analyse(run, stacked(one.measured for one in rounds), findings)
-        checks += controls(run, findings)
+        checks += controls(run, findings, work.device)
         if run.study.figures.planted_leak:
-            checks += planted_leak(run, engine)
-    record = assembled(runs, stored, findings, checks, environment(clock))
+            checks += planted_leak(run, work.engine, work.device)
+    record = assembled(runs, stored, findings, checks, environment(clock, work.device))
     write_record(record, out / "record.json")
     return record
 

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedaudit.devices import by_kind
 from fedaudit.signals.kernels.layer import (
     Layer,
     LayerKernel,
@@ -16,6 +17,7 @@ from fedaudit.signals.kernels.layer import (
     optional_bias,
 )
 from fedaudit.signals.kernels.positions import (
+    BYTES_ON_GPU,
     blocked,
     forward_dots,
     gram_norms,
@@ -26,6 +28,7 @@ from fedaudit.signals.kernels.positions import (
 _GROUPED_FROM = 128
 _GROUPED_BYTES = 3 << 20
 _GROUPED_SAMPLES = 8
+_GROUPED_SAMPLES_ON_GPU = 32
 # Pushing updates forward beats writing gradients out up to this many clients times positions.
 _FORWARD_UP_TO = 64
 
@@ -123,8 +126,9 @@ def grouped_route(layer: Layer, shape: Geometry) -> LayerKernel:
     flat = _stacked_weight(layer).flatten(1)
     # Inputs, outputs and gradients of a group stay in the cache; twice as many take twice as long.
     numbers = math.prod(layer.inputs) + math.prod(layer.outputs) + flat.shape[1]
-    fitting = _GROUPED_BYTES // (numbers * flat.element_size())
-    together = max(1, min(_GROUPED_SAMPLES, fitting))
+    room = by_kind(flat.device, cpu=_GROUPED_BYTES, gpu=BYTES_ON_GPU)
+    most = by_kind(flat.device, cpu=_GROUPED_SAMPLES, gpu=_GROUPED_SAMPLES_ON_GPU)
+    together = max(1, min(most, room // (numbers * flat.element_size())))
 
     def kernel(
         module: nn.Module,

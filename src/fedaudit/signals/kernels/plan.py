@@ -9,6 +9,7 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from fedaudit.core import Model, Params
+from fedaudit.devices import by_kind
 from fedaudit.signals.kernels.capture import Capture, Owner, Passage, owners
 from fedaudit.signals.kernels.conv import conv_kernel
 from fedaudit.signals.kernels.embedding import embedding_kernel
@@ -36,6 +37,9 @@ _CHUNK_BYTES = 24 << 20
 _CHUNK_MOST = 256
 _CHUNK_MOST_LARGE_MAPS = 64
 _CHUNK_LEAST = 16
+# A GPU has memory instead of a cache, and needs large pieces to be busy. Estimated, not timed.
+_CHUNK_BYTES_ON_GPU = 2 << 30
+_CHUNK_MOST_ON_GPU = 512
 # Output positions from which a feature map counts as large.
 _LARGE_MAP = 128
 
@@ -78,8 +82,10 @@ def plan_for(
             generic.add(type(part.module).__name__)
     large = _largest_map(parts, passages) >= _LARGE_MAP
     # Channels innermost is 1.4 times faster on large feature maps, and slower on small ones.
-    layout = torch.channels_last if large else torch.contiguous_format
-    return Plan(kernels, _chunk(passages, large), layout, tuple(sorted(generic)))
+    innermost = large and features.device.type == "cpu"
+    layout = torch.channels_last if innermost else torch.contiguous_format
+    chunk = _chunk(passages, large, features.device)
+    return Plan(kernels, chunk, layout, tuple(sorted(generic)))
 
 
 def measure_chunk(
@@ -90,8 +96,8 @@ def measure_chunk(
     clients: int,
 ) -> LayerProducts:
     """The products of one chunk: every layer's share, added up in double precision."""
-    dots = torch.zeros(len(labels), clients, dtype=torch.float64)
-    squared = torch.zeros(len(labels), dtype=torch.float64)
+    dots = torch.zeros(len(labels), clients, dtype=torch.float64, device=labels.device)
+    squared = torch.zeros(len(labels), dtype=torch.float64, device=labels.device)
     passages = capture.run(features, labels)
     while passages:
         # Dropped one by one, so that memory falls as the layers are done.
@@ -135,9 +141,11 @@ def _largest_map(parts: Mapping[str, Owner], passages: Mapping[str, Passage]) ->
     )
 
 
-def _chunk(passages: Mapping[str, Passage], large: bool) -> int:
+def _chunk(passages: Mapping[str, Passage], large: bool, device: torch.device) -> int:
     """A power of two of samples whose passages stay near the size of the cache."""
     numbers = sum(p.inputs[0].numel() + math.prod(p.outputs) for p in passages.values())
-    fitting = max(1, _CHUNK_BYTES // (4 * numbers))
-    most = _CHUNK_MOST_LARGE_MAPS if large else _CHUNK_MOST
+    room = by_kind(device, cpu=_CHUNK_BYTES, gpu=_CHUNK_BYTES_ON_GPU)
+    fitting = max(1, room // (4 * numbers))
+    on_cpu = _CHUNK_MOST_LARGE_MAPS if large else _CHUNK_MOST
+    most = by_kind(device, cpu=on_cpu, gpu=_CHUNK_MOST_ON_GPU)
     return min(most, max(_CHUNK_LEAST, 1 << (fitting.bit_length() - 1)))

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedaudit.devices import by_kind
 from fedaudit.signals.kernels.gemm import product
 from fedaudit.signals.kernels.layer import LayerProducts
 
@@ -19,6 +20,9 @@ from fedaudit.signals.kernels.layer import LayerProducts
 FORWARD_BYTES = 1 << 20
 BLOCK_BYTES = 2 << 20
 BLOCK_SAMPLES = 16
+# On a GPU small pieces would be over before the next is asked for. Estimated, not timed.
+BYTES_ON_GPU = 256 << 20
+SAMPLES_ON_GPU = 256
 
 
 def forward_dots(
@@ -29,7 +33,8 @@ def forward_dots(
     """``<updates[k], grads[r] (x) inputs[r]>`` without ever forming the outer product."""
     rows, (clients, outputs, inner) = inputs.shape[0], updates.shape
     dots = inputs.new_empty(rows, clients)
-    step = max(1, FORWARD_BYTES // max(1, rows * outputs * inputs.element_size()))
+    room = by_kind(inputs.device, cpu=FORWARD_BYTES, gpu=BYTES_ON_GPU)
+    step = max(1, room // max(1, rows * outputs * inputs.element_size()))
     for start in range(0, clients, step):
         part = updates[start : start + step]
         pushed = product(inputs, part.reshape(-1, inner)).view(rows, -1, outputs)
@@ -55,10 +60,11 @@ def packed_blocks(
     Args:
         updates: One client's after the other, so that only one need be rearranged at a time.
         shape: Clients, outputs and inner entries.
-        like: A tensor of the wanted type.
+        like: A tensor of the wanted type, where they are wanted.
     """
     clients, outputs, inner = shape
-    width = BLOCK_BYTES // (BLOCK_SAMPLES * outputs * like.element_size())
+    room = by_kind(like.device, cpu=BLOCK_BYTES, gpu=BYTES_ON_GPU)
+    width = room // (_together(like) * outputs * like.element_size())
     # Widths in whole vector registers; cutting outputs instead would run at half the speed.
     width = max(16, width // 16 * 16)
     starts = range(0, inner, width)
@@ -88,9 +94,10 @@ def blocked(
     squared = inputs.new_zeros(samples)
     # One piece of memory for all blocks: new pages would cost as much as filling them.
     widest = max(block.shape[1] for block in blocks)
-    memory = inputs.new_empty(min(samples, BLOCK_SAMPLES) * widest)
-    for start in range(0, samples, BLOCK_SAMPLES):
-        rows = slice(start, start + BLOCK_SAMPLES)
+    together = _together(inputs)
+    memory = inputs.new_empty(min(samples, together) * widest)
+    for start in range(0, samples, together):
+        rows = slice(start, start + together)
         b, at = grads[rows], 0
         for block in blocks:
             width = block.shape[1] // outputs
@@ -102,3 +109,8 @@ def blocked(
                 squared[rows] += torch.linalg.vector_norm(gradient, dim=1).square_()
             at += width
     return LayerProducts(dots.t(), squared)
+
+
+def _together(like: Tensor) -> int:
+    """Samples in a block."""
+    return by_kind(like.device, cpu=BLOCK_SAMPLES, gpu=SAMPLES_ON_GPU)

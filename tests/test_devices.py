@@ -1,0 +1,433 @@
+"""Everything that can be sent to a GPU, on a simulated one: placement, not speed."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedaudit import cli
+from fedaudit.core import Architecture, Batch, Model, Params, Samples
+from fedaudit.defenses.base import UNDEFENDED, Defense, Objective, Turn, Visit
+from fedaudit.devices import CPU, computing_on, device_named, samples_on
+from fedaudit.engines.local import Workers
+from fedaudit.errors import BadInput, Refusal, Unsupported
+from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.simulate import simulate
+from fedaudit.fl.training import LocalTraining, train
+from fedaudit.modules import loaded, outputs_of
+from fedaudit.signals.gradients import gradient_products
+from fedaudit.signals.kernels.plan import KERNELS
+from fedaudit.study.again import attack_again
+from fedaudit.study.identity import run_key
+from fedaudit.study.run import run_study
+from tests.simulated_gpu import GPU, Card, OnTwoDevices, simulated_gpu
+from tests.study.studies import small_study
+
+
+@pytest.fixture
+def card() -> Iterator[Card]:
+    with simulated_gpu() as card:
+        yield card
+
+
+@pytest.fixture
+def gpu(card: Card) -> torch.device:
+    return device_named("cuda")
+
+
+def dense() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(72, 6), nn.ReLU(), nn.Linear(6, 3))
+
+
+def convolutional() -> nn.Module:
+    """Every layer type with a kernel of its own but tables, on large and small maps.
+
+    Nothing is added right before a batch norm, which takes it away: the gradient would be mere
+    rounding.
+    """
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1, bias=False),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Conv2d(4, 8, 3, stride=2),
+        nn.GroupNorm(2, 8),
+        nn.Conv2d(8, 8, 1, groups=2),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Conv2d(8, 8, 1),
+        nn.Flatten(2),
+        nn.Linear(4, 4),
+        nn.LayerNorm(4),
+        nn.Flatten(),
+        nn.ReLU(),
+        nn.BatchNorm1d(32),
+        nn.Linear(32, 3),
+    )
+
+
+class Tied(nn.Module):
+    """One layer used twice, which the fast kernels refuse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(72, 72)
+        self.out = nn.Linear(72, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.out(self.one(self.one(x.flatten(1)).relu()))
+        return out
+
+
+def forgetful() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(72, 9), nn.Dropout(0.5), nn.Linear(9, 3))
+
+
+def table() -> nn.Module:
+    return nn.Sequential(nn.Embedding(9, 4, padding_idx=0), nn.Flatten(), nn.Linear(20, 3))
+
+
+NETS: dict[str, Callable[[], nn.Module]] = {
+    "dense": dense,
+    "convolutional": convolutional,
+    "tied": Tied,
+}
+
+
+def model(build: Callable[[], nn.Module]) -> Model:
+    return Architecture(f"devices {build.__name__}", build).initial(1)
+
+
+def samples(count: int = 9, side: int = 6) -> Samples:
+    rng = torch.Generator().manual_seed(2)
+    features = torch.randn(count, 2, side, side, generator=rng)
+    return Samples(features, torch.arange(count) % 3, torch.arange(count))
+
+
+def turn(received: Model, device: torch.device) -> Turn:
+    visit = Visit(round=1, rounds=2, client=0, cohort=(0,), weights={0: 1.0}, seed=3, device=device)
+    return visit.at(received)
+
+
+def same(left: Params, right: Params) -> bool:
+    return all(torch.equal(left[name], right[name]) for name in left.keys() | right.keys())
+
+
+def updates_of(base: Model, clients: int) -> list[Params]:
+    rng = torch.Generator().manual_seed(4)
+    return [
+        {name: torch.randn(value.shape, generator=rng) for name, value in base.params.items()}
+        for _ in range(clients)
+    ]
+
+
+def on_cpu(*tensors: Tensor) -> bool:
+    return all(tensor.device == CPU for tensor in tensors)
+
+
+# The simulation itself: a test on it is worth something only if it refuses what a GPU refuses.
+
+
+def test_the_simulated_gpu_refuses_what_a_real_one_refuses(gpu: torch.device) -> None:
+    here, there = torch.ones(3), torch.ones(3).to(gpu)
+    with pytest.raises(OnTwoDevices, match="add"):
+        here + there
+    with pytest.raises(OnTwoDevices, match="addmm"):
+        nn.Linear(3, 2).to(gpu)(here[None])
+    with pytest.raises(OnTwoDevices, match="index"):
+        here[torch.tensor([0]).to(gpu)]
+    with pytest.raises(OnTwoDevices, match="numpy"):
+        there.numpy()
+    with pytest.raises(OnTwoDevices, match="generator"):
+        torch.empty(3, device=gpu).normal_(generator=torch.Generator())
+    with pytest.raises(OnTwoDevices, match="add"):
+        torch._foreach_add_([there], [here])
+
+
+def test_the_simulated_gpu_knows_where_results_are(gpu: torch.device) -> None:
+    there = torch.ones(4, 4).to(gpu)
+    assert there.device == gpu
+    for made in (there[1:], there @ there, torch.zeros_like(there), there.new_zeros(2)):
+        assert made.device == gpu
+    assert torch.zeros(2, dtype=torch.float64, device=gpu).device == gpu
+    assert (there * 2 + torch.tensor(1.0)).device == gpu
+    assert there[torch.tensor([0, 2])].device == gpu
+    assert on_cpu(torch.ones(2), there.to("cpu"), there.to(CPU) + torch.ones(4))
+    assert torch.vmap(lambda row: row.sum())(there).device == gpu
+
+
+# Training and measuring.
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("net", NETS)
+def test_training_on_a_gpu_draws_the_same_and_brings_the_model_back(
+    gpu: torch.device, net: str, optimizer: str
+) -> None:
+    start = model(NETS[net])
+    how = LocalTraining(epochs=2, batch_size=3, momentum=0.5, optimizer=optimizer, lr=0.01)
+    data = samples()
+    there = train(start, data, how, UNDEFENDED, turn(start, gpu))
+    here = train(start, data, how, UNDEFENDED, turn(start, CPU))
+    assert on_cpu(*there.tensors().values())
+    for name, value in here.tensors().items():
+        torch.testing.assert_close(there.tensors()[name], value, rtol=1e-3, atol=2e-3)
+
+
+def test_dropout_on_a_gpu_is_repeatable_and_leaves_the_global_generator_alone(
+    gpu: torch.device,
+) -> None:
+    start, data, how = model(forgetful), samples(), LocalTraining(batch_size=4)
+    before = torch.get_rng_state()
+    first = train(start, data, how, UNDEFENDED, turn(start, gpu))
+    torch.rand(3)
+    assert same(first.params, train(start, data, how, UNDEFENDED, turn(start, gpu)).params)
+    torch.set_rng_state(before)
+    train(start, data, how, UNDEFENDED, turn(start, gpu))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class Recording(Defense):
+    """Notes where the tensors are that its hooks are given."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, set[str]] = {}
+
+    def _note(self, hook: str, *tensors: Tensor) -> None:
+        self.places.setdefault(hook, set()).update(tensor.device.type for tensor in tensors)
+
+    def select(self, data: Samples, turn: Turn) -> Samples:
+        self._note("select", data.features, data.labels, data.ids, turn.evaluate(data))
+        return data.take(data.ids % 2 == 0)
+
+    def batch(self, batch: Batch, turn: Turn) -> Batch:
+        self._note("batch", batch.x, batch.y, batch.ids)
+        return batch
+
+    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+        self._note("loss", outputs)
+        return super().loss(outputs, batch, turn)
+
+    def gradient(self, objective: Objective, batch: Batch, turn: Turn) -> Params:
+        found = super().gradient(objective, batch, turn)
+        self._note("gradient", *found.values())
+        return found
+
+    def after(self, start: Model, end: Model, turn: Turn) -> None:
+        self._note("after", *start.params.values(), *end.params.values())
+
+    def state(self) -> Params:
+        return {"kept": torch.ones(2, device=GPU)}
+
+
+def test_hooks_of_defenses_are_given_tensors_on_the_device(gpu: torch.device, card: Card) -> None:
+    defense, start = Recording(), model(dense)
+    train(start, samples(), LocalTraining(batch_size=3), defense, turn(start, gpu))
+    during = {hook: {"cuda"} for hook in ("select", "batch", "loss", "gradient")}
+    assert defense.places == during | {"after": {"cpu"}}
+    assert card.ran["cpu"]["addmm"] == 0, "the hook's evaluation ran on the CPU"
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_outputs_come_back_to_where_the_features_are(gpu: torch.device, net: str) -> None:
+    start, data = model(NETS[net]), samples(300)
+    there = outputs_of(start, data.features, gpu)
+    assert on_cpu(there)
+    torch.testing.assert_close(there, outputs_of(start, data.features))
+    assert outputs_of(start, data.features.to(gpu), gpu).device == gpu
+    assert loaded(start, "evaluation", gpu) is not loaded(start, "evaluation")
+
+
+def tokens() -> Samples:
+    features = torch.arange(40).reshape(8, 5) % 9
+    return Samples(features, torch.arange(8) % 3, torch.arange(8))
+
+
+@pytest.mark.parametrize("clients", [0, 2, 40])
+@pytest.mark.parametrize(
+    ("build", "data"),
+    [
+        (dense, samples(40)),
+        (convolutional, samples()),
+        (convolutional, samples(5, side=14)),
+        (Tied, samples()),
+        (table, tokens()),
+    ],
+)
+def test_gradient_products_on_a_gpu_are_those_of_the_cpu(
+    gpu: torch.device, card: Card, build: Callable[[], nn.Module], data: Samples, clients: int
+) -> None:
+    base = model(build)
+    given = (base, updates_of(base, clients), data.features, data.labels)
+    there, here = gradient_products(*given, device=gpu), gradient_products(*given)
+    assert on_cpu(*there)
+    assert card.refused == []
+    for one, other in zip(there, here, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_no_way_of_measuring_fails_over_to_a_slower_one_on_a_gpu(
+    gpu: torch.device, caplog: pytest.LogCaptureFixture
+) -> None:
+    base, data = Architecture("placed", convolutional).initial(1), samples()
+    gradient_products(base, updates_of(base, 2), data.features, data.labels, device=gpu)
+    assert not [record for record in caplog.records if "slower" in record.message]
+    reached = {type(part) for build in (convolutional, table) for part in build().modules()}
+    assert set(KERNELS) <= reached, "a layer type with a kernel is not tried on a GPU here"
+
+
+# Runs.
+
+
+federation = partial(
+    simulate,
+    FedAvg(model(dense).architecture, LocalTraining(batch_size=3)),
+    {0: samples(6), 1: samples(9)},
+    rounds=2,
+    seed=5,
+)
+
+
+def test_a_federation_trained_on_a_gpu_rests_on_the_cpu(gpu: torch.device) -> None:
+    there, here = list(federation(device=gpu)), list(federation(device=CPU))
+    for one, other in zip(there, here, strict=True):
+        for client, upload in one.uploads.items():
+            assert on_cpu(*upload.values.values())
+            assert same(upload.values, other.uploads[client].values)
+
+
+def test_what_a_defense_keeps_rests_on_the_cpu(gpu: torch.device, tmp_path: Path) -> None:
+    states: list[Params] = []
+
+    class Restored(Recording):
+        def restore(self, state: Params) -> None:
+            states.append(state)
+
+    list(federation(device=gpu, defenses={0: Restored()}, checkpoint=tmp_path / "c.safetensors"))
+    assert on_cpu(*states[-1].values())
+    assert len(states[-1]) == 1
+
+
+def test_a_run_begun_on_a_cpu_is_not_gone_on_with_on_a_gpu(
+    gpu: torch.device, tmp_path: Path
+) -> None:
+    list(federation(checkpoint=tmp_path / "c.safetensors"))
+    with pytest.raises(BadInput, match="another kind of device"):
+        list(federation(device=gpu, checkpoint=tmp_path / "c.safetensors"))
+
+
+def test_a_run_is_named_after_its_kind_of_device_unless_that_is_the_cpu() -> None:
+    study = small_study()
+    assert run_key(study, 1, "cuda") != run_key(study, 1) == run_key(study, 1, "cpu")
+
+
+def test_a_study_on_a_gpu_finds_what_it_finds_on_a_cpu(gpu: torch.device, tmp_path: Path) -> None:
+    study = small_study(figures={"planted_leak": True})
+    there = run_study(study, tmp_path / "gpu", device=gpu, workers=0)
+    here = run_study(study, tmp_path / "cpu")
+    assert there.content_hash != here.content_hash
+    assert there.environment.device.startswith("Simulated (cuda), ")
+    assert len(there.findings) == len(here.findings)
+    for one, other in zip(there.findings, here.findings, strict=True):
+        assert one.value == pytest.approx(other.value, abs=1e-3)
+    with pytest.raises(BadInput, match="another kind of device"):
+        run_study(study, tmp_path / "gpu")
+    # What was measured on a GPU can be attacked without one.
+    again = attack_again(tmp_path / "gpu", ["fedmia-1"], tmp_path / "again")
+    kept = [f for f in there.findings if f.attack == "fedmia-1"]
+    assert [f.value for f in again.findings] == [f.value for f in kept]
+
+
+def test_no_product_of_matrices_is_left_on_the_cpu(
+    gpu: torch.device, card: Card, tmp_path: Path
+) -> None:
+    run_study(small_study(figures={"planted_leak": True}), tmp_path / "run", device=gpu)
+    attack_again(tmp_path / "run", [], tmp_path / "again", device=gpu)
+    for name in ("addmm", "mm"):
+        assert card.ran["cuda"][name] > 0
+        assert card.ran["cpu"][name] == 0
+
+
+def test_signals_left_out_on_a_gpu_are_measured_on_a_gpu(gpu: torch.device, tmp_path: Path) -> None:
+    study = small_study(audit={"keep": "full"}, attacks={"fedmia-1": {}})
+    run_study(study, tmp_path / "run", device=gpu)
+    with pytest.raises(BadInput, match="--device cuda"):
+        attack_again(tmp_path / "run", ["fedmia-2"], tmp_path / "cpu")
+    assert attack_again(tmp_path / "run", ["fedmia-2"], tmp_path / "gpu", device=gpu).findings
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:x", "cpu:1", "", "CUDA", "cuda:-1"])
+def test_an_unknown_device_is_refused_with_those_that_are_there(name: str) -> None:
+    with pytest.raises(BadInput, match=r"a device is .*; this machine has cpu"):
+        device_named(name)
+
+
+def test_mps_is_refused_for_lack_of_double_precision() -> None:
+    with pytest.raises(BadInput, match="double precision"):
+        device_named("mps")
+
+
+def test_a_gpu_that_is_not_there_is_refused(gpu: torch.device) -> None:
+    with pytest.raises(BadInput, match=r"no device 'cuda:3'; it has cpu, cuda:0"):
+        device_named("cuda:3")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_the_command_line_refuses_a_gpu_that_is_not_there(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["demo", "--device", "cuda", "--out", str(tmp_path)])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "no device 'cuda'; it has cpu" in said
+
+
+def test_a_gpu_takes_one_worker(gpu: torch.device, tmp_path: Path) -> None:
+    base, data = model(dense), samples()
+    several: list[Callable[[], object]] = [
+        partial(federation, device=gpu, engine=Workers(2)),
+        partial(run_study, small_study(), tmp_path, workers=2, device=gpu),
+        partial(gradient_products, base, [], data.features, data.labels, workers=2, device=gpu),
+    ]
+    for ask in several:
+        with pytest.raises(Unsupported, match="one worker computes on cuda:0, got 2"):
+            ask()
+
+
+# What a GPU is told.
+
+
+def test_a_gpu_calculates_in_full_precision_and_only_inside(gpu: torch.device) -> None:
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+
+    def settings() -> tuple[object, ...]:
+        newer = [getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None), matmul]
+        precisions = [getattr(part, "fp32_precision", "ieee") for part in newer]
+        return (*precisions, cudnn.allow_tf32, matmul.allow_tf32, cudnn.deterministic)
+
+    before = settings()
+    with computing_on(gpu):
+        assert settings() == ("ieee", "ieee", "ieee", False, False, True)
+        with computing_on(gpu):
+            pass
+        assert settings()[:3] == ("ieee", "ieee", "ieee")
+    assert settings() == before
+    with computing_on(CPU):
+        assert settings() == before
+
+
+def test_a_gpu_out_of_memory_is_one_sentence(gpu: torch.device) -> None:
+    with pytest.raises(Refusal, match="cuda:0 has run out of memory"), computing_on(gpu):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate ...")
+
+
+def test_nothing_is_copied_on_the_cpu() -> None:
+    data = samples()
+    assert samples_on(data, CPU).features is data.features
+    assert device_named("cpu") == CPU
