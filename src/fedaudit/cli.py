@@ -306,6 +306,16 @@ def main(words: Sequence[str] | None = None) -> None:
             file=sys.stderr,
         )
         sys.exit(2)
+    except RuntimeError as error:
+        # What torch raises where Python would raise MemoryError.
+        if "allocate memory" not in str(error):
+            raise
+        print(
+            "fedaudit: out of memory; choose a smaller model, fewer samples or fewer workers, and "
+            "start again: what was written before is kept",
+            file=sys.stderr,
+        )
+        sys.exit(2)
     except KeyboardInterrupt:
         print("fedaudit: stopped; start the same command again to go on", file=sys.stderr)
         sys.exit(130)
