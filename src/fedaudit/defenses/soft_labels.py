@@ -1,0 +1,109 @@
+"""Labels that admit doubt, and the losses by which a client is kept from being too sure."""
+
+from math import log
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+from fedaudit.core import Batch
+from fedaudit.errors import BadInput, Unsupported
+
+
+def entropy(outputs: Float[Tensor, "samples classes"]) -> Float[Tensor, " samples"]:
+    """Entropy of each sample's prediction in nats; 0 for a certain one, ln(classes) at most."""
+    logs = functional.log_softmax(outputs, dim=1)
+    return -(logs.exp() * logs).sum(dim=1)
+
+
+def divergence_per_class(
+    outputs: Float[Tensor, "samples classes"], targets: Float[Tensor, "samples classes"]
+) -> Float[Tensor, " samples"]:
+    """KL(target || prediction) of each sample in nats, divided by the number of classes.
+
+    Its mean is the Kullback-Leibler loss of published code, whose default reduction divides by
+    samples times classes; weights of other terms were chosen beside that scale.
+
+    Args:
+        outputs: Before the softmax.
+        targets: One row of class probabilities a sample.
+
+    Source: HAMP, published code (``kl_div`` with reduction "mean").
+    """
+    logs = functional.log_softmax(outputs, dim=1)
+    return functional.kl_div(logs, targets, reduction="none").mean(dim=1)
+
+
+def true_probability(
+    outputs: Float[Tensor, "samples classes"], labels: Int[Tensor, " samples"]
+) -> Float[Tensor, " samples"]:
+    """The probability that the model gives to each sample's own class, with its graph."""
+    return functional.softmax(outputs, dim=1).gather(1, labels[:, None])[:, 0]
+
+
+def soft_target(
+    probability: Float[Tensor, " samples"], labels: Int[Tensor, " samples"], *, classes: int
+) -> Float[Tensor, "samples classes"]:
+    """Class probabilities with the given one for the own class and equal ones for the rest.
+
+    Args:
+        probability: Of each sample's own class; gradients flow through it unless it is detached.
+        labels: Each sample's own class.
+        classes: How many there are, at least 2.
+    """
+    if classes < 2:
+        raise BadInput(f"a soft label needs at least 2 classes, got {classes}")
+    own = functional.one_hot(labels.long(), classes).bool()
+    rest = (1 - probability) / (classes - 1)
+    return torch.where(own, probability[:, None], rest[:, None])
+
+
+def label_of_entropy(classes: int, threshold: float) -> Float[Tensor, " classes"]:
+    """The surest soft label, own class first, whose entropy reaches a share of the largest one.
+
+    The own class's probability falls from 1 in steps of 0.01, the rest being equal, until the
+    entropy is at least ``threshold * ln(classes)``; it never falls below that of the rest.
+
+    Args:
+        classes: How many there are, at least 2.
+        threshold: Share of the largest entropy, in [0, 1]: 0 is a hard label, 1 a uniform one.
+
+    Source: HAMP (Chen and Pattabiraman 2024), high-entropy soft labels, as in its published code.
+    Differs: Where no step of 0.01 reaches the threshold, the label is uniform; the published
+        code does not end.
+    """
+    if classes < 2 or not 0 <= threshold <= 1:
+        raise BadInput(
+            f"a soft label needs at least 2 classes and a threshold in [0, 1], got {classes} "
+            f"and {threshold}"
+        )
+    candidates = (
+        soft_target(torch.tensor([hundredths / 100]), torch.tensor([0]), classes=classes)[0]
+        for hundredths in range(100, 100 // classes, -1)
+    )
+    uniform = torch.full((classes,), 1 / classes)
+    reached = (
+        c
+        for c in candidates
+        if float(torch.special.entr(c.double()).sum()) >= threshold * log(classes)
+    )
+    return next(reached, uniform)
+
+
+def hard_labels(batch: Batch, defense: str) -> Int[Tensor, " samples"]:
+    """The batch's labels as classes.
+
+    Args:
+        batch: Whose labels may have been mixed by another defense.
+        defense: Which defense asks, for the refusal.
+
+    Raises:
+        Unsupported: They are class probabilities.
+    """
+    if batch.y.is_floating_point():
+        raise Unsupported(
+            f"the defense {defense!r} needs to know each sample's class, but another defense "
+            "has made the labels class probabilities; leave out the one that mixes labels"
+        )
+    return batch.y
