@@ -20,6 +20,7 @@ from pydantic import (
 
 from fedaudit.core import Setting
 from fedaudit.errors import BadInput, unknown_name
+from fedaudit.study.grid import grid_points
 
 MAX_BYTES = 1_000_000
 _LONGEST = 80
@@ -152,7 +153,7 @@ class Study(_Section):
         attacks: Settings by attack name; all attacks of the catalogue if there is no table.
     """
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=,+-]{0,199}$")]
     about: str = ""
     hours: str = ""
     seeds: Annotated[tuple[Count, ...], Field(min_length=1)] = (1,)
@@ -202,7 +203,7 @@ def read_studies(path: Path, overrides: dict[str, object] | None = None) -> list
     """The study of a TOML file, and after it each of its variants.
 
     A variant is a table ``[variants.NAME]`` of settings by dotted name that differ from the
-    study's own; its study is named after both.
+    study's own; its study is named after both. Every point of a ``[grid]`` is a variant too.
 
     Args:
         path: The file.
@@ -213,9 +214,13 @@ def read_studies(path: Path, overrides: dict[str, object] | None = None) -> list
         BadInput: No such file, not TOML, or a wrong setting.
     """
     values = _toml(path)
-    variants = values.pop("variants", {})
+    variants, grid = values.pop("variants", {}), values.pop("grid", None)
     if not isinstance(variants, dict) or not all(isinstance(v, dict) for v in variants.values()):
         raise BadInput(f"variants in {path} are tables, such as [variants.small]")
+    for label, changes in grid_points(grid, str(path)) if grid is not None else ():
+        if label in variants:
+            raise BadInput(f"{path} has a variant and a point of its grid named {label!r}")
+        variants[label] = changes
     studies = []
     for label, changes in {"": {}, **variants}.items():
         varied = copy.deepcopy(values)
@@ -295,7 +300,7 @@ _IN_WORDS = {
     "bool_parsing": "it should be true or false",
     "bool_type": "it should be true or false",
     "int_type": "it should be a whole number",
-    "string_pattern_mismatch": "it should be of letters, digits, '.', '_' and '-' (at most 100), "
+    "string_pattern_mismatch": "it should be of letters, digits and '._=,+-' (at most 200), "
     "beginning with a letter or digit",
 }
 """What pydantic's messages mean to somebody who writes TOML."""
