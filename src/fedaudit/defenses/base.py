@@ -117,6 +117,19 @@ class Defense:
 
     accepts: ClassVar[tuple[type, ...]] = (Update, Gradient, Logits)
 
+    def __repr__(self) -> str:
+        # A run tells its settings from another's by this text.
+        return f"{type(self).__name__}({vars(self)})"
+
+    def acts_in(self, hook: str) -> bool:
+        """Whether the named hook does more than the neutral one.
+
+        Where "loss" and "gradient" do not, dense nets are trained by a faster road; a defense
+        that overrides them but is set to do nothing says so here, and trains to the same bits
+        as without it.
+        """
+        return getattr(type(self), hook) is not getattr(Defense, hook)
+
     def prepare(self, data: Samples, visit: Visit) -> Samples:
         """Once, before the first round: what stays changed for good (local DP on features)."""
         return data
@@ -165,8 +178,3 @@ class Defense:
 
 
 UNDEFENDED = Defense()
-
-
-def overrides(defense: Defense, hook: str) -> bool:
-    """Whether a defense acts in the named hook."""
-    return getattr(type(defense), hook) is not getattr(Defense, hook)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedaudit.core import Batch, Model, Samples, cross_entropy
-from fedaudit.defenses.base import Defense, Objective, Turn, overrides
+from fedaudit.defenses.base import Defense, Objective, Turn
 from fedaudit.devices import CPU, computing_on, forked, model_on, samples_on
 from fedaudit.errors import BadInput, unknown_name
 from fedaudit.fl.dense import dense_gradients, dense_layers, descend_dense
@@ -174,6 +174,6 @@ def _stepper(
             optimizer.step(params, dense_gradients(params, batch.x, batch.y))
 
     plain_loss = turn.received.architecture.loss is cross_entropy
-    neutral = not (overrides(defense, "loss") or overrides(defense, "gradient"))
+    neutral = not (defense.acts_in("loss") or defense.acts_in("gradient"))
     by_hand = plain_loss and neutral and dense_layers(module) is not None
     return dense_step if by_hand else step
