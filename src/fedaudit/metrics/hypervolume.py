@@ -1,0 +1,144 @@
+"""What can be had of privacy and utility together: fronts, and the area that they leave good.
+
+A point is one way to train: how much leaks and how wrong the model is, both shares in [0, 1]
+and both better when smaller.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import combinations_with_replacement
+from math import comb, factorial, prod
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+from moocore import hypervolume as _hypervolume
+from moocore import is_nondominated
+
+from fedaudit.errors import BadInput
+from fedaudit.metrics.intervals import percent, require_confidence
+
+WORST = 1.0
+"""The reference point in both directions: everything leaks, and nothing is classified rightly."""
+
+ENOUGH_SEEDS = 10
+_MOST_DRAWS = 1_000
+
+
+class FrontArea(NamedTuple):
+    """The hypervolume of a front with its interval over seeds.
+
+    Attributes:
+        value: Share of the unit square that the front's points are at least as good as.
+        low: Lower limit; None with one seed.
+        high: Upper limit; None with one seed.
+        method: How the interval was made.
+        seeds: Number of runs of each point.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    method: str
+    seeds: int
+
+
+def advantage(auc: float) -> float:
+    """What an AUC is worth above guessing, in [0, 1]: twice its distance from a half, cut at 0."""
+    return min(max(2 * auc - 1, 0.0), 1.0)
+
+
+def on_front(points: Float[np.ndarray, "points 2"]) -> Bool[np.ndarray, " points"]:
+    """Which points no other point beats: better in one respect and no worse in the other.
+
+    Args:
+        points: Leakage and error of each, in [0, 1]. Equal points are on the front together.
+
+    Raises:
+        BadInput: No points, or a value outside of [0, 1].
+    """
+    _require_shares(points)
+    kept: Bool[np.ndarray, " points"] = np.asarray(is_nondominated(points, keep_weakly=True))
+    return kept
+
+
+def hypervolume(points: Float[np.ndarray, "points 2"]) -> float:
+    """Area of the unit square in which some point is at least as good, in [0, 1].
+
+    1 stands for no leak and no error; 0 where every point leaks everything or is always wrong.
+
+    Args:
+        points: Leakage and error of each, in [0, 1].
+
+    Raises:
+        BadInput: No points, or a value outside of [0, 1].
+
+    Source: FedMIA, appendix A, Definition 1, with the reference point (1, 1).
+    """
+    _require_shares(points)
+    return float(_hypervolume(points, ref=[WORST, WORST]))
+
+
+def hypervolume_over_seeds(
+    runs: Float[np.ndarray, "seeds points 2"],
+    *,
+    rng: np.random.Generator,
+    confidence: float = 0.95,
+) -> FrontArea:
+    """The hypervolume of the points' means over seeds, with a bootstrap that draws whole seeds.
+
+    A draw takes the same seeds for every point, since the points of one seed share their data.
+    Up to six seeds, every possible draw is counted instead of some.
+
+    Args:
+        runs: For each seed, leakage and error of each point, in [0, 1].
+        rng: Draws the resamples.
+        confidence: Two-sided confidence, in (0, 1).
+
+    Raises:
+        BadInput: No seeds or points, or a value outside of [0, 1].
+    """
+    require_confidence(confidence)
+    _require_shares(runs.reshape(-1, 2))
+    seeds = len(runs)
+    value = hypervolume(runs.mean(axis=0))
+    if seeds < 2:
+        return FrontArea(value, None, None, "one seed, no interval", seeds)
+    draws = [(hypervolume(np.einsum("s,spc->pc", w, runs)), p) for w, p in _draws(seeds, rng)]
+    areas, chances = (np.array(part) for part in zip(*draws, strict=True))
+    order = np.argsort(areas)
+    below = np.cumsum(chances[order])
+    side = (1 - confidence) / 2
+    low, high = (
+        float(areas[order][min(int(np.searchsorted(below, at)), len(areas) - 1)])
+        for at in (side, 1 - side)
+    )
+    method = f"bootstrap over {seeds} seeds {percent(confidence)}"
+    if seeds < ENOUGH_SEEDS:
+        # The percentiles of so few draws are too narrow, and no formula makes up for it.
+        method += f" (too narrow below {ENOUGH_SEEDS} seeds)"
+    return FrontArea(value, low, high, method, seeds)
+
+
+def _draws(
+    seeds: int, rng: np.random.Generator
+) -> Iterator[tuple[Float[np.ndarray, " seeds"], float]]:
+    """Weights of the seeds in a resample, and the resample's probability."""
+    if comb(2 * seeds - 1, seeds) <= _MOST_DRAWS:
+        for chosen in combinations_with_replacement(range(seeds), seeds):
+            times = Counter(chosen)
+            ways = factorial(seeds) // prod(factorial(count) for count in times.values())
+            yield np.bincount(chosen, minlength=seeds) / seeds, ways / seeds**seeds
+        return
+    for _ in range(_MOST_DRAWS):
+        yield rng.multinomial(seeds, np.full(seeds, 1 / seeds)) / seeds, 1 / _MOST_DRAWS
+
+
+def _require_shares(points: Float[np.ndarray, "points 2"]) -> None:
+    if points.size == 0:
+        raise BadInput("a front needs at least one point, got none; give leakage and error of one")
+    if not ((points >= 0) & (points <= 1)).all():
+        raise BadInput(
+            f"leakage and error are shares in [0, 1], got {points.min():g} to {points.max():g}; "
+            "turn an AUC into an advantage first"
+        )

@@ -1,0 +1,127 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fedaudit.errors import BadInput
+from fedaudit.metrics import advantage, hypervolume, hypervolume_over_seeds, on_front
+
+SHARES = st.floats(0, 1, width=32)
+POINTS = arrays(np.float64, st.tuples(st.integers(1, 8), st.just(2)), elements=SHARES)
+
+
+def points(*pairs: tuple[float, float]) -> np.ndarray:
+    return np.array(pairs, dtype=np.float64)
+
+
+def test_one_point_leaves_its_rectangle() -> None:
+    assert hypervolume(points((0.25, 0.5))) == pytest.approx(0.75 * 0.5)
+
+
+def test_two_points_leave_the_union_of_their_rectangles() -> None:
+    # 0.8 x 0.4 and 0.5 x 0.7, which share 0.5 x 0.4.
+    assert hypervolume(points((0.2, 0.6), (0.5, 0.3))) == pytest.approx(0.32 + 0.35 - 0.2)
+
+
+@pytest.mark.parametrize(("point", "area"), [((0.0, 0.0), 1.0), ((1.0, 0.0), 0.0), ((1, 1), 0.0)])
+def test_the_best_point_leaves_all_and_a_worst_one_nothing(
+    point: tuple[float, float], area: float
+) -> None:
+    assert hypervolume(points(point)) == area
+
+
+def test_the_area_agrees_with_a_count_of_random_points() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(10):
+        front = rng.random((6, 2))
+        darts = rng.random((40_000, 2))
+        reached = np.all(darts[:, None] >= front[None], axis=2)
+        hit = float(np.any(reached, axis=1).mean())
+        assert hypervolume(front) == pytest.approx(hit, abs=5 * 0.5 / 200)
+
+
+def test_beaten_points_are_not_on_the_front_and_equal_ones_are_together() -> None:
+    given_ = points((0.2, 0.6), (0.5, 0.3), (0.5, 0.6), (0.2, 0.6), (0.2, 0.7))
+    assert on_front(given_).tolist() == [True, True, False, True, False]
+
+
+@given(POINTS)
+def test_a_point_is_on_the_front_unless_another_beats_it(given_: np.ndarray) -> None:
+    beaten = [
+        any((other <= one).all() and (other < one).any() for other in given_) for one in given_
+    ]
+    assert on_front(given_).tolist() == [not lost for lost in beaten]
+
+
+@given(POINTS, st.integers(0, 7), SHARES, SHARES)
+def test_a_beaten_point_changes_nothing(
+    given_: np.ndarray, place: int, more: float, worse: float
+) -> None:
+    base = given_[place % len(given_)]
+    beaten = base + np.array([more, worse]) * (1 - base)
+    assert hypervolume(np.vstack([given_, beaten])) == pytest.approx(hypervolume(given_), abs=1e-12)
+
+
+@given(POINTS, SHARES, SHARES)
+def test_a_further_choice_never_makes_less_of_it(given_: np.ndarray, x: float, y: float) -> None:
+    more = np.vstack([given_, [x, y]])
+    assert hypervolume(more) >= hypervolume(given_) - 1e-12
+
+
+@given(POINTS)
+def test_leakage_and_error_count_alike(given_: np.ndarray) -> None:
+    assert hypervolume(given_[:, ::-1].copy()) == pytest.approx(hypervolume(given_), abs=1e-12)
+
+
+def test_two_seeds_give_every_draw_its_chance() -> None:
+    # One point a seed: areas 0.2 and 0.6 alone (a quarter each), their mean point otherwise.
+    runs = np.array([[[0.8, 0.0]], [[0.4, 0.0]]])
+    area = hypervolume_over_seeds(runs, rng=np.random.default_rng(0))
+    assert area.value == pytest.approx(0.4)
+    assert [area.low, area.high] == pytest.approx([0.2, 0.6])
+    assert "over 2 seeds 95% (too narrow" in area.method
+    half = hypervolume_over_seeds(runs, rng=np.random.default_rng(0), confidence=0.4)
+    assert [half.low, half.high] == pytest.approx([0.4, 0.4])
+
+
+def test_counting_all_draws_agrees_with_drawing_many() -> None:
+    rng = np.random.default_rng(3)
+    runs = rng.uniform(0.2, 0.6, (5, 4, 2))
+    area = hypervolume_over_seeds(runs, rng=rng, confidence=0.8)
+    drawn = [hypervolume(runs[rng.integers(0, 5, 5)].mean(axis=0)) for _ in range(4_000)]
+    low, high = np.quantile(drawn, [0.1, 0.9])
+    assert area.low == pytest.approx(low, abs=0.004)
+    assert area.high == pytest.approx(high, abs=0.004)
+
+
+def test_the_interval_of_many_seeds_holds_the_truth_about_as_often_as_it_says() -> None:
+    truth = hypervolume(points((0.3, 0.4), (0.5, 0.2)))
+    held = 0
+    for trial in range(100):
+        rng = np.random.default_rng(trial)
+        noise = rng.normal(0, 0.05, (20, 2, 2))
+        runs = points((0.3, 0.4), (0.5, 0.2))[None] + noise
+        area = hypervolume_over_seeds(runs.clip(0, 1), rng=rng)
+        assert area.low is not None
+        assert area.high is not None
+        held += area.low <= truth <= area.high
+    assert held >= 86
+
+
+def test_one_seed_has_no_interval_and_equal_seeds_a_point() -> None:
+    one = np.array([[[0.5, 0.5]]])
+    assert hypervolume_over_seeds(one, rng=np.random.default_rng(0)).low is None
+    area = hypervolume_over_seeds(np.repeat(one, 3, axis=0), rng=np.random.default_rng(0))
+    assert area.low == area.high == area.value == 0.25
+
+
+@pytest.mark.parametrize("bad", [np.zeros((0, 2)), points((0.5, 1.01)), points((float("nan"), 0))])
+def test_what_is_no_share_is_refused(bad: np.ndarray) -> None:
+    with pytest.raises(BadInput, match=r"at least one point|shares in \[0, 1\]"):
+        hypervolume(bad)
+
+
+@pytest.mark.parametrize(("auc", "worth"), [(0.5, 0.0), (0.75, 0.5), (1.0, 1.0), (0.3, 0.0)])
+def test_an_auc_counts_from_guessing_up(auc: float, worth: float) -> None:
+    assert advantage(auc) == worth
