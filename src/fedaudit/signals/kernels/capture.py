@@ -1,6 +1,7 @@
 """One forward pass and the input half of one backward pass, watched at chosen modules."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -36,7 +37,16 @@ class Passage(NamedTuple):
     outputs: tuple[int, ...]
 
 
-class _Seen(NamedTuple):
+class Seen(NamedTuple):
+    """A module's call, as watched in a forward pass.
+
+    Attributes:
+        inputs: What entered.
+        version: Of the inputs' memory, which tells whether they were overwritten since.
+        edge: Where the gradient of what left it arrives in a backward pass.
+        outputs: Shape of what left, for one sample.
+    """
+
     inputs: Tensor
     version: int
     edge: GradientEdge
@@ -72,6 +82,66 @@ def owners(module: nn.Module, audited: Iterable[str]) -> dict[str, Owner]:
     return found
 
 
+@contextmanager
+def watching(parts: Mapping[str, Owner]) -> Iterator[dict[str, Seen]]:
+    """Inside, calls of the owners are noted in the dictionary that is given.
+
+    Raises:
+        Uncapturable: Within the block, by an owner called twice, or not with one tensor and
+            for one tensor with a row a sample.
+    """
+    seen: dict[str, Seen] = {}
+    handles = [
+        part.module.register_forward_hook(_hook(path, seen), with_kwargs=True)
+        for path, part in parts.items()
+    ]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def passages_of(
+    seen: Mapping[str, Seen],
+    parts: Mapping[str, Owner],
+    losses: Float[Tensor, " samples"],
+    *,
+    rows: int,
+    retain_graph: bool = False,
+) -> dict[str, Passage]:
+    """The input half of a backward pass: what entered each owner, and the gradient that arrives.
+
+    Args:
+        seen: What was watched while the losses were made.
+        parts: All that should have been watched.
+        losses: One a sample.
+        rows: How many rows each owner should have been given.
+        retain_graph: Whether a backward pass is to follow, for the other half.
+
+    Raises:
+        Uncapturable: An owner was never called or not with so many rows, or its input was
+            overwritten.
+    """
+    for path, part in parts.items():
+        if path not in seen:
+            raise Uncapturable(f"{type(part.module).__name__} {path!r} was never called")
+    grads = torch.autograd.grad(
+        losses.sum(),
+        [each.edge for each in seen.values()],
+        allow_unused=True,
+        retain_graph=retain_graph,
+    )
+    passages = {}
+    for (path, each), grad in zip(seen.items(), grads, strict=True):
+        if len(each.inputs) != rows:
+            raise Uncapturable(f"{path!r} was given {len(each.inputs)} rows, not one a sample")
+        if each.inputs._version != each.version:
+            raise Uncapturable(f"the input of {path!r} was overwritten after its use")
+        passages[path] = Passage(each.inputs, grad, each.outputs)
+    return passages
+
+
 class Capture:
     """Watches the owners inside one module; used by one thread."""
 
@@ -85,14 +155,10 @@ class Capture:
         self.module, self.loss = module, loss
         self._layout = layout
         self._parts = parts
-        self._seen: dict[str, _Seen] = {}
-        self._watching = False
         module.requires_grad_(False)
         for value in module.parameters():
             if value.dim() == 4:
                 value.data = value.data.contiguous(memory_format=layout)
-        for path, part in parts.items():
-            part.module.register_forward_hook(self._hook(path), with_kwargs=True)
 
     def run(
         self, features: Shaped[Tensor, "samples ..."], labels: Shaped[Tensor, "samples ..."]
@@ -103,7 +169,6 @@ class Capture:
             Uncapturable: A module was not called exactly once with one tensor a sample, or
                 its input was overwritten.
         """
-        self._seen = {}
         leaf = features.detach()
         if leaf.is_floating_point():
             leaf = leaf.requires_grad_()
@@ -111,56 +176,35 @@ class Capture:
         entered = leaf.clone()
         if leaf.dim() == 4:
             entered = entered.contiguous(memory_format=self._layout)
-        self._watching = True
-        try:
-            with torch.enable_grad():
-                losses = self.loss(self.module(entered), labels)
-        finally:
-            self._watching = False
+        with watching(self._parts) as seen, torch.enable_grad():
+            losses = self.loss(self.module(entered), labels)
         if losses.shape != labels.shape[:1]:
             raise Uncapturable(f"the loss has shape {tuple(losses.shape)}, not one a sample")
-        for path, part in self._parts.items():
-            if path not in self._seen:
-                raise Uncapturable(f"{type(part.module).__name__} {path!r} was never called")
-        grads = torch.autograd.grad(
-            losses.sum(), [seen.edge for seen in self._seen.values()], allow_unused=True
-        )
-        passages = {}
-        for (path, seen), grad in zip(self._seen.items(), grads, strict=True):
-            if len(seen.inputs) != len(features):
-                raise Uncapturable(f"{path!r} was given {len(seen.inputs)} rows, not one a sample")
-            if seen.inputs._version != seen.version:
-                raise Uncapturable(f"the input of {path!r} was overwritten after its use")
-            passages[path] = Passage(seen.inputs, grad, seen.outputs)
-        self._seen = {}
-        return passages
+        return passages_of(seen, self._parts, losses, rows=len(features))
 
     def part(self, path: str) -> nn.Module:
         """The watched module at a path."""
         return self._parts[path].module
 
-    def _hook(self, path: str) -> Callable[..., Tensor | None]:
-        def watch(
-            module: nn.Module, args: tuple[_Call, ...], kwargs: dict[str, _Call], out: _Call
-        ) -> Tensor | None:
-            if not self._watching:
-                return None
-            kind = f"{type(module).__name__} {path!r}"
-            if path in self._seen:
-                raise Uncapturable(f"{kind} was called twice")
-            if len(args) != 1 or kwargs or not isinstance(args[0], Tensor):
-                raise Uncapturable(f"{kind} was not called with one tensor")
-            if not isinstance(out, Tensor) or out.shape[:1] != args[0].shape[:1]:
-                raise Uncapturable(f"{kind} does not return one tensor with a row a sample")
-            # Where nothing before it has a gradient (a table of embeddings), one starts here.
-            replaced = None if out.requires_grad else out.detach().requires_grad_().clone()
-            left = out if replaced is None else replaced
-            # Taken now: an in-place ReLU that follows moves the tensor to another edge.
-            edge = get_gradient_edge(left)
-            entered = args[0]
-            self._seen[path] = _Seen(
-                entered.detach(), entered._version, edge, tuple(left.shape[1:])
-            )
-            return replaced
 
-        return watch
+def _hook(path: str, seen: dict[str, Seen]) -> Callable[..., Tensor | None]:
+    def watch(
+        module: nn.Module, args: tuple[_Call, ...], kwargs: dict[str, _Call], out: _Call
+    ) -> Tensor | None:
+        kind = f"{type(module).__name__} {path!r}"
+        if path in seen:
+            raise Uncapturable(f"{kind} was called twice")
+        if len(args) != 1 or kwargs or not isinstance(args[0], Tensor):
+            raise Uncapturable(f"{kind} was not called with one tensor")
+        if not isinstance(out, Tensor) or out.shape[:1] != args[0].shape[:1]:
+            raise Uncapturable(f"{kind} does not return one tensor with a row a sample")
+        # Where nothing before it has a gradient (a table of embeddings), one starts here.
+        replaced = None if out.requires_grad else out.detach().requires_grad_().clone()
+        left = out if replaced is None else replaced
+        # Taken now: an in-place ReLU that follows moves the tensor to another edge.
+        edge = get_gradient_edge(left)
+        entered = args[0]
+        seen[path] = Seen(entered.detach(), entered._version, edge, tuple(left.shape[1:]))
+        return replaced
+
+    return watch

@@ -76,7 +76,7 @@ def plan_for(
     passages = Capture(module, parts, base.architecture.loss).run(features, labels)
     kernels, generic = {}, set()
     for path, part in parts.items():
-        kernel, fast = _kernel(part, passages[path], updates)
+        kernel, fast = kernel_for(part, passages[path], updates)
         kernels[path] = kernel
         if not fast:
             generic.add(type(part.module).__name__)
@@ -110,7 +110,16 @@ def measure_chunk(
     return LayerProducts(dots, squared)
 
 
-def _kernel(part: Owner, passage: Passage, updates: Sequence[Params]) -> tuple[LayerKernel, bool]:
+def kernel_for(
+    part: Owner, passage: Passage, updates: Sequence[Params]
+) -> tuple[LayerKernel, bool]:
+    """The kernel of one owner, and whether it is one of the fast ones.
+
+    Args:
+        part: Module and parameters.
+        passage: One that was seen; only shapes count.
+        updates: Every client's; none where norms alone are wanted.
+    """
     kinds = {name: value.dtype for name, value in part.module.named_parameters(recurse=False)}
     own = {
         local: [update[name].detach().to(kinds[local]) for update in updates]
@@ -118,7 +127,7 @@ def _kernel(part: Owner, passage: Passage, updates: Sequence[Params]) -> tuple[L
     }
     layer = Layer(part.module, own, tuple(passage.inputs.shape[1:]), passage.outputs)
     maker = KERNELS.get(type(part.module))
-    # Other hooks may change what the layer computes; the generic kernel runs them too.
+    # Hooks may change what the layer computes; the generic kernel runs them too.
     if maker is not None and _plain(part.module):
         kernel = maker(layer)
         if kernel is not None:
@@ -127,7 +136,7 @@ def _kernel(part: Owner, passage: Passage, updates: Sequence[Params]) -> tuple[L
 
 
 def _plain(module: nn.Module) -> bool:
-    return not module._forward_pre_hooks and len(module._forward_hooks) == 1
+    return not module._forward_pre_hooks and not module._forward_hooks
 
 
 def _largest_map(parts: Mapping[str, Owner], passages: Mapping[str, Passage]) -> int:
