@@ -7,7 +7,7 @@ here; what does not (folders, workers, progress) is not.
 import copy
 import tomllib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import (
     BaseModel,
@@ -93,6 +93,9 @@ class AuditSection(_Section):
         background: Samples of each target beside the audited ones; None tops it up.
         every: Measured rounds are this far apart; 0 means every max(1, rounds // 10).
         view: What the adversary sees.
+        merge: Clients that the adversary attacks as one, through the weighted mean of their
+            uploads: a coalition whose single uploads hide behind each other. Their data
+            together are then the members. None if empty.
         keep: "signals" keeps measurements only; "snapshots" also the global models of measured
             rounds; "full" also every client's update there.
     """
@@ -106,7 +109,27 @@ class AuditSection(_Section):
     options: Settings = Field(default_factory=dict)
     every: Count = 0
     view: str = "uploads"
+    merge: tuple[Count, ...] = ()
     keep: Literal["signals", "snapshots", "full"] = "signals"
+
+
+class ShadowSection(_Section):
+    """Where attacks that learn take their examples from; never from the audited samples.
+
+    Attributes:
+        mode: "federation" trains an undefended federation of the same settings on data that
+            the audited run does not touch; "known-split" takes for known which of some samples
+            that are not audited one other client of the run trained on.
+        fair: Samples whose owner in the shadow federation a fair draw decides; 0 for as many
+            as the audit's own, or twice the target's size under a published draw.
+        client: Whose samples are known in a known split; the last that is not audited if left out.
+        known: Samples of a known split, half of them members.
+    """
+
+    mode: Literal["federation", "known-split"] = "federation"
+    fair: Count = 0
+    client: Count | None = None
+    known: Positive = 400
 
 
 class DefenseSection(_Section):
@@ -150,6 +173,8 @@ class Study(_Section):
         about: One sentence for the reader of the report.
         hours: What it takes, as its author measured it; for people, changes nothing.
         seeds: One run each.
+        shadow: Examples for attacks that learn. Without this table they run only where they are
+            named, on a shadow federation.
         attacks: Settings by attack name; all attacks of the catalogue if there is no table.
     """
 
@@ -162,6 +187,7 @@ class Study(_Section):
     model: ModelSection = ModelSection()
     training: TrainingSection = TrainingSection()
     audit: AuditSection = AuditSection()
+    shadow: ShadowSection | None = None
     defense: DefenseSection = DefenseSection()
     figures: FiguresSection = FiguresSection()
     attacks: dict[str, Settings] = Field(default_factory=dict)
@@ -174,7 +200,18 @@ class Study(_Section):
             raise ValueError("audit.fair is 0, so that nobody would be a member; give at least 1")
         if self.audit.draw == "fair" and self.audit.options:
             raise ValueError("audit.options are of published draws; the fair draw has none")
+        self._check_merge()
         return self
+
+    def _check_merge(self) -> None:
+        merged, targets = self.audit.merge, self.audit.targets
+        if merged and (len(set(merged)) < max(2, len(merged))):
+            raise ValueError(f"audit.merge names at least two clients, each once: {list(merged)}")
+        if len(set(merged) & set(targets)) > 1:
+            raise ValueError(
+                f"audit.targets {list(targets)} are several of audit.merge, which are attacked as "
+                "one; name one of them"
+            )
 
     @property
     def measured_every(self) -> int:
@@ -310,6 +347,8 @@ def _known(path: list[str]) -> list[str]:
     section: type[BaseModel] = Study
     for part in path:
         kind = section.model_fields[part].annotation
+        # A table that may be left out is a section or None.
+        kind = next((k for k in get_args(kind) if k is not type(None)), kind)
         if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
             return []
         section = kind

@@ -2,16 +2,19 @@
 
 import hashlib
 import json
+from collections.abc import Collection, Mapping
 
 from fedaudit.study.config import Study
 
 _FOR_PEOPLE = {"about", "hours"}
 _AFTERWARDS = {"name", "seeds", "figures", "attacks"}
+_NEWER: Mapping[str, object] = {"shadow": None, "audit.merge": [], "defense.chain": []}
+"""Settings that older versions did not have, with the value under which a study is what it was."""
 
 
 def settings_of(study: Study) -> dict[str, object]:
     """All settings that change a result, as plain values."""
-    return study.model_dump(mode="json", exclude=_FOR_PEOPLE)
+    return _settings(study, _FOR_PEOPLE)
 
 
 def run_key(study: Study, seed: int, kind: str = "cpu") -> str:
@@ -22,8 +25,42 @@ def run_key(study: Study, seed: int, kind: str = "cpu") -> str:
         seed: Of the run.
         kind: Of device; another calculates other last digits.
     """
-    settings = study.model_dump(mode="json", exclude=_FOR_PEOPLE | _AFTERWARDS)
+    # A shadow federation is a run of its own; a known split is measured in this one.
+    apart = study.shadow is None or study.shadow.mode == "federation"
+    settings = _settings(study, _FOR_PEOPLE | _AFTERWARDS | ({"shadow"} if apart else set()))
     # A run on the CPU keeps the name it had before there were others.
     device = [] if kind == "cpu" else [kind]
-    text = json.dumps([settings, seed, *device], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return _digest([settings, seed, *device])
+
+
+def shadow_key(study: Study, seed: int, signals: Collection[str], kind: str = "cpu") -> str:
+    """Names a shadow federation: it is the same whatever the audited clients defend with.
+
+    Args:
+        study: The audited study.
+        seed: Of the audited run.
+        signals: What is measured for the attacks that learn.
+        kind: Of device.
+    """
+    settings = _settings(study, _FOR_PEOPLE | _AFTERWARDS | {"defense"})
+    return _digest([settings, seed, sorted(signals), kind])
+
+
+def _settings(study: Study, without: Collection[str]) -> dict[str, object]:
+    """The settings as plain values; a newer one at its default is not mentioned.
+
+    Studies thus keep the identity, and results on disk the name, that they were made under.
+    """
+    settings = study.model_dump(mode="json", exclude=set(without))
+    for dotted, default in _NEWER.items():
+        *path, last = dotted.split(".")
+        place: object = settings
+        for section in path:
+            place = place.get(section) if isinstance(place, dict) else None
+        if isinstance(place, dict) and last in place and place[last] == default:
+            del place[last]
+    return settings
+
+
+def _digest(parts: list[object]) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
