@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedaudit.core import Batch, ClientId, Model, Params, Samples, chunks
+from fedaudit.core import Batch, ClientId, Model, Params, PerSampleLoss, Samples, chunks
 from fedaudit.devices import CPU
 from fedaudit.modules import outputs_of
 from fedaudit.observe.round import Gradient, Logits, Update, Upload
@@ -38,6 +38,25 @@ class Visit:
     seed: int
     device: torch.device = CPU
     _generators: dict[str, torch.Generator] = field(default_factory=dict, repr=False)
+    _noted: dict[str, list[Tensor]] = field(default_factory=dict, repr=False)
+
+    def note(self, fact: str, values: Tensor) -> None:
+        """Keeps a fact of this visit for whoever studies the run; no adversary sees it.
+
+        What training and defenses note: ``used`` (ids of the samples of every step),
+        ``recycled`` (ids of those among them that a defense brought back), ``extra_bytes``
+        (what the client received or sent beside model and upload).
+
+        Args:
+            fact: Its name; what is noted under the same name later is appended.
+            values: A vector; ids, or amounts that are meant to be added up.
+        """
+        self._noted.setdefault(fact, []).append(values)
+
+    @property
+    def facts(self) -> Params:
+        """All that was noted, a vector each, on the CPU."""
+        return {fact: torch.cat(parts).to(CPU) for fact, parts in self._noted.items()}
 
     def rng(self, purpose: str) -> torch.Generator:
         """The generator of one purpose in this visit; repeated calls go on with its stream."""
@@ -58,6 +77,7 @@ class Visit:
             seed=self.seed,
             device=self.device,
             _generators=self._generators,
+            _noted=self._noted,
             received=model,
         )
 
@@ -85,10 +105,13 @@ class Objective:
     Attributes:
         module: Holds the parameters being trained.
         loss: Scalar loss of (outputs, batch), with the defense's own terms in it.
+        per_sample: Loss of (outputs, targets) whose mean ``loss`` is; None where it is not
+            known to be the mean of any, as where a defense has a loss of its own.
     """
 
     module: nn.Module
     loss: Callable[[Tensor, Batch], Tensor]
+    per_sample: PerSampleLoss | None = None
 
     def __call__(self, batch: Batch) -> Tensor:
         """The scalar to minimise, with its graph."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from hashlib import sha256
 from pathlib import Path
+from time import perf_counter, process_time
 from typing import NamedTuple
 
 import torch
@@ -38,6 +39,8 @@ class _Done(NamedTuple):
     upload: Upload
     memory: Params
     defense: Params
+    facts: Params
+    seconds: float
 
 
 def simulate(
@@ -117,7 +120,7 @@ def _rounds(
     fingerprint = _fingerprint(settings, clients, guards) if checkpoint else ""
     saved = resume(checkpoint, fingerprint) if checkpoint else None
     standing = saved or Standing(0, algorithm.start(seed_for(seed, "initial model")))
-    federation = _Federation(algorithm, _prepared(clients, guards, rounds, seed), guards)
+    federation = _Federation(algorithm, prepared(clients, guards, rounds, seed), guards)
     memories = dict(standing.memories)
     states = {client: defense.state() for client, defense in guards.items()}
     states |= standing.defenses
@@ -156,6 +159,8 @@ def _rounds(
                 asked=cohort,
                 answered=cohort,
                 after=algorithm.models(state),
+                facts={client: result.facts for client, result in done.items()},
+                seconds={client: result.seconds for client, result in done.items()},
             )
             memories |= {client: result.memory for client, result in done.items()}
             states |= {client: result.defense for client, result in done.items()}
@@ -168,10 +173,14 @@ def _visit(federation: _Federation, job: _Job) -> _Done:
     client = job.visit.client
     defense = federation.defenses.get(client, UNDEFENDED)
     defense.restore(job.defense)
+    # Processor time, as other programs should not count; a GPU works while the processor waits.
+    clock = process_time if job.visit.device.type == "cpu" else perf_counter
+    start = clock()
     upload, memory = federation.algorithm.local(
         job.sent, federation.data[client], job.memory, defense, job.visit
     )
-    return _Done(upload, memory, params_on(defense.state(), CPU))
+    seconds = clock() - start
+    return _Done(upload, memory, params_on(defense.state(), CPU), job.visit.facts, seconds)
 
 
 def _cohort(
@@ -184,21 +193,29 @@ def _cohort(
     return tuple(sorted(clients[i] for i in drawn.tolist()))
 
 
-def _prepared(
+def prepared(
     clients: Mapping[ClientId, Samples],
     defenses: Mapping[ClientId, Defense],
     rounds: int,
     seed: int,
 ) -> dict[ClientId, Samples]:
+    """What each client has left to train on, once the defenses have prepared it.
+
+    Args:
+        clients: Each client's data.
+        defenses: By client; they may keep what they hold back, so give copies.
+        rounds: Of the run.
+        seed: Of the run.
+    """
     everybody = tuple(sorted(clients))
 
-    def prepared(client: ClientId) -> Samples:
+    def left(client: ClientId) -> Samples:
         visit = Visit(
             round=0, rounds=rounds, client=client, cohort=everybody, weights={}, seed=seed
         )
         return defenses.get(client, UNDEFENDED).prepare(clients[client], visit)
 
-    return {client: prepared(client) for client in everybody}
+    return {client: left(client) for client in everybody}
 
 
 def _refuse_unusable(

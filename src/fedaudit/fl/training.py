@@ -142,13 +142,15 @@ def _trained(
     model: Model, data: Samples, how: LocalTraining, defense: Defense, turn: Turn
 ) -> Model:
     module = loaded(model, "training", turn.device).train()
-    step = _stepper(module, how.steps(turn.round, turn.rounds), defense, turn)
     chosen = defense.select(samples_on(data, turn.device), turn)
+    # After the selection, which may settle whether a defense's loss differs in this round.
+    step = _stepper(module, how.steps(turn.round, turn.rounds), defense, turn)
     with forked(turn.device):
         # Dropout draws from the global generator; the fork keeps that to this turn.
         torch.manual_seed(int(torch.randint(2**62, (), generator=turn.rng("dropout"))))
         for _ in range(how.epochs):
             for batch in defense.batches(chosen, how.batch_size, turn):
+                turn.note("used", batch.ids)
                 step(defense.batch(batch, turn))
     return Model.of(model.architecture, module)
 
@@ -157,7 +159,11 @@ def _stepper(
     module: nn.Module, optimizer: Optimizer, defense: Defense, turn: Turn
 ) -> Callable[[Batch], None]:
     """One training step as a function of a batch, through the hooks or written out by hand."""
-    objective = Objective(module, lambda outputs, batch: defense.loss(outputs, batch, turn))
+    objective = Objective(
+        module,
+        lambda outputs, batch: defense.loss(outputs, batch, turn),
+        per_sample=None if defense.acts_in("loss") else turn.received.architecture.loss,
+    )
     names = list(objective.params)
     params = list(objective.params.values())
 
@@ -173,7 +179,7 @@ def _stepper(
         else:
             optimizer.step(params, dense_gradients(params, batch.x, batch.y))
 
-    plain_loss = turn.received.architecture.loss is cross_entropy
-    neutral = not (defense.acts_in("loss") or defense.acts_in("gradient"))
-    by_hand = plain_loss and neutral and dense_layers(module) is not None
+    plain_loss = objective.per_sample is cross_entropy
+    neutral = plain_loss and not defense.acts_in("gradient")
+    by_hand = neutral and dense_layers(module) is not None
     return dense_step if by_hand else step

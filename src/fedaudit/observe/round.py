@@ -102,6 +102,9 @@ class Round:
         answered: Clients whose upload came back.
         after: The server's models after the round, by name ("global" for one).
         stands_for: For a client merged into a group, the client that the group is named after.
+        facts: What clients noted of their own round (which samples they used); it is for whoever
+            studies the run, and taken out before an adversary looks.
+        seconds: What each client's round cost; of the machine, not of the result.
     """
 
     index: int
@@ -113,6 +116,8 @@ class Round:
     answered: tuple[ClientId, ...]
     after: Mapping[str, Model] = field(default_factory=dict)
     stands_for: Mapping[ClientId, ClientId] = field(default_factory=dict)
+    facts: Mapping[ClientId, Params] = field(default_factory=dict)
+    seconds: Mapping[ClientId, float] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
