@@ -21,23 +21,38 @@ NEUTRAL: dict[str, Mapping[str, Setting]] = {
     "none": {},
     "gradient-noise": {"sigma": 0.0},
     "client-dp": {"clip": float("inf"), "noise_multiplier": 0.0},
+    "mixup": {"alpha": 0.0},
+    "augmentation": {
+        "padding": 0,
+        "horizontal_flip": 0.0,
+        "vertical_flip": 0.0,
+        "rotation": 0.0,
+        "brightness": 0.0,
+        "contrast": 0.0,
+    },
+    "relaxloss": {"target_loss": 0.0},
+    "hamp": {"entropy_threshold": 0.0, "entropy_weight": 0.0, "divide_by_classes": False},
 }
 """For each defense the settings at which it does nothing."""
 
 ACTIVE: dict[str, Mapping[str, Setting]] = {
     "gradient-noise": {"sigma": 0.01},
     "client-dp": {"clip": 0.1, "noise_multiplier": 1.0},
+    "mixup": {"alpha": 1.0},
+    "augmentation": {"padding": 1},
+    "relaxloss": {"target_loss": 1.0},
+    "hamp": {"entropy_threshold": 0.5, "entropy_weight": 0.01},
 }
 """For each defense that can do something, settings at which it does."""
 
 
 def net() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
 
 
 def samples(client: int) -> Samples:
     rng = seeded(2, "data", client)
-    features = torch.randn(9, 4, generator=rng)
+    features = torch.randn(9, 1, 2, 2, generator=rng)
     return Samples(features, torch.randint(0, 3, (9,), generator=rng), torch.arange(9) + client * 9)
 
 

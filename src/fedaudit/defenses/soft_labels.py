@@ -1,5 +1,6 @@
 """Labels that admit doubt, and the losses by which a client is kept from being too sure."""
 
+from functools import cache
 from math import log
 
 import torch
@@ -39,7 +40,7 @@ def true_probability(
     outputs: Float[Tensor, "samples classes"], labels: Int[Tensor, " samples"]
 ) -> Float[Tensor, " samples"]:
     """The probability that the model gives to each sample's own class, with its graph."""
-    return functional.softmax(outputs, dim=1).gather(1, labels[:, None])[:, 0]
+    return functional.softmax(outputs, dim=1).gather(1, labels[:, None].long())[:, 0]
 
 
 def soft_target(
@@ -73,22 +74,24 @@ def label_of_entropy(classes: int, threshold: float) -> Float[Tensor, " classes"
     Differs: Where no step of 0.01 reaches the threshold, the label is uniform; the published
         code does not end.
     """
+    own = torch.tensor([_surest(classes, threshold)])
+    return soft_target(own, torch.tensor([0]), classes=classes)[0]
+
+
+@cache
+def _surest(classes: int, threshold: float) -> float:
+    """The own class's probability in :func:`label_of_entropy`; kept, since every step asks."""
     if classes < 2 or not 0 <= threshold <= 1:
         raise BadInput(
             f"a soft label needs at least 2 classes and a threshold in [0, 1], got {classes} "
             f"and {threshold}"
         )
-    candidates = (
-        soft_target(torch.tensor([hundredths / 100]), torch.tensor([0]), classes=classes)[0]
-        for hundredths in range(100, 100 // classes, -1)
-    )
-    uniform = torch.full((classes,), 1 / classes)
-    reached = (
-        c
-        for c in candidates
-        if float(torch.special.entr(c.double()).sum()) >= threshold * log(classes)
-    )
-    return next(reached, uniform)
+    for hundredths in range(100, 100 // classes, -1):
+        own, rest = hundredths / 100, (1 - hundredths / 100) / (classes - 1)
+        reached = -own * log(own) - (rest and (1 - own) * log(rest))
+        if reached >= threshold * log(classes):
+            return own
+    return 1 / classes
 
 
 def hard_labels(batch: Batch, defense: str) -> Int[Tensor, " samples"]:

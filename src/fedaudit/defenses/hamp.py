@@ -1,0 +1,73 @@
+"""HAMP: soft labels and a reward for doubt keep a model from being too sure of its data."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedaudit.core import Batch
+from fedaudit.defenses.base import Defense, Turn
+from fedaudit.defenses.soft_labels import (
+    divergence_per_class,
+    entropy,
+    hard_labels,
+    label_of_entropy,
+    soft_target,
+)
+from fedaudit.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Hamp(Defense):
+    """Trains towards soft labels of a given entropy and rewards entropy in predictions.
+
+    The published loss is smaller than a cross-entropy by the number of classes and was used
+    with learning rates of 0.5 to 1. Where defended and undefended clients share one learning
+    rate, set ``divide_by_classes`` to false, or defended clients hardly train.
+
+    With both numbers 0 and without that division, clients train as if undefended.
+
+    Attributes:
+        entropy_threshold: Entropy of the labels as a share of the largest one, in [0, 1];
+            0 leaves labels hard. Published: 0.5 for CIFAR-100, 0.95 for CIFAR-10, 0.8 for
+            Purchase.
+        entropy_weight: Weight of the prediction's entropy, in nats, beside the published
+            divergence; 0 for none. Published: 0.005, 0.001 and 0.01 for the same three.
+        divide_by_classes: Whether the loss has the published scale; false multiplies all of it
+            by the number of classes, so that both terms keep their ratio.
+
+    Source: HAMP (Chen and Pattabiraman, NDSS 2024), training part and its published code;
+        CoFedMID, appendix E, which uses that part alone.
+    Differs: Outputs at test time are left as they are, since attacks read the model.
+    """
+
+    entropy_threshold: float
+    entropy_weight: float
+    divide_by_classes: bool = True
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.entropy_threshold <= 1 and 0 <= self.entropy_weight < float("inf")):
+            raise BadInput(
+                "entropy_threshold lies in [0, 1] and entropy_weight is at least 0, got "
+                f"{self.entropy_threshold} and {self.entropy_weight}"
+            )
+
+    @property
+    def neutral(self) -> bool:
+        """Whether clients train as if undefended."""
+        return self.entropy_threshold == self.entropy_weight == 0 and not self.divide_by_classes
+
+    def acts_in(self, hook: str) -> bool:
+        """Whether the named hook does more than the neutral one."""
+        return super().acts_in(hook) and not self.neutral
+
+    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+        """Each step: the divergence from the soft labels, minus the weighted entropy."""
+        if self.neutral:
+            return super().loss(outputs, batch, turn)
+        labels = hard_labels(batch, "hamp")
+        classes = outputs.shape[1]
+        scale = 1 if self.divide_by_classes else classes
+        own = label_of_entropy(classes, self.entropy_threshold)[0].to(outputs)
+        targets = soft_target(own.expand(len(labels)), labels, classes=classes)
+        divergence = divergence_per_class(outputs, targets).mean()
+        return scale * (divergence - self.entropy_weight * entropy(outputs).mean())

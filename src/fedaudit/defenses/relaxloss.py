@@ -1,0 +1,81 @@
+"""RelaxLoss: training aims at a loss above zero, as high as that of unseen samples."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+from fedaudit.core import Batch
+from fedaudit.defenses.base import Defense, Turn
+from fedaudit.defenses.soft_labels import hard_labels, soft_target, true_probability
+from fedaudit.errors import BadInput, unknown_name
+
+FORMS = ("images", "tables")
+
+
+@dataclass(frozen=True)
+class RelaxLoss(Defense):
+    """Keeps the training loss near a target: up where it is below, flatter predictions in turn.
+
+    In rounds 1, 3, 5, ... a step minimises the distance of the batch's mean loss from the
+    target. In rounds 2, 4, 6, ... it minimises the loss where that is above the target; below,
+    predictions are flattened: what misclassified samples give to other classes is evened out.
+
+    Attributes:
+        target_loss: The mean loss aimed at, in nats; 0 trains as if undefended. Published: 1
+            for CIFAR-10, 3 for CIFAR-100, 0.8 for Purchase.
+        upper: Largest probability of the own class in a flattened label, in [0, 1]. Published:
+            1, 1 and 0.3 for the same three.
+        form: How predictions are flattened: "images" also raises the loss of all samples
+            there and flattens misclassified ones alone, "tables" flattens all and raises none.
+
+    Source: RelaxLoss (Chen et al. 2022), algorithm 1 and its published code (which has a form
+        each for images and tables); CoFedMID, appendix E.
+    Differs: Branches take turns by round. By local epoch, as in the centralised original, a
+        client with one epoch a round would only ever see the first. The flattened label keeps
+        its graph, as in the published code.
+    """
+
+    target_loss: float
+    upper: float = 1.0
+    form: str = "images"
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.target_loss < float("inf") and 0 <= self.upper <= 1):
+            raise BadInput(
+                "target_loss is at least 0 and upper lies in [0, 1], got "
+                f"{self.target_loss} and {self.upper}"
+            )
+        if self.form not in FORMS:
+            raise unknown_name("form of the defense 'relaxloss'", self.form, FORMS)
+
+    def acts_in(self, hook: str) -> bool:
+        """Whether the named hook does more than the neutral one."""
+        return super().acts_in(hook) and self.target_loss > 0
+
+    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+        """Each step: the branch of this round and of this batch's mean loss."""
+        if self.target_loss == 0:
+            return super().loss(outputs, batch, turn)
+        labels = hard_labels(batch, "relaxloss")
+        each = turn.received.architecture.loss(outputs, labels)
+        mean = each.mean()
+        if turn.round % 2 == 1:
+            return (mean - self.target_loss).abs()
+        if mean > self.target_loss:
+            return mean
+        flat = _flattening(outputs, labels, self.upper)
+        if self.form == "tables":
+            return flat.mean()
+        wrong = outputs.argmax(dim=1) != labels
+        return (wrong * flat - each).mean()
+
+
+def _flattening(
+    outputs: Float[Tensor, "samples classes"], labels: Int[Tensor, " samples"], upper: float
+) -> Float[Tensor, " samples"]:
+    """Cross-entropy with the model's own (clipped) confidence and an even remainder."""
+    own = true_probability(outputs, labels).clamp(0, upper)
+    targets = soft_target(own, labels, classes=outputs.shape[1])
+    return -(targets * functional.log_softmax(outputs, dim=1)).sum(dim=1)
