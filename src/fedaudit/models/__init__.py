@@ -1,16 +1,16 @@
 """Architectures, one a file, and the dictionary of them."""
 
-import importlib
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from operator import attrgetter
+from typing import cast
 
 import torch
 from torch import nn
 
 from fedaudit.core import Architecture, PerSampleLoss, Setting, cross_entropy
 from fedaudit.errors import BadInput, unknown_name
+from fedaudit.importing import imported
 from fedaudit.models._parts import spelled
 from fedaudit.models.alexnet import alexnet
 from fedaudit.models.cnn import cnn
@@ -99,7 +99,12 @@ def architecture_from_path(
             what it makes is not a ``torch.nn.Module``.
     """
     _check_samples(shape, classes)
-    function = _imported(path)
+    if ":" not in path:
+        raise BadInput(
+            f"a model of your own is named 'package.module:callable', got {path!r}; "
+            f"catalogue models ({', '.join(MODELS)}) are made by architecture()"
+        )
+    function = cast(Build, imported(path, "model"))
     samples: dict[str, object] = {"shape": shape, "classes": classes}
     parameters = inspect.signature(function).parameters.values()
     if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
@@ -159,22 +164,3 @@ def _recorded(
     shape: tuple[int, ...], classes: int, settings: Mapping[str, Setting]
 ) -> tuple[tuple[str, Setting], ...]:
     return tuple(sorted({**settings, "shape": spelled(shape), "classes": classes}.items()))
-
-
-def _imported(path: str) -> Build:
-    module_name, _, attribute = path.partition(":")
-    if not module_name or not attribute:
-        raise BadInput(
-            f"a model of your own is named 'package.module:callable', got {path!r}; "
-            f"catalogue models ({', '.join(MODELS)}) are made by architecture()"
-        )
-    try:
-        found: object = attrgetter(attribute)(importlib.import_module(module_name))
-    except (ImportError, AttributeError) as error:
-        raise BadInput(
-            f"cannot import {path!r}: {error}; check the spelling, and that the package is "
-            "installed or its folder is on PYTHONPATH"
-        ) from error
-    if not callable(found):
-        raise BadInput(f"{path!r} is a {type(found).__name__}, not a class or function")
-    return found

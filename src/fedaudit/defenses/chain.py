@@ -1,0 +1,115 @@
+"""Several defenses of one client, one after another."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+from torch import Tensor
+
+from fedaudit.core import Batch, Model, Params, Samples
+from fedaudit.defenses.base import UNDEFENDED, Defense, Objective, Turn, Visit
+from fedaudit.errors import BadInput, Unsupported
+from fedaudit.observe.round import Upload
+
+EXCLUSIVE = ("batches", "loss", "gradient")
+"""Hooks that give the whole answer, so that two of them cannot be had at once."""
+
+
+@dataclass(frozen=True)
+class Chain(Defense):
+    """Applies several defenses in order, each to what the one before it has left.
+
+    Attributes:
+        parts: At least one. What is done to data, batches and uploads is done in this order; how
+            batches are drawn, what is minimised and which direction is taken is said by the one
+            part that says it.
+    """
+
+    parts: tuple[Defense, ...]
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise BadInput("a chain has at least one defense; leave it out for none")
+        for first, second in combinations(self.parts, 2):
+            for hook in EXCLUSIVE:
+                if first.acts_in(hook) and second.acts_in(hook):
+                    raise Unsupported(
+                        f"{type(first).__name__} and {type(second).__name__} both replace the "
+                        f"{_MEANING[hook]}; put at most one of them into a chain"
+                    )
+        kinds = tuple(
+            kind for kind in Defense.accepts if all(kind in part.accepts for part in self.parts)
+        )
+        # What a chain accepts depends on its parts, and "accepts" is a class's elsewhere.
+        object.__setattr__(self, "accepts", kinds)
+
+    def acts_in(self, hook: str) -> bool:
+        """Where any part does."""
+        return any(part.acts_in(hook) for part in self.parts)
+
+    def prepare(self, data: Samples, visit: Visit) -> Samples:
+        """Once: by every part in order."""
+        for part in self.parts:
+            data = part.prepare(data, visit)
+        return data
+
+    def select(self, data: Samples, turn: Turn) -> Samples:
+        """Each round: by every part in order."""
+        for part in self.parts:
+            data = part.select(data, turn)
+        return data
+
+    def batches(self, data: Samples, batch_size: int, turn: Turn) -> Iterator[Batch]:
+        """Each epoch: by the one part that draws in its own way."""
+        return self._only("batches").batches(data, batch_size, turn)
+
+    def batch(self, batch: Batch, turn: Turn) -> Batch:
+        """Each step: by every part in order."""
+        for part in self.parts:
+            batch = part.batch(batch, turn)
+        return batch
+
+    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+        """Each step: by the one part that has its own."""
+        return self._only("loss").loss(outputs, batch, turn)
+
+    def gradient(self, objective: Objective, batch: Batch, turn: Turn) -> Params:
+        """Each step: by the one part that has its own."""
+        return self._only("gradient").gradient(objective, batch, turn)
+
+    def upload(self, upload: Upload, turn: Turn) -> Upload:
+        """Each round: by every part in order."""
+        for part in self.parts:
+            upload = part.upload(upload, turn)
+        return upload
+
+    def after(self, start: Model, end: Model, turn: Turn) -> None:
+        """Each round: to every part."""
+        for part in self.parts:
+            part.after(start, end, turn)
+
+    def state(self) -> Params:
+        """Every part's, under its place in the chain."""
+        return {
+            f"{place}/{name}": value
+            for place, part in enumerate(self.parts)
+            for name, value in part.state().items()
+        }
+
+    def restore(self, state: Params) -> None:
+        """Gives every part its own back."""
+        for place, part in enumerate(self.parts):
+            mine = f"{place}/"
+            part.restore(
+                {k.removeprefix(mine): value for k, value in state.items() if k.startswith(mine)}
+            )
+
+    def _only(self, hook: str) -> Defense:
+        return next((part for part in self.parts if part.acts_in(hook)), UNDEFENDED)
+
+
+_MEANING = {
+    "batches": "way batches are drawn",
+    "loss": "loss",
+    "gradient": "gradient",
+}

@@ -1,0 +1,58 @@
+"""Data sampling: a client trains on a fresh part of its data instead of all of it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from fedaudit.core import Batch, Samples
+from fedaudit.defenses.base import Defense, Turn
+from fedaudit.errors import BadInput, unknown_name
+
+
+@dataclass(frozen=True)
+class DataSampling(Defense):
+    """Trains on a fresh random share of the client's data in every epoch, or in every round.
+
+    Attributes:
+        share: Of the data, in (0, 1]; at least one sample is trained on, and 1 changes nothing.
+        every: "epoch" draws before each epoch; "round" draws once for all epochs of a round.
+
+    Source: FedMIA, appendix A.2 (data sampling); Li et al. 2022.
+    Differs: FedMIA's code stops an epoch after a share of its batches, and trains on everything
+        where that is less than one batch; here the share is of samples, and the last batch is
+        cut.
+    """
+
+    share: float
+    every: str = "epoch"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise BadInput(f"share is of the client's data, in (0, 1], got {self.share}")
+        if self.every not in ("epoch", "round"):
+            raise unknown_name("time of sampling", self.every, ("epoch", "round"))
+
+    def acts_in(self, hook: str) -> bool:
+        """In "batches" or in "select", as it draws; in none where everything is taken."""
+        acting = {"epoch": "batches", "round": "select"}[self.every]
+        return hook == acting and self.share < 1
+
+    def select(self, data: Samples, turn: Turn) -> Samples:
+        """Each round: the round's share."""
+        if not self.acts_in("select"):
+            return data
+        order = torch.randperm(len(data), generator=turn.rng("data sampling"))
+        return data.take(order[: self._count(data)])
+
+    def batches(self, data: Samples, batch_size: int, turn: Turn) -> Iterator[Batch]:
+        """Each epoch: shuffled without replacement, until the epoch's share is used up."""
+        left = self._count(data) if self.acts_in("batches") else len(data)
+        for batch in super().batches(data, batch_size, turn):
+            yield Batch(batch.x[:left], batch.y[:left], batch.ids[:left])
+            left -= len(batch)
+            if left <= 0:
+                return
+
+    def _count(self, data: Samples) -> int:
+        return max(1, round(self.share * len(data)))
