@@ -1,26 +1,39 @@
 """What every defense of the catalogue keeps to."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import islice
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fedaudit.core import Architecture, Model, Samples, Setting
+from fedaudit.core import Architecture, Model, Params, Samples, Setting, cross_entropy
 from fedaudit.defenses.base import Defense, Visit
-from fedaudit.defenses.catalog import DEFENSES
+from fedaudit.defenses.catalog import DEFENSES, made
 from fedaudit.fl.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training import LocalTraining
-from fedaudit.observe.round import Gradient, Logits, Round, Update, Upload
-from fedaudit.params import difference
+from fedaudit.observe.round import Gradient, Logits, Round, Sent, Update, Upload
+from fedaudit.params import plus, weighted_sum
 from fedaudit.seeds import seeded
+from fedaudit.signals.base import Seen
+from fedaudit.signals.outputs import Loss
+
+
+def halved(update: Params) -> Params:
+    return {name: value.mul_(0.5) for name, value in update.items()}
+
 
 NEUTRAL: dict[str, Mapping[str, Setting]] = {
     "none": {},
     "gradient-noise": {"sigma": 0.0},
     "client-dp": {"clip": float("inf"), "noise_multiplier": 0.0},
+    "sparsification": {"ratio": 0.0},
+    "quantization": {"bits": 32},
+    "data-sampling": {"share": 1.0},
+    "filter": {"path": "copy:copy"},
     "mixup": {"alpha": 0.0},
     "augmentation": {
         "padding": 0,
@@ -38,6 +51,10 @@ NEUTRAL: dict[str, Mapping[str, Setting]] = {
 ACTIVE: dict[str, Mapping[str, Setting]] = {
     "gradient-noise": {"sigma": 0.01},
     "client-dp": {"clip": 0.1, "noise_multiplier": 1.0},
+    "sparsification": {"ratio": 0.5},
+    "quantization": {"bits": 2},
+    "data-sampling": {"share": 0.5},
+    "filter": {"path": f"{__name__}:halved"},
     "mixup": {"alpha": 1.0},
     "augmentation": {"padding": 1},
     "relaxloss": {"target_loss": 1.0},
@@ -58,13 +75,31 @@ def samples(client: int) -> Samples:
 
 DATA = {client: samples(client) for client in range(3)}
 FEDAVG = FedAvg(Architecture("net", partial(net)), LocalTraining(batch_size=4, lr=0.3))
+DEFENDED = (0, 2)
+"""Clients that use the defense, as a coalition where it takes one."""
+
+every_defense = pytest.mark.parametrize("name", NEUTRAL)
 every_active = pytest.mark.parametrize("name", ACTIVE)
 
 
-def run(**defenses: Defense) -> list[Round]:
-    """Two rounds; defenses are given as ``client_0=...``."""
-    by_client = {int(key.removeprefix("client_")): value for key, value in defenses.items()}
-    return list(simulate(FEDAVG, DATA, rounds=2, seed=1, defenses=by_client))
+def neutral(name: str) -> dict[int, Defense]:
+    return {client: made(name, NEUTRAL[name], coalition=DEFENDED) for client in DEFENDED}
+
+
+def active(name: str) -> dict[int, Defense]:
+    return {client: made(name, ACTIVE[name], coalition=DEFENDED) for client in DEFENDED}
+
+
+def run(
+    defenses: Mapping[int, Defense] | None = None, data: Mapping[int, Samples] = DATA
+) -> list[Round]:
+    return list(simulate(FEDAVG, data, rounds=2, seed=1, defenses=defenses))
+
+
+def visit(round: int = 1) -> Visit:
+    """Client 0's."""
+    weights = dict.fromkeys(DATA, 1 / len(DATA))
+    return Visit(round=round, rounds=2, client=0, cohort=tuple(DATA), weights=weights, seed=0)
 
 
 def same(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:
@@ -76,59 +111,69 @@ def test_every_defense_has_a_neutral_setting_here_and_active_ones_but_for_none()
     assert ACTIVE.keys() == DEFENSES.keys() - {"none"}
 
 
-@pytest.mark.parametrize("name", NEUTRAL)
+@every_defense
 def test_the_neutral_setting_gives_the_undefended_run_to_the_bit(name: str) -> None:
-    make = partial(DEFENSES[name], **NEUTRAL[name])
-    for ours, bare in zip(run(client_0=make(), client_2=make()), run(), strict=True):
+    for ours, bare in zip(run(neutral(name)), run(), strict=True):
         for client in DATA:
             assert same(ours.uploads[client].values, bare.uploads[client].values)
 
 
 @every_active
 def test_the_same_seed_gives_the_same_run(name: str) -> None:
-    make = partial(DEFENSES[name], **ACTIVE[name])
-    for one, other in zip(run(client_0=make()), run(client_0=make()), strict=True):
-        assert same(one.uploads[0].values, other.uploads[0].values)
+    for one, other in zip(run(active(name)), run(active(name)), strict=True):
+        for client in DATA:
+            assert same(one.uploads[client].values, other.uploads[client].values)
 
 
 @every_active
-def test_only_the_defended_clients_first_upload_changes(name: str) -> None:
-    ours, bare = run(client_0=DEFENSES[name](**ACTIVE[name]))[0], run()[0]
-    assert not same(ours.uploads[0].values, bare.uploads[0].values)
-    for client in (1, 2):
-        assert same(ours.uploads[client].values, bare.uploads[client].values)
+def test_only_the_defended_clients_first_uploads_change(name: str) -> None:
+    ours, bare = run(active(name))[0], run()[0]
+    for client in DATA:
+        unchanged = same(ours.uploads[client].values, bare.uploads[client].values)
+        assert unchanged is (client not in DEFENDED)
 
 
 @every_active
 def test_two_clients_with_the_same_defense_draw_for_themselves(name: str) -> None:
-    make = partial(DEFENSES[name], **ACTIVE[name])
-    data = {0: DATA[0], 1: DATA[0]}
-    (ours,) = simulate(FEDAVG, data, rounds=1, seed=1, defenses={0: make(), 1: make()})
-    assert not same(ours.uploads[0].values, ours.uploads[1].values)
+    data = dict.fromkeys(DATA, DATA[0])
+    first = run(active(name), data)[0]
+    assert not same(first.uploads[0].values, first.uploads[2].values)
 
 
 @every_active
 def test_what_the_adversary_measures_is_the_defended_upload(name: str) -> None:
-    for round in run(client_0=DEFENSES[name](**ACTIVE[name])):
-        exposed, upload = round.exposed[0], round.uploads[0]
-        assert exposed.update is not None
-        assert exposed.local is not None
-        assert exposed.base is not None
-        assert same(exposed.update, upload.values)
-        for param, moved in difference(exposed.local.params, exposed.base.params).items():
-            torch.testing.assert_close(moved, upload.values[param], rtol=1e-4, atol=1e-6)
+    audited = Samples.joined(*DATA.values())
+    for round in run(active(name)):
+        losses = Loss()(Seen(round, audited))
+        for client, upload in round.uploads.items():
+            exposed, base = round.exposed[client], round.sent[client].model
+            assert exposed.update is not None
+            assert same(exposed.update, upload.values)
+            returned = Model(base.architecture, plus(base.params, upload.values)).module()
+            with torch.no_grad():
+                expected = -cross_entropy(returned(audited.features), audited.labels)
+            torch.testing.assert_close(losses[client], expected.double())
+
+
+@every_active
+def test_the_model_whose_accuracy_is_counted_is_made_of_defended_uploads(name: str) -> None:
+    for round in run(active(name)):
+        uploads = [round.uploads[client].values for client in DATA]
+        mean = weighted_sum(uploads, [round.weights[client] for client in DATA])
+        made_of = plus(round.sent[0].model.params, mean)
+        for param, value in round.after["global"].params.items():
+            torch.testing.assert_close(value, made_of[param])
 
 
 @pytest.mark.parametrize("kind", [Update, Gradient, Logits])
 @every_active
 def test_an_upload_of_zeros_is_survived(name: str, kind: type[Upload]) -> None:
-    defense = DEFENSES[name](**ACTIVE[name])
+    defense = active(name)[0]
     if kind not in defense.accepts:
         return
     model = FEDAVG.architecture.initial(0)
-    visit = Visit(round=1, rounds=1, client=0, cohort=(0,), weights={0: 1.0}, seed=0)
     zeros = kind({"w": torch.zeros(3, 2), "b": torch.zeros(3, dtype=torch.float64)})
-    sent = defense.upload(zeros, visit.at(model))
+    sent = defense.upload(zeros, visit().at(model))
     assert isinstance(sent, kind)
     assert {n: (v.shape, v.dtype) for n, v in sent.values.items()} == {
         n: (v.shape, v.dtype) for n, v in zeros.values.items()
@@ -139,7 +184,34 @@ def test_an_upload_of_zeros_is_survived(name: str, kind: type[Upload]) -> None:
 @every_active
 def test_an_upload_is_left_as_it_was_given(name: str) -> None:
     model = Model(FEDAVG.architecture, {"w": torch.ones(3)})
-    visit = Visit(round=1, rounds=1, client=0, cohort=(0,), weights={0: 1.0}, seed=0)
     given = Update({"w": torch.ones(3)})
-    DEFENSES[name](**ACTIVE[name]).upload(given, visit.at(model))
+    active(name)[0].upload(given, visit().at(model))
     assert torch.equal(given.values["w"], torch.ones(3))
+
+
+@every_active
+def test_a_state_given_to_a_new_instance_goes_on_where_the_old_one_was(name: str) -> None:
+    old, new = active(name)[0], active(name)[0]
+    data = old.prepare(DATA[0], visit(0))
+    assert torch.equal(new.prepare(DATA[0], visit(0)).ids, data.ids)
+    sent = Sent((FEDAVG.architecture.initial(0),))
+    FEDAVG.local(sent, data, {}, old, visit(1))
+    new.restore(old.state())
+    assert same(new.state(), old.state())
+    ours, theirs = (FEDAVG.local(sent, data, {}, d, visit(2)).upload for d in (old, new))
+    assert same(ours.values, theirs.values)
+
+
+@every_active
+def test_a_run_that_was_killed_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
+    def started() -> Iterator[Round]:
+        path = tmp_path / "checkpoint.safetensors"
+        return simulate(FEDAVG, DATA, rounds=3, seed=1, defenses=active(name), checkpoint=path)
+
+    whole = list(simulate(FEDAVG, DATA, rounds=3, seed=1, defenses=active(name)))
+    assert [round.index for round in islice(started(), 2)] == [1, 2]
+    rest = list(started())
+    assert [round.index for round in rest] == [2, 3]
+    for ours, theirs in zip(rest, whole[1:], strict=True):
+        for client in DATA:
+            assert same(ours.uploads[client].values, theirs.uploads[client].values)

@@ -1,7 +1,9 @@
 """The catalogue of defenses by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from inspect import signature
 
+from fedaudit.core import ClientId, Setting
 from fedaudit.defenses.augment import Augmentation
 from fedaudit.defenses.base import Defense
 from fedaudit.defenses.clip import ClientDP
@@ -27,3 +29,16 @@ DEFENSES: dict[str, Callable[..., Defense]] = {
     "relaxloss": RelaxLoss,
     "hamp": Hamp,
 }
+
+
+def made(name: str, options: Mapping[str, Setting], *, coalition: tuple[ClientId, ...]) -> Defense:
+    """One client's own instance of a defense.
+
+    Args:
+        name: A key of ``DEFENSES``.
+        options: Settings of the defense.
+        coalition: The clients that use it together; for those defenses that take them.
+    """
+    make = DEFENSES[name]
+    together = {"coalition": coalition} if "coalition" in signature(make).parameters else {}
+    return make(**options, **together)
