@@ -18,7 +18,7 @@ ENTRIES: dict[str, set[str]] = {
 OTHERS: dict[str, set[str]] = {
     "fedaudit.attacks": {"base", "catalog"},
     "fedaudit.signals": {"base", "gradients", "kernels", "measure"},
-    "fedaudit.defenses": {"base", "catalog", "chain", "soft_labels"},
+    "fedaudit.defenses": {"accounting", "base", "catalog", "chain", "soft_labels"},
 }
 """Files and folders that hold no entry: interfaces, catalogues and machinery."""
 

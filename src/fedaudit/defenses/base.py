@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -123,6 +123,35 @@ class Objective:
         return {n: p for n, p in self.module.named_parameters() if p.requires_grad}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """How often a client's training goes to its data: what an accountant must know.
+
+    Attributes:
+        rounds: In which the client takes part.
+        epochs: A round.
+        batch_size: Samples a step.
+        samples: How many the client has.
+    """
+
+    rounds: int
+    epochs: int
+    batch_size: int
+    samples: int
+
+
+class Guarantee(NamedTuple):
+    """What is proven of everything that a client sends in a whole run.
+
+    Attributes:
+        epsilon: In nats; infinite where nothing is proven after all.
+        unit: Whose presence it is that cannot be told, and under what assumption.
+    """
+
+    epsilon: float
+    unit: str
+
+
 class Defense:
     """What a client does about leakage. Every hook is neutral; override those that act.
 
@@ -191,6 +220,10 @@ class Defense:
 
     def after(self, start: Model, end: Model, turn: Turn) -> None:
         """Each round, when training is done: feedback to the defense itself."""
+
+    def guarantee(self, work: Workload, *, delta: float) -> Guarantee | None:
+        """The differential privacy that this defense gives to its client; None for none."""
+        return None
 
     def state(self) -> Params:
         """What must survive from round to round, as tensors by name."""

@@ -7,6 +7,7 @@ from fedaudit.core import ClientId, Setting
 from fedaudit.defenses.augment import Augmentation
 from fedaudit.defenses.base import Defense
 from fedaudit.defenses.clip import ClientDP
+from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.foreign import imported_filter
 from fedaudit.defenses.hamp import Hamp
 from fedaudit.defenses.mixup import MixUp
@@ -20,6 +21,7 @@ DEFENSES: dict[str, Callable[..., Defense]] = {
     "none": Defense,
     "gradient-noise": GradientNoise,
     "client-dp": ClientDP,
+    "dp-sgd": DPSGD,
     "sparsification": GradientSparsification,
     "quantization": GradientQuantization,
     "data-sampling": DataSampling,

@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from fedaudit.core import Params
-from fedaudit.defenses.base import Defense, Turn
+from fedaudit.defenses.accounting import gaussian_epsilon
+from fedaudit.defenses.base import Defense, Guarantee, Turn, Workload
 from fedaudit.defenses.noise import with_noise
 from fedaudit.errors import BadInput
 from fedaudit.observe.round import Gradient, Update, Upload
@@ -52,6 +53,13 @@ class ClientDP(Defense):
             values = with_noise(values, std, turn.rng("client-level noise"))
         return replace(upload, values=values)
 
+    def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
+        """What is proven of the client's presence, after all rounds."""
+        return Guarantee(
+            client_epsilon(self.noise_multiplier, work.rounds, delta=delta),
+            f"a client's whole contribution to each of {work.rounds} uploads",
+        )
+
 
 def client_epsilon(noise_multiplier: float, rounds: int, *, delta: float) -> float:
     """The epsilon that an observer of every upload of one client is held to, after all rounds.
@@ -70,17 +78,4 @@ def client_epsilon(noise_multiplier: float, rounds: int, *, delta: float) -> flo
     Raises:
         BadInput: The accountant is not installed, or delta is out of range.
     """
-    if not 0 < delta < 1:
-        raise BadInput(f"delta is a probability in (0, 1), got {delta}")
-    if noise_multiplier == 0:
-        return float("inf")
-    try:
-        from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
-        from dp_accounting.rdp import RdpAccountant
-    except ImportError as error:
-        raise BadInput(
-            "the accountant is not installed; install it with: pip install 'fedaudit[dp]'"
-        ) from error
-    accountant = RdpAccountant()
-    accountant.compose(SelfComposedDpEvent(GaussianDpEvent(noise_multiplier), rounds))
-    return float(accountant.get_epsilon(delta))
+    return gaussian_epsilon(noise_multiplier, rounds, delta=delta)

@@ -88,6 +88,42 @@ def descend_dense(
             bias.add_(error.sum(0), alpha=rate)
 
 
+def dense_clipped_sum(
+    params: Sequence[Tensor],
+    x: Shaped[Tensor, "samples ..."],
+    y: Int[Tensor, " samples"],
+    *,
+    clip: float,
+) -> list[Tensor]:
+    """The sum of the samples' gradients of the cross-entropy, each shortened to ``clip``.
+
+    A sample's gradient at a layer is the product of its error and its input, so that its
+    length is the product of theirs.
+
+    Args:
+        params: Weight and bias of each layer in turn, as ``module.parameters()`` gives them.
+        x: Features, flattened here.
+        y: Class indices.
+        clip: Largest Euclidean length of one sample's gradient; infinity clips nothing.
+    """
+    with torch.no_grad():
+        backward = list(_errors(params, x, y))
+        squared = torch.zeros(len(y), dtype=torch.float64, device=x.device)
+        for error, inputs in backward:
+            squared += error.square().sum(1) * (inputs.square().sum(1) + 1)
+        factors = shortening(squared, clip).to(backward[0][0].dtype)[:, None]
+        shortened = [(error * factors, inputs) for error, inputs in backward]
+        reverse = [
+            grad for error, inputs in shortened for grad in (error.sum(0), error.t() @ inputs)
+        ]
+    return reverse[::-1]
+
+
+def shortening(squared_norms: Float[Tensor, " samples"], clip: float) -> Float[Tensor, " samples"]:
+    """The factor that makes a gradient of each squared length at most ``clip`` long, or 1."""
+    return (clip / squared_norms.sqrt()).clamp(max=1.0)
+
+
 def _errors(
     params: Sequence[Tensor], x: Tensor, y: Tensor
 ) -> Iterator[tuple[Float[Tensor, "samples outputs"], Float[Tensor, "samples inputs"]]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from fedaudit.attacks.catalog import ATTACKS
 from fedaudit.core import Sees
-from fedaudit.defenses.clip import ClientDP, client_epsilon
+from fedaudit.defenses.base import Guarantee, Workload
 from fedaudit.metrics import Share, generalisation_gap, share
 from fedaudit.observe.store import Stored
 from fedaudit.study.identity import settings_of
@@ -65,26 +65,40 @@ def assembled(
 
 
 def _formal_epsilon(run: Setup) -> list[Figure]:
-    """What the accountant promises of a defense with a formal guarantee."""
-    defense = next(iter(run.defenses.values()), None)
-    if not isinstance(defense, ClientDP):
+    """What is proven of a defense with a formal guarantee, where it protects least."""
+    guarantees = _guarantees(run)
+    if not guarantees:
         return []
-    rounds = run.study.training.rounds
-    epsilon = client_epsilon(defense.noise_multiplier, rounds, delta=FORMAL_DELTA)
-    finite = epsilon < float("inf")
+    weakest = max(guarantees, key=lambda guarantee: guarantee.epsilon)
+    finite = weakest.epsilon < float("inf")
     return [
         Figure(
-            defense=run.study.defense.name,
+            defense=run.study.defense.label,
             view=run.view.name,
             contrast="unseen",
             metric="formal_epsilon",
-            value=epsilon if finite else None,
+            value=weakest.epsilon if finite else None,
             method=f"Renyi accountant, delta {FORMAL_DELTA:g}",
-            note=f"unit: a client's whole contribution to each of {rounds} uploads"
-            if finite
-            else "without noise there is no guarantee",
+            note=f"unit: {weakest.unit}" if finite else "without noise there is no guarantee",
         )
     ]
+
+
+def _guarantees(run: Setup) -> list[Guarantee]:
+    """Those of the defended targets; of all defended clients where no target is among them."""
+    how = run.algorithm.training
+    targets = [client for client in run.study.audit.targets if client in run.defenses]
+    works = {
+        client: Workload(
+            rounds=run.study.training.rounds,
+            epochs=how.epochs,
+            batch_size=how.batch_size,
+            samples=run.deal.sizes[client],
+        )
+        for client in targets or run.defenses
+    }
+    found = [run.defenses[c].guarantee(work, delta=FORMAL_DELTA) for c, work in works.items()]
+    return [guarantee for guarantee in found if guarantee is not None]
 
 
 def _utility(run: Setup, stored: Sequence[Stored]) -> UtilityResult:
@@ -95,7 +109,7 @@ def _utility(run: Setup, stored: Sequence[Stored]) -> UtilityResult:
     test = share(counts[-1], tested)
     train: Share = share(int(notes["train_correct/global"]), int(notes["train_total/global"]))
     return UtilityResult(
-        defense=run.study.defense.name,
+        defense=run.study.defense.label,
         seed=run.seed,
         test_accuracy=test.value,
         test_low=test.low,
@@ -158,7 +172,7 @@ def _untested(run: Setup) -> list[str]:
         "Attacks that train shadow models, and attacks published after this version.",
         "Reconstruction of samples, and inference of properties of a client's data.",
     ]
-    if study.defense.name != "none":
+    if study.defense.label != "none":
         said.append("An adversary that knows of the defense and adapts to it.")
     if len(study.seeds) == 1:
         said.append("Another run of the same procedure: this is one seed.")

@@ -10,8 +10,13 @@ from fedaudit.signals.kernels.layer import Layer, LayerKernel, LayerProducts, di
 _BLOCK_BYTES = 16 << 20
 
 
-def generic_kernel(layer: Layer) -> LayerKernel:
-    """A kernel that forms each sample's gradient of this one module with ``torch.func``."""
+def generic_kernel(layer: Layer, copies: int = 1) -> LayerKernel:
+    """A kernel that forms each sample's gradient of this one module with ``torch.func``.
+
+    Args:
+        layer: Module and updates.
+        copies: Rows that belong to one sample, one after the other; their gradients are added.
+    """
     stacks = {name: layer.stacked(name) for name in layer.updates}
     updates = {name: value.flatten(1) for name, value in stacks.items() if value is not None}
     weights = sum(value.shape[1] for value in updates.values())
@@ -22,10 +27,11 @@ def generic_kernel(layer: Layer) -> LayerKernel:
         inputs: Shaped[Tensor, "samples ..."],
         grads: Float[Tensor, "samples ..."],
     ) -> LayerProducts:
+        a, b = (each.view(-1, copies, *each.shape[1:]) for each in (inputs, grads))
         # Slices of a fixed size: the block never depends on how many samples are left.
         parts = [
-            _share(module, updates, inputs[at : at + block], grads[at : at + block])
-            for at in range(0, len(inputs), block)
+            _share(module, updates, a[at : at + block], b[at : at + block])
+            for at in range(0, len(a), block)
         ]
         return LayerProducts(
             torch.cat([part.dots for part in parts]),
@@ -38,15 +44,15 @@ def generic_kernel(layer: Layer) -> LayerKernel:
 def _share(
     module: nn.Module,
     updates: dict[str, Tensor],
-    inputs: Shaped[Tensor, "samples ..."],
-    grads: Float[Tensor, "samples ..."],
+    inputs: Shaped[Tensor, "samples copies ..."],
+    grads: Float[Tensor, "samples copies ..."],
 ) -> LayerProducts:
     own = {name: getattr(module, name).detach() for name in updates}
 
     def gradient(sample: Tensor, grad: Tensor) -> dict[str, Tensor]:
         def run(params: dict[str, Tensor]) -> Tensor:
-            out: Tensor = functional_call(module, params, (sample[None],))
-            return out[0]
+            out: Tensor = functional_call(module, params, (sample,))
+            return out
 
         pull = vjp(run, own)[1]
         found: dict[str, Tensor] = pull(grad)[0]

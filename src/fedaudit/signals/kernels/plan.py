@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from fedaudit.core import Model, Params
@@ -32,6 +32,9 @@ KERNELS: dict[type[nn.Module], KernelMaker] = {
     nn.Embedding: embedding_kernel,
 }
 """Layer types with a kernel of their own; a subclass may compute something else."""
+
+# Those that work at any number of positions: a sample's copies are so many more of them.
+_ANY_POSITIONS = (nn.Linear, nn.LayerNorm, nn.Embedding)
 
 _CHUNK_BYTES = 24 << 20
 _CHUNK_MOST = 256
@@ -120,12 +123,7 @@ def kernel_for(
         passage: One that was seen; only shapes count.
         updates: Every client's; none where norms alone are wanted.
     """
-    kinds = {name: value.dtype for name, value in part.module.named_parameters(recurse=False)}
-    own = {
-        local: [update[name].detach().to(kinds[local]) for update in updates]
-        for local, name in part.names.items()
-    }
-    layer = Layer(part.module, own, tuple(passage.inputs.shape[1:]), passage.outputs)
+    layer = _layer(part, tuple(passage.inputs.shape[1:]), passage.outputs, updates)
     maker = KERNELS.get(type(part.module))
     # Hooks may change what the layer computes; the generic kernel runs them too.
     if maker is not None and _plain(part.module):
@@ -133,6 +131,44 @@ def kernel_for(
         if kernel is not None:
             return kernel, True
     return generic_kernel(layer), False
+
+
+def norms_over_copies(part: Owner, passage: Passage, copies: int) -> LayerKernel:
+    """A kernel for norms alone, where a sample has several rows whose gradients are added.
+
+    Args:
+        part: Module and parameters.
+        passage: One that was seen; only shapes count.
+        copies: Rows that belong to one sample, one after the other.
+    """
+    if type(part.module) not in _ANY_POSITIONS or not _plain(part.module):
+        layer = _layer(part, tuple(passage.inputs.shape[1:]), passage.outputs, [])
+        return generic_kernel(layer, copies)
+    inputs, outputs = (copies, *passage.inputs.shape[1:]), (copies, *passage.outputs)
+    kernel = KERNELS[type(part.module)](_layer(part, inputs, outputs, []))
+    if kernel is None:
+        return generic_kernel(_layer(part, inputs[1:], outputs[1:], []), copies)
+
+    def folded(
+        module: nn.Module,
+        inputs: Shaped[Tensor, "rows ..."],
+        grads: Float[Tensor, "rows ..."],
+    ) -> LayerProducts:
+        a, b = (each.view(-1, copies, *each.shape[1:]) for each in (inputs, grads))
+        return kernel(module, a, b)
+
+    return folded
+
+
+def _layer(
+    part: Owner, inputs: tuple[int, ...], outputs: tuple[int, ...], updates: Sequence[Params]
+) -> Layer:
+    kinds = {name: value.dtype for name, value in part.module.named_parameters(recurse=False)}
+    own = {
+        local: [update[name].detach().to(kinds[local]) for update in updates]
+        for local, name in part.names.items()
+    }
+    return Layer(part.module, own, inputs, outputs)
 
 
 def _plain(module: nn.Module) -> bool:

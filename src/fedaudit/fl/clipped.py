@@ -1,0 +1,215 @@
+"""The sum of clipped per-sample gradients, for one backward pass and the gradients' lengths.
+
+The gradients themselves are never stored. A backward pass has two halves: what reaches each
+layer, and what each layer makes of it for its weights. After the first, the kernels of
+:mod:`fedaudit.signals.kernels` tell every sample's length; the second is then taken with every
+sample's rows weighted, so that it gives the sum of the clipped gradients at once.
+"""
+
+import logging
+from functools import cache
+from weakref import WeakKeyDictionary
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+
+from fedaudit.core import Batch, Params, chunks, cross_entropy
+from fedaudit.defenses.base import Objective
+from fedaudit.errors import Unsupported
+from fedaudit.fl.dense import dense_clipped_sum, dense_layers, shortening
+from fedaudit.signals.kernels.capture import (
+    Owner,
+    Passage,
+    Uncapturable,
+    owners,
+    passages_of,
+    watching,
+)
+from fedaudit.signals.kernels.layer import LayerKernel
+from fedaudit.signals.kernels.plan import kernel_for, norms_over_copies
+
+_log = logging.getLogger("fedaudit")
+
+
+def clipped_sum(objective: Objective, batch: Batch, *, clip: float, copies: int = 1) -> Params:
+    """The sum over samples of each one's gradient, shortened to at most ``clip``.
+
+    A sample's gradient is that of the objective for a batch of this sample alone. Networks that
+    cannot be watched layer by layer go one sample at a time, and are named once in the log.
+
+    Args:
+        objective: What is minimised, with the network in training mode.
+        batch: May be empty.
+        clip: Largest Euclidean length of one sample's gradient; infinity clips nothing.
+        copies: Rows of the batch that show the same sample, one after the other; the mean of
+            their gradients is the sample's.
+
+    Raises:
+        Unsupported: The network mixes samples (batch normalisation).
+    """
+    params = objective.params
+    if len(batch) == 0:
+        return {name: torch.zeros_like(param) for name, param in params.items()}
+    plan = _plan_of(objective.module)
+    plan.refuse_mixing()
+    plain = objective.per_sample is cross_entropy and not batch.y.is_floating_point()
+    if plan.dense and plain and copies == 1:
+        found = dense_clipped_sum(list(params.values()), batch.x, batch.y, clip=clip)
+        return dict(zip(params, found, strict=True))
+    if plan.parts is not None:
+        try:
+            return _by_layers(objective, batch, plan, plan.parts, clip, copies)
+        except Uncapturable as error:
+            plan.give_up(objective.module, str(error))
+    return _one_by_one(objective, batch, clip, copies)
+
+
+class _Plan:
+    """How one network is gone through, decided once.
+
+    Attributes:
+        dense: Whether it is a plain stack of linear layers.
+        parts: Which of its modules own parameters; None where it cannot be watched.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.dense = dense_layers(module) is not None
+        self.parts: dict[str, Owner] | None = None
+        self._statistics = [part for part in module.modules() if isinstance(part, _NormBase)]
+        self._kernels: dict[tuple[object, ...], dict[str, LayerKernel]] = {}
+        trained = [name for name, param in module.named_parameters() if param.requires_grad]
+        try:
+            self.parts = owners(module, trained)
+        except Uncapturable as error:
+            self.give_up(module, str(error))
+
+    def give_up(self, module: nn.Module, reason: str) -> None:
+        """Watching has failed: no second attempt."""
+        self.parts = None
+        _announce(type(module).__name__, reason)
+
+    def refuse_mixing(self) -> None:
+        """Refuses layers through which one sample changes what another one's gradient is."""
+        for part in self._statistics:
+            if _mixes(part):
+                raise Unsupported(
+                    f"the network has a {type(part).__name__}, whose statistics mix the samples "
+                    "of a batch, so that no sample has a gradient of its own to clip; use a "
+                    "network with group normalisation (resnet18 with norm = 'group') or without "
+                    "normalisation"
+                )
+
+    def kernels(
+        self, parts: dict[str, Owner], passages: dict[str, Passage], copies: int
+    ) -> dict[str, LayerKernel]:
+        """The kernel of each owner by its path, for samples of these shapes."""
+        key = (copies, *(passage.inputs.shape[1:] for passage in passages.values()))
+        if key not in self._kernels:
+            self._kernels[key] = {
+                path: kernel_for(parts[path], passage, [])[0]
+                if copies == 1
+                else norms_over_copies(parts[path], passage, copies)
+                for path, passage in passages.items()
+            }
+        return self._kernels[key]
+
+
+def _mixes(part: _NormBase) -> bool:
+    kept = part.running_mean is not None
+    if isinstance(part, _BatchNorm):
+        return part.training or not kept
+    # Instance normalisation mixes nothing, but averages that it keeps would leave unclipped.
+    return part.training and kept
+
+
+# By network: a client trains many batches on one, and the next client on the same.
+_plans: WeakKeyDictionary[nn.Module, _Plan] = WeakKeyDictionary()
+
+
+def _plan_of(module: nn.Module) -> _Plan:
+    plan = _plans.get(module)
+    if plan is None:
+        plan = _plans[module] = _Plan(module)
+    return plan
+
+
+@cache
+def _announce(network: str, reason: str) -> None:
+    _log.warning(
+        "per-sample gradients of a %s are taken one backward pass a sample, which is slow: %s",
+        network,
+        reason,
+    )
+
+
+def _by_layers(
+    objective: Objective,
+    batch: Batch,
+    plan: _Plan,
+    parts: dict[str, Owner],
+    clip: float,
+    copies: int,
+) -> Params:
+    with watching(parts) as seen:
+        outputs = objective.module(batch.x)
+    losses = _losses(objective, outputs, batch, copies)
+    passages = passages_of(seen, parts, losses, rows=len(batch), retain_graph=True)
+    kernels = plan.kernels(parts, passages, copies)
+    squared = torch.zeros(len(losses), dtype=torch.float64, device=losses.device)
+    with torch.no_grad():
+        for path, (inputs, grads, _) in passages.items():
+            if grads is not None:
+                squared += kernels[path](parts[path].module, inputs, grads).squared_norms
+        factors = shortening(squared, clip).repeat_interleave(copies)
+    total: Params = {}
+    for path, (owner, local_names) in parts.items():
+        own = [getattr(owner, local) for local in local_names]
+        found = _weighted(seen[path].edge, own, passages[path].grads, factors)
+        total |= dict(zip(local_names.values(), found, strict=True))
+    return {name: total[name] for name in objective.params}
+
+
+def _losses(
+    objective: Objective, outputs: Tensor, batch: Batch, copies: int
+) -> Float[Tensor, " samples"]:
+    """Each sample's own loss: the mean over its copies."""
+    if objective.per_sample is not None:
+        return objective.per_sample(outputs, batch.y).view(-1, copies).mean(1)
+    each = [objective.loss(outputs[r], _rows(batch, r)) for r in chunks(len(batch), copies)]
+    return torch.stack(each)
+
+
+def _weighted(
+    edge: GradientEdge, params: list[Tensor], grads: Tensor | None, factors: Float[Tensor, " rows"]
+) -> tuple[Tensor, ...]:
+    """The other half of one layer's backward pass, with every row of what arrived weighted."""
+    if grads is None:
+        return tuple(torch.zeros_like(param) for param in params)
+    arrived = grads * factors.to(grads.dtype).view(-1, *[1] * (grads.dim() - 1))
+    return torch.autograd.grad(
+        [edge], params, [arrived], retain_graph=True, allow_unused=True, materialize_grads=True
+    )
+
+
+def _one_by_one(objective: Objective, batch: Batch, clip: float, copies: int) -> Params:
+    params = objective.params
+    total = {name: torch.zeros_like(param) for name, param in params.items()}
+    for rows in chunks(len(batch), copies):
+        found = torch.autograd.grad(
+            objective(_rows(batch, rows)),
+            list(params.values()),
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        squared = torch.stack([part.double().square().sum() for part in found]).sum()
+        factor = float(shortening(squared[None], clip))
+        for value, part in zip(total.values(), found, strict=True):
+            value.add_(part, alpha=factor)
+    return total
+
+
+def _rows(batch: Batch, rows: slice) -> Batch:
+    return Batch(batch.x[rows], batch.y[rows], batch.ids[rows])
