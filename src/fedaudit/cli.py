@@ -18,12 +18,19 @@ app = App(
     suppress_keyboard_interrupt=False,
 )
 
-_RUN_OPTIONS = ("variant", "out", "data-dir", "workers", "device")
+_RUN_OPTIONS = ("variant", "out", "pool", "data-dir", "workers", "device")
 
 Folder = Annotated[Path, Parameter(help="Folder to write to; made if it is not there.")]
 DataDir = Annotated[
     Path | None,
     Parameter(name="--data-dir", help="Folder with data sets; by default $FEDAUDIT_DATA."),
+]
+Pool = Annotated[
+    Path | None,
+    Parameter(
+        help="Folder of trained runs that studies share; runs/pool unless --out is given, and "
+        "the study's own folder then."
+    ),
 ]
 WorkerCount = Annotated[
     int,
@@ -46,7 +53,7 @@ def demo(
     """Audit a small federation on handwritten digits and write a report, in under a minute."""
     from fedaudit.study.demo import DEMO
 
-    _run(DEMO, out, None, workers, device)
+    _run(DEMO, out, None, None, workers, device)
 
 
 @app.command(name="run")
@@ -65,24 +72,27 @@ def run_command(
         Parameter(help="A variant that the file names, or 'all' for the study and all of them."),
     ] = "",
     out: Folder | None = None,
+    pool: Pool = None,
     data_dir: DataDir = None,
     workers: WorkerCount = 0,
     device: DeviceName = "cpu",
 ) -> None:
     """Carry out a study: train, look through the adversary's eyes, attack, report.
 
-    A run that was stopped goes on where it was when it is started again.
+    A run that was stopped goes on where it was when it is started again. Studies and variants
+    with the same settings of data, training and defense share their runs.
     """
     from fedaudit.study.config import chosen_studies, read_studies
 
     studies = chosen_studies(read_studies(study, _settings(overrides)), variant)
     folder = out or Path("runs") / studies[0].name
+    shared = pool or (Path("runs") / "pool" if out is None else None)
     if len(studies) == 1:
-        _run(studies[0], folder, data_dir, workers, device)
+        _run(studies[0], folder, shared, data_dir, workers, device)
         return
-    for one in studies:
-        _say(f"\n{one.name}")
-        _run(one, folder / one.name, data_dir, workers, device)
+    for place, one in enumerate(studies, 1):
+        _say(f"\n{one.name} ({place} of {len(studies)})")
+        _run(one, folder / one.name, shared or folder / "pool", data_dir, workers, device)
     compare(*(folder / one.name for one in studies), out=folder / "comparison.html")
 
 
@@ -178,7 +188,14 @@ def explain(name: str, /) -> None:
     _say(explanation(name))
 
 
-def _run(study: object, out: Path, data_dir: Path | None, workers: int, device: str) -> None:
+def _run(
+    study: object,
+    out: Path,
+    pool: Path | None,
+    data_dir: Path | None,
+    workers: int,
+    device: str,
+) -> None:
     from fedaudit.devices import device_named
     from fedaudit.study.config import Study
     from fedaudit.study.run import run_study
@@ -188,7 +205,14 @@ def _run(study: object, out: Path, data_dir: Path | None, workers: int, device: 
     place = device_named(device)
     with _progress() as tick:
         record = run_study(
-            study, out, data_dir=data_dir, workers=workers, device=place, tick=tick, say=_say
+            study,
+            out,
+            pool=pool,
+            data_dir=data_dir,
+            workers=workers,
+            device=place,
+            tick=tick,
+            say=_say,
         )
     _finish(record, out)
 

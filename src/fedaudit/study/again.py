@@ -17,8 +17,9 @@ from fedaudit.signals.measure import measure_round
 from fedaudit.study.config import MAX_BYTES, Study, study_from
 from fedaudit.study.environment import Clock
 from fedaudit.study.observing import Work, measured_on, recalled
+from fedaudit.study.pool import run_folder
 from fedaudit.study.record import Record
-from fedaudit.study.run import STUDY_FILE, conclude, run_folder
+from fedaudit.study.run import STUDY_FILE, conclude
 from fedaudit.study.setup import Setup, setup
 
 

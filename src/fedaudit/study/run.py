@@ -3,7 +3,8 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -20,8 +21,9 @@ from fedaudit.study.config import Study, study_from
 from fedaudit.study.controls import controls
 from fedaudit.study.environment import Clock, environment
 from fedaudit.study.identity import settings_of
-from fedaudit.study.observing import Work, disk_needed, observe
+from fedaudit.study.observing import Work, disk_needed, observe, recalled
 from fedaudit.study.planted import planted_leak
+from fedaudit.study.pool import held, is_measured, place_of, remember
 from fedaudit.study.record import (
     ControlResult,
     Record,
@@ -37,6 +39,7 @@ def run_study(
     study: Study,
     out: Path,
     *,
+    pool: Path | None = None,
     data_dir: Path | None = None,
     workers: int = 1,
     device: torch.device = CPU,
@@ -51,7 +54,8 @@ def run_study(
 
     Args:
         study: Its settings.
-        out: Folder for the runs and the record.
+        out: Folder for the record, and for the runs where there is no pool.
+        pool: Folder of runs that several studies share; each is trained once.
         data_dir: Folder with data sets; by default what ``FEDAUDIT_DATA`` says.
         workers: Processes to train in; 0 for one a core, or for the one that a GPU takes. Changes
             no result.
@@ -67,11 +71,13 @@ def run_study(
     refuse_several_workers(device, workers)
     runs = [setup(study, seed, data_dir) for seed in study.seeds]
     _claim(out, study)
-    _announce(runs, out, say)
+    places = {run.seed: place_of(run, out, pool, device.type) for run in runs}
+    _announce(runs, places, out, say)
+    remember(places, out)
     most = workers or (1 if device.type != "cpu" else os.cpu_count() or 1)
     count = min(most, study.partition.clients)
     work = Work(local_engine(count), count, device, tick)
-    stored = [_observed(run, out, work) for run in runs]
+    stored = [_observed(run, places[run.seed], work, say) for run in runs]
     return conclude(runs, stored, out, work, clock)
 
 
@@ -104,16 +110,20 @@ def conclude(
     return record
 
 
-def run_folder(out: Path, seed: int) -> Path:
-    """The folder of one run of a study."""
-    return out / f"seed-{seed}"
+def _observed(run: Setup, place: Path, work: Work, say: Callable[[str], None]) -> list[Stored]:
+    with held(place, say):
+        if is_measured(run, place) and place.name != f"seed-{run.seed}":
+            say(f"seed {run.seed}: trained and measured before, in {place}")
+            return [_asked_for(run, one) for one in recalled(run, place)]
+        write_tensors(run.deal.audit.tensors(), place / "audit.safetensors")
+        return observe(run, place, work)
 
 
-def _observed(run: Setup, out: Path, work: Work) -> list[Stored]:
-    folder = run_folder(out, run.seed)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_tensors(run.deal.audit.tensors(), folder / "audit.safetensors")
-    return observe(run, folder, work)
+def _asked_for(run: Setup, stored: Stored) -> Stored:
+    """Without signals that another study wanted to be measured, which this one's hash is not of."""
+    names = {signal.name for signal in run.signals}
+    kept = {n: values for n, values in stored.measured.signals.items() if n in names}
+    return Stored(replace(stored.measured, signals=kept), stored.notes)
 
 
 def _claim(out: Path, study: Study) -> None:
@@ -138,19 +148,23 @@ def _claim(out: Path, study: Study) -> None:
         raise BadInput(f"{out} cannot be used ({error}); choose another folder") from error
 
 
-def _announce(runs: Sequence[Setup], out: Path, say: Callable[[str], None]) -> None:
+def _announce(
+    runs: Sequence[Setup], places: Mapping[int, Path], out: Path, say: Callable[[str], None]
+) -> None:
     first = runs[0]
     sizes = ", ".join(f"{client}: {size}" for client, size in first.deal.sizes.items())
-    need = sum(disk_needed(run) for run in runs)
-    free = shutil.disk_usage(out).free
+    place = places[first.seed].parent
+    missing = [run for run in runs if not is_measured(run, places[run.seed])]
+    need = sum(disk_needed(run) for run in missing)
+    free = shutil.disk_usage(place if place.is_dir() else out).free
     say(f"clients' sizes (seed {first.seed}): {sizes}")
     say(f"adversary: {first.view.description}")
-    say(f"disk: about {_size(need)} in {out}, {_size(free)} free")
+    say(f"disk: about {_size(need)} in {place}, {_size(free)} free")
     for name, reason in first.refused.items():
         say(f"not possible in this view: {name} ({reason})")
     if need > free:
         raise BadInput(
-            f"this study needs about {_size(need)} and {out} has {_size(free)} free; choose "
+            f"this study needs about {_size(need)} and {place} has {_size(free)} free; choose "
             'another folder, or audit.keep = "signals"'
         )
 

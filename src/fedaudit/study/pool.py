@@ -1,0 +1,196 @@
+"""Where measured runs are kept, so that studies with the same settings train once.
+
+A pool holds a folder for each run, named by what makes the run what it is; a study's own folder
+then holds the record and report only, and ``runs.json``, which says where its runs are::
+
+    runs/pool/3f2a9c41d0b7e865/    run.json, checkpoint, audit set, measured rounds
+    runs/my-study/                 study.json, runs.json, record.json, report.html
+
+Without a pool, runs are kept in the study's own folder, as ``seed-N``.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedaudit import __version__
+from fedaudit.core import Samples
+from fedaudit.errors import BadInput, Damaged
+from fedaudit.study.identity import run_key
+from fedaudit.study.setup import Setup
+
+try:
+    import fcntl
+except ImportError:  # Windows, where two studies must not share a pool at the same time.
+    fcntl = None  # type: ignore[assignment]
+
+RUN_FILE = "run.json"
+RUNS_FILE = "runs.json"
+_NAME_LENGTH = 16
+_MAX_BYTES = 1_000_000
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What makes a measured run what it is.
+
+    Attributes:
+        run: Settings, seed and kind of device, digested.
+        data: Everything that is trained, audited and tested on, digested: a file that was
+            changed in its place gives another run.
+        signals: What is measured, each with its settings.
+        fedaudit: Version of the program.
+    """
+
+    run: str
+    data: str
+    signals: dict[str, str]
+    fedaudit: str = __version__
+
+    @property
+    def name(self) -> str:
+        """Of the run's folder in a pool."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:_NAME_LENGTH]
+
+    def answers(self, asked: "Identity") -> bool:
+        """Whether this run is the one asked for, and all that is asked for was measured in it."""
+        same = (self.run, self.data, self.fedaudit) == (asked.run, asked.data, asked.fedaudit)
+        return same and asked.signals.items() <= self.signals.items()
+
+
+def identity_of(run: Setup, kind: str) -> Identity:
+    """What makes a run what it is, on a kind of device."""
+    signals = {signal.name: repr(signal) for signal in run.signals}
+    return Identity(run_key(run.study, run.seed, kind), _data_digest(run), signals)
+
+
+def place_of(run: Setup, out: Path, pool: Path | None, kind: str) -> Path:
+    """The folder of a run: in its study's own, or wherever the pool has it or will have it.
+
+    A run that is finished and measured all that is asked for, and more, is as good as one that
+    measured just that. One that is not finished must be just the same to be gone on with.
+
+    Args:
+        run: The run.
+        out: The study's folder. Runs that it already holds stay there.
+        pool: Folder of runs that studies share; None for the study's own folder.
+        kind: Of device.
+    """
+    own = out / f"seed-{run.seed}"
+    if pool is None or own.is_dir():
+        return own
+    asked = identity_of(run, kind)
+    exact = pool / asked.name
+    others = sorted(path.parent for path in pool.glob(f"*/{RUN_FILE}"))
+    for place in (exact, *others):
+        there = _identity_in(place)
+        if there is not None and there.answers(asked) and is_measured(run, place):
+            return place
+    exact.mkdir(parents=True, exist_ok=True)
+    _write(exact / RUN_FILE, asdict(asked))
+    return exact
+
+
+def is_measured(run: Setup, place: Path) -> bool:
+    """Whether a folder holds every round that the run measures."""
+    files = (place / "measured" / f"round-{at:06d}.safetensors" for at in run.measured_rounds)
+    return all(file.is_file() for file in files)
+
+
+def remember(places: Mapping[int, Path], out: Path) -> None:
+    """Writes down in a study's folder where its runs are, unless they are in it."""
+    found = {
+        str(seed): Path(os.path.relpath(place, out)).as_posix()
+        for seed, place in places.items()
+        if place.parent != out
+    }
+    if found:
+        _write(out / RUNS_FILE, found)
+
+
+def run_folder(out: Path, seed: int) -> Path:
+    """The folder of one run of a study, in the study's own or in a pool.
+
+    Raises:
+        BadInput: The pool is not where it was.
+        Damaged: The study's list of runs cannot be read.
+    """
+    own, listed = out / f"seed-{seed}", out / RUNS_FILE
+    if own.is_dir() or not listed.is_file():
+        return own
+    where = _read(listed).get(str(seed))
+    if not isinstance(where, str):
+        raise Damaged(f"{listed} does not say where seed {seed} is; restore it from a copy")
+    place = out / where
+    if not place.is_dir():
+        raise BadInput(
+            f"the run of seed {seed} was kept in {place}, which is not there; copy that folder "
+            "beside the study's again, or run the study again"
+        )
+    return place
+
+
+@contextmanager
+def held(place: Path, say: Callable[[str], None] = lambda text: None) -> Iterator[None]:
+    """Keeps a run's folder to this process, after waiting for another one that works on it.
+
+    The lock goes with its process, so that one that was killed leaves nothing behind.
+    """
+    place.mkdir(parents=True, exist_ok=True)
+    if fcntl is None:
+        yield
+        return
+    with (place / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for another study that is training the run in {place}")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _data_digest(run: Setup) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    parts: Sequence[Samples] = (
+        *(data for _, data in sorted(run.deal.clients.items())),
+        run.deal.audit.samples,
+        run.dataset.test,
+    )
+    for samples in parts:
+        for tensor in (samples.features, samples.labels, samples.ids):
+            digest.update(repr((tuple(tensor.shape), str(tensor.dtype))).encode())
+            digest.update(tensor.contiguous().numpy().reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _identity_in(place: Path) -> Identity | None:
+    """What a folder says that its run is; None where it does not say it in our words."""
+    try:
+        return Identity(**_read(place / RUN_FILE))  # type: ignore[arg-type]
+    except (TypeError, Damaged):
+        return None
+
+
+def _read(path: Path) -> dict[str, object]:
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise Damaged(f"{path} has more than {_MAX_BYTES} bytes; it is not fedaudit's")
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise Damaged(f"{path} cannot be read ({error}); restore it from a copy") from error
+    if not isinstance(values, dict):
+        raise Damaged(f"{path} is not fedaudit's; restore it from a copy")
+    return values
+
+
+def _write(path: Path, values: Mapping[str, object]) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(values, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    partial.replace(path)

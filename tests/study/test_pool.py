@@ -1,0 +1,203 @@
+"""Runs are shared where all that makes them is the same, and only there."""
+
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedaudit.errors import BadInput, Damaged
+from fedaudit.study.again import attack_again
+from fedaudit.study.config import Study
+from fedaudit.study.pool import RUN_FILE, RUNS_FILE, held, run_folder
+from fedaudit.study.record import Record
+from fedaudit.study.run import run_study
+from tests.study.studies import small_study
+
+Runner = Callable[..., Record]
+
+
+class Counted:
+    """Runs studies in one pool and counts the rounds that are trained."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.rounds = 0
+
+    def __call__(self, name: str, study: Study, **options: object) -> Record:
+        self.rounds = 0
+        return run_study(
+            study,
+            self.place / name,
+            pool=self.place / "pool",
+            tick=self._tick,
+            **options,  # type: ignore[arg-type]
+        )
+
+    def _tick(self, seed: int, round: int, rounds: int) -> None:
+        self.rounds += 1
+
+    @property
+    def pooled(self) -> int:
+        return len(list((self.place / "pool").glob(f"*/{RUN_FILE}")))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Counted:
+    return Counted(tmp_path)
+
+
+def test_two_studies_of_the_same_settings_train_once_and_find_the_same(run: Counted) -> None:
+    first = run("a", small_study(seeds=[1, 2]))
+    assert run.rounds == 8
+    second = run("b", small_study(seeds=[2]))
+    assert run.rounds == 0
+    alone = run_study(small_study(seeds=[2]), run.place / "alone")
+    assert second.content_hash == alone.content_hash != first.content_hash
+    assert not (run.place / "a" / "seed-1").exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"training": {"rounds": 6}},
+        {"defense": {"name": "gradient-noise", "options": {"sigma": 0.1}}},
+        {"audit": {"fair": 60}},
+        {"model": {"name": "mlp", "options": {"hidden": 16}}},
+        {"seeds": [3]},
+    ],
+)
+def test_a_changed_setting_never_gets_a_stale_result(
+    changes: dict[str, object], run: Counted
+) -> None:
+    run("a", small_study())
+    changed = run("b", small_study(**changes))
+    assert run.rounds > 0
+    fresh = run_study(small_study(**changes), run.place / "fresh")
+    assert changed.content_hash == fresh.content_hash
+
+
+def test_figures_and_attacks_do_not_need_another_run(run: Counted) -> None:
+    run("a", small_study())
+    fewer = small_study(attacks={"loss-series": {}}, figures={"fprs": [0.05]})
+    record = run("b", fewer)
+    assert run.rounds == 0
+    assert record.content_hash == run_study(fewer, run.place / "alone").content_hash
+
+
+def test_a_run_that_lacks_a_signal_is_not_taken_for_one_that_has_it(run: Counted) -> None:
+    run("a", small_study(attacks={"loss-series": {}}))
+    whole = run("b", small_study())
+    assert run.rounds == 4
+    assert whole.content_hash == run_study(small_study(), run.place / "alone").content_hash
+    run("c", small_study(attacks={"avg-cosine": {}}))
+    assert run.rounds == 0
+    assert run.pooled == 2
+
+
+def test_data_changed_in_their_place_give_another_run(run: Counted) -> None:
+    rng = np.random.default_rng(1)
+    x, y = rng.random((800, 8), dtype=np.float32), np.arange(800) % 4
+    file = run.place / "mine.npz"
+    np.savez(file, x=x, y=y)
+    study = small_study(data={"name": "mine"})
+    run("a", study, data_dir=run.place)
+    x[5] += 1
+    np.savez(file, x=x, y=y)
+    run("b", study, data_dir=run.place)
+    assert run.rounds == 4
+    assert run.pooled == 2
+
+
+def test_a_run_that_was_stopped_goes_on_in_the_pool(run: Counted) -> None:
+    class Stopped(Exception):
+        pass
+
+    def stop(seed: int, round: int, rounds: int) -> None:
+        if round == 3:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        run_study(small_study(), run.place / "a", pool=run.place / "pool", tick=stop)
+    record = run("b", small_study())
+    assert 0 < run.rounds < 4
+    assert record.content_hash == run_study(small_study(), run.place / "alone").content_hash
+
+
+def test_an_attack_finds_runs_in_the_pool_and_wherever_both_are_moved(run: Counted) -> None:
+    record = run("a", small_study())
+    moved = run.place / "elsewhere"
+    moved.mkdir()
+    for part in ("a", "pool"):
+        shutil.move(run.place / part, moved / part)
+    again = attack_again(moved / "a", [], moved / "again")
+    assert again.content_hash == record.content_hash
+    shutil.move(moved / "pool", moved / "lost")
+    with pytest.raises(BadInput, match="which is not there; copy that folder"):
+        attack_again(moved / "a", [], moved / "again")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"1": 3}', "{" * 100_000])
+def test_an_unreadable_list_of_runs_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / RUNS_FILE).write_text(text)
+    with pytest.raises(Damaged, match=r"cannot be read|not fedaudit's|does not say"):
+        run_folder(tmp_path, 1)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"run": "x"}', '{"run": 1, "other": 2}'])
+def test_a_folder_that_is_no_run_is_passed_by(text: str, run: Counted) -> None:
+    stranger = run.place / "pool" / "stranger"
+    stranger.mkdir(parents=True)
+    (stranger / RUN_FILE).write_text(text)
+    run("a", small_study())
+    assert run.rounds == 4
+
+
+def test_runs_in_the_folder_of_a_study_stay_there(run: Counted) -> None:
+    run_study(small_study(), run.place / "a")
+    run("a", small_study())
+    assert (run.rounds, run.pooled) == (0, 0)
+
+
+def test_two_studies_at_once_train_a_shared_run_once(run: Counted) -> None:
+    ticks: list[int] = []
+
+    def started(name: str) -> None:
+        run_study(
+            small_study(),
+            run.place / name,
+            pool=run.place / "pool",
+            tick=lambda seed, round, rounds: ticks.append(round),
+        )
+
+    threads = [threading.Thread(target=started, args=(name,)) for name in ("a", "b")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(ticks) == [1, 2, 3, 4]
+    hashes = [
+        json.loads((run.place / name / "record.json").read_text())["content_hash"]
+        for name in ("a", "b")
+    ]
+    assert hashes[0] == hashes[1]
+
+
+def test_who_waits_for_a_run_says_so(tmp_path: Path) -> None:
+    said: list[str] = []
+    inside = threading.Event()
+
+    def second() -> None:
+        with held(tmp_path, said.append):
+            inside.set()
+
+    with held(tmp_path):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert not inside.wait(0.3)
+    thread.join(5)
+    assert inside.is_set()
+    assert said == [f"waiting for another study that is training the run in {tmp_path}"]
