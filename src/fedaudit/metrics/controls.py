@@ -48,8 +48,9 @@ class PermutationNull(NamedTuple):
 FEWEST = 4
 
 _INTERVAL = 0.95
-# A study has hundreds of these controls; DeLong's own small excess must not alarm either.
-_FALSE_ALARM = 1e-4
+# A study has hundreds of these controls, and there are many studies. Of 200 shuffles 27 may alarm;
+# intervals a third too narrow alarm in 38.
+_FALSE_ALARM = 1e-6
 
 
 @dataclass(frozen=True)
