@@ -30,6 +30,7 @@ NEUTRAL: dict[str, Mapping[str, Setting]] = {
     "none": {},
     "gradient-noise": {"sigma": 0.0},
     "client-dp": {"clip": float("inf"), "noise_multiplier": 0.0},
+    "dp-sgd": {"clip": float("inf"), "noise_multiplier": 0.0},
     "sparsification": {"ratio": 0.0},
     "quantization": {"bits": 32},
     "data-sampling": {"share": 1.0},
@@ -51,6 +52,7 @@ NEUTRAL: dict[str, Mapping[str, Setting]] = {
 ACTIVE: dict[str, Mapping[str, Setting]] = {
     "gradient-noise": {"sigma": 0.01},
     "client-dp": {"clip": 0.1, "noise_multiplier": 1.0},
+    "dp-sgd": {"clip": 0.1, "noise_multiplier": 1.0},
     "sparsification": {"ratio": 0.5},
     "quantization": {"bits": 2},
     "data-sampling": {"share": 0.5},
