@@ -1,0 +1,230 @@
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedaudit.core import Batch, Samples
+from fedaudit.defenses.augment import Augmentation
+from fedaudit.engines.base import Engine
+from fedaudit.engines.local import LOCAL, Workers
+from fedaudit.errors import BadInput
+from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.simulate import simulate
+from fedaudit.fl.training import LocalTraining
+from fedaudit.models import architecture
+from fedaudit.observe.round import Round
+from fedaudit.seeds import seeded
+from tests.defenses.turns import turn
+
+OFF = Augmentation(
+    padding=0, horizontal_flip=0.0, vertical_flip=0.0, rotation=0.0, brightness=0.0, contrast=0.0
+)
+
+
+def images(channels: int = 1, samples: int = 5, dtype: torch.dtype = torch.float32) -> Samples:
+    """Standardised pictures: pixels between 0 and 1, minus a mean and over a spread."""
+    rng = seeded(3, "images", channels)
+    pixels = torch.rand(samples, channels, 6, 8, generator=rng, dtype=dtype)
+    pixels[0, :, 0, 0], pixels[0, :, 0, 1] = 0.0, 1.0
+    moments = torch.arange(1, channels + 1, dtype=dtype)[:, None, None] / 10
+    features = (pixels - moments) / (2 * moments)
+    return Samples(features, torch.arange(samples) % 3, torch.arange(samples) + 7)
+
+
+def shown(defense: Augmentation, data: Samples, seed: int = 0) -> Batch:
+    at = turn(shape=tuple(data.features.shape[1:]), seed=seed)
+    assert defense.prepare(data, at) is data
+    return defense.batch(Batch(data.features, data.labels, data.ids), at)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_change_and_keep_shape_precision_and_range_and_labels_and_ids_stay(
+    channels: int, dtype: torch.dtype
+) -> None:
+    data = images(channels, dtype=dtype)
+    before = data.features.clone()
+    batch = shown(Augmentation(), data)
+    assert (batch.x.shape, batch.x.dtype) == (data.features.shape, dtype)
+    assert not torch.allclose(batch.x, data.features)
+    assert batch.y is data.labels
+    assert batch.ids is data.ids
+    for channel in range(channels):
+        ours, given = batch.x[:, channel], data.features[:, channel]
+        assert float(ours.min()) >= float(given.min()) - 1e-5
+        assert float(ours.max()) <= float(given.max()) + 1e-5
+    assert torch.equal(data.features, before)
+
+
+def test_the_same_seed_shows_the_same_images_and_another_does_not() -> None:
+    one = shown(Augmentation(), images()).x
+    torch.manual_seed(99)
+    assert torch.equal(shown(Augmentation(), images()).x, one)
+    assert not torch.equal(shown(Augmentation(), images(), seed=1).x, one)
+
+
+def test_each_batch_of_a_turn_draws_anew() -> None:
+    data, defense, at = images(), Augmentation(), turn(shape=(1, 6, 8))
+    defense.prepare(data, at)
+    batch = Batch(data.features, data.labels, data.ids)
+    assert not torch.equal(defense.batch(batch, at).x, defense.batch(batch, at).x)
+
+
+def test_global_generators_are_left_alone() -> None:
+    before = torch.get_rng_state()
+    shown(Augmentation(), images())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_certain_flips_mirror_every_image() -> None:
+    data = images(3)
+    across = shown(replace(OFF, horizontal_flip=1.0), data).x
+    torch.testing.assert_close(across, data.features.flip(3))
+    over = shown(replace(OFF, vertical_flip=1.0), data).x
+    torch.testing.assert_close(over, data.features.flip(2))
+
+
+def test_a_crop_is_a_window_of_the_image_with_a_black_border() -> None:
+    data = images(1, samples=40)
+    black = data.features.min()
+    padded = torch.nn.functional.pad(data.features, (2, 2, 2, 2), value=float(black))
+    windows = {
+        (top, left): padded[:, :, top : top + 6, left : left + 8]
+        for top in range(5)
+        for left in range(5)
+    }
+    cropped = shown(replace(OFF, padding=2), data).x
+    places = set()
+    for row in range(40):
+        (place,) = (
+            key
+            for key, window in windows.items()
+            if torch.allclose(cropped[row], window[row], atol=1e-5)
+        )
+        places.add(place)
+    assert len(places) > 10
+
+
+def test_a_turned_image_keeps_its_centre_and_gets_black_corners() -> None:
+    white = torch.ones(20, 1, 9, 9)
+    white[0, 0, 0, 0] = -1.0
+    data = Samples(white, torch.zeros(20, dtype=torch.int64), torch.arange(20))
+    turned = shown(replace(OFF, rotation=45.0), data).x
+    torch.testing.assert_close(turned[:, 0, 4, 4], torch.ones(20))
+    corners = turned[1:, 0, 0, 0]
+    assert float(corners.min()) == -1.0
+    assert len(set(corners.tolist())) > 5
+
+
+def test_brightness_multiplies_the_distance_from_black_by_one_factor_an_image() -> None:
+    data = images(3, samples=200)
+    black = data.features.amin(dim=(0, 2, 3))[:, None, None]
+    span = data.features.amax(dim=(0, 2, 3))[:, None, None] - black
+    dark = Samples(black + 0.5 * (data.features - black), data.labels, data.ids)
+    reference = Samples(
+        torch.cat([dark.features, data.features]),
+        *(torch.cat([part] * 2) for part in (data.labels, data.ids)),
+    )
+    factors = ((shown(replace(OFF, brightness=0.25), reference).x - black) / span)[:200] / (
+        (dark.features - black) / span
+    )
+    each = factors.flatten(1).nanmedian(dim=1).values
+    spread = (factors - each[:, None, None, None]).abs()
+    assert float(spread[spread.isfinite()].max()) < 1e-3
+    assert float(each.min()) < 0.78
+    assert float(each.max()) > 1.22
+    assert float(each.min()) >= 0.75
+    assert float(each.max()) <= 1.25
+
+
+def test_contrast_leaves_an_image_of_one_grey_as_it_is() -> None:
+    data = images(1)
+    data.features[3] = data.features[0].median()
+    jittered = shown(replace(OFF, contrast=0.8), data).x
+    torch.testing.assert_close(jittered[3], data.features[3])
+    assert not torch.allclose(jittered[1], data.features[1])
+
+
+def test_an_image_without_any_contrast_stays_finite() -> None:
+    data = Samples(torch.zeros(3, 1, 6, 8), torch.arange(3), torch.arange(3))
+    assert torch.equal(shown(Augmentation(), data).x, data.features)
+
+
+def test_with_every_part_off_nothing_is_done_and_any_features_will_do() -> None:
+    data = Samples(torch.zeros(2, 4), torch.arange(2), torch.arange(2))
+    batch = Batch(data.features, data.labels, data.ids)
+    off, at = replace(OFF), turn()
+    assert off.neutral
+    assert off.prepare(data, at) is data
+    assert off.batch(batch, at) is batch
+    assert off.state() == {}
+
+
+def test_an_empty_batch_is_left_as_it_is() -> None:
+    data = images()
+    defense, at = Augmentation(), turn(shape=(1, 6, 8))
+    defense.prepare(data, at)
+    nobody = data.take(slice(0, 0))
+    empty = Batch(nobody.features, nobody.labels, nobody.ids)
+    assert defense.batch(empty, at) is empty
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 6, 8), (6, 8)])
+def test_what_is_no_image_is_refused_in_a_sentence(shape: tuple[int, ...]) -> None:
+    data = Samples(torch.zeros(2, *shape), torch.arange(2), torch.arange(2))
+    spelled = "x".join(map(str, shape))
+    with pytest.raises(BadInput, match=f"works on images .* got samples of shape {spelled};"):
+        Augmentation().prepare(data, turn())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(Augmentation, padding=-1),
+        partial(Augmentation, horizontal_flip=1.1),
+        partial(Augmentation, rotation=181.0),
+        partial(Augmentation, contrast=float("nan")),
+    ],
+)
+def test_settings_out_of_range_are_refused(make: Callable[[], Augmentation]) -> None:
+    with pytest.raises(BadInput, match="augmentation takes padding of at least 0"):
+        make()
+
+
+def test_without_the_extra_the_refusal_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kornia", None)
+    with pytest.raises(BadInput, match=r"pip install 'fedaudit\[augment\]'"):
+        Augmentation()
+    assert replace(OFF).neutral
+
+
+def training(rounds: int, engine: Engine, checkpoint: Path | None = None) -> list[Round]:
+    data = {client: images(samples=8) for client in range(2)}
+    algorithm = FedAvg(
+        architecture("mlp", shape=(1, 6, 8), classes=3, hidden="5"), LocalTraining(batch_size=4)
+    )
+    run = simulate(
+        algorithm,
+        data,
+        rounds=3,
+        seed=5,
+        defenses={0: Augmentation()},
+        engine=engine,
+        checkpoint=checkpoint,
+    )
+    return [round for round, _ in zip(run, range(rounds), strict=False)]
+
+
+def test_a_run_is_the_same_in_other_processes_and_when_it_was_stopped(tmp_path: Path) -> None:
+    whole = training(3, LOCAL)
+    elsewhere = training(3, Workers(1))
+    training(2, LOCAL, tmp_path / "run")
+    (*_, resumed) = training(3, LOCAL, tmp_path / "run")
+    assert resumed.index == 3
+    for one in (elsewhere[-1], resumed):
+        for name, value in whole[-1].uploads[0].values.items():
+            assert torch.equal(one.uploads[0].values[name], value)

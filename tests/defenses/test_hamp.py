@@ -1,0 +1,110 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedaudit.core import Batch
+from fedaudit.defenses.hamp import Hamp
+from fedaudit.errors import BadInput, Unsupported
+from fedaudit.seeds import seeded
+from tests.defenses.turns import turn
+
+
+def example(classes: int, samples: int = 6) -> tuple[Tensor, Batch]:
+    rng = seeded(0, "hamp", classes)
+    outputs = 3 * torch.randn(samples, classes, generator=rng, dtype=torch.float64)
+    labels = torch.randint(classes, (samples,), generator=rng)
+    batch = Batch(torch.zeros(samples, 4), labels, torch.arange(samples))
+    return outputs.requires_grad_(), batch
+
+
+def by_loops(outputs: Tensor, batch: Batch, own: float, weight: float) -> Tensor:
+    """The published loss entry by entry: KL over samples times classes, minus mean entropy."""
+    samples, classes = outputs.shape
+    divergence, doubt = outputs.new_zeros(()), outputs.new_zeros(())
+    for sample in range(samples):
+        predicted = outputs[sample].exp() / outputs[sample].exp().sum()
+        for label in range(classes):
+            p = predicted[label]
+            target = own if label == int(batch.y[sample]) else (1 - own) / (classes - 1)
+            divergence = divergence + target * (torch.log(torch.tensor(target)) - p.log())
+            doubt = doubt - p * p.log()
+    return divergence / (samples * classes) - weight * doubt / samples
+
+
+@pytest.mark.parametrize(
+    ("classes", "threshold", "own", "weight"), [(10, 0.95, 0.26, 0.001), (100, 0.5, 0.64, 0.005)]
+)
+def test_loss_and_gradient_are_the_published_ones(
+    classes: int, threshold: float, own: float, weight: float
+) -> None:
+    outputs, batch = example(classes)
+    ours = Hamp(threshold, weight).loss(outputs, batch, turn(classes=classes))
+    slow = by_loops(outputs, batch, own, weight)
+    torch.testing.assert_close(ours, slow, rtol=1e-6, atol=1e-8)
+    one, other = (torch.autograd.grad(loss, outputs)[0] for loss in (ours, slow))
+    torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-9)
+
+
+def test_without_the_division_all_of_the_loss_is_as_many_times_larger_as_there_are_classes() -> (
+    None
+):
+    outputs, batch = example(7)
+    at = turn(classes=7)
+    published = Hamp(0.6, 0.01).loss(outputs, batch, at)
+    undivided = Hamp(0.6, 0.01, divide_by_classes=False).loss(outputs, batch, at)
+    torch.testing.assert_close(undivided, 7 * published)
+
+
+def test_near_zero_settings_are_cross_entropy_up_to_the_division() -> None:
+    outputs, batch = example(5)
+    at = turn(classes=5)
+    plain = torch.nn.functional.cross_entropy(outputs, batch.y)
+    torch.testing.assert_close(Hamp(0.0, 0.0).loss(outputs, batch, at), plain / 5)
+    near = Hamp(0.0, 1e-12, divide_by_classes=False).loss(outputs, batch, at)
+    torch.testing.assert_close(near, plain)
+
+
+def test_a_run_with_both_numbers_zero_and_no_division_acts_nowhere() -> None:
+    assert not Hamp(0.0, 0.0, divide_by_classes=False).acts_in("loss")
+    assert Hamp(0.0, 0.0).acts_in("loss")
+    assert Hamp(0.0, 0.1, divide_by_classes=False).acts_in("loss")
+
+
+def test_the_entropy_reward_lowers_the_loss_of_doubt() -> None:
+    _, batch = example(4)
+    sure = 9.0 * torch.nn.functional.one_hot(batch.y, 4)
+    at = turn(classes=4)
+
+    def gained(outputs: Tensor) -> float:
+        return float(
+            Hamp(0.5, 0.0).loss(outputs, batch, at) - Hamp(0.5, 1.0).loss(outputs, batch, at)
+        )
+
+    assert gained(torch.zeros(6, 4)) == pytest.approx(torch.tensor(4.0).log().item())
+    assert gained(sure) < 0.01
+
+
+@given(scale=st.sampled_from([0.0, 1.0, 1e3, 1e30]), threshold=st.floats(0, 1))
+def test_loss_and_gradient_are_finite_for_any_outputs(scale: float, threshold: float) -> None:
+    outputs, batch = example(5)
+    outputs = (scale * outputs.detach().float()).requires_grad_()
+    loss = Hamp(threshold, 0.01).loss(outputs, batch, turn(classes=5))
+    (gradient,) = torch.autograd.grad(loss, outputs)
+    assert bool(loss.isfinite())
+    assert bool(gradient.isfinite().all())
+
+
+@pytest.mark.parametrize(
+    ("threshold", "weight"), [(1.5, 0.0), (-0.1, 0.0), (0.5, -1.0), (0.5, float("nan"))]
+)
+def test_settings_out_of_range_are_refused(threshold: float, weight: float) -> None:
+    with pytest.raises(BadInput, match="entropy_threshold lies in"):
+        Hamp(threshold, weight)
+
+
+def test_labels_that_were_mixed_before_are_refused() -> None:
+    batch = Batch(torch.zeros(2, 4), torch.full((2, 3), 1 / 3), torch.arange(2))
+    with pytest.raises(Unsupported, match="leave out the one that mixes labels"):
+        Hamp(0.5, 0.01).loss(torch.zeros(2, 3), batch, turn())

@@ -1,0 +1,140 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from fedaudit.core import Batch
+from fedaudit.defenses.mixup import MixUp, blended
+from fedaudit.errors import BadInput
+from fedaudit.seeds import seeded
+from tests.defenses.turns import turn
+
+SHAPE = (9,)
+
+
+def batch(samples: int = 6) -> Batch:
+    """Sample i has a one at feature i, so that a blend tells its parts; its label is i mod 3."""
+    ids = torch.arange(samples)
+    return Batch(torch.eye(9)[:samples], ids % 3, ids + 50)
+
+
+def mixed(defense: MixUp, given: Batch, seed: int = 0) -> Batch:
+    return defense.batch(given, turn(shape=SHAPE, seed=seed))
+
+
+def test_rows_are_blended_with_their_partners_as_worked_out_by_hand() -> None:
+    values = torch.tensor([[1.0, 0.0], [0.0, 10.0], [4.0, 4.0]])
+    ours = blended(values, torch.tensor([1, 2, 0]), 0.75)
+    assert ours.tolist() == [[0.75, 2.5], [1.0, 8.5], [3.25, 3.0]]
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 30.0])
+def test_inputs_and_labels_are_blended_with_the_same_partner_by_the_same_share(
+    alpha: float,
+) -> None:
+    given = batch()
+    ours = mixed(MixUp(alpha), given)
+    assert torch.equal(ours.ids, given.ids)
+    shares = ours.x[:, :6]
+    # A row that met itself is whole; every other has the larger share in itself.
+    (share,) = {round(float(value), 6) for value in shares.diagonal() if value < 1}
+    assert 0.5 <= share < 1
+    torch.testing.assert_close(shares.sum(dim=0), torch.ones(6))
+    torch.testing.assert_close(shares.sum(dim=1), torch.ones(6))
+    torch.testing.assert_close(ours.y, shares @ functional.one_hot(given.y, 3).float())
+
+
+def test_each_batch_of_a_turn_draws_a_share_and_a_shuffling_of_its_own() -> None:
+    at, defense = turn(shape=SHAPE), MixUp(1.0)
+    one, other = defense.batch(batch(), at), defense.batch(batch(), at)
+    assert not torch.equal(one.x, other.x)
+    assert torch.equal(one.x, mixed(MixUp(1.0), batch()).x)
+    assert not torch.equal(one.x, mixed(MixUp(1.0), batch(), seed=1).x)
+
+
+def shares(defense: MixUp, draws: int = 1000) -> torch.Tensor:
+    """The share of the sample itself in each draw that blended a pair."""
+    at, pair = turn(shape=SHAPE), batch(2)
+    own = torch.stack([defense.batch(pair, at).x[0, 0] for _ in range(draws)])
+    return own[own < 1]
+
+
+def test_shares_have_the_beta_distribution_folded_at_one_half() -> None:
+    # Half of the shufflings of two leave both in place. Folded uniform: mean 3/4.
+    uniform = shares(MixUp(1.0))
+    assert 400 < len(uniform) < 600
+    assert float(uniform.mean()) == pytest.approx(3 / 4, abs=0.03)
+    assert float(shares(MixUp(1e5), 50).max()) < 0.51
+    # Folded Beta(2, 2): the mean is 11/16.
+    assert float(shares(MixUp(2.0)).mean()) == pytest.approx(11 / 16, abs=0.03)
+
+
+@pytest.mark.parametrize("alpha", [1e-300, 1e-5, 1e5, 1e300])
+def test_the_extreme_alphas_of_the_papers_give_finite_batches(alpha: float) -> None:
+    for seed in range(5):
+        ours = mixed(MixUp(alpha), batch(), seed)
+        assert bool(ours.x.isfinite().all())
+        torch.testing.assert_close(ours.y.sum(dim=1), torch.ones(6))
+
+
+def test_legacy_label_only_shows_samples_as_they_are_and_blends_labels_alone() -> None:
+    given = batch()
+    ours = mixed(MixUp(1.0, "legacy_label_only"), given)
+    assert ours.x is given.x
+    assert ours.y.shape == (6, 3)
+    torch.testing.assert_close(ours.y.sum(dim=1), torch.ones(6))
+    hard = functional.one_hot(given.y, 3).float()
+    assert not torch.allclose(ours.y, hard)
+
+
+def test_legacy_shares_are_as_drawn_so_that_half_of_the_samples_lose_their_label() -> None:
+    lost = 0
+    for seed in range(100):
+        given = batch(3)
+        ours = mixed(MixUp(1e-5, "legacy_label_only"), given, seed)
+        lost += int((ours.y.argmax(dim=1) != given.y).sum())
+    # Share 0 in half of the batches, another partner in two of three: a third of all labels.
+    assert lost / 300 == pytest.approx(1 / 3, abs=0.1)
+
+
+def test_labels_that_are_probabilities_already_are_blended_as_they_are() -> None:
+    soft = seeded(0, "soft")
+    y = torch.rand(6, 3, generator=soft, dtype=torch.float64).softmax(dim=1)
+    ours = mixed(MixUp(1.0), Batch(batch().x, y, batch().ids))
+    assert ours.y.dtype == torch.float64
+    torch.testing.assert_close(ours.y.sum(dim=0), y.sum(dim=0))
+
+
+@given(samples=st.integers(1, 9), alpha=st.floats(0.01, 100))
+def test_a_blend_keeps_the_sum_of_the_batch_its_shapes_and_its_precision(
+    samples: int, alpha: float
+) -> None:
+    given_batch = batch(samples)
+    ours = mixed(MixUp(alpha), given_batch)
+    assert (ours.x.shape, ours.x.dtype) == (given_batch.x.shape, given_batch.x.dtype)
+    torch.testing.assert_close(ours.x.sum(dim=0), given_batch.x.sum(dim=0))
+
+
+def test_alpha_zero_and_an_empty_batch_are_left_as_they_are() -> None:
+    given = batch()
+    assert mixed(MixUp(0.0), given) is given
+    empty = batch(0)
+    assert mixed(MixUp(1.0), empty) is empty
+
+
+def test_global_generators_are_left_alone() -> None:
+    before = torch.get_rng_state()
+    mixed(MixUp(1.0), batch())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("alpha", [-0.1, float("inf"), float("nan")])
+def test_an_impossible_alpha_is_refused(alpha: float) -> None:
+    with pytest.raises(BadInput, match="0 blends nothing"):
+        MixUp(alpha)
+
+
+def test_a_misspelt_mix_is_refused_with_the_nearest() -> None:
+    with pytest.raises(BadInput, match="did you mean 'legacy_label_only'"):
+        MixUp(1.0, "legacy-label-only")

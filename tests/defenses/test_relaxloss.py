@@ -1,0 +1,140 @@
+from math import log
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional
+
+from fedaudit.core import Batch
+from fedaudit.defenses.relaxloss import RelaxLoss
+from fedaudit.errors import BadInput, Unsupported
+from fedaudit.seeds import seeded
+from tests.defenses.turns import turn
+
+TOWARDS_TARGET, IN_TURN = 1, 2
+"""A round of each kind."""
+
+
+def example(scale: float = 1.0) -> tuple[Tensor, Batch]:
+    rng = seeded(0, "relaxloss")
+    outputs = scale * torch.randn(8, 5, generator=rng, dtype=torch.float64)
+    labels = torch.randint(5, (8,), generator=rng)
+    # Half of the samples are classified well.
+    outputs[:4] += 3 * functional.one_hot(labels[:4], 5)
+    return outputs.requires_grad_(), Batch(torch.zeros(8, 4), labels, torch.arange(8))
+
+
+def step(defense: RelaxLoss, round: int, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    loss = defense.loss(outputs, batch, turn(classes=5, round=round))
+    return loss.detach(), torch.autograd.grad(loss, outputs)[0]
+
+
+def plain(outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    loss = functional.cross_entropy(outputs, batch.y)
+    return loss.detach(), torch.autograd.grad(loss, outputs)[0]
+
+
+def flattened(
+    outputs: Tensor, batch: Batch, upper: float, *, images: bool
+) -> tuple[Tensor, Tensor]:
+    """The flattening branch sample by sample, with the graph kept through the soft label."""
+    total = outputs.new_zeros(())
+    for row, label in zip(outputs, batch.y.tolist(), strict=True):
+        predicted = row.exp() / row.exp().sum()
+        own = torch.minimum(predicted[label], torch.tensor(upper, dtype=row.dtype))
+        rest = (1 - own) / (len(row) - 1)
+        soft = -sum((own if i == label else rest) * predicted[i].log() for i in range(len(row)))
+        right = int(row.argmax()) == label
+        total = total + ((0.0 if right else soft) + predicted[label].log() if images else soft)
+    loss = total / len(outputs)
+    return loss.detach(), torch.autograd.grad(loss, outputs)[0]
+
+
+@pytest.mark.parametrize("sign", [1, -1], ids=["below", "above"])
+def test_odd_rounds_move_the_mean_loss_towards_the_target(sign: int) -> None:
+    outputs, batch = example()
+    usual, usual_gradient = plain(outputs, batch)
+    target = float(usual) + sign * 0.3
+    loss, gradient = step(RelaxLoss(target), TOWARDS_TARGET, outputs, batch)
+    assert float(loss) == pytest.approx(0.3)
+    # Below the target the way is up, above it is down.
+    torch.testing.assert_close(gradient, -sign * usual_gradient)
+
+
+def test_even_rounds_descend_where_the_loss_is_above_the_target() -> None:
+    outputs, batch = example()
+    usual, usual_gradient = plain(outputs, batch)
+    loss, gradient = step(RelaxLoss(float(usual) - 0.1), IN_TURN, outputs, batch)
+    torch.testing.assert_close(loss, usual)
+    torch.testing.assert_close(gradient, usual_gradient)
+
+
+@pytest.mark.parametrize("upper", [1.0, 0.3, 0.0])
+@pytest.mark.parametrize("form", ["images", "tables"])
+def test_even_rounds_flatten_where_the_loss_is_below_the_target(form: str, upper: float) -> None:
+    outputs, batch = example()
+    ours = step(RelaxLoss(50.0, upper, form), IN_TURN, outputs, batch)
+    slow = flattened(outputs, batch, upper, images=form == "images")
+    torch.testing.assert_close(ours[0], slow[0])
+    torch.testing.assert_close(ours[1], slow[1])
+
+
+def test_one_misclassified_sample_gives_the_loss_worked_out_by_hand() -> None:
+    # Probabilities 1/4 (its own), 1/2 and 1/4: soft label 1/4, 3/8, 3/8.
+    outputs = torch.log(torch.tensor([[0.25, 0.5, 0.25]]))
+    batch = Batch(torch.zeros(1, 4), torch.tensor([0]), torch.arange(1))
+    soft = 0.25 * log(4) + 0.375 * log(2) + 0.375 * log(4)
+    loss = RelaxLoss(9.0).loss(outputs, batch, turn(round=IN_TURN))
+    assert float(loss) == pytest.approx(soft - log(4))
+    loss = RelaxLoss(9.0, form="tables").loss(outputs, batch, turn(round=IN_TURN))
+    assert float(loss) == pytest.approx(soft)
+
+
+def test_both_branches_are_seen_by_a_client_with_one_epoch_a_round() -> None:
+    outputs, batch = example()
+    losses = [float(step(RelaxLoss(5.0), round, outputs, batch)[0]) for round in (1, 2, 3, 4)]
+    assert losses[0] == losses[2] > 0
+    assert losses[1] == losses[3] != losses[0]
+
+
+def test_target_zero_acts_nowhere() -> None:
+    outputs, batch = example()
+    assert not RelaxLoss(0.0).acts_in("loss")
+    assert RelaxLoss(0.1).acts_in("loss")
+    for round in (1, 2):
+        assert torch.equal(step(RelaxLoss(0.0), round, outputs, batch)[1], plain(outputs, batch)[1])
+
+
+@given(
+    scale=st.sampled_from([0.0, 1.0, 1e3, 1e30]),
+    round=st.integers(1, 4),
+    target=st.sampled_from([0.0, 1.0, log(5), 1e6]),
+    form=st.sampled_from(["images", "tables"]),
+)
+def test_loss_and_gradient_are_finite_for_any_outputs(
+    scale: float, round: int, target: float, form: str
+) -> None:
+    outputs, batch = example()
+    outputs = (scale * outputs.detach().float()).requires_grad_()
+    loss, gradient = step(RelaxLoss(target, form=form), round, outputs, batch)
+    assert bool(loss.isfinite())
+    assert bool(gradient.isfinite().all())
+
+
+@pytest.mark.parametrize(("target", "upper"), [(-1.0, 1.0), (float("inf"), 1.0), (1.0, 1.1)])
+def test_settings_out_of_range_are_refused(target: float, upper: float) -> None:
+    with pytest.raises(BadInput, match="target_loss is at least 0 and upper lies in"):
+        RelaxLoss(target, upper)
+
+
+def test_a_misspelt_form_is_refused_with_the_nearest() -> None:
+    with pytest.raises(BadInput, match="did you mean 'images'"):
+        RelaxLoss(1.0, form="image")
+
+
+def test_labels_that_were_mixed_before_are_refused() -> None:
+    batch = Batch(torch.zeros(2, 4), torch.full((2, 3), 1 / 3), torch.arange(2))
+    with pytest.raises(Unsupported, match="'relaxloss' needs to know each sample's class"):
+        RelaxLoss(1.0).loss(torch.zeros(2, 3), batch, turn())

@@ -1,0 +1,101 @@
+from math import log
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from fedaudit.core import Batch
+from fedaudit.defenses.soft_labels import (
+    divergence_per_class,
+    entropy,
+    hard_labels,
+    label_of_entropy,
+    soft_target,
+    true_probability,
+)
+from fedaudit.errors import BadInput, Unsupported
+from fedaudit.seeds import seeded
+
+
+@pytest.mark.parametrize(
+    ("classes", "threshold", "own", "rest"),
+    [
+        (100, 0.5, 0.64, 0.00364),
+        (10, 0.95, 0.26, 0.08222),
+        (4, 0.0, 1.0, 0.0),
+        (3, 1.0, 1 / 3, 1 / 3),
+    ],
+)
+def test_labels_of_an_entropy_are_those_worked_out_by_hand(
+    classes: int, threshold: float, own: float, rest: float
+) -> None:
+    label = label_of_entropy(classes, threshold).tolist()
+    assert label[0] == pytest.approx(own)
+    assert label[1:] == pytest.approx([rest] * (classes - 1), abs=5e-6)
+
+
+@given(classes=st.integers(2, 300), threshold=st.floats(0, 1))
+def test_a_label_of_an_entropy_is_a_distribution_that_reaches_it_and_favours_its_class(
+    classes: int, threshold: float
+) -> None:
+    label = label_of_entropy(classes, threshold).double()
+    assert float(label.sum()) == pytest.approx(1)
+    assert float(torch.special.entr(label).sum()) >= threshold * log(classes) - 1e-5
+    assert float(label[0]) >= float(label.max()) - 1e-6
+
+
+@pytest.mark.parametrize(
+    ("classes", "threshold"), [(1, 0.5), (10, 1.1), (10, -0.1), (10, float("nan"))]
+)
+def test_a_label_of_an_impossible_entropy_is_refused(classes: int, threshold: float) -> None:
+    with pytest.raises(BadInput, match="at least 2 classes and a threshold in"):
+        label_of_entropy(classes, threshold)
+
+
+def test_a_soft_target_gives_its_class_the_probability_and_shares_the_rest() -> None:
+    rows = soft_target(torch.tensor([0.7, 0.1]), torch.tensor([0, 2]), classes=4)
+    expected = torch.tensor([[0.7, 0.1, 0.1, 0.1], [0.3, 0.3, 0.1, 0.3]])
+    torch.testing.assert_close(rows, expected)
+    with pytest.raises(BadInput, match="at least 2 classes, got 1"):
+        soft_target(torch.ones(1), torch.tensor([0]), classes=1)
+
+
+def test_the_probability_of_a_soft_target_keeps_its_graph() -> None:
+    outputs = torch.tensor([[1.0, 0.0, -1.0]], requires_grad=True)
+    own = true_probability(outputs, torch.tensor([1]))
+    torch.testing.assert_close(own, outputs.softmax(dim=1)[:, 1])
+    target = soft_target(own, torch.tensor([1]), classes=3)
+    (gradient,) = torch.autograd.grad(target[0, 0], outputs)
+    # The share of another class is (1 - p) / 2, and dp/d(own output) = p (1 - p).
+    probability = float(own.detach())
+    assert float(gradient[0, 1]) == pytest.approx(-probability * (1 - probability) / 2)
+
+
+def test_entropy_is_that_of_the_prediction() -> None:
+    outputs = torch.log(torch.tensor([[0.5, 0.25, 0.25], [1 / 3, 1 / 3, 1 / 3]]))
+    torch.testing.assert_close(entropy(outputs), torch.tensor([1.5 * log(2), log(3)]))
+    assert entropy(torch.tensor([[1e4, 0.0, 0.0]])).tolist() == [0.0]
+
+
+def test_the_mean_divergence_is_torchs_with_the_default_reduction() -> None:
+    rng = seeded(0, "divergence")
+    outputs, other = torch.randn(6, 5, generator=rng), torch.randn(6, 5, generator=rng)
+    targets = other.softmax(dim=1)
+    with pytest.warns(UserWarning, match="batchmean"):
+        expected = functional.kl_div(outputs.log_softmax(dim=1), targets)
+    torch.testing.assert_close(divergence_per_class(outputs, targets).mean(), expected)
+
+
+def test_the_divergence_from_a_hard_label_is_its_cross_entropy_over_the_classes() -> None:
+    outputs, labels = torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([2])
+    targets = functional.one_hot(labels, 3).float()
+    expected = functional.cross_entropy(outputs, labels) / 3
+    torch.testing.assert_close(divergence_per_class(outputs, targets)[0], expected)
+
+
+def test_mixed_labels_are_refused_where_classes_are_needed() -> None:
+    batch = Batch(torch.zeros(2, 4), torch.full((2, 3), 1 / 3), torch.arange(2))
+    with pytest.raises(Unsupported, match="'hamp' needs to know each sample's class"):
+        hard_labels(batch, "hamp")
