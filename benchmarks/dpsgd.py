@@ -1,0 +1,140 @@
+"""What DP-SGD costs a client beside plain training, and beside other ways to the same steps.
+
+    python -m benchmarks.dpsgd [--case A B ...]
+
+Prints a table in Markdown, in some three minutes. One epoch of a client, on one thread; all
+variants run in one process and in turn, the first turn is dropped, and the median of the others
+is shown. *Plain* and *ours* are fedaudit's training with its hooks and Poisson batches; *vmap* is
+ours but for the clipped sum, which ``torch.func`` takes from whole per-sample gradients. Opacus'
+ghost clipping, where it is installed, trains with torch's own optimizer in its wrappers, on the
+same number of samples in batches of a fixed size.
+"""
+
+import argparse
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import process_time
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from benchmarks.training import CASES, HOW, Case, medians
+from fedaudit.core import Batch, Params, Samples, chunks, cross_entropy
+from fedaudit.defenses.base import UNDEFENDED, Defense, Objective, Turn, Visit
+from fedaudit.defenses.dpsgd import DPSGD
+from fedaudit.fl.training import train
+
+CLIP, NOISE = 1.0, 1.0
+RESNET = Case("ResNet-18, width 32", "resnet18", (3, 32, 32), 10, 1, 64, 4, {"width": 32})
+ALEXNET = Case("AlexNet, 32x32", "alexnet", (3, 32, 32), 100, 1, 512, 5)
+
+
+@dataclass
+class WholeGradients(DPSGD):
+    """DP-SGD that writes every sample's gradient out."""
+
+    def gradient(self, objective: Objective, batch: Batch, turn: Turn) -> Params:
+        module = objective.module
+        params = {name: value.detach() for name, value in objective.params.items()}
+
+        def loss(own: Params, x: Tensor, y: Tensor) -> Tensor:
+            return cross_entropy(functional_call(module, own, (x[None],)), y[None]).sum()
+
+        found = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")(
+            params, batch.x, batch.y
+        )
+        lengths = sum(value.flatten(1).square().sum(1) for value in found.values()).sqrt()
+        factors = (self.clip / lengths).clamp(max=1.0)
+        rng = turn.rng("per-sample noise")
+        spread = self.noise_multiplier * self.clip
+        return {
+            name: torch.tensordot(factors, value, 1)
+            .add_(torch.randn(value.shape[1:], generator=rng), alpha=spread)
+            .div_(HOW.batch_size)
+            for name, value in found.items()
+        }
+
+
+def epoch(case: Case, data: Samples, defense: Defense) -> Callable[[], None]:
+    model = case.architecture.initial(0)
+    visit = Visit(round=1, rounds=1, client=0, cohort=(0,), weights={0: 1.0}, seed=0)
+
+    def run() -> None:
+        train(model, data, HOW, defense, visit.at(model))
+
+    return run
+
+
+def ghost(case: Case, data: Samples) -> Callable[[], None] | None:
+    """An epoch by Opacus' ghost clipping; None where Opacus is not installed."""
+    try:
+        from opacus.grad_sample import GradSampleModuleFastGradientClipping
+        from opacus.optimizers.optimizer_fast_gradient_clipping import (
+            DPOptimizerFastGradientClipping,
+        )
+        from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+    except ImportError:
+        return None
+    module = GradSampleModuleFastGradientClipping(
+        case.architecture.build().train(),
+        max_grad_norm=CLIP,
+        use_ghost_clipping=True,
+        loss_reduction="mean",
+    )
+    optimizer = DPOptimizerFastGradientClipping(
+        torch.optim.SGD(module.parameters(), lr=HOW.lr),
+        noise_multiplier=NOISE,
+        max_grad_norm=CLIP,
+        expected_batch_size=HOW.batch_size,
+    )
+    criterion = DPLossFastGradientClipping(module, optimizer, nn.CrossEntropyLoss(), "mean")
+
+    def run() -> None:
+        order = torch.randperm(len(data))
+        for part in chunks(len(data), HOW.batch_size):
+            x, y = data.features[order[part]], data.labels[order[part]]
+            optimizer.zero_grad()
+            criterion(module(x), y).backward()
+            optimizer.step()
+
+    return run
+
+
+def row(case: Case) -> str:
+    data = case.data(case.samples)
+    settings = {"clip": CLIP, "noise_multiplier": NOISE}
+    variants = {
+        "plain": epoch(case, data, UNDEFENDED),
+        "ours": epoch(case, data, DPSGD(**settings)),
+        "vmap": epoch(case, data, WholeGradients(**settings)),
+    }
+    peer = ghost(case, data)
+    if peer is not None:
+        variants["ghost"] = peer
+    seconds = medians(variants, process_time, case.turns)
+    cells = [f"{1000 * seconds['plain'] / len(data):.3g}"]
+    for name in ("ours", "ghost", "vmap"):
+        times = seconds.get(name, float("nan")) / seconds["plain"]
+        cells.append(f"{times:.2f}x")
+    return f"| {case.name} | " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    cases = {case.name.split(":")[0]: case for case in (*CASES, ALEXNET, RESNET)}
+    parser = argparse.ArgumentParser(description="Cost of DP-SGD.")
+    parser.add_argument("--case", nargs="+", choices=cases, default=list(cases))
+    given = parser.parse_args()
+    warnings.filterwarnings("ignore", module="opacus|torch")
+    torch.set_num_threads(1)
+    print(f"torch {torch.__version__}, load {os.getloadavg()[0]:.1f}\n")
+    print("| CPU time, one thread | plain, ms a sample | ours | Opacus ghost | vmap |")
+    print("|---|---|---|---|---|")
+    for name in given.case:
+        print(row(cases[name]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
