@@ -46,7 +46,6 @@ MEANINGS = {
     "training.rounds": "Rounds of the federation.",
     "training.participation": "Share of the clients asked in each round.",
     "defense.name": "Defense by catalogue name.",
-    "defense.clients": "Clients that use it; all if it is left out.",
     "defense.options": "Settings of the defense.",
 }
 LIMITS = {
@@ -96,6 +95,8 @@ def _named(kind: object) -> str:
     plain = {int: "whole number", float: "number", str: "text", bool: "true or false"}
     if isinstance(kind, type) and kind in plain:
         return plain[kind]
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return "table"
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
         return _named(parts[0])

@@ -17,7 +17,7 @@ from fedaudit.models import MODELS
 from fedaudit.observe.views import VIEWS, View
 from fedaudit.signals.base import Signal
 
-_GIVEN_BY_STUDY = {"seed", "shape", "classes", "clients", "partition", "targets"}
+_GIVEN_BY_STUDY = {"seed", "shape", "classes", "clients", "partition", "targets", "coalition"}
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ def _repeats(contrast: str, truth: Audited) -> bool:
 def _figure(setup: Setup, name: str, target: ClientId, estimate: Estimate) -> Figure:
     return Figure(
         attack=name,
-        defense=setup.study.defense.name,
+        defense=setup.study.defense.label,
         view=setup.view.name,
         target=target,
         seed=setup.seed,
@@ -137,7 +137,7 @@ def _epsilon(
     )
     return Figure(
         attack=name,
-        defense=study.defense.name,
+        defense=study.defense.label,
         view=setup.view.name,
         target=truth.target,
         seed=setup.seed,

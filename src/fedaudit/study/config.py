@@ -132,12 +132,44 @@ class ShadowSection(_Section):
     known: Positive = 400
 
 
+class PartSection(_Section):
+    """One more defense in a chain, by catalogue name and with its own settings."""
+
+    name: str
+    options: Settings = Field(default_factory=dict)
+
+
+class GroupSection(PartSection):
+    """What further clients do; clients of one group are each other's coalition."""
+
+    clients: Annotated[tuple[Count, ...], Field(min_length=1)]
+    chain: tuple[PartSection, ...] = ()
+
+
 class DefenseSection(_Section):
-    """One defense; ``clients`` are those that use it, all without."""
+    """What clients do about leakage.
+
+    Attributes:
+        clients: Clients that use it, together where it takes a coalition; if left out, all but
+            those of ``also``.
+        chain: Further defenses of the same clients, applied after this one in the order given:
+            a ``[[defense.chain]]`` table of ``name`` and ``options`` each.
+        also: Further groups of clients with a defense of their own: a ``[[defense.also]]`` table
+            of ``name``, ``clients``, ``options`` and ``chain`` each.
+    """
 
     name: str = "none"
     clients: tuple[Count, ...] | None = None
     options: Settings = Field(default_factory=dict)
+    chain: tuple[PartSection, ...] = ()
+    also: tuple[GroupSection, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """All that is used by its names, as records and reports have it; "none" for nothing."""
+        groups: tuple[DefenseSection | GroupSection, ...] = (self, *self.also)
+        used = [[p.name for p in (g, *g.chain) if p.name != "none"] for g in groups]
+        return ", ".join(dict.fromkeys(" + ".join(names) for names in used if names)) or "none"
 
 
 class FiguresSection(_Section):
@@ -346,6 +378,8 @@ _IN_WORDS = {
 def _known(path: list[str]) -> list[str]:
     section: type[BaseModel] = Study
     for part in path:
+        if part.isdigit():  # a place in a list of tables
+            continue
         kind = section.model_fields[part].annotation
         # A table that may be left out is a section or None.
         kind = next((k for k in get_args(kind) if k is not type(None)), kind)

@@ -59,7 +59,7 @@ def _permuted(setup: Setup, truth: Audited, findings: Findings) -> Iterator[Cont
         yield ControlResult(
             control="permuted members",
             attack=name,
-            defense=setup.study.defense.name,
+            defense=setup.study.defense.label,
             target=truth.target,
             seed=setup.seed,
             expected="no more false alarms than 95 % intervals promise when membership is shuffled",
@@ -83,7 +83,7 @@ def _blind(setup: Setup, truth: Audited) -> Iterator[ControlResult]:
             continue
         result = ControlResult(
             control="blind classifier",
-            defense=setup.study.defense.name,
+            defense=setup.study.defense.label,
             target=truth.target,
             seed=setup.seed,
             expected=f"inputs alone do not tell members from {against}",
@@ -122,7 +122,7 @@ def _untrained(setup: Setup, truth: Audited, device: torch.device) -> Iterator[C
         result = ControlResult(
             control="untrained model",
             attack=name,
-            defense=setup.study.defense.name,
+            defense=setup.study.defense.label,
             target=truth.target,
             seed=setup.seed,
             expected="AUC of 0.5 within the interval on models that nobody trained",

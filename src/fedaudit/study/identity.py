@@ -8,7 +8,12 @@ from fedaudit.study.config import Study
 
 _FOR_PEOPLE = {"about", "hours"}
 _AFTERWARDS = {"name", "seeds", "figures", "attacks"}
-_NEWER: Mapping[str, object] = {"shadow": None, "audit.merge": [], "defense.chain": []}
+_NEWER: Mapping[str, object] = {
+    "shadow": None,
+    "audit.merge": [],
+    "defense.chain": [],
+    "defense.also": [],
+}
 """Settings that older versions did not have, with the value under which a study is what it was."""
 
 

@@ -67,7 +67,7 @@ class _Where(TypedDict):
 
 
 def _where(study: Study, name: str, target: ClientId, seed: int) -> _Where:
-    return {"attack": name, "defense": study.defense.name, "target": target, "seed": seed}
+    return {"attack": name, "defense": study.defense.label, "target": target, "seed": seed}
 
 
 def _histogram(where: _Where, scores: Float[ndarray, " samples"], truth: Audited) -> Histogram:
@@ -101,7 +101,7 @@ def _groups(
         for row in rows:
             yield GroupFigure(
                 attack=name,
-                defense=setup.study.defense.name,
+                defense=setup.study.defense.label,
                 contrast=contrast,
                 by="class" if by == "class" else "client",
                 group=str(row.group),
@@ -125,7 +125,7 @@ def trajectories(
         if mine.shape[1]:
             yield Trajectory(
                 signal=name,
-                defense=setup.study.defense.name,
+                defense=setup.study.defense.label,
                 target=truth.target,
                 seed=setup.seed,
                 origin=_ORIGIN_NAMES[origin],

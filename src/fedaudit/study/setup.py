@@ -14,14 +14,15 @@ from fedaudit.data.draws import DRAWS
 from fedaudit.data.partition import PARTITIONS, Partition
 from fedaudit.data.sources import load
 from fedaudit.defenses.base import Defense
-from fedaudit.defenses.catalog import DEFENSES
+from fedaudit.defenses.catalog import DEFENSES, made
+from fedaudit.defenses.chain import Chain
 from fedaudit.errors import BadInput, NotVisible, unknown_name
 from fedaudit.fl.fedavg import FedAvg
 from fedaudit.fl.training import LocalTraining
 from fedaudit.models import architecture
 from fedaudit.observe.views import View, view_named
 from fedaudit.signals.base import Signal
-from fedaudit.study.config import Settings, Study
+from fedaudit.study.config import DefenseSection, GroupSection, PartSection, Settings, Study
 
 
 @dataclass(frozen=True)
@@ -159,21 +160,45 @@ def _partition(study: Study) -> Partition:
 
 
 def _defenses(study: Study) -> dict[ClientId, Defense]:
-    given = study.defense
-    if given.name not in DEFENSES:
-        raise unknown_name("defense", given.name, DEFENSES)
-    if given.name == "none":
+    given, everybody = study.defense, range(study.partition.clients)
+    elsewhere = {client for group in given.also for client in group.clients}
+    others = tuple(client for client in everybody if client not in elsewhere)
+    found: dict[ClientId, Defense] = {}
+    groups: tuple[DefenseSection | GroupSection, ...] = (given, *given.also)
+    for group in groups:
+        clients = others if group.clients is None else tuple(sorted(set(group.clients)))
+        strangers = [client for client in clients if client not in everybody]
+        if strangers:
+            raise BadInput(
+                f"defense.clients names {strangers}, but clients are numbered 0 to "
+                f"{len(everybody) - 1}"
+            )
+        twice = [client for client in clients if client in found]
+        if twice:
+            raise BadInput(
+                f"clients {twice} are in two groups of defense.also; put each client into one, and "
+                "several defenses of one client into a chain"
+            )
+        found |= _defended(group, clients)
+    return found
+
+
+def _defended(
+    group: DefenseSection | GroupSection, clients: tuple[ClientId, ...]
+) -> dict[ClientId, Defense]:
+    """Each client's own instance of a group's defense, or nothing without one."""
+    parts: tuple[DefenseSection | PartSection, ...] = (group, *group.chain)
+    for part in parts:
+        if part.name not in DEFENSES:
+            raise unknown_name("defense", part.name, DEFENSES)
+    # A variant that takes a study's defense away may leave its options where they are.
+    parts = tuple(part for part in parts if part.name != "none")
+    for part in parts:
+        _check_options("defense", part.name, DEFENSES[part.name], part.options)
+    if not parts:
         return {}
-    make = DEFENSES[given.name]
-    _check_options("defense", given.name, make, given.options)
-    clients = range(study.partition.clients) if given.clients is None else given.clients
-    strangers = [client for client in clients if client >= study.partition.clients]
-    if strangers:
-        raise BadInput(
-            f"defense.clients names {strangers}, but clients are numbered 0 to "
-            f"{study.partition.clients - 1}"
-        )
-    return {client: make(**given.options) for client in clients}
+    chains = {c: tuple(made(p.name, p.options, coalition=clients) for p in parts) for c in clients}
+    return {c: chain[0] if len(chain) == 1 else Chain(chain) for c, chain in chains.items()}
 
 
 def _check_options(
@@ -182,7 +207,7 @@ def _check_options(
     """Refuses options that the function does not take, of the wrong type, or left out."""
     if not callable(make):
         raise TypeError(f"{name} cannot be made")
-    parameters = signature(make).parameters
+    parameters = {n: p for n, p in signature(make).parameters.items() if n != "coalition"}
     for option in options:
         if option not in parameters:
             raise unknown_name(f"setting of the {kind} {name!r}", option, parameters)

@@ -1,0 +1,174 @@
+"""Who defends with what, as a study says it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fedaudit.core import ClientId
+from fedaudit.defenses.base import Defense
+from fedaudit.defenses.catalog import DEFENSES
+from fedaudit.defenses.chain import Chain
+from fedaudit.defenses.noise import GradientNoise
+from fedaudit.defenses.quantize import GradientQuantization
+from fedaudit.defenses.sampling import DataSampling
+from fedaudit.errors import BadInput, Unsupported
+from fedaudit.study.config import read_studies
+from fedaudit.study.identity import run_key, settings_of
+from fedaudit.study.run import run_study
+from fedaudit.study.setup import setup
+from tests.study.studies import small_study
+
+NOISE = {"name": "gradient-noise", "options": {"sigma": 0.1}}
+FEW_BITS = {"name": "quantization", "options": {"bits": 4}}
+HALF = {"name": "data-sampling", "options": {"share": 0.5}}
+
+
+def defenses(**defense: object) -> Mapping[ClientId, Defense]:
+    return setup(small_study(defense=defense), 1, None).defenses
+
+
+@dataclass(frozen=True)
+class Together(Defense):
+    """Knows who else uses it."""
+
+    coalition: tuple[ClientId, ...]
+    strength: float = 1.0
+
+
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setitem(DEFENSES, "together", Together)
+    return "together"
+
+
+def test_one_defense_is_itself_and_more_are_a_chain_in_the_order_given() -> None:
+    assert defenses(**NOISE, clients=[1]) == {1: GradientNoise(0.1)}
+    found = defenses(**NOISE, clients=[1], chain=[FEW_BITS, HALF])
+    assert found == {1: Chain((GradientNoise(0.1), GradientQuantization(4), DataSampling(0.5)))}
+
+
+def test_nothing_may_begin_a_chain() -> None:
+    assert defenses(chain=[NOISE], clients=[2]) == {2: GradientNoise(0.1)}
+    assert defenses(chain=[{"name": "none"}]) == {}
+
+
+def test_a_variant_without_the_defense_may_keep_its_options() -> None:
+    assert defenses(name="none", options={"sigma": 0.1}) == {}
+
+
+def test_a_defense_that_takes_a_coalition_is_given_its_group(together: str) -> None:
+    found = defenses(
+        name=together,
+        clients=[3, 1],
+        also=[{"name": together, "clients": [0], "options": {"strength": 2.0}}],
+    )
+    assert found == {1: Together((1, 3)), 3: Together((1, 3)), 0: Together((0,), 2.0)}
+    everybody = defenses(name="none", chain=[{"name": together}])
+    assert everybody[2] == Together((0, 1, 2, 3))
+
+
+def test_the_coalition_is_no_setting_of_a_study(together: str) -> None:
+    with pytest.raises(BadInput, match=r"no setting of the defense 'together'.*known: strength"):
+        defenses(name=together, options={"coalition": 1})
+
+
+def test_each_client_has_an_instance_of_its_own() -> None:
+    found = defenses(**NOISE, chain=[FEW_BITS])
+    first, second = found[0], found[1]
+    assert isinstance(first, Chain)
+    assert isinstance(second, Chain)
+    assert first == second
+    assert all(a is not b for a, b in zip(first.parts, second.parts, strict=True))
+
+
+def test_without_clients_a_defense_is_for_all_that_have_no_other() -> None:
+    found = defenses(**NOISE, also=[{**FEW_BITS, "clients": [0, 2]}])
+    assert {client for client, one in found.items() if isinstance(one, GradientNoise)} == {1, 3}
+    assert {client for client, one in found.items() if one == GradientQuantization(4)} == {0, 2}
+
+
+@pytest.mark.parametrize(
+    ("defense", "said"),
+    [
+        ({**NOISE, "clients": [0, 9]}, r"names \[9\], but clients are numbered 0 to 3"),
+        ({"also": [{**NOISE, "clients": [4]}]}, r"names \[4\]"),
+        (
+            {**NOISE, "clients": [0], "also": [{**HALF, "clients": [0]}]},
+            r"\[0\] are in two",
+        ),
+        ({**NOISE, "chain": [{"name": "quantisation"}]}, "did you mean 'quantization'"),
+        ({**NOISE, "chain": [{"name": "quantization"}]}, "'quantization' needs bits"),
+        ({**NOISE, "chain": [{**HALF, "clients": [1]}]}, "no setting in the study.*'defense.chain"),
+        ({"also": [NOISE]}, "defense.also.0.clients"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(defense: dict[str, object], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        defenses(**defense)
+
+
+def test_two_parts_that_both_say_how_batches_are_drawn_are_refused_by_name() -> None:
+    with pytest.raises(Unsupported, match="DataSampling and DataSampling both replace the way"):
+        defenses(**HALF, chain=[HALF])
+
+
+@pytest.mark.parametrize(
+    ("defense", "label"),
+    [
+        ({}, "none"),
+        (NOISE, "gradient-noise"),
+        ({**NOISE, "chain": [FEW_BITS]}, "gradient-noise + quantization"),
+        ({"chain": [HALF]}, "data-sampling"),
+        ({**NOISE, "also": [{**NOISE, "clients": [0]}]}, "gradient-noise"),
+        ({**NOISE, "also": [{**HALF, "clients": [0]}]}, "gradient-noise, data-sampling"),
+    ],
+)
+def test_a_label_names_all_that_is_used(defense: dict[str, object], label: str) -> None:
+    assert small_study(defense=defense).defense.label == label
+
+
+def test_a_study_without_a_chain_is_the_study_that_it_was_before_there_were_chains() -> None:
+    assert (
+        run_key(small_study(), 1)
+        == "9ec79c61d8081f41f0236e20861ba552f870deab93b6fe4f544ce9ccd985bfc4"
+    )
+    noisy = small_study(defense=NOISE)
+    assert run_key(noisy, 1).startswith("4373ce64291e052509222f24")
+    assert settings_of(noisy)["defense"] == {**NOISE, "clients": None}
+
+
+@pytest.mark.parametrize("more", [{"chain": [FEW_BITS]}, {"also": [{**HALF, "clients": [0]}]}])
+def test_a_chain_or_another_group_makes_another_run(more: dict[str, object]) -> None:
+    assert run_key(small_study(defense={**NOISE, **more}), 1) != run_key(
+        small_study(defense=NOISE), 1
+    )
+
+
+def test_a_study_file_writes_a_chain_as_tables_and_its_record_names_all_parts(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text("""
+        name = "chained"
+        partition = { clients = 4 }
+        training = { rounds = 2 }
+        audit = { fair = 90 }
+        figures = { permutations = 20, blind_classifier = false }
+        attacks = { blackbox-loss = {} }
+        [defense]
+        name = "gradient-noise"
+        options = { sigma = 0.01 }
+        [[defense.chain]]
+        name = "quantization"
+        options = { bits = 8 }
+        [[defense.also]]
+        name = "data-sampling"
+        clients = [3]
+        options = { share = 0.5 }
+        """)
+    record = run_study(read_studies(path)[0], tmp_path / "out")
+    label = "gradient-noise + quantization, data-sampling"
+    assert {figure.defense for figure in record.findings} == {label}
+    assert record.utility[0].defense == label
