@@ -21,6 +21,7 @@ from fedaudit.observe.store import (
     write_measured,
     write_round,
 )
+from fedaudit.observe.usage import keeping_usage
 from fedaudit.observe.views import seen_from
 from fedaudit.params import flat
 from fedaudit.seeds import seed_for, seeded
@@ -85,8 +86,10 @@ def observe(setup: Setup, folder: Path, work: Work) -> list[Stored]:
         checkpoint=folder / "checkpoint.safetensors",
         device=work.device,
     )
+    key = run_key(setup.study, setup.seed, work.device.type)
+    told = keeping_usage(stream, setup.deal.clients, folder, key)
     trained_on = _some(Samples.joined(*setup.deal.clients.values()), setup.seed)
-    for round in seen_from(stream, setup.view):
+    for round in seen_from(told, setup.view):
         if round.index in setup.measured_rounds:
             _measure(setup, round, folder, trained_on, work)
         work.tick(setup.seed, round.index, rounds)

@@ -1,0 +1,160 @@
+"""What clients used and spent, round by round: for whoever studies a run, never an adversary."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fedaudit.core import ClientId, Params, Samples
+from fedaudit.errors import Damaged
+from fedaudit.observe.round import Round
+from fedaudit.observe.tensors import read_tensors, write_tensors
+
+USAGE_FILE = "usage.safetensors"
+
+
+@dataclass(frozen=True)
+class Usage:
+    """How often each client trained on each of its samples, and what its rounds cost.
+
+    Attributes:
+        clients: The order of columns.
+        ids: Each client's samples.
+        used: How often each of them was in a training step, over all rounds.
+        recycled: How often of these a defense had brought it back after leaving it out.
+        distinct: How many different samples a client trained on in a round.
+        extra_bytes: What a defense made a client send or receive beside model and upload.
+        seconds: What a client's rounds cost: processor time, or on a GPU time by the clock. Of
+            the machine, not of the result.
+    """
+
+    clients: tuple[ClientId, ...]
+    ids: Mapping[ClientId, Int[Tensor, " _"]]
+    used: Mapping[ClientId, Int[Tensor, " _"]]
+    recycled: Mapping[ClientId, Int[Tensor, " _"]]
+    distinct: Int[Tensor, "rounds clients"]
+    extra_bytes: Int[Tensor, "rounds clients"]
+    seconds: Float[Tensor, "rounds clients"]
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds are counted."""
+        return len(self.distinct)
+
+
+def unused(clients: Mapping[ClientId, Samples]) -> Usage:
+    """The usage before the first round."""
+    order = tuple(sorted(clients))
+    none = {client: torch.zeros(len(clients[client]), dtype=torch.int64) for client in order}
+    empty = torch.zeros(0, len(order), dtype=torch.int64)
+    ids = {client: clients[client].ids.sort().values for client in order}
+    return Usage(order, ids, none, none, empty, empty, empty.double())
+
+
+def counted(usage: Usage, round: Round) -> Usage:
+    """The usage with one more round; a round that is in it already changes nothing.
+
+    Raises:
+        Damaged: Rounds between are missing.
+    """
+    if round.index <= usage.rounds:
+        return usage
+    if round.index > usage.rounds + 1:
+        raise Damaged(
+            f"usage is known up to round {usage.rounds}, but the next round is {round.index}; "
+            "restore the run's folder from a copy, or delete it and run the study again"
+        )
+    facts = {client: round.facts.get(client, {}) for client in usage.clients}
+    extra = [int(facts[c].get("extra_bytes", torch.zeros(0)).sum()) for c in usage.clients]
+    seconds = [float(round.seconds.get(client, 0.0)) for client in usage.clients]
+    added = {client: _times(usage.ids[client], facts[client], "used") for client in facts}
+    again = {client: _times(usage.ids[client], facts[client], "recycled") for client in facts}
+    distinct = [int((added[client] > 0).sum()) for client in usage.clients]
+    return replace(
+        usage,
+        used={client: usage.used[client] + added[client] for client in usage.clients},
+        recycled={client: usage.recycled[client] + again[client] for client in usage.clients},
+        distinct=torch.cat([usage.distinct, torch.tensor([distinct])]),
+        extra_bytes=torch.cat([usage.extra_bytes, torch.tensor([extra])]),
+        seconds=torch.cat([usage.seconds, torch.tensor([seconds], dtype=torch.float64)]),
+    )
+
+
+def _times(ids: Int[Tensor, " samples"], facts: Params, fact: str) -> Int[Tensor, " samples"]:
+    """How often each id (ascending) is among those noted; others' ids are passed over."""
+    noted = facts.get(fact)
+    if noted is None or len(ids) == 0:
+        return torch.zeros(len(ids), dtype=torch.int64)
+    places = torch.searchsorted(ids, noted).clamp(max=len(ids) - 1)
+    return torch.bincount(places[ids[places] == noted], minlength=len(ids))
+
+
+def keeping_usage(
+    rounds: Iterable[Round], clients: Mapping[ClientId, Samples], folder: Path, run: str
+) -> Iterator[Round]:
+    """The rounds without what clients noted, which is added up in a file of the run's folder.
+
+    Args:
+        rounds: As they were, before any view.
+        clients: Each client's data.
+        folder: The run's; a run that goes on also goes on counting.
+        run: Names the run.
+
+    Raises:
+        Damaged: The file is another run's, or lacks rounds.
+    """
+    usage = read_usage(folder, run) or unused(clients)
+    for round in rounds:
+        usage = counted(usage, round)
+        _write(usage, folder, run)
+        yield replace(round, facts={}, seconds={})
+
+
+def _write(usage: Usage, folder: Path, run: str) -> None:
+    tensors: Params = {
+        "clients": torch.tensor(usage.clients, dtype=torch.int64),
+        "distinct": usage.distinct,
+        "extra_bytes": usage.extra_bytes,
+        "seconds": usage.seconds,
+    }
+    for client in usage.clients:
+        tensors[f"ids/{client}"] = usage.ids[client]
+        tensors[f"used/{client}"] = usage.used[client]
+        tensors[f"recycled/{client}"] = usage.recycled[client]
+    write_tensors(tensors, folder / USAGE_FILE, {"run": run})
+
+
+def read_usage(folder: Path, run: str) -> Usage | None:
+    """What a run's folder knows of its usage; None where it was never kept.
+
+    Args:
+        folder: The run's.
+        run: Names the run.
+
+    Raises:
+        Damaged: The file is another run's, or not one that fedaudit wrote.
+    """
+    path = folder / USAGE_FILE
+    if not path.is_file():
+        return None
+    tensors, notes = read_tensors(path)
+    try:
+        clients = tuple(int(client) for client in tensors["clients"].tolist())
+        parts = {
+            part: {client: tensors[f"{part}/{client}"] for client in clients}
+            for part in ("ids", "used", "recycled")
+        }
+        distinct, extra, seconds = (tensors[n] for n in ("distinct", "extra_bytes", "seconds"))
+    except (KeyError, TypeError, ValueError) as error:
+        raise Damaged(f"{path} is not a record of usage ({error}); restore it") from error
+    fits = all(len({len(part[c]) for part in parts.values()}) == 1 for c in clients)
+    table = distinct.shape == extra.shape == seconds.shape == (len(distinct), len(clients))
+    if notes.get("run") != run or not (fits and table):
+        raise Damaged(
+            f"{path} is of another run; restore it from a copy, or delete the run's folder and "
+            "run the study again"
+        )
+    return Usage(clients, parts["ids"], parts["used"], parts["recycled"], distinct, extra, seconds)

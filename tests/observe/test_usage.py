@@ -1,0 +1,82 @@
+"""What clients used, counted round by round and kept through a stop."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedaudit.core import Samples
+from fedaudit.errors import Damaged
+from fedaudit.observe.round import Round
+from fedaudit.observe.usage import counted, keeping_usage, read_usage, unused
+
+
+def samples(*ids: int) -> Samples:
+    return Samples(torch.zeros(len(ids), 2), torch.zeros(len(ids)).long(), torch.tensor(ids))
+
+
+CLIENTS = {0: samples(7, 3, 9), 4: samples(2, 5)}
+
+
+def told(index: int) -> Round:
+    return Round(
+        index=index,
+        exposed={},
+        sent={},
+        uploads={},
+        weights={},
+        asked=(0, 4),
+        answered=(0, 4),
+        facts={
+            0: {"used": torch.tensor([9, 7, 9]), "recycled": torch.tensor([9])},
+            4: {"used": torch.tensor([1, 8, 5]), "extra_bytes": torch.tensor([10, 2])},
+        },
+        seconds={0: 0.5, 4: 1.0},
+    )
+
+
+def test_every_use_of_a_sample_is_counted_and_strange_samples_are_not() -> None:
+    usage = counted(unused(CLIENTS), told(1))
+    assert usage.ids[0].tolist() == [3, 7, 9]
+    assert usage.used[0].tolist() == [0, 1, 2]
+    assert usage.recycled[0].tolist() == [0, 0, 1]
+    assert usage.used[4].tolist() == [0, 1]
+    assert usage.distinct.tolist() == [[2, 1]]
+    assert usage.extra_bytes.tolist() == [[0, 12]]
+    assert usage.seconds.tolist() == [[0.5, 1.0]]
+
+
+def test_rounds_add_up_and_a_round_that_comes_again_does_not() -> None:
+    usage = counted(counted(unused(CLIENTS), told(1)), told(2))
+    assert usage.used[0].tolist() == [0, 2, 4]
+    assert usage.rounds == 2
+    assert counted(usage, told(2)) is usage
+
+
+def test_a_client_that_was_not_asked_used_nothing() -> None:
+    usage = counted(unused(CLIENTS), replace(told(1), facts={}, seconds={}))
+    assert usage.used[0].tolist() == [0, 0, 0]
+    assert usage.seconds.tolist() == [[0.0, 0.0]]
+
+
+def test_a_missing_round_is_refused() -> None:
+    with pytest.raises(Damaged, match="the next round is 2"):
+        counted(unused(CLIENTS), told(2))
+
+
+def test_what_is_kept_goes_on_after_a_stop_and_no_adversary_is_told(tmp_path: Path) -> None:
+    for rounds in ([told(1), told(2)], [told(2), told(3)]):
+        for round in keeping_usage(rounds, CLIENTS, tmp_path, "ours"):
+            assert round.facts == {}
+            assert round.seconds == {}
+    usage = read_usage(tmp_path, "ours")
+    assert usage is not None
+    assert usage.used[0].tolist() == [0, 3, 6]
+    assert usage.extra_bytes[:, 1].tolist() == [12, 12, 12]
+    with pytest.raises(Damaged, match="another run"):
+        read_usage(tmp_path, "theirs")
+
+
+def test_nothing_is_known_where_nothing_was_kept(tmp_path: Path) -> None:
+    assert read_usage(tmp_path, "ours") is None
