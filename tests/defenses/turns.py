@@ -1,18 +1,15 @@
-"""A client's turn with a model of a few classes, for tests of what acts in training."""
+"""A client's turn, for tests of what a defense does with an upload."""
 
+from functools import partial
+
+from torch import nn
+
+from fedaudit.core import Architecture
 from fedaudit.defenses.base import Turn, Visit
-from fedaudit.models import architecture
 
 
-def turn(
-    *,
-    shape: tuple[int, ...] = (4,),
-    classes: int = 3,
-    round: int = 1,
-    client: int = 0,
-    seed: int = 0,
-) -> Turn:
+def turn(round: int = 1, client: int = 0, seed: int = 0) -> Turn:
     visit = Visit(
         round=round, rounds=9, client=client, cohort=(client,), weights={client: 1.0}, seed=seed
     )
-    return visit.at(architecture("mlp", shape=shape, classes=classes, hidden="").initial(0))
+    return visit.at(Architecture("net", partial(nn.Linear, 2, 1)).initial(0))

@@ -7,7 +7,7 @@ from itertools import combinations
 from torch import Tensor
 
 from fedaudit.core import Batch, Model, Params, Samples
-from fedaudit.defenses.base import UNDEFENDED, Defense, Objective, Turn, Visit
+from fedaudit.defenses.base import UNDEFENDED, Defense, Guarantee, Objective, Turn, Visit, Workload
 from fedaudit.errors import BadInput, Unsupported
 from fedaudit.observe.round import Upload
 
@@ -87,6 +87,26 @@ class Chain(Defense):
         """Each round: to every part."""
         for part in self.parts:
             part.after(start, end, turn)
+
+    def guarantee(self, work: Workload, *, delta: float) -> Guarantee | None:
+        """The strongest that a part gives and that holds in company; None for none.
+
+        What happens to an upload after a part has protected it takes nothing away. A guarantee on
+        single samples' gradients counts only where no other part touches data, batches or loss:
+        a mixed batch, for one, shows a sample twice.
+        """
+        proven = [
+            part.guarantee(work, delta=delta)
+            for part in self.parts
+            if not (part.acts_in("gradient") and self._others_touch_samples(part))
+        ]
+        known = [guarantee for guarantee in proven if guarantee is not None]
+        return min(known, key=lambda guarantee: guarantee.epsilon, default=None)
+
+    def _others_touch_samples(self, part: Defense) -> bool:
+        hooks = ("prepare", "select", "batches", "batch", "loss")
+        others = [other for other in self.parts if other is not part]
+        return any(other.acts_in(hook) for other in others for hook in hooks)
 
     def state(self) -> Params:
         """Every part's, under its place in the chain."""

@@ -1,0 +1,119 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from fedaudit.core import Params
+from fedaudit.defenses.foreign import Filter, imported_filter
+from fedaudit.errors import BadInput
+from fedaudit.observe.round import Gradient, Logits, Update, Upload
+from fedaudit.params import scaled
+from tests.defenses.turns import turn
+
+RAW = {"w": torch.tensor([3.0, 0.0]), "b": torch.tensor([4.0])}
+
+
+def swapped(update: Params) -> dict[str, torch.Tensor]:
+    return {"b": update["b"] * 2, "w": torch.zeros(2, dtype=torch.float64)}
+
+
+def noisy(update: Params) -> Params:
+    return {name: value + torch.randn(value.shape) for name, value in update.items()}
+
+
+def spoilt(update: Params) -> Params:
+    for value in update.values():
+        value.zero_()
+    update.pop("b")
+    return {**update, "b": torch.ones(1)}
+
+
+def sent(function: Callable[[Params], object], round: int = 1) -> Params:
+    return Filter(function).upload(Update(dict(RAW)), turn(round)).values
+
+
+def test_what_comes_back_is_sent_in_the_uploads_own_order_and_precision() -> None:
+    found = sent(swapped)
+    assert list(found) == ["w", "b"]
+    assert found["w"].dtype == torch.float32
+    assert found["w"].tolist() == [0.0, 0.0]
+    assert found["b"].tolist() == [8.0]
+
+
+@pytest.mark.parametrize("kind", [Update, Gradient, Logits])
+def test_every_kind_of_upload_is_filtered_and_buffers_stay(kind: type[Upload]) -> None:
+    given = kind(dict(RAW))
+    found = Filter(swapped).upload(given, turn())
+    assert isinstance(found, kind)
+    assert found.values["b"].tolist() == [8.0]
+    update = Filter(swapped).upload(Update(dict(RAW), {"mean": torch.ones(1)}, choice=1), turn())
+    assert isinstance(update, Update)
+    assert (update.buffers["mean"].tolist(), update.choice) == ([1.0], 1)
+
+
+def test_a_filter_that_changes_what_it_is_given_changes_a_copy() -> None:
+    given = {name: value.clone() for name, value in RAW.items()}
+    Filter(spoilt).upload(Update(given), turn())
+    assert all(torch.equal(given[name], RAW[name]) for name in RAW)
+
+
+def test_draws_come_from_the_run_and_not_from_the_global_generator() -> None:
+    before = torch.get_rng_state()
+    first, again, later = sent(noisy), sent(noisy), sent(noisy, round=2)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(first["w"], again["w"])
+    assert not torch.equal(first["w"], later["w"])
+
+
+def test_the_cosine_between_raw_and_filtered_is_noted() -> None:
+    at = turn()
+    Filter(swapped).upload(Update(dict(RAW)), at)
+    # (3, 0, 4) and (0, 0, 8): 32 over 5 times 8.
+    assert at.facts["filter_cosine"].tolist() == pytest.approx([0.8])
+
+
+def test_no_cosine_is_noted_where_there_is_no_direction() -> None:
+    at = turn()
+    Filter(lambda update: scaled(update, 0.0)).upload(Update(dict(RAW)), at)
+    assert "filter_cosine" not in at.facts
+
+
+def failing(update: Params) -> Params:
+    raise ZeroDivisionError("by the norm")
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (failing, "'failing' failed on client 0's upload of round 1: ZeroDivisionError: by the"),
+        (lambda update: None, "returned a NoneType; a filter takes tensors by name"),
+        (lambda update: {"w": update["w"]}, "lacking or new: b$"),
+        (lambda update: {**update, "c": update["b"]}, "lacking or new: c$"),
+        (lambda update: {**update, "b": torch.ones(2)}, r"of shape \(2,\) as 'b'.*of shape \(1,\)"),
+        (lambda update: {**update, "b": 4.0}, "returned a float as 'b'"),
+        (lambda update: {**update, "b": torch.ones(1) * 1j}, "complex64 tensor .* a real tensor"),
+        (lambda update: scaled(update, float("nan")), "'w' that are not finite"),
+    ],
+)
+def test_what_is_no_upload_is_refused(function: Callable[[Params], object], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        sent(function)
+
+
+def test_a_filter_is_found_by_its_path() -> None:
+    filter = imported_filter(path=f"{__name__}:swapped")
+    assert filter.upload(Update(dict(RAW)), turn()).values["b"].tolist() == [8.0]
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("swapped", "a filter of your own is named 'package.module:callable', got 'swapped'"),
+        ("no_such_package:f", "cannot import 'no_such_package:f'.*PYTHONPATH"),
+        ("math:nothing", "cannot import 'math:nothing'"),
+        ("math:pi", "is a float"),
+    ],
+)
+def test_a_path_that_leads_to_nothing_to_call_is_refused(path: str, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        imported_filter(path=path)

@@ -1,0 +1,144 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedaudit.defenses.quantize import GradientQuantization, floored, rounded_by_draw
+from fedaudit.errors import BadInput
+from fedaudit.observe.round import Update
+from fedaudit.seeds import seeded
+from tests.defenses.turns import turn
+
+bits_of = st.integers(1, 10)
+
+
+def drawn(values: torch.Tensor, bits: int, seed: int = 0) -> torch.Tensor:
+    return rounded_by_draw(values, bits, seeded(seed, "rounding"))
+
+
+def some(size: int, seed: int, *, scale: float = 1.0, shift: float = 0.0) -> torch.Tensor:
+    return shift + scale * torch.randn(size, generator=seeded(seed, "values"))
+
+
+def test_the_published_way_takes_the_level_below_by_hand() -> None:
+    # Range 0 to 8 in 2 bits: steps of 2, levels 0, 2, 4, 6 and 8.
+    given = torch.tensor([[0.0, 1.9, 2.0], [3.9, 7.9, 8.0]])
+    assert floored(given, 2).tolist() == [[0.0, 0.0, 2.0], [2.0, 6.0, 8.0]]
+    assert floored(given - 4, 1).tolist() == [[-4.0, -4.0, -4.0], [-4.0, 0.0, 4.0]]
+
+
+def test_drawn_levels_are_the_neighbours_of_an_entry_by_hand() -> None:
+    # Range 0 to 6 in 2 bits: levels 0, 2, 4 and 6.
+    given = torch.tensor([0.0, 2.0, 3.0, 4.5, 6.0])
+    found = torch.stack([drawn(given, 2, seed) for seed in range(60)])
+    levels = [sorted(set(column.tolist())) for column in found.T]
+    assert levels == [[0.0], [2.0], [2.0, 4.0], [4.0, 6.0], [6.0]]
+
+
+def test_one_bit_leaves_the_two_extremes() -> None:
+    sent = drawn(some(500, 0), 1)
+    assert set(sent.tolist()) == {float(some(500, 0).min()), float(some(500, 0).max())}
+
+
+@given(bits=bits_of, seed=st.integers(0, 10**6), shift=st.sampled_from([0.0, 3.0, -50.0]))
+def test_drawn_levels_have_the_entrys_mean(bits: int, seed: int, shift: float) -> None:
+    value, draws = some(4, seed, shift=shift), 2_000
+    many = value.repeat(draws, 1)
+    mean = drawn(many, bits, seed).double().mean(0)
+    step = float(value.max() - value.min()) / (2**bits - 1)
+    # A draw between neighbours spreads by half a step at most; Hoeffding's bound, 1e-9 a time,
+    # and the entries' own rounding.
+    bound = step * (torch.log(torch.tensor(2e9)) / (2 * draws)).sqrt() + 1e-6 * (1 + abs(shift))
+    assert float((mean - value.double()).abs().max()) <= bound
+
+
+@given(bits=bits_of, seed=st.integers(0, 10**6))
+def test_no_entry_moves_by_a_step_or_beyond_the_extremes(bits: int, seed: int) -> None:
+    value = some(30, seed)
+    spread = float(value.max() - value.min())
+    for sent, step in (
+        (drawn(value, bits, seed), spread / (2**bits - 1)),
+        (floored(value, bits), spread / 2**bits),
+    ):
+        assert float((sent - value).abs().max()) <= step + 1e-6
+        assert float(sent.min()) == float(value.min())
+        assert float(sent.max()) == float(value.max())
+        assert len(sent.unique()) <= 2**bits + 1
+    assert bool((floored(value, bits) <= value + 1e-6).all())
+
+
+@given(
+    bits=bits_of,
+    seed=st.integers(0, 10**6),
+    scale=st.sampled_from([1e-30, 1e-4, 1.0, 1e4]),
+    shift=st.sampled_from([0.0, 1.0, -1e3]),
+    floor=st.booleans(),
+)
+def test_once_is_as_good_as_twice(
+    bits: int, seed: int, scale: float, shift: float, floor: bool
+) -> None:
+    def moved(values: torch.Tensor, again: int) -> torch.Tensor:
+        return floored(values, bits) if floor else drawn(values, bits, seed + again)
+
+    once = moved(some(20, seed, scale=scale, shift=shift), 0)
+    assert torch.equal(moved(once, 1), once)
+
+
+@pytest.mark.parametrize("bits", [1, 10])
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.full((4,), 0.3),
+        torch.zeros(2, 2),
+        torch.zeros(0),
+        torch.tensor(5.0),
+        torch.full((2,), 1e-45),
+    ],
+    ids=["constant", "zeros", "empty", "scalar", "smallest number"],
+)
+def test_a_tensor_without_a_range_stays_as_it_is(value: torch.Tensor, bits: int) -> None:
+    assert torch.equal(floored(value, bits), value)
+    assert torch.equal(drawn(value, bits), value)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_each_tensor_keeps_its_precision(kind: torch.dtype) -> None:
+    value = some(50, 0).to(kind)
+    assert drawn(value, 3).dtype == floored(value, 3).dtype == kind
+
+
+def test_each_tensor_is_rounded_between_its_own_extremes_and_buffers_stay() -> None:
+    upload = Update(
+        {"w": torch.tensor([0.0, 1.0, 4.0]), "b": torch.tensor([10.0, 10.4, 11.0])},
+        {"mean": torch.tensor([0.123])},
+    )
+    sent = GradientQuantization(1, rounding="floor").upload(upload, turn())
+    assert isinstance(sent, Update)
+    assert sent.values["w"].tolist() == [0.0, 0.0, 4.0]
+    assert sent.values["b"].tolist() == [10.0, 10.0, 11.0]
+    assert torch.equal(sent.buffers["mean"], upload.buffers["mean"])
+
+
+def test_rounding_is_drawn_anew_in_each_round() -> None:
+    upload = Update({"w": some(200, 0)})
+    first, again, later = (
+        GradientQuantization(1).upload(upload, at).values["w"] for at in (turn(1), turn(1), turn(2))
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, later)
+
+
+def test_full_precision_sends_the_upload_itself() -> None:
+    upload = Update({"w": some(5, 0)})
+    assert GradientQuantization(32).upload(upload, turn()) is upload
+
+
+@pytest.mark.parametrize("bits", [0, -1, 11, 31, 33])
+def test_bits_out_of_range_are_refused(bits: int) -> None:
+    with pytest.raises(BadInput, match=f"1 to 10, or is 32 for full precision, got {bits}"):
+        GradientQuantization(bits)
+
+
+def test_a_misspelt_rounding_is_refused() -> None:
+    with pytest.raises(BadInput, match="did you mean 'stochastic'"):
+        GradientQuantization(4, rounding="stochastical")

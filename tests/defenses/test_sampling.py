@@ -1,0 +1,94 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedaudit.core import Samples
+from fedaudit.defenses.base import UNDEFENDED
+from fedaudit.defenses.sampling import DataSampling
+from fedaudit.errors import BadInput
+from tests.defenses.turns import turn
+
+
+def samples(count: int) -> Samples:
+    return Samples(
+        torch.arange(count).float()[:, None],
+        torch.zeros(count, dtype=torch.int64),
+        torch.arange(count),
+    )
+
+
+def epoch(
+    defense: DataSampling, count: int, batch_size: int, *, epochs: int = 1
+) -> list[list[int]]:
+    """The ids of each batch of the last of some epochs."""
+    at = turn()
+    chosen = defense.select(samples(count), at)
+    for _ in range(epochs):
+        batches = [batch.ids.tolist() for batch in defense.batches(chosen, batch_size, at)]
+    return batches
+
+
+def test_a_share_of_the_samples_is_trained_on_and_the_last_batch_is_cut() -> None:
+    batches = epoch(DataSampling(0.5), 20, 4)
+    assert [len(batch) for batch in batches] == [4, 4, 2]
+    assert len({id for batch in batches for id in batch}) == 10
+
+
+@given(share=st.floats(0.01, 1), count=st.integers(1, 40), batch_size=st.integers(1, 50))
+def test_exactly_the_share_is_used_once_each(share: float, count: int, batch_size: int) -> None:
+    for every in ("epoch", "round"):
+        batches = epoch(DataSampling(share, every=every), count, batch_size)
+        ids = [id for batch in batches for id in batch]
+        assert len(ids) == len(set(ids)) == max(1, round(share * count))
+        assert all(batches)
+
+
+def test_a_share_of_less_than_one_sample_is_one() -> None:
+    assert sum(map(len, epoch(DataSampling(0.01), 20, 4))) == 1
+
+
+def test_an_epoch_has_its_own_share_and_a_round_one_for_all_its_epochs() -> None:
+    used = {
+        every: [
+            {id for batch in epoch(DataSampling(0.5, every=every), 40, 8, epochs=e) for id in batch}
+            for e in (1, 2)
+        ]
+        for every in ("epoch", "round")
+    }
+    assert used["epoch"][0] != used["epoch"][1]
+    assert used["round"][0] == used["round"][1]
+
+
+def test_everything_comes_in_time() -> None:
+    at, seen = turn(), set()
+    for _ in range(30):
+        for batch in DataSampling(0.3).batches(samples(20), 4, at):
+            seen |= set(batch.ids.tolist())
+    assert seen == set(range(20))
+
+
+@pytest.mark.parametrize("every", ["epoch", "round"])
+def test_a_share_of_1_draws_the_undefended_batches(every: str) -> None:
+    plain = [batch.ids.tolist() for batch in UNDEFENDED.batches(samples(9), 4, turn())]
+    assert epoch(DataSampling(1.0, every=every), 9, 4) == plain
+
+
+def test_it_acts_where_it_draws_and_nowhere_else() -> None:
+    hooks = ("prepare", "select", "batches", "batch", "loss", "gradient", "upload")
+    acting = [
+        [hook for hook in hooks if defense.acts_in(hook)]
+        for defense in (DataSampling(0.5), DataSampling(0.5, every="round"), DataSampling(1.0))
+    ]
+    assert acting == [["batches"], ["select"], []]
+
+
+@pytest.mark.parametrize("share", [0.0, -0.5, 1.5, float("nan")])
+def test_a_share_that_leaves_nothing_or_takes_more_than_all_is_refused(share: float) -> None:
+    with pytest.raises(BadInput, match=r"in \(0, 1\]"):
+        DataSampling(share)
+
+
+def test_a_misspelt_time_is_refused() -> None:
+    with pytest.raises(BadInput, match="did you mean 'epoch'"):
+        DataSampling(0.5, every="epochs")

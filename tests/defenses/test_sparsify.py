@@ -1,0 +1,127 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedaudit.core import Params
+from fedaudit.defenses.sparsify import (
+    GradientSparsification,
+    sparse_globally,
+    sparse_per_tensor,
+)
+from fedaudit.errors import BadInput
+from fedaudit.observe.round import Update
+from fedaudit.params import flat
+from tests.defenses.turns import turn
+
+BY_HAND = {"w": torch.tensor([[3.0, -1.0], [0.5, -4.0]]), "b": torch.tensor([2.0])}
+entries = st.lists(st.integers(-4, 4), min_size=2, max_size=40)
+ratios = st.floats(0, 1)
+
+
+def two_tensors(numbers: list[int]) -> Params:
+    values = torch.tensor(numbers, dtype=torch.float32)
+    return {"w": values[: len(numbers) // 2].clone(), "b": values[len(numbers) // 2 :].clone()}
+
+
+@pytest.mark.parametrize(
+    ("ratio", "w", "b"),
+    [
+        (0.2, [[3.0, -1.0], [0.0, -4.0]], [2.0]),
+        (0.4, [[3.0, 0.0], [0.0, -4.0]], [2.0]),
+        (0.6, [[3.0, 0.0], [0.0, -4.0]], [0.0]),
+        (0.9, [[0.0, 0.0], [0.0, 0.0]], [0.0]),
+        (0.8, [[0.0, 0.0], [0.0, -4.0]], [0.0]),
+        (1.0, [[0.0, 0.0], [0.0, 0.0]], [0.0]),
+    ],
+)
+def test_the_largest_entries_of_all_tensors_stay(
+    ratio: float, w: list[list[float]], b: list[float]
+) -> None:
+    sparse = sparse_globally(BY_HAND, ratio)
+    assert sparse["w"].tolist() == w
+    assert sparse["b"].tolist() == b
+
+
+def test_of_equal_entries_the_first_stay() -> None:
+    sparse = sparse_globally({"w": torch.tensor([1.0, -1.0, 1.0]), "b": torch.tensor([-1.0])}, 0.5)
+    assert sparse["w"].tolist() == [1.0, -1.0, 0.0]
+    assert sparse["b"].tolist() == [0.0]
+
+
+@given(numbers=entries, ratio=ratios)
+def test_exactly_as_many_stay_as_were_asked_for(numbers: list[int], ratio: float) -> None:
+    # Shifted away from 0, so that what stays can be told from what was zeroed; many are equal.
+    values = two_tensors([n + (1 if n >= 0 else -1) for n in numbers])
+    sparse = flat(sparse_globally(values, ratio))
+    assert int((sparse != 0).sum()) == round((1 - ratio) * len(numbers))
+
+
+@given(numbers=entries, ratio=ratios)
+def test_it_agrees_with_sorting_by_hand(numbers: list[int], ratio: float) -> None:
+    count = round((1 - ratio) * len(numbers))
+    first_of_largest = sorted(range(len(numbers)), key=lambda i: (-abs(numbers[i]), i))[:count]
+    slow = [float(n) if i in first_of_largest else 0.0 for i, n in enumerate(numbers)]
+    assert flat(sparse_globally(two_tensors(numbers), ratio)).tolist() == slow
+
+
+@given(numbers=entries, ratio=ratios, per_tensor=st.booleans())
+def test_once_is_as_good_as_twice(numbers: list[int], ratio: float, per_tensor: bool) -> None:
+    sparse = sparse_per_tensor if per_tensor else sparse_globally
+    values = two_tensors(numbers * 60 if per_tensor else numbers)
+    once = sparse(values, ratio)
+    assert torch.equal(flat(sparse(once, ratio)), flat(once))
+
+
+def test_tensors_of_several_precisions_keep_theirs() -> None:
+    given = {"w": torch.tensor([1.0, 3.0]), "b": torch.tensor([2.0, 4.0], dtype=torch.float64)}
+    sparse = sparse_globally(given, 0.5)
+    assert sparse["w"].dtype == torch.float32
+    assert sparse["b"].dtype == torch.float64
+    assert flat(sparse).tolist() == [0.0, 3.0, 0.0, 4.0]
+
+
+def test_the_published_way_ranks_each_large_tensor_alone_and_keeps_equal_ones() -> None:
+    ramp = torch.arange(1, 1001, dtype=torch.float32)
+    given = {
+        "large": torch.arange(1, 2001, dtype=torch.float32),
+        "small": ramp,
+        "equal": torch.ones(1001),
+    }
+    sparse = sparse_per_tensor(given, 0.75)
+    assert sparse["large"].nonzero().flatten().tolist() == list(range(1500, 2000))
+    assert torch.equal(sparse["small"], ramp)
+    assert torch.equal(sparse["equal"], torch.ones(1001))
+
+
+def test_the_published_way_sends_zeros_at_ratio_1_where_the_published_code_fails() -> None:
+    sparse = sparse_per_tensor({"large": torch.ones(1001), "small": torch.ones(3)}, 1.0)
+    assert not sparse["large"].any()
+    assert sparse["small"].all()
+
+
+def test_the_scope_decides_and_buffers_stay() -> None:
+    large = torch.arange(1, 1011, dtype=torch.float32)
+    upload = Update({"large": large, "tiny": torch.tensor([0.1])}, {"mean": torch.ones(1)})
+    everywhere = GradientSparsification(0.5).upload(upload, turn())
+    alone = GradientSparsification(0.5, scope="per-tensor").upload(upload, turn())
+    assert float(everywhere.values["tiny"]) == 0.0
+    assert float(alone.values["tiny"]) == pytest.approx(0.1)
+    assert isinstance(everywhere, Update)
+    assert torch.equal(everywhere.buffers["mean"], torch.ones(1))
+
+
+def test_ratio_0_sends_the_upload_itself() -> None:
+    given = Update(BY_HAND)
+    assert GradientSparsification(0.0).upload(given, turn()) is given
+
+
+@pytest.mark.parametrize("ratio", [-0.1, 1.1, float("nan")])
+def test_a_ratio_that_is_no_share_is_refused(ratio: float) -> None:
+    with pytest.raises(BadInput, match=r"share of entries to zero, in \[0, 1\]"):
+        GradientSparsification(ratio)
+
+
+def test_a_misspelt_scope_is_refused() -> None:
+    with pytest.raises(BadInput, match="did you mean 'global'"):
+        GradientSparsification(0.5, scope="globaly")
