@@ -63,7 +63,7 @@ def test_misspelt_attacks_and_settings_get_the_nearest_name() -> None:
     with pytest.raises(BadInput, match="did you mean 'outlier_sigmas'"):
         attack_named("fedmia-1").with_settings({"outlier_sigma": 2.0})
     with pytest.raises(BadInput, match=r"no setting of this attack.*\(none\)"):
-        attack_named("loss-series").with_settings({"rounds": 2})
+        attack_named("avg-cosine").with_settings({"rounds": 2})
 
 
 @pytest.mark.parametrize("value", [True, "3", 3.5])

@@ -12,7 +12,7 @@ from torch import nn
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import ATTACKS
 from fedaudit.core import Architecture, ClientId, Samples, Sees
-from fedaudit.errors import NotVisible
+from fedaudit.errors import BadInput, NotVisible
 from fedaudit.fl.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training import LocalTraining
@@ -26,7 +26,6 @@ from fedaudit.signals.measure import measure
 FEATURES, CLASSES, CLIENTS, CANARIES = 16, 4, 5, 60
 TARGET = 1
 SIGNALS = tuple({s.name: s for attack in ATTACKS.values() for s in attack.signals}.values())
-every_attack = pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 
 PARTS: dict[Sees, str] = {
     Sees.PREDICTIONS: "local",
@@ -53,18 +52,44 @@ def samples(count: int, purpose: str, first_id: int = 0) -> Samples:
 HELD = samples(CANARIES, "held")
 UNSEEN = samples(CANARIES, "unseen", CANARIES)
 AUDITED = Samples.joined(HELD, UNSEEN)
+SHADOW_HELD = samples(CANARIES, "shadow held", 20_000)
+SHADOW_UNSEEN = samples(CANARIES, "shadow unseen", 21_000)
+SHADOW = Samples.joined(SHADOW_HELD, SHADOW_UNSEEN)
 NOBODYS = samples(400, "nobody's", 5000)
+
+
+def federation(held: Samples, seed: int) -> tuple[Round, ...]:
+    """A run in which the target learns some samples by heart."""
+    clients = {
+        c: samples(CANARIES, f"client {c} of {seed}", 1000 * (c + 1)) for c in range(CLIENTS)
+    }
+    clients[TARGET] = Samples.joined(*[held] * 5)
+    algorithm = FedAvg(
+        Architecture("net", partial(net)), LocalTraining(epochs=2, batch_size=16, lr=0.1)
+    )
+    return tuple(simulate(algorithm, clients, rounds=5, seed=seed))[1:]
 
 
 @cache
 def trained() -> tuple[Round, ...]:
     """A run in which the target has learned the first half of the audited samples by heart."""
-    clients = {c: samples(CANARIES, f"client {c}", 1000 * (c + 1)) for c in range(CLIENTS)}
-    clients[TARGET] = Samples.joined(*[HELD] * 5)
-    algorithm = FedAvg(
-        Architecture("net", partial(net)), LocalTraining(epochs=2, batch_size=16, lr=0.1)
-    )
-    return tuple(simulate(algorithm, clients, rounds=5, seed=3))[1:]
+    return federation(HELD, 3)
+
+
+@cache
+def ready(name: str) -> Attack:
+    """The attack; one that learns is fitted on another run with other samples."""
+    attack = ATTACKS[name]
+    if not attack.learns:
+        return attack
+    cubes = stacked(measure(federation(SHADOW_HELD, 4), attack.signals, SHADOW))
+    return attack.fitted(cubes, torch.arange(len(SHADOW)) < CANARIES, TARGET, 5)
+
+
+@pytest.fixture(params=ATTACKS)
+def attack(request: pytest.FixtureRequest) -> Attack:
+    """Each attack of the catalogue."""
+    return ready(request.param)
 
 
 @cache
@@ -101,7 +126,6 @@ def measured_rounds() -> Iterator[MeasuredRound]:
         yield MeasuredRound(index, first.clients, first.bases[row], values)
 
 
-@every_attack
 def test_scores_are_finite_one_a_sample_and_the_same_each_time(attack: Attack) -> None:
     scores = attack.scores(measured(), TARGET)
     assert scores.shape == (len(AUDITED),)
@@ -110,7 +134,6 @@ def test_scores_are_finite_one_a_sample_and_the_same_each_time(attack: Attack) -
     assert torch.equal(scores, attack.scores(measured(), TARGET))
 
 
-@every_attack
 def test_the_order_of_samples_changes_no_score(attack: Attack) -> None:
     order = torch.randperm(len(AUDITED), generator=seeded(0, "order"))
     shuffled = {
@@ -120,7 +143,6 @@ def test_the_order_of_samples_changes_no_score(attack: Attack) -> None:
     assert torch.equal(attack.scores(shuffled, TARGET), scores[order])
 
 
-@every_attack
 def test_a_sample_is_scored_alike_whatever_else_is_audited(attack: Attack) -> None:
     alone = {
         name: replace(cube, values=cube.values[:, :, 7:8]) for name, cube in measured().items()
@@ -128,14 +150,12 @@ def test_a_sample_is_scored_alike_whatever_else_is_audited(attack: Attack) -> No
     assert torch.equal(attack.scores(alone, TARGET), attack.scores(measured(), TARGET)[7:8])
 
 
-@every_attack
 def test_names_that_keep_the_clients_order_change_no_bit(attack: Attack) -> None:
     names = {client: 10 * client + 3 for client in range(CLIENTS)}
     scores = attack.scores(renamed(measured_rounds(), names), names[TARGET])
     assert torch.equal(scores, attack.scores(measured(), TARGET))
 
 
-@every_attack
 def test_any_other_names_change_no_score_but_for_rounding(attack: Attack) -> None:
     names = dict(enumerate([70, 4, 33, 1, 90]))
     scores = attack.scores(renamed(measured_rounds(), names), names[TARGET])
@@ -153,7 +173,6 @@ def without(rounds: tuple[Round, ...], hidden: Sees) -> Iterator[Round]:
         yield replace(round, exposed=exposed, sent={}, uploads={}, after={})
 
 
-@every_attack
 def test_an_attack_runs_where_all_that_it_does_not_need_is_deleted(attack: Attack) -> None:
     rounds = trained() if Sees.ROUNDS in attack.needs else trained()[-1:]
     if Sees.UPLOADS not in attack.needs:
@@ -178,10 +197,9 @@ def test_an_attack_that_needs_every_upload_refuses_the_sum(name: str) -> None:
     rounds = seen_from(trained(), VIEWS["sum"])
     cubes = stacked(measure(rounds, ATTACKS[name].signals, AUDITED))
     with pytest.raises(NotVisible, match="besides the target"):
-        ATTACKS[name].scores(cubes, TARGET)
+        ready(name).scores(cubes, TARGET)
 
 
-@every_attack
 def test_a_view_that_offers_too_little_is_refused_with_what_is_missing(attack: Attack) -> None:
     for name, weak in VIEWS.items():
         missing = attack.needs & ~weak.offers
@@ -192,7 +210,6 @@ def test_a_view_that_offers_too_little_is_refused_with_what_is_missing(attack: A
             weak.refuse_unless_offered(attack.needs, "the attack")
 
 
-@every_attack
 def test_an_attack_is_at_chance_where_nobody_is_a_member(attack: Attack) -> None:
     scores = attack.scores(measured(of_nobody=True), TARGET).numpy()
     called_members = np.arange(len(NOBODYS)) % 2 == 0
@@ -200,7 +217,6 @@ def test_an_attack_is_at_chance_where_nobody_is_a_member(attack: Attack) -> None
     assert auc.low <= 0.5 <= auc.high
 
 
-@every_attack
 def test_an_attack_finds_what_the_target_has_learned_by_heart(attack: Attack) -> None:
     scores = attack.scores(measured(), TARGET).numpy()
     held = np.arange(len(AUDITED)) < len(HELD)
@@ -208,9 +224,39 @@ def test_an_attack_finds_what_the_target_has_learned_by_heart(attack: Attack) ->
     assert auc.low > 0.5
 
 
-@every_attack
 def test_an_attack_says_what_it_does_and_where_it_is_from(attack: Attack) -> None:
     assert attack.source
     assert attack.about.endswith(".")
     assert attack.rule.over_clients
     assert attack.rule.over_rounds
+
+
+LEARNING = [name for name, attack in ATTACKS.items() if attack.learns]
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_an_attack_that_learns_scores_nothing_before_it_has_learned(name: str) -> None:
+    with pytest.raises(BadInput, match="has learned nothing yet"):
+        ATTACKS[name].scores(measured(), TARGET)
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_an_attack_that_learns_needs_data_of_its_own(name: str) -> None:
+    assert Sees.AUXILIARY_DATA in ATTACKS[name].needs
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_an_attack_learns_the_same_bits_from_the_same_seed(name: str) -> None:
+    scores = []
+    for seed in (5, 5, 6):
+        cubes = {n: replace(m, values=m.values[:, :, :60]) for n, m in measured().items()}
+        fitted = ATTACKS[name].fitted(cubes, torch.arange(60) % 2 == 0, TARGET, seed)
+        scores.append(fitted.scores(measured(), TARGET))
+    assert torch.equal(scores[0], scores[1])
+    assert not torch.equal(scores[0], scores[2])
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_an_attack_does_not_learn_from_members_alone(name: str) -> None:
+    with pytest.raises(BadInput, match=f"{len(AUDITED)} members of {len(AUDITED)}"):
+        ATTACKS[name].fitted(measured(), torch.ones(len(AUDITED), dtype=torch.bool), TARGET, 5)

@@ -1,10 +1,11 @@
 """What an attack is: signals, a rule over them, and a source."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Protocol, TypeVar, runtime_checkable
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fedaudit.core import ClientId, Sees, Setting
@@ -45,6 +46,28 @@ class Rule(Protocol):
         ...
 
 
+@runtime_checkable
+class LearnedRule(Rule, Protocol):
+    """A rule that scores nothing until it is shown samples of which membership is known."""
+
+    def fitted(
+        self,
+        *measurements: Measurements,
+        is_member: Bool[Tensor, " samples"],
+        target: ClientId,
+        seed: int,
+    ) -> Rule:
+        """The rule with what it has learned; never shown a sample that is to be attacked.
+
+        Args:
+            measurements: Of a shadow run, or of samples whose membership is known.
+            is_member: Who of them was a member of ``target``.
+            target: A client of theirs.
+            seed: Root of all random choices.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Attack:
     """A row of the catalogue.
@@ -81,14 +104,44 @@ class Attack:
         Raises:
             BadInput: A signal that the attack needs was not measured.
         """
-        missing = [signal.name for signal in self.signals if signal.name not in measured]
-        if missing:
+        return self.rule(*self._cubes(measured), target=target)
+
+    @property
+    def learns(self) -> bool:
+        """Whether it must be fitted before it can score."""
+        return isinstance(self.rule, LearnedRule)
+
+    def fitted(
+        self,
+        measured: Mapping[str, Measurements],
+        is_member: Bool[Tensor, " samples"],
+        target: ClientId,
+        seed: int,
+    ) -> "Attack":
+        """The attack with its rule fitted; the attack itself if there is nothing to learn.
+
+        Args:
+            measured: By signal name, measurements of samples whose membership is known and
+                that are not attacked afterwards.
+            is_member: Who of them was a member of ``target``.
+            target: A client of theirs, or the group named after it.
+            seed: Root of all random choices.
+
+        Raises:
+            BadInput: A signal that the attack needs was not measured, or there are no members
+                or no non-members to learn from.
+        """
+        if not isinstance(self.rule, LearnedRule):
+            return self
+        if bool(is_member.all()) or not bool(is_member.any()):
             raise BadInput(
-                f"this attack needs the signals {missing}, which were not measured; measured: "
-                f"{sorted(measured)}"
+                f"an attack learns from members and non-members, got {int(is_member.sum())} "
+                f"members of {len(is_member)} samples; give more samples"
             )
-        cubes = [measured[signal.name] for signal in self.signals]
-        return self.rule(*cubes, target=target)
+        cubes = self._cubes(measured)
+        return replace(
+            self, rule=self.rule.fitted(*cubes, is_member=is_member, target=target, seed=seed)
+        )
 
     def with_settings(self, settings: Mapping[str, Setting]) -> "Attack":
         """The attack with some settings of its rule or signals changed.
@@ -108,6 +161,15 @@ class Attack:
             found |= {name: getattr(part, name) for name in _fields(part)}
         return found
 
+    def _cubes(self, measured: Mapping[str, Measurements]) -> list[Measurements]:
+        missing = [signal.name for signal in self.signals if signal.name not in measured]
+        if missing:
+            raise BadInput(
+                f"this attack needs the signals {missing}, which were not measured; measured: "
+                f"{sorted(measured)}"
+            )
+        return [measured[signal.name] for signal in self.signals]
+
     def _with(self, name: str, value: Setting) -> "Attack":
         if name not in self.settings():
             raise unknown_name("setting of this attack", name, self.settings() or {"(none)": 0})
@@ -116,7 +178,8 @@ class Attack:
 
 
 def _fields(part: object) -> tuple[str, ...]:
-    return tuple(getattr(part, "__dataclass_fields__", {}))
+    # Without class variables, which "__dataclass_fields__" would name too.
+    return tuple(f.name for f in fields(part)) if is_dataclass(part) else ()
 
 
 def _replaced(part: Part, name: str, value: Setting) -> Part:
@@ -130,3 +193,19 @@ def _replaced(part: Part, name: str, value: Setting) -> Part:
             f"{name} takes a {type(default).__name__} (such as {default!r}), got {value!r}"
         )
     return replace(part, **{name: value})  # type: ignore[type-var]
+
+
+def measured_rounds(
+    values: Float[Tensor, "rounds samples"], target: ClientId
+) -> Bool[Tensor, " rounds"]:
+    """The rounds in which a client was measured.
+
+    Raises:
+        BadInput: There is none.
+    """
+    there = ~torch.isnan(values).any(1)
+    if not bool(there.any()):
+        raise BadInput(
+            f"client {target} took part in none of the measured rounds; measure more rounds"
+        )
+    return there

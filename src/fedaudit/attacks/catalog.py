@@ -3,8 +3,17 @@
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.fedmia import OneSidedLikelihood
 from fedaudit.attacks.rules import Last, Mean
+from fedaudit.attacks.seqmia import SequenceReader
+from fedaudit.attacks.slope import Slope
 from fedaudit.errors import unknown_name
-from fedaudit.signals.outputs import Loss
+from fedaudit.signals.outputs import (
+    Confidence,
+    Entropy,
+    Loss,
+    MaxPosterior,
+    ModifiedEntropy,
+    PosteriorSpread,
+)
 from fedaudit.signals.updates import GradientCosine, GradientDifference, GradientNorm
 
 # fmt: off
@@ -17,6 +26,9 @@ ATTACKS: dict[str, Attack] = {
     "avg-cosine": Attack((GradientCosine(),), Mean(), "Li et al. 2022", "A member's gradient points along the updates over the rounds."),
     "fedmia-1": Attack((Loss(),), OneSidedLikelihood(), "FedMIA, Eqs. (8)-(12), loss", "A member's loss at the target is below what the other clients' models give it."),
     "fedmia-2": Attack((GradientCosine(),), OneSidedLikelihood(), "FedMIA, Eqs. (7)-(12), cosine", "A member's gradient fits the target's update better than the other clients'."),
+    "fta-c": Attack((Confidence(),), Slope(), "FTA-C; CoFedMID appendix D", "A member's confidence rises faster over the rounds."),
+    "fta-l": Attack((Loss(),), Slope(), "FTA-L; CoFedMID appendix D", "A member's loss falls faster over the rounds."),
+    "seqmia": Attack((Loss(), MaxPosterior(), PosteriorSpread(), Entropy(), ModifiedEntropy()), SequenceReader(), "SeqMIA, section 4; CoFedMID appendix D", "A network that has learned on a shadow run how members' outputs move over the rounds."),
 }
 # fmt: on
 

@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass
 
-import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
+from fedaudit.attacks.base import measured_rounds
 from fedaudit.core import ClientId, Sees
-from fedaudit.errors import BadInput
 from fedaudit.observe.measurements import Measurements
 
 
@@ -39,19 +38,3 @@ class Mean:
         (m,) = measurements
         values = m.of(target)
         return values[measured_rounds(values, target)].double().mean(0)
-
-
-def measured_rounds(
-    values: Float[Tensor, "rounds samples"], target: ClientId
-) -> Bool[Tensor, " rounds"]:
-    """The rounds in which a client was measured.
-
-    Raises:
-        BadInput: There is none.
-    """
-    there = ~torch.isnan(values).any(1)
-    if not bool(there.any()):
-        raise BadInput(
-            f"client {target} took part in none of the measured rounds; measure more rounds"
-        )
-    return there

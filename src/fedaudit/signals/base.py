@@ -65,6 +65,30 @@ class Seen:
         features = self.samples.features
         return [outputs_of(model, features, self.device) for model in self.local_models]
 
+    @property
+    def global_model(self) -> Model:
+        """The one model that the server makes of the round.
+
+        Raises:
+            NotVisible: It is hidden, or there are several.
+        """
+        if len(self.round.after) != 1:
+            raise NotVisible(
+                f"the snapshot 'global' follows one global model, but {len(self.round.after)} "
+                "are to be seen after this round; use the snapshot 'local'"
+            )
+        (model,) = self.round.after.values()
+        return model
+
+    @cached_property
+    def global_outputs(self) -> Tensor:
+        """The global model's outputs on all samples, in evaluation mode.
+
+        Raises:
+            NotVisible: It is hidden, or there are several.
+        """
+        return outputs_of(self.global_model, self.samples.features, self.device)
+
     @cached_property
     def local_models(self) -> list[Model]:
         """Each client's model after training.

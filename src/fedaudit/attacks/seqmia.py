@@ -1,0 +1,206 @@
+"""A recurrent network that reads several signals over the rounds."""
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedaudit.attacks.base import measured_rounds
+from fedaudit.core import ClientId, Sees, chunks
+from fedaudit.engines.local import one_thread
+from fedaudit.errors import BadInput
+from fedaudit.observe.measurements import Measurements
+from fedaudit.seeds import seeded
+
+LR_STEP = 10
+LR_DECAY = 0.9
+LR_LOWEST = 5e-4
+SCORED_AT_ONCE = 1024
+
+
+class _Scaling(NamedTuple):
+    """Mean and spread of each signal over the samples and rounds that were learned from."""
+
+    mean: Float[Tensor, " signals"]
+    spread: Float[Tensor, " signals"]
+
+
+class _Reader(nn.Module):
+    """LSTM, dot-product attention of its last state over all its states, and a linear layer."""
+
+    def __init__(self, signals: int, hidden: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(signals, hidden, batch_first=True)
+        self.decide = nn.Linear(2 * hidden, 2)
+
+    def forward(
+        self, sequences: Float[Tensor, "samples rounds signals"]
+    ) -> Float[Tensor, "samples 2"]:
+        states, (last, _) = self.lstm(sequences)
+        own = last[0]
+        attention = (states * own[:, None]).sum(2).softmax(1)
+        context = (attention[:, :, None] * states).sum(1)
+        decided: Tensor = self.decide(torch.cat([own, context], 1))
+        return decided
+
+
+@dataclass(frozen=True)
+class SequenceReader:
+    """A recurrent network that has learned, on a shadow run, how members' signals move.
+
+    The target's signals over the measured rounds are one short sequence a sample. An LSTM reads
+    it; its last state attends to all its states by inner products; a linear layer on the last
+    state and what it attended to decides. Signals are standardised with the mean and spread of
+    the shadow samples. The score is the logit of "member" minus that of "non-member".
+
+    Attributes:
+        hidden: Size of the LSTM's state.
+        epochs: Passes over the shadow samples.
+        batch_size: Shadow samples a step.
+        lr: Learning rate of Adam, times 0.9 after every ten epochs while above 5e-4.
+        weight_decay: On weights, not on biases.
+
+    Source: SeqMIA (Li et al., CCS 2024), section 4; CoFedMID appendix D, for federations.
+    Differs: No distillation: the sequence is the target client's models of the measured rounds.
+        The published code scores by the logit of "member" alone, which is not monotone in the
+        probability, and leaves dropout on while it measures; neither is done here. Labels come
+        from a shadow run, never from the audited one: CoFedMID does not say.
+    """
+
+    hidden: int = 50
+    epochs: int = 150
+    batch_size: int = 100
+    lr: float = 0.01
+    weight_decay: float = 1e-4
+
+    over_clients = "target only"
+    over_rounds = "learned"
+    needs = Sees.ROUNDS | Sees.AUXILIARY_DATA
+
+    def __post_init__(self) -> None:
+        if min(self.hidden, self.epochs, self.batch_size) < 1:
+            raise BadInput(
+                "hidden, epochs and batch_size must be at least 1, got "
+                f"{self.hidden}, {self.epochs} and {self.batch_size}"
+            )
+        if not (self.lr > 0 and self.weight_decay >= 0):
+            raise BadInput(
+                "lr must be above 0 and weight_decay at least 0, got "
+                f"{self.lr} and {self.weight_decay}"
+            )
+
+    def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
+        """See :class:`fedaudit.attacks.base.Rule`.
+
+        Raises:
+            BadInput: Always: nothing has been learned yet.
+        """
+        raise BadInput(
+            "this attack has learned nothing yet; fit it on measurements of samples whose "
+            "membership is known (Attack.fitted), or name it in a study, which does so"
+        )
+
+    def fitted(
+        self,
+        *measurements: Measurements,
+        is_member: Bool[Tensor, " samples"],
+        target: ClientId,
+        seed: int,
+    ) -> "FittedReader":
+        """See :class:`fedaudit.attacks.base.LearnedRule`."""
+        raw = _sequences(measurements, target)
+        scaling = _scaling(raw)
+        sequences = ((raw - scaling.mean) / scaling.spread).float()
+        with one_thread():
+            reader = self._trained(sequences, is_member.long(), seed)
+        weights = {name: value.double() for name, value in reader.state_dict().items()}
+        return FittedReader(self.hidden, weights, scaling)
+
+    def _trained(
+        self, sequences: Float[Tensor, "samples rounds signals"], labels: Tensor, seed: int
+    ) -> _Reader:
+        reader = _initial(sequences.shape[2], self.hidden, seed)
+        groups = [
+            {"params": [p for n, p in reader.named_parameters() if ("bias" in n) == bias]}
+            | {"weight_decay": 0.0 if bias else self.weight_decay}
+            for bias in (False, True)
+        ]
+        optimizer = torch.optim.Adam(groups, lr=self.lr)
+        rng = seeded(seed, "order")
+        rate = self.lr
+        for epoch in range(1, self.epochs + 1):
+            order = torch.randperm(len(labels), generator=rng)
+            for step in chunks(len(labels), self.batch_size):
+                batch = order[step]
+                loss = functional.cross_entropy(reader(sequences[batch]), labels[batch])
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+            if epoch % LR_STEP == 0 and rate > LR_LOWEST:
+                rate *= LR_DECAY
+                for group in optimizer.param_groups:
+                    group["lr"] = rate
+        return reader
+
+
+@dataclass(frozen=True, eq=False)
+class FittedReader:
+    """A :class:`SequenceReader` that has learned.
+
+    Attributes:
+        hidden: Size of the LSTM's state.
+        weights: Of the network.
+        scaling: Mean and spread of the signals that it learned from.
+    """
+
+    hidden: int
+    weights: dict[str, Tensor]
+    scaling: _Scaling
+
+    over_clients = SequenceReader.over_clients
+    over_rounds = SequenceReader.over_rounds
+    needs = SequenceReader.needs
+
+    def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
+        """See :class:`fedaudit.attacks.base.Rule`."""
+        sequences = (_sequences(measurements, target) - self.scaling.mean) / self.scaling.spread
+        reader = _initial(sequences.shape[2], self.hidden, 0).double()
+        reader.load_state_dict(self.weights)
+        with one_thread(), torch.no_grad():
+            logits = torch.cat(
+                [reader(sequences[c]) for c in chunks(len(sequences), SCORED_AT_ONCE)]
+            )
+        # The last of 64 bits depend on what else is scored at once; the first 32 do not.
+        return (logits[:, 1] - logits[:, 0]).float().double()
+
+
+def _initial(signals: int, hidden: int, seed: int) -> _Reader:
+    """Torch's own ranges of initial weights, from a generator of ours."""
+    with torch.random.fork_rng(devices=[]):
+        reader = _Reader(signals, hidden)
+    rng = seeded(seed, "weights")
+    with torch.no_grad():
+        for name, value in reader.named_parameters():
+            bound = 1 / sqrt(hidden if name.startswith("lstm") else 2 * hidden)
+            value.uniform_(-bound, bound, generator=rng)
+    return reader
+
+
+def _sequences(
+    measurements: tuple[Measurements, ...], target: ClientId
+) -> Float[Tensor, "samples rounds signals"]:
+    """The target's signals in the rounds in which it was measured."""
+    each = [m.of(target) for m in measurements]
+    there = measured_rounds(each[0], target)
+    return torch.stack([values[there].double() for values in each], 2).transpose(0, 1).contiguous()
+
+
+def _scaling(sequences: Float[Tensor, "samples rounds signals"]) -> _Scaling:
+    flat = sequences.flatten(0, 1)
+    spread = flat.std(0, correction=0)
+    # A signal that is the same everywhere says nothing, whatever it is divided by.
+    return _Scaling(flat.mean(0), spread.where(spread > 0, 1.0))

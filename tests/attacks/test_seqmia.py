@@ -1,0 +1,141 @@
+"""The recurrent network: what it learns, from what, and that it is the same each time."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from fedaudit.attacks.base import Attack
+from fedaudit.attacks.catalog import attack_named
+from fedaudit.attacks.seqmia import FittedReader, SequenceReader
+from fedaudit.errors import BadInput
+from fedaudit.metrics import auc_interval
+from fedaudit.observe.measurements import Measurements
+from fedaudit.seeds import seeded
+
+ATTACK = attack_named("seqmia").with_settings({"epochs": 40})
+ROUNDS, TARGET, SAMPLES = 8, 1, 400
+MEMBERS = torch.arange(SAMPLES) % 2 == 0
+
+
+def cubes(purpose: str, members: Bool[Tensor, " samples"]) -> dict[str, Measurements]:
+    """Noise, with a wave over the rounds on the target's members that leaves the mean alone."""
+    wave = torch.linspace(0, 6.28, ROUNDS).sin()[:, None]
+    rounds = tuple(range(1, ROUNDS + 1))
+    found = {}
+    for signal in ATTACK.signals:
+        values = torch.randn(ROUNDS, 2, len(members), generator=seeded(0, purpose, signal.name))
+        values[:, 1, members] += wave - wave.mean()
+        bases = torch.zeros((ROUNDS, 2), dtype=torch.int64)
+        found[signal.name] = Measurements(values.double(), rounds, (0, TARGET), bases)
+    return found
+
+
+@cache
+def fitted(seed: int = 3, *, shuffled: bool = False) -> Attack:
+    order = torch.randperm(SAMPLES, generator=seeded(1, "labels"))
+    labels = MEMBERS[order] if shuffled else MEMBERS
+    return ATTACK.fitted(cubes("shadow", MEMBERS), labels, TARGET, seed)
+
+
+def area(attack: Attack) -> float:
+    scores = attack.scores(cubes("fresh", MEMBERS), TARGET).numpy()
+    return auc_interval(scores, MEMBERS.numpy()).value
+
+
+def test_a_way_of_moving_is_learned_and_found_in_fresh_samples() -> None:
+    assert area(fitted()) > 0.9
+
+
+def test_shuffled_labels_teach_nothing() -> None:
+    assert abs(area(fitted(shuffled=True)) - 0.5) < 0.1
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_others() -> None:
+    again = ATTACK.fitted(cubes("shadow", MEMBERS), MEMBERS, TARGET, 3)
+    fresh = cubes("fresh", MEMBERS)
+    assert torch.equal(again.scores(fresh, TARGET), fitted().scores(fresh, TARGET))
+    other = ATTACK.fitted(cubes("shadow", MEMBERS), MEMBERS, TARGET, 4)
+    assert not torch.equal(other.scores(fresh, TARGET), fitted().scores(fresh, TARGET))
+
+
+def test_threads_and_the_global_generator_play_no_part() -> None:
+    before = torch.random.get_rng_state()
+    threads = torch.get_num_threads()
+    ATTACK.fitted(cubes("shadow", MEMBERS), MEMBERS, TARGET, 3)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.get_num_threads() == threads
+
+
+def test_scores_do_not_depend_on_unit_and_origin_of_what_was_learned_from() -> None:
+    def moved(m: Measurements) -> Measurements:
+        return Measurements(64 * m.values + 32, m.rounds, m.clients, m.bases)
+
+    shadow = {name: moved(m) for name, m in cubes("shadow", MEMBERS).items()}
+    fresh = cubes("fresh", MEMBERS)
+    plain = fitted().scores(fresh, TARGET)
+    scores = ATTACK.fitted(shadow, MEMBERS, TARGET, 3).scores(
+        {name: moved(m) for name, m in fresh.items()}, TARGET
+    )
+    assert np.corrcoef(plain.numpy(), scores.numpy())[0, 1] > 0.95
+
+
+def test_attacked_samples_are_scaled_by_what_was_learned_from_not_by_themselves() -> None:
+    fresh = cubes("fresh", MEMBERS)
+    some = {
+        n: Measurements(m.values[:, :, :3], m.rounds, m.clients, m.bases) for n, m in fresh.items()
+    }
+    assert torch.equal(fitted().scores(some, TARGET), fitted().scores(fresh, TARGET)[:3])
+
+
+def test_a_round_without_the_target_is_left_out() -> None:
+    fresh = cubes("fresh", MEMBERS)
+    for m in fresh.values():
+        m.values[4, 1] = torch.nan
+    assert bool(fitted().scores(fresh, TARGET).isfinite().all())
+
+
+def test_a_signal_that_is_the_same_everywhere_is_survived() -> None:
+    flat = cubes("shadow", MEMBERS)
+    flat["loss"].values[:] = 1.0
+    attack = ATTACK.fitted(flat, MEMBERS, TARGET, 3)
+    assert bool(attack.scores(cubes("fresh", MEMBERS), TARGET).isfinite().all())
+
+
+def test_the_network_decides_as_a_slow_reading_of_the_description_does() -> None:
+    rule = fitted().rule
+    assert isinstance(rule, FittedReader)
+    fresh = cubes("fresh", MEMBERS)
+    sequence = torch.stack([m.values[:, 1, 0] for m in fresh.values()], 1)
+    x = (sequence - rule.scaling.mean) / rule.scaling.spread
+    w = rule.weights
+    h = c = torch.zeros(rule.hidden, dtype=torch.float64)
+    states = []
+    for now in x:
+        gates = w["lstm.weight_ih_l0"] @ now + w["lstm.bias_ih_l0"]
+        gates = gates + w["lstm.weight_hh_l0"] @ h + w["lstm.bias_hh_l0"]
+        take, keep, new, out = gates.chunk(4)
+        c = keep.sigmoid() * c + take.sigmoid() * new.tanh()
+        h = out.sigmoid() * c.tanh()
+        states.append(h)
+    weights = torch.stack([h @ state for state in states]).softmax(0)
+    context = sum((a * state for a, state in zip(weights, states, strict=True)), torch.zeros(()))
+    logits = w["decide.weight"] @ torch.cat([h, context]) + w["decide.bias"]
+    wanted = float(logits[1] - logits[0])
+    assert fitted().scores(fresh, TARGET)[0].item() == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"hidden": 0}, {"epochs": 0}, {"batch_size": 0}, {"lr": 0.0}, {"weight_decay": -1.0}],
+)
+def test_settings_that_cannot_be_learned_with_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(BadInput, match="must be"):
+        attack_named("seqmia").with_settings(settings)
+
+
+def test_defaults_are_the_published_ones() -> None:
+    assert SequenceReader() == SequenceReader(50, 150, 100, 0.01, 1e-4)

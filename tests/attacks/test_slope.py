@@ -1,0 +1,60 @@
+"""The slope of a signal over rounds: by hand, and against numpy's fit of a line."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedaudit.attacks.catalog import attack_named
+from fedaudit.attacks.slope import Slope
+from fedaudit.errors import BadInput
+from fedaudit.observe.measurements import Measurements
+
+
+def over_rounds(values: torch.Tensor, rounds: tuple[int, ...]) -> Measurements:
+    """Values of one client, a row a round."""
+    bases = torch.zeros((len(rounds), 1), dtype=torch.int64)
+    return Measurements(values[:, None].double(), rounds, (0,), bases)
+
+
+def test_a_signal_that_rises_by_two_in_four_rounds_has_slope_one_half() -> None:
+    m = over_rounds(torch.tensor([[1.0], [3.0]]), (2, 6))
+    assert Slope()(m, target=0).item() == 0.5
+
+
+def test_a_round_that_is_missing_leaves_a_gap() -> None:
+    m = over_rounds(torch.tensor([[0.0], [torch.nan], [3.0]]), (10, 20, 40))
+    assert Slope()(m, target=0).item() == pytest.approx(0.1)
+
+
+def test_a_signal_that_never_moves_has_slope_exactly_zero() -> None:
+    m = over_rounds(torch.full((7, 3), 0.1), tuple(range(3, 10)))
+    assert Slope()(m, target=0).tolist() == [0.0, 0.0, 0.0]
+
+
+@given(
+    rounds=st.lists(st.integers(1, 500), min_size=2, max_size=12, unique=True).map(sorted),
+    seed=st.integers(0, 1000),
+)
+def test_slopes_are_those_of_numpys_fit(rounds: list[int], seed: int) -> None:
+    values = torch.randn(len(rounds), 5, generator=torch.Generator().manual_seed(seed))
+    slopes = Slope()(over_rounds(values, tuple(rounds)), target=0)
+    wanted = np.polyfit(rounds, values.double().numpy(), 1)[0]
+    assert slopes.numpy() == pytest.approx(wanted, rel=1e-6, abs=1e-9)
+
+
+def test_one_round_has_no_slope_and_the_message_offers_a_way_out() -> None:
+    with pytest.raises(BadInput, match=r"at least 2 measured rounds with client 0, got 1; .*every"):
+        Slope()(over_rounds(torch.ones(1, 2), (10,)), target=0)
+
+
+def test_both_attacks_can_follow_the_global_model_instead() -> None:
+    for name, signal in (("fta-c", "global_confidence"), ("fta-l", "global_loss")):
+        attack = attack_named(name).with_settings({"snapshot": "global"})
+        assert [s.name for s in attack.signals] == [signal]
+
+
+def test_another_snapshot_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"snapshot is 'local' .* or 'global'"):
+        attack_named("fta-c").with_settings({"snapshot": "both"})

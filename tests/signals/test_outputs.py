@@ -1,0 +1,110 @@
+"""Signals from outputs against their definitions, and whose model they look at."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedaudit.core import Architecture, Model, Samples
+from fedaudit.errors import NotVisible
+from fedaudit.observe.round import Exposed, Round
+from fedaudit.signals.measure import measure_round
+from fedaudit.signals.outputs import (
+    Confidence,
+    Entropy,
+    Loss,
+    MaxPosterior,
+    ModifiedEntropy,
+    OutputSignal,
+    PosteriorSpread,
+)
+
+ALL = (Loss, Confidence, MaxPosterior, PosteriorSpread, Entropy, ModifiedEntropy)
+NET = Architecture("linear", partial(nn.Linear, 3, 3))
+
+
+def echo(scale: float) -> Model:
+    """A model whose outputs are its inputs, times a scale."""
+    return Model(NET, {"weight": scale * torch.eye(3), "bias": torch.zeros(3)})
+
+
+def a_round(*scales: float, after: dict[str, Model] | None = None) -> Round:
+    shown = {c: Exposed(local=echo(scale)) for c, scale in enumerate(scales)}
+    clients = tuple(shown)
+    weights = dict.fromkeys(clients, 1 / len(clients))
+    return Round(1, shown, {}, {}, weights, clients, clients, after or {})
+
+
+def of(signal: OutputSignal, probabilities: list[float], label: int) -> float:
+    """The signal of a sample to which the model gives these probabilities."""
+    p = torch.tensor([probabilities])
+    samples = Samples(p.log(), torch.tensor([label]), torch.tensor([0]))
+    return measured(signal, a_round(1.0), samples).item()
+
+
+def measured(signal: OutputSignal, round: Round, samples: Samples) -> Tensor:
+    return measure_round(round, [signal], samples).signals[signal.name]
+
+
+def test_a_sample_worked_by_hand() -> None:
+    p = [0.5, 0.25, 0.25]
+    assert of(Loss(), p, 1) == pytest.approx(math.log(0.25), abs=1e-6)
+    assert of(Confidence(), p, 1) == pytest.approx(0.25)
+    assert of(MaxPosterior(), p, 1) == pytest.approx(0.5)
+    # Variance over the classes: 0.375 / 3 - (1 / 3) ** 2.
+    assert of(PosteriorSpread(), p, 1) == pytest.approx(math.sqrt(0.125 - 1 / 9), abs=1e-6)
+    assert of(Entropy(), p, 1) == pytest.approx(-1.5 * math.log(2), abs=1e-6)
+    # 0.75 log 0.25 for the true class, 0.5 log 0.5 and 0.25 log 0.75 for the others.
+    modified = 0.75 * math.log(0.25) + 0.5 * math.log(0.5) + 0.25 * math.log(0.75)
+    assert of(ModifiedEntropy(), p, 1) == pytest.approx(modified, abs=1e-6)
+
+
+def test_the_modified_entropy_tells_right_from_wrong_and_the_entropy_does_not() -> None:
+    p = [0.98, 0.01, 0.01]
+    assert of(Entropy(), p, 0) == pytest.approx(of(Entropy(), p, 1))
+    assert of(ModifiedEntropy(), p, 0) > -0.01
+    assert of(ModifiedEntropy(), p, 1) < -4
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_model_beyond_doubt_gives_a_finite_signal(kind: type[OutputSignal]) -> None:
+    sure = Samples(torch.tensor([[900.0, 0.0, 0.0]] * 2), torch.tensor([0, 1]), torch.arange(2))
+    values = measured(kind(), a_round(1.0), sure)
+    assert bool(values.isfinite().all())
+    assert values[0, 0] >= values[0, 1]
+
+
+def test_modified_entropy_of_a_sure_and_wrong_model_stops_at_the_floor() -> None:
+    wrong = Samples(torch.tensor([[900.0, 0.0, 0.0]]), torch.tensor([1]), torch.tensor([0]))
+    values = measured(ModifiedEntropy(), a_round(1.0), wrong)
+    assert values.item() == pytest.approx(2 * math.log(1e-30))
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_member_like_sample_has_the_larger_signal(kind: type[OutputSignal]) -> None:
+    assert of(kind(), [0.9, 0.05, 0.05], 0) > of(kind(), [0.5, 0.25, 0.25], 0)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_the_global_snapshot_is_of_the_servers_model_for_every_client(
+    kind: type[OutputSignal],
+) -> None:
+    samples = Samples(
+        torch.linspace(-2, 2, 15).reshape(5, 3), torch.tensor([0, 1, 2, 0, 1]), torch.arange(5)
+    )
+    round = a_round(0.5, 2.0, after={"global": echo(1.5)})
+    values = measured(kind("global"), round, samples)
+    alone = measured(kind(), a_round(1.5), samples)
+    assert torch.equal(values, alone.expand(2, -1))
+    assert kind("global").name == f"global_{kind().name}"
+
+
+def test_without_one_global_model_its_snapshot_is_refused() -> None:
+    samples = Samples(
+        torch.linspace(-2, 2, 15).reshape(5, 3), torch.tensor([0, 1, 2, 0, 1]), torch.arange(5)
+    )
+    several = a_round(1.0, after={"one": echo(1.0), "two": echo(2.0)})
+    with pytest.raises(NotVisible, match="one global model, but 2 are to be seen"):
+        measured(Loss("global"), several, samples)
