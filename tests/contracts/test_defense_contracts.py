@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from itertools import islice
+from itertools import islice, permutations
 from pathlib import Path
 
 import pytest
@@ -12,11 +12,13 @@ from torch import Tensor, nn
 from fedaudit.core import Architecture, Model, Params, Samples, Setting, cross_entropy
 from fedaudit.defenses.base import Defense, Visit
 from fedaudit.defenses.catalog import DEFENSES, made
+from fedaudit.defenses.chain import Chain
+from fedaudit.errors import Refusal
 from fedaudit.fl.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training import LocalTraining
 from fedaudit.observe.round import Gradient, Logits, Round, Sent, Update, Upload
-from fedaudit.params import plus, weighted_sum
+from fedaudit.params import flat, plus, weighted_sum
 from fedaudit.seeds import seeded
 from fedaudit.signals.base import Seen
 from fedaudit.signals.outputs import Loss
@@ -217,3 +219,34 @@ def test_a_run_that_was_killed_goes_on_to_the_bit(name: str, tmp_path: Path) -> 
     for ours, theirs in zip(rest, whole[1:], strict=True):
         for client in DATA:
             assert same(ours.uploads[client].values, theirs.uploads[client].values)
+
+
+@every_active
+def test_a_chain_of_one_defense_is_that_defense_to_the_bit(name: str) -> None:
+    chains = {client: Chain((defense,)) for client, defense in active(name).items()}
+    for ours, alone in zip(run(chains), run(active(name)), strict=True):
+        for client in DATA:
+            assert same(ours.uploads[client].values, alone.uploads[client].values)
+
+
+def pair(first: str, second: str) -> dict[int, Defense]:
+    ones, others = active(first), active(second)
+    return {client: Chain((ones[client], others[client])) for client in DEFENDED}
+
+
+def refusal(first: str, second: str) -> str:
+    """Why two defenses make no chain, or nothing where they do."""
+    try:
+        rounds = run(pair(first, second))
+    except Refusal as error:
+        return str(error)
+    uploads = [upload for round in rounds for upload in round.uploads.values()]
+    assert all(bool(flat(upload.values).isfinite().all()) for upload in uploads)
+    return ""
+
+
+@pytest.mark.parametrize(("first", "second"), list(permutations(ACTIVE, 2)))
+def test_two_defenses_make_a_chain_that_runs_or_is_refused_by_name(first: str, second: str) -> None:
+    said = refusal(first, second)
+    known = {name: {name, type(active(name)[0]).__name__} for name in (first, second)}
+    assert not said or any(word in said for words in known.values() for word in words), said

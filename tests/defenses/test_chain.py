@@ -1,0 +1,228 @@
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedaudit.core import Architecture, Batch, Model, Params, Samples
+from fedaudit.defenses.base import UNDEFENDED, Defense, Guarantee, Objective, Turn, Visit, Workload
+from fedaudit.defenses.chain import Chain
+from fedaudit.defenses.clip import ClientDP
+from fedaudit.defenses.dpsgd import DPSGD
+from fedaudit.defenses.noise import GradientNoise
+from fedaudit.defenses.quantize import GradientQuantization
+from fedaudit.defenses.sampling import DataSampling
+from fedaudit.defenses.sparsify import GradientSparsification
+from fedaudit.errors import BadInput, Unsupported
+from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.simulate import simulate
+from fedaudit.fl.training import LocalTraining
+from fedaudit.observe.round import Gradient, Logits, Round, Update, Upload
+from fedaudit.params import flat
+from fedaudit.seeds import seeded
+from tests.defenses.turns import turn
+
+
+def samples(client: int) -> Samples:
+    rng = seeded(3, "data", client)
+    labels = torch.randint(0, 2, (8,), generator=rng)
+    return Samples(torch.randn(8, 2, generator=rng), labels, torch.arange(8) + 8 * client)
+
+
+DATA = {0: samples(0), 1: samples(1)}
+FEDAVG = FedAvg(Architecture("net", partial(nn.Linear, 2, 2)), LocalTraining(batch_size=4))
+
+
+def run(defense: Defense | None, *, rounds: int = 2, path: Path | None = None) -> Iterator[Round]:
+    defenses = {} if defense is None else {0: defense}
+    return simulate(FEDAVG, DATA, rounds=rounds, seed=1, defenses=defenses, checkpoint=path)
+
+
+def uploads(rounds: Iterator[Round]) -> list[Tensor]:
+    return [flat(round.uploads[0].values) for round in rounds]
+
+
+@dataclass(frozen=True)
+class Written(Defense):
+    """Writes down which hooks were called, under its name."""
+
+    name: str
+    calls: list[str]
+
+    def prepare(self, data: Samples, visit: Visit) -> Samples:
+        self.calls.append(f"prepare {self.name}")
+        return data
+
+    def select(self, data: Samples, turn: Turn) -> Samples:
+        self.calls.append(f"select {self.name}")
+        return data
+
+    def batch(self, batch: Batch, turn: Turn) -> Batch:
+        self.calls.append(f"batch {self.name}")
+        return batch
+
+    def upload(self, upload: Upload, turn: Turn) -> Upload:
+        self.calls.append(f"upload {self.name}")
+        return upload
+
+    def after(self, start: Model, end: Model, turn: Turn) -> None:
+        self.calls.append(f"after {self.name}")
+
+
+@dataclass(frozen=True)
+class Doubled(Defense):
+    """Its own loss and its own gradient."""
+
+    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+        return 2 * super().loss(outputs, batch, turn)
+
+
+@dataclass(frozen=True)
+class Reversed(Defense):
+    def gradient(self, objective: Objective, batch: Batch, turn: Turn) -> Params:
+        return {n: -v for n, v in super().gradient(objective, batch, turn).items()}
+
+
+@dataclass
+class Counting(Defense):
+    """Adds to each upload how many rounds it has seen."""
+
+    step: float = 1.0
+    seen: Tensor = field(default_factory=lambda: torch.zeros(()), compare=False)
+
+    def upload(self, upload: Upload, turn: Turn) -> Upload:
+        return type(upload)({n: v + self.step * self.seen for n, v in upload.values.items()})
+
+    def after(self, start: Model, end: Model, turn: Turn) -> None:
+        self.seen = self.seen + 1
+
+    def state(self) -> Params:
+        return {"seen": self.seen}
+
+    def restore(self, state: Params) -> None:
+        self.seen = state["seen"]
+
+
+class Plain(Defense):
+    """No dataclass: has no words of its own for its settings."""
+
+    def __init__(self, strength: float) -> None:
+        self.strength = strength
+
+
+def test_each_hook_is_called_on_every_part_in_order() -> None:
+    calls: list[str] = []
+    chain = Chain((Written("a", calls), Written("b", calls)))
+    model, at = Model(FEDAVG.architecture, {}), turn()
+    chain.prepare(DATA[0], at)
+    chain.select(DATA[0], at)
+    chain.batch(Batch(DATA[0].features, DATA[0].labels, DATA[0].ids), at)
+    chain.upload(Update({}), at)
+    chain.after(model, model, at)
+    hooks = ("prepare", "select", "batch", "upload", "after")
+    assert calls == [f"{hook} {name}" for hook in hooks for name in "ab"]
+
+
+def test_order_matters_and_is_kept() -> None:
+    given = Update({"w": torch.tensor([4.0, 1.0, 0.0])})
+    clipped, sparse = ClientDP(clip=1.0, noise_multiplier=0.0), GradientSparsification(0.6)
+    one = Chain((sparse, clipped)).upload(given, turn()).values["w"]
+    other = Chain((clipped, sparse)).upload(given, turn()).values["w"]
+    assert one.tolist() == pytest.approx([1.0, 0.0, 0.0])
+    assert other.tolist() == pytest.approx([4 / 17**0.5, 0.0, 0.0])
+
+
+def test_two_parts_of_a_kind_draw_noise_independently() -> None:
+    given = Update({"w": torch.zeros(10_000)})
+    sent = Chain((GradientNoise(3.0), GradientNoise(4.0))).upload(given, turn()).values["w"]
+    assert float(sent.std()) == pytest.approx(5.0, rel=0.03)
+
+
+def test_parts_that_replace_different_things_work_together() -> None:
+    parts = (Doubled(), Reversed(), DataSampling(0.5), GradientNoise(0.0))
+    (ours,) = uploads(run(Chain(parts), rounds=1))
+    (half,) = uploads(run(DataSampling(0.5), rounds=1))
+    # One step on half of the data, twice as far and backwards.
+    torch.testing.assert_close(ours, -2 * half)
+
+
+@pytest.mark.parametrize("part", [Doubled(), Reversed(), DataSampling(0.5)])
+def test_two_parts_that_replace_the_same_are_refused_by_name(part: Defense) -> None:
+    name, kept = type(part).__name__, GradientNoise(0.1)
+    with pytest.raises(Unsupported, match=f"{name} and {name} both replace the .*; put at most"):
+        Chain((part, kept, part))
+    with pytest.raises(Unsupported, match=f"{name} and Chain both replace"):
+        Chain((part, Chain((kept, part))))
+
+
+def test_a_part_that_is_set_to_do_nothing_replaces_nothing() -> None:
+    chain = Chain((DataSampling(1.0), DataSampling(0.5), UNDEFENDED))
+    assert chain.acts_in("batches")
+    assert not Chain((DataSampling(1.0), GradientNoise(0.0))).acts_in("batches")
+    neutral = Chain((DataSampling(1.0), GradientNoise(0.0), GradientQuantization(32)))
+    for ours, bare in zip(uploads(run(neutral)), uploads(run(None)), strict=True):
+        assert torch.equal(ours, bare)
+
+
+def test_an_empty_chain_is_refused() -> None:
+    with pytest.raises(BadInput, match="at least one defense"):
+        Chain(())
+
+
+def test_a_chain_accepts_what_all_its_parts_accept() -> None:
+    dp = ClientDP(clip=1.0, noise_multiplier=0.0)
+    assert Chain((GradientNoise(0.1),)).accepts == (Update, Gradient, Logits)
+    assert Chain((GradientNoise(0.1), dp)).accepts == (Update, Gradient)
+
+
+def test_states_stand_under_their_places_and_find_back() -> None:
+    chain = Chain((UNDEFENDED, Counting(), Chain((Counting(), GradientNoise(0.1)))))
+    state = {"1/seen": torch.tensor(3.0), "2/0/seen": torch.tensor(5.0)}
+    chain.restore(state)
+    assert chain.state() == state
+
+
+def test_a_chain_that_learns_goes_on_after_it_was_killed(tmp_path: Path) -> None:
+    chain = Chain((Counting(1.0), GradientNoise(0.1), Counting(10.0)))
+    whole = uploads(run(chain, rounds=3))
+    path = tmp_path / "checkpoint.safetensors"
+    stopped = run(chain, rounds=3, path=path)
+    next(stopped), next(stopped)
+    rest = uploads(run(chain, rounds=3, path=path))
+    assert len(rest) == 2
+    assert all(torch.equal(a, b) for a, b in zip(rest, whole[1:], strict=True))
+    # In round 3 both have seen 3, so that 33 was added to every entry.
+    assert float(whole[2].mean()) == pytest.approx(33, abs=1)
+
+
+def test_a_checkpoint_is_not_taken_up_by_a_chain_with_other_settings(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    list(run(Chain((Plain(1.0), GradientNoise(0.1))), path=path))
+    for other in ((Plain(2.0), GradientNoise(0.1)), (GradientNoise(0.1), Plain(1.0))):
+        with pytest.raises(BadInput, match="run with other settings"):
+            next(run(Chain(other), path=path))
+
+
+WORK = Workload(rounds=3, epochs=1, batch_size=4, samples=40)
+
+
+def guarantee(*parts: Defense) -> Guarantee | None:
+    return Chain(parts).guarantee(WORK, delta=1e-5)
+
+
+def test_an_upload_that_was_protected_may_be_treated_further() -> None:
+    dp = ClientDP(clip=1.0, noise_multiplier=2.0)
+    alone = dp.guarantee(WORK, delta=1e-5)
+    assert guarantee(DataSampling(0.5), Doubled(), dp, GradientSparsification(0.5)) == alone
+    assert guarantee(GradientNoise(1.0), GradientSparsification(0.5)) is None
+
+
+def test_a_guarantee_on_samples_holds_only_where_nobody_else_touches_them() -> None:
+    dp = DPSGD(clip=1.0, noise_multiplier=2.0)
+    alone = dp.guarantee(WORK, delta=1e-5)
+    assert guarantee(dp, GradientQuantization(4), DataSampling(1.0)) == alone
+    assert guarantee(dp, DataSampling(0.5, every="round")) is None
+    assert guarantee(Doubled(), dp) is None
