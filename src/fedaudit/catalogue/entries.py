@@ -73,9 +73,7 @@ def _attack(name: str, attack: Attack) -> Entry:
             "over clients": attack.rule.over_clients,
             "over rounds": attack.rule.over_rounds,
             "needs": _sees(attack.needs),
-            "runs in view": ", ".join(
-                v.name for v in VIEWS.values() if not attack.needs & ~v.offers
-            ),
+            "runs in view": ", ".join(v.name for v in VIEWS.values() if _possible(attack, v)),
         },
         tuple(
             Option(key, repr(value), meanings.get(key, ""))
@@ -109,7 +107,7 @@ def _view(view: View) -> Entry:
 
 
 def _possible(attack: Attack, view: View) -> bool:
-    return not attack.needs & ~view.offers
+    return view.can_offer(attack.needs)
 
 
 def _defenses() -> list[Entry]:

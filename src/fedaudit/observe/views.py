@@ -1,9 +1,10 @@
 """The ladder of adversaries: what each sees, as a deletion that runs before any signal."""
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 
-from fedaudit.core import Sees
+from fedaudit.core import ClientId, Sees
 from fedaudit.errors import NotVisible, unknown_name
 from fedaudit.observe.round import Round
 from fedaudit.observe.transforms import between_globals, merged, only_after
@@ -25,6 +26,13 @@ class View:
     description: str
     of: Callable[[Iterable[Round]], Iterator[Round]]
 
+    def can_offer(self, needs: Sees) -> bool:
+        """Whether this view shows all that is needed of a run.
+
+        Data of the adversary's own is nothing that a view shows: any adversary may have some.
+        """
+        return not needs & ~Sees.AUXILIARY_DATA & ~self.offers
+
     def refuse_unless_offered(self, needs: Sees, what: str) -> None:
         """Does nothing if this view offers all that is needed.
 
@@ -34,7 +42,12 @@ class View:
         missing = needs & ~self.offers
         if missing:
             names = ", ".join(part.name or "" for part in missing)
-            able = [v.name for v in VIEWS.values() if not needs & ~v.offers]
+            if missing == Sees.AUXILIARY_DATA:
+                raise NotVisible(
+                    f"{what} needs {names}, and the adversary of the view {self.name!r} has none; "
+                    "give it some with a [shadow] table, or name the attack"
+                )
+            able = [v.name for v in VIEWS.values() if v.can_offer(needs)]
             hint = f"it can run in the view {', '.join(able)}" if able else "no passive view has it"
             raise NotVisible(
                 f"{what} needs {names}, which is hidden in the view {self.name!r} "
@@ -89,6 +102,34 @@ def view_named(name: str) -> View:
     if name not in VIEWS:
         raise unknown_name("view", name, VIEWS)
     return VIEWS[name]
+
+
+def with_own_data(view: View) -> View:
+    """The adversary of a view, with data of its own to learn from."""
+    return replace(view, offers=view.offers | Sees.AUXILIARY_DATA)
+
+
+def as_one(view: View, members: Collection[ClientId]) -> View:
+    """The adversary who sees every upload and attacks some clients through their aggregate.
+
+    Raises:
+        NotVisible: The view does not show single uploads, so that nothing is there to merge.
+
+    Source: CoFedMID section 5.4 (adaptive attacks on the coalition's aggregated model).
+    """
+    if Sees.UPLOADS not in view.offers:
+        raise NotVisible(
+            f"audit.merge needs UPLOADS, which is hidden in the view {view.name!r} "
+            f"({view.description}); leave it out, or use the view 'uploads'"
+        )
+    names = ", ".join(str(client) for client in sorted(members))
+    return replace(
+        view,
+        name="merged",
+        description=f"{view.description}, and attacks clients {names} as one, through the "
+        "weighted mean of what they send",
+        of=partial(merged, members=tuple(members)),
+    )
 
 
 def seen_from(rounds: Iterable[Round], view: View) -> Iterator[Round]:

@@ -9,17 +9,18 @@ import torch
 
 from fedaudit.attacks.base import Attack
 from fedaudit.devices import CPU
-from fedaudit.errors import BadInput, Damaged
+from fedaudit.errors import BadInput, Damaged, Refusal
 from fedaudit.observe.store import Stored, read_rounds
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.observe.views import seen_from
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.config import MAX_BYTES, Study, study_from
 from fedaudit.study.environment import Clock
+from fedaudit.study.learning import Examples, of_known, of_shadow, taught
 from fedaudit.study.observing import Work, measured_on, recalled
-from fedaudit.study.pool import run_folder
+from fedaudit.study.pool import is_measured, run_folder
 from fedaudit.study.record import Record
-from fedaudit.study.run import STUDY_FILE, conclude
+from fedaudit.study.run import SHADOW, STUDY_FILE, conclude
 from fedaudit.study.setup import Setup, setup
 
 
@@ -56,7 +57,9 @@ def attack_again(
         folder = run_folder(recording, seed)
         _refuse_other_data(run, folder)
         rounds = _recalled(run, folder, device)
-        runs.append(_possible(run, rounds, named=bool(names)))
+        runs.append(
+            _taught(_possible(run, rounds, named=bool(names)), recording, named=bool(names))
+        )
         stored.append(rounds)
     return conclude(runs, stored, out, Work(device=device), clock)
 
@@ -132,6 +135,36 @@ def _recalled(run: Setup, folder: Path, device: torch.device) -> list[Stored]:
         Stored(replace(old.measured, signals={**old.measured.signals, **new.signals}), old.notes)
         for old, new in zip(stored, more, strict=True)
     ]
+
+
+def _taught(run: Setup, recording: Path, *, named: bool) -> Setup:
+    """The run with attacks fitted on what the recording has to learn from."""
+    learning = [name for name, attack in run.attacks.items() if attack.learns]
+    if not learning:
+        return run
+    try:
+        return taught(run, _examples(run, recording))
+    except Refusal as refusal:
+        if named:
+            raise
+        refused = dict.fromkeys(learning, str(refusal))
+        attacks = {name: a for name, a in run.attacks.items() if name not in refused}
+        return replace(run, attacks=attacks, refused={**run.refused, **refused})
+
+
+def _examples(run: Setup, recording: Path) -> Examples:
+    if run.known is not None:
+        return of_known(run, run_folder(recording, run.seed))
+    if run.shadow is None:
+        raise BadInput("nothing is there to learn from")
+    listed = run_folder(recording, run.shadow.seed)
+    place = listed if listed.is_dir() else recording / SHADOW / f"seed-{run.shadow.seed}"
+    if not is_measured(run.shadow, place):
+        raise BadInput(
+            f"{recording} has no shadow federation to learn on; run the study again with this "
+            "attack named, or with a [shadow] table"
+        )
+    return of_shadow(run.shadow, recalled(run.shadow, place))
 
 
 def _possible(run: Setup, stored: Sequence[Stored], *, named: bool) -> Setup:

@@ -169,10 +169,12 @@ def _untested(run: Setup) -> list[str]:
         + ", ".join(f"client {target}" for target in study.audit.targets)
         + ".",
         "A server that tampers with the model it sends out.",
-        "Attacks that train shadow models, and attacks published after this version.",
+        "Attacks published after this version.",
         "Reconstruction of samples, and inference of properties of a client's data.",
     ]
-    if study.defense.label != "none":
+    if run.shadow is None and run.known is None:
+        said.append("Attacks that learn from a federation of their own, or from known members.")
+    if study.defense.label != "none" and not study.audit.merge:
         said.append("An adversary that knows of the defense and adapts to it.")
     if len(study.seeds) == 1:
         said.append("Another run of the same procedure: this is one seed.")

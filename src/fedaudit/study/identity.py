@@ -38,19 +38,6 @@ def run_key(study: Study, seed: int, kind: str = "cpu") -> str:
     return _digest([settings, seed, *device])
 
 
-def shadow_key(study: Study, seed: int, signals: Collection[str], kind: str = "cpu") -> str:
-    """Names a shadow federation: it is the same whatever the audited clients defend with.
-
-    Args:
-        study: The audited study.
-        seed: Of the audited run.
-        signals: What is measured for the attacks that learn.
-        kind: Of device.
-    """
-    settings = _settings(study, _FOR_PEOPLE | _AFTERWARDS | {"defense"})
-    return _digest([settings, seed, sorted(signals), kind])
-
-
 def _settings(study: Study, without: Collection[str]) -> dict[str, object]:
     """The settings as plain values; a newer one at its default is not mentioned.
 

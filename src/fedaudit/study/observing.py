@@ -27,6 +27,7 @@ from fedaudit.params import flat
 from fedaudit.seeds import seed_for, seeded
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.identity import run_key
+from fedaudit.study.learning import measure_known
 from fedaudit.study.setup import Setup
 
 TRAIN_ACCURACY_SAMPLES = 5_000
@@ -142,6 +143,7 @@ def _measure(setup: Setup, round: Round, folder: Path, trained_on: Samples, work
             f"train_correct/{name}": str(_correct(model, trained_on, device)),
             f"train_total/{name}": str(len(trained_on)),
         }
+    measure_known(setup, round, folder, notes, device)
     # Last, because a round counts as measured once this file is there.
     write_measured(folder, measured, notes)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from fedaudit.attacks.catalog import ATTACKS
 from fedaudit.core import Samples
 from fedaudit.devices import CPU
 from fedaudit.engines.base import Engine
@@ -14,7 +15,7 @@ from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training import LocalTraining
 from fedaudit.metrics import auc_interval
 from fedaudit.observe.measurements import stacked
-from fedaudit.observe.views import seen_from
+from fedaudit.observe.views import View, as_one, seen_from, view_named
 from fedaudit.seeds import seed_for, seeded
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.record import ControlResult
@@ -64,7 +65,7 @@ def planted_leak(
     )
     measured = stacked(
         measure_round(round, setup.signals, canaries, device=device)
-        for round in seen_from(rounds, setup.view)
+        for round in seen_from(rounds, _view(setup))
         if round.index > 1
     )
     for name, attack in setup.attacks.items():
@@ -83,15 +84,26 @@ def planted_leak(
             yield result.model_copy(update={"note": str(refusal)})
             continue
         auc = auc_interval(scores, is_member, confidence=CONFIDENCE)
+        found, learned = auc.low > 0.5, ATTACKS[name].learns
         yield result.model_copy(
             update={
                 "value": auc.value,
                 "low": auc.low,
                 "high": auc.high,
-                "passed": auc.low > 0.5,
-                "note": auc.method,
+                # What moves otherwise than what was learned from may well be missed.
+                "passed": None if learned and not found else found,
+                "note": f"{auc.method}; learned on a run that trains otherwise than the twin"
+                if learned
+                else auc.method,
             }
         )
+
+
+def _view(setup: Setup) -> View:
+    """The adversary of the run; where it attacks several clients as one, so it does in the twin."""
+    merged = len(setup.study.audit.merge)
+    together = range(min(merged, OTHERS - 1))
+    return as_one(view_named(setup.study.audit.view), together) if merged else setup.view
 
 
 def _canaries(setup: Setup) -> tuple[Samples, np.ndarray]:

@@ -21,6 +21,7 @@ from fedaudit.study.config import Study, study_from
 from fedaudit.study.controls import controls
 from fedaudit.study.environment import Clock, environment
 from fedaudit.study.identity import settings_of
+from fedaudit.study.learning import of_known, of_shadow, taught
 from fedaudit.study.observing import Work, disk_needed, observe, recalled
 from fedaudit.study.planted import planted_leak
 from fedaudit.study.pool import held, is_measured, place_of, remember
@@ -33,6 +34,8 @@ from fedaudit.study.setup import Setup, setup
 from fedaudit.study.truth import Findings
 
 STUDY_FILE = "study.json"
+SHADOW = "shadow"
+"""Folder, within a study's, of shadow federations that are in no pool."""
 
 
 def run_study(
@@ -71,13 +74,17 @@ def run_study(
     refuse_several_workers(device, workers)
     runs = [setup(study, seed, data_dir) for seed in study.seeds]
     _claim(out, study)
+    shadows = [run.shadow for run in runs if run.shadow is not None]
     places = {run.seed: place_of(run, out, pool, device.type) for run in runs}
-    _announce(runs, places, out, say)
+    apart = out / SHADOW
+    places |= {shadow.seed: place_of(shadow, apart, pool, device.type) for shadow in shadows}
+    _announce([*runs, *shadows], places, out, say)
     remember(places, out)
     most = workers or (1 if device.type != "cpu" else os.cpu_count() or 1)
     count = min(most, study.partition.clients)
     work = Work(local_engine(count), count, device, tick)
     stored = [_observed(run, places[run.seed], work, say) for run in runs]
+    runs = [_taught(run, places, work, say) for run in runs]
     return conclude(runs, stored, out, work, clock)
 
 
@@ -117,6 +124,19 @@ def _observed(run: Setup, place: Path, work: Work, say: Callable[[str], None]) -
             return [_asked_for(run, one) for one in recalled(run, place)]
         write_tensors(run.deal.audit.tensors(), place / "audit.safetensors")
         return observe(run, place, work)
+
+
+def _taught(
+    run: Setup, places: Mapping[int, Path], work: Work, say: Callable[[str], None]
+) -> Setup:
+    """The run with the attacks that learn fitted on its shadow federation or known split."""
+    if run.known is not None:
+        return taught(run, of_known(run, places[run.seed]))
+    if run.shadow is None:
+        return run
+    place, shadow = places[run.shadow.seed], run.shadow
+    say(f"seed {run.seed}: attacks learn on a shadow federation, seed {shadow.seed}, in {place}")
+    return taught(run, of_shadow(shadow, _observed(shadow, place, work, say)))
 
 
 def _asked_for(run: Setup, stored: Stored) -> Stored:

@@ -1,7 +1,7 @@
 """From a study's settings to the parts of one run, with everything refused that cannot work."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import Parameter, signature
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from fedaudit.data.dataset import Dataset
 from fedaudit.data.deal import Deal
 from fedaudit.data.draws import DRAWS
 from fedaudit.data.partition import PARTITIONS, Partition
+from fedaudit.data.shadow import Known, known_split, shadow_deal
 from fedaudit.data.sources import load
 from fedaudit.defenses.base import Defense
 from fedaudit.defenses.catalog import DEFENSES, made
@@ -20,9 +21,19 @@ from fedaudit.errors import BadInput, NotVisible, unknown_name
 from fedaudit.fl.fedavg import FedAvg
 from fedaudit.fl.training import LocalTraining
 from fedaudit.models import architecture
-from fedaudit.observe.views import View, view_named
+from fedaudit.observe.views import View, as_one, view_named, with_own_data
+from fedaudit.seeds import seed_for
 from fedaudit.signals.base import Signal
-from fedaudit.study.config import DefenseSection, GroupSection, PartSection, Settings, Study
+from fedaudit.study.config import (
+    DefenseSection,
+    GroupSection,
+    PartSection,
+    Settings,
+    ShadowSection,
+    Study,
+)
+
+_LARGEST_SEED = 10**9
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,8 @@ class Setup:
         attacks: Those that the view allows.
         refused: For each other attack, what is missing.
         measured_rounds: Rounds to be measured, ascending.
+        shadow: The undefended run on other data that attacks learn from, if they do so.
+        known: The samples of this run that attacks learn from, if they do so.
     """
 
     study: Study
@@ -52,6 +65,8 @@ class Setup:
     attacks: Mapping[str, Attack]
     refused: Mapping[str, str]
     measured_rounds: tuple[int, ...]
+    shadow: "Setup | None" = None
+    known: Known | None = None
 
     @property
     def signals(self) -> tuple[Signal, ...]:
@@ -67,7 +82,7 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
         BadInput: A name or setting that does not exist, or data that does not suffice.
         NotVisible: The study names an attack that needs more than the view offers.
     """
-    view = view_named(study.audit.view)
+    view = _view(study)
     if study.audit.keep == "full":
         view.refuse_unless_offered(Sees.GLOBAL_MODEL | Sees.UPDATE, 'audit.keep = "full"')
     attacks, refused = _attacks(study, view)
@@ -77,7 +92,7 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
         study.model.name, shape=shape, classes=dataset.classes, **study.model.options
     )
     algorithm = FedAvg(net, _local_training(study))
-    return Setup(
+    run = Setup(
         study=study,
         seed=seed,
         dataset=dataset,
@@ -89,6 +104,76 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
         refused=refused,
         measured_rounds=_measured_rounds(study, view),
     )
+    return _with_examples(run)
+
+
+def _view(study: Study) -> View:
+    """What the adversary sees, and whether it has data of its own to learn from."""
+    view = view_named(study.audit.view)
+    strangers = [c for c in study.audit.merge if c >= study.partition.clients]
+    if strangers:
+        raise BadInput(
+            f"audit.merge names {strangers}, but clients are numbered 0 to "
+            f"{study.partition.clients - 1}"
+        )
+    if study.audit.merge:
+        view = as_one(view, study.audit.merge)
+    return view if _examples(study) is None else with_own_data(view)
+
+
+def _examples(study: Study) -> ShadowSection | None:
+    """Where attacks learn from: as the study says, or by default where it names one that learns."""
+    named = any(attack_named(name).learns for name in study.attacks)
+    return study.shadow or (ShadowSection() if named else None)
+
+
+def _with_examples(run: Setup) -> Setup:
+    """The run with what its attacks learn from, if one of them learns."""
+    given = _examples(run.study)
+    if given is None or not any(attack.learns for attack in run.attacks.values()):
+        return run
+    if given.mode == "federation":
+        return replace(run, shadow=_shadow(run, given))
+    audit, clients = run.study.audit, run.deal.clients
+    free = [c for c in clients if c not in (*audit.targets, *audit.merge)]
+    client = given.client if given.client is not None else max(free, default=-1)
+    if client not in free:
+        raise BadInput(
+            f"shadow.client is {given.client}; give a client that is neither audited nor merged: "
+            f"one of {free}"
+        )
+    known = known_split(run.dataset, run.deal, client=client, size=given.known, seed=run.seed)
+    return replace(run, known=known)
+
+
+def _shadow(run: Setup, given: ShadowSection) -> Setup:
+    """The same federation without a defense, on data that the run does not touch."""
+    # Beyond the seeds that a study can name: no run of somebody's draws as a shadow does.
+    seed = _LARGEST_SEED + 1 + seed_for(run.seed, "shadow") % _LARGEST_SEED
+    audit = run.study.audit
+    target = audit.targets[0]
+    own = audit.fair if audit.draw == "fair" else 2 * run.deal.sizes[target]
+    study = run.study.model_copy(
+        update={
+            "seeds": (seed,),
+            "defense": DefenseSection(),
+            "shadow": None,
+            "audit": audit.model_copy(
+                update={
+                    "draw": "fair",
+                    "targets": (target,),
+                    "fair": given.fair or own,
+                    "extra_other": 0,
+                    "extra_unseen": 0,
+                    "options": {},
+                    "keep": "signals",
+                }
+            ),
+        }
+    )
+    deal = shadow_deal(run.dataset, run.deal, lambda rest: _deal(study, rest, seed))
+    learned = {name: attack for name, attack in run.attacks.items() if attack.learns}
+    return replace(run, study=study, seed=seed, deal=deal, defenses={}, attacks=learned, refused={})
 
 
 def _local_training(study: Study) -> LocalTraining:

@@ -71,9 +71,10 @@ def audited(setup: Setup, target: ClientId) -> Audited:
     are kept, and a random half of them is called members.
     """
     audit = setup.deal.audit
-    origin = audit.origin(target)
+    origin = origin_of(setup, target)
     kept = np.arange(len(origin))
-    fair = audit.fair_for(target)
+    # Which of the target's partners hold a sample was no fair draw between two sides.
+    fair = audit.fair_for(target) & ~np.isin(audit.owner, _partners(setup, target))
     if setup.study.figures.nobody_is_a_member:
         kept = np.flatnonzero(origin == Origin.UNSEEN)
         chosen = seeded_numpy(setup.seed, "nobody", target).permutation(len(kept)) < len(kept) // 2
@@ -88,3 +89,16 @@ def audited(setup: Setup, target: ClientId) -> Audited:
         owners=audit.owner[kept],
         ids=audit.samples.ids.numpy()[kept],
     )
+
+
+def origin_of(setup: Setup, target: ClientId) -> Int[ndarray, " samples"]:
+    """Provenance of each audited sample: members are the data of all who are attacked as one."""
+    origin = setup.deal.audit.origin(target)
+    theirs = np.isin(setup.deal.audit.owner, _partners(setup, target))
+    return np.where(theirs, Origin.MEMBER, origin).astype(np.int64)
+
+
+def _partners(setup: Setup, target: ClientId) -> list[ClientId]:
+    """Whom the adversary cannot tell from the target, because it attacks them together."""
+    merged = setup.study.audit.merge
+    return [client for client in merged if client != target] if target in merged else []
