@@ -18,7 +18,7 @@ from fedaudit.fl.training import LocalTraining
 from fedaudit.models import architecture
 from fedaudit.observe.round import Round
 from fedaudit.seeds import seeded
-from tests.defenses.turns import turn
+from tests.defenses.training_turns import turn
 
 OFF = Augmentation(
     padding=0, horizontal_flip=0.0, vertical_flip=0.0, rotation=0.0, brightness=0.0, contrast=0.0

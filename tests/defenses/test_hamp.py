@@ -8,7 +8,7 @@ from fedaudit.core import Batch
 from fedaudit.defenses.hamp import Hamp
 from fedaudit.errors import BadInput, Unsupported
 from fedaudit.seeds import seeded
-from tests.defenses.turns import turn
+from tests.defenses.training_turns import turn
 
 
 def example(classes: int, samples: int = 6) -> tuple[Tensor, Batch]:

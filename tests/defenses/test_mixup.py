@@ -8,7 +8,7 @@ from fedaudit.core import Batch
 from fedaudit.defenses.mixup import MixUp, blended
 from fedaudit.errors import BadInput
 from fedaudit.seeds import seeded
-from tests.defenses.turns import turn
+from tests.defenses.training_turns import turn
 
 SHAPE = (9,)
 

@@ -11,7 +11,7 @@ from fedaudit.core import Batch
 from fedaudit.defenses.relaxloss import RelaxLoss
 from fedaudit.errors import BadInput, Unsupported
 from fedaudit.seeds import seeded
-from tests.defenses.turns import turn
+from tests.defenses.training_turns import turn
 
 TOWARDS_TARGET, IN_TURN = 1, 2
 """A round of each kind."""

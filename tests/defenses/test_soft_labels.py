@@ -11,6 +11,7 @@ from fedaudit.defenses.soft_labels import (
     divergence_per_class,
     entropy,
     hard_labels,
+    hard_target,
     label_of_entropy,
     soft_target,
     true_probability,
@@ -60,6 +61,12 @@ def test_a_soft_target_gives_its_class_the_probability_and_shares_the_rest() -> 
     torch.testing.assert_close(rows, expected)
     with pytest.raises(BadInput, match="at least 2 classes, got 1"):
         soft_target(torch.ones(1), torch.tensor([0]), classes=1)
+
+
+def test_a_label_that_is_no_class_is_an_error() -> None:
+    assert hard_target(torch.tensor([1, 0]), classes=2).tolist() == [[0.0, 1.0], [1.0, 0.0]]
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        hard_target(torch.tensor([2]), classes=2)
 
 
 def test_the_probability_of_a_soft_target_keeps_its_graph() -> None:

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional
 
 from fedaudit.core import Batch
 from fedaudit.defenses.base import Defense, Turn
+from fedaudit.defenses.soft_labels import hard_target
 from fedaudit.errors import BadInput, unknown_name
 from fedaudit.modules import outputs_of
 
@@ -87,4 +87,4 @@ def _probabilities(batch: Batch, turn: Turn) -> Float[Tensor, "samples classes"]
     if batch.y.is_floating_point():
         return batch.y
     outputs = outputs_of(turn.received, batch.x[:1], turn.device)
-    return functional.one_hot(batch.y.long(), outputs.shape[1]).to(outputs.dtype)
+    return hard_target(batch.y, classes=outputs.shape[1]).to(outputs.dtype)

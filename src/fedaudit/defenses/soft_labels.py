@@ -43,6 +43,14 @@ def true_probability(
     return functional.softmax(outputs, dim=1).gather(1, labels[:, None].long())[:, 0]
 
 
+def hard_target(
+    labels: Int[Tensor, " samples"], *, classes: int
+) -> Float[Tensor, "samples classes"]:
+    """Class probabilities that are 1 for each sample's own class; a label beyond is an error."""
+    nothing = torch.zeros(len(labels), classes, device=labels.device)
+    return nothing.scatter(1, labels[:, None].long(), 1.0)
+
+
 def soft_target(
     probability: Float[Tensor, " samples"], labels: Int[Tensor, " samples"], *, classes: int
 ) -> Float[Tensor, "samples classes"]:
@@ -55,7 +63,7 @@ def soft_target(
     """
     if classes < 2:
         raise BadInput(f"a soft label needs at least 2 classes, got {classes}")
-    own = functional.one_hot(labels.long(), classes).bool()
+    own = hard_target(labels, classes=classes).bool()
     rest = (1 - probability) / (classes - 1)
     return torch.where(own, probability[:, None], rest[:, None])
 
