@@ -85,7 +85,7 @@ def run_study(
     work = Work(local_engine(count), count, device, tick)
     stored = [_observed(run, places[run.seed], work, say) for run in runs]
     runs = [_taught(run, places, work, say) for run in runs]
-    return conclude(runs, stored, out, work, clock)
+    return conclude(runs, stored, out, work, clock, say)
 
 
 def conclude(
@@ -94,6 +94,7 @@ def conclude(
     out: Path,
     work: Work,
     clock: Clock,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Record:
     """Makes figures, controls and record from what was measured, and writes the record.
 
@@ -103,14 +104,18 @@ def conclude(
         out: Folder of the record.
         work: How controls train and measure.
         clock: For the record's times.
+        say: Takes lines of text for the user.
     """
     # First, so that a folder that cannot be written is found out before the work.
     out.mkdir(parents=True, exist_ok=True)
     findings, checks = Findings(), list[ControlResult]()
     for run, rounds in zip(runs, stored, strict=True):
+        say(f"seed {run.seed}: attacks and their figures")
         analyse(run, stacked(one.measured for one in rounds), findings)
+        say(f"seed {run.seed}: controls")
         checks += controls(run, findings, work.device)
         if run.study.figures.planted_leak:
+            say(f"seed {run.seed}: a twin run with a planted leak")
             checks += planted_leak(run, work.engine, work.device)
     record = assembled(runs, stored, findings, checks, environment(clock, work.device))
     write_record(record, out / "record.json")
