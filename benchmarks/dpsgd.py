@@ -105,11 +105,10 @@ def ghost(case: Case, data: Samples) -> Callable[[], None] | None:
 
 def row(case: Case) -> str:
     data = case.data(case.samples)
-    settings = {"clip": CLIP, "noise_multiplier": NOISE}
     variants = {
         "plain": epoch(case, data, UNDEFENDED),
-        "ours": epoch(case, data, DPSGD(**settings)),
-        "vmap": epoch(case, data, WholeGradients(**settings)),
+        "ours": epoch(case, data, DPSGD(CLIP, NOISE)),
+        "vmap": epoch(case, data, WholeGradients(CLIP, NOISE)),
     }
     peer = ghost(case, data)
     if peer is not None:

@@ -108,13 +108,14 @@ class DPSGD(Defense):
         total = clipped_sum(objective, batch, clip=self.clip, copies=self.multiplicity)
         rng = turn.rng("per-sample noise")
         with torch.no_grad():
-            return {name: self._noisy(value, rng) / self._expected for name, value in total.items()}
+            return {name: self._noisy_mean(value, rng) for name, value in total.items()}
 
-    def _noisy(self, value: Tensor, rng: torch.Generator) -> Tensor:
+    def _noisy_mean(self, total: Tensor, rng: torch.Generator) -> Tensor:
         if not self.noise_multiplier:
-            return value
-        drawn = torch.randn(value.shape, dtype=value.dtype, generator=rng)
-        return value.add(drawn.to(value.device), alpha=self.noise_multiplier * self.clip)
+            return total / self._expected
+        drawn = torch.randn(total.shape, dtype=total.dtype, generator=rng).to(total.device)
+        noise = drawn.mul_(self.noise_multiplier * self.clip / self._expected)
+        return noise.add_(total, alpha=1 / self._expected)
 
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
         """What is proven of each of the client's samples, after all rounds."""

@@ -13,7 +13,6 @@ from weakref import WeakKeyDictionary
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from fedaudit.core import Batch, Params, chunks, cross_entropy
@@ -23,6 +22,7 @@ from fedaudit.fl.dense import dense_clipped_sum, dense_layers, shortening
 from fedaudit.signals.kernels.capture import (
     Owner,
     Passage,
+    Seen,
     Uncapturable,
     owners,
     passages_of,
@@ -165,10 +165,9 @@ def _by_layers(
                 squared += kernels[path](parts[path].module, inputs, grads).squared_norms
         factors = shortening(squared, clip).repeat_interleave(copies)
     total: Params = {}
-    for path, (owner, local_names) in parts.items():
-        own = [getattr(owner, local) for local in local_names]
-        found = _weighted(seen[path].edge, own, passages[path].grads, factors)
-        total |= dict(zip(local_names.values(), found, strict=True))
+    for path, part in parts.items():
+        found = _weighted(part, seen[path], passages[path].grads, factors)
+        total |= dict(zip(part.names.values(), found, strict=True))
     return {name: total[name] for name in objective.params}
 
 
@@ -183,15 +182,22 @@ def _losses(
 
 
 def _weighted(
-    edge: GradientEdge, params: list[Tensor], grads: Tensor | None, factors: Float[Tensor, " rows"]
+    part: Owner, seen: Seen, grads: Tensor | None, factors: Float[Tensor, " rows"]
 ) -> tuple[Tensor, ...]:
     """The other half of one layer's backward pass, with every row of what arrived weighted."""
+    params = [getattr(part.module, local) for local in part.names]
     if grads is None:
         return tuple(torch.zeros_like(param) for param in params)
     arrived = grads * factors.to(grads.dtype).view(-1, *[1] * (grads.dim() - 1))
-    return torch.autograd.grad(
-        [edge], params, [arrived], retain_graph=True, allow_unused=True, materialize_grads=True
+    wanted = list(params)
+    # torch 2.13 crashes in group norm's backward pass on images with channels last where the
+    # gradient of the input is not asked for too. It costs most where it is known to be safe.
+    if seen.entry is not None and type(part.module) not in (nn.Linear, nn.Conv2d):
+        wanted.append(seen.entry)
+    found = torch.autograd.grad(
+        [seen.edge], wanted, [arrived], retain_graph=True, allow_unused=True, materialize_grads=True
     )
+    return found[: len(params)]
 
 
 def _one_by_one(objective: Objective, batch: Batch, clip: float, copies: int) -> Params:

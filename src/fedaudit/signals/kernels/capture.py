@@ -45,12 +45,14 @@ class Seen(NamedTuple):
         version: Of the inputs' memory, which tells whether they were overwritten since.
         edge: Where the gradient of what left it arrives in a backward pass.
         outputs: Shape of what left, for one sample.
+        entry: Where the gradient of what entered goes on to; None where it ends.
     """
 
     inputs: Tensor
     version: int
     edge: GradientEdge
     outputs: tuple[int, ...]
+    entry: GradientEdge | None
 
 
 # What a forward hook is handed is whatever the module was: anything at all.
@@ -204,7 +206,9 @@ def _hook(path: str, seen: dict[str, Seen]) -> Callable[..., Tensor | None]:
         # Taken now: an in-place ReLU that follows moves the tensor to another edge.
         edge = get_gradient_edge(left)
         entered = args[0]
-        seen[path] = Seen(entered.detach(), entered._version, edge, tuple(left.shape[1:]))
+        entry = get_gradient_edge(entered) if entered.requires_grad else None
+        outputs = tuple(left.shape[1:])
+        seen[path] = Seen(entered.detach(), entered._version, edge, outputs, entry)
         return replaced
 
     return watch

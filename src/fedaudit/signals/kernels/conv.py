@@ -26,6 +26,8 @@ from fedaudit.signals.kernels.positions import (
 
 # From this many output positions on, a grouped convolution writes gradients out fastest.
 _GROUPED_FROM = 128
+# But for norms alone, where a window is as small as in a first layer: 1.2 to 1.9 times as fast.
+_FEW_ENTRIES = 96
 _GROUPED_BYTES = 3 << 20
 _GROUPED_SAMPLES = 8
 _GROUPED_SAMPLES_ON_GPU = 32
@@ -111,7 +113,8 @@ def _weight_route(layer: Layer, conv: nn.Conv2d) -> LayerKernel:
     shape = geometry_of(conv, layer.inputs, layer.outputs)
     positions = shape.outputs[0] * shape.outputs[1]
     if positions >= _GROUPED_FROM:
-        return grouped_route(layer, shape)
+        few = math.prod(layer.shape("weight")[1:]) <= _FEW_ENTRIES and not layer.updates["weight"]
+        return blocked_route(layer, shape, norms=True) if few else grouped_route(layer, shape)
     pixels = shape.inputs[0] * shape.inputs[1]
     by_pairs = pixels**2 + len(shape.taps()) * positions**2 < conv.weight.numel()
     work = len(layer.updates["weight"]) * shape.window_share()

@@ -1,0 +1,292 @@
+import warnings
+from functools import partial
+from math import ceil
+
+import pytest
+import torch
+from torch import nn
+
+from fedaudit.core import Architecture, Batch, Model, Params, Samples, cross_entropy
+from fedaudit.defenses.base import UNDEFENDED, Objective, Turn, Visit, Workload
+from fedaudit.defenses.clip import ClientDP, client_epsilon
+from fedaudit.defenses.dpsgd import DPSGD, sample_epsilon, sampling_rate, windows
+from fedaudit.errors import BadInput, Unsupported
+from fedaudit.fl.training import LocalTraining, train
+from fedaudit.models import architecture
+from fedaudit.params import flat
+from fedaudit.seeds import seeded
+
+INFINITE = float("inf")
+NET = Architecture("net", partial(nn.Linear, 4, 3))
+
+
+def samples(count: int, shape: tuple[int, ...] = (4,)) -> Samples:
+    rng = seeded(0, "samples", count)
+    labels = torch.randint(3, (count,), generator=rng)
+    return Samples(torch.randn(count, *shape, generator=rng), labels, torch.arange(count))
+
+
+def turn(round: int = 1, net: Architecture = NET, seed: int = 0) -> Turn:
+    visit = Visit(round=round, rounds=9, client=0, cohort=(0,), weights={0: 1.0}, seed=seed)
+    return visit.at(net.initial(0))
+
+
+def objective(module: nn.Module) -> Objective:
+    return Objective(module, lambda outputs, b: cross_entropy(outputs, b.y).mean(), cross_entropy)
+
+
+def stepped(defense: DPSGD, data: Samples, batch_size: int, at: Turn) -> list[Params]:
+    """The gradient of every step of an epoch, all at the model received."""
+    goal = objective(at.received.module().train())
+    return [
+        defense.gradient(goal, defense.batch(batch, at), at)
+        for batch in defense.batches(data, batch_size, at)
+    ]
+
+
+def test_a_step_draws_every_sample_independently() -> None:
+    data, rate, sizes, times = samples(50), 0.2, [], torch.zeros(50)
+    defense, at = DPSGD(clip=1.0, noise_multiplier=0.0), turn()
+    for _ in range(400):
+        for batch in defense.batches(data, 10, at):
+            sizes.append(float(len(batch)))
+            times[batch.ids] += 1
+            assert torch.equal(batch.x, data.features[batch.ids])
+            assert torch.equal(batch.y, data.labels[batch.ids])
+    steps = len(sizes)
+    assert steps == 400 * 5
+    drawn = torch.tensor(sizes)
+    # The size is binomial: mean 10 and variance 8; five standard errors.
+    assert float(drawn.mean()) == pytest.approx(10, abs=5 * (8 / steps) ** 0.5)
+    assert float(drawn.var()) == pytest.approx(8, rel=5 * (2 / steps) ** 0.5)
+    spread = (steps * rate * (1 - rate)) ** 0.5
+    assert float((times - steps * rate).abs().max()) < 5 * spread
+
+
+@pytest.mark.parametrize(("count", "batch_size"), [(10, 3), (9, 3), (4, 9), (1, 1)])
+def test_an_epoch_has_as_many_steps_as_with_shuffled_batches(count: int, batch_size: int) -> None:
+    drawn = list(DPSGD(clip=1.0, noise_multiplier=0.0).batches(samples(count), batch_size, turn()))
+    assert len(drawn) == ceil(count / batch_size)
+    if batch_size >= count:
+        assert [len(batch) for batch in drawn] == [count]
+
+
+def test_without_noise_and_clip_a_step_is_that_of_sgd_on_the_same_batch() -> None:
+    data, at = samples(40), turn()
+    defense = DPSGD(clip=1e9, noise_multiplier=0.0)
+    goal = objective(at.received.module().train())
+    for batch in defense.batches(data, 8, at):
+        found, plain = defense.gradient(goal, batch, at), UNDEFENDED.gradient(goal, batch, at)
+        for name, value in plain.items():
+            torch.testing.assert_close(found[name], value * len(batch) / 8)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_where_every_step_draws_everybody_training_is_plain_training(optimizer: str) -> None:
+    data, at = samples(12), turn()
+    how = LocalTraining(
+        epochs=5, batch_size=12, lr=0.1, momentum=0.5, weight_decay=0.01, optimizer=optimizer
+    )
+    ours = train(at.received, data, how, DPSGD(clip=1e9, noise_multiplier=0.0), at)
+    plain = train(at.received, data, how, UNDEFENDED, turn())
+    for name, value in plain.params.items():
+        torch.testing.assert_close(ours.params[name], value)
+
+
+def test_one_sample_moves_a_step_by_clip_over_batch_size_at_most() -> None:
+    data, at = samples(20), turn()
+    goal = objective(at.received.module().double().train())
+    for clip in (0.01, 0.5):
+        defense = DPSGD(clip=clip, noise_multiplier=0.0)
+        (whole,) = defense.batches(data, 20, at)
+        whole = Batch(10 * whole.x.double(), whole.y, whole.ids)
+        full = flat(defense.gradient(goal, whole, at))
+        for row in range(20):
+            kept = torch.arange(20) != row
+            fewer = Batch(whole.x[kept], whole.y[kept], whole.ids[kept])
+            moved = full - flat(defense.gradient(goal, fewer, at))
+            assert float(moved.norm()) <= clip / 20 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("drawn", [0, 5])
+def test_noise_spreads_by_clip_times_multiplier_over_the_expected_size(drawn: int) -> None:
+    wide = Architecture("wide", partial(nn.Linear, 200, 100))
+    at = turn(net=wide)
+    defense = DPSGD(clip=0.5, noise_multiplier=3.0)
+    quiet = DPSGD(clip=0.5, noise_multiplier=0.0)
+    data = samples(20, (200,))
+    goal = objective(at.received.module().train())
+    for one in (defense, quiet):
+        next(one.batches(data, 10, at))
+    some = Batch(data.features[:drawn], data.labels[:drawn], data.ids[:drawn])
+    noise = flat(defense.gradient(goal, some, at)) - flat(quiet.gradient(goal, some, at))
+    std = 0.5 * 3.0 / 10
+    assert float(noise.std()) == pytest.approx(std, rel=4 / (2 * len(noise)) ** 0.5)
+    assert abs(float(noise.mean())) < 4 * std / len(noise) ** 0.5
+    again = flat(defense.gradient(goal, some, at)) - flat(quiet.gradient(goal, some, at))
+    assert not torch.equal(noise, again)
+
+
+def test_an_empty_step_is_noise_alone_and_without_noise_nothing() -> None:
+    data, at = samples(3), turn()
+    tiny = next(batch for batch in DPSGD(1.0, 0.0).batches(data, 1, at) if len(batch) < 3)
+    none = Batch(tiny.x[:0], tiny.y[:0], tiny.ids[:0])
+    for noise in (0.0, 1.0):
+        defense = DPSGD(clip=1.0, noise_multiplier=noise)
+        next(defense.batches(data, 1, at))
+        found = flat(defense.gradient(objective(at.received.module()), none, at))
+        assert bool(found.any()) == (noise > 0)
+
+
+def test_the_same_turn_draws_the_same_and_another_another() -> None:
+    def epoch(at: Turn) -> torch.Tensor:
+        return torch.stack([flat(p) for p in stepped(DPSGD(1.0, 1.0), samples(9), 3, at)])
+
+    assert torch.equal(epoch(turn()), epoch(turn()))
+    for other in (turn(round=2), turn(seed=1)):
+        assert not torch.equal(epoch(turn()), epoch(other))
+
+
+def test_a_network_with_group_norm_trains_and_one_with_batch_norm_is_refused() -> None:
+    data, how = samples(6, (3, 8, 8)), LocalTraining(batch_size=3)
+    for norm in ("group", "batch"):
+        net = architecture("resnet18", shape=(3, 8, 8), classes=3, norm=norm, width=32)
+        at, defense = turn(net=net), DPSGD(clip=1.0, noise_multiplier=0.1)
+        if norm == "group":
+            assert isinstance(train(at.received, data, how, defense, at), Model)
+        else:
+            with pytest.raises(Unsupported, match="BatchNorm2d, whose statistics mix"):
+                train(at.received, data, how, defense, at)
+
+
+def test_a_gradient_without_batches_of_its_own_is_refused() -> None:
+    at, data = turn(), samples(3)
+    batch = Batch(data.features, data.labels, data.ids)
+    with pytest.raises(Unsupported, match="must draw the batches itself"):
+        DPSGD(1.0, 1.0).gradient(objective(at.received.module()), batch, at)
+
+
+def test_every_copy_is_a_window_of_its_image_or_of_its_mirror_image() -> None:
+    images = torch.arange(2 * 36, dtype=torch.float32).view(2, 1, 6, 6)
+    padded = nn.functional.pad(images, (2, 2, 2, 2), mode="reflect")
+    seen = windows(
+        images.repeat_interleave(60, 0), seeded(0, "windows"), padding=2, horizontal_flip=0.5
+    )
+    found = set()
+    for copy, image in enumerate(seen):
+        source = padded[copy // 60, 0]
+        places = [
+            (down, across, mirrored)
+            for down in range(5)
+            for across in range(5)
+            for mirrored in (False, True)
+            if torch.equal(
+                source[down : down + 6, across : across + 6],
+                image[0].flip(1) if mirrored else image[0],
+            )
+        ]
+        assert len(places) == 1
+        found |= set(places)
+    assert len(found) > 30  # of 50
+
+
+def test_no_padding_and_no_flip_leave_the_image() -> None:
+    images = torch.randn(3, 2, 5, 4, generator=seeded(0, "images"))
+    assert torch.equal(windows(images, seeded(0), padding=0, horizontal_flip=0.0), images)
+    mirrored = windows(images, seeded(0), padding=0, horizontal_flip=1.0)
+    assert torch.equal(mirrored, images.flip(3))
+
+
+def test_copies_that_are_all_alike_change_nothing() -> None:
+    net = Architecture(
+        "conv", lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(32, 3))
+    )
+    data = samples(8, (1, 6, 6))
+    one = stepped(DPSGD(0.2, 0.0), data, 8, turn(net=net))
+    alike = DPSGD(0.2, 0.0, multiplicity=3, padding=0, horizontal_flip=0.0)
+    for left, right in zip(one, stepped(alike, data, 8, turn(net=net)), strict=True):
+        for name, value in left.items():
+            torch.testing.assert_close(right[name], value, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(4,), (1, 4, 4)])
+def test_copies_are_refused_of_what_is_no_image_larger_than_the_padding(
+    shape: tuple[int, ...],
+) -> None:
+    defense, at = DPSGD(1.0, 1.0, multiplicity=2), turn()
+    batch = next(defense.batches(samples(9, shape), 9, at))
+    with pytest.raises(BadInput, match="multiplicity = 1 or a smaller padding"):
+        defense.batch(batch, at)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"clip": 0.0, "noise_multiplier": 1.0}, "clip must be above 0"),
+        ({"clip": 1.0, "noise_multiplier": -1.0}, "noise_multiplier at least 0"),
+        ({"clip": INFINITE, "noise_multiplier": 1.0}, "clip must be finite"),
+        ({"clip": 1.0, "noise_multiplier": 1.0, "multiplicity": 0}, "multiplicity at least 1"),
+        ({"clip": 1.0, "noise_multiplier": 1.0, "padding": -1}, "padding is at least 0"),
+        ({"clip": 1.0, "noise_multiplier": 1.0, "horizontal_flip": 2.0}, "lies in"),
+    ],
+)
+def test_settings_without_meaning_are_refused(options: dict[str, float], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        DPSGD(**options)  # type: ignore[arg-type]
+
+
+CASES = [(1.0, 0.01, 1000), (0.7, 0.064, 800), (2.0, 0.2, 50), (0.5, 0.1, 10)]
+
+
+@pytest.mark.parametrize(("noise", "rate", "steps"), CASES)
+def test_epsilon_is_that_of_opacus_and_never_below_the_tighter_account(
+    noise: float, rate: float, steps: int
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        accountants = pytest.importorskip("opacus.accountants")
+        ours = sample_epsilon(noise, rate, steps, delta=1e-5)
+        renyi, tight = accountants.RDPAccountant(), accountants.PRVAccountant()
+        for one in (renyi, tight):
+            one.history = [(noise, rate, steps)]
+        assert ours == pytest.approx(renyi.get_epsilon(1e-5), rel=0.03)
+        assert ours >= tight.get_epsilon(1e-5)
+
+
+def test_a_published_figure_is_met() -> None:
+    # Abadi et al. 2016, section 3.2: q = 0.01, sigma = 4, 10,000 steps, delta 1e-5 give 1.26.
+    assert sample_epsilon(4.0, 0.01, 10_000, delta=1e-5) < 1.26
+    assert sample_epsilon(4.0, 0.01, 10_000, delta=1e-5) == pytest.approx(1.26, rel=0.25)
+
+
+def test_epsilon_without_sampling_is_that_of_whole_releases() -> None:
+    assert sample_epsilon(3.0, 1.0, 20, delta=1e-5) == client_epsilon(3.0, 20, delta=1e-5)
+
+
+def test_epsilon_grows_with_rate_and_steps_and_is_infinite_without_noise() -> None:
+    base = sample_epsilon(1.0, 0.1, 100, delta=1e-5)
+    assert sample_epsilon(1.0, 0.2, 100, delta=1e-5) > base
+    assert sample_epsilon(1.0, 0.1, 200, delta=1e-5) > base
+    assert sample_epsilon(2.0, 0.1, 100, delta=1e-5) < base
+    assert sample_epsilon(0.0, 0.1, 100, delta=1e-5) == INFINITE
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.1])
+def test_a_rate_that_is_no_probability_is_refused(rate: float) -> None:
+    with pytest.raises(BadInput, match="sampling rate"):
+        sample_epsilon(1.0, rate, 1, delta=1e-5)
+
+
+def test_a_run_is_accounted_for_by_all_its_steps() -> None:
+    work = Workload(rounds=5, epochs=2, batch_size=30, samples=100)
+    given = DPSGD(clip=1.0, noise_multiplier=1.5).guarantee(work, delta=1e-5)
+    assert given.epsilon == sample_epsilon(1.5, 0.3, 5 * 2 * 4, delta=1e-5)
+    assert "40 steps" in given.unit
+    whole = ClientDP(clip=1.0, noise_multiplier=1.5).guarantee(work, delta=1e-5)
+    assert whole.epsilon == client_epsilon(1.5, 5, delta=1e-5)
+    assert UNDEFENDED.guarantee(work, delta=1e-5) is None
+
+
+def test_a_batch_larger_than_the_data_draws_everybody() -> None:
+    assert sampling_rate(100, 30) == 1.0
+    assert sampling_rate(30, 100) == pytest.approx(0.3)

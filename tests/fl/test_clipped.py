@@ -1,0 +1,308 @@
+"""Clipped sums against one backward pass a sample, in double precision."""
+
+import logging
+import warnings
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from fedaudit.core import Batch, Params, cross_entropy
+from fedaudit.defenses.base import Objective
+from fedaudit.errors import Unsupported
+from fedaudit.fl.clipped import clipped_sum
+from fedaudit.layout import laid_out
+from fedaudit.models.mlp import mlp
+from fedaudit.models.resnet import _Block
+from fedaudit.params import norm, plus, scaled
+from fedaudit.seeds import seeded
+
+CLASSES = 3
+
+
+class Tied(nn.Module):
+    """One layer used twice, which cannot be watched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 5)
+        self.last = nn.Linear(5, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(self.layer(self.layer(x).tanh()))
+        return out
+
+
+def residual() -> nn.Sequential:
+    norm_of = partial(nn.GroupNorm, 2)
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1, bias=False),
+        norm_of(4),
+        nn.ReLU(),
+        _Block(4, 4, stride=1, norm=norm_of),
+        _Block(4, 8, stride=2, norm=norm_of),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, CLASSES),
+    )
+
+
+def convolutions() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 5, padding=2),
+        nn.MaxPool2d(2),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(4, 6, 3, stride=2),
+        nn.ReLU(inplace=True),
+        nn.Flatten(),
+        nn.Linear(6 * 4, 7),
+        nn.ReLU(),
+        nn.Linear(7, CLASSES),
+    )
+
+
+def words() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Embedding(9, 4), nn.LayerNorm(4), nn.Linear(4, 3), nn.Flatten(), nn.Linear(12, CLASSES)
+    )
+
+
+NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "fully connected": (partial(mlp, shape=(6,), classes=CLASSES, hidden="8,5"), (6,)),
+    "convolutional": (convolutions, (1, 12, 12)),
+    "residual with group norm": (residual, (3, 8, 8)),
+    "embedding and layer norm": (words, (4,)),
+    "without a kernel": (
+        lambda: nn.Sequential(nn.Conv1d(2, 3, 2), nn.PReLU(), nn.Flatten(), nn.Linear(9, CLASSES)),
+        (2, 4),
+    ),
+    "a layer used twice": (Tied, (5,)),
+}
+every_net = pytest.mark.parametrize("name", NETS)
+
+
+def net(name: str) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return NETS[name][0]().double().train()
+
+
+def batch(name: str, count: int = 7) -> Batch:
+    rng, shape = seeded(0, name), NETS[name][1]
+    x = 2 * torch.randn(count, *shape, generator=rng, dtype=torch.float64)
+    if name.startswith("embedding"):
+        x = torch.randint(9, (count, *shape), generator=rng)
+    return Batch(x, torch.randint(CLASSES, (count,), generator=rng), torch.arange(count))
+
+
+def objective(module: nn.Module, *, known: bool = True) -> Objective:
+    return Objective(
+        module,
+        lambda outputs, rows: cross_entropy(outputs, rows.y).mean(),
+        per_sample=cross_entropy if known else None,
+    )
+
+
+def one_by_one(module: nn.Module, whole: Batch, clip: float, copies: int = 1) -> Params:
+    params = dict(module.named_parameters())
+    total = {name: torch.zeros_like(value) for name, value in params.items()}
+    for at in range(0, len(whole), copies):
+        rows = slice(at, at + copies)
+        loss = cross_entropy(module(whole.x[rows]), whole.y[rows]).mean()
+        values = torch.autograd.grad(loss, list(params.values()))
+        found = dict(zip(params, values, strict=True))
+        total = plus(total, found, min(1.0, clip / norm(found)))
+    return total
+
+
+def same(left: Params, right: Params) -> None:
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        torch.testing.assert_close(value, right[name], rtol=1e-9, atol=1e-12)
+
+
+@every_net
+@pytest.mark.parametrize("clip", [0.05, 1.0, 1e6])
+def test_the_sum_is_that_of_gradients_clipped_one_by_one(name: str, clip: float) -> None:
+    module, whole = net(name), batch(name)
+    same(clipped_sum(objective(module), whole, clip=clip), one_by_one(module, whole, clip))
+
+
+@every_net
+@pytest.mark.parametrize("copies", [2, 3])
+def test_the_gradients_of_copies_are_averaged_before_they_are_clipped(
+    name: str, copies: int
+) -> None:
+    module, whole = net(name), batch(name, 4 * copies)
+    for clip in (0.3, 1e6):
+        found = clipped_sum(objective(module), whole, clip=clip, copies=copies)
+        same(found, one_by_one(module, whole, clip, copies))
+
+
+@every_net
+def test_a_loss_of_a_defenses_own_is_taken_of_each_sample_alone(name: str) -> None:
+    module, whole = net(name), batch(name)
+    found = clipped_sum(objective(module, known=False), whole, clip=0.3)
+    same(found, one_by_one(module, whole, 0.3))
+
+
+@every_net
+def test_soft_labels_are_taken_as_they_are(name: str) -> None:
+    module, whole = net(name), batch(name)
+    soft = torch.nn.functional.one_hot(whole.y, CLASSES).double() * 0.7 + 0.1
+    whole = Batch(whole.x, soft, whole.ids)
+    same(clipped_sum(objective(module), whole, clip=0.3), one_by_one(module, whole, 0.3))
+
+
+@every_net
+def test_no_samples_have_no_gradient(name: str) -> None:
+    found = clipped_sum(objective(net(name)), batch(name, 0), clip=1.0)
+    assert all(not value.any() for value in found.values())
+
+
+@every_net
+@settings(max_examples=6, deadline=None)
+@given(clip=st.floats(1e-4, 1e2), row=st.integers(0, 6))
+def test_one_sample_moves_the_sum_by_the_clip_at_most(name: str, clip: float, row: int) -> None:
+    module, whole = net(name), batch(name)
+    alone = Batch(whole.x[row : row + 1], whole.y[row : row + 1], whole.ids[row : row + 1])
+    length = norm(clipped_sum(objective(module), alone, clip=clip))
+    whole_length = norm(one_by_one(module, alone, 1e9))
+    assert length <= clip * (1 + 1e-9)
+    assert length == pytest.approx(min(clip, whole_length), rel=1e-9)
+
+
+@every_net
+def test_without_a_clip_the_sum_is_the_gradient_of_the_sum(name: str) -> None:
+    module, whole = net(name), batch(name)
+    plain = torch.autograd.grad(objective(module)(whole), list(module.parameters()))
+    bare = dict(zip(dict(module.named_parameters()), plain, strict=True))
+    same(clipped_sum(objective(module), whole, clip=float("inf")), scaled(bare, float(len(whole))))
+
+
+def test_a_sample_without_gradient_stays_without() -> None:
+    module = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, CLASSES, bias=False)).double()
+    with torch.no_grad():
+        next(module.parameters()).fill_(-1.0)
+    one = Batch(torch.ones(1, 2).double(), torch.tensor([0]), torch.tensor([0]))
+    found = clipped_sum(objective(module), one, clip=1.0)
+    assert all(value.isfinite().all() and not value.any() for value in found.values())
+
+
+def test_frozen_parameters_count_neither_in_the_length_nor_in_the_sum() -> None:
+    module, whole = net("convolutional"), batch("convolutional")
+    for param in next(module.children()).parameters():
+        param.requires_grad_(False)
+    found = clipped_sum(objective(module), whole, clip=0.3)
+    assert found.keys() == {n for n, p in module.named_parameters() if p.requires_grad}
+    total = {name: torch.zeros_like(value) for name, value in found.items()}
+    for x, y in zip(whole.x, whole.y, strict=True):
+        values = torch.autograd.grad(
+            cross_entropy(module(x[None]), y[None]).sum(), list(objective(module).params.values())
+        )
+        one = dict(zip(total, values, strict=True))
+        total = plus(total, one, min(1.0, 0.3 / norm(one)))
+    same(found, total)
+
+
+def test_dropout_leaves_the_same_units_out_of_lengths_and_of_the_sum() -> None:
+    module = nn.Sequential(nn.Linear(6, 30), nn.Dropout(0.5), nn.Linear(30, CLASSES)).double()
+    whole = batch("fully connected", 1)
+    with torch.random.fork_rng(devices=[]):
+        for seed in range(5):
+            torch.manual_seed(seed)
+            found = clipped_sum(objective(module), whole, clip=0.01)
+            assert norm(found) == pytest.approx(0.01, rel=1e-9)
+            torch.manual_seed(seed)
+            loss = objective(module)(whole)
+            values = torch.autograd.grad(loss, list(module.parameters()))
+            bare = dict(zip(found, values, strict=True))
+            same(found, scaled(bare, 0.01 / norm(bare)))
+
+
+def test_a_network_is_left_without_hooks() -> None:
+    for name in NETS:
+        module = net(name)
+        clipped_sum(objective(module), batch(name), clip=1.0)
+        assert not any(part._forward_hooks for part in module.modules())
+
+
+def test_images_with_channels_last_agree_too() -> None:
+    for name in ("convolutional", "residual with group norm"):
+        module, whole = laid_out(net(name)), batch(name)
+        for part in module.modules():
+            if isinstance(part, nn.Conv2d):
+                assert part.weight.is_contiguous(memory_format=torch.channels_last)
+        same(clipped_sum(objective(module), whole, clip=0.2), one_by_one(module, whole, 0.2))
+
+
+def test_batches_of_other_shapes_take_turns_on_one_network() -> None:
+    module = nn.Sequential(
+        nn.Conv2d(1, 3, 3, padding=1), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, CLASSES)
+    ).double()
+    for side in (6, 14, 6):
+        rng = seeded(1, side)
+        x = torch.randn(4, 1, side, side, generator=rng, dtype=torch.float64)
+        whole = Batch(x, torch.randint(CLASSES, (4,), generator=rng), torch.arange(4))
+        same(clipped_sum(objective(module), whole, clip=0.1), one_by_one(module, whole, 0.1))
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.BatchNorm2d(3), nn.InstanceNorm2d(3, track_running_stats=True)]
+)
+def test_layers_whose_statistics_mix_samples_are_refused(layer: nn.Module) -> None:
+    module = nn.Sequential(nn.Conv2d(1, 3, 3), layer, nn.Flatten(), nn.Linear(300, CLASSES))
+    whole = batch("convolutional")
+    with pytest.raises(Unsupported, match=r"mix the samples .* group normalisation"):
+        clipped_sum(objective(module.double().train()), whole, clip=1.0)
+
+
+def test_what_cannot_be_watched_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    class Nameable(Tied):
+        pass
+
+    module = Nameable().double()
+    with caplog.at_level(logging.WARNING, logger="fedaudit"):
+        clipped_sum(objective(module), batch("a layer used twice"), clip=1.0)
+    assert "Nameable" in caplog.text
+    assert "called twice" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["fully connected", "convolutional"])
+def test_opacus_ghost_clipping_agrees(name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        grad_sample = pytest.importorskip("opacus.grad_sample")
+        from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+    from opacus.optimizers.optimizer_fast_gradient_clipping import (
+        DPOptimizerFastGradientClipping,
+    )
+
+    plain = net(name)
+    for part in plain.modules():
+        if isinstance(part, nn.ReLU):
+            part.inplace = False  # which opacus cannot take
+    whole, clip = batch(name), 0.4
+    ours = clipped_sum(objective(plain), whole, clip=clip)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wrapped = grad_sample.GradSampleModuleFastGradientClipping(
+            plain, max_grad_norm=clip, use_ghost_clipping=True, loss_reduction="mean"
+        )
+        optimizer = DPOptimizerFastGradientClipping(
+            torch.optim.SGD(plain.parameters(), lr=1.0),
+            noise_multiplier=0.0,
+            max_grad_norm=clip,
+            expected_batch_size=len(whole),
+        )
+        criterion = nn.CrossEntropyLoss()
+        loss = DPLossFastGradientClipping(wrapped, optimizer, criterion, "mean")
+        loss(wrapped(whole.x), whole.y).backward()
+    for key, param in plain.named_parameters():
+        assert param.grad is not None
+        # opacus adds 1e-6 to each length before it divides by it.
+        torch.testing.assert_close(param.grad, ours[key], rtol=1e-4, atol=1e-6)
