@@ -13,6 +13,7 @@ from fedaudit.core import Architecture, Model, Params, Samples, Setting, cross_e
 from fedaudit.defenses.base import Defense, Visit
 from fedaudit.defenses.catalog import DEFENSES, made
 from fedaudit.defenses.chain import Chain
+from fedaudit.devices import device_named
 from fedaudit.errors import Refusal
 from fedaudit.fl.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
@@ -22,6 +23,7 @@ from fedaudit.params import flat, plus, weighted_sum
 from fedaudit.seeds import seeded
 from fedaudit.signals.base import Seen
 from fedaudit.signals.outputs import Loss
+from tests.simulated_gpu import simulated_gpu
 
 
 def halved(update: Params) -> Params:
@@ -125,6 +127,20 @@ def test_the_neutral_setting_gives_the_undefended_run_to_the_bit(name: str) -> N
 @every_active
 def test_the_same_seed_gives_the_same_run(name: str) -> None:
     for one, other in zip(run(active(name)), run(active(name)), strict=True):
+        for client in DATA:
+            assert same(one.uploads[client].values, other.uploads[client].values)
+
+
+@every_active
+def test_on_a_gpu_the_same_seed_gives_the_run_of_the_cpu(name: str) -> None:
+    here = run(active(name))
+    with simulated_gpu():
+        there = list(
+            simulate(
+                FEDAVG, DATA, rounds=2, seed=1, defenses=active(name), device=device_named("cuda")
+            )
+        )
+    for one, other in zip(here, there, strict=True):
         for client in DATA:
             assert same(one.uploads[client].values, other.uploads[client].values)
 
