@@ -50,6 +50,10 @@ NEUTRAL: dict[str, Mapping[str, Setting]] = {
     },
     "relaxloss": {"target_loss": 0.0},
     "hamp": {"entropy_threshold": 0.0, "entropy_weight": 0.0, "divide_by_classes": False},
+    "cofedmid": {"m_max": 3, "m_min": 3, "recycle": 0.0, "sigma": 0.0},
+    "class-guided": {"m_max": 3, "m_min": 3},
+    "compensation": {"m_max": 3, "m_min": 3, "recycle": 0.0},
+    "neutral-noise": {"sigma": 0.0},
 }
 """For each defense the settings at which it does nothing."""
 
@@ -65,6 +69,10 @@ ACTIVE: dict[str, Mapping[str, Setting]] = {
     "augmentation": {"padding": 1},
     "relaxloss": {"target_loss": 1.0},
     "hamp": {"entropy_threshold": 0.5, "entropy_weight": 0.01},
+    "cofedmid": {"m_max": 2, "m_min": 1, "start": 1, "recycle": 0.3},
+    "class-guided": {"m_max": 2, "m_min": 1},
+    "compensation": {"m_max": 2, "m_min": 1, "start": 1, "recycle": 0.3},
+    "neutral-noise": {},
 }
 """For each defense that can do something, settings at which it does."""
 

@@ -7,6 +7,9 @@ from fedaudit.core import ClientId, Setting
 from fedaudit.defenses.augment import Augmentation
 from fedaudit.defenses.base import Defense
 from fedaudit.defenses.clip import ClientDP
+from fedaudit.defenses.cofedmid.neutral import NeutralNoise
+from fedaudit.defenses.cofedmid.partition import ClassGuided
+from fedaudit.defenses.cofedmid.whole import cofedmid, compensation
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.foreign import imported_filter
 from fedaudit.defenses.hamp import Hamp
@@ -30,6 +33,10 @@ DEFENSES: dict[str, Callable[..., Defense]] = {
     "augmentation": Augmentation,
     "relaxloss": RelaxLoss,
     "hamp": Hamp,
+    "cofedmid": cofedmid,
+    "class-guided": ClassGuided,
+    "compensation": compensation,
+    "neutral-noise": NeutralNoise,
 }
 
 

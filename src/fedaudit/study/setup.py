@@ -32,6 +32,7 @@ from fedaudit.study.config import (
     ShadowSection,
     Study,
 )
+from fedaudit.study.holdout import as_trained
 
 _LARGEST_SEED = 10**9
 
@@ -92,13 +93,16 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
         study.model.name, shape=shape, classes=dataset.classes, **study.model.options
     )
     algorithm = FedAvg(net, _local_training(study))
+    defenses = _defenses(study)
+    federation = {"rounds": study.training.rounds, "seed": seed_for(seed, "federation")}
+    deal = as_trained(_deal(study, dataset, seed), defenses, **federation)
     run = Setup(
         study=study,
         seed=seed,
         dataset=dataset,
-        deal=_deal(study, dataset, seed),
+        deal=deal,
         algorithm=algorithm,
-        defenses=_defenses(study),
+        defenses=defenses,
         view=view,
         attacks=attacks,
         refused=refused,

@@ -1,0 +1,32 @@
+"""Who defends together: what the members of a coalition can work out without the server."""
+
+from fedaudit.core import ClientId
+from fedaudit.defenses.base import Visit
+from fedaudit.errors import BadInput
+from fedaudit.seeds import seed_for
+
+
+def check_coalition(coalition: tuple[ClientId, ...]) -> None:
+    """Refuses a coalition of nobody, or one that names a client twice."""
+    if not coalition or len(set(coalition)) != len(coalition):
+        raise BadInput(f"a coalition names at least one client, each once, got {coalition}")
+
+
+def present(coalition: tuple[ClientId, ...], visit: Visit) -> tuple[ClientId, ...]:
+    """The members that train in this round, ascending: who is absent is neither waited for nor
+    covered up for.
+
+    Raises:
+        BadInput: The visiting client is no member.
+    """
+    if visit.client not in coalition:
+        raise BadInput(
+            f"client {visit.client} uses the defense of the coalition {coalition} and is not in "
+            "it; give it a coalition of its own, or name it as a member"
+        )
+    return tuple(sorted(set(coalition) & {*visit.cohort, visit.client}))
+
+
+def shared_seed(coalition: tuple[ClientId, ...], visit: Visit) -> int:
+    """A seed that the members know and nobody else; another coalition's is another."""
+    return seed_for(visit.seed, "coalition", *sorted(coalition))

@@ -1,0 +1,109 @@
+"""Aggregation-neutral noise: it hides single uploads and cancels in the coalition's average."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import floor
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedaudit.core import ClientId, Params
+from fedaudit.defenses.base import Defense, Turn
+from fedaudit.defenses.cofedmid.coalition import check_coalition, present, shared_seed
+from fedaudit.errors import BadInput, unknown_name
+from fedaudit.observe.round import Gradient, Update, Upload
+from fedaudit.seeds import seeded
+
+KINDS = ("vector", "scalar")
+
+
+@dataclass(frozen=True)
+class NeutralNoise(Defense):
+    """Adds noise to the last parameters of an upload that the other members' noise takes back.
+
+    Members draw each other's noise from a seed that they share, once a round and with the
+    weights that the server really uses. Members that are not in the round's cohort are left
+    out, so that the noise of those present cancels; a member that is there alone adds none.
+
+    Attributes:
+        coalition: The clients among which the noise cancels.
+        sigma: Standard deviation before the projection, in units of the upload; 0 adds none.
+        ratio: Share of the parameters, counted from the last, that get noise, in (0, 1].
+        noise: "vector" for a draw an entry, "scalar" for one draw a client that is added to all
+            of them. A server projects a scalar out: it shifts all entries alike.
+
+    Source: CoFedMID, section 4.3 and algorithm 3 (its text and costs: a scalar a client).
+    Differs: "vector" is the default; noise is drawn every round, where algorithm 4 draws it
+        once; buffers are left alone.
+    """
+
+    accepts: ClassVar[tuple[type, ...]] = (Update, Gradient)
+
+    coalition: tuple[ClientId, ...]
+    sigma: float = 0.1
+    ratio: float = 0.2
+    noise: str = "vector"
+
+    def __post_init__(self) -> None:
+        check_coalition(self.coalition)
+        if not (0 <= self.sigma < float("inf") and 0 < self.ratio <= 1):
+            raise BadInput(
+                f"sigma is at least 0 and finite and ratio in (0, 1], got {self.sigma} and "
+                f"{self.ratio}"
+            )
+        if self.noise not in KINDS:
+            raise unknown_name("noise", self.noise, KINDS)
+
+    def upload(self, upload: Upload, turn: Turn) -> Upload:
+        """Each round: noise on the last parameters."""
+        members = present(self.coalition, turn)
+        if self.sigma == 0 or len(members) < 2:
+            return upload
+        # As the paper counts: two numbers of a byte each (seed and weights need no more).
+        turn.note("extra_bytes", torch.tensor([2]))
+        size = floor(self.ratio * sum(value.numel() for value in upload.values.values()))
+        weights = {member: turn.weights[member] for member in members}
+        seed = shared_seed(self.coalition, turn)
+        draws = {
+            member: self.sigma
+            * torch.randn(
+                size if self.noise == "vector" else 1,
+                generator=seeded(seed, "noise", member, turn.round),
+            )
+            for member in members
+        }
+        own = neutral(draws, weights, turn.client).expand(size)
+        return replace(upload, values=with_tail(upload.values, own))
+
+
+def neutral(
+    draws: Mapping[ClientId, Float[Tensor, " entries"]],
+    weights: Mapping[ClientId, float],
+    client: ClientId,
+) -> Float[Tensor, " entries"]:
+    """One member's noise: its draw without what the average would see of all draws.
+
+    Args:
+        draws: Every member's.
+        weights: Every member's share in the average; at least one is above 0.
+        client: Whose noise.
+
+    Source: CoFedMID, section 4.3: d_k = d'_k - w_k / |w|^2 * sum_j w_j d'_j.
+    """
+    total = torch.stack([weights[member] * draw for member, draw in draws.items()]).sum(0)
+    return draws[client] - weights[client] / sum(w * w for w in weights.values()) * total
+
+
+def with_tail(values: Params, added: Float[Tensor, " entries"]) -> Params:
+    """The values with a vector added to their last entries, in each entry's own precision."""
+    changed, left = dict(values), len(added)
+    for name in reversed(values):
+        part = min(left, values[name].numel())
+        if part:
+            entries = values[name].flatten().clone()
+            entries[-part:] += added[left - part : left].to(entries.dtype)
+            changed[name] = entries.reshape(values[name].shape)
+        left -= part
+    return changed

@@ -1,0 +1,117 @@
+"""Class-guided partition: in each round, members of a coalition train on classes of their own."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from fedaudit.core import ClientId, Samples
+from fedaudit.defenses.base import Defense, Turn
+from fedaudit.defenses.cofedmid.assignment import Assigned, at_random, bounded
+from fedaudit.defenses.cofedmid.coalition import check_coalition, present, shared_seed
+from fedaudit.defenses.cofedmid.sizes import DECAYS, least_of, most_of, size_at
+from fedaudit.errors import BadInput, unknown_name
+from fedaudit.modules import outputs_of
+from fedaudit.seeds import seeded_numpy
+
+ASSIGNMENTS = ("bounded", "random")
+
+
+@dataclass(frozen=True)
+class ClassGuided(Defense):
+    """Trains on a few classes only, fewer and fewer, shared out within a coalition.
+
+    A round's sets are drawn afresh from a seed that the coalition shares, among the members that
+    train in the round. A client without samples of its classes sends an update of zeros.
+
+    Attributes:
+        coalition: The clients that share the classes out.
+        m_max: Classes a client in the first round; 0 to choose from the coalition's size.
+        m_min: Classes a client in the last round; 0 for a fifth of all.
+        decay: Way from the one to the other: linear, cosine, exponential or polynomial.
+        assignment: "bounded" for little overlap and all classes covered where that is possible,
+            "random" for neither.
+
+    Source: CoFedMID, section 4.1 and algorithm 1.
+    Differs: Where the sets are too small to cover every class, those covered take turns.
+    """
+
+    coalition: tuple[ClientId, ...]
+    m_max: int = 0
+    m_min: int = 0
+    decay: str = "linear"
+    assignment: str = "bounded"
+
+    def __post_init__(self) -> None:
+        check_coalition(self.coalition)
+        if self.m_max < 0 or self.m_min < 0:
+            raise BadInput(
+                f"m_max and m_min count classes, 0 to have them chosen, got {self.m_max} and "
+                f"{self.m_min}"
+            )
+        if self.decay not in DECAYS:
+            raise unknown_name("decay", self.decay, DECAYS)
+        if self.assignment not in ASSIGNMENTS:
+            raise unknown_name("assignment", self.assignment, ASSIGNMENTS)
+
+    def select(self, data: Samples, turn: Turn) -> Samples:
+        """Each round: the samples of this client's classes, in the order that they had."""
+        return data.take(self.own(data, turn))
+
+    def own(self, data: Samples, turn: Turn) -> Bool[Tensor, " samples"]:
+        """Which samples are of this client's classes in this round."""
+        classes = classes_of(turn, data)
+        members = present(self.coalition, turn)
+        assigned = self.assigned(classes, len(members), turn)
+        # The paper counts a byte a label and sends as many as there are classes.
+        turn.note("extra_bytes", torch.tensor([classes]))
+        mine = torch.from_numpy(assigned.sets[members.index(turn.client)])
+        return mine.to(data.labels.device)[data.labels]
+
+    def assigned(self, classes: int, members: int, turn: Turn) -> Assigned:
+        """The sets of a round, the same for every member."""
+        seed = shared_seed(self.coalition, turn)
+        return _assigned(self, classes, members, turn.round, turn.rounds, seed)
+
+    def sizes(self, classes: int, rounds: int) -> tuple[int, ...]:
+        """How many classes a client is given in each round."""
+        return _sizes(self, classes, rounds)
+
+
+# Members of one process, and the rounds before, would otherwise do the same work over again.
+@lru_cache(maxsize=256)
+def _sizes(how: ClassGuided, classes: int, rounds: int) -> tuple[int, ...]:
+    least = least_of(classes, how.m_min)
+    size = len(how.coalition)
+    most = most_of(classes, size, rounds, given=how.m_max, least=least, decay=how.decay)
+    return tuple(
+        size_at(t, rounds, most=most, least=least, decay=how.decay) for t in range(1, rounds + 1)
+    )
+
+
+@lru_cache(maxsize=256)
+def _assigned(
+    how: ClassGuided, classes: int, members: int, round: int, rounds: int, seed: int
+) -> Assigned:
+    sizes = how.sizes(classes, rounds)
+    size = sizes[round - 1]
+    rng = seeded_numpy(seed, "classes", round)
+    if how.assignment == "random":
+        return at_random(members, size, classes=classes, rng=rng)
+    # One order for the whole run, taken up where the rounds before have left it.
+    order = seeded_numpy(seed, "rotation").permutation(classes)
+    start = len(how.coalition) * sum(sizes[: round - 1])
+    preferred = np.zeros(classes, dtype=bool)
+    preferred[order[(start + np.arange(min(classes, members * size))) % classes]] = True
+    return bounded(members, size, preferred=preferred, rng=rng)
+
+
+def classes_of(turn: Turn, data: Samples) -> int:
+    """How many classes the model tells apart: from its settings, or else from an output."""
+    named = dict(turn.received.architecture.settings).get("classes")
+    if isinstance(named, int):
+        return named
+    return outputs_of(turn.received, data.features[:1], turn.device).shape[1]
