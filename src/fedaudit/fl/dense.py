@@ -22,10 +22,10 @@ def dense_layers(module: nn.Module) -> list[nn.Linear] | None:
         The layers in order, or None for any other module: another kind of layer, a layer
         used twice, without bias, frozen in part, or with hooks, whose calls would be missed.
     """
-    parts = list(_flattened(module))
-    if any(_hooked(part) for part in module.modules()):
+    parts = list(flattened(module))
+    if any(has_hooks(part) for part in module.modules()):
         return None
-    if parts and _is_plain_flatten(parts[0]):
+    if parts and is_plain_flatten(parts[0]):
         parts = parts[1:]
     layers = [part for part in parts[::2] if type(part) is nn.Linear]
     between = [part for part in parts[1::2] if type(part) is nn.ReLU]
@@ -132,9 +132,7 @@ def _errors(
     inputs = [x.flatten(1)]
     for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
         inputs.append(torch.addmm(bias, inputs[-1], weight.t()).relu_())
-    error = torch.addmm(biases[-1], inputs[-1], weights[-1].t()).softmax(1)
-    # scatter rather than a flat index: it refuses labels that are not among the classes.
-    error.scatter_add_(1, y.long()[:, None], error.new_full((len(y), 1), -1.0))
+    error = output_error(torch.addmm(biases[-1], inputs[-1], weights[-1].t()), y)
     for weight, given in zip(reversed(weights[1:]), reversed(inputs[1:]), strict=True):
         earlier = torch.ops.aten.threshold_backward(error @ weight, given, 0)
         yield error, given
@@ -142,19 +140,31 @@ def _errors(
     yield error, inputs[0]
 
 
-def _flattened(module: nn.Module) -> Iterator[nn.Module]:
+def output_error(
+    outputs: Float[Tensor, "samples classes"], y: Int[Tensor, " samples"]
+) -> Float[Tensor, "samples classes"]:
+    """Derivative of the summed cross-entropy by a network's outputs."""
+    error = outputs.softmax(1)
+    # scatter rather than a flat index: it refuses labels that are not among the classes.
+    return error.scatter_add_(1, y.long()[:, None], error.new_full((len(y), 1), -1.0))
+
+
+def flattened(module: nn.Module) -> Iterator[nn.Module]:
+    """The parts of nested ``Sequential`` containers, in the order in which they are called."""
     if type(module) is not nn.Sequential:
         yield module
         return
     for child in module:
-        yield from _flattened(child)
+        yield from flattened(child)
 
 
-def _is_plain_flatten(module: nn.Module) -> bool:
+def is_plain_flatten(module: nn.Module) -> bool:
+    """Whether a module makes one row a sample, and does nothing else."""
     return type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1)
 
 
-def _hooked(module: nn.Module) -> bool:
+def has_hooks(module: nn.Module) -> bool:
+    """Whether somebody wants to be told when a module is called."""
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks

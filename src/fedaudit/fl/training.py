@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, cos, pi
+from typing import NamedTuple, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedaudit.core import Batch, Model, Samples, cross_entropy
 from fedaudit.defenses.base import Defense, Objective, Turn
@@ -13,6 +15,7 @@ from fedaudit.devices import CPU, computing_on, forked, model_on, samples_on
 from fedaudit.errors import BadInput, unknown_name
 from fedaudit.fl.dense import dense_gradients, dense_layers, descend_dense
 from fedaudit.fl.step import Adam, Optimizer, Sgd
+from fedaudit.fl.tail import descend_split, split, split_gradients
 from fedaudit.modules import loaded
 
 Schedule = Callable[[int, int], float]
@@ -171,15 +174,39 @@ def _stepper(
         gradient = defense.gradient(objective, batch, turn)
         optimizer.step(params, [gradient[name] for name in names])
 
-    def dense_step(batch: Batch) -> None:
+    plain_loss = objective.per_sample is cross_entropy
+    neutral = plain_loss and not defense.acts_in("gradient")
+    written = _written_out(module) if neutral else None
+    if written is None:
+        return step
+
+    def step_by_hand(batch: Batch) -> None:
         if batch.y.is_floating_point() or len(batch) == 0:
             step(batch)
         elif isinstance(optimizer, Sgd) and optimizer.plain:
-            descend_dense(params, batch.x, batch.y, lr=optimizer.lr)
+            written.descend(batch.x, batch.y, lr=optimizer.lr)
         else:
-            optimizer.step(params, dense_gradients(params, batch.x, batch.y))
+            optimizer.step(params, written.gradients(batch.x, batch.y))
 
-    plain_loss = objective.per_sample is cross_entropy
-    neutral = plain_loss and not defense.acts_in("gradient")
-    by_hand = neutral and dense_layers(module) is not None
-    return dense_step if by_hand else step
+    return step_by_hand
+
+
+class _Descend(Protocol):
+    def __call__(self, x: Tensor, y: Tensor, *, lr: float) -> None: ...
+
+
+class _WrittenOut(NamedTuple):
+    """Steps on a batch's mean cross-entropy that were written for a kind of network."""
+
+    gradients: Callable[[Tensor, Tensor], list[Tensor]]
+    descend: _Descend
+
+
+def _written_out(module: nn.Module) -> _WrittenOut | None:
+    if dense_layers(module) is not None:
+        params = list(module.parameters())
+        return _WrittenOut(partial(dense_gradients, params), partial(descend_dense, params))
+    network = split(module)
+    if network is not None:
+        return _WrittenOut(partial(split_gradients, network), partial(descend_split, network))
+    return None

@@ -25,13 +25,14 @@ def product(
     on shapes alone, so that bits do not change from run to run.
     """
     size = left.shape[0] * left.shape[1] * right.shape[0]
-    # oneDNN falls to a reference kernel, a thousand times slower, for a sliced right side.
+    # oneDNN falls to a reference kernel, a thousand times slower, for a sliced right side; a
+    # transposed one it takes as it is.
     if (
         _HAS_ONEDNN
         and size >= _WORTH_ONEDNN
         and left.dtype == torch.float32
         and left.device.type == "cpu"
-        and right.is_contiguous()
+        and (right.is_contiguous() or right.t().is_contiguous())
     ):
         out: Tensor = torch.ops.mkldnn._linear_pointwise(left, right, None, "none", [], "")
         return out

@@ -1,0 +1,233 @@
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedaudit.core import Architecture, Batch, Model, Params, Samples
+from fedaudit.defenses.base import UNDEFENDED, Defense, Objective, Turn, Visit
+from fedaudit.fl import training
+from fedaudit.fl.step import Sgd
+from fedaudit.fl.tail import descend_split, split, split_gradients
+from fedaudit.fl.training import LocalTraining, train
+from fedaudit.models import architecture
+from fedaudit.params import difference, flat, norm
+from fedaudit.seeds import seeded
+
+SHAPE, CLASSES = (2, 8, 8), 4
+NETWORKS = {
+    "two hidden layers": architecture(
+        "cnn", shape=SHAPE, classes=CLASSES, channels="3,4", hidden="12,6", padding=2
+    ),
+    "no hidden layer": architecture(
+        "cnn", shape=SHAPE, classes=CLASSES, channels="3", hidden="", padding=2
+    ),
+    "wide enough for oneDNN": architecture(
+        "cnn", shape=SHAPE, classes=CLASSES, channels="16", hidden="128", padding=2
+    ),
+}
+OPTIMIZERS = {
+    "sgd": LocalTraining(batch_size=8, lr=0.1, epochs=2),
+    "momentum": LocalTraining(batch_size=8, lr=0.1, epochs=2, momentum=0.9),
+    "weight decay": LocalTraining(batch_size=8, lr=0.1, epochs=2, weight_decay=0.1),
+    "adam": LocalTraining(batch_size=8, lr=0.001, epochs=2, optimizer="adam"),
+}
+RNG = seeded(0, "images")
+IMAGES = Samples(
+    torch.randn(30, *SHAPE, generator=RNG),
+    torch.randint(CLASSES, (30,), generator=RNG),
+    torch.arange(30),
+)
+
+
+class Autograd(Defense):
+    """Does nothing, but in a hook, so that training is autograd's."""
+
+    def gradient(self, objective: Objective, batch: Batch, turn: Turn) -> Params:
+        return super().gradient(objective, batch, turn)
+
+
+def in_double(single: Architecture) -> Architecture:
+    return Architecture(f"{single.name} in double", lambda: single.build().double())
+
+
+def learned(
+    network: Architecture,
+    how: LocalTraining,
+    defense: Defense = UNDEFENDED,
+    data: Samples = IMAGES,
+) -> Model:
+    start = network.initial(0)
+    visit = Visit(round=1, rounds=1, client=0, cohort=(0,), weights={0: 1.0}, seed=0)
+    return train(start, data, how, defense, visit.at(start))
+
+
+def apart(one: Model, other: Model, network: Architecture) -> float:
+    """Distance of two models in units of the way that training went."""
+    way = norm(difference(other.params, network.initial(0).params))
+    return norm(difference(one.params, other.params)) / way
+
+
+@pytest.mark.parametrize("how", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
+def test_training_is_autograds_to_rounding(network: Architecture, how: LocalTraining) -> None:
+    by_hand, by_autograd = learned(network, how), learned(network, how, Autograd())
+    assert apart(by_hand, by_autograd, network) < 1e-5
+    assert not torch.equal(flat(by_hand.params), flat(by_autograd.params)), "nothing by hand"
+
+
+@pytest.mark.parametrize("how", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
+def test_doubles_stay_doubles_and_agree_to_their_rounding(
+    network: Architecture, how: LocalTraining
+) -> None:
+    double = in_double(network)
+    data = Samples(IMAGES.features.double(), IMAGES.labels, IMAGES.ids)
+    by_hand = learned(double, how, data=data)
+    assert all(value.dtype == torch.float64 for value in by_hand.params.values())
+    assert apart(by_hand, learned(double, how, Autograd(), data), double) < 1e-12
+
+
+@pytest.mark.parametrize("name", ["cnn", "alexnet", "vgg11"])
+def test_gradients_of_catalogue_networks_come_in_the_order_of_their_parameters(name: str) -> None:
+    torch.manual_seed(0)
+    module = architecture(name, shape=(3, 32, 32), classes=5).build().double()
+    network = split(module)
+    assert network is not None
+    x = torch.randn(3, 3, 32, 32, dtype=torch.float64)
+    y = torch.tensor([0, 4, 2])
+    loss = functional.cross_entropy(module(x), y)
+    expected = torch.autograd.grad(loss, list(module.parameters()))
+    for one, other in zip(split_gradients(network, x, y), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_descending_in_place_is_a_step_of_sgd_along_the_gradients() -> None:
+    fused, plain = (NETWORKS["two hidden layers"].initial(0).module() for _ in range(2))
+    one, other = split(fused), split(plain)
+    assert one is not None
+    assert other is not None
+    params = list(plain.parameters())
+    for part in (slice(0, 8), slice(8, 13), slice(13, 14)):
+        x, y = IMAGES.features[part], IMAGES.labels[part]
+        descend_split(one, x, y, lr=0.5)
+        Sgd(lr=0.5).step(params, split_gradients(other, x, y))
+    for mine, expected in zip(fused.parameters(), params, strict=True):
+        torch.testing.assert_close(mine, expected, rtol=1e-5, atol=1e-6)
+
+
+def normalised() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Dropout(0.4), nn.Flatten(),
+        nn.Linear(108, CLASSES),
+    )  # fmt: skip
+
+
+def test_batch_statistics_and_dropout_before_the_end_are_autograds() -> None:
+    network = Architecture("normalised", normalised)
+    how = OPTIMIZERS["momentum"]
+    by_hand, by_autograd = learned(network, how), learned(network, how, Autograd())
+    assert apart(by_hand, by_autograd, network) < 1e-5
+    for name, value in by_autograd.buffers.items():
+        torch.testing.assert_close(by_hand.buffers[name], value, rtol=1e-5, atol=1e-6)
+
+
+def part_frozen() -> nn.Module:
+    module = convolutional()
+    module[0].requires_grad_(False)
+    return module
+
+
+def convolutional(*end: nn.Module) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(2, 3, 3),
+        nn.ReLU(),
+        nn.Conv2d(3, 3, 3),
+        nn.Flatten(),
+        *(end or (nn.Linear(48, CLASSES),)),
+    )
+
+
+def test_a_layer_frozen_before_the_end_stays_as_it_was() -> None:
+    network = Architecture("part frozen", part_frozen)
+    how = OPTIMIZERS["sgd"]
+    by_hand, by_autograd = learned(network, how), learned(network, how, Autograd())
+    assert split(part_frozen()) is not None
+    assert apart(by_hand, by_autograd, network) < 1e-5
+    frozen = network.initial(0).buffers
+    assert frozen
+    assert all(torch.equal(by_hand.buffers[name], value) for name, value in frozen.items())
+
+
+def hooked(place: int | None) -> nn.Module:
+    module = convolutional()
+    (module if place is None else module[place]).register_forward_hook(lambda *_: None)
+    return module
+
+
+def end_frozen() -> nn.Module:
+    module = convolutional()
+    module[4].bias.requires_grad_(False)
+    return module
+
+
+def shared() -> nn.Module:
+    layer = nn.Linear(6, 6)
+    return nn.Sequential(nn.Conv2d(2, 3, 3), layer, nn.Flatten(), layer)
+
+
+class Own(nn.Sequential):
+    def forward(self, input: Tensor) -> Tensor:
+        for part in self:
+            input = part(input)
+        return 2 * input
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        convolutional(nn.Linear(48, 5), nn.ReLU(), nn.Dropout(0.5), nn.Linear(5, CLASSES)),
+        convolutional(nn.Linear(48, 5), nn.Tanh(), nn.Linear(5, CLASSES)),
+        convolutional(nn.Linear(48, CLASSES, bias=False)),
+        nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(0), nn.Linear(108, CLASSES)),
+        nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten()),
+        nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32, CLASSES)),
+        nn.Sequential(nn.Flatten(), nn.Linear(128, CLASSES)),
+        Own(*convolutional()),
+        hooked(None),
+        hooked(0),
+        hooked(4),
+        end_frozen(),
+        shared(),
+    ],
+)
+def test_any_other_network_is_left_to_autograd(module: nn.Module) -> None:
+    assert split(module) is None
+
+
+class Soft(Defense):
+    """Shows class probabilities instead of classes."""
+
+    def batch(self, batch: Batch, turn: Turn) -> Batch:
+        return Batch(batch.x, torch.eye(CLASSES)[batch.y], batch.ids)
+
+
+class OwnLoss(Defense):
+    """Minimises the usual loss, but in a hook."""
+
+    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+        return super().loss(outputs, batch, turn)
+
+
+@pytest.mark.parametrize("defense", [Soft(), OwnLoss()], ids=["soft labels", "own loss"])
+def test_soft_labels_and_losses_in_hooks_are_left_to_autograd(
+    defense: Defense, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("written out by hand")
+
+    network, how = NETWORKS["no hidden layer"], OPTIMIZERS["sgd"]
+    expected = learned(network, how)
+    monkeypatch.setattr(training, "descend_split", refuse)
+    with pytest.raises(AssertionError, match="by hand"):
+        learned(network, how)
+    assert apart(learned(network, how, defense), expected, network) < 1e-5
