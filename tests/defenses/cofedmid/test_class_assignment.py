@@ -1,0 +1,87 @@
+"""Sets of classes: their sizes, what they cover and what they have in common."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedaudit.defenses.cofedmid.assignment import at_random, bounded, overlap_bound
+
+
+@pytest.mark.parametrize(
+    ("classes", "members", "size", "bound"),
+    [
+        # 5 * (2 * 5 - 10) / (10 * 1) = 0: two halves need not meet.
+        (10, 2, 5, 0),
+        # 8 * (2 * 8 - 10) / (10 * 1) = 4.8
+        (10, 2, 8, 5),
+        # 20 * (2 * 20 - 100) / (100 * 1) = -12
+        (100, 2, 20, 0),
+        # 50 * (5 * 50 - 100) / (100 * 4) = 18.75
+        (100, 5, 50, 19),
+        # 10 * (2 * 10 - 10) / (10 * 1) = 10: everybody has all.
+        (10, 2, 10, 10),
+        (10, 1, 4, 0),
+    ],
+)
+def test_the_bound_on_common_classes_by_hand(
+    classes: int, members: int, size: int, bound: int
+) -> None:
+    assert overlap_bound(classes, members, size) == bound
+
+
+@settings(max_examples=150)
+@given(
+    classes=st.integers(1, 40),
+    members=st.integers(1, 8),
+    share=st.floats(0, 1),
+    seed=st.integers(0, 1000),
+)
+def test_sets_have_their_size_keep_their_bound_and_cover_all_they_can(
+    classes: int, members: int, share: float, seed: int
+) -> None:
+    size = max(1, round(share * classes))
+    rng = np.random.default_rng(seed)
+    preferred = rng.permutation(classes) < min(classes, members * size)
+    sets, bound = bounded(members, size, preferred=preferred, rng=rng)
+    assert sets.shape == (members, classes)
+    assert (sets.sum(1) == size).all()
+    common = [int((a & b).sum()) for a, b in combinations(sets, 2)]
+    assert max(common, default=0) <= bound
+    assert bound >= overlap_bound(classes, members, size)
+    covered = sets.any(0)
+    assert covered.sum() == min(classes, members * size)
+    if members * size < classes:
+        assert (covered == preferred).all()
+
+
+@pytest.mark.parametrize(("classes", "members", "size"), [(10, 2, 5), (10, 5, 2), (100, 2, 35)])
+def test_sets_that_need_not_meet_do_not(classes: int, members: int, size: int) -> None:
+    rng = np.random.default_rng(0)
+    sets, bound = bounded(members, size, preferred=np.ones(classes, dtype=bool), rng=rng)
+    assert bound == overlap_bound(classes, members, size) == 0
+    assert int(sets.sum(0).max()) == 1
+
+
+def test_two_sets_of_eight_in_ten_meet_in_six_though_the_papers_bound_is_five() -> None:
+    rng = np.random.default_rng(0)
+    sets, bound = bounded(2, 8, preferred=np.ones(10, dtype=bool), rng=rng)
+    assert int((sets[0] & sets[1]).sum()) == bound == 6
+
+
+def test_classes_are_used_about_equally_often() -> None:
+    rng = np.random.default_rng(0)
+    sets, _ = bounded(5, 50, preferred=np.ones(100, dtype=bool), rng=rng)
+    # 250 places for 100 classes.
+    assert set(sets.sum(0).tolist()) <= {1, 2, 3, 4}
+    assert 2 <= np.median(sets.sum(0)) <= 3
+
+
+def test_random_sets_have_their_size_and_neither_cover_nor_keep_apart() -> None:
+    rng = np.random.default_rng(0)
+    drawn = [at_random(2, 5, classes=10, rng=rng).sets for _ in range(50)]
+    assert all((sets.sum(1) == 5).all() for sets in drawn)
+    assert any(not sets.any(0).all() for sets in drawn)
+    assert len({sets.tobytes() for sets in drawn}) > 40

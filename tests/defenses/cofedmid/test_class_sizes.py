@@ -1,0 +1,97 @@
+"""How many classes clients train on, by hand and as the coalition's size would have it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedaudit.defenses.cofedmid.sizes import DECAYS, least_of, most_of, size_at
+from fedaudit.errors import BadInput
+
+
+@pytest.mark.parametrize(
+    ("decay", "sizes"),
+    [
+        # 10, 8, 6, 4, 2
+        ("linear", [10, 8, 6, 4, 2]),
+        # 2 + 8 * (1, .854, .5, .146, 0)
+        ("cosine", [10, 9, 6, 3, 2]),
+        # 10 * 5 ** -(0, 1/4, 1/2, 3/4, 1) = 10, 6.69, 4.47, 2.99, 2
+        ("exponential", [10, 7, 4, 3, 2]),
+        # 2 + 8 * (1, .5625, .25, .0625, 0) = 10, 6.5, 4, 2.5, 2
+        ("polynomial", [10, 7, 4, 3, 2]),
+    ],
+)
+def test_sizes_fall_from_ten_to_two_in_five_rounds(decay: str, sizes: list[int]) -> None:
+    assert [size_at(t, 5, most=10, least=2, decay=decay) for t in range(1, 6)] == sizes
+
+
+def test_the_papers_sizes_on_cifar100_are_rounded_to_the_nearest() -> None:
+    sizes = [size_at(t, 100, most=50, least=20, decay="linear") for t in (1, 2, 3, 51, 100)]
+    # 50 - 30 (t - 1) / 99 = 50, 49.70, 49.39, 34.85, 20
+    assert sizes == [50, 50, 49, 35, 20]
+
+
+def test_a_run_of_one_round_has_the_largest_size() -> None:
+    assert size_at(1, 1, most=7, least=2, decay="linear") == 7
+
+
+@given(
+    decay=st.sampled_from(sorted(DECAYS)),
+    least=st.integers(1, 30),
+    extra=st.integers(0, 70),
+    rounds=st.integers(1, 60),
+)
+def test_sizes_never_grow_and_end_at_the_least(
+    decay: str, least: int, extra: int, rounds: int
+) -> None:
+    most = least + extra
+    sizes = [size_at(t, rounds, most=most, least=least, decay=decay) for t in range(1, rounds + 1)]
+    assert sizes[0] == most
+    assert sizes == sorted(sizes, reverse=True)
+    assert min(sizes) >= least
+    if rounds > 1:
+        assert sizes[-1] == least
+
+
+@given(
+    classes=st.integers(1, 120),
+    members=st.integers(1, 12),
+    rounds=st.integers(2, 40),
+    decay=st.sampled_from(sorted(DECAYS)),
+)
+def test_the_chosen_size_is_the_smallest_that_covers_every_class_once_a_round_on_average(
+    classes: int, members: int, rounds: int, decay: str
+) -> None:
+    least = least_of(classes, 0)
+
+    def places(most: int) -> int:
+        every = range(1, rounds + 1)
+        return members * sum(size_at(t, rounds, most=most, least=least, decay=decay) for t in every)
+
+    most = most_of(classes, members, rounds, given=0, least=least, decay=decay)
+    assert least <= most <= classes
+    assert places(most) >= classes * rounds or most == classes
+    assert most == least or places(most - 1) < classes * rounds
+
+
+def test_a_pair_on_ten_classes_begins_with_eight_and_half_of_ten_clients_with_two() -> None:
+    # On average 10 / 2 = 5 classes each, between 8 and 2; five clients need 2 each.
+    assert most_of(10, 2, 100, given=0, least=2, decay="linear") == 8
+    assert most_of(10, 5, 100, given=0, least=2, decay="linear") == 2
+
+
+@pytest.mark.parametrize(("classes", "least"), [(10, 2), (100, 20), (200, 40), (3, 1)])
+def test_the_least_size_is_the_papers_fifth_unless_given(classes: int, least: int) -> None:
+    assert least_of(classes, 0) == least
+    assert least_of(classes, 1) == 1
+
+
+def test_sizes_without_meaning_are_refused() -> None:
+    with pytest.raises(BadInput, match="from 1 to 10"):
+        least_of(10, 11)
+    with pytest.raises(BadInput, match="m_max is a number of classes"):
+        most_of(10, 2, 5, given=11, least=2, decay="linear")
+    with pytest.raises(BadInput, match="at least m_min"):
+        most_of(10, 2, 5, given=2, least=3, decay="linear")
+    with pytest.raises(BadInput, match="did you mean 'linear'"):
+        size_at(1, 2, most=2, least=1, decay="linar")

@@ -1,0 +1,366 @@
+"""CoFedMID in whole runs: who trains on what, in which order, and what is remembered."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedaudit.core import Architecture, Batch, Model, Samples
+from fedaudit.defenses.base import Defense, Turn, Visit
+from fedaudit.defenses.chain import Chain
+from fedaudit.defenses.cofedmid.compensation import Compensation, unconfident
+from fedaudit.defenses.cofedmid.partition import ClassGuided
+from fedaudit.defenses.cofedmid.validation import held_out
+from fedaudit.defenses.cofedmid.whole import CoFedMID, cofedmid, compensation
+from fedaudit.engines.local import Workers
+from fedaudit.errors import BadInput
+from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.simulate import simulate
+from fedaudit.fl.training import LocalTraining
+from fedaudit.models import architecture
+from fedaudit.observe.round import Round
+from fedaudit.params import flat, weighted_sum
+from fedaudit.seeds import seeded
+
+CLASSES, EACH = 6, 60
+ROUNDS = 5
+
+
+def samples(client: int) -> Samples:
+    rng = seeded(2, "data", client)
+    labels = torch.arange(EACH) % CLASSES
+    features = torch.randn(EACH, 4, generator=rng) + labels[:, None] * 0.5
+    return Samples(features, labels, torch.arange(EACH) + client * EACH)
+
+
+DATA = {client: samples(client) for client in range(4)}
+NET = architecture("mlp", shape=(4,), classes=CLASSES, hidden="8")
+FEDAVG = FedAvg(NET, LocalTraining(epochs=2, batch_size=8, lr=0.1))
+PAIR = (0, 1)
+SETTINGS: Mapping[str, float | int] = {"m_max": 4, "m_min": 2, "start": 2, "recycle": 0.2}
+
+
+def run(
+    defenses: Mapping[int, Defense], rounds: int = ROUNDS, participation: float = 1.0
+) -> Iterator[Round]:
+    return simulate(
+        FEDAVG, DATA, rounds=rounds, seed=1, defenses=defenses, participation=participation
+    )
+
+
+def pair(**changes: object) -> dict[int, Defense]:
+    options = {**SETTINGS, **changes}
+    return {client: cofedmid(coalition=PAIR, **options) for client in PAIR}  # type: ignore[arg-type]
+
+
+def classes_used(round: Round, client: int) -> set[int]:
+    return set((round.facts[client]["used"] % EACH % CLASSES).tolist())
+
+
+def turn(round: int = 1, client: int = 0, rounds: int = 10) -> Turn:
+    visit = Visit(
+        round=round, rounds=rounds, client=client, cohort=(0, 1), weights={0: 0.5, 1: 0.5}, seed=3
+    )
+    return visit.at(NET.initial(0))
+
+
+def test_clients_train_on_classes_of_their_own_and_the_pair_covers_all() -> None:
+    guided = {c: ClassGuided(PAIR, m_max=3, m_min=3) for c in PAIR}
+    sets = []
+    for round in run(guided):
+        used = [classes_used(round, client) for client in PAIR]
+        assert [len(one) for one in used] == [3, 3]
+        assert used[0] | used[1] == set(range(CLASSES))
+        assert classes_used(round, 2) == set(range(CLASSES))
+        sets.append(frozenset(used[0]))
+    assert len(set(sets)) > 1
+
+
+def test_every_sample_of_the_own_classes_is_used_in_every_epoch() -> None:
+    (first,) = run({c: ClassGuided(PAIR, m_max=2, m_min=2) for c in PAIR}, rounds=1)
+    times = Counter(first.facts[0]["used"].tolist())
+    assert len(times) == 2 * EACH // CLASSES
+    assert set(times.values()) == {2}
+    assert len(classes_used(first, 0)) == 2
+
+
+def test_classes_that_cannot_all_be_covered_take_turns() -> None:
+    guided = ClassGuided(PAIR, m_max=1, m_min=1)
+    covered = [
+        set(np.flatnonzero(guided.assigned(CLASSES, 2, turn(t)).sets.any(0)).tolist())
+        for t in range(1, 7)
+    ]
+    assert all(len(one) == 2 for one in covered)
+    assert covered[0] | covered[1] | covered[2] == set(range(CLASSES))
+    assert covered[3] | covered[4] | covered[5] == set(range(CLASSES))
+
+
+def test_only_the_members_present_share_the_classes_out() -> None:
+    guided = ClassGuided((0, 1, 3), m_max=3, m_min=3)
+    own = {c: guided.own(DATA[c], turn(client=c)) for c in PAIR}
+    labels = [set(DATA[c].labels[own[c]].tolist()) for c in PAIR]
+    assert labels[0] | labels[1] == set(range(CLASSES))
+
+
+def test_the_classes_are_told_from_an_output_where_the_model_does_not_name_them() -> None:
+    unnamed = Architecture("net", partial(nn.Linear, 4, CLASSES)).initial(0)
+    at = Visit(round=1, rounds=1, client=0, cohort=(0,), weights={0: 1.0}, seed=0).at(unnamed)
+    assert len(ClassGuided((0,), m_max=2, m_min=2).select(DATA[0], at)) == 2 * EACH // CLASSES
+
+
+def test_a_size_beyond_the_classes_and_a_stranger_are_refused() -> None:
+    with pytest.raises(BadInput, match="from 1 to 6"):
+        ClassGuided(PAIR, m_max=7).select(DATA[0], turn())
+    with pytest.raises(BadInput, match="is not in it"):
+        ClassGuided((1, 2)).select(DATA[0], turn())
+    with pytest.raises(BadInput, match="no assignment named"):
+        ClassGuided(PAIR, assignment="greedy")
+
+
+def test_samples_come_back_from_the_first_compensated_round_on_within_their_limit() -> None:
+    for round in run(pair()):
+        for client in PAIR:
+            facts = round.facts[client]
+            back = set(facts.get("recycled", torch.zeros(0)).tolist())
+            assert (len(back) == 0) if round.index < 2 else (len(back) <= 0.2 * EACH)
+            assert back <= set(facts["used"].tolist())
+    assert any(len(r.facts[0].get("recycled", ())) for r in run(pair()))
+
+
+@pytest.mark.parametrize("recycling", ["exp3", "random", "sequential"])
+def test_what_comes_back_is_not_of_the_own_classes_and_within_the_limit(recycling: str) -> None:
+    ours = compensation(coalition=PAIR, m_max=2, m_min=2, start=1, recycle=0.1, recycling=recycling)
+    for index in range(1, 8):
+        at = turn(index)
+        own = DATA[0].ids[ours.partition.own(DATA[0], at)]
+        chosen = ours.select(DATA[0], at).ids
+        back = chosen[~torch.isin(chosen, own)]
+        assert bool(torch.isin(own, chosen).all())
+        assert len(set(chosen.tolist())) == len(chosen) == len(own) + len(back)
+        assert ours._recycled is not None
+        assert ours._recycled.sort().values.tolist() == back.sort().values.tolist()
+        assert len(back) <= 6
+        if recycling != "exp3":
+            assert len(back) == 6
+
+
+def test_intervals_stay_as_they_were_made_in_the_first_compensated_round() -> None:
+    ours = compensation(coalition=PAIR, m_max=2, m_min=2, start=3)
+    edges = []
+    for index in range(1, 7):
+        ours.select(DATA[0], turn(index))
+        edges.append(ours.state()["edges"])
+        # Another model: other losses, and the same intervals.
+    assert [len(e) for e in edges] == [0, 0, 9, 9, 9, 9]
+    moved = NET.initial(5)
+    at = Visit(round=8, rounds=10, client=0, cohort=(0, 1), weights={}, seed=3).at(moved)
+    ours.select(DATA[0], at)
+    assert torch.equal(ours.state()["edges"], edges[2])
+
+
+def test_sequential_goes_through_the_samples_from_small_losses_to_large() -> None:
+    ours = compensation(
+        coalition=PAIR, m_max=2, m_min=2, start=1, recycle=0.1, recycling="sequential"
+    )
+    at = turn()
+    losses = at.evaluate(DATA[0])
+    left = ~ours.partition.own(DATA[0], at)
+    ranked = DATA[0].ids[left][losses[left].argsort(stable=True)]
+    ours.select(DATA[0], at)
+    assert ours._recycled is not None
+    assert torch.equal(ours._recycled, ranked[:6])
+    ours.select(DATA[0], at)
+    assert torch.equal(ours._recycled, ranked[6:12])
+
+
+def test_confidence_on_samples_that_came_back_by_hand() -> None:
+    outputs = torch.tensor([[2.0, 0.0, -1.0]])
+    p = outputs.softmax(1)[0]
+    rest = (1 - p[0]) / 2
+    target = torch.stack([p[0], rest, rest])
+    divergence = (target * (target.log() - p.log())).sum() / 3
+    expected = divergence - 0.005 * -(p * p.log()).sum()
+    found = unconfident(outputs, torch.tensor([0]), mu=0.005)
+    torch.testing.assert_close(found[0], expected)
+
+
+def test_the_loss_adds_lack_of_confidence_for_samples_that_came_back_only() -> None:
+    ours = compensation(coalition=PAIR, m_max=2, m_min=2, start=1, mu=0.1)
+    at = turn()
+    outputs = torch.randn(3, CLASSES, generator=seeded(0, "outputs"))
+    batch = Batch(torch.zeros(3, 4), torch.tensor([0, 1, 2]), torch.tensor([7, 8, 9]))
+    ours._recycled = torch.tensor([8])
+    plain = functional.cross_entropy(outputs, batch.y)
+    extra = unconfident(outputs[1:2], batch.y[1:2], mu=0.1).sum() / 3
+    torch.testing.assert_close(ours.loss(outputs, batch, at), plain + extra)
+    ours._recycled, ours._step = torch.tensor([4]), None
+    assert torch.equal(ours.loss(outputs, batch, at), plain)
+
+
+def test_without_regularisation_training_is_plain() -> None:
+    ours = compensation(coalition=PAIR, regularise=False)
+    assert not ours.acts_in("loss")
+    assert compensation(coalition=PAIR).acts_in("loss")
+
+
+def test_validation_samples_are_never_in_a_batch() -> None:
+    held = {c: DATA[c].ids[held_out(DATA[c].ids, 0.1, seed=1)] for c in DATA}
+    assert all(0 < len(ids) < EACH / 3 for ids in held.values())
+    seen: dict[int, set[int]] = {c: set() for c in DATA}
+    for round in run(pair(m_max=6)):
+        for client in DATA:
+            seen[client] |= set(round.facts[client]["used"].tolist())
+    for client in PAIR:
+        assert not seen[client] & set(held[client].tolist())
+        assert len(seen[client]) == EACH - len(held[client])
+    assert seen[2] == set(DATA[2].ids.tolist())
+
+
+def test_the_weights_are_those_of_all_data_held_out_or_not() -> None:
+    (first,) = run(pair(start=1), rounds=1)
+    assert first.weights == dict.fromkeys(DATA, 0.25)
+
+
+def test_nothing_is_held_out_where_nothing_would_ever_come_back() -> None:
+    for changes in ({"recycle": 0.0}, {"start": ROUNDS + 1}):
+        seen = set()
+        for round in run(pair(m_max=6, **changes)):
+            seen |= set(round.facts[0]["used"].tolist())
+        assert len(seen) == EACH
+
+
+def test_all_data_held_out_is_refused() -> None:
+    ours = compensation(coalition=PAIR, start=1, validation=0.999)
+    visit = Visit(round=0, rounds=5, client=0, cohort=PAIR, weights={}, seed=0)
+    with pytest.raises(BadInput, match="all would be held out"):
+        ours.prepare(DATA[0].take(slice(0, 2)), visit)
+
+
+def test_an_interval_that_harms_validation_samples_loses_weight() -> None:
+    ours = compensation(coalition=PAIR, m_max=2, m_min=2, start=1, validation=0.3)
+    visit = Visit(round=0, rounds=9, client=0, cohort=PAIR, weights={}, seed=3)
+    data = ours.prepare(DATA[0], visit)
+    for index in range(1, 7):
+        at = turn(index)
+        ours.select(data, at)
+        arm = ours._arm
+        assert arm is not None
+        before = ours.state()["weights"]
+        ours.after(at.received, NET.initial(index) if index < 6 else _worse(), at)
+        after = ours.state()["weights"]
+        if index < 5:
+            assert torch.allclose(before, after)
+    assert len(ours.state()["rewards"]) == 6
+    assert float(after[arm]) < float(before[arm])
+
+
+def _worse() -> Model:
+    model = NET.initial(0)
+    return Model(model.architecture, {n: v * -9 for n, v in model.params.items()}, {})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"recycling": "eps-greedy"},
+        {"start": 0},
+        {"intervals": 0},
+        {"recycle": 1.1},
+        {"validation": 1.0},
+        {"mu": -1.0},
+        {"validation": 0.0},
+    ],
+)
+def test_settings_without_meaning_are_refused(changes: Mapping[str, object]) -> None:
+    with pytest.raises(BadInput):
+        pair(**changes)
+
+
+def test_the_noise_leaves_the_average_as_it_was() -> None:
+    (quiet,) = run(pair(sigma=0.0), rounds=1)
+    (loud,) = run(pair(sigma=1.0, ratio=0.5), rounds=1)
+    assert float((flat(quiet.uploads[0].values) - flat(loud.uploads[0].values)).abs().max()) > 0.1
+    shares = [0.25] * 4
+    means = [weighted_sum([r.uploads[c].values for c in DATA], shares) for r in (quiet, loud)]
+    assert float((flat(means[0]) - flat(means[1])).abs().max()) < 1e-6
+
+
+def test_neutral_settings_give_the_undefended_run_to_the_bit() -> None:
+    off = pair(m_max=CLASSES, m_min=CLASSES, recycle=0.0, sigma=0.0)
+    for ours, bare in zip(run(off), run({}), strict=True):
+        for client in DATA:
+            assert torch.equal(flat(ours.uploads[client].values), flat(bare.uploads[client].values))
+
+
+def last_updates(stream: Iterator[Round]) -> Tensor:
+    *_, last = stream
+    return torch.cat([flat(last.uploads[client].values) for client in DATA])
+
+
+@pytest.mark.parametrize("stop", [1, 2, 4])
+def test_a_run_that_is_stopped_goes_on_to_the_same_bits(tmp_path: Path, stop: int) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    options = {"rounds": 8, "seed": 1}
+    start = partial(simulate, FEDAVG, DATA, rounds=8, seed=1, checkpoint=path)
+    for _ in islice(start(defenses=pair()), stop + 1):
+        pass
+    going_on = list(start(defenses=pair()))
+    assert going_on[0].index == stop + 1
+    whole = simulate(FEDAVG, DATA, **options, defenses=pair())  # type: ignore[arg-type]
+    assert torch.equal(last_updates(iter(going_on)), last_updates(whole))
+
+
+def test_two_workers_give_the_bits_of_one() -> None:
+    start: Callable[..., Iterator[Round]] = partial(
+        simulate, FEDAVG, DATA, rounds=6, seed=1, defenses=pair()
+    )
+    alone, together = list(start()), list(start(engine=Workers(2)))
+    assert torch.equal(last_updates(iter(alone)), last_updates(iter(together)))
+    for one, other in zip(alone, together, strict=True):
+        assert one.facts[0].keys() == other.facts[0].keys()
+        assert all(torch.equal(one.facts[0][name], other.facts[0][name]) for name in one.facts[0])
+
+
+def test_bytes_are_counted_as_the_paper_counts_them() -> None:
+    # One for each class label and two for the noise.
+    for round in run(pair()):
+        assert int(round.facts[0]["extra_bytes"].sum()) == CLASSES + 2
+        assert "extra_bytes" not in round.facts[2]
+
+
+def test_several_coalitions_defend_side_by_side() -> None:
+    two = {c: cofedmid(coalition=(2, 3), **SETTINGS) for c in (2, 3)}  # type: ignore[arg-type]
+    both = {**pair(), **two}
+    rounds = list(run(both))
+    assert len(rounds) == ROUNDS
+    alone = list(run(pair()))
+    assert torch.equal(flat(rounds[0].uploads[0].values), flat(alone[0].uploads[0].values))
+
+
+def test_clients_that_are_not_asked_every_time_are_no_obstacle() -> None:
+    everybody = tuple(DATA)
+    ours = {c: cofedmid(coalition=everybody, **SETTINGS) for c in DATA}  # type: ignore[arg-type]
+    for round in run(ours, rounds=8, participation=0.5):
+        covered = set().union(*(classes_used(round, client) for client in round.answered))
+        if round.index < 3:
+            assert covered == set(range(CLASSES))
+
+
+def test_it_works_in_a_chain() -> None:
+    chained = {c: Chain((one,)) for c, one in pair().items()}
+    assert torch.equal(last_updates(run(chained)), last_updates(run(pair())))
+
+
+def test_the_whole_is_its_modules() -> None:
+    ours = pair()[0]
+    assert isinstance(ours, CoFedMID)
+    assert isinstance(ours, Compensation)
+    assert ours.noise is not None
+    assert ours.noise.coalition == ours.partition.coalition == PAIR

@@ -1,0 +1,69 @@
+"""The choice of an interval: probabilities and rewards by hand, and a best arm that is found."""
+
+from math import exp
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedaudit.defenses.cofedmid.exp3 import drawn, normalised, probabilities, rewarded
+from fedaudit.seeds import seeded
+
+
+def values(*numbers: float) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def test_probabilities_mix_weights_with_uniform_draws() -> None:
+    # .9 * (1/4, 3/4) + .05
+    assert probabilities(values(1, 3), 0.1).tolist() == pytest.approx([0.275, 0.725])
+
+
+def test_a_rewarded_arms_weight_grows_by_the_formula() -> None:
+    # p = .5, so that the factor is exp(.1 * (1 / .5) / 2) = exp(.1).
+    after = rewarded(values(1, 1), 0, 1.0, 0.1)
+    assert float(after[0] / after[1]) == pytest.approx(exp(0.1))
+    assert float(after.sum()) == pytest.approx(1)
+    lost = rewarded(values(1, 1), 0, -1.0, 0.1)
+    assert float(lost[0] / lost[1]) == pytest.approx(exp(-0.1))
+
+
+def test_no_reward_changes_nothing() -> None:
+    assert rewarded(values(0.25, 0.75), 1, 0.0, 0.1).tolist() == pytest.approx([0.25, 0.75])
+
+
+@pytest.mark.parametrize("best", [0, 3, 9])
+def test_the_planted_best_arm_is_found(best: int) -> None:
+    rng = seeded(best, "gambling")
+    weights, pulls = torch.full((10,), 0.1, dtype=torch.float64), [0] * 10
+    for _ in range(1500):
+        arm = drawn(weights, 0.1, rng)
+        pulls[arm] += 1
+        noise = float(torch.rand((), generator=rng)) - 0.5
+        weights = rewarded(weights, arm, (0.5 if arm == best else -0.5) + noise, 0.1)
+    assert pulls.index(max(pulls)) == best
+    assert float(probabilities(weights, 0.1)[best]) > 0.8
+
+
+@settings(max_examples=30)
+@given(rewards=st.lists(st.floats(-1, 1), min_size=1, max_size=200))
+def test_weights_stay_above_zero_and_sum_to_one(rewards: list[float]) -> None:
+    weights = torch.full((3,), 1 / 3, dtype=torch.float64)
+    for reward in rewards:
+        weights = rewarded(weights, 0, reward, 0.1)
+    assert float(weights.min()) > 0
+    assert float(weights.sum()) == pytest.approx(1)
+
+
+def test_rewards_are_put_between_the_percentiles_by_hand() -> None:
+    # Of 0, 1, 2, 3, 4 the 20th percentile is .8 and the 80th 3.2.
+    assert normalised(values(0, 1, 3, 4, 2)) == pytest.approx(0.0)
+    assert normalised(values(0, 1, 2, 4, 3)) == pytest.approx(2 * 2.2 / 2.4 - 1)
+    assert normalised(values(0, 1, 2, 3, 4)) == 1.0
+    assert normalised(values(4, 1, 2, 3, 0)) == -1.0
+
+
+def test_a_reward_counts_nothing_before_five_or_where_all_are_the_same() -> None:
+    assert normalised(values(0, 1, 2, 9)) == 0.0
+    assert normalised(values(2, 2, 2, 2, 2)) == 0.0

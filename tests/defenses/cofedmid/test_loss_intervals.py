@@ -1,0 +1,34 @@
+"""Intervals of losses: equally full where they are made, and fixed from then on."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedaudit.defenses.cofedmid.intervals import edges_of, interval_of, on_one_scale
+
+
+def test_losses_are_stretched_from_nought_to_one() -> None:
+    assert on_one_scale(torch.tensor([3.0, 1.0, 2.0])).tolist() == [1.0, 0.0, 0.5]
+    assert on_one_scale(torch.tensor([3.0, 3.0])).tolist() == [0.0, 0.0]
+
+
+def test_edges_lie_at_the_ranks_of_the_paper() -> None:
+    scaled = torch.tensor([0.9, 0.1, 0.0, 0.5, 0.3, 1.0, 0.7])
+    # Seven samples in three: ranks 0-1, 2-3 and 4-6.
+    edges = edges_of(scaled, 3)
+    assert torch.equal(edges, torch.tensor([0.3, 0.7]))
+    assert interval_of(scaled, edges).tolist() == [2, 0, 0, 1, 1, 2, 2]
+
+
+def test_the_last_interval_has_its_end() -> None:
+    assert interval_of(torch.tensor([0.0, 1.0]), torch.tensor([0.2, 1.0])).tolist() == [0, 2]
+
+
+@given(count=st.integers(1, 12), size=st.integers(1, 80), seed=st.integers(0, 99))
+def test_intervals_are_equally_full_where_they_are_made(count: int, size: int, seed: int) -> None:
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
+    scaled = on_one_scale(order.float())
+    sizes = torch.bincount(interval_of(scaled, edges_of(scaled, count)), minlength=count)
+    assert len(sizes) == count
+    if count <= size:
+        assert int(sizes.max() - sizes.min()) <= 1

@@ -1,0 +1,139 @@
+"""Noise that hides single uploads and cancels in the average."""
+
+from functools import partial
+from math import floor
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fedaudit.core import Architecture, Params
+from fedaudit.defenses.base import Turn, Visit
+from fedaudit.defenses.cofedmid.neutral import NeutralNoise, neutral, with_tail
+from fedaudit.errors import BadInput
+from fedaudit.observe.round import Update
+from fedaudit.params import flat
+
+MODEL = Architecture("net", partial(nn.Linear, 2, 1)).initial(0)
+
+
+def turn(client: int, weights: dict[int, float], round: int = 1, seed: int = 0) -> Turn:
+    visit = Visit(
+        round=round, rounds=9, client=client, cohort=tuple(weights), weights=weights, seed=seed
+    )
+    return visit.at(MODEL)
+
+
+def zeros(size: int = 40) -> Params:
+    return {"w": torch.zeros(size // 2, 2), "b": torch.zeros(7, dtype=torch.float64)}
+
+
+def sent(defense: NeutralNoise, at: Turn, values: Params | None = None) -> torch.Tensor:
+    return flat(defense.upload(Update(values or zeros()), at).values)
+
+
+coalitions = st.lists(st.floats(1e-3, 1.0), min_size=2, max_size=9)
+
+
+@settings(max_examples=60)
+@given(
+    shares=coalitions,
+    others=st.floats(0.0, 3.0),
+    kind=st.sampled_from(["vector", "scalar"]),
+    ratio=st.floats(0.01, 1.0),
+    seed=st.integers(0, 50),
+)
+def test_noise_cancels_in_the_average_with_the_weights_really_used(
+    shares: list[float], others: float, kind: str, ratio: float, seed: int
+) -> None:
+    coalition = tuple(range(3, 3 + len(shares)))
+    total = sum(shares) + others
+    weights = {c: share / total for c, share in zip(coalition, shares, strict=True)}
+    everybody = {**weights, 99: others / total}
+    defense = NeutralNoise(coalition, 1.0, ratio, kind)
+    parts = [weights[c] * sent(defense, turn(c, everybody, seed=seed)) for c in coalition]
+    assert float(torch.stack(parts).sum(0).abs().max()) < 1e-6
+
+
+def test_each_clients_noise_by_hand() -> None:
+    draws = {0: torch.tensor([1.0]), 1: torch.tensor([3.0])}
+    # |w|^2 = .05 and sum w d' = .1 + .6 = .7: 1 - .1 / .05 * .7 and 3 - .2 / .05 * .7
+    weights = {0: 0.1, 1: 0.2}
+    assert float(neutral(draws, weights, 0)) == pytest.approx(-0.4)
+    assert float(neutral(draws, weights, 1)) == pytest.approx(0.2)
+
+
+def test_only_the_last_parameters_get_noise_and_buffers_get_none() -> None:
+    weights = {0: 0.5, 1: 0.5}
+    size = 47
+    noisy = sent(NeutralNoise((0, 1), 1.0, 0.25), turn(0, weights))
+    touched = floor(0.25 * size)
+    assert torch.equal(noisy[:-touched], torch.zeros(size - touched, dtype=torch.float64))
+    assert bool((noisy[-touched:] != 0).all())
+    given_update = Update(zeros(), {"mean": torch.ones(2)})
+    update = NeutralNoise((0, 1), 1.0, 1.0).upload(given_update, turn(0, weights))
+    assert isinstance(update, Update)
+    assert torch.equal(update.buffers["mean"], torch.ones(2))
+    assert update.values["w"].dtype == torch.float32
+    assert torch.equal(given_update.values["w"], torch.zeros(20, 2))
+
+
+def test_a_scalar_shifts_all_entries_alike_and_a_vector_does_not() -> None:
+    weights = {0: 0.5, 1: 0.5}
+    scalar = sent(NeutralNoise((0, 1), 1.0, 1.0, "scalar"), turn(0, weights))
+    vector = sent(NeutralNoise((0, 1), 1.0, 1.0, "vector"), turn(0, weights))
+    assert float(scalar.max() - scalar.min()) < 1e-6
+    assert float(vector.std()) > 0.1
+
+
+def test_noise_is_fresh_each_round_and_another_for_another_coalition() -> None:
+    weights = {0: 0.5, 1: 0.3, 2: 0.2}
+    noise = [
+        sent(NeutralNoise((0, 1), 1.0, 1.0), turn(0, weights)),
+        sent(NeutralNoise((0, 1), 1.0, 1.0), turn(0, weights, round=2)),
+        sent(NeutralNoise((0, 1), 1.0, 1.0), turn(0, weights, seed=1)),
+        sent(NeutralNoise((0, 2), 1.0, 1.0), turn(0, weights)),
+    ]
+    for i, one in enumerate(noise):
+        assert all(not torch.equal(one, other) for other in noise[i + 1 :])
+
+
+def test_the_spread_before_the_projection_is_sigma() -> None:
+    # Two equal members: d_0 = (d'_0 - d'_1) / 2, whose spread is sigma / sqrt(2).
+    noise = sent(NeutralNoise((0, 1), 0.3, 1.0), turn(0, {0: 0.1, 1: 0.1}), zeros(20_000))
+    assert float(noise.std()) == pytest.approx(0.3 / 2**0.5, rel=0.03)
+
+
+def test_the_members_present_cancel_among_themselves() -> None:
+    defense = NeutralNoise((0, 1, 2), 1.0, 1.0)
+    weights = {0: 0.25, 2: 0.35, 5: 0.4}
+    parts = [weights[c] * sent(defense, turn(c, weights)) for c in (0, 2)]
+    assert float((parts[0] + parts[1]).abs().max()) < 1e-6
+    assert float(parts[0].abs().max()) > 0.01
+
+
+def test_a_member_that_is_there_alone_adds_nothing() -> None:
+    given_update = Update(zeros())
+    assert NeutralNoise((0, 1)).upload(given_update, turn(0, {0: 0.5, 5: 0.5})) is given_update
+
+
+def test_the_tail_may_begin_within_a_parameter() -> None:
+    values = {"a": torch.zeros(2, 2), "b": torch.zeros(3)}
+    added = with_tail(values, torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    assert added["a"].tolist() == [[0, 0], [0, 1]]
+    assert added["b"].tolist() == [2, 3, 4]
+    assert with_tail(values, torch.zeros(0))["a"] is values["a"]
+
+
+def test_a_client_of_no_coalition_and_settings_without_meaning_are_refused() -> None:
+    with pytest.raises(BadInput, match="is not in it"):
+        NeutralNoise((0, 1)).upload(Update(zeros()), turn(2, {0: 0.5, 2: 0.5}))
+    with pytest.raises(BadInput, match="each once"):
+        NeutralNoise((0, 0))
+    for sigma, ratio in ((-1.0, 0.5), (float("inf"), 0.5), (1.0, 0.0), (1.0, 1.1)):
+        with pytest.raises(BadInput, match="ratio in"):
+            NeutralNoise((0, 1), sigma, ratio)
+    with pytest.raises(BadInput, match="no noise named"):
+        NeutralNoise((0, 1), noise="vectors")

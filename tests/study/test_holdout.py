@@ -1,0 +1,91 @@
+"""The audit's truth where defenses hold samples out of training."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from fedaudit.core import NOBODY, Samples
+from fedaudit.data.audit_set import AuditSet
+from fedaudit.data.deal import Deal
+from fedaudit.defenses.base import Defense, Visit
+from fedaudit.defenses.cofedmid.validation import held_out
+from fedaudit.defenses.cofedmid.whole import cofedmid
+from fedaudit.origin import Origin
+from fedaudit.study.holdout import as_trained
+from fedaudit.study.setup import setup
+from tests.study.studies import small_study
+
+
+def samples(ids: torch.Tensor) -> Samples:
+    return Samples(torch.zeros(len(ids), 2), torch.zeros(len(ids)).long(), ids)
+
+
+IDS = torch.arange(400)
+CLIENTS = {c: samples(IDS[100 * c : 100 * c + 100]) for c in range(3)}
+OWNER = np.where(IDS.numpy() < 300, IDS.numpy() // 100, NOBODY)
+DEAL = Deal(CLIENTS, AuditSet(samples(IDS), OWNER, np.zeros(400, dtype=np.int64)))
+PAIR = {c: cofedmid(coalition=(0, 1), start=2) for c in (0, 1)}
+
+
+@dataclass(frozen=True)
+class DropsTheFirst(Defense):
+    """Holds out by place, so that being held out depends on what else the client has."""
+
+    def prepare(self, data: Samples, visit: Visit) -> Samples:
+        return data.take(slice(1, None))
+
+
+def test_what_a_member_of_the_coalition_holds_out_is_nobodys() -> None:
+    audit = as_trained(DEAL, PAIR, rounds=5, seed=4).audit
+    held = held_out(IDS, 0.1, seed=4).numpy()
+    assert 20 < held.sum() < 60
+    assert (audit.owner[held & (OWNER < 2)] == NOBODY).all()
+    assert (audit.owner[~held] == OWNER[~held]).all()
+    assert (audit.owner[OWNER == 2] == 2).all()
+    assert (audit.origin(0)[held & (OWNER == 0)] == Origin.UNSEEN).all()
+
+
+def test_the_same_samples_leave_the_fair_draw_whoever_owns_them() -> None:
+    audit = as_trained(DEAL, PAIR, rounds=5, seed=4).audit
+    assert (audit.fair_for(0) == ~held_out(IDS, 0.1, seed=4).numpy()).all()
+
+
+def test_clients_keep_their_data_and_the_deal_given_is_left_as_it_was() -> None:
+    changed = as_trained(DEAL, PAIR, rounds=5, seed=4)
+    assert changed.clients is DEAL.clients
+    assert (DEAL.audit.owner == OWNER).all()
+
+
+def test_nothing_changes_where_nothing_is_held_out() -> None:
+    assert as_trained(DEAL, {}, rounds=5, seed=4) is DEAL
+    assert as_trained(DEAL, {0: Defense()}, rounds=5, seed=4) is DEAL
+    assert as_trained(DEAL, PAIR, rounds=1, seed=4) is DEAL
+
+
+def test_a_rule_that_is_not_on_single_samples_leaves_nothing_fair() -> None:
+    audit = as_trained(DEAL, {1: DropsTheFirst()}, rounds=5, seed=4).audit
+    assert audit.owner[100] == NOBODY
+    assert (audit.owner == np.where(IDS.numpy() == 100, NOBODY, OWNER)).all()
+    assert not audit.fair.any()
+
+
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.5])
+def test_samples_are_held_out_with_the_share_as_their_chance_and_by_seed(share: float) -> None:
+    ids = torch.arange(20_000) * 3
+    held = held_out(ids, share, seed=1)
+    assert float(held.float().mean()) == pytest.approx(share, abs=0.015)
+    assert not torch.equal(held, held_out(ids, share, seed=2))
+    order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(held_out(ids[order], share, seed=1), held[order])
+
+
+def test_no_sample_that_is_held_out_is_audited_as_a_member_in_a_study() -> None:
+    study = small_study(defense={"name": "cofedmid", "clients": [0, 1], "options": {"start": 2}})
+    defended, plain = setup(study, 1, None), setup(small_study(), 1, None)
+    before = plain.deal.audit.origin(0) == Origin.MEMBER
+    after = defended.deal.audit.origin(0) == Origin.MEMBER
+    assert 0 < after.sum() < before.sum()
+    assert not (after & ~before).any()
+    assert torch.equal(plain.deal.clients[0].ids, defended.deal.clients[0].ids)
