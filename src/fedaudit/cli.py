@@ -158,16 +158,48 @@ def report(record: Path, /, *, out: Path | None = None) -> None:
 
 
 @app.command
-def compare(*records: Path, out: Path = Path("comparison.html")) -> None:
-    """Put two or more records side by side in one HTML file."""
+def compare(*records: Path, out: Path | None = None) -> None:
+    """Put two or more records side by side: what a defense buys, for whom and at what cost.
+
+    Parameters
+    ----------
+    records
+        Records (record.json, or the folder it is in), the base first; or one comparison.json
+        (or its folder), which is made again from the records that it names.
+    out
+        The HTML file; the figures go beside it as JSON. By default comparison.html, beside a
+        comparison that is made again and else in the current folder.
+    """
     from fedaudit.report.html import write_comparison
+    from fedaudit.study.compared import COMPARISON_FILE, write_comparison_file
+    from fedaudit.study.comparing import compared, named_records, relative
     from fedaudit.study.reading import read_record
 
-    if len(records) < 2:
-        raise BadInput(f"a comparison needs at least two records, got {len(records)}")
-    paths = [r / "record.json" if r.is_dir() else r for r in records]
-    write_comparison([read_record(path) for path in paths], out)
-    _say(f"comparison: {out}")
+    again = _comparison_in(records[0]) if len(records) == 1 else None
+    if again is not None:
+        paths = named_records(again)
+    elif len(records) < 2:
+        raise BadInput(
+            f"a comparison needs at least two records or a {COMPARISON_FILE}, got {len(records)} "
+            "record" + "s" * (not records)
+        )
+    else:
+        paths = [r / "record.json" if r.is_dir() else r for r in records]
+    target = out or (again.with_suffix(".html") if again else Path("comparison.html"))
+    found = [read_record(path) for path in paths]
+    comparison = compared(found, [relative(path, target.parent) for path in paths])
+    write_comparison_file(comparison, target.with_suffix(".json"))
+    write_comparison(comparison, found, target)
+    _say(f"comparison: {target}")
+
+
+def _comparison_in(path: Path) -> Path | None:
+    """The comparison that a path is, or is the folder of."""
+    from fedaudit.study.compared import COMPARISON_FILE
+
+    if path.is_dir():
+        return path / COMPARISON_FILE if (path / COMPARISON_FILE).is_file() else None
+    return path if path.name != "record.json" else None
 
 
 @app.command(name="list")

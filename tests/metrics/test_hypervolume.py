@@ -85,6 +85,13 @@ def test_two_seeds_give_every_draw_its_chance() -> None:
     assert [half.low, half.high] == pytest.approx([0.4, 0.4])
 
 
+def test_what_is_there_anyway_is_taken_off_in_every_draw() -> None:
+    # No defense leaves 0.2 and 0.4; the defense adds 0.1 in both seeds, and so in every draw.
+    runs = np.array([[[0.8, 0.0], [0.7, 0.0]], [[0.6, 0.0], [0.5, 0.0]]])
+    gain = hypervolume_over_seeds(runs, rng=np.random.default_rng(0), beyond=1)
+    assert [gain.value, gain.low, gain.high] == pytest.approx([0.1, 0.1, 0.1])
+
+
 def test_counting_all_draws_agrees_with_drawing_many() -> None:
     rng = np.random.default_rng(3)
     runs = rng.uniform(0.2, 0.6, (5, 4, 2))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedaudit.report.html import write_comparison, write_report
+from fedaudit.study.comparing import compared
 from tests.report.records import STRENGTH, hostile, record
 
 BROWSER = next(
@@ -120,7 +121,8 @@ def test_on_a_phone_nothing_sticks_out_of_the_page(tmp_path: Path, name: str) ->
 
 def test_a_comparison_draws_its_figure(tmp_path: Path) -> None:
     page = tmp_path / "comparison.html"
-    write_comparison([record(name="one"), record(name="two", strengths=(0.5,))], page)
+    records = [record(name="one"), record(name="two", strengths=(0.5,))]
+    write_comparison(compared(records), records, page)
     notes = notes_of(dom(page, tmp_path / "profile"))
     assert is_sound(notes), notes
     assert notes["figures"] == "3"

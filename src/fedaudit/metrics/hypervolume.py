@@ -84,6 +84,7 @@ def hypervolume_over_seeds(
     *,
     rng: np.random.Generator,
     confidence: float = 0.95,
+    beyond: int = 0,
 ) -> FrontArea:
     """The hypervolume of the points' means over seeds, with a bootstrap that draws whole seeds.
 
@@ -94,6 +95,8 @@ def hypervolume_over_seeds(
         runs: For each seed, leakage and error of each point, in [0, 1].
         rng: Draws the resamples.
         confidence: Two-sided confidence, in (0, 1).
+        beyond: How many of the first points are there anyway, such as that of no defense: only
+            the area that the others add to theirs is counted. 0 counts all.
 
     Raises:
         BadInput: No seeds or points, or a value outside of [0, 1].
@@ -101,10 +104,14 @@ def hypervolume_over_seeds(
     require_confidence(confidence)
     _require_shares(runs.reshape(-1, 2))
     seeds = len(runs)
-    value = hypervolume(runs.mean(axis=0))
+
+    def area(means: Float[np.ndarray, "points 2"]) -> float:
+        return hypervolume(means) - (hypervolume(means[:beyond]) if beyond else 0.0)
+
+    value = area(runs.mean(axis=0))
     if seeds < 2:
         return FrontArea(value, None, None, "one seed, no interval", seeds)
-    draws = [(hypervolume(np.einsum("s,spc->pc", w, runs)), p) for w, p in _draws(seeds, rng)]
+    draws = [(area(np.einsum("s,spc->pc", w, runs)), p) for w, p in _draws(seeds, rng)]
     areas, chances = (np.array(part) for part in zip(*draws, strict=True))
     order = np.argsort(areas)
     below = np.cumsum(chances[order])

@@ -1,272 +1,327 @@
-"""Several records side by side: what a defense, a setting or a later release changed."""
+"""Several studies side by side: what a defense, a setting or a later release changed."""
 
-from collections.abc import Sequence
-from statistics import fmean
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from fedaudit.errors import BadInput
-from fedaudit.report.choosing import (
-    NO_DEFENSE,
-    above_chance,
-    defense_name,
-    distinct,
-    headline,
-    is_strong,
-    setting_of,
-    strongest,
-)
-from fedaudit.report.drawing import Choice, Figures, Panel, plotly_text, series_line, spec_of
-from fedaudit.report.grid import Cell, Grid, clean, columns_of, named, shortened
-from fedaudit.report.styles import Key, style, swatch
+from fedaudit.report.choosing import NO_DEFENSE, above_chance, defense_name, headline, is_strong
+from fedaudit.report.grid import Cell, Footnotes, Grid, Tone, clean, columns_of, named, shortened
 from fedaudit.report.words import (
     HEADLINE_METRICS,
     MISSING,
     contrast_name,
     contrast_order,
     interval,
-    interval_of,
     is_share,
+    listed,
     metric_name,
-    number,
     percent,
+    plural,
     shown,
 )
+from fedaudit.study.compared import EVERY_ATTACK, Accuracy, Comparison, Difference, Entry, Row
 from fedaudit.study.record import Figure, Record
 
+MOST_SETTINGS = 4
+"""Settings named in a row's heading; all of them stand in the table of rows."""
 
-class Entry(NamedTuple):
-    """One line of a comparison: a study under one defense and setting."""
-
-    label: str
-    figures: tuple[Figure, ...]
-    accuracies: tuple[float, ...]
-    limits: tuple[float, float] | None
+_STAR = "* the interval of the change leaves out 0, without correction for the number of cells."
 
 
-class _Told(NamedTuple):
-    """Which parts of a setting a label must name, since they differ between lines."""
-
-    target: bool
-    seed: bool
+def labels_of(comparison: Comparison) -> list[str]:
+    """A name for each row that no other row has, in one line."""
+    return _distinct([_label(row) for row in comparison.rows], comparison)
 
 
-def entries_of(records: Sequence[Record]) -> list[Entry]:
-    """A line for each study and setting, in the order given; the first is the baseline.
+def case_of(row: Row) -> str:
+    """Who uses a row's defense: "pair: clients 0 and 1 of 10"; empty where there is no telling."""
+    if row.family == NO_DEFENSE:
+        return ""
+    if row.coalition is None:
+        return f"all {row.clients} clients" if row.clients else ""
+    size = len(row.coalition)
+    name = "one client" if size == 1 else "pair" if size == 2 else f"{size} clients"
+    if row.clients == 2 * size and size > 2:
+        name = "half"
+    return f"{name}: {_on(row.coalition)} of {row.clients}"
 
-    Raises:
-        BadInput: Fewer than two records.
-    """
-    if len(records) < 2:
-        raise BadInput(
-            f"a comparison needs at least 2 records, got {len(records)}; write a report of the "
-            "one record instead"
-        )
-    labels = _labels(records)
-    every = {setting_of(figure) for record in records for figure in headline(record)}
-    told = _Told(len({one.target for one in every}) > 1, len({one.seed for one in every}) > 1)
-    return [
-        entry
-        for record, label in zip(records, labels, strict=True)
-        for entry in _entries(record, label, told)
+
+def settings_text(settings: Mapping[str, str]) -> str:
+    """Settings in a few words, by the last part of their names."""
+    parts = [f"{name.rpartition('.')[2].replace('_', ' ')} {v}" for name, v in settings.items()]
+    more = len(parts) - MOST_SETTINGS
+    told = [shortened(part, 32) for part in parts[:MOST_SETTINGS]]
+    return ", ".join([*told, f"and {more} more"] if more > 0 else told)
+
+
+def _clients(clients: Sequence[int]) -> str:
+    ordered = sorted(clients)
+    if len(ordered) > 2 and ordered == list(range(ordered[0], ordered[-1] + 1)):
+        return f"{ordered[0]}–{ordered[-1]}"
+    return shortened(", ".join(str(client) for client in ordered), 40)
+
+
+def _label(row: Row) -> str:
+    parts = [defense_name(row.defense), case_of(row), settings_text(row.settings)]
+    return " · ".join(shortened(part, 80) for part in parts if part)
+
+
+def _distinct(labels: list[str], comparison: Comparison) -> list[str]:
+    """With the study's name where two rows say the same, and a number where that is not enough."""
+    names = [
+        f"{shortened(comparison.sources[row.source].name, 60)} · {label}"
+        if labels.count(label) > 1
+        else label
+        for row, label in zip(comparison.rows, labels, strict=True)
     ]
-
-
-def _labels(records: Sequence[Record]) -> list[str]:
-    """The studies' names, numbered where two are the same."""
-    names = [shortened(record.name, 60) for record in records]
     return [
         f"{name} ({place + 1})" if names.count(name) > 1 else name
         for place, name in enumerate(names)
     ]
 
 
-def _entries(record: Record, label: str, told: _Told) -> list[Entry]:
-    figures = headline(record)
-    settings = sorted(
-        distinct(setting_of(figure) for figure in figures),
-        key=lambda setting: setting.defense != NO_DEFENSE,
-    )
-    found = []
-    for setting in settings:
-        results = [result for result in record.utility if result.defense == setting.defense]
-        seeds = [result for result in results if setting.seed in (None, result.seed)] or results
-        parts = [label, shortened(defense_name(setting.defense))]
-        if told.target:
-            parts.append("all targets" if setting.target is None else f"client {setting.target}")
-        if told.seed:
-            parts.append("over seeds" if setting.seed is None else f"seed {setting.seed}")
-        one = seeds[0] if len(seeds) == 1 else None
-        found.append(
-            Entry(
-                " · ".join(parts),
-                tuple(figure for figure in figures if setting_of(figure) == setting),
-                tuple(result.test_accuracy for result in seeds),
-                None if one is None else (one.test_low, one.test_high),
+def rows_table(comparison: Comparison, verdicts: Sequence[str]) -> Grid:
+    """What is compared: each row's defense, who uses it, what else differs, and the verdict.
+
+    Args:
+        comparison: The comparison.
+        verdicts: Status of each source, in order.
+    """
+    names = list(dict.fromkeys(name for row in comparison.rows for name in row.settings))
+    rows = []
+    for row in comparison.rows:
+        source = comparison.sources[row.source]
+        rows.append(
+            (
+                named(defense_name(row.defense), case_of(row), limit=120),
+                *(_setting(row.settings.get(name, MISSING)) for name in names),
+                Cell(verdicts[row.source]),
+                named(source.name, limit=60),
             )
         )
+    headings = [shortened(name, 40) for name in names]
+    return Grid(
+        "What is compared",
+        columns_of("Defense and coalition", *headings, "Verdict", "Record"),
+        tuple(rows),
+    )
+
+
+def _setting(value: str) -> Cell:
+    return named(value, limit=32)
+
+
+def attack_tables(comparison: Comparison, part: str = "inside") -> dict[str, list[Grid]]:
+    """For each contrast, a table of defenses by attacks for every metric.
+
+    Args:
+        comparison: The comparison.
+        part: "inside" for the clients that defend, "outside" for the others.
+    """
+    asked = [entry for entry in comparison.entries if entry.part == part]
+    found: dict[str, list[Grid]] = {}
+    for contrast in sorted({entry.contrast for entry in asked}, key=contrast_order):
+        inside = [entry for entry in asked if entry.contrast == contrast]
+        given = dict.fromkeys(entry.metric for entry in inside)
+        known = [metric for metric in HEADLINE_METRICS if metric in given]
+        for metric in [*known, *(m for m in given if m not in known)]:
+            entries = [entry for entry in inside if entry.metric == metric]
+            grid = _attack_table(comparison, entries, contrast, metric)
+            found.setdefault(contrast, []).append(grid)
     return found
 
 
-def comparison_tables(entries: Sequence[Entry]) -> list[Grid]:
-    """A table for each contrast and metric: studies by attacks, with the change to the first."""
-    every = [figure for entry in entries for figure in entry.figures]
-    contrasts = sorted({figure.contrast for figure in every}, key=contrast_order)
-    attacks = distinct(figure.attack for figure in every)
-    return [
-        _metric_table(entries, attacks, contrast, metric)
-        for contrast in contrasts
-        for metric in HEADLINE_METRICS
-    ]
+class _Line(NamedTuple):
+    """A line of a table: a row of the comparison, or the undefended one on others' clients."""
+
+    row: int
+    entries: dict[str, Entry]
+    reference: bool = False
 
 
-def _metric_table(entries: Sequence[Entry], attacks: list[str], contrast: str, metric: str) -> Grid:
-    base = {attack: _figure(entries[0], attack, contrast, metric) for attack in attacks}
-    rows = [
-        (
-            named(entry.label, limit=120),
-            *(
-                _compared(_figure(entry, attack, contrast, metric), base[attack], place == 0)
-                for attack in attacks
-            ),
-        )
-        for place, entry in enumerate(entries)
+def _attack_table(
+    comparison: Comparison, entries: Sequence[Entry], contrast: str, metric: str
+) -> Grid:
+    given = dict.fromkeys(entry.attack for entry in entries)
+    attacks = sorted(given, key=lambda attack: attack != EVERY_ATTACK)
+    labels, notes = labels_of(comparison), Footnotes()
+    costs = {one.row: one for one in comparison.accuracies}
+    rows = []
+    for line in _lines(comparison, entries):
+        cells = [_cell(line.entries.get(attack), notes) for attack in attacks]
+        heading = _heading(comparison.rows[line.row], labels[line.row])
+        if line.reference:
+            first = next(iter(line.entries.values()))
+            heading = replace(heading, detail=f"on {_on(first.targets)}")
+        cost = _cost_cell(costs.get(line.row), plain=line.reference)
+        rows.append((heading, cost, *cells))
+    names = [
+        shortened(attack).capitalize() if attack == EVERY_ATTACK else shortened(attack)
+        for attack in attacks
     ]
-    names = [shortened(attack) for attack in attacks]
+    price = "Δ accuracy"
     return Grid(
         f"{metric_name(metric)}: members v. {contrast_name(contrast).lower()}",
-        columns_of("Study and defense", *names, numeric=names),
+        columns_of("Defense", price, *names, numeric=(price, *names)),
         tuple(rows),
-        remark="▲ above guessing. Δ: change to the first row; * its interval and the first "
-        "row's do not overlap.",
+        notes=notes.listed(),
+        remark=_remark(comparison, entries),
     )
 
 
-def _figure(entry: Entry, attack: str, contrast: str, metric: str) -> Figure | None:
-    for figure in entry.figures:
-        if (figure.attack, figure.contrast, figure.metric) == (attack, contrast, metric):
-            return figure
-    return None
+def _lines(comparison: Comparison, entries: Sequence[Entry]) -> list[_Line]:
+    """Rows in blocks of the same clients, each led by the undefended row on these clients."""
+    by_row: dict[int, dict[str, Entry]] = {}
+    for entry in entries:
+        by_row.setdefault(entry.row, {})[entry.attack] = entry
+    kind = (entries[0].contrast, entries[0].metric)
+    references: dict[tuple[int, tuple[int, ...]], dict[str, Entry]] = {}
+    for entry in comparison.entries:
+        if entry.part == "reference" and (entry.contrast, entry.metric) == kind:
+            place = (entry.row, tuple(entry.targets))
+            references.setdefault(place, {})[entry.attack] = entry
+    blocks: dict[tuple[int, tuple[int, ...]], list[_Line]] = {}
+    for row, mine in by_row.items():
+        base = comparison.rows[row].base
+        leads = base is None or comparison.rows[row].family == NO_DEFENSE
+        targets = tuple(next(iter(mine.values())).targets)
+        place = (row if leads or base is None else base, targets)
+        lead = references.get(place)
+        if place not in blocks:
+            blocks[place] = [_Line(place[0], lead, True)] if lead and not leads else []
+        blocks[place].append(_Line(row, mine))
+    return [line for lines in blocks.values() for line in lines]
 
 
-def _compared(figure: Figure | None, base: Figure | None, first: bool) -> Cell:
-    if figure is None:
+def _on(targets: Sequence[int]) -> str:
+    return f"client{'s' if len(targets) > 1 else ''} {_clients(targets)}"
+
+
+def _heading(row: Row, label: str) -> Cell:
+    """The defense, and below it who uses it and what else differs."""
+    details = " · ".join(part for part in (case_of(row), settings_text(row.settings)) if part)
+    plain = defense_name(row.defense)
+    if label.startswith(plain[:20]):
+        return named(plain, details, limit=80)
+    return named(label, limit=120)
+
+
+def _cell(entry: Entry | None, notes: Footnotes) -> Cell:
+    if entry is None:
         return Cell(MISSING, tone="muted")
-    if figure.value is None:
-        return Cell(MISSING, "not given", "muted", full=clean(figure.note))
-    above = above_chance(figure)
-    lines = [interval_of(figure) or "no interval"]
-    if not first and base is not None and base.value is not None:
-        lines.append(f"Δ {_change(figure.value - base.value, figure.metric)}{_apart(figure, base)}")
-    text = shown(figure.value, figure.metric)
-    return Cell(
-        f"▲ {text}" if above else text,
-        "\n".join(lines),
-        "" if not above else "alarm" if is_strong(figure) else "raised",
+    if entry.value is None:
+        return Cell(MISSING, "not given", "muted", notes.mark(entry.note), clean(entry.note))
+    figure = _figure(entry)
+    above = bool(above_chance(figure))
+    lines = [interval(entry.low, entry.high, entry.metric) or "no interval"]
+    if entry.change is not None:
+        lines.append(f"Δ {signed(entry.change.value, entry.metric)}{star(entry.change)}")
+        lines.append(_limits(entry.change, entry.metric))
+    text = shown(entry.value, entry.metric)
+    tone: Tone = "" if not above else "alarm" if is_strong(figure) else "raised"
+    return Cell(f"▲ {text}" if above else text, "\n".join(line for line in lines if line), tone)
+
+
+def _figure(entry: Entry) -> Figure:
+    return Figure(
+        metric=entry.metric,
+        value=entry.value,
+        low=entry.low,
+        high=entry.high,
+        significant=entry.above if entry.attack != EVERY_ATTACK else False,
     )
 
 
-def _change(difference: float, metric: str) -> str:
-    sign = "+" if difference > 0 else "−" if difference < 0 else "±"
-    if is_share(metric):
-        return f"{sign}{100 * abs(difference):.1f} points"
-    return f"{sign}{number(abs(difference))}"
+def _cost_cell(accuracy: Accuracy | None, *, plain: bool) -> Cell:
+    """The change of accuracy, or the accuracy itself in brackets where nothing is defended."""
+    if accuracy is None:
+        return Cell(MISSING, tone="muted")
+    change = accuracy.change
+    if change is None or plain:
+        limits = interval(accuracy.low, accuracy.high, "accuracy")
+        return Cell(f"({percent(accuracy.value)})", limits)
+    return Cell(signed(change.value, "accuracy") + star(change), _limits(change, "accuracy"))
 
 
-def _apart(figure: Figure, base: Figure) -> str:
-    limits = (figure.low, figure.high, base.low, base.high)
-    if None in limits:
+def star(change: Difference) -> str:
+    """ " *" where the interval of a change leaves out 0."""
+    if change.low is None or change.high is None:
         return ""
-    low, high, base_low, base_high = (limit or 0.0 for limit in limits)
-    return " *" if low > base_high or high < base_low else ""
+    return " *" if change.low > 0 or change.high < 0 else ""
 
 
-def comparison_utility(entries: Sequence[Entry]) -> Grid:
-    """Test accuracy of each study and defense, with the change to the first."""
-    base = fmean(entries[0].accuracies) if entries and entries[0].accuracies else None
+def signed(value: float, metric: str) -> str:
+    """A difference with its sign; of shares in percentage points."""
+    share = is_share(metric)
+    size = f"{100 * abs(value):.1f}" if share else f"{abs(value):.3f}"
+    zero = float(size) == 0
+    sign = "" if zero else "+" if value > 0 else "−"
+    return f"{sign}{size}{' points' if share else ''}"
+
+
+def _limits(change: Difference, metric: str) -> str:
+    if change.low is None or change.high is None:
+        return ""
+    low, high = (
+        signed(limit, metric).removesuffix(" points") for limit in (change.low, change.high)
+    )
+    return f"({low} to {high})"
+
+
+def _remark(comparison: Comparison, entries: Sequence[Entry]) -> str:
+    changes = [entry.change for entry in entries if entry.change is not None]
+    methods = dict.fromkeys(entry.method for entry in entries if entry.method)
+    parts = ["▲ above guessing for at least one audited client."]
+    if changes:
+        how = listed([shortened(m, 80) for m in dict.fromkeys(c.method for c in changes)][:3])
+        parts.append(
+            f"Δ: change against {_against(comparison)}, on the same clients ({how}). {_STAR}"
+        )
+    if methods:
+        parts.append(f"Intervals: {listed([shortened(method, 80) for method in methods][:3])}.")
+    return " ".join(parts)
+
+
+def _against(comparison: Comparison) -> str:
+    bases = {row.base for row in comparison.rows if row.base is not None}
+    if all(comparison.rows[base].family == NO_DEFENSE for base in bases) and len(bases) > 1:
+        return "the undefended row of the same settings (the first row, for undefended ones)"
+    if bases == {0}:
+        return "the first row"
+    return "the undefended row of the same settings, or else the first row"
+
+
+def utility_table(comparison: Comparison) -> Grid:
+    """Test accuracy of each row, with the change against its base."""
+    labels = labels_of(comparison)
     rows = []
-    for place, entry in enumerate(entries):
-        if not entry.accuracies:
-            rows.append((named(entry.label, limit=120), Cell(MISSING, tone="muted"), Cell(MISSING)))
-            continue
-        middle = fmean(entry.accuracies)
-        low, high = entry.limits or (min(entry.accuracies), max(entry.accuracies))
-        change = MISSING if base is None or place == 0 else _change(middle - base, "accuracy")
+    for one in comparison.accuracies:
+        change = Cell(MISSING, tone="muted")
+        if one.change is not None:
+            change = Cell(
+                signed(one.change.value, "accuracy") + star(one.change),
+                _limits(one.change, "accuracy"),
+            )
         rows.append(
             (
-                named(entry.label, limit=120),
-                Cell(percent(middle), interval(low, high, "accuracy")),
-                Cell(change),
+                _heading(comparison.rows[one.row], labels[one.row]),
+                Cell(percent(one.value), interval(one.low, one.high, "accuracy")),
+                change,
             )
         )
-    numeric = ("Test accuracy", "Change to the first")
+    methods = dict.fromkeys(one.method for one in comparison.accuracies)
+    changes = dict.fromkeys(one.change.method for one in comparison.accuracies if one.change)
+    numeric = ("Test accuracy", "Change")
+    how = f" Change against {_against(comparison)}: {listed(list(changes)[:3])}." if changes else ""
     return Grid(
         "Utility",
-        columns_of("Study and defense", *numeric, numeric=numeric),
+        columns_of("Defense", *numeric, numeric=numeric),
         tuple(rows),
-        remark="Intervals: Clopper-Pearson 95%; over several seeds, the lowest and highest.",
+        remark=f"Intervals: {listed([shortened(m, 80) for m in methods][:3])}.{how} {_STAR}",
     )
 
 
-def tradeoff_figure(entries: Sequence[Entry]) -> Figures | None:
-    """Highest AUC against test accuracy, a panel a contrast; None without accuracies."""
-    shown_ = [entry for entry in entries if entry.accuracies]
-    contrasts = sorted({f.contrast for e in shown_ for f in e.figures}, key=contrast_order)
-    panels = tuple(_tradeoff_panel(shown_, contrast) for contrast in contrasts)
-    if not panels:
-        return None
-    keys = tuple(
-        Key(entry.label, plotly_text(entry.label), swatch(style(place)))
-        for place, entry in enumerate(shown_)
-    )
-    return Figures(
-        "tradeoff",
-        "What each defense costs and what it buys: highest AUC of any attack against test "
-        "accuracy. Good is low and to the right; the dotted line is guessing.",
-        (Choice("", panels),),
-        keys,
-    )
-
-
-def _tradeoff_panel(entries: Sequence[Entry], contrast: str) -> Panel:
-    traces = []
-    for place, entry in enumerate(entries):
-        best = strongest([f for f in entry.figures if f.contrast == contrast], "auc")
-        if best is None:
-            continue
-        x = fmean(entry.accuracies)
-        trace = series_line([x], [best.value], style(place), entry.label, marks=1)
-        trace |= {"mode": "markers", "hovertemplate": "AUC %{y:.3f}, accuracy %{x:.1%}"}
-        trace["marker"] = {"symbol": style(place).symbol, "size": 11, "color": style(place).color}
-        if best.low is not None and best.high is not None and best.value is not None:
-            trace["error_y"] = {
-                "type": "data",
-                "symmetric": False,
-                "array": [best.high - best.value],
-                "arrayminus": [best.value - best.low],
-                "thickness": 1.5,
-                "width": 4,
-            }
-        traces.append(trace)
-    guessing: dict[str, object] = {
-        "type": "line",
-        "xref": "paper",
-        "x0": 0,
-        "x1": 1,
-        "y0": 0.5,
-        "y1": 0.5,
-        "line": {"color": "#7A7A7A", "width": 1, "dash": "dot"},
-    }
-    spec = spec_of(
-        traces,
-        xaxis={"title": {"text": "Test accuracy"}, "tickformat": ".1%", "nticks": 5},
-        yaxis={"title": {"text": "Highest AUC"}, "range": [0.45, 1.02], "nticks": 6},
-        shapes=[guessing],
-    )
-    title = f"Members v. {contrast_name(contrast).lower()}"
-    return Panel(title, f"{title}: highest AUC against test accuracy.", spec)
-
-
-def cautions(records: Sequence[Record]) -> list[str]:
+def cautions(comparison: Comparison, records: Sequence[Record]) -> list[str]:
     """What makes the records hard to compare, in plain words."""
     said = [
         f"{shortened(record.name, 60)} was evaluated with the published code's flawed redraw of "
@@ -274,14 +329,28 @@ def cautions(records: Sequence[Record]) -> list[str]:
         for record in records
         if record.evaluation == "redraw"
     ]
+    failed = [r for r in records if any(control.passed is False for control in r.controls)]
     said += [
         f"A control failed in {shortened(record.name, 60)}: its figures cannot be relied on yet."
-        for record in records
-        if any(control.passed is False for control in record.controls)
+        for record in failed[:5]
     ]
+    if len(failed) > 5:
+        said.append(f"A control failed in {plural(len(failed) - 5, 'further record')}.")
     if len({record.view.name for record in records}) > 1:
         said.append("The adversaries differ: the records were made under different views.")
     sizes = {frozenset((f.n_members, f.n_nonmembers) for f in headline(r)) for r in records}
     if len(sizes) > 1:
         said.append("The numbers of audited samples differ, and with them what can be seen.")
-    return said
+    if len({tuple(sorted(record.seeds)) for record in records}) > 1:
+        said.append("The seeds differ: a change is taken over the seeds that two rows share.")
+    return said + _without_tuned(comparison)
+
+
+def _without_tuned(comparison: Comparison) -> list[str]:
+    """Heuristic defenses are to be held against DP-SGD at a strength that keeps the model good."""
+    families = [row.family for row in comparison.rows]
+    if all(family == NO_DEFENSE for family in families) or any("dp-sgd" in f for f in families):
+        return []
+    return [
+        "Tuned DP-SGD is not among the defenses: whether these beat the usual one is not shown."
+    ]

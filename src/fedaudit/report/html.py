@@ -14,6 +14,7 @@ from plotly.offline import get_plotlyjs
 
 from fedaudit.errors import BadInput
 from fedaudit.report.choosing import (
+    NO_DEFENSE,
     above_chance,
     differing,
     distinct,
@@ -22,15 +23,12 @@ from fedaudit.report.choosing import (
     setting_of,
     strongest,
 )
-from fedaudit.report.comparison import (
-    cautions,
-    comparison_tables,
-    comparison_utility,
-    entries_of,
-    tradeoff_figure,
-)
+from fedaudit.report.comparison import attack_tables as comparison_tables
+from fedaudit.report.comparison import cautions, rows_table
+from fedaudit.report.comparison import utility_table as comparison_utility
 from fedaudit.report.drawing import Figures
 from fedaudit.report.figures import figures_of
+from fedaudit.report.fronts import front_figure, hypervolume_tables, tradeoff_figure
 from fedaudit.report.grid import clean, shortened
 from fedaudit.report.plain import WORDS_MEAN, verdict
 from fedaudit.report.tables import (
@@ -55,7 +53,11 @@ from fedaudit.report.words import (
     plural,
     shown,
 )
+from fedaudit.study.compared import Comparison
 from fedaudit.study.record import Figure, Record
+
+MOST_VERDICTS = 6
+"""Verdicts that get a tile each; of more, the table of rows says it."""
 
 
 class Tile(NamedTuple):
@@ -76,31 +78,38 @@ def write_report(record: Record, path: Path) -> None:
     _write(path, report_html(record))
 
 
-def write_comparison(records: Sequence[Record], path: Path) -> None:
+def write_comparison(comparison: Comparison, records: Sequence[Record], path: Path) -> None:
     """Writes several records side by side as one self-contained HTML file.
 
     Args:
-        records: At least two; the first is what the others are compared with.
+        comparison: What was found by holding the records against each other.
+        records: Those that it is of, in its order.
         path: Where the file goes.
-
-    Raises:
-        BadInput: Fewer than two records.
     """
-    _write(path, comparison_html(records))
+    _write(path, comparison_html(comparison, records))
 
 
-def comparison_html(records: Sequence[Record]) -> str:
-    """Several records side by side as an HTML document; the first is the baseline."""
-    entries = entries_of(records)
-    drawn = tradeoff_figure(entries)
+def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
+    """Several records side by side as an HTML document."""
+    verdicts = [verdict(record) for record in records]
+    drawn = front_figure(comparison) or tradeoff_figure(comparison)
+    named_ = [(record.name, said) for record, said in zip(records, verdicts, strict=True)]
     return rendered(
         "comparison.html.j2",
         title=f"Comparison of {plural(len(records), 'audit')}",
-        figures={"tradeoff": drawn} if drawn else {},
-        verdicts=[(record.name, verdict(record)) for record in records],
-        tables=comparison_tables(entries),
-        utility=comparison_utility(entries),
-        cautions=cautions(records),
+        figures={drawn.ident: drawn} if drawn else {},
+        hypervolumes=hypervolume_tables(comparison),
+        verdicts=named_ if len(records) <= MOST_VERDICTS else [],
+        rows=rows_table(comparison, [said.status for said in verdicts]),
+        tables=comparison_tables(comparison),
+        outside=comparison_tables(comparison, "outside"),
+        defended=any(row.family != NO_DEFENSE for row in comparison.rows),
+        utility=comparison_utility(comparison),
+        cautions=cautions(comparison, records),
+        alarming=any(
+            says_nothing(r) or s.status == "control failed"
+            for r, s in zip(records, verdicts, strict=True)
+        ),
         records=records,
     )
 

@@ -1,13 +1,14 @@
-"""Reading a record back, from a file that anybody may have written."""
+"""Reading a record or a comparison back, from a file that anybody may have written."""
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from fedaudit.errors import BadInput, Damaged
+from fedaudit.study.compared import COMPARISON_FORMAT, Comparison
 from fedaudit.study.record import FORMAT, VERSION, Record
 
 MAX_BYTES = 256 * 2**20
@@ -36,12 +37,7 @@ def read_record(path: Path, *, max_bytes: int = MAX_BYTES) -> Record:
             f"{path} is not a fedaudit record (its 'format' is not {FORMAT!r}); give the "
             "record that `fedaudit run` or `fedaudit attack` wrote"
         )
-    version = document.get("version")
-    if version != VERSION or not isinstance(version, int) or isinstance(version, bool):
-        raise BadInput(
-            f"{path} is a record of version {_short(version)}; this fedaudit reads version "
-            f"{VERSION}; use the fedaudit that wrote it, or run the study again"
-        )
+    _refuse_other_version(document, path, "record")
     if _deeper_than(document.get("config"), MAX_DEPTH):
         raise Damaged(
             f"{path} has a configuration nested over {MAX_DEPTH} levels deep, which no study "
@@ -51,6 +47,40 @@ def read_record(path: Path, *, max_bytes: int = MAX_BYTES) -> Record:
         return Record.model_validate(document)
     except ValidationError as error:
         raise Damaged(f"{path} does not fit the record format: {_sentence(error)}") from None
+
+
+def read_comparison(path: Path, *, max_bytes: int = MAX_BYTES) -> Comparison:
+    """The comparison in a file that ``fedaudit compare`` wrote; as guarded as a record.
+
+    Args:
+        path: A comparison file.
+        max_bytes: Largest file that is read at all.
+
+    Raises:
+        BadInput: There is no such file, it is too large, is no comparison, or is one of another
+            version.
+        Damaged: It is not JSON, or does not fit the format.
+    """
+    document = _parsed(_text(path, max_bytes), path)
+    if not isinstance(document, dict) or document.get("format") != COMPARISON_FORMAT:
+        raise BadInput(
+            f"{path} is not a comparison (its 'format' is not {COMPARISON_FORMAT!r}); give the "
+            "one that `fedaudit compare` wrote, or two or more records"
+        )
+    _refuse_other_version(document, path, "comparison")
+    try:
+        return Comparison.model_validate(document)
+    except ValidationError as error:
+        raise Damaged(f"{path} does not fit the comparison's format: {_sentence(error)}") from None
+
+
+def _refuse_other_version(document: Mapping[str, object], path: Path, kind: str) -> None:
+    version = document.get("version")
+    if version != VERSION or not isinstance(version, int) or isinstance(version, bool):
+        raise BadInput(
+            f"{path} is a {kind} of version {_short(version)}; this fedaudit reads version "
+            f"{VERSION}; use the fedaudit that wrote it, or run the study again"
+        )
 
 
 def _text(path: Path, max_bytes: int) -> str:

@@ -1,0 +1,166 @@
+"""A comparison of studies as a document: what a defense buys, for whom and at what cost.
+
+Like a record it is one JSON document of plain values. It is made from records, names them with
+their content hashes, and is made again from them whenever it is rendered.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+COMPARISON_FORMAT = "fedaudit-comparison"
+COMPARISON_FILE = "comparison.json"
+EVERY_ATTACK = "mean over attacks"
+STRONGEST_ATTACK = "strongest attack"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="null")
+
+
+class Source(_Part):
+    """A record that was compared; ``path`` is relative to the comparison, empty if unknown."""
+
+    name: str
+    content_hash: str
+    path: str = ""
+
+
+class Row(_Part):
+    """One way to train: a record under one defense.
+
+    Attributes:
+        source: Which record, by its place among the sources.
+        defense: The defense in words, with its settings; "none" without.
+        family: The same without settings: rows of one family make a front.
+        coalition: Clients that use it; None where all do, none does, or it is not known.
+        clients: In the federation; 0 where not known.
+        settings: Other settings of the study that differ between rows, by dotted name.
+        base: The row that this one is held against: the undefended one of the same other
+            settings, or else the first. None for a row that is held against no other.
+    """
+
+    source: int
+    defense: str
+    family: str
+    coalition: list[int] | None = None
+    clients: int = 0
+    settings: dict[str, str] = Field(default_factory=dict)
+    base: int | None = None
+
+
+class Difference(_Part):
+    """A figure minus that of the row's base, on the same clients.
+
+    Attributes:
+        runs: Seeds that were paired; 0 where limits were combined instead.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    method: str
+    runs: int = 0
+
+
+class Entry(_Part):
+    """An attack's figure in a row, over seeds and clients.
+
+    Attributes:
+        part: "inside": audited clients that use the row's defense (all where it has none);
+            "outside": audited clients that do not; "reference": those of another row, which is
+            held against this one.
+        attack: Of the catalogue, or the mean over all attacks that every row has.
+        targets: Clients that the figure is a mean over.
+        seeds: Runs that it is a mean over.
+        above: Whether it is above guessing for at least one of the clients, by the record's own
+            corrected test; None if untested.
+        change: Against the row's base; None for a row without one.
+    """
+
+    row: int
+    part: Literal["inside", "outside", "reference"] = "inside"
+    attack: str
+    contrast: str
+    metric: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    method: str = ""
+    targets: list[int] = Field(default_factory=list)
+    seeds: int = 0
+    above: bool | None = None
+    change: Difference | None = None
+    note: str = ""
+
+
+class Accuracy(_Part):
+    """Test accuracy of a row over seeds, and its change against the row's base."""
+
+    row: int
+    value: float
+    low: float | None
+    high: float | None
+    method: str
+    seeds: int
+    change: Difference | None = None
+
+
+class FrontPoint(_Part):
+    """A row as a point: what leaks and how wrong the model is, both shares in [0, 1]."""
+
+    row: int
+    leakage: float
+    error: float
+    on_front: bool
+
+
+class Front(_Part):
+    """What the strengths of one defense offer, not defending included.
+
+    Attributes:
+        family: The defense without its settings.
+        coalition: As in its rows.
+        settings: As in its rows.
+        metric: The leakage: "auc" stands for its advantage over guessing, a rate for itself.
+        points: That of no defense first, where there is one.
+        hypervolume: Share of the unit square that the points are at least as good as.
+        gain: What the defense adds to the hypervolume of no defense alone; None without one.
+    """
+
+    family: str
+    coalition: list[int] | None = None
+    clients: int = 0
+    settings: dict[str, str] = Field(default_factory=dict)
+    attack: str
+    contrast: str
+    metric: str
+    points: list[FrontPoint]
+    hypervolume: float
+    low: float | None
+    high: float | None
+    gain: float | None = None
+    gain_low: float | None = None
+    gain_high: float | None = None
+    method: str
+    seeds: int
+
+
+class Comparison(_Part):
+    """Everything that a comparison of records says."""
+
+    format: Literal["fedaudit-comparison"] = "fedaudit-comparison"
+    version: Literal[1] = 1
+    sources: list[Source]
+    rows: list[Row]
+    entries: list[Entry]
+    accuracies: list[Accuracy]
+    fronts: list[Front] = Field(default_factory=list)
+
+
+def write_comparison_file(comparison: Comparison, path: Path) -> None:
+    """Writes the comparison as JSON, to a temporary name first."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(comparison.model_dump_json() + "\n", encoding="utf-8")
+    partial.replace(path)

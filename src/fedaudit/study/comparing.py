@@ -1,0 +1,253 @@
+"""From the records of several studies to what a defense buys, for whom and at what cost."""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Literal, NamedTuple
+
+from fedaudit.errors import BadInput
+from fedaudit.study.compared import (
+    EVERY_ATTACK,
+    Accuracy,
+    Comparison,
+    Entry,
+    Row,
+    Source,
+)
+from fedaudit.study.differences import (
+    Value,
+    Values,
+    difference,
+    estimated,
+    reduced,
+    restricted,
+)
+from fedaudit.study.fronts import fronts
+from fedaudit.study.reading import read_comparison
+from fedaudit.study.record import Figure, Record
+from fedaudit.study.rows import NONE, is_compared, rows_of
+
+Part = Literal["inside", "outside", "reference"]
+
+
+class Key(NamedTuple):
+    """What a figure is of, within a row."""
+
+    attack: str
+    contrast: str
+    metric: str
+
+
+class Known(NamedTuple):
+    """All that a row's record says of attacks and accuracy.
+
+    Attributes:
+        values: Figures by seed and target.
+        notes: Why a figure was refused.
+        above: Targets at which a figure is above guessing.
+        tested: Figures that were tested at all.
+        accuracy: Test accuracy by seed; its one target is None.
+    """
+
+    values: dict[Key, dict[int | None, dict[int | None, Value]]]
+    notes: dict[Key, str]
+    above: dict[Key, set[int | None]]
+    tested: set[Key]
+    accuracy: Values
+
+
+def compared(records: Sequence[Record], paths: Sequence[str] = ()) -> Comparison:
+    """What changes between studies: attacks, accuracy, who is outside, and the fronts.
+
+    Args:
+        records: At least two; the first is the base where no undefended one fits.
+        paths: Where the records are, relative to where the comparison will be; may be left out.
+
+    Raises:
+        BadInput: Fewer than two records.
+    """
+    if len(records) < 2:
+        raise BadInput(
+            f"a comparison needs at least 2 records, got {len(records)}; write a report of the "
+            "one record instead"
+        )
+    rows = rows_of(records)
+    known = [_known(records[row.source], row) for row in rows]
+    keys = list(dict.fromkeys(key for one in known for key in one.values))
+    keys += [key for one in known for key in one.notes if key not in keys]
+    for key in _means(known, keys):
+        keys.append(key)
+    return Comparison(
+        sources=[
+            Source(name=record.name, content_hash=record.content_hash, path=path)
+            for record, path in zip(records, paths or [""] * len(records), strict=True)
+        ],
+        rows=rows,
+        entries=_entries(rows, known, keys),
+        accuracies=_accuracies(rows, known),
+        fronts=fronts(
+            rows,
+            [{(k.attack, k.contrast, k.metric): v for k, v in one.values.items()} for one in known],
+            [one.accuracy for one in known],
+            [inside(row, one.values) for row, one in zip(rows, known, strict=True)],
+        ),
+    )
+
+
+def relative(path: Path, folder: Path) -> str:
+    """A path as seen from a folder, with forward slashes."""
+    return Path(os.path.relpath(path, folder)).as_posix()
+
+
+def named_records(comparison: Path) -> list[Path]:
+    """Where the records of a comparison on disk are.
+
+    Raises:
+        BadInput: A record is not there any more, or the comparison does not say where it is.
+        Damaged: The comparison cannot be read.
+    """
+    found = []
+    for source in read_comparison(comparison).sources:
+        path = comparison.parent / source.path
+        if not source.path or not path.is_file():
+            raise BadInput(
+                f"{comparison} is of the record {source.name[:80]!r}, which is not at {path}; put "
+                "it there again, or give the records themselves"
+            )
+        found.append(path)
+    return found
+
+
+def inside(row: Row, values: Mapping[Key, Values]) -> set[int | None]:
+    """Audited clients that a row's defense is of; all where it has none, or all use it."""
+    targets = {t for by_seed in values.values() for by in by_seed.values() for t in by}
+    return targets if row.coalition is None else {t for t in targets if t in row.coalition}
+
+
+def _known(record: Record, row: Row) -> Known:
+    defense = row.family
+    known = Known({}, {}, {}, set(), _accuracy(record, defense))
+    figures = [f for f in record.findings if is_compared(f) and (f.defense or NONE) == defense]
+    single = [f for f in figures if f.seed is not None]
+    for figure in single or figures:
+        key = Key(figure.attack, figure.contrast, figure.metric)
+        if figure.value is None:
+            known.notes.setdefault(key, figure.note)
+            continue
+        by_seed = known.values.setdefault(key, {})
+        value = Value(figure.value, figure.low, figure.high, figure.method)
+        by_seed.setdefault(figure.seed, {})[figure.target] = value
+    for figure in _most_summarised(figures):
+        key = Key(figure.attack, figure.contrast, figure.metric)
+        if figure.significant is not None:
+            known.tested.add(key)
+        if figure.significant:
+            known.above.setdefault(key, set()).add(figure.target)
+    return known
+
+
+def _most_summarised(figures: Sequence[Figure]) -> list[Figure]:
+    """Figures over seeds where there are any: they make a family of tests of their own."""
+    return [figure for figure in figures if figure.seed is None] or list(figures)
+
+
+def _accuracy(record: Record, defense: str) -> Values:
+    return {
+        result.seed: {
+            None: Value(
+                result.test_accuracy, result.test_low, result.test_high, "Clopper-Pearson 95%"
+            )
+        }
+        for result in record.utility
+        if (result.defense or NONE) == defense
+    }
+
+
+def _means(known: Sequence[Known], keys: Collection[Key]) -> list[Key]:
+    """Adds the mean over the attacks that every row has; the keys that are new."""
+    made = []
+    for contrast, metric in dict.fromkeys((key.contrast, key.metric) for key in keys):
+        shared = [
+            key
+            for key in keys
+            if (key.contrast, key.metric) == (contrast, metric)
+            and all(key in one.values for one in known)
+        ]
+        if len(shared) < 2:
+            continue
+        key = Key(EVERY_ATTACK, contrast, metric)
+        made.append(key)
+        for one in known:
+            mean = reduced([one.values[part] for part in shared], fmean)
+            one.values[key] = {seed: dict(by_target) for seed, by_target in mean.items()}
+    return made
+
+
+def _entries(rows: Sequence[Row], known: Sequence[Known], keys: Sequence[Key]) -> list[Entry]:
+    found, references = [], dict[tuple[int, frozenset[int | None]], None]()
+    for at, (row, one) in enumerate(zip(rows, known, strict=True)):
+        within = inside(row, one.values)
+        beyond = inside(row.model_copy(update={"coalition": None}), one.values) - within
+        base = None if row.base is None else known[row.base]
+        found += [_entry(at, "inside", key, one, within, base) for key in keys]
+        if beyond:
+            found += [_entry(at, "outside", key, one, beyond, base) for key in keys]
+        if row.base is not None:
+            own = inside(rows[row.base], known[row.base].values)
+            asked = [frozenset(part) for part in (within, beyond) if part and part != own]
+            references |= dict.fromkeys((row.base, part) for part in asked)
+    for at, targets in references:
+        found += [_entry(at, "reference", key, known[at], set(targets), None) for key in keys]
+    return found
+
+
+def _entry(
+    row: int, part: Part, key: Key, known: Known, targets: set[int | None], base: Known | None
+) -> Entry:
+    values = restricted(known.values.get(key, {}), targets)
+    estimate = estimated(values)
+    note = known.notes.get(key, "")
+    if estimate is None and not note:
+        note = "no audited client" if not targets else "not in this record"
+    change = None
+    if base is not None and estimate is not None:
+        change = difference(values, base.values.get(key, {}))
+    seen = {target for by_target in values.values() for target in by_target}
+    return Entry(
+        row=row,
+        part=part,
+        attack=key.attack,
+        contrast=key.contrast,
+        metric=key.metric,
+        value=estimate and estimate.value,
+        low=estimate and estimate.low,
+        high=estimate and estimate.high,
+        method=estimate.method if estimate else "",
+        targets=sorted(target for target in (targets or seen) if target is not None),
+        seeds=estimate.seeds if estimate else 0,
+        above=bool(known.above.get(key, set()) & targets) if key in known.tested else None,
+        change=change,
+        note=note if estimate is None else "",
+    )
+
+
+def _accuracies(rows: Sequence[Row], known: Sequence[Known]) -> list[Accuracy]:
+    found = []
+    for at, (row, one) in enumerate(zip(rows, known, strict=True)):
+        estimate = estimated(one.accuracy)
+        if estimate is None:
+            continue
+        base = None if row.base is None else known[row.base].accuracy
+        found.append(
+            Accuracy(
+                row=at,
+                value=estimate.value,
+                low=estimate.low,
+                high=estimate.high,
+                method=estimate.method,
+                seeds=estimate.seeds,
+                change=None if base is None else difference(one.accuracy, base),
+            )
+        )
+    return found
