@@ -1,0 +1,282 @@
+"""Attacks that learn, in whole studies: on what, trained how often, and gone on with how."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedaudit.core import Sees
+from fedaudit.errors import BadInput, Damaged, NotVisible
+from fedaudit.observe.tensors import read_tensors
+from fedaudit.origin import Origin
+from fedaudit.study.again import attack_again
+from fedaudit.study.config import Study
+from fedaudit.study.identity import run_key, settings_of
+from fedaudit.study.record import Record
+from fedaudit.study.run import run_study
+from fedaudit.study.setup import Setup, setup
+from fedaudit.study.truth import audited, origin_of
+from tests.study.studies import small_study
+
+
+def learning_study(**changes: object) -> Study:
+    """A small study with an attack that learns, quickly."""
+    values: dict[str, object] = {
+        "partition": {"samples_per_client": 120},
+        "attacks": {"seqmia": {"epochs": 2}, "loss-series": {}},
+    }
+    return small_study(**{**values, **changes})
+
+
+def ids_of(run: Setup) -> set[int]:
+    parts = [*run.deal.clients.values(), run.deal.audit.samples]
+    return set(torch.cat([part.ids for part in parts]).tolist())
+
+
+def shadow_of(run: Setup) -> Setup:
+    assert run.shadow is not None
+    return run.shadow
+
+
+def areas(record: Record, attack: str) -> list[float | None]:
+    return [f.value for f in record.findings if f.metric == "auc" and f.attack == attack]
+
+
+NOISE = {"name": "gradient-noise", "options": {"sigma": 0.01}}
+KNOWN = {"mode": "known-split", "known": 60}
+
+
+def test_a_shadow_is_the_same_federation_undefended_on_other_data() -> None:
+    run = setup(learning_study(defense=NOISE), 1, None)
+    shadow = shadow_of(run)
+    assert not ids_of(run) & ids_of(shadow)
+    assert run.defenses
+    assert not shadow.defenses
+    assert shadow.algorithm == run.algorithm
+    assert shadow.measured_rounds == run.measured_rounds
+    assert shadow.deal.sizes.keys() == run.deal.sizes.keys()
+    assert shadow.deal.audit.fair.all()
+    assert {signal.name for signal in shadow.signals} == {
+        signal.name for signal in run.attacks["seqmia"].signals
+    }
+
+
+def test_the_shadow_does_not_depend_on_the_defense_but_on_the_seed_and_the_training() -> None:
+    def key(seed: int = 1, **changes: object) -> str:
+        shadow = shadow_of(setup(learning_study(**changes), seed, None))
+        return run_key(shadow.study, shadow.seed)
+
+    plain = key()
+    assert plain == key(defense=NOISE) == key(name="other") == key(figures={"alpha": 0.1})
+    changed = [key(2), key(training={"lr": 0.05}), key(audit={"every": 1}), key(shadow={"fair": 9})]
+    assert len({plain, *changed}) == 5
+
+
+def test_attacks_that_learn_run_where_named_or_where_there_is_a_shadow_table() -> None:
+    unnamed = small_study(partition={"samples_per_client": 120})
+    run = setup(unnamed, 1, None)
+    assert run.shadow is None
+    assert "a [shadow] table, or name the attack" in run.refused["seqmia"]
+    assert Sees.AUXILIARY_DATA not in run.view.offers
+    given = setup(unnamed.model_copy(update={"shadow": learning_study(shadow={}).shadow}), 1, None)
+    assert "seqmia" in given.attacks
+    assert given.shadow is not None
+    assert Sees.AUXILIARY_DATA in given.view.offers
+
+
+def test_a_shadow_table_without_an_attack_that_learns_trains_nothing() -> None:
+    run = setup(learning_study(attacks={"loss-series": {}}, shadow={}), 1, None)
+    assert run.shadow is None
+
+
+def test_a_study_of_older_days_keeps_its_identity() -> None:
+    settings = settings_of(small_study())
+    assert "shadow" not in settings
+    audit = settings["audit"]
+    assert isinstance(audit, dict)
+    assert "merge" not in audit
+    assert run_key(small_study(), 1) == run_key(small_study(shadow={}), 1)
+
+
+def test_too_little_data_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    with pytest.raises(
+        BadInput, match=r"a shadow federation needs .*partition\.samples_per_client"
+    ):
+        run_study(learning_study(partition={"samples_per_client": 300}), tmp_path)
+    assert not (tmp_path / "seed-1").exists()
+
+
+def test_the_same_study_gives_the_same_hash_and_its_scores_come_again(tmp_path: Path) -> None:
+    first = run_study(learning_study(), tmp_path / "a")
+    again = run_study(learning_study(), tmp_path / "b")
+    assert first.content_hash == again.content_hash
+    assert areas(first, "seqmia")
+    later = attack_again(tmp_path / "a", ["seqmia"], tmp_path / "later")
+    assert areas(later, "seqmia") == areas(first, "seqmia")
+
+
+def test_a_recording_without_a_shadow_is_not_attacked_by_what_must_learn(tmp_path: Path) -> None:
+    kept = small_study(
+        partition={"samples_per_client": 120}, audit={"keep": "full"}, attacks={"loss-series": {}}
+    )
+    run_study(kept, tmp_path / "run")
+    with pytest.raises(BadInput, match="has no shadow federation to learn on"):
+        attack_again(tmp_path / "run", ["seqmia"], tmp_path / "again")
+
+
+def test_variants_with_one_pool_train_one_shadow(tmp_path: Path) -> None:
+    pool, said = tmp_path / "pool", list[str]()
+    run_study(learning_study(), tmp_path / "plain", pool=pool, say=said.append)
+    assert not any("measured before" in line for line in said)
+    before = {path: path.stat().st_mtime_ns for path in pool.rglob("round-*.safetensors")}
+    run_study(learning_study(defense=NOISE), tmp_path / "noise", pool=pool, say=said.append)
+    assert sum("measured before" in line for line in said) == 1
+    assert len(list(pool.iterdir())) == 3
+    assert all(path.stat().st_mtime_ns == time for path, time in before.items())
+
+
+def test_another_setting_trains_another_shadow(tmp_path: Path) -> None:
+    pool, said = tmp_path / "pool", list[str]()
+    run_study(learning_study(), tmp_path / "a", pool=pool)
+    changed = learning_study(training={"lr": 0.05})
+    shared = run_study(changed, tmp_path / "b", pool=pool, say=said.append)
+    assert not any("measured before" in line for line in said)
+    alone = run_study(changed, tmp_path / "c")
+    assert shared.content_hash == alone.content_hash
+
+
+def test_a_shadow_of_another_run_is_refused(tmp_path: Path) -> None:
+    run_study(learning_study(), tmp_path / "a")
+    run_study(learning_study(training={"lr": 0.05}), tmp_path / "b")
+    (ours,) = (tmp_path / "a" / "shadow").iterdir()
+    (theirs,) = (tmp_path / "b" / "shadow").iterdir()
+    name = Path("measured") / "round-000002.safetensors"
+    (ours / name).write_bytes((theirs / name).read_bytes())
+    with pytest.raises(Damaged, match="of another run"):
+        run_study(learning_study(), tmp_path / "a")
+
+
+class Stop(Exception):
+    """Raised in the middle of a run, as if it had been killed there."""
+
+
+@pytest.mark.parametrize("after", [3, 6])
+def test_a_study_stopped_in_its_run_or_its_shadow_goes_on(after: int, tmp_path: Path) -> None:
+    seen = list[int]()
+
+    def tick(seed: int, round: int, rounds: int) -> None:
+        seen.append(seed)
+        if len(seen) == after:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run_study(learning_study(), tmp_path / "broken", tick=tick)
+    record = run_study(learning_study(), tmp_path / "broken", tick=lambda *_: seen.append(0))
+    assert record.content_hash == run_study(learning_study(), tmp_path / "whole").content_hash
+    # Four rounds each of the run and of its shadow; the one that was interrupted comes again.
+    assert len(seen) == 8 + 1
+
+
+def test_a_known_split_is_measured_in_the_run_itself(tmp_path: Path) -> None:
+    study = learning_study(shadow=KNOWN)
+    run = setup(study, 1, None)
+    assert run.shadow is None
+    assert run.known is not None
+    assert run.known.client == 3
+    assert not set(run.known.samples.ids.tolist()) & set(run.deal.audit.samples.ids.tolist())
+    record = run_study(study, tmp_path / "run")
+    assert not (tmp_path / "run" / "shadow").exists()
+    tensors, _ = read_tensors(tmp_path / "run/seed-1/known/measured/round-000002.safetensors")
+    assert tensors["signal/loss"].shape == (4, 60)
+    again = attack_again(tmp_path / "run", ["seqmia"], tmp_path / "again")
+    assert areas(record, "seqmia") == areas(again, "seqmia") != []
+
+
+def test_a_known_split_is_part_of_what_a_run_is() -> None:
+    keys = [
+        run_key(learning_study(shadow=given), 1) for given in (None, KNOWN, {**KNOWN, "known": 40})
+    ]
+    assert len(set(keys)) == 3
+
+
+def test_a_known_split_of_an_audited_client_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"shadow\.client is 0; .* one of \[1, 2, 3\]"):
+        setup(learning_study(shadow={**KNOWN, "client": 0}), 1, None)
+
+
+@pytest.mark.parametrize("view", ["sum", "globals", "final"])
+def test_under_weaker_views_learning_works_or_is_refused(view: str, tmp_path: Path) -> None:
+    study = learning_study(audit={"view": view})
+    if view == "final":
+        with pytest.raises(NotVisible, match="needs ROUNDS"):
+            run_study(study, tmp_path)
+        return
+    assert areas(run_study(study, tmp_path), "seqmia")
+
+
+MERGED = {"merge": (0, 2)}
+
+
+def test_of_a_coalition_that_is_attacked_as_one_all_members_data_is_members(
+    tmp_path: Path,
+) -> None:
+    run = setup(small_study(audit=MERGED), 1, None)
+    owner = run.deal.audit.owner
+    origin = origin_of(run, 0)
+    assert set(owner[origin == Origin.MEMBER].tolist()) == {0, 2}
+    assert set(owner[origin == Origin.OTHER_CLIENT].tolist()) == {1, 3}
+    # A bound on independent inclusion takes the target's own fair draw only.
+    truth = audited(run, 0)
+    assert set(truth.owners[truth.fair].tolist()) == {-1, 0, 1, 3}
+    outside = setup(small_study(audit={**MERGED, "targets": (1,)}), 1, None)
+    theirs = outside.deal.audit.owner[origin_of(outside, 1) == Origin.MEMBER]
+    assert set(theirs.tolist()) == {1}
+    record = run_study(small_study(audit=MERGED), tmp_path)
+    assert record.view.name == "merged"
+    assert "attacks clients 0, 2 as one" in record.view.description
+    (row,) = [
+        f for f in record.findings
+        if (f.attack, f.contrast, f.metric) == ("avg-cosine", "mixed", "auc")
+    ]  # fmt: skip
+    assert row.n_members == int((origin == Origin.MEMBER).sum())
+
+
+def test_what_is_measured_of_a_coalition_is_its_members_weighted_mean(tmp_path: Path) -> None:
+    run_study(small_study(audit=MERGED), tmp_path)
+    tensors, _ = read_tensors(tmp_path / "seed-1/measured/round-000002.safetensors")
+    assert tensors["clients"].tolist() == [0, 1, 3]
+    assert tensors["stands_for"].tolist() == [[0, 0], [2, 0]]
+
+
+def test_a_shadow_is_attacked_as_the_coalition_is(tmp_path: Path) -> None:
+    study = learning_study(audit=MERGED)
+    shadow = shadow_of(setup(study, 1, None))
+    members = shadow.deal.audit.owner[origin_of(shadow, 0) == Origin.MEMBER]
+    assert set(members.tolist()) == {0, 2}
+    assert areas(run_study(study, tmp_path), "seqmia")
+
+
+@pytest.mark.parametrize(
+    ("audit", "sentence"),
+    [
+        ({"merge": (1,)}, "at least two clients"),
+        ({"merge": (1, 1)}, "each once"),
+        ({"merge": (0, 9)}, r"names \[9\], but clients are numbered 0 to 3"),
+        ({"merge": (0, 1), "targets": (0, 1)}, "attacked as one; name one of them"),
+        ({"merge": (0, 1), "view": "sum"}, r"needs UPLOADS, .* hidden in the view 'sum'"),
+    ],
+)
+def test_merges_that_mean_nothing_are_refused(audit: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        setup(small_study(audit=audit), 1, None)
+
+
+def test_the_report_says_what_a_study_that_learned_has_tested(tmp_path: Path) -> None:
+    record = run_study(learning_study(), tmp_path)
+    assert not any("learn from a federation" in line for line in record.untested)
+    assert "auxiliary_data" in record.view.sees
+    rows = {row.name: row for row in record.attacks}
+    assert rows["seqmia"].status == "run"
+    assert rows["seqmia"].over_rounds == "learned"
+    assert json.loads((tmp_path / "study.json").read_text())["shadow"] is None
