@@ -79,7 +79,8 @@ def trained() -> tuple[Round, ...]:
 @cache
 def ready(name: str) -> Attack:
     """The attack; one that learns is fitted on another run with other samples."""
-    attack = ATTACKS[name]
+    # Told that the target can have trained on anything in any round.
+    attack = ATTACKS[name].told(dict.fromkeys(range(1, 6), torch.tensor(True)))
     if not attack.learns:
         return attack
     cubes = stacked(measure(federation(SHADOW_HELD, 4), attack.signals, SHADOW))
@@ -229,6 +230,12 @@ def test_an_attack_says_what_it_does_and_where_it_is_from(attack: Attack) -> Non
     assert attack.about.endswith(".")
     assert attack.rule.over_clients
     assert attack.rule.over_rounds
+
+
+@pytest.mark.parametrize("name", [name for name, attack in ATTACKS.items() if attack.informed])
+def test_an_attack_that_knows_the_defense_scores_nothing_before_it_is_told(name: str) -> None:
+    with pytest.raises(BadInput, match="has not been told yet"):
+        ATTACKS[name].scores(measured(), TARGET)
 
 
 LEARNING = [name for name, attack in ATTACKS.items() if attack.learns]

@@ -17,8 +17,8 @@ from fedaudit.study.record import Record
 from fedaudit.study.run import run_study
 from tests.study.studies import small_study
 
-ATTACKED = sum(not attack.learns for attack in ATTACKS.values())
-"""Attacks that a study without a table of attacks or a shadow makes."""
+ATTACKED = sum(not (attack.learns or attack.informed) for attack in ATTACKS.values())
+"""Attacks that a study makes without a table of attacks, a shadow or a defense."""
 
 
 def test_a_study_run_twice_has_the_same_hash_and_another_seed_another(tmp_path: Path) -> None:
@@ -77,7 +77,10 @@ def test_under_the_sum_view_rules_over_clients_are_refused_with_what_is_missing(
 ) -> None:
     record = run_study(small_study(audit={"view": "sum"}), tmp_path)
     refused = {row.name: row.note for row in record.attacks if row.status == "refused"}
-    assert set(refused) == {"fedmia-1", "fedmia-2", "seqmia"}
+    assert set(refused) == {n for n, a in ATTACKS.items() if a.learns or a.informed} | {
+        "fedmia-1",
+        "fedmia-2",
+    }
     assert "UPLOADS" in refused["fedmia-1"]
 
 

@@ -68,6 +68,19 @@ class LearnedRule(Rule, Protocol):
         ...
 
 
+@runtime_checkable
+class InformedRule(Rule, Protocol):
+    """A rule that scores nothing until it is told what a defense let the target train on."""
+
+    def told(self, used: Mapping[int, Bool[Tensor, "*samples"]]) -> Rule:
+        """The rule with what it was told.
+
+        Args:
+            used: By measured round, which samples the target can have trained on.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Attack:
     """A row of the catalogue.
@@ -143,6 +156,22 @@ class Attack:
             self, rule=self.rule.fitted(*cubes, is_member=is_member, target=target, seed=seed)
         )
 
+    @property
+    def informed(self) -> bool:
+        """Whether it must be told of a defense's choices before it can score."""
+        return isinstance(self.rule, InformedRule)
+
+    def told(self, used: Mapping[int, Bool[Tensor, "*samples"]]) -> "Attack":
+        """The attack, knowing what a defense chose; the attack itself if it asks for nothing.
+
+        Args:
+            used: By measured round, which samples the target can have trained on, as far as
+                their class tells.
+        """
+        if not isinstance(self.rule, InformedRule):
+            return self
+        return replace(self, rule=self.rule.told(used))
+
     def with_settings(self, settings: Mapping[str, Setting]) -> "Attack":
         """The attack with some settings of its rule or signals changed.
 
@@ -178,8 +207,9 @@ class Attack:
 
 
 def _fields(part: object) -> tuple[str, ...]:
-    # Without class variables, which "__dataclass_fields__" would name too.
-    return tuple(f.name for f in fields(part)) if is_dataclass(part) else ()
+    # Without class variables, and without a rule within a rule.
+    named = [f.name for f in fields(part)] if is_dataclass(part) else []
+    return tuple(name for name in named if isinstance(getattr(part, name), Setting))
 
 
 def _replaced(part: Part, name: str, value: Setting) -> Part:

@@ -1,5 +1,6 @@
 """The catalogue of attacks: a table to hold against the papers."""
 
+from fedaudit.attacks.aware import WhereAssigned
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.fedmia import OneSidedLikelihood
 from fedaudit.attacks.rules import Last, Mean
@@ -29,6 +30,8 @@ ATTACKS: dict[str, Attack] = {
     "fta-c": Attack((Confidence(),), Slope(), "FTA-C; CoFedMID appendix D", "A member's confidence rises faster over the rounds."),
     "fta-l": Attack((Loss(),), Slope(), "FTA-L; CoFedMID appendix D", "A member's loss falls faster over the rounds."),
     "seqmia": Attack((Loss(), MaxPosterior(), PosteriorSpread(), Entropy(), ModifiedEntropy()), SequenceReader(), "SeqMIA, section 4; CoFedMID appendix D", "A network that has learned on a shadow run how members' outputs move over the rounds."),
+    "loss-series-aware": Attack((Loss(),), WhereAssigned(Mean()), "Loss-Series, told of the classes that CoFedMID assigns", "A member's loss is low over the rounds in which the target was to train on its class."),
+    "fedmia-2-aware": Attack((GradientCosine(),), WhereAssigned(OneSidedLikelihood()), "FedMIA-II, told of the classes that CoFedMID assigns", "A member's gradient fits the target's update where the target was to train on its class."),
 }
 # fmt: on
 

@@ -19,6 +19,7 @@ from fedaudit.metrics import (
 from fedaudit.observe.measurements import Measurements
 from fedaudit.origin import Origin
 from fedaudit.seeds import seeded_numpy
+from fedaudit.study.aware import used_when
 from fedaudit.study.pictures import add_pictures, trajectories
 from fedaudit.study.record import Figure
 from fedaudit.study.setup import Setup
@@ -68,6 +69,9 @@ def _scores(
     findings: Findings,
 ) -> Float[ndarray, " samples"] | None:
     try:
+        if attack.informed:
+            labels = torch.from_numpy(truth.labels)
+            attack = attack.told(used_when(setup, truth.target, next(iter(cubes.values())), labels))
         return attack.scores(cubes, truth.target).numpy()
     except Refusal as refusal:
         where = f"seed {setup.seed}, client {truth.target}"

@@ -79,7 +79,9 @@ def planted_leak(
             passed=None,
         )
         try:
-            scores = attack.scores(measured, 0).numpy()
+            # No defense is in force: the target trains on all of its data in every round.
+            told = attack.told(dict.fromkeys(range(1, ROUNDS + 1), torch.tensor(True)))
+            scores = told.scores(measured, 0).numpy()
         except Refusal as refusal:
             yield result.model_copy(update={"note": str(refusal)})
             continue

@@ -32,6 +32,7 @@ from fedaudit.study.config import (
     ShadowSection,
     Study,
 )
+from fedaudit.study.guided import class_guided
 from fedaudit.study.holdout import as_trained
 
 _LARGEST_SEED = 10**9
@@ -108,7 +109,23 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
         refused=refused,
         measured_rounds=_measured_rounds(study, view),
     )
-    return _with_examples(run)
+    return _with_examples(_without_idle(run))
+
+
+def _without_idle(run: Setup) -> Setup:
+    """The run without attacks that nobody asked for and that a defense gives nothing to know."""
+    audit = run.study.audit
+    if run.study.attacks or any(
+        class_guided(run.defenses.get(client)) for client in (*audit.targets, *audit.merge)
+    ):
+        return run
+    idle = {
+        name: "no defense of the target assigns classes, so that there is nothing to be told"
+        for name, attack in run.attacks.items()
+        if attack.informed
+    }
+    attacks = {name: attack for name, attack in run.attacks.items() if name not in idle}
+    return replace(run, attacks=attacks, refused={**run.refused, **idle})
 
 
 def _view(study: Study) -> View:

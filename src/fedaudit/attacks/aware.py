@@ -1,0 +1,123 @@
+"""An adversary that knows the defense: it looks only where a sample can have been trained on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from fedaudit.attacks.base import Rule
+from fedaudit.core import ClientId, Sees
+from fedaudit.errors import BadInput
+from fedaudit.observe.measurements import Measurements
+
+
+@dataclass(frozen=True)
+class WhereAssigned:
+    """Another rule, for each sample on those rounds in which the target trained on its class.
+
+    A defense that deals classes out anew in every round leaves rounds in which a member was not
+    trained on, and hides it in a mean over all of them. An adversary that knows which classes
+    the target was dealt leaves these rounds out. A sample whose class was dealt to the target in
+    no measured round is scored on all of them.
+
+    Attributes:
+        rule: What is done on the rounds that are left.
+
+    Source: None; CoFedMID section 5.4 attacks the coalition's aggregate instead. An adversary
+        that has got hold of the seed which a coalition shares, or is one of its members.
+    """
+
+    rule: Rule
+
+    @property
+    def over_clients(self) -> str:
+        """See :class:`fedaudit.attacks.base.Rule`."""
+        return self.rule.over_clients
+
+    @property
+    def over_rounds(self) -> str:
+        """See :class:`fedaudit.attacks.base.Rule`."""
+        return f"{self.rule.over_rounds}, where assigned"
+
+    @property
+    def needs(self) -> Sees:
+        """See :class:`fedaudit.attacks.base.Rule`."""
+        return self.rule.needs | Sees.ROUNDS
+
+    def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
+        """See :class:`fedaudit.attacks.base.Rule`.
+
+        Raises:
+            BadInput: Always: nobody has said yet which classes the target was dealt.
+        """
+        raise BadInput(
+            "this attack has not been told yet which samples the target can have trained on in "
+            "which round; tell it (Attack.told), or name it in a study, which does so"
+        )
+
+    def told(self, used: Mapping[int, Bool[Tensor, "*samples"]]) -> "TellingRounds":
+        """See :class:`fedaudit.attacks.base.InformedRule`."""
+        return TellingRounds(self.rule, dict(used))
+
+
+@dataclass(frozen=True, eq=False)
+class TellingRounds:
+    """A :class:`WhereAssigned` that knows where to look.
+
+    Attributes:
+        rule: What is done on the rounds that are left.
+        used: By round, which samples the target can have trained on; one entry for all samples
+            where they do not differ.
+    """
+
+    rule: Rule
+    used: dict[int, Bool[Tensor, "*samples"]]
+
+    @property
+    def over_clients(self) -> str:
+        """See :class:`fedaudit.attacks.base.Rule`."""
+        return WhereAssigned(self.rule).over_clients
+
+    @property
+    def over_rounds(self) -> str:
+        """See :class:`fedaudit.attacks.base.Rule`."""
+        return WhereAssigned(self.rule).over_rounds
+
+    @property
+    def needs(self) -> Sees:
+        """See :class:`fedaudit.attacks.base.Rule`."""
+        return WhereAssigned(self.rule).needs
+
+    def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
+        """See :class:`fedaudit.attacks.base.Rule`."""
+        first = measurements[0]
+        count = first.values.shape[2]
+        unknown = [index for index in first.rounds if index not in self.used]
+        if unknown:
+            raise BadInput(
+                f"nothing is known of what the target trained on in the rounds {unknown}; tell of "
+                f"all measured rounds {list(first.rounds)}"
+            )
+        used = torch.stack([self.used[index].expand(count) for index in first.rounds])
+        used |= ~used.any(0)
+        # Samples that can be told of by the same rounds are scored together.
+        patterns, which = torch.unique(used, dim=1, return_inverse=True)
+        scores = torch.empty(count, dtype=torch.float64)
+        for number, rounds in enumerate(patterns.unbind(1)):
+            samples = (which == number).nonzero().flatten()
+            parts = [_part(m, rounds, samples) for m in measurements]
+            scores[samples] = self.rule(*parts, target=target)
+        return scores
+
+
+def _part(m: Measurements, rounds: Bool[Tensor, " rounds"], samples: Tensor) -> Measurements:
+    kept = rounds.nonzero().flatten().tolist()
+    return replace(
+        m,
+        values=m.values[rounds][:, :, samples],
+        rounds=tuple(m.rounds[row] for row in kept),
+        bases=m.bases[rounds],
+        stands_for=tuple(m.stands_for[row] for row in kept) if m.stands_for else (),
+    )

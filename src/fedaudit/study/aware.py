@@ -1,0 +1,74 @@
+"""What an adversary that knows the defense knows: which classes its target trains on when."""
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from fedaudit.core import ClientId
+from fedaudit.defenses.base import Turn
+from fedaudit.defenses.cofedmid.coalition import present
+from fedaudit.defenses.cofedmid.partition import classes_of
+from fedaudit.observe.measurements import Measurements
+from fedaudit.seeds import seed_for
+from fedaudit.study.guided import class_guided
+from fedaudit.study.setup import Setup
+
+
+def used_when(
+    setup: Setup, target: ClientId, m: Measurements, labels: Int[Tensor, " samples"]
+) -> dict[int, Bool[Tensor, " samples"]]:
+    """By measured round, whether the target's training can have included a sample, by its class.
+
+    Samples that a defense brings back against the assignment are not foreseen. Of clients that
+    are attacked as one, any may have trained on a sample.
+
+    Args:
+        setup: The run.
+        target: The client under audit.
+        m: Any of the run's measurements.
+        labels: Classes of the samples.
+    """
+    merged = setup.study.audit.merge
+    clients = merged if target in merged else (target,)
+    return {
+        index: torch.stack(
+            [_trains_on(setup, client, index, _cohort(m, row), labels) for client in clients]
+        ).any(0)
+        for row, index in enumerate(m.rounds)
+    }
+
+
+def _cohort(m: Measurements, row: int) -> tuple[ClientId, ...]:
+    """The clients that were there in a round, as far as the adversary can tell them apart."""
+    there = [c for c, base in zip(m.clients, m.bases[row].tolist(), strict=True) if base >= 0]
+    groups: Mapping[ClientId, ClientId] = m.stands_for[row] if m.stands_for else {}
+    return tuple(sorted({*there, *groups}))
+
+
+def _trains_on(
+    setup: Setup,
+    client: ClientId,
+    index: int,
+    cohort: tuple[ClientId, ...],
+    labels: Int[Tensor, " samples"],
+) -> Bool[Tensor, " samples"]:
+    how = class_guided(setup.defenses.get(client))
+    if how is None:
+        return torch.ones(len(labels), dtype=torch.bool)
+    if client not in cohort:
+        return torch.zeros(len(labels), dtype=torch.bool)
+    turn = Turn(
+        round=index,
+        rounds=setup.study.training.rounds,
+        client=client,
+        cohort=cohort,
+        weights={},
+        seed=seed_for(setup.seed, "federation"),
+        received=setup.algorithm.architecture.initial(0),
+    )
+    members = present(how.coalition, turn)
+    classes = classes_of(turn, setup.deal.audit.samples)
+    mine = how.assigned(classes, len(members), turn).sets[members.index(client)]
+    return torch.from_numpy(mine)[labels]

@@ -1,0 +1,66 @@
+"""What an adversary that knows the class assignment is told, and what comes of it."""
+
+from pathlib import Path
+
+import torch
+
+from fedaudit.observe.measurements import Measurements
+from fedaudit.observe.usage import read_usage
+from fedaudit.study.aware import used_when
+from fedaudit.study.identity import run_key
+from fedaudit.study.run import run_study
+from fedaudit.study.setup import setup
+from tests.study.studies import small_study
+
+GUIDED = {"name": "class-guided", "clients": (0, 1), "options": {"m_max": 6, "m_min": 2}}
+
+
+def nothing_measured(rounds: tuple[int, ...]) -> Measurements:
+    """Measurements of four clients, for who was there in which round."""
+    bases = torch.zeros((len(rounds), 4), dtype=torch.int64)
+    return Measurements(torch.zeros(len(rounds), 4, 1), rounds, (0, 1, 2, 3), bases)
+
+
+def test_what_is_told_is_what_the_target_trained_on(tmp_path: Path) -> None:
+    study = small_study(defense=GUIDED, attacks={"loss-series-aware": {}}, audit={"every": 1})
+    run = setup(study, 1, None)
+    run_study(study, tmp_path)
+    mine = run.deal.clients[0]
+    told = used_when(run, 0, nothing_measured((1, 2, 3, 4)), mine.labels)
+    usage = torch.stack([told[index] for index in (1, 2, 3, 4)]).sum(0)
+    assert 0 < int(usage.sum()) < 4 * len(mine)
+    # Two epochs a round; the run's own count of how often each sample was in a step.
+    counted = read_usage(tmp_path / "seed-1", run_key(study, 1))
+    assert counted is not None
+    found = dict(zip(counted.ids[0].tolist(), counted.used[0].tolist(), strict=True))
+    assert [found.get(one, 0) for one in mine.ids.tolist()] == (2 * usage).tolist()
+
+
+def test_a_client_without_such_a_defense_can_train_on_anything() -> None:
+    run = setup(small_study(defense=GUIDED), 1, None)
+    told = used_when(run, 2, nothing_measured((1, 2)), torch.arange(10))
+    assert all(bool(used.all()) for used in told.values())
+
+
+def test_of_clients_attacked_as_one_any_may_have_trained_on_a_sample() -> None:
+    run = setup(small_study(defense=GUIDED, audit={"merge": (0, 1)}), 1, None)
+    alone = setup(small_study(defense=GUIDED), 1, None)
+    m, labels = nothing_measured((4,)), torch.arange(10)
+    together = used_when(run, 0, m, labels)[4]
+    parts = [used_when(alone, client, m, labels)[4] for client in (0, 1)]
+    assert torch.equal(together, parts[0] | parts[1])
+    assert [int(part.sum()) for part in parts] == [2, 2]
+
+
+def test_it_runs_by_itself_only_where_there_is_something_to_know(tmp_path: Path) -> None:
+    plain = setup(small_study(), 1, None)
+    assert "nothing to be told" in plain.refused["fedmia-2-aware"]
+    assert "loss-series-aware" in setup(small_study(defense=GUIDED), 1, None).attacks
+    # Named, it runs without: a table over defenses has no gap, and it is the plain attack.
+    named = small_study(attacks={"loss-series-aware": {}, "loss-series": {}})
+    record = run_study(named, tmp_path)
+    found = {
+        name: [f.value for f in record.findings if f.attack == name and f.metric == "auc"]
+        for name in ("loss-series", "loss-series-aware")
+    }
+    assert found["loss-series"] == found["loss-series-aware"]
