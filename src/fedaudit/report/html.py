@@ -44,6 +44,7 @@ from fedaudit.report.tables_of_run import (
     controls_table,
     utility_table,
 )
+from fedaudit.report.usage import usage_figure, usage_table
 from fedaudit.report.words import (
     contrast_name,
     count,
@@ -93,11 +94,16 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
     """Several records side by side as an HTML document."""
     verdicts = [verdict(record) for record in records]
     drawn = front_figure(comparison) or tradeoff_figure(comparison)
+    used = usage_figure(comparison, records)
+    figures = {figure.ident: figure for figure in (drawn, used) if figure is not None}
     named_ = [(record.name, said) for record, said in zip(records, verdicts, strict=True)]
     return rendered(
         "comparison.html.j2",
         title=f"Comparison of {plural(len(records), 'audit')}",
-        figures={drawn.ident: drawn} if drawn else {},
+        figures=figures,
+        tradeoff=drawn,
+        used=used,
+        usage=usage_table(comparison, records),
         hypervolumes=hypervolume_tables(comparison),
         verdicts=named_ if len(records) <= MOST_VERDICTS else [],
         rows=rows_table(comparison, [said.status for said in verdicts]),

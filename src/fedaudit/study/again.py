@@ -61,7 +61,8 @@ def attack_again(
             _taught(_possible(run, rounds, named=bool(names)), recording, named=bool(names))
         )
         stored.append(rounds)
-    return conclude(runs, stored, out, Work(device=device), clock)
+    places = {seed: run_folder(recording, seed) for seed in study.seeds}
+    return conclude(runs, stored, out, Work(device=device), clock, places=places)
 
 
 def _asked(study: Study, names: Sequence[str], figures: Mapping[str, object]) -> Study:

@@ -17,6 +17,7 @@ from fedaudit.study.record import (
     Environment,
     Figure,
     Record,
+    UsageRow,
     UtilityResult,
     ViewRow,
 )
@@ -33,6 +34,7 @@ def assembled(
     findings: Findings,
     checks: list[ControlResult],
     environment: Environment,
+    usage: Sequence[UsageRow] = (),
 ) -> Record:
     """The record of runs of one study."""
     first, study = runs[0], runs[0].study
@@ -60,6 +62,7 @@ def assembled(
         exposed=findings.exposed,
         controls=checks,
         utility=[_utility(run, rounds) for run, rounds in zip(runs, stored, strict=True)],
+        usage=list(usage),
         untested=_untested(first),
     )
 

@@ -166,6 +166,30 @@ class UtilityResult(_Part):
     accuracy_by_round: list[float] = Field(default_factory=list)
 
 
+class UsageRow(_Part):
+    """How often a client trained on its samples in one run, and what its defense cost it.
+
+    Attributes:
+        defended: Whether the client uses the defense.
+        distinct: Different samples that it trained on, round by round; 0 where it took no part.
+        times_used: How many of its samples it used 0 times over the run, once, twice, ...
+        times_recycled: The same for uses that a defense brought back after leaving them out.
+        extra_bytes: Sent or received beside model and upload, over the run.
+        seconds: Of local training over the run; of the machine, and outside the content hash.
+    """
+
+    defense: str = "none"
+    seed: int
+    client: int
+    defended: bool
+    samples: int
+    distinct: list[int]
+    times_used: list[int]
+    times_recycled: list[int]
+    extra_bytes: int = 0
+    seconds: float = 0.0
+
+
 class AttackRow(_Part):
     """How an attack is put together, as the catalogue has it."""
 
@@ -239,6 +263,7 @@ class Record(_Part):
     exposed: list[ExposedSample] = Field(default_factory=list)
     controls: list[ControlResult] = Field(default_factory=list)
     utility: list[UtilityResult] = Field(default_factory=list)
+    usage: list[UsageRow] = Field(default_factory=list)
     untested: list[str] = Field(default_factory=list)
 
 

@@ -32,6 +32,7 @@ from fedaudit.study.record import (
 )
 from fedaudit.study.setup import Setup, setup
 from fedaudit.study.truth import Findings
+from fedaudit.study.used import usage_rows
 
 STUDY_FILE = "study.json"
 SHADOW = "shadow"
@@ -85,7 +86,7 @@ def run_study(
     work = Work(local_engine(count), count, device, tick)
     stored = [_observed(run, places[run.seed], work, say) for run in runs]
     runs = [_taught(run, places, work, say) for run in runs]
-    return conclude(runs, stored, out, work, clock, say)
+    return conclude(runs, stored, out, work, clock, say, places=places)
 
 
 def conclude(
@@ -95,6 +96,8 @@ def conclude(
     work: Work,
     clock: Clock,
     say: Callable[[str], None] = lambda text: None,
+    *,
+    places: Mapping[int, Path],
 ) -> Record:
     """Makes figures, controls and record from what was measured, and writes the record.
 
@@ -105,6 +108,7 @@ def conclude(
         work: How controls train and measure.
         clock: For the record's times.
         say: Takes lines of text for the user.
+        places: Folder of each run, by seed.
     """
     # First, so that a folder that cannot be written is found out before the work.
     out.mkdir(parents=True, exist_ok=True)
@@ -117,7 +121,12 @@ def conclude(
         if run.study.figures.planted_leak:
             say(f"seed {run.seed}: a twin run with a planted leak")
             checks += planted_leak(run, work.engine, work.device)
-    record = assembled(runs, stored, findings, checks, environment(clock, work.device))
+    usage = [
+        row
+        for run, rounds in zip(runs, stored, strict=True)
+        for row in usage_rows(run, places[run.seed], rounds)
+    ]
+    record = assembled(runs, stored, findings, checks, environment(clock, work.device), usage)
     write_record(record, out / "record.json")
     return record
 

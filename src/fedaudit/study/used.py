@@ -1,0 +1,54 @@
+"""What a run's clients used and spent, as a record has it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from fedaudit.observe.store import Stored
+from fedaudit.observe.usage import Usage, read_usage
+from fedaudit.study.identity import run_key
+from fedaudit.study.observing import measured_on
+from fedaudit.study.record import UsageRow
+from fedaudit.study.setup import Setup
+
+MOST_CLIENTS = 50
+"""Of larger federations, only the audited clients are told of."""
+
+
+def usage_rows(run: Setup, place: Path, stored: Sequence[Stored]) -> list[UsageRow]:
+    """How often each client trained on its samples, and what its defense cost.
+
+    Args:
+        run: The run.
+        place: Its folder; one that an older fedaudit wrote tells nothing.
+        stored: Its measured rounds, for the kind of device.
+    """
+    usage = read_usage(place, run_key(run.study, run.seed, measured_on(stored)))
+    if usage is None:
+        return []
+    targets = run.study.audit.targets
+    told = usage.clients if len(usage.clients) <= MOST_CLIENTS else targets
+    return [_row(run, usage, client) for client in usage.clients if client in told]
+
+
+def _row(run: Setup, usage: Usage, client: int) -> UsageRow:
+    at = usage.clients.index(client)
+    return UsageRow(
+        defense=run.study.defense.label,
+        seed=run.seed,
+        client=client,
+        defended=client in run.defenses,
+        samples=len(usage.ids[client]),
+        distinct=usage.distinct[:, at].tolist(),
+        times_used=_histogram(usage.used[client]),
+        times_recycled=_histogram(usage.recycled[client]),
+        extra_bytes=int(usage.extra_bytes[:, at].sum()),
+        seconds=float(usage.seconds[:, at].sum()),
+    )
+
+
+def _histogram(times: Tensor) -> list[int]:
+    """How many samples were used 0 times, once, twice ..."""
+    return np.bincount(times.numpy()).tolist() if len(times) else []

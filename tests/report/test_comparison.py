@@ -1,0 +1,196 @@
+"""The comparison as a reader sees it."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fedaudit.report.comparison import attack_tables, case_of, cautions, labels_of, rows_table
+from fedaudit.report.fronts import front_figure, hypervolume_tables
+from fedaudit.report.grid import Grid
+from fedaudit.report.html import comparison_html, write_comparison
+from fedaudit.report.usage import usage_figure, usage_table
+from fedaudit.study.compared import Row
+from fedaudit.study.comparing import compared
+from fedaudit.study.record import UsageRow
+from tests.report.test_browser import BROWSER, as_on_a_phone, dom, is_sound, notes_of
+from tests.study.compare_records import PLAIN, STRONG, WEAK, given, noise
+
+RECORDS = [PLAIN, WEAK, STRONG]
+THREE = compared(RECORDS)
+
+
+def headings(grid: Grid) -> list[tuple[str, str]]:
+    return [(row[0].text, row[0].detail) for row in grid.rows]
+
+
+def test_rows_stand_in_blocks_led_by_the_undefended_row_on_the_same_clients() -> None:
+    (table,) = attack_tables(THREE)["unseen"]
+    assert headings(table) == [
+        ("no defense", ""),
+        ("no defense", "on client 0"),
+        ("gradient-noise (sigma 0.01)", "pair: clients 0, 1 of 6"),
+        ("gradient-noise (sigma 0.1)", "pair: clients 0, 1 of 6"),
+    ]
+    assert [column.text for column in table.columns] == [
+        "Defense",
+        "Δ accuracy",
+        "Mean over attacks",
+        "a",
+        "b",
+    ]
+
+
+def test_a_cell_has_the_figure_its_interval_and_the_change_with_its_own() -> None:
+    (table,) = attack_tables(THREE)["unseen"]
+    lead, weak, strong = (row[3] for row in table.rows[1:])
+    assert lead.text == "▲ 0.820"
+    assert strong.text == "0.550"
+    assert weak.detail.split("\n")[1:] == ["Δ −0.090", "(−0.217 to +0.037)"]
+    assert strong.detail.split("\n")[1] == "Δ −0.270 *"
+
+
+def test_accuracy_is_in_brackets_where_nothing_is_defended() -> None:
+    (table,) = attack_tables(THREE)["unseen"]
+    assert [row[1].text for row in table.rows][:3] == ["(91.0%)", "(91.0%)", "−1.0 points"]
+
+
+def test_clients_outside_have_a_table_of_their_own() -> None:
+    (table,) = attack_tables(THREE, "outside")["unseen"]
+    assert headings(table)[0] == ("no defense", "on client 4")
+    assert [row[3].text for row in table.rows] == ["▲ 0.710", "▲ 0.730", "▲ 0.800"]
+    assert attack_tables(compared([PLAIN, PLAIN]), "outside") == {}
+
+
+@pytest.mark.parametrize(
+    ("coalition", "clients", "words"),
+    [
+        (None, 6, "all 6 clients"),
+        ([3], 6, "one client: client 3 of 6"),
+        ([0, 5], 6, "pair: clients 0, 5 of 6"),
+        ([0, 1, 2], 6, "half: clients 0–2 of 6"),
+        ([0, 1, 4], 10, "3 clients: clients 0, 1, 4 of 10"),
+    ],
+)
+def test_a_coalition_has_the_papers_name(
+    coalition: list[int] | None, clients: int, words: str
+) -> None:
+    row = Row(source=0, defense="x", family="x", coalition=coalition, clients=clients)
+    assert case_of(row) == words
+
+
+def test_rows_that_say_the_same_are_told_apart_by_their_records() -> None:
+    labels = labels_of(compared([PLAIN, WEAK, WEAK.model_copy(update={"name": "again"})]))
+    assert labels[0] == "no defense"
+    assert labels[1].startswith("weak · gradient-noise")
+    assert labels[2].startswith("again · gradient-noise")
+
+
+def test_settings_that_vary_have_columns() -> None:
+    long = given("long", {"a": {1: {0: 0.7}}}, {1: 0.9}, rounds=30)
+    grid = rows_table(compared([PLAIN, long]), ["leak", "no leak shown"])
+    assert [column.text for column in grid.columns][1] == "training.rounds"
+    assert [row[1].text for row in grid.rows] == ["10", "30"]
+
+
+def test_a_comparison_of_defenses_asks_for_tuned_dp_sgd() -> None:
+    said = "Tuned DP-SGD is not among the defenses"
+    assert any(said in caution for caution in cautions(THREE, RECORDS))
+    assert not any(said in caution for caution in cautions(compared([PLAIN] * 2), [PLAIN] * 2))
+
+
+def test_the_front_draws_the_line_over_points_that_are_not_beaten() -> None:
+    worse = given(
+        "worse",
+        {"a": {1: {0: 0.9}, 2: {0: 0.9}}},
+        {1: 0.5, 2: 0.5},
+        defense=noise(0.2, 0, 1),
+    )
+    figure = front_figure(compared([*RECORDS, worse]))
+    assert figure is not None
+    assert figure.choices[0].label == "AUC above guessing, strongest attack"
+    line, marks = json.loads(json.dumps(figure.choices[1].panels[0].spec))["data"]
+    assert line["x"] == pytest.approx([0.09, 0.10, 0.29])
+    assert marks["marker"]["symbol"] == ["cross", "circle", "circle", "circle-open"]
+
+
+def test_hypervolumes_stand_with_what_the_defense_adds() -> None:
+    table = hypervolume_tables(THREE)[0]
+    assert [row[0].text for row in table.rows] == [
+        "no defense",
+        "gradient-noise · pair: clients 0, 1 of 6",
+    ]
+    assert "gain 0.4" in table.rows[1][2].detail
+
+
+def used(client: int, *, defended: bool, distinct: list[int], times: list[int]) -> UsageRow:
+    return UsageRow(
+        defense="gradient-noise" if defended or client == 9 else "none",
+        seed=1,
+        client=client,
+        defended=defended,
+        samples=10,
+        distinct=distinct,
+        times_used=times,
+        times_recycled=[9, 1] if defended else [10],
+        extra_bytes=40 if defended else 0,
+        seconds=3.0 if defended else 2.0,
+    )
+
+
+def test_use_of_data_is_that_of_the_clients_that_defend() -> None:
+    plain = PLAIN.model_copy(
+        update={"usage": [used(0, defended=False, distinct=[10, 10], times=[0, 0, 10])]}
+    )
+    rows = [
+        used(0, defended=True, distinct=[5, 3], times=[4, 4, 2]),
+        used(9, defended=False, distinct=[10, 10], times=[0, 0, 10]),
+    ]
+    weak = WEAK.model_copy(update={"usage": rows})
+    both = compared([plain, weak])
+    table = usage_table(both, [plain, weak])
+    assert table is not None
+    texts = [[cell.text for cell in row[1:]] for row in table.rows]
+    assert texts[0] == ["100%", "2.000", "0%", "0", "2 s"]
+    # Rounds of 5 and 3 of 10; 4 + 2 x 2 uses of 10; one of these 8 brought back; 40 in two rounds.
+    assert texts[1] == ["40.0%", "0.800", "12.5%", "20", "3 s"]
+    assert table.rows[1][5].detail == "1.50 times"
+    figure = usage_figure(both, [plain, weak])
+    assert figure is not None
+    panels = [json.loads(json.dumps(panel.spec))["data"][1] for panel in figure.choices[0].panels]
+    assert panels[0]["y"] == [0.5, 0.3]
+    assert panels[1]["y"] == [0.75, 0.65]
+    assert panels[2]["y"] == [0.4, 0.8, 1.0]
+
+
+def test_records_without_usage_have_no_section_of_it() -> None:
+    assert usage_figure(THREE, RECORDS) is None
+    assert 'id="usage"' not in comparison_html(THREE, RECORDS)
+
+
+def test_the_page_has_its_sections_and_every_change() -> None:
+    text = comparison_html(THREE, RECORDS)
+    for ident in ("rows", "tradeoff", "attacks", "outside", "utility", "reproduce"):
+        assert f'<section id="{ident}"' in text
+    changes = [e.change for e in THREE.entries if e.change is not None and e.part == "inside"]
+    assert len(re.findall(r"Δ [−+]?\d", text)) >= len(changes)
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on the PATH")
+def test_fronts_and_usage_are_drawn_and_fit_a_phone(tmp_path: Path) -> None:
+    usage = [used(0, defended=False, distinct=[10, 10], times=[0, 0, 10])]
+    records = [PLAIN.model_copy(update={"usage": usage}), WEAK, STRONG]
+    page = tmp_path / "comparison.html"
+    write_comparison(compared(records), records, page)
+    notes = notes_of(dom(page, tmp_path / "profile"))
+    assert is_sound(notes), notes
+    assert notes["figures"] == "4"
+    for attempt in range(4):
+        notes = notes_of(dom(as_on_a_phone(page), tmp_path / f"profile{attempt}"))
+        if is_sound(notes):
+            break
+    assert is_sound(notes), notes
+    shutil.rmtree(tmp_path / "profile", ignore_errors=True)

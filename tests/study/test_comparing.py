@@ -1,0 +1,225 @@
+"""What a defense buys, for whom and at what cost, checked by hand."""
+
+import math
+from pathlib import Path
+
+import pytest
+from scipy.stats import t as student
+
+from fedaudit.errors import BadInput, Damaged
+from fedaudit.study.compared import (
+    EVERY_ATTACK,
+    STRONGEST_ATTACK,
+    Comparison,
+    Entry,
+    Front,
+    write_comparison_file,
+)
+from fedaudit.study.comparing import compared, named_records
+from fedaudit.study.differences import Value, Values, difference, estimated
+from fedaudit.study.reading import read_comparison
+from fedaudit.study.record import write_record
+from tests.study.compare_records import PLAIN, STRONG, WEAK, given, noise
+
+THREE = compared([PLAIN, WEAK, STRONG])
+
+
+def entry(row: int, attack: str, part: str = "inside", of: Comparison = THREE) -> Entry:
+    (found,) = [e for e in of.entries if (e.row, e.attack, e.part) == (row, attack, part)]
+    return found
+
+
+def front(family: str, attack: str, of: Comparison = THREE) -> Front:
+    (found,) = [f for f in of.fronts if (f.family, f.attack) == (family, attack)]
+    return found
+
+
+def test_a_row_says_who_defends_and_is_held_against_the_undefended_one() -> None:
+    assert [row.defense for row in THREE.rows] == [
+        "none",
+        "gradient-noise (sigma 0.01)",
+        "gradient-noise (sigma 0.1)",
+    ]
+    assert [row.coalition for row in THREE.rows] == [None, [0, 1], [0, 1]]
+    assert [row.base for row in THREE.rows] == [None, 0, 0]
+    assert THREE.rows[1].settings == {}
+
+
+def test_each_setting_has_an_undefended_row_of_its_own() -> None:
+    values = {"a": {1: {0: 0.7}}}
+    records = [
+        given("short", values, {1: 0.9}),
+        given("long", values, {1: 0.9}, rounds=30),
+        given("long-noise", values, {1: 0.9}, rounds=30, defense=noise(0.1)),
+        given("longer-noise", values, {1: 0.9}, rounds=90, defense=noise(0.1)),
+    ]
+    rows = compared(records).rows
+    assert [row.base for row in rows] == [None, 0, 1, 0]
+    assert [row.settings for row in rows] == [
+        {"training.rounds": text} for text in ("10", "30", "30", "90")
+    ]
+    assert rows[2].coalition is None
+
+
+def test_groups_and_chains_are_all_in_the_words_and_the_coalition() -> None:
+    defense = {
+        **noise(0.1, 0),
+        "chain": [{"name": "mixup", "options": {"alpha": 0.5}}],
+        "also": [{"name": "client-dp", "clients": [3], "options": {"clip": 1}}],
+    }
+    row = compared([PLAIN, given("x", {"a": {1: {0: 0.5}}}, {1: 0.9}, defense=defense)]).rows[1]
+    assert row.defense == "gradient-noise (sigma 0.1) + mixup (alpha 0.5), client-dp (clip 1)"
+    assert row.coalition == [0, 3]
+
+
+def test_differences_are_paired_over_seeds() -> None:
+    change = entry(1, "a").change
+    assert change is not None
+    # Client 0: 0.70 - 0.80 and 0.76 - 0.84.
+    assert change.value == pytest.approx(-0.09)
+    spread = 0.01 * math.sqrt(2)
+    reach = student.ppf(0.975, 1) * spread / math.sqrt(2)
+    assert change.low == pytest.approx(-0.09 - reach)
+    assert change.high == pytest.approx(-0.09 + reach)
+    assert (change.runs, change.method) == (2, "paired, Student t over 2 seeds 95%")
+
+
+def test_a_change_that_is_the_same_in_every_seed_has_no_interval_to_show() -> None:
+    one: Values = {1: {0: Value(0.5)}, 2: {0: Value(0.75)}}
+    other: Values = {1: {0: Value(0.25)}, 2: {0: Value(0.5)}}
+    change = difference(one, other)
+    assert change is not None
+    assert (change.value, change.low) == (0.25, None)
+
+
+def test_one_seed_combines_the_limits_of_both() -> None:
+    change = difference({1: {0: Value(0.7, 0.6, 0.75)}}, {1: {0: Value(0.5, 0.4, 0.53)}})
+    assert change is not None
+    assert change.value == pytest.approx(0.2)
+    assert change.low == pytest.approx(0.2 - math.hypot(0.1, 0.03))
+    assert change.high == pytest.approx(0.2 + math.hypot(0.05, 0.1))
+    assert change.runs == 0
+    assert "not paired" in change.method
+
+
+def test_without_a_common_seed_or_client_there_is_no_difference() -> None:
+    assert difference({1: {0: Value(0.7)}}, {2: {0: Value(0.7)}}) is None
+    assert difference({1: {0: Value(0.7)}}, {1: {1: Value(0.7)}}) is None
+
+
+def test_clients_of_one_seed_are_averaged_with_their_limits() -> None:
+    one: Values = {
+        1: {0: Value(0.7, 0.6, 0.8, "DeLong 95%"), 1: Value(0.5, 0.4, 0.6, "DeLong 95%")}
+    }
+    mean = estimated(one)
+    assert mean is not None
+    assert mean.value == pytest.approx(0.6)
+    assert mean.low == pytest.approx(0.6 - math.hypot(0.1, 0.1) / 2)
+    assert mean.method == "DeLong 95%, 2 clients combined"
+    assert estimated({}) is None
+
+
+def test_clients_in_the_coalition_and_outside_of_it_are_told_apart() -> None:
+    ours, others = entry(2, "a"), entry(2, "a", "outside")
+    assert (ours.targets, others.targets) == ([0], [4])
+    assert ours.value == pytest.approx(0.55)
+    assert others.value == pytest.approx(0.80)
+    assert others.change is not None
+    # Client 4 without anybody's defense: 0.70 and 0.72.
+    assert others.change.value == pytest.approx(0.09)
+
+
+def test_the_undefended_row_is_also_given_on_the_clients_of_others() -> None:
+    found = [e for e in THREE.entries if (e.row, e.part, e.attack) == (0, "reference", "a")]
+    assert {tuple(e.targets): e.value for e in found} == {
+        (0,): pytest.approx(0.82),
+        (4,): pytest.approx(0.71),
+    }
+
+
+def test_the_mean_is_over_attacks_that_every_row_has() -> None:
+    # Only at client 0 have both attacks a figure.
+    assert entry(2, EVERY_ATTACK).value == pytest.approx((0.55 + 0.5) / 2)
+    assert entry(0, EVERY_ATTACK).value == pytest.approx((0.82 + 0.6) / 2)
+    alone = given("alone", {"a": {1: {0: 0.5}}}, {1: 0.9})
+    assert all(e.attack != EVERY_ATTACK for e in compared([PLAIN, alone]).entries)
+
+
+def test_a_refused_figure_keeps_its_reason() -> None:
+    figure = PLAIN.findings[0].model_copy(update={"value": None, "note": "inconclusive: needs 9"})
+    bare = PLAIN.model_copy(update={"findings": [figure]})
+    refused = entry(0, "a", of=compared([bare, WEAK]))
+    assert (refused.value, refused.note) == (None, "inconclusive: needs 9")
+
+
+def test_accuracy_changes_by_seed() -> None:
+    change = THREE.accuracies[2].change
+    assert change is not None
+    assert change.value == pytest.approx(-0.2)
+    assert THREE.accuracies[0].change is None
+
+
+def test_a_front_holds_all_strengths_and_no_defense_on_the_same_clients() -> None:
+    found = front("gradient-noise", "a")
+    assert [point.row for point in found.points] == [0, 1, 2]
+    # Twice the distance of client 0's AUC from a half, means over seeds.
+    assert [p.leakage for p in found.points] == pytest.approx([0.64, 0.46, 0.10])
+    assert [p.error for p in found.points] == pytest.approx([0.09, 0.10, 0.29])
+    assert all(point.on_front for point in found.points)
+    area = 0.36 * 0.91 + (0.64 - 0.46) * 0.90 + (0.46 - 0.10) * 0.71
+    assert found.hypervolume == pytest.approx(area)
+    assert found.gain == pytest.approx(area - 0.36 * 0.91)
+    assert front("none", "a").gain is None
+
+
+def test_the_strongest_attack_is_chosen_run_by_run() -> None:
+    values = {"a": {1: {0: 0.9}, 2: {0: 0.6}}, "b": {1: {0: 0.5}, 2: {0: 0.8}}}
+    record = given("x", values, {1: 0.9, 2: 0.9}, defense=noise(0.1))
+    strongest = front("gradient-noise", STRONGEST_ATTACK, compared([PLAIN, record]))
+    assert strongest.points[1].leakage == pytest.approx((0.8 + 0.6) / 2)
+
+
+def test_without_a_defense_there_is_no_front() -> None:
+    assert compared([PLAIN, PLAIN]).fronts == []
+
+
+def test_a_record_with_settings_of_another_program_is_compared_all_the_same() -> None:
+    foreign = WEAK.model_copy(update={"config": {"federation": {"clients": 9}}})
+    row = compared([PLAIN, foreign]).rows[1]
+    assert (row.defense, row.coalition) == ("gradient-noise", None)
+
+
+def test_a_comparison_needs_two_records() -> None:
+    with pytest.raises(BadInput, match="at least 2 records, got 1"):
+        compared([PLAIN])
+
+
+def test_a_comparison_reads_back_and_finds_its_records(tmp_path: Path) -> None:
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    write_record(PLAIN, folder / "record.json")
+    write_record(WEAK, tmp_path / "weak.json")
+    made = compared([PLAIN, WEAK], ["plain/record.json", "weak.json"])
+    path = tmp_path / "comparison.json"
+    write_comparison_file(made, path)
+    assert read_comparison(path) == made
+    assert named_records(path) == [folder / "record.json", tmp_path / "weak.json"]
+    (tmp_path / "weak.json").unlink()
+    with pytest.raises(BadInput, match="of the record 'weak', which is not at"):
+        named_records(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{}", "is not a comparison"),
+        ('{"format": "fedaudit-comparison", "version": 2}', "of version 2"),
+        ('{"format": "fedaudit-comparison", "version": 1}', "does not fit"),
+        ("[", "not a whole JSON document"),
+    ],
+)
+def test_what_is_no_comparison_is_refused(text: str, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "comparison.json"
+    path.write_text(text)
+    with pytest.raises((BadInput, Damaged), match=sentence):
+        read_comparison(path)
