@@ -1,0 +1,87 @@
+"""A grid from its file to one comparison, through the command line."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fedaudit.cli import main
+from fedaudit.study.reading import read_comparison, read_record
+
+GRID = """
+name = "front"
+seeds = [1, 2]
+[partition]
+clients = 4
+[training]
+rounds = 4
+batch_size = 10
+[audit]
+fair = 90
+targets = [0, 3]
+every = 2
+[figures]
+permutations = 20
+blind_classifier = false
+fprs = [0.05]
+[attacks.loss-series]
+[attacks.avg-cosine]
+[grid]
+"defense.name" = "gradient-noise"
+"defense.options.sigma" = [0.01, 0.1]
+"defense.clients" = [[0, 1]]
+[variants.again]
+"figures.alpha" = 0.1
+"""
+POINTS = [
+    "front",
+    "front-again",
+    "front-gradient-noise,sigma=0.01,clients=0+1",
+    "front-gradient-noise,sigma=0.1,clients=0+1",
+]
+
+
+def run(*words: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    assert ended.value.code in (0, None)
+
+
+@pytest.mark.slow
+def test_a_grid_ends_in_one_comparison_that_can_be_made_again(tmp_path: Path) -> None:
+    study, out = tmp_path / "front.toml", tmp_path / "out"
+    study.write_text(GRID)
+    run("run", str(study), "--variant", "all", "--out", str(out), "--workers", "1")
+
+    made = read_comparison(out / "comparison.json")
+    assert [source.name for source in made.sources] == POINTS
+    for source in made.sources:
+        assert read_record(out / source.path).content_hash == source.content_hash
+    # Two seeds of three settings: the variant that only prints other figures trains nothing.
+    assert len(list((out / "pool").iterdir())) == 6
+    assert [row.base for row in made.rows] == [None, 0, 0, 0]
+    assert {entry.part for entry in made.entries} == {"inside", "outside", "reference"}
+    assert {front.family for front in made.fronts} == {"none", "gradient-noise"}
+    assert all(front.low is not None for front in made.fronts)
+    assert read_record(out / POINTS[2] / "record.json").usage
+
+    page = (out / "comparison.html").read_text(encoding="utf-8")
+    moved = tmp_path / "moved"
+    shutil.move(out, moved)
+    (moved / "comparison.html").unlink()
+    run("compare", str(moved))
+    assert (moved / "comparison.html").read_text(encoding="utf-8") == page
+    assert read_comparison(moved / "comparison.json") == made
+
+    run("run", str(study), "--variant", "again", "--out", str(moved / "one"), "--pool",
+        str(moved / "pool"))  # fmt: skip
+    assert len(list((moved / "pool").iterdir())) == 6
+    assert json.loads((moved / "one" / "runs.json").read_text())["1"].startswith("../pool/")
+
+
+def test_one_record_is_no_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", str(tmp_path)])
+    assert ended.value.code == 2
+    assert "at least two records or a comparison.json" in capsys.readouterr().err
