@@ -28,8 +28,8 @@ from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.fl.training import train
 
 CLIP, NOISE = 1.0, 1.0
-RESNET = Case("ResNet-18, width 32", "resnet18", (3, 32, 32), 10, 1, 64, 4, {"width": 32})
-ALEXNET = Case("AlexNet, 32x32", "alexnet", (3, 32, 32), 100, 1, 512, 5)
+RESNET = Case("ResNet-18, width 32", "resnet18", (3, 32, 32), 10, 1, 64, 3, {"width": 32})
+ALEXNET = Case("AlexNet, 32x32", "alexnet", (3, 32, 32), 100, 1, 256, 4)
 
 
 @dataclass

@@ -199,7 +199,7 @@ def _comparison_in(path: Path) -> Path | None:
 
     if path.is_dir():
         return path / COMPARISON_FILE if (path / COMPARISON_FILE).is_file() else None
-    return path if path.name != "record.json" else None
+    return path if path.is_file() and path.name != "record.json" else None
 
 
 @app.command(name="list")

@@ -1,4 +1,10 @@
 import operator
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -45,9 +51,91 @@ def test_a_refusal_comes_through_as_it_was_said(engine: Engine) -> None:
         list(run([0]))
 
 
+TENSORS = {
+    "plain": torch.arange(6.0).reshape(2, 3),
+    "of no sample": torch.zeros(0, 3),
+    "one number": torch.tensor(2.0),
+    "of doubles": torch.arange(3.0).double(),
+    "of truths": torch.tensor([True, False]),
+    "with gaps": torch.arange(6.0)[::2],
+    "turned": torch.arange(6.0).reshape(2, 3).t(),
+    "channels last": torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last),
+    "of 16 bits": torch.tensor([1.5], dtype=torch.bfloat16),
+    "trained": torch.ones(2, requires_grad=True),
+}
+
+
+def untouched(shared: object, item: torch.Tensor) -> torch.Tensor:
+    return item
+
+
+def doubled_in_place(shared: object, item: torch.Tensor) -> torch.Tensor:
+    return item.mul_(2)
+
+
+def test_tensors_come_through_as_they_are() -> None:
+    with Workers(1).session(untouched, 0) as run:
+        for sent, back in zip(TENSORS.values(), run(TENSORS.values()), strict=True):
+            assert torch.equal(sent, back)
+            assert (sent.dtype, sent.stride()) == (back.dtype, back.stride())
+            assert sent.requires_grad == back.requires_grad
+
+
+def test_tensors_that_came_through_can_be_written_to() -> None:
+    with Workers(1).session(doubled_in_place, 0) as run:
+        (back,) = run([torch.ones(3)])
+        assert back.add_(1).tolist() == [3, 3, 3]
+
+
 def test_work_that_cannot_be_sent_to_another_process_is_refused() -> None:
     with (
         pytest.raises(Unsupported, match=r"cannot be sent to other processes.*one worker"),
         Workers(2).session(lambda shared, item: item, 0),
     ):
         pass
+
+
+HANGING = """
+import os, sys, time
+from fedaudit.engines.local import Workers
+
+def pid_then_sleep(shared, seconds):
+    print(os.getpid(), flush=True)
+    time.sleep(seconds)
+
+if __name__ == "__main__":
+    with Workers(2).session(pid_then_sleep, 0) as run:
+        list(run([60, 60]))
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
+def test_workers_end_at_once_with_the_program(sent: signal.Signals, tmp_path: Path) -> None:
+    script = tmp_path / "hanging.py"
+    script.write_text(HANGING)
+    program = subprocess.Popen(
+        [sys.executable, script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert program.stdout is not None
+    working = [int(program.stdout.readline()) for _ in range(2)]
+    # Ctrl-C reaches every process of the terminal, kill -9 only the one that it names.
+    (os.killpg if sent is signal.SIGINT else os.kill)(program.pid, sent)
+    said = program.communicate(timeout=30)[1]
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}").exists() for pid in working):
+        assert time.monotonic() < deadline, "a worker goes on without the program"
+        time.sleep(0.05)
+    assert said.count("Traceback") == (sent is signal.SIGINT), "only the program says that it ended"
+
+
+def test_a_worker_that_was_ended_from_outside_is_told_of() -> None:
+    with Workers(1).session(signal_itself, 0) as run, pytest.raises(MemoryError, match="fewer"):
+        list(run([signal.SIGKILL]))
+
+
+def signal_itself(shared: object, item: int) -> None:
+    os.kill(os.getpid(), item)

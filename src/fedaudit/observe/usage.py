@@ -106,9 +106,10 @@ def keeping_usage(
     Raises:
         Damaged: The file is another run's, or lacks rounds.
     """
-    usage = read_usage(folder, run) or unused(clients)
+    usage: Usage | None = None
     for round in rounds:
-        usage = counted(usage, round)
+        # Not before: the run's checkpoint knows better why a folder is another run's.
+        usage = counted(usage or read_usage(folder, run) or unused(clients), round)
         _write(usage, folder, run)
         yield replace(round, facts={}, seconds={})
 

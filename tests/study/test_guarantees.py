@@ -1,0 +1,38 @@
+"""What a record says of defenses for which something is proven."""
+
+from pathlib import Path
+
+import pytest
+
+from fedaudit.defenses.dpsgd import sample_epsilon
+from fedaudit.study.record import Figure
+from fedaudit.study.run import run_study
+from tests.study.studies import small_study
+
+
+def formal(noise_multiplier: float, folder: Path) -> Figure:
+    options = {"clip": 1.0, "noise_multiplier": noise_multiplier}
+    record = run_study(
+        small_study(
+            defense={"name": "dp-sgd", "options": options},
+            attacks={"loss-series": {}},
+            partition={"samples_per_client": 40},
+        ),
+        folder,
+    )
+    (found,) = [f for f in record.findings if f.metric == "formal_epsilon"]
+    return found
+
+
+def test_a_sample_of_a_client_with_dp_sgd_has_its_epsilon_stated(tmp_path: Path) -> None:
+    # The fair draw leaves the target 39 of its 40 samples; 4 rounds of 2 epochs of 4 steps, each
+    # with batches of 10 on average.
+    figure = formal(1.5, tmp_path)
+    assert figure.value == pytest.approx(sample_epsilon(1.5, 10 / 39, 32, delta=1e-5))
+    assert figure.note == "unit: one sample, in 32 steps that each draw it with probability 0.256"
+
+
+def test_without_noise_nothing_is_stated(tmp_path: Path) -> None:
+    figure = formal(0.0, tmp_path)
+    assert figure.value is None
+    assert figure.note == "without noise there is no guarantee"
