@@ -192,18 +192,20 @@ def trajectories(signal: str, scale: float, **where: object) -> list[Trajectory]
 
 def groups(attack: str, strength: float, seed: int) -> list[GroupFigure]:
     found = []
-    for by, amount in (("client", 10), ("class", 10)):
-        for group in range(amount):
+    # Client 0 is the target: its own samples are not among the non-members.
+    for by, contrast, first in (("client", "other_client", 1), ("class", "mixed", 0)):
+        for group in range(first, 10):
             split = scores(strength * (0.4 + 0.15 * group), attack, by, group, size=100)
-            figure = auc_figure(attack, "unseen", split)
+            figure = auc_figure(attack, contrast, split)
             refused = by == "class" and group == 7
             found.append(
                 GroupFigure.model_validate(
                     {
                         "attack": attack,
-                        "contrast": "unseen",
+                        "contrast": contrast,
                         "by": by,
                         "group": str(group),
+                        "target": 0,
                         "seed": seed,
                         "value": None if refused else figure.value,
                         "low": None if refused else figure.low,

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit.report.comparison import attack_tables, case_of, cautions, labels_of, rows_table
+from fedaudit.report.comparison import attack_tables, cautions
 from fedaudit.report.fronts import front_figure, hypervolume_tables
 from fedaudit.report.grid import Grid
 from fedaudit.report.html import comparison_html, write_comparison
+from fedaudit.report.rows import case_of, labels_of, rows_table
 from fedaudit.report.usage import usage_figure, usage_table
 from fedaudit.study.compared import Row
 from fedaudit.study.comparing import compared
@@ -48,7 +49,9 @@ def test_a_cell_has_the_figure_its_interval_and_the_change_with_its_own() -> Non
     lead, weak, strong = (row[3] for row in table.rows[1:])
     assert lead.text == "▲ 0.820"
     assert strong.text == "0.550"
-    assert weak.detail.split("\n")[1:] == ["Δ −0.090", "(−0.217 to +0.037)"]
+    assert weak.text.startswith("△ ")
+    assert weak.detail.split("\n")[0] == "size open"
+    assert weak.detail.split("\n")[2:] == ["Δ −0.090", "(−0.217 to +0.037)"]
     assert strong.detail.split("\n")[1] == "Δ −0.270 *"
 
 
@@ -60,7 +63,7 @@ def test_accuracy_is_in_brackets_where_nothing_is_defended() -> None:
 def test_clients_outside_have_a_table_of_their_own() -> None:
     (table,) = attack_tables(THREE, "outside")["unseen"]
     assert headings(table)[0] == ("no defense", "on client 4")
-    assert [row[3].text for row in table.rows] == ["▲ 0.710", "▲ 0.730", "▲ 0.800"]
+    assert [row[3].text for row in table.rows] == ["▲ 0.710", "△ 0.730", "▲ 0.800"]
     assert attack_tables(compared([PLAIN, PLAIN]), "outside") == {}
 
 

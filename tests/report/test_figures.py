@@ -4,9 +4,10 @@ from itertools import pairwise
 import pytest
 
 from fedaudit.report.drawing import plotly_text
-from fedaudit.report.figures import figures_of, roc_figure
+from fedaudit.report.figures import figures_of
+from fedaudit.report.roc import roc_figure
 from fedaudit.report.styles import style
-from fedaudit.study.record import Curve
+from fedaudit.study.record import Curve, Figure
 from tests.report.records import hostile, record
 
 Traces = list[dict[str, object]]
@@ -111,3 +112,52 @@ def test_no_hostile_name_reaches_plotly_as_a_tag() -> None:
             for panel in choice.panels:
                 text = json.dumps(panel.spec, ensure_ascii=False).replace("<extra>", "")
                 assert "<" not in text.replace("</extra>", "")
+
+
+def test_only_the_strongest_curves_of_a_roc_have_a_colour() -> None:
+    roc = figures_of(record())["roc"]
+    curves = json.loads(json.dumps(traces(roc.choices[0].panels[0].spec)))[1:]
+    grey = [curve for curve in curves if curve["name"] == "other attacks"]
+    assert len(grey) == 4
+    assert {curve["line"]["color"] for curve in grey} == {"#9AA3AD"}
+    assert [curve["name"] for curve in curves[:4]] == ["other attacks"] * 4
+    assert curves[4]["name"] == "fedmia-2"
+    assert any("seqmia" in key.name for key in roc.keys if key.series == "other attacks")
+
+
+def test_a_loss_is_drawn_as_what_it_is_minus_the_loss() -> None:
+    panels = figures_of(record())["trajectories"].choices[0].panels
+    titles = [json.loads(json.dumps(p.spec["layout"]))["yaxis"]["title"]["text"] for p in panels]
+    assert titles[0] == "Minus the loss"
+
+
+def test_a_histogram_says_what_its_scores_are() -> None:
+    panels = figures_of(record())["histograms"].choices[0].panels
+    titles = {
+        panel.title: json.loads(json.dumps(panel.spec["layout"]))["xaxis"]["title"]["text"]
+        for panel in panels
+    }
+    assert titles["loss-series"] == "Mean of minus the loss"
+    assert titles["blackbox-loss"] == "Minus the loss, last round"
+    assert titles["fedmia-1"] == "Score"
+
+
+def test_several_audited_clients_have_a_map_with_the_strongest_attack_first() -> None:
+    def of(attack: str, target: int, value: float) -> Figure:
+        where = {"attack": attack, "target": target, "seed": 1, "contrast": "unseen"}
+        return Figure.model_validate({"metric": "auc", "value": value, "low": 0.5, **where})
+
+    figures = [of(a, t, v) for a, t, v in (("a", 3, 0.6), ("a", 0, 0.7), ("b", 0, 0.8))]
+    drawn = figures_of(record(details=False).model_copy(update={"findings": figures}))["target"]
+    assert [choice.label for choice in drawn.choices] == ["b", "a"]
+    (trace,) = traces(drawn.choices[1].panels[0].spec)
+    assert (trace["y"], trace["x"]) == (["Client 0", "Client 3"], [0.7, 0.6])
+    assert "target" not in figures_of(record())
+
+
+def test_the_map_of_other_clients_says_whose_members_it_is_of() -> None:
+    panel = figures_of(record())["client"].choices[0].panels[0]
+    assert "members of client 0 v. samples of each other client" in panel.title
+    (trace,) = traces(panel.spec)
+    assert isinstance(trace["y"], list)
+    assert trace["y"][0] == "v. client 1"

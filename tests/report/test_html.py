@@ -10,11 +10,11 @@ import pytest
 from fedaudit.errors import BadInput
 from fedaudit.report.html import (
     comparison_html,
-    embedded,
     report_html,
     write_comparison,
     write_report,
 )
+from fedaudit.report.page import embedded
 from fedaudit.report.words import interval_of, shown
 from fedaudit.study.comparing import compared
 from tests.report.records import HOSTILE, hostile, record
@@ -131,8 +131,8 @@ def test_refused_figures_say_why() -> None:
         "Attacks",
         "ROC curves",
         "Signals over rounds",
-        "Risk by client",
         "Risk by class",
+        "Against whose samples",
         "Most exposed samples",
         "Controls",
         "Utility",

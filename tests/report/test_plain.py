@@ -1,6 +1,6 @@
 import pytest
 
-from fedaudit.report.plain import as_text, verdict
+from fedaudit.report.plain import Verdict, as_text, verdict
 from fedaudit.study.record import ControlResult, Figure, Record
 from tests.report.records import CONTROLS, record
 
@@ -19,9 +19,9 @@ def test_a_strong_leak_is_told_in_members_of_a_thousand() -> None:
     sentence = said.found[0].sentences[0]
     assert sentence.against == "Against samples that no client trained on"
     assert sentence.found == (
-        "the strongest attack is fedmia-2, AUC 0.942 (95% interval 0.927–0.956). Of 1,000 "
-        "members, it identifies 327 (95% interval 298 to 357) at the price of one false alarm in "
-        "1,000 non-members; guessing would find 1."
+        "the strongest attack is fedmia-2, AUC 0.942 (95% interval 0.927–0.956), a strong leak. Of "
+        "1,000 members, it identifies 327 (95% interval 298 to 357) at the price of one false "
+        "alarm in 1,000 non-members, a strong leak; guessing would find 1."
     )
     assert "10 clients holding 400 to 625 samples each" in said.audited
     assert "client 0" in said.audited
@@ -32,7 +32,7 @@ def test_a_strong_leak_is_told_in_members_of_a_thousand() -> None:
 def test_each_defense_is_told_apart_and_one_that_holds_is_named() -> None:
     said = verdict(record(defenses=(("none", 1.0), ("dp-sgd", 0.0)), details=False))
     assert [bullet.label for bullet in said.found] == ["No defense", "With dp-sgd"]
-    assert "found with no defense, not found with dp-sgd" in said.meaning
+    assert "Found with no defense, not found with dp-sgd." in said.meaning
 
 
 def test_no_leak_shown_is_never_called_a_proof() -> None:
@@ -93,14 +93,17 @@ def test_where_a_thousandth_is_refused_the_hundredth_is_told(rate: str, price: s
     said = verdict(whole.model_copy(update={"findings": findings}))
     assert price in said.found[0].sentences[0].found
     assert "guessing would find 10" in said.found[0].sentences[0].found
-    assert any(point.startswith("TPR at 0.1% FPR: 48 figures") for point in said.open)
+    assert "TPR at 0.1% FPR: 48 figures not given. needs more." in said.open
 
 
 def test_an_auc_below_one_half_is_reported_and_not_turned_round() -> None:
     below = Figure(
         attack="sly", contrast="unseen", metric="auc", value=0.3, low=0.25, high=0.35, target=0
     )
-    said = verdict(none_found().model_copy(update={"findings": [below]}))
+    rate = below.model_copy(
+        update={"metric": "tpr@0.01", "value": 0.0, "low": 0.0, "high": 0.02, "n_nonmembers": 500}
+    )
+    said = verdict(none_found().model_copy(update={"findings": [below, rate]}))
     assert said.status == "no leak shown"
     assert any("reported as it is" in point for point in said.open)
 
@@ -122,7 +125,8 @@ def test_over_many_clients_the_strongest_is_told_with_its_client() -> None:
     said = verdict(none_found().model_copy(update={"findings": findings}))
     assert len(said.found) == 1
     assert said.found[0].sentences[0].found == (
-        "the strongest attack is fedmia-1 (client 9), AUC 0.690 (interval 0.550–0.750)."
+        "the strongest attack is fedmia-1 (client 9), AUC 0.690 (interval 0.550–0.750), a "
+        "weak leak."
     )
     assert "asked of 10 of them in turn" in said.audited
 
@@ -132,3 +136,102 @@ def test_the_whole_verdict_is_available_as_text() -> None:
     assert text.startswith("Strong leakage")
     assert "- Against samples that no client trained on: the strongest attack is" in text
     assert "Not concluded:" in text
+
+
+def auc(value: float, low: float, high: float, **rest: object) -> Figure:
+    where = {"attack": "a", "contrast": "unseen", "metric": "auc", "target": 0, "seed": 1}
+    return Figure.model_validate({**where, "value": value, "low": low, "high": high, **rest})
+
+
+def rate(value: float, low: float, high: float, **rest: object) -> Figure:
+    counts = {"n_members": 1000, "n_nonmembers": 1000, "realised_fpr": 0.01}
+    return auc(value, low, high, **{"metric": "tpr@0.01", **counts, **rest})
+
+
+def said_of(*figures: Figure) -> Verdict:
+    return verdict(none_found().model_copy(update={"findings": list(figures)}))
+
+
+@pytest.mark.parametrize(
+    ("low", "status"),
+    [
+        (0.51, "trace of a leak"),
+        (0.55, "weak leak"),
+        (0.6, "clear leak"),
+        (0.7, "strong leak"),
+    ],
+)
+def test_the_lower_limit_of_the_strongest_figure_names_the_leak(low: float, status: str) -> None:
+    said = said_of(auc(0.9, low, 0.95, significant=True), rate(0.01, 0.005, 0.02))
+    assert said.status == status
+    assert "strong leak" in said.meaning or status == "strong leak"
+
+
+def test_a_rate_that_is_not_above_guessing_identifies_nobody() -> None:
+    said = said_of(
+        auc(0.56, 0.49, 0.62, significant=False), rate(0.079, 0.042, 0.135, significant=False)
+    )
+    (sentence,) = said.found[0].sentences
+    assert "identifies" not in sentence.found
+    assert "room for an AUC up to 0.620 and up to 135 of 1,000 members" in sentence.found
+
+
+def test_a_leak_in_few_samples_is_told_before_the_auc_that_does_not_show_it() -> None:
+    said = said_of(
+        auc(0.58, 0.52, 0.64, significant=False), rate(0.106, 0.062, 0.166, significant=True)
+    )
+    assert said.status == "clear leak"
+    assert said.found[0].sentences[0].found == (
+        "of 1,000 members, a identifies 106 (62 to 166) at the price of one false alarm in 100 "
+        "non-members, a clear leak; guessing would find 10. By AUC, no attack is above guessing "
+        "once the number of figures tested is allowed for: the highest is a, AUC 0.580 (interval "
+        "0.520–0.640)."
+    )
+
+
+def test_an_interval_that_holds_guessing_takes_the_mark_away_but_not_the_doubt() -> None:
+    said = said_of(auc(0.55, 0.49, 0.59, significant=True), rate(0.01, 0.005, 0.02))
+    assert said.status == "inconclusive"
+    assert any("1 figure marked △" in point for point in said.open)
+
+
+def test_no_leak_is_shown_only_where_few_members_can_be_hidden() -> None:
+    chance = auc(0.5, 0.48, 0.52, significant=False)
+    assert said_of(chance, rate(0.01, 0.005, 0.02, significant=False)).status == "no leak shown"
+    assert said_of(chance, rate(0.03, 0.005, 0.05, significant=False)).status == "inconclusive"
+    assert said_of(chance).status == "inconclusive"
+
+
+def test_no_leak_shown_says_what_may_still_be_hidden() -> None:
+    chance = auc(0.5, 0.48, 0.52, significant=False)
+    said = said_of(chance, rate(0.01, 0.005, 0.02, significant=False))
+    assert "What could still be hidden: an AUC up to 0.520 and up to 20 of 1,000" in said.meaning
+    assert "at fewer false alarms than one in 100 this audit says nothing" in said.meaning
+
+
+def test_a_mean_without_an_interval_is_held_down_by_its_runs() -> None:
+    runs = [rate(0.0, 0.0, 0.004, seed=seed, significant=False) for seed in (1, 2)]
+    mean = runs[0].model_copy(update={"seed": None, "low": None, "high": None})
+    chance = auc(0.5, 0.48, 0.52, seed=None, significant=False)
+    assert said_of(chance, mean, *runs).status == "no leak shown"
+    assert said_of(chance, mean).status == "inconclusive"
+
+
+def test_refused_figures_of_one_metric_make_one_point_that_names_the_contrasts() -> None:
+    def refused(contrast: str, more: int) -> Figure:
+        note = f"inconclusive: needs {more:,} more non-members"
+        return Figure(attack="a", contrast=contrast, metric="tpr@0.001", value=None, note=note)
+
+    given = [refused("unseen", 852), refused("mixed", 1701), refused("other_client", 849)]
+    points = said_of(*given, *given).open
+    assert points[0] == (
+        "TPR at 0.1% FPR: 6 figures not given. Against unseen samples it needs 852 more "
+        "non-members, against other clients' samples 849 and against mixed 1,701."
+    )
+
+
+def test_what_is_the_same_as_another_contrast_is_not_told_twice() -> None:
+    seen = auc(0.6, 0.58, 0.62, significant=False, n_nonmembers=100)
+    mixed = seen.model_copy(update={"contrast": "mixed", "significant": None})
+    (sentence,) = said_of(seen, mixed).found[0].sentences
+    assert sentence.against == "Against samples that no client trained on"

@@ -2,17 +2,18 @@ from io import StringIO
 
 from rich.console import Console
 
+from fedaudit.report.counts import counts_table
+from fedaudit.report.exposed import exposed_note, exposed_table
 from fedaudit.report.grid import Grid
+from fedaudit.report.groups import groups_table, targets_table
 from fedaudit.report.tables import (
     attack_tables,
     every_figure_table,
-    exposed_table,
-    groups_table,
     other_figures_table,
     print_record,
 )
 from fedaudit.report.tables_of_run import controls_table, utility_table
-from fedaudit.study.record import ControlResult, Figure, Record
+from fedaudit.study.record import ControlResult, ExposedSample, Figure, Record
 from tests.report.records import CONTROLS, record
 
 
@@ -32,11 +33,11 @@ def auc(value: float | None, **rest: object) -> Figure:
 
 def test_attacks_are_rows_and_three_metrics_a_contrast_are_columns() -> None:
     (grid, defended) = attack_tables(record())
-    assert [heading.text for heading in grid.headings] == [
-        "",
-        "Unseen (1,000 v. 1,000)",
-        "Other clients' (1,000 v. 1,000)",
-        "Mixed (1,000 v. 2,000)",
+    assert [(heading.text, heading.detail) for heading in grid.headings] == [
+        ("", ""),
+        ("Unseen", "1,000 v. 1,000"),
+        ("Other clients'", "1,000 v. 1,000"),
+        ("Mixed", "1,000 v. 2,000"),
     ]
     assert [column.text for column in grid.columns] == ["Attack"] + [
         "AUC",
@@ -47,7 +48,7 @@ def test_attacks_are_rows_and_three_metrics_a_contrast_are_columns() -> None:
     assert defended.caption == "Attacks by contrast: cofedmid"
 
 
-def test_a_cell_carries_value_interval_and_the_false_alarms_really_reached() -> None:
+def test_a_cell_carries_value_size_interval_and_the_counts_behind_it() -> None:
     figure = auc(
         0.412,
         metric="tpr@0.001",
@@ -61,7 +62,7 @@ def test_a_cell_carries_value_interval_and_the_false_alarms_really_reached() -> 
     (grid,) = attack_tables(only(figure))
     cell = grid.rows[0][3]
     assert cell.text == "▲ 41.2%"
-    assert cell.detail == "38.0–44.5%\nFP 2/1,000"
+    assert cell.detail == "strong\n38.0–44.5%\n412/1,000\nFP 2/1,000"
 
 
 def test_a_refused_figure_shows_a_dash_and_says_why_below_the_table() -> None:
@@ -115,8 +116,15 @@ def test_utility_over_seeds_ends_with_their_mean() -> None:
 def test_columns_that_say_the_same_everywhere_are_told_once() -> None:
     grid = exposed_table(record())
     assert grid is not None
-    assert [column.text for column in grid.columns] == ["Sample", "Class", "Above non-members"]
-    assert grid.remark.startswith("In every row: attack fedmia-2, defense no defense")
+    assert [column.text for column in grid.columns] == [
+        "Sample",
+        "Class",
+        "Seeds",
+        "Attacks that list it",
+        "Non-members as high or higher",
+        "Which",
+    ]
+    assert grid.remark.startswith("In every row: defense no defense, target client 0")
 
 
 def test_a_group_too_small_for_a_figure_keeps_its_row() -> None:
@@ -143,3 +151,79 @@ def test_the_terminal_tables_fit_eighty_columns() -> None:
     print_record(record(), Console(file=out, width=80))
     assert "32.7%" in out.getvalue()
     assert max(len(line) for line in out.getvalue().splitlines()) <= 80
+
+
+def seeds_of_a_rate(*values: float) -> list[Figure]:
+    counts = {"n_members": 500, "n_nonmembers": 3000, "metric": "tpr@0.001", "realised_fpr": 0.001}
+    return [auc(value, seed=seed, **counts) for seed, value in enumerate(values, 1)]
+
+
+def test_a_mean_rate_has_the_counts_of_each_seed_and_of_all_of_them() -> None:
+    runs = seeds_of_a_rate(0.01, 0.02, 0.03)
+    mean = auc(0.02, metric="tpr@0.001", low=0.0, high=0.05, n_members=1500, n_nonmembers=9000)
+    whole = only(*runs, mean)
+    (grid,) = attack_tables(whole)
+    assert grid.headings[1].detail == "3 seeds, each 500 v. 3,000"
+    assert grid.rows[0][3].detail == "0–5.0%\n30/1,500\nFP 9/9,000"
+    table = counts_table(whole)
+    assert table is not None
+    assert [cell.text for cell in table.rows[0]][3:] == ["5/500", "10/500", "15/500", "30/1,500"]
+    assert {cell.detail for cell in table.rows[0][3:6]} == {"FP 3/3,000"}
+    assert counts_table(only(*runs)) is None
+
+
+def test_a_sample_that_several_attacks_list_stands_once_and_first() -> None:
+    whole = only(
+        *(auc(0.6, attack=name, target=0, seed=1, n_nonmembers=2000) for name in "ab"),
+        auc(0.5, low=0.45, high=0.55, attack="c", target=0, seed=1, n_nonmembers=2000),
+    )
+    whole = whole.model_copy(
+        update={
+            "findings": [
+                f.model_copy(update={"significant": f.attack != "c"}) for f in whole.findings
+            ],
+            "exposed": [
+                exposed("a", 7, 0.9995),
+                exposed("a", 8, 1.0),
+                exposed("b", 7, 0.999),
+                exposed("c", 9, 1.0),
+            ],
+        }
+    )
+    grid = exposed_table(whole)
+    assert grid is not None
+    assert [[row[at].text for at in (0, 3, 4)] for row in grid.rows] == [
+        ["Sample 7", "2 of 2", "1 of 2,000"],
+        ["Sample 8", "1 of 2", "0 of 2,000"],
+    ]
+    assert "c had no say, being not above guessing" in exposed_note(whole)
+
+
+def test_where_nothing_is_above_guessing_nobody_is_called_exposed() -> None:
+    whole = only(auc(0.5, low=0.45, high=0.55, target=0, seed=1))
+    whole = whole.model_copy(update={"exposed": [exposed("fedmia-1", 3, 1.0)]})
+    assert exposed_table(whole) is None
+    assert "what chance gives" in exposed_note(whole)
+
+
+def exposed(attack: str, sample: int, share: float) -> ExposedSample:
+    return ExposedSample(
+        attack=attack, target=0, seed=1, sample=sample, label=0, above_nonmembers=share
+    )
+
+
+def test_only_audited_clients_have_a_risk() -> None:
+    assert targets_table(only(auc(0.6, target=0))) is None
+    grid = targets_table(only(auc(0.6, low=0.56, target=3), auc(0.7, low=0.65, target=0)))
+    assert grid is not None
+    assert [(row[0].text, row[1].text, row[1].detail) for row in grid.rows] == [
+        ("Client 0", "▲ 0.700", "clear\n≥ 0.650"),
+        ("Client 3", "▲ 0.600", "weak\n≥ 0.560"),
+    ]
+
+
+def test_other_clients_are_named_as_those_whose_samples_members_are_told_from() -> None:
+    grid = groups_table(record(), "client")
+    assert grid is not None
+    assert grid.columns[0].text == "Non-members of"
+    assert "target client 0" in grid.remark

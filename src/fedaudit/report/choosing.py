@@ -1,14 +1,13 @@
 """Which figures of a record stand in front: the most summarised ones, setting by setting."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
-from fedaudit.report.words import HEADLINE_METRICS, chance_of, rate_of
+from fedaudit.report.evidence import above_chance
+from fedaudit.report.words import HEADLINE_METRICS
 from fedaudit.study.record import Figure, Record
 
 NO_DEFENSE = "none"
-STRONG_AUC = 0.7
-STRONG_TPR = 0.1
 
 
 class Setting(NamedTuple):
@@ -19,6 +18,20 @@ class Setting(NamedTuple):
     target: int | None
     seed: int | None
 
+
+class Key(NamedTuple):
+    """What a figure is of, whichever run it was found in."""
+
+    attack: str
+    defense: str
+    view: str
+    contrast: str
+    target: int | None
+    metric: str
+
+
+RunsBehind = Mapping[Key, list[Figure]]
+"""The figures of single runs, by what they are of."""
 
 Kept = TypeVar("Kept")
 
@@ -40,15 +53,38 @@ def headline(record: Record) -> list[Figure]:
     runs are left to the list of all figures; the same for targets.
     """
     levels: dict[tuple[str, str, str], list[Figure]] = {}
-    for figure in record.findings:
+    for figure in _without_repeats(record.findings):
         if figure.attack and figure.metric in HEADLINE_METRICS:
             levels.setdefault((figure.attack, figure.defense, figure.view), []).append(figure)
     return [figure for figures in levels.values() for figure in _most_summarised(figures)]
 
 
+def _without_repeats(figures: list[Figure]) -> list[Figure]:
+    """Without "mixed" where only one kind of non-members gave figures: it is the same again."""
+    given = {figure.contrast for figure in figures if figure.attack and figure.n_nonmembers}
+    if len(given) == 2 and "mixed" in given:
+        return [figure for figure in figures if figure.contrast != "mixed"]
+    return figures
+
+
 def _most_summarised(figures: list[Figure]) -> list[Figure]:
     over_seeds = [figure for figure in figures if figure.seed is None] or figures
     return [figure for figure in over_seeds if figure.target is None] or over_seeds
+
+
+def key_of(figure: Figure) -> Key:
+    """What a figure is of."""
+    where = (figure.attack, figure.defense, figure.view, figure.contrast)
+    return Key(*where, figure.target, figure.metric)
+
+
+def runs_behind(record: Record) -> RunsBehind:
+    """The figures of single runs that the record's means are over."""
+    found: dict[Key, list[Figure]] = {}
+    for figure in record.findings:
+        if figure.seed is not None:
+            found.setdefault(key_of(figure), []).append(figure)
+    return found
 
 
 def settings_of(figures: list[Figure]) -> list[Setting]:
@@ -80,32 +116,13 @@ def says_nothing(record: Record) -> bool:
     return record.evaluation == "redraw" or record.nobody_is_a_member
 
 
-def above_chance(figure: Figure) -> bool | None:
-    """Whether a figure is above guessing; None where that was neither tested nor bounded.
-
-    The record's own test (corrected over the family) decides where there is one, otherwise
-    the lower limit of the interval.
-    """
-    if figure.value is None:
-        return None
-    if figure.significant is not None:
-        return figure.significant
-    if figure.metric not in HEADLINE_METRICS:
-        return None
-    chance = chance_of(figure.metric)
-    return None if chance is None or figure.low is None else figure.low > chance
-
-
-def is_strong(figure: Figure) -> bool:
-    """Whether even the lower limit of a figure is a strong leak, by the rule in the report."""
-    limit = figure.value if figure.low is None else figure.low
-    rate = rate_of(figure.metric)
-    if limit is None or (rate is not None and rate > 0.01):
-        return False
-    return limit >= (STRONG_AUC if rate is None else STRONG_TPR)
-
-
 def strongest(figures: Iterable[Figure], metric: str) -> Figure | None:
     """The figure of a metric with the largest value; None where all were refused."""
     given = [figure for figure in figures if figure.metric == metric and figure.value is not None]
     return max(given, key=lambda figure: figure.value or 0.0, default=None)
+
+
+def above_chance_attacks(record: Record) -> set[tuple[str, str, int | None]]:
+    """Attacks with a figure above guessing, with the defense and the client it is of."""
+    found = [figure for figure in headline(record) if above_chance(figure)]
+    return {(figure.attack, figure.defense, figure.target) for figure in found}

@@ -1,11 +1,13 @@
 """Several studies side by side: what a defense, a setting or a later release changed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from fedaudit.report.choosing import NO_DEFENSE, above_chance, defense_name, headline, is_strong
-from fedaudit.report.grid import Cell, Footnotes, Grid, Tone, clean, columns_of, named, shortened
+from fedaudit.report.choosing import NO_DEFENSE, defense_name, headline
+from fedaudit.report.evidence import look_of
+from fedaudit.report.grid import Cell, Footnotes, Grid, clean, columns_of, named, shortened
+from fedaudit.report.rows import case_of, labels_of, on_clients, settings_text
 from fedaudit.report.words import (
     HEADLINE_METRICS,
     MISSING,
@@ -22,93 +24,7 @@ from fedaudit.report.words import (
 from fedaudit.study.compared import EVERY_ATTACK, Accuracy, Comparison, Difference, Entry, Row
 from fedaudit.study.record import Figure, Record
 
-MOST_SETTINGS = 4
-"""Settings named in a row's heading; all of them stand in the table of rows."""
-
 _STAR = "* the interval of the change leaves out 0, without correction for the number of cells."
-
-
-def labels_of(comparison: Comparison) -> list[str]:
-    """A name for each row that no other row has, in one line."""
-    return _distinct([_label(row) for row in comparison.rows], comparison)
-
-
-def case_of(row: Row) -> str:
-    """Who uses a row's defense: "pair: clients 0 and 1 of 10"; empty where there is no telling."""
-    if row.family == NO_DEFENSE:
-        return ""
-    if row.coalition is None:
-        return f"all {row.clients} clients" if row.clients else ""
-    size = len(row.coalition)
-    name = "one client" if size == 1 else "pair" if size == 2 else f"{size} clients"
-    if row.clients == 2 * size and size > 2:
-        name = "half"
-    return f"{name}: {_on(row.coalition)} of {row.clients}"
-
-
-def settings_text(settings: Mapping[str, str]) -> str:
-    """Settings in a few words, by the last part of their names."""
-    parts = [f"{name.rpartition('.')[2].replace('_', ' ')} {v}" for name, v in settings.items()]
-    more = len(parts) - MOST_SETTINGS
-    told = [shortened(part, 32) for part in parts[:MOST_SETTINGS]]
-    return ", ".join([*told, f"and {more} more"] if more > 0 else told)
-
-
-def _clients(clients: Sequence[int]) -> str:
-    ordered = sorted(clients)
-    if len(ordered) > 2 and ordered == list(range(ordered[0], ordered[-1] + 1)):
-        return f"{ordered[0]}–{ordered[-1]}"
-    return shortened(", ".join(str(client) for client in ordered), 40)
-
-
-def _label(row: Row) -> str:
-    parts = [defense_name(row.defense), case_of(row), settings_text(row.settings)]
-    return " · ".join(shortened(part, 80) for part in parts if part)
-
-
-def _distinct(labels: list[str], comparison: Comparison) -> list[str]:
-    """With the study's name where two rows say the same, and a number where that is not enough."""
-    names = [
-        f"{shortened(comparison.sources[row.source].name, 60)} · {label}"
-        if labels.count(label) > 1
-        else label
-        for row, label in zip(comparison.rows, labels, strict=True)
-    ]
-    return [
-        f"{name} ({place + 1})" if names.count(name) > 1 else name
-        for place, name in enumerate(names)
-    ]
-
-
-def rows_table(comparison: Comparison, verdicts: Sequence[str]) -> Grid:
-    """What is compared: each row's defense, who uses it, what else differs, and the verdict.
-
-    Args:
-        comparison: The comparison.
-        verdicts: Status of each source, in order.
-    """
-    names = list(dict.fromkeys(name for row in comparison.rows for name in row.settings))
-    rows = []
-    for row in comparison.rows:
-        source = comparison.sources[row.source]
-        rows.append(
-            (
-                named(defense_name(row.defense), case_of(row), limit=120),
-                *(_setting(row.settings.get(name, MISSING)) for name in names),
-                Cell(verdicts[row.source]),
-                named(source.name, limit=60),
-            )
-        )
-    headings = [shortened(name, 40) for name in names]
-    return Grid(
-        "What is compared",
-        columns_of("Defense and coalition", *headings, "Verdict", "Record"),
-        tuple(rows),
-    )
-
-
-def _setting(value: str) -> Cell:
-    return named(value, limit=32)
 
 
 def attack_tables(comparison: Comparison, part: str = "inside") -> dict[str, list[Grid]]:
@@ -152,7 +68,7 @@ def _attack_table(
         heading = _heading(comparison.rows[line.row], labels[line.row])
         if line.reference:
             first = next(iter(line.entries.values()))
-            heading = replace(heading, detail=f"on {_on(first.targets)}")
+            heading = replace(heading, detail=f"on {on_clients(first.targets)}")
         cost = _cost_cell(costs.get(line.row), plain=line.reference)
         rows.append((heading, cost, *cells))
     names = [
@@ -193,10 +109,6 @@ def _lines(comparison: Comparison, entries: Sequence[Entry]) -> list[_Line]:
     return [line for lines in blocks.values() for line in lines]
 
 
-def _on(targets: Sequence[int]) -> str:
-    return f"client{'s' if len(targets) > 1 else ''} {_clients(targets)}"
-
-
 def _heading(row: Row, label: str) -> Cell:
     """The defense, and below it who uses it and what else differs."""
     details = " · ".join(part for part in (case_of(row), settings_text(row.settings)) if part)
@@ -211,15 +123,13 @@ def _cell(entry: Entry | None, notes: Footnotes) -> Cell:
         return Cell(MISSING, tone="muted")
     if entry.value is None:
         return Cell(MISSING, "not given", "muted", notes.mark(entry.note), clean(entry.note))
-    figure = _figure(entry)
-    above = bool(above_chance(figure))
-    lines = [interval(entry.low, entry.high, entry.metric) or "no interval"]
+    look = look_of(_figure(entry))
+    lines = [look.word, interval(entry.low, entry.high, entry.metric) or "no interval"]
     if entry.change is not None:
         lines.append(f"Δ {signed(entry.change.value, entry.metric)}{star(entry.change)}")
         lines.append(_limits(entry.change, entry.metric))
-    text = shown(entry.value, entry.metric)
-    tone: Tone = "" if not above else "alarm" if is_strong(figure) else "raised"
-    return Cell(f"▲ {text}" if above else text, "\n".join(line for line in lines if line), tone)
+    text = f"{look.sign}{shown(entry.value, entry.metric)}"
+    return Cell(text, "\n".join(line for line in lines if line), look.tone)
 
 
 def _figure(entry: Entry) -> Figure:
@@ -271,7 +181,10 @@ def _limits(change: Difference, metric: str) -> str:
 def _remark(comparison: Comparison, entries: Sequence[Entry]) -> str:
     changes = [entry.change for entry in entries if entry.change is not None]
     methods = dict.fromkeys(entry.method for entry in entries if entry.method)
-    parts = ["▲ above guessing for at least one audited client."]
+    parts = [
+        "▲ above guessing for at least one audited client by the corrected test, and by the "
+        "interval too (△: by the test alone); the word is the size of the leak."
+    ]
     if changes:
         how = listed([shortened(m, 80) for m in dict.fromkeys(c.method for c in changes)][:3])
         parts.append(

@@ -7,8 +7,10 @@ from typing import NamedTuple, TypeVar
 
 import plotly.graph_objects as go
 
+from fedaudit.report.choosing import defense_name
 from fedaudit.report.grid import shortened
-from fedaudit.report.styles import Key, Style
+from fedaudit.report.styles import ORIGIN_NAMES, ORIGIN_STYLES, Key, Style, swatch
+from fedaudit.study.record import Curve, Histogram, Trajectory
 
 Spec = dict[str, object]
 
@@ -113,3 +115,30 @@ def spec_of(traces: Sequence[Spec], **layout: object) -> Spec:
     )
     spec: Spec = json.loads(figure.to_json())
     return spec
+
+
+def upright(at: float) -> Spec:
+    """A dotted line across the panel at a place on the horizontal axis."""
+    return {
+        "type": "line",
+        "x0": at,
+        "x1": at,
+        "yref": "paper",
+        "y0": 0,
+        "y1": 1,
+        "line": {"color": "#7A7A7A", "width": 1, "dash": "dot"},
+    }
+
+
+def run_setting(part: Curve | Trajectory | Histogram) -> tuple[str, ...]:
+    """What sets one run's panels apart from another's."""
+    return (shortened(defense_name(part.defense)), f"client {part.target}", f"seed {part.seed}")
+
+
+def origin_keys(origins: Sequence[str]) -> tuple[Key, ...]:
+    """The legend of origins, in a report's order."""
+    return tuple(
+        Key(ORIGIN_NAMES[origin], plotly_text(ORIGIN_NAMES[origin]), swatch(look))
+        for origin, look in ORIGIN_STYLES.items()
+        if origin in origins
+    )

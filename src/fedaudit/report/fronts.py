@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from fedaudit.report.choosing import NO_DEFENSE, defense_name
-from fedaudit.report.comparison import case_of, labels_of, settings_text
 from fedaudit.report.drawing import (
     Choice,
     Figures,
@@ -14,6 +13,7 @@ from fedaudit.report.drawing import (
     spec_of,
 )
 from fedaudit.report.grid import Cell, Grid, columns_of, named, shortened
+from fedaudit.report.rows import case_of, labels_of, settings_text
 from fedaudit.report.styles import Key, Style, style, swatch
 from fedaudit.report.words import (
     HEADLINE_METRICS,

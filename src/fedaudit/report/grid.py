@@ -8,12 +8,15 @@ from typing import Literal, NamedTuple
 from rich.table import Table
 from rich.text import Text
 
-Tone = Literal["", "alarm", "raised", "good", "muted"]
+Tone = Literal["", "alarm", "raised", "weak", "clear", "strong", "good", "muted"]
 
 _STYLES: dict[Tone, str] = {
     "": "",
     "alarm": "bold red",
     "raised": "bold",
+    "weak": "bold yellow",
+    "clear": "bold dark_orange",
+    "strong": "bold red",
     "good": "green",
     "muted": "dim",
 }
@@ -39,10 +42,11 @@ class Cell:
 
 
 class Heading(NamedTuple):
-    """A heading over several columns."""
+    """A heading over several columns, with a smaller line below it."""
 
     text: str
     span: int
+    detail: str = ""
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,7 @@ def split(grid: Grid) -> list[Grid]:
         if heading.text:
             parts.append(
                 Grid(
-                    f"{grid.caption} · {heading.text}",
+                    f"{grid.caption} · {_one_line(heading)}",
                     (grid.columns[0], *grid.columns[start:end]),
                     tuple((row[0], *row[start:end]) for row in grid.rows),
                 )
@@ -141,11 +145,15 @@ def split(grid: Grid) -> list[Grid]:
     return [*parts[:-1], replace(parts[-1], notes=grid.notes, remark=grid.remark)]
 
 
+def _one_line(heading: Heading) -> str:
+    return f"{heading.text} ({heading.detail})" if heading.detail else heading.text
+
+
 def to_rich(grid: Grid) -> Table:
     """The table for a terminal; headings over columns become part of the columns' names."""
     table = Table(title=grid.caption, title_justify="left", caption=_below(grid) or None)
     table.caption_justify = "left"
-    over = [heading.text for heading in grid.headings for _ in range(heading.span)]
+    over = [_one_line(heading) for heading in grid.headings for _ in range(heading.span)]
     over = over or [""] * len(grid.columns)
     for column, above in zip(grid.columns, over, strict=True):
         name = Text("\n".join(part for part in (above, column.text) if part))

@@ -1,72 +1,91 @@
 """The verdict in plain words, for a reader who decides and does not attack."""
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from fedaudit.report.choosing import (
-    STRONG_AUC,
-    STRONG_TPR,
-    above_chance,
+    RunsBehind,
     defense_name,
-    differing,
     distinct,
     headline,
-    is_strong,
+    key_of,
+    runs_behind,
     says_nothing,
-    setting_of,
-    settings_of,
-    strongest,
 )
+from fedaudit.report.cleaning import cleaned
+from fedaudit.report.evidence import (
+    ROOM_FOR_DOUBT,
+    Size,
+    above_chance,
+    by_test_alone,
+    largest,
+    size_of,
+    size_reached,
+)
+from fedaudit.report.found import Bullet, bullets, room
 from fedaudit.report.grid import shortened
-from fedaudit.report.words import (
-    CONTRAST_MEANINGS,
-    contrast_order,
-    count,
-    interval_of,
-    level_of,
-    listed,
-    metric_name,
-    number,
-    plural,
-    rate_of,
-    shown,
-    with_interval,
-)
+from fedaudit.report.open_points import open_points
+from fedaudit.report.words import count, listed, plural, rate_of, sentence, shown
 from fedaudit.study.record import ControlResult, Figure, Record
 
-Status = Literal["void", "control failed", "strong leak", "leak", "inconclusive", "no leak shown"]
+Status = Literal[
+    "void",
+    "control failed",
+    "strong leak",
+    "clear leak",
+    "weak leak",
+    "trace of a leak",
+    "inconclusive",
+    "no leak shown",
+]
 
-ROOM_FOR_DOUBT = 0.6
-"""An AUC's upper limit above this is too wide to speak of "no leak shown"."""
+_LEAKS: Mapping[Size, Status] = {
+    "strong": "strong leak",
+    "clear": "clear leak",
+    "weak": "weak leak",
+    "trace": "trace of a leak",
+}
 
-WORDS_MEAN = (
-    f"“Strong” is written where the lower limit of an AUC is at least {STRONG_AUC}, or that of "
-    f"a true-positive rate at 1% false positives or fewer at least {STRONG_TPR:.0%}. “No leak "
-    f"shown” needs every upper limit of an AUC at or below {ROOM_FOR_DOUBT}."
-)
-
-_FATES = {"refused": "was refused", "failed": "was tried and failed"}
-_HEADLINES: dict[Status, str] = {
+_HEADLINES: Mapping[Status, str] = {
     "void": "These figures say nothing about leakage",
     "control failed": "A control failed: do not rely on these figures yet",
     "strong leak": "Strong leakage: training data can be told from other data",
-    "leak": "Some leakage: training data can be told apart better than by guessing",
+    "clear leak": "Clear leakage: training data can be told apart clearly better than by guessing",
+    "weak leak": "Weak leakage: training data can be told apart somewhat better than by guessing",
+    "trace of a leak": "A trace of leakage: training data can be told apart, hardly better than "
+    "by guessing",
     "inconclusive": "Inconclusive: this audit is too small to say",
     "no leak shown": "No leak shown by the attacks that were run",
 }
 
+_MEANINGS: Mapping[Status, str] = {
+    "void": "The non-members were drawn anew for every round and client, as the published code "
+    "does. That alone produces high figures where nothing leaks, so nothing here describes the "
+    "model. Run the study with aligned evaluation.",
+    "control failed": "A failed control means that the figures may measure something other than "
+    "membership, or that the attacks do not work here. Find the cause and run the audit again "
+    "before anything is decided on these figures.",
+    "strong leak": "Somebody with this view can learn which samples, and so whose data, took part "
+    "in the training. Treat membership as disclosed to that adversary unless a defense brings it "
+    "down.",
+    "clear leak": "Somebody with this view can name part of the samples, and so of the people, "
+    "that took part in the training, and is right clearly more often than chance. Do not rely on "
+    "membership staying hidden from that adversary unless a defense brings this down.",
+    "weak leak": "Most single guesses about who took part would still be wrong, but they are "
+    "better than chance, and a few samples may stand out. Whether that can be borne depends on "
+    "the data; it is no ground for promising that membership stays hidden.",
+    "trace of a leak": "A guess about a single sample is hardly better than chance. The trace is "
+    "real all the same, and no ground for promising that membership stays hidden.",
+    "inconclusive": "The intervals are too wide, or too many figures had to be refused, to tell a "
+    "leak from none. That is not a sign of safety. More audited samples narrow them.",
+    "no leak shown": "These attacks do not tell members apart here.",
+}
 
-class Sentence(NamedTuple):
-    """Whom members were told from, and what was found."""
-
-    against: str
-    found: str
-
-
-class Bullet(NamedTuple):
-    """What was found under one setting: a heading and a sentence or two for each contrast."""
-
-    label: str
-    sentences: tuple["Sentence", ...]
+_NOBODY = (
+    "Nobody is a member here: half of the unseen samples were called members, to show what "
+    "this evaluation finds where there is nothing to find. A sound evaluation finds an AUC "
+    "of 0.5."
+)
 
 
 class Verdict(NamedTuple):
@@ -93,16 +112,17 @@ class Verdict(NamedTuple):
 
 def verdict(record: Record) -> Verdict:
     """The verdict on a record, computed from its figures and controls alone."""
+    record = cleaned(record)
     figures = headline(record)
     status = _status(record, figures)
     return Verdict(
         status,
         _HEADLINES[status],
         _audited(record),
-        () if status == "void" else _found(figures),
+        () if status == "void" else bullets(figures),
         _meaning(record, status, figures),
         _controls(record.controls),
-        _open(record, figures),
+        open_points(record, figures),
     )
 
 
@@ -125,14 +145,86 @@ def _status(record: Record, figures: list[Figure]) -> Status:
     if any(control.passed is False for control in record.controls):
         return "control failed"
     above = [figure for figure in figures if above_chance(figure)]
-    if any(is_strong(figure) for figure in above):
-        return "strong leak"
     if above:
-        return "leak"
-    highs = [figure.high for figure in figures if figure.metric == "auc"]
-    if not highs or any(high is None or high > ROOM_FOR_DOUBT for high in highs):
-        return "inconclusive"
-    return "no leak shown"
+        sizes = [size for figure in above if (size := size_of(figure))]
+        return _LEAKS[largest(sizes) or "trace"]
+    return "no leak shown" if _little_can_hide(record, figures) else "inconclusive"
+
+
+def _little_can_hide(record: Record, figures: list[Figure]) -> bool:
+    """Whether no upper limit, of an AUC or a rate, leaves room for more than a weak leak.
+
+    Every contrast must have an AUC and a rate at few false alarms: a leak of a few samples shows
+    in the rate alone.
+    """
+    if not figures or any(by_test_alone(figure) for figure in figures):
+        return False
+    for contrast in distinct(figure.contrast for figure in figures):
+        given = [f for f in figures if f.contrast == contrast and f.value is not None]
+        if not any(f.metric == "auc" for f in given) or not any(rate_of(f.metric) for f in given):
+            return False
+    runs = runs_behind(record)
+    highs = [(_upper_limit(f, runs), f.metric) for f in figures if f.value is not None]
+    doubtful = ("strong", ROOM_FOR_DOUBT)
+    return all(
+        high is not None and size_reached(high, metric) not in doubtful for high, metric in highs
+    )
+
+
+def _upper_limit(figure: Figure, runs: RunsBehind) -> float | None:
+    """A figure's upper limit; for a mean over runs that has none, the largest of the runs'."""
+    if figure.high is not None or figure.seed is not None:
+        return figure.high
+    highs = [run.high for run in runs.get(key_of(figure), [])]
+    known = [high for high in highs if high is not None]
+    return max(known) if known and len(known) == len(highs) else None
+
+
+def _meaning(record: Record, status: Status, figures: list[Figure]) -> str:
+    if status == "void" and record.nobody_is_a_member:
+        return _NOBODY
+    parts = [_MEANINGS[status]]
+    if status in _LEAKS.values():
+        parts += [_where_found(figures), "Attacks not tried here may find more."]
+    if status == "no leak shown":
+        parts += [_power(record), _hidden(figures)]
+    return " ".join(part for part in parts if part)
+
+
+def _where_found(figures: list[Figure]) -> str:
+    """Under which defenses there is a leak, and how much larger than shown it may be."""
+    affected = distinct(defense_name(f.defense) for f in figures if above_chance(f))
+    every = distinct(defense_name(f.defense) for f in figures)
+    spared = [shortened(name, 60) for name in every if name not in affected]
+    with_ = listed([shortened(name, 60) for name in affected])
+    found = f"Found with {with_}" + (f", not found with {listed(spared)}." if spared else ".")
+    above = [figure for figure in figures if above_chance(figure)]
+    highs = [size_reached(f.high, f.metric) for f in above if f.high is not None]
+    least = largest([size for figure in above if (size := size_of(figure))])
+    most = largest([size for size in highs if size])
+    if least is None or most is None or most == least:
+        return found
+    return f"{found} The size is by the lower limits; the upper limits allow a {most} leak."
+
+
+def _power(record: Record) -> str:
+    if any(c.control == "planted leak" and c.passed for c in record.controls):
+        return "They do find a leak that was planted on purpose, so they work."
+    return "No leak was planted on purpose to show that they could find one."
+
+
+def _hidden(figures: list[Figure]) -> str:
+    """What a reader must not take "no leak shown" for."""
+    fewest = [f.value for f in figures if f.metric == "tpr@0.001"]
+    unknown = (
+        "Of members named at fewer false alarms than one in 100 this audit says nothing. "
+        if not fewest or None in fewest
+        else ""
+    )
+    return (
+        f"What could still be hidden: {room(figures)}. {unknown}"
+        "This is a measurement, not a proof: a stronger attack may exist."
+    )
 
 
 def _audited(record: Record) -> str:
@@ -149,162 +241,13 @@ def _audited(record: Record) -> str:
         if targets
         else "them"
     )
+    view = shortened(record.view.description, 400) or "not described in the record"
     return (
         f"This audit trained a federation of {plural(len(record.clients), 'client')}{held} "
         f"({plural(len(record.seeds), 'seed')}){against}, and asked of {asked}: can an "
         f"adversary tell whether a given sample was among the training data? "
         f"{plural(len(ran), 'attack was', 'attacks were')} tried; guessing gives an AUC of 0.5. "
-        f"The adversary: {_sentence(record.view.description)}"
-    )
-
-
-def _sentence(text: str) -> str:
-    text = shortened(text, 400).strip() or "not described in the record"
-    return text if text.endswith((".", "!", "?", "…")) else text + "."
-
-
-def _found(figures: list[Figure]) -> tuple[Bullet, ...]:
-    """One bullet for each defense and view; clients and seeds are named where they matter."""
-    whole = distinct(setting._replace(target=None, seed=None) for setting in settings_of(figures))
-    return tuple(
-        Bullet(
-            _title(label),
-            _by_contrast([f for f in figures if (f.defense, f.view) == setting[:2]]),
-        )
-        for setting, label in zip(whole, differing(whole), strict=True)
-    )
-
-
-def _title(label: str) -> str:
-    """A setting as a heading; names of defenses keep their own capitals."""
-    label = shortened(label, 120)
-    if not label or label.startswith(("no defense", "view:", "client", "seed", "all", "over")):
-        return label[:1].upper() + label[1:]
-    return f"With {label}"
-
-
-def _by_contrast(figures: list[Figure]) -> tuple[Sentence, ...]:
-    contrasts = sorted({figure.contrast for figure in figures}, key=contrast_order)
-    return tuple(
-        _contrast(contrast, [figure for figure in figures if figure.contrast == contrast])
-        for contrast in contrasts
-    )
-
-
-def _contrast(contrast: str, figures: list[Figure]) -> Sentence:
-    """The strongest attack of a contrast, and what it means among 1,000 members."""
-    against = f"Against {CONTRAST_MEANINGS.get(contrast, shortened(contrast))}"
-    best = strongest(figures, "auc")
-    above = [figure for figure in figures if above_chance(figure)]
-    if best is None and not above:
-        return Sentence(against, "no attack gave a usable figure.")
-    room = max((f.high for f in figures if f.metric == "auc" and f.high is not None), default=None)
-    name = f"{shortened(best.attack, 60)}{_where(best, figures)}" if best else ""
-    auc = _auc_sentence(name, best, room, any_above=bool(above)) if best else ""
-    sentences = [auc, _identified(figures, best)]
-    return Sentence(against, " ".join(sentence for sentence in sentences if sentence))
-
-
-def _where(figure: Figure, figures: list[Figure]) -> str:
-    """Which client and seed a figure is of, where there is more than one of them."""
-    settings = distinct(setting_of(one) for one in figures)
-    label = differing(settings)[settings.index(setting_of(figure))]
-    return f" ({label})" if label else ""
-
-
-def _auc_sentence(name: str, best: Figure, room: float | None, *, any_above: bool) -> str:
-    figure = f"AUC {with_interval(best)}"
-    if above_chance(best):
-        return f"the strongest attack is {name}, {figure}."
-    if any_above:
-        return f"the highest AUC is that of {name}, {figure}, not above guessing{_allowing(best)}."
-    left = "" if room is None else f" The data leave room for an AUC up to {number(room)}."
-    return f"no attack is above guessing{_allowing(best)}; the highest is {name}, {figure}.{left}"
-
-
-def _allowing(best: Figure) -> str:
-    """Why a figure whose interval lies above 0.5 is still not called above guessing."""
-    alone = best.low is not None and best.low > 0.5
-    return " once the number of figures tested is allowed for" if alone else ""
-
-
-def _identified(figures: list[Figure], strongest_by_auc: Figure | None) -> str:
-    """ "Of 1,000 members, N ..." at the lowest false-positive rate that was given."""
-    for metric, alarms in (("tpr@0.001", "1,000"), ("tpr@0.01", "100")):
-        best = strongest(figures, metric)
-        if best is None or best.value is None:
-            continue
-        other = strongest_by_auc
-        same = other is not None and (other.attack, *setting_of(other)) == (
-            best.attack,
-            *setting_of(best),
-        )
-        name = "it" if same else f"{shortened(best.attack, 60)}{_where(best, figures)}"
-        guessed = round(1000 * (rate_of(metric) or 0))
-        return (
-            f"Of 1,000 members, {name} identifies {_of_thousand(best)} at the price of one false "
-            f"alarm in {alarms} non-members; guessing would find {guessed}."
-        )
-    return ""
-
-
-def _of_thousand(figure: Figure) -> str:
-    middle = round(1000 * (figure.value or 0))
-    if figure.low is None or figure.high is None:
-        return f"about {count(middle)}"
-    level = level_of(figure.method)
-    named = f"{level} interval " if level else ""
-    return f"{count(middle)} ({named}{round(1000 * figure.low)} to {round(1000 * figure.high)})"
-
-
-def _meaning(record: Record, status: Status, figures: list[Figure]) -> str:
-    if status == "void" and record.nobody_is_a_member:
-        return (
-            "Nobody is a member here: half of the unseen samples were called members, to show what "
-            "this evaluation finds where there is nothing to find. A sound evaluation finds an AUC "
-            "of 0.5."
-        )
-    if status == "void":
-        return (
-            "The non-members were drawn anew for every round and client, as the published code "
-            "does. That alone produces high figures where nothing leaks, so nothing here "
-            "describes the model. Run the study with aligned evaluation."
-        )
-    if status == "control failed":
-        return (
-            "A failed control means that the figures may measure something other than "
-            "membership, or that the attacks do not work here. Find the cause and run the "
-            "audit again before anything is decided on these figures."
-        )
-    if status in ("strong leak", "leak"):
-        affected = distinct(defense_name(f.defense) for f in figures if above_chance(f))
-        spared = [
-            name
-            for name in distinct(defense_name(f.defense) for f in figures)
-            if name not in affected
-        ]
-        with_ = listed([shortened(name, 60) for name in affected])
-        if spared:
-            with_ += f", not found with {listed([shortened(name, 60) for name in spared])}"
-        return (
-            f"Somebody with this view can learn which samples, and so whose data, took part in "
-            f"the training (found with {with_}). Treat membership as disclosed to that adversary "
-            "unless a defense brings it down. Attacks not tried here may find more."
-        )
-    if status == "inconclusive":
-        return (
-            "The intervals are too wide, or too many figures had to be refused, to tell a leak "
-            "from none. That is not a sign of safety. More audited samples narrow them."
-        )
-    proof = any(c.control == "planted leak" and c.passed for c in record.controls)
-    return (
-        "These attacks do not tell members apart here. "
-        + (
-            "They do find a leak that was planted on purpose, so they work. "
-            if proof
-            else "No leak was planted on purpose to show that they could find one. "
-        )
-        + "This is a measurement, not a proof: a stronger attack may exist."
+        f"The adversary: {sentence(view)}"
     )
 
 
@@ -333,29 +276,3 @@ def _expected(text: str) -> str:
 
 def _got(control: ControlResult) -> str:
     return shown(control.value, "auc") if control.value is not None else "no value"
-
-
-def _open(record: Record, figures: list[Figure]) -> tuple[str, ...]:
-    refused: dict[tuple[str, str], int] = {}
-    for figure in figures:
-        if figure.value is None:
-            key = (metric_name(figure.metric), shortened(figure.note, 200) or "no reason recorded")
-            refused[key] = refused.get(key, 0) + 1
-    points = [
-        f"{metric}: {plural(times, 'figure')} not given: {_sentence(reason)}"
-        for (metric, reason), times in refused.items()
-    ]
-    points += [
-        f"{shortened(row.name, 60)} {_FATES[row.status]}: "
-        f"{_sentence(shortened(row.note, 200) or 'no reason recorded')}"
-        for row in record.attacks
-        if row.status != "run"
-    ]
-    below = [f for f in figures if f.metric == "auc" and f.high is not None and f.high < 0.5]
-    points += [
-        f"{shortened(f.attack, 60)} ranks members below non-members (AUC {number(f.value or 0)}, "
-        f"{interval_of(f)}); it is reported as it is, since turning a score round after the "
-        "fact would be choosing the answer."
-        for f in below[:3]
-    ]
-    return tuple(points)

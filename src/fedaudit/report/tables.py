@@ -7,15 +7,18 @@ from rich.table import Table
 from rich.text import Text
 
 from fedaudit.report.choosing import (
-    above_chance,
+    RunsBehind,
     defense_name,
     differing,
     distinct,
     headline,
-    is_strong,
+    runs_behind,
     setting_of,
     settings_of,
 )
+from fedaudit.report.cleaning import cleaned
+from fedaudit.report.counts import counts_in_words, in_all, sizes_in_words
+from fedaudit.report.evidence import look_of
 from fedaudit.report.grid import (
     Cell,
     Footnotes,
@@ -26,7 +29,6 @@ from fedaudit.report.grid import (
     shortened,
     split,
     to_rich,
-    without_constants,
 )
 from fedaudit.report.plain import verdict
 from fedaudit.report.tables_of_run import controls_summary, utility_table
@@ -36,19 +38,22 @@ from fedaudit.report.words import (
     contrast_name,
     contrast_order,
     count,
-    interval,
     interval_of,
     metric_name,
     percent,
     rate_of,
     shown,
 )
-from fedaudit.study.record import Figure, GroupFigure, Record
+from fedaudit.study.record import Figure, Record
 
 _SIGNS = (
-    "▲ above guessing, coloured where strong (see the verdict). FP: false alarms reached, of all "
-    "non-members."
+    "▲ above guessing: by a test that is corrected over all figures of the study, so that the "
+    "chance of any false ▲ stays at the study's alpha (5% by default), and by the figure's own "
+    "interval, which is not corrected. △ by the test alone: something was found in at least one "
+    "run, but how much to expect is open. The word is the size of the leak by the interval's lower "
+    "limit. FP: false alarms, of all non-members."
 )
+_OVER_SEEDS = " Counts below a mean are summed over its seeds."
 MOST_ROWS_PRINTED = 12
 """Longer tables beside the main one are left to the report."""
 
@@ -62,14 +67,14 @@ def attack_tables(record: Record) -> list[Grid]:
     Figures over seeds stand in for those of single seeds where the record has them.
     """
     figures = headline(record)
-    settings = settings_of(figures)
+    settings, runs = settings_of(figures), runs_behind(record)
     return [
-        _attack_table([figure for figure in figures if setting_of(figure) == setting], label)
+        _attack_table([f for f in figures if setting_of(f) == setting], label, runs)
         for setting, label in zip(settings, differing(settings), strict=True)
     ]
 
 
-def _attack_table(figures: list[Figure], label: str) -> Grid:
+def _attack_table(figures: list[Figure], label: str, runs: RunsBehind) -> Grid:
     contrasts = sorted({figure.contrast for figure in figures}, key=contrast_order)
     found = {(figure.attack, figure.contrast, figure.metric): figure for figure in figures}
     notes = Footnotes()
@@ -77,7 +82,7 @@ def _attack_table(figures: list[Figure], label: str) -> Grid:
         (
             named(attack),
             *(
-                figure_cell(found.get((attack, contrast, metric)), notes, counts_in_cell=True)
+                figure_cell(found.get((attack, contrast, metric)), notes, runs=runs)
                 for contrast in contrasts
                 for metric in HEADLINE_METRICS
             ),
@@ -86,28 +91,18 @@ def _attack_table(figures: list[Figure], label: str) -> Grid:
     ]
     names = [metric_name(metric).replace(" FPR", "") for metric in HEADLINE_METRICS]
     width = len(HEADLINE_METRICS)
-    headings = [Heading(_contrast_heading(figures, contrast), width) for contrast in contrasts]
+    headings = [
+        Heading(contrast_name(contrast), width, sizes_in_words(figures, runs, contrast))
+        for contrast in contrasts
+    ]
     return Grid(
         caption="Attacks by contrast" + (f": {shortened(label, 120)}" if label else ""),
         columns=columns_of("Attack", *(names * len(contrasts)), numeric=names),
         rows=tuple(rows),
         headings=(Heading("", 1), *headings),
         notes=notes.listed(),
-        remark=_how(figures),
+        remark=_how(figures) + (_OVER_SEEDS if any(f.seed is None for f in figures) else ""),
     )
-
-
-def _contrast_heading(figures: list[Figure], contrast: str) -> str:
-    sizes = {
-        (figure.n_members, figure.n_nonmembers)
-        for figure in figures
-        if figure.contrast == contrast and figure.n_members
-    }
-    name = contrast_name(contrast)
-    if len(sizes) != 1:
-        return name
-    (members, nonmembers) = sizes.pop()
-    return f"{name} ({count(members)} v. {count(nonmembers)})"
 
 
 def _how(figures: Iterable[Figure]) -> str:
@@ -123,28 +118,29 @@ def _how(figures: Iterable[Figure]) -> str:
     return made + _SIGNS
 
 
-def figure_cell(figure: Figure | None, notes: Footnotes, *, counts_in_cell: bool = False) -> Cell:
-    """A figure with its interval, its false alarms, and a sign where it is above guessing.
+def figure_cell(figure: Figure | None, notes: Footnotes, *, runs: RunsBehind | None = None) -> Cell:
+    """A figure with its interval, its counts, and a sign and a word where it is above guessing.
 
     Args:
         figure: None gives an empty cell.
         notes: Takes the figure's note.
-        counts_in_cell: Leaves out the notes of rates, whose counts the cell has; a table with
-            many rates is otherwise mostly footnotes.
+        runs: The figures of single runs. With them, a rate has all its counts in the cell and
+            needs no note; a table with many rates is otherwise mostly footnotes.
     """
     if figure is None:
         return _EMPTY
-    said = counts_in_cell and figure.realised_fpr is not None
+    said = runs is not None and in_all(figure, runs) is not None
     mark = "" if said else notes.mark(figure.note)
     if figure.value is None:
         return Cell(MISSING, "not given", "muted", mark)
-    above = above_chance(figure)
-    lines = [interval_of(figure) or "no interval", _false_alarms(figure), _ceiling(figure)]
-    text = shown(figure.value, figure.metric)
+    look = look_of(figure)
+    part = None if runs is None else in_all(figure, runs)
+    counts = counts_in_words(part) if part else _false_alarms(figure)
+    lines = [look.word, interval_of(figure) or "no interval", counts, _ceiling(figure)]
     return Cell(
-        f"▲ {text}" if above else text,
+        f"{look.sign}{shown(figure.value, figure.metric)}",
         "\n".join(line for line in lines if line),
-        "" if not above else "alarm" if is_strong(figure) else "raised",
+        look.tone,
         mark,
     )
 
@@ -216,68 +212,9 @@ def _long_table(caption: str, figures: list[Figure]) -> Grid:
     )
 
 
-def groups_table(record: Record, by: str) -> Grid | None:
-    """AUC by "client" or by "class"; None where the record has no such figures."""
-    groups = [group for group in record.groups if group.by == by]
-    if not groups:
-        return None
-    rows = [_group_row(group, by) for group in groups]
-    columns = columns_of(
-        by.capitalize(),
-        "Attack",
-        "Contrast",
-        "Defense",
-        "Seed",
-        "AUC",
-        "Members / non-members",
-        numeric=("AUC", "Members / non-members"),
-    )
-    grid = Grid(f"AUC by {by}", columns, tuple(rows))
-    return without_constants(grid, ("AUC", "Members / non-members"))
-
-
-def _group_row(group: GroupFigure, by: str) -> tuple[Cell, ...]:
-    return (
-        named(f"{by.capitalize()} {group.group}"),
-        named(group.attack),
-        Cell(shortened(contrast_name(group.contrast))),
-        named(defense_name(group.defense)),
-        Cell(str(group.seed)),
-        Cell(
-            shown(group.value, "auc"),
-            interval(group.low, group.high, "auc"),
-            "muted" if group.value is None else "",
-        ),
-        Cell(f"{count(group.n_members)} / {count(group.n_nonmembers)}"),
-    )
-
-
-def exposed_table(record: Record) -> Grid | None:
-    """The members that attacks single out most clearly; None where the record lists none."""
-    if not record.exposed:
-        return None
-    ordered = sorted(record.exposed, key=lambda sample: -sample.above_nonmembers)
-    rows = [
-        (
-            Cell(f"Sample {sample.sample}"),
-            Cell(str(sample.label)),
-            named(sample.attack),
-            named(defense_name(sample.defense)),
-            Cell(f"client {sample.target}"),
-            Cell(str(sample.seed)),
-            Cell(percent(sample.above_nonmembers)),
-        )
-        for sample in ordered
-    ]
-    last = "Above non-members"
-    columns = columns_of(
-        "Sample", "Class", "Attack", "Defense", "Target", "Seed", last, numeric=(last,)
-    )
-    return without_constants(Grid("Most exposed samples", columns, tuple(rows)), ("Class", last))
-
-
 def terminal_tables(record: Record) -> list[Table]:
     """What a study prints at its end: attacks, other figures if few, utility and controls."""
+    record = cleaned(record)
     grids = [part for grid in attack_tables(record) for part in split(grid)]
     other = other_figures_table(record)
     grids += [other] if other and len(other.rows) <= MOST_ROWS_PRINTED else []

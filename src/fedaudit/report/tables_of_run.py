@@ -3,6 +3,7 @@
 from statistics import fmean
 
 from fedaudit.report.choosing import defense_name, distinct
+from fedaudit.report.evidence import SIZES
 from fedaudit.report.grid import Cell, Footnotes, Grid, Tone, columns_of, named, shortened
 from fedaudit.report.words import MISSING, count, interval, number, percent, plural
 from fedaudit.study.record import ControlResult, Record, UtilityResult
@@ -15,6 +16,25 @@ _PASSED: dict[bool | None, tuple[str, Tone]] = {
     False: ("✗ failed", "alarm"),
     None: ("– not run", "muted"),
 }
+
+
+def sizes_table() -> Grid:
+    """From where on a leak has which word; the same for every report."""
+    rows = []
+    for at, one in enumerate(SIZES):
+        least = "above" if at == 0 else "from"
+        limits = (f"{one.auc:g}", percent(one.percent_rate), percent(one.thousandth_rate))
+        rows.append((Cell(one.word), *(Cell(f"{least} {limit}") for limit in limits)))
+    metrics = ("AUC", "TPR at 1% FPR", "TPR at 0.1% FPR")
+    return Grid(
+        "Words for the size of a leak",
+        columns_of("Word", *metrics, numeric=metrics),
+        tuple(rows),
+        remark="A leak has the largest word that the lower limit of its interval reaches, since a "
+        "reader looks at the largest of many figures, whose value errs upward. “No leak shown” "
+        "needs every upper limit below “clear”. The thresholds are conventions of this report, "
+        "not of law.",
+    )
 
 
 def controls_table(record: Record) -> Grid:

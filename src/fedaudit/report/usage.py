@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from fedaudit.report.choosing import NO_DEFENSE
-from fedaudit.report.comparison import labels_of
 from fedaudit.report.drawing import Choice, Figures, Panel, Spec, plotly_text, series_line, spec_of
 from fedaudit.report.grid import Cell, Grid, columns_of, named
+from fedaudit.report.rows import labels_of
 from fedaudit.report.styles import Key, Style, style, swatch
 from fedaudit.report.words import MISSING, number, percent
 from fedaudit.study.compared import Comparison

@@ -22,6 +22,20 @@ HEADLINE_METRICS = ("auc", "tpr@0.01", "tpr@0.001")
 
 MISSING = "–"
 
+SIGNALS = {
+    "loss": "minus the loss",
+    "confidence": "probability of the true class",
+    "max_posterior": "largest probability of any class",
+    "posterior_std": "spread of the probabilities",
+    "minus_entropy": "minus the entropy",
+    "minus_modified_entropy": "minus the modified entropy",
+    "gradient-cosine": "gradient-update cosine",
+    "gradient-norm": "minus squared gradient norm",
+    "gradient-difference-raw": "gradient difference",
+    "gradient-difference-sum": "gradient difference, rescaled",
+}
+"""What the numbers of a signal are: all are turned so that larger stands for members."""
+
 
 def contrast_name(contrast: str) -> str:
     """Heading of a contrast; one that the catalogue lacks is shown as it is."""
@@ -32,6 +46,13 @@ def contrast_order(contrast: str) -> tuple[int, str]:
     """Sort key that puts contrasts in the order of a report."""
     known = list(CONTRASTS)
     return (known.index(contrast) if contrast in known else len(known), contrast)
+
+
+def signal_name(signal: str) -> str:
+    """What a signal's numbers are; the record's own name where the catalogue lacks it."""
+    plain = signal.removeprefix("global_")
+    meaning = SIGNALS.get(plain, plain.replace("_", " "))
+    return meaning if plain == signal else f"{meaning}, global model"
 
 
 def metric_name(metric: str) -> str:
@@ -138,3 +159,14 @@ def listed(items: list[str]) -> str:
 def plural(amount: int, one: str, many: str = "") -> str:
     """ "1 seed", "3 seeds"."""
     return f"{count(amount)} {one if amount == 1 else many or one + 's'}"
+
+
+def sentence(text: str) -> str:
+    """The text with a full stop, unless it ends as a sentence does."""
+    text = text.strip()
+    return text if text.endswith((".", "!", "?", "…")) else text + "."
+
+
+def capital(text: str) -> str:
+    """The text with a capital letter in front."""
+    return text[:1].upper() + text[1:]

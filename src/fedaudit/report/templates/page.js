@@ -21,7 +21,7 @@
         gridcolor: line, linecolor: line, zeroline: false, ticks: "outside", ticklen: 4,
         tickcolor: line, automargin: true, fixedrange: true, showline: true,
       }, out[name]);
-      if (out[name].title) out[name].title.standoff = 10;
+      if (out[name].title) Object.assign(out[name].title, { standoff: 8, font: { size: 12 } });
     }
     out.autosize = true;
     return out;

@@ -1,0 +1,142 @@
+"""What a figure shows: whether it is above guessing, and how large the leak is in words."""
+
+from typing import Literal, NamedTuple
+
+from fedaudit.report.grid import Tone
+from fedaudit.report.words import HEADLINE_METRICS, chance_of, rate_of
+from fedaudit.study.record import Figure
+
+Size = Literal["trace", "weak", "clear", "strong"]
+
+
+class Threshold(NamedTuple):
+    """From where on a leak has a word.
+
+    Attributes:
+        word: The word.
+        auc: Lower limit of an AUC that earns it.
+        percent_rate: Lower limit of a true-positive rate at 1% false positives, or at some rate
+            between that and 0.1%.
+        thousandth_rate: The same at 0.1% false positives or fewer.
+    """
+
+    word: Size
+    auc: float
+    percent_rate: float
+    thousandth_rate: float
+
+
+SIZES = (
+    Threshold("trace", 0.5, 0.01, 0.001),
+    Threshold("weak", 0.55, 0.02, 0.005),
+    Threshold("clear", 0.6, 0.05, 0.02),
+    Threshold("strong", 0.7, 0.1, 0.05),
+)
+"""The words for a leak, smallest first. "Trace" is all that lies above guessing."""
+
+ROOM_FOR_DOUBT: Size = "clear"
+"""An upper limit that reaches this size leaves too much room to speak of "no leak shown"."""
+
+_ARTICLES: dict[Size, str] = {
+    "trace": "a trace of a leak",
+    "weak": "a weak leak",
+    "clear": "a clear leak",
+    "strong": "a strong leak",
+}
+
+
+class Look(NamedTuple):
+    """How a figure is marked: the sign before it, its colour, and the word for its size."""
+
+    sign: str = ""
+    tone: Tone = ""
+    word: str = ""
+
+
+def size_reached(value: float, metric: str) -> Size | None:
+    """The largest word that a value earns; None at guessing or below, or without words for it."""
+    reached: Size | None = None
+    for threshold in SIZES:
+        limit = _threshold(threshold, metric)
+        if limit is not None and (value > limit or (value == limit and reached)):
+            reached = threshold.word
+    return reached
+
+
+def _threshold(threshold: Threshold, metric: str) -> float | None:
+    if metric == "auc":
+        return threshold.auc
+    rate = rate_of(metric)
+    if rate is None or rate > 0.01:
+        return None
+    return threshold.thousandth_rate if rate <= 0.001 else threshold.percent_rate
+
+
+def a_leak(size: Size) -> str:
+    """The size in running text: "a weak leak"."""
+    return _ARTICLES[size]
+
+
+def largest(sizes: list[Size]) -> Size | None:
+    """The largest of several sizes; None of none."""
+    order = [threshold.word for threshold in SIZES]
+    return max(sizes, key=order.index, default=None)
+
+
+def above_chance(figure: Figure) -> bool | None:
+    """Whether a figure is above guessing; None where that was neither tested nor bounded.
+
+    It takes both: the record's test, which is corrected over the whole study, and the figure's
+    own interval, which is not. Where one of them is missing the other decides.
+    """
+    if figure.value is None:
+        return None
+    excludes = _interval_excludes_guessing(figure)
+    if figure.significant is None:
+        return excludes
+    return figure.significant and excludes is not False
+
+
+def by_test_alone(figure: Figure) -> bool:
+    """Whether the corrected test finds a figure above guessing but its interval holds guessing.
+
+    That happens over several runs: the test asks whether there was a leak in any of them, the
+    interval where the mean over further runs would lie.
+    """
+    tested = figure.value is not None and figure.significant is True
+    return tested and not above_chance(figure)
+
+
+def by_interval_alone(figure: Figure) -> bool:
+    """Whether an interval leaves guessing out that the corrected test does not rule out."""
+    return figure.significant is False and _interval_excludes_guessing(figure) is True
+
+
+def _interval_excludes_guessing(figure: Figure) -> bool | None:
+    if figure.metric not in HEADLINE_METRICS:
+        return None
+    chance = chance_of(figure.metric)
+    return None if chance is None or figure.low is None else figure.low > chance
+
+
+def size_of(figure: Figure) -> Size | None:
+    """How large a leak a figure shows at least: by its lower limit, if it is above guessing.
+
+    The lower limit, since a reader looks at the largest of many figures, whose value errs
+    upward. Without an interval the value itself has to do.
+    """
+    if not above_chance(figure) or figure.value is None:
+        return None
+    return size_reached(figure.value if figure.low is None else figure.low, figure.metric)
+
+
+def look_of(figure: Figure) -> Look:
+    """How a figure is marked in tables."""
+    if by_test_alone(figure):
+        return Look("△ ", "", "size open")
+    if not above_chance(figure):
+        return Look()
+    size = size_of(figure)
+    tones: dict[Size | None, Tone] = {None: "raised", "trace": "raised", "weak": "weak"}
+    tones |= {"clear": "clear", "strong": "strong"}
+    return Look("▲ ", tones[size], size or "")

@@ -1,0 +1,96 @@
+"""What an audit could not conclude, point by point, each told once."""
+
+import re
+
+from fedaudit.report.evidence import by_test_alone
+from fedaudit.report.grid import shortened
+from fedaudit.report.words import (
+    contrast_name,
+    contrast_order,
+    count,
+    interval_of,
+    listed,
+    metric_name,
+    number,
+    plural,
+    sentence,
+)
+from fedaudit.study.record import Figure, Record
+
+_FATES = {"refused": "was refused", "failed": "was tried and failed"}
+_NEEDS = re.compile(r"inconclusive: needs ([\d,]+) more non-members")
+
+
+def open_points(record: Record, figures: list[Figure]) -> tuple[str, ...]:
+    """What could not be concluded.
+
+    Args:
+        record: The record.
+        figures: Those that stand in front.
+    """
+    return (*_refused(figures), *_unsure(figures), *_attacks(record), *_below(figures))
+
+
+def _refused(figures: list[Figure]) -> list[str]:
+    """One point for each metric, and within it one for each kind of reason."""
+    missing: dict[tuple[str, str], list[Figure]] = {}
+    for figure in figures:
+        if figure.value is None:
+            short = _NEEDS.fullmatch(figure.note) is not None
+            reason = "" if short else shortened(figure.note, 200) or "no reason recorded"
+            missing.setdefault((figure.metric, reason), []).append(figure)
+    return [
+        f"{metric_name(shortened(metric))}: {plural(len(found), 'figure')} not given. "
+        f"{sentence(reason) if reason else _more_needed(found)}"
+        for (metric, reason), found in missing.items()
+    ]
+
+
+def _more_needed(figures: list[Figure]) -> str:
+    """ "Against unseen it needs 852 more non-members, against mixed 701." """
+    needed: dict[str, int] = {}
+    for figure in figures:
+        found = _NEEDS.fullmatch(figure.note)
+        more = int(found[1].replace(",", "")) if found else 0
+        needed[figure.contrast] = max(needed.get(figure.contrast, 0), more)
+    parts = [
+        f"against {_non_members(contrast)} {'it needs ' * (not place)}{count(needed[contrast])}"
+        f"{' more non-members' * (not place)}"
+        for place, contrast in enumerate(sorted(needed, key=contrast_order))
+    ]
+    text = listed(parts)
+    return text[:1].upper() + text[1:] + "."
+
+
+def _non_members(contrast: str) -> str:
+    return shortened(contrast_name(contrast)).lower() + " samples" * (contrast != "mixed")
+
+
+def _unsure(figures: list[Figure]) -> list[str]:
+    alone = sum(by_test_alone(figure) for figure in figures)
+    if not alone:
+        return []
+    return [
+        f"{plural(alone, 'figure')} marked △: the corrected test says that members score higher in "
+        "at least one run, but the interval for the mean over runs still holds guessing. How "
+        "large that leak is needs more seeds."
+    ]
+
+
+def _attacks(record: Record) -> list[str]:
+    return [
+        f"{shortened(row.name, 60)} {_FATES[row.status]}: "
+        f"{sentence(shortened(row.note, 200) or 'no reason recorded')}"
+        for row in record.attacks
+        if row.status != "run"
+    ]
+
+
+def _below(figures: list[Figure]) -> list[str]:
+    below = [f for f in figures if f.metric == "auc" and f.high is not None and f.high < 0.5]
+    return [
+        f"{shortened(f.attack, 60)} ranks members below non-members (AUC {number(f.value or 0)}, "
+        f"{interval_of(f)}); it is reported as it is, since turning a score round after the "
+        "fact would be choosing the answer."
+        for f in below[:3]
+    ]

@@ -1,0 +1,58 @@
+"""How to make a record again: the study file, the command, and what to expect of it."""
+
+from typing import NamedTuple
+
+from fedaudit.report.grid import shortened
+from fedaudit.report.study_file import study_file
+from fedaudit.study.record import Record
+
+_BUNDLED = ("digits", "synthetic")
+"""Data sets that are made without any file."""
+
+
+class Again(NamedTuple):
+    """What a reader needs to make a record again.
+
+    Attributes:
+        study: The settings, as a file that ``fedaudit run`` takes.
+        command: The command that carries them out.
+        data: Which data set it needs besides; empty where none.
+        environment: What it was made with, as names and values.
+    """
+
+    study: str
+    command: str
+    data: str
+    environment: list[tuple[str, str]]
+
+
+def reproducing(record: Record) -> Again:
+    """How to make a record again."""
+    data = record.config.get("data")
+    name = data.get("name") if isinstance(data, dict) else None
+    needed = "" if not isinstance(name, str) or name in _BUNDLED else shortened(name, 80)
+    command = "fedaudit run study.toml" + (" --data-dir FOLDER" if needed else "")
+    return Again(study_file(record.config), command, needed, _environment(record))
+
+
+def _environment(record: Record) -> list[tuple[str, str]]:
+    made = record.environment
+    rows = [
+        ("Content hash", record.content_hash),
+        ("Seeds", ", ".join(str(seed) for seed in record.seeds)),
+        ("Evaluation", record.evaluation),
+        ("Commit", made.commit or "not recorded"),
+        ("Device", made.device or "not recorded"),
+        ("Started", made.started or "not recorded"),
+        ("Time taken", "not recorded" if made.seconds is None else _duration(made.seconds)),
+    ]
+    return rows + [
+        (shortened(name, 60), shortened(version, 120)) for name, version in made.versions.items()
+    ]
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"

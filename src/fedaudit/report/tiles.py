@@ -1,0 +1,108 @@
+"""The numbers that stand at the top of a report."""
+
+from typing import NamedTuple
+
+from fedaudit.report.choosing import (
+    differing,
+    distinct,
+    headline,
+    says_nothing,
+    setting_of,
+    strongest,
+)
+from fedaudit.report.evidence import a_leak, above_chance, look_of, size_of
+from fedaudit.report.found import ALARMS, of_thousand, room
+from fedaudit.report.grid import shortened
+from fedaudit.report.words import (
+    contrast_name,
+    interval,
+    interval_of,
+    percent,
+    plural,
+    shown,
+)
+from fedaudit.study.record import Figure, Record
+
+
+class Tile(NamedTuple):
+    """A number that stands at the top: what it is, the number, and what to read it against."""
+
+    label: str
+    value: str
+    detail: str
+    tone: str = ""
+
+
+def tiles(record: Record) -> list[Tile]:
+    """The numbers that stand at the top of a report."""
+    figures = headline(record)
+    # Figures that say nothing about leakage must not stand out as if they told something.
+    found = [] if says_nothing(record) else [_strongest_tile(figures), _identified_tile(figures)]
+    return [tile for tile in found if tile is not None] + [
+        *_utility_tile(record),
+        _controls_tile(record),
+    ]
+
+
+def _strongest_tile(figures: list[Figure]) -> Tile | None:
+    above = [figure for figure in figures if above_chance(figure)]
+    best = strongest(above, "auc") or strongest(figures, "auc")
+    if best is None:
+        return None
+    found, tone = _judged(best)
+    parts = (found, interval_of(best) or "no interval", _place(best, figures))
+    return Tile("Highest AUC", shown(best.value, "auc"), " · ".join(parts), tone)
+
+
+def _identified_tile(figures: list[Figure]) -> Tile | None:
+    """Members that an attack identifies, where that is above guessing; else that none does."""
+    label = "Identified of 1,000 members"
+    above = [figure for figure in figures if above_chance(figure)]
+    for metric, alarms in ALARMS.items():
+        best = strongest(above, metric)
+        if best is not None and best.value is not None:
+            found, tone = _judged(best)
+            price = f"{found} · at 1 false alarm in {alarms}"
+            return Tile(label, of_thousand(best.value), f"{price} · {_place(best, figures)}", tone)
+    left = room([figure for figure in figures if figure.metric != "auc"])
+    return Tile(label, "none shown", f"room for {left}") if left else None
+
+
+def _judged(figure: Figure) -> tuple[str, str]:
+    """What is found in words, and the colour that goes with it."""
+    size = size_of(figure)
+    if size is None:
+        return ("above guessing", "raised") if above_chance(figure) else ("not above guessing", "")
+    return a_leak(size), look_of(figure).tone
+
+
+def _place(figure: Figure, figures: list[Figure]) -> str:
+    settings = distinct(setting_of(one) for one in figures)
+    label = differing(settings)[settings.index(setting_of(figure))]
+    contrast = f"v. {contrast_name(figure.contrast).lower()}"
+    return " · ".join(part for part in (shortened(figure.attack, 32), contrast, label) if part)
+
+
+def _utility_tile(record: Record) -> list[Tile]:
+    plain = [result for result in record.utility if result.defense in ("", "none")]
+    results = plain or record.utility
+    if not results:
+        return []
+    middle = sum(result.test_accuracy for result in results) / len(results)
+    first = results[0]
+    detail = (
+        f"mean of {plural(len(results), 'run')}"
+        if len(results) > 1
+        else interval(first.test_low, first.test_high, "accuracy")
+    )
+    defense = "no defense" if plain else shortened(first.defense, 32)
+    return [Tile("Test accuracy", percent(middle), f"{detail} · {defense}")]
+
+
+def _controls_tile(record: Record) -> Tile:
+    ran = [control for control in record.controls if control.passed is not None]
+    passed = sum(bool(control.passed) for control in ran)
+    if not ran:
+        return Tile("Controls", "none run", "nothing vouches for the figures", "alarm")
+    tone = "good" if passed == len(ran) else "alarm"
+    return Tile("Controls passed", f"{passed} of {len(ran)}", "checks on the audit itself", tone)

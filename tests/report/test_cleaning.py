@@ -1,0 +1,62 @@
+"""No text of a record, in whatever field, reaches a page or a terminal as it came."""
+
+from io import StringIO
+
+from pydantic import BaseModel
+from rich.console import Console
+
+from fedaudit.report.cleaning import cleaned
+from fedaudit.report.html import comparison_html, report_html
+from fedaudit.report.plain import as_text
+from fedaudit.report.tables import print_record
+from fedaudit.study.comparing import compared
+from fedaudit.study.record import Record
+from tests.report.records import record
+
+FORBIDDEN = {"\u202e", "\u2066", "\x1b", "\x07", "\u200f"}
+FIXED = {"format", "evaluation", "origin", "by", "status", "metric"}
+
+
+def poisoned(value: object, name: str = "") -> object:
+    """The value with forbidden characters in every text that the format leaves free."""
+    if isinstance(value, str):
+        return value if name in FIXED else "".join(sorted(FORBIDDEN)) + value
+    if isinstance(value, BaseModel):
+        fields = type(value).model_fields
+        return value.model_copy(update={n: poisoned(getattr(value, n), n) for n in fields})
+    if isinstance(value, list):
+        return [poisoned(part, name) for part in value]
+    if isinstance(value, dict):
+        return {str(poisoned(str(key))): poisoned(part) for key, part in value.items()}
+    return value
+
+
+def bad() -> Record:
+    value = poisoned(record())
+    assert isinstance(value, Record)
+    return value
+
+
+def left_in(text: str) -> set[str]:
+    return FORBIDDEN & set(text)
+
+
+def test_a_report_holds_none_of_them() -> None:
+    assert set(bad().findings[0].method) >= FORBIDDEN
+    assert not left_in(report_html(bad()))
+
+
+def test_nor_does_a_comparison() -> None:
+    records = [bad(), bad()]
+    assert not left_in(comparison_html(compared(records), records))
+
+
+def test_nor_does_the_terminal_or_the_verdict_in_plain_text() -> None:
+    out = StringIO()
+    print_record(bad(), Console(file=out, width=100, color_system=None))
+    assert not left_in(out.getvalue())
+    assert not left_in(as_text(bad()))
+
+
+def test_a_record_without_them_stays_as_it_is() -> None:
+    assert cleaned(record()) == record()

@@ -1,0 +1,65 @@
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedaudit.report.reproducing import reproducing
+from fedaudit.report.study_file import study_file
+from fedaudit.study.config import Study, read_study
+from tests.report.records import hostile, record
+
+PLAIN = st.booleans() | st.integers(-(10**12), 10**12) | st.text() | st.floats(allow_nan=False)
+VALUES = st.recursive(
+    PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
+)
+
+
+@given(st.dictionaries(st.text(), VALUES, max_size=4))
+def test_any_settings_come_back_from_the_file_as_they_went_in(settings: dict[str, object]) -> None:
+    assert tomllib.loads(study_file(settings)) == settings
+
+
+def test_settings_without_a_value_are_left_out() -> None:
+    assert study_file({"a": None, "b": {"c": None, "d": [1, None]}}) == "[b]\nd = [1]\n"
+
+
+def test_a_study_is_the_same_study_after_a_record_and_its_file(tmp_path: Path) -> None:
+    study = Study.model_validate(
+        {
+            "name": "mine",
+            "about": 'quotes " and \\ and \n lines',
+            "seeds": (1, 2),
+            "training": {"lr": 1e-5},
+            "defense": {
+                "name": "gradient-noise",
+                "clients": (0,),
+                "options": {"sigma": 0.1},
+                "chain": [{"name": "sparsify", "options": {"drop": 0.5}}],
+            },
+            "attacks": {"fedmia-1": {}},
+        }
+    )
+    path = tmp_path / "study.toml"
+    path.write_text(study_file(study.model_dump(mode="json")), encoding="utf-8")
+    assert read_study(path) == study
+
+
+@pytest.mark.parametrize("char", ["\u202e", "\x00", "\ud800", "\u2028", "\u200f", "\x7f"])
+def test_characters_that_would_not_show_become_escapes(char: str) -> None:
+    text = study_file({f"k{char}": f"v{char}"})
+    assert char not in text
+    tomllib.loads(text)
+
+
+def test_a_data_set_that_lies_in_a_folder_is_asked_for() -> None:
+    bundled = record(details=False)
+    assert reproducing(bundled).command == "fedaudit run study.toml"
+    other = bundled.model_copy(update={"config": {"data": {"name": "mnist"}}})
+    assert reproducing(other).command == "fedaudit run study.toml --data-dir FOLDER"
+    assert reproducing(other).data == "mnist"
+
+
+def test_settings_of_a_hostile_record_are_still_a_toml_file() -> None:
+    tomllib.loads(reproducing(hostile()).study)
