@@ -13,6 +13,7 @@ from fedaudit.models import architecture
         ("cnn", torch.channels_last),
         ("resnet18", torch.channels_last),
         ("vgg11", torch.channels_last),
+        ("wide-resnet", torch.channels_last),
         ("alexnet", torch.contiguous_format),
     ],
 )

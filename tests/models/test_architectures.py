@@ -1,6 +1,7 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from fedaudit.core import Setting
 from fedaudit.errors import BadInput
@@ -42,6 +43,56 @@ def test_vgg_has_two_hidden_layers_of_512_or_the_usual_single_linear_layer() -> 
     assert parameters(built("vgg11", (3, 32, 32), hidden="")) == 9_231_114
 
 
+def test_the_wide_network_has_the_parameters_of_its_layers_added_up_by_hand() -> None:
+    first, last, linear = 3 * 16 * 9 + 16, 2 * 256, 256 * 100 + 100
+
+    def stage(inputs: int, outputs: int) -> int:
+        widening = 2 * inputs + (9 * inputs * outputs + outputs)
+        keeping = 2 * outputs + (9 * outputs**2 + outputs)
+        shortcut = 2 * inputs + (inputs * outputs + outputs)
+        return widening + keeping + shortcut + 2 * keeping
+
+    stages = [stage(16, 64), stage(64, 128), stage(128, 256)]
+    assert stages == [121_600, 525_952, 2_100_480]
+    found = [parameters(built("wide-resnet", (3, 32, 32), 100, norm=n)) for n in ("group", "batch")]
+    assert found == [first + sum(stages) + last + linear] * 2 == [2_774_692] * 2
+    # Two of each stage's inputs, three of its outputs, and the last one.
+    scales = 2 * (2 * (16 + 64 + 128) + 3 * (64 + 128 + 256) + 256)
+    assert parameters(built("wide-resnet", (3, 32, 32), 100, norm="none")) == 2_774_692 - scales
+    assert parameters(built("wide-resnet", (3, 32, 32))) == 2_774_692 - 90 * 257
+
+
+@pytest.mark.parametrize("norm", ["group", "none"])
+def test_the_wide_network_computes_what_is_written_out_here_layer_by_layer(norm: str) -> None:
+    torch.manual_seed(0)
+    module = built("wide-resnet", (3, 12, 12), 5, depth=10, width=2, norm=norm).double()
+    for parameter in module.parameters():  # scales of one and shifts of zero would tell nothing
+        nn.init.normal_(parameter, std=0.3)
+    values = iter(module.parameters())
+
+    def normal(x: Tensor) -> Tensor:
+        if norm == "none":
+            return x
+        groups = x.reshape(len(x), 16, -1)
+        spread = groups.var(2, correction=0, keepdim=True).add(1e-5).sqrt()
+        level = ((groups - groups.mean(2, keepdim=True)) / spread).reshape(x.shape)
+        return level * next(values)[:, None, None] + next(values)[:, None, None]
+
+    def convolved(x: Tensor, stride: int = 1, padding: int = 1) -> Tensor:
+        return functional.conv2d(x, next(values), next(values), stride=stride, padding=padding)
+
+    x = torch.randn(4, 3, 12, 12, dtype=torch.float64)
+    y = convolved(x)
+    for stride in (1, 2, 2):
+        inner = convolved(normal(y.relu()), stride)
+        inner = convolved(normal(inner.relu()))
+        y = inner + convolved(normal(y.relu()), stride, padding=0)
+    assert y.shape == (4, 128, 3, 3)
+    expected = functional.linear(normal(y.relu()).mean((2, 3)), next(values), next(values))
+    torch.testing.assert_close(module(x), expected)
+    assert not list(values)
+
+
 @pytest.mark.parametrize(
     ("name", "shape", "settings"),
     [
@@ -53,6 +104,9 @@ def test_vgg_has_two_hidden_layers_of_512_or_the_usual_single_linear_layer() -> 
         ("resnet18", (1, 8, 8), {"width": 32}),
         ("resnet18", (3, 9, 7), {"width": 8, "norm": "batch"}),
         ("vgg11", (1, 32, 33), {}),
+        ("wide-resnet", (1, 8, 8), {"depth": 10, "width": 1}),
+        ("wide-resnet", (3, 9, 7), {"norm": "batch", "width": 1}),
+        ("wide-resnet", (3, 9, 7), {"norm": "none", "width": 1}),
     ],
 )
 def test_each_network_gives_one_row_of_finite_outputs_a_sample_and_learns_in_every_parameter(
@@ -85,9 +139,12 @@ def test_pooling_before_relu_gives_the_values_and_gradients_of_pooling_after_it(
     assert torch.equal(gradient(relu(pool(x))), gradient(pool(relu(x))))
 
 
-def test_group_normalisation_leaves_each_sample_on_its_own_while_training() -> None:
+@pytest.mark.parametrize(("name", "width"), [("resnet18", 32), ("wide-resnet", 1)])
+def test_group_normalisation_leaves_each_sample_on_its_own_while_training(
+    name: str, width: int
+) -> None:
     torch.manual_seed(0)
-    module = built("resnet18", (3, 8, 8), width=32).train()
+    module = built(name, (3, 8, 8), width=width).train()
     x = torch.randn(4, 3, 8, 8)
     torch.testing.assert_close(module(x)[:1], module(x[:1]))
 
@@ -99,6 +156,7 @@ def test_group_normalisation_leaves_each_sample_on_its_own_while_training() -> N
         ("alexnet", (1, 28, 28), "1x28x28 are too small .* at least 29 x 29"),
         ("vgg11", (3, 31, 32), "3x31x32 are too small .* at least 32 x 32"),
         ("cnn", (600,), "channels x height x width, got samples of shape 600"),
+        ("wide-resnet", (600,), "'wide-resnet' reads images .* got samples of shape 600"),
         ("resnet18", (28, 28), "'resnet18' reads images .* got samples of shape 28x28"),
         ("mlp", (), "at least one side"),
         ("mlp", (0, 3), "each at least 1"),
@@ -116,6 +174,10 @@ def test_samples_that_do_not_fit_are_refused_before_anything_runs(
     [
         ("resnet18", "norm", "layer", "'group' or 'batch', got 'layer'"),
         ("resnet18", "width", 40, "multiple of 32 for norm='group', got 40"),
+        ("wide-resnet", "norm", "layer", "is one of 'group', 'batch', 'none', got 'layer'"),
+        ("wide-resnet", "depth", 18, "10, 16, 22 or another 6n .* got 18, 4"),
+        ("wide-resnet", "depth", 1006, "up to 1000.* got 1006, 4"),
+        ("wide-resnet", "width", 0, "width at least 1, got 16, 0"),
         ("mlp", "hidden", "200;100", "such as '200' or '512,128', got '200;100'"),
         ("mlp", "hidden", "0", "widths of at least 1"),
         ("mlp", "dropout", 1.0, r"in \[0, 1\), got 1.0"),

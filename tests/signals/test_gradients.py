@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedaudit.core import Architecture, Model, Params, cross_entropy
+from fedaudit.core import Architecture, Model, Params, Setting, cross_entropy
 from fedaudit.errors import BadInput, Unsupported
-from fedaudit.models import architecture
+from fedaudit.models import MODELS, architecture
 from fedaudit.params import flat
 from fedaudit.signals.gradients import (
     GradientProducts,
@@ -598,11 +598,12 @@ def test_a_model_that_has_diverged_has_no_cosines_and_is_not_refused() -> None:
     assert products.squared_norms.isnan().all()
 
 
-@pytest.mark.parametrize("name", ["alexnet", "cnn", "mlp", "resnet18", "vgg11"])
+@pytest.mark.parametrize("name", MODELS)
 def test_every_catalogue_model_has_fast_kernels_only(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings: dict[str, int | float | str | bool] = {"width": 32} if name == "resnet18" else {}
+    narrow: dict[str, dict[str, Setting]] = {"resnet18": {"width": 32}, "wide-resnet": {"width": 1}}
+    settings = narrow.get(name, {})
     built = architecture(name, shape=(3, 32, 32), classes=CLASSES, **settings)
     model = built.initial(0)
     features, labels = samples(Case(Twice, (3, 32, 32)), 2)

@@ -17,6 +17,7 @@ from fedaudit.models.cnn import cnn
 from fedaudit.models.mlp import mlp
 from fedaudit.models.resnet import resnet18
 from fedaudit.models.vgg import vgg11
+from fedaudit.models.wide_resnet import wide_resnet
 
 Build = Callable[..., nn.Module]
 
@@ -29,6 +30,7 @@ MODELS: dict[str, Build] = {
     "mlp": mlp,
     "resnet18": resnet18,
     "vgg11": vgg11,
+    "wide-resnet": wide_resnet,
 }
 """Every architecture by name; each takes ``shape``, ``classes`` and settings of its own."""
 
