@@ -72,9 +72,8 @@ def wide_resnet(
         in Aerni et al.'s code the second does, at the same number of parameters.
     """
     if norm not in _NORMS:
-        raise BadInput(
-            f"norm of model 'wide-resnet' is {', '.join(map(repr, _NORMS))}, got {norm!r}"
-        )
+        known = ", ".join(map(repr, _NORMS))
+        raise BadInput(f"norm of model 'wide-resnet' is one of {known}, got {norm!r}")
     if not 10 <= depth <= _DEEPEST or depth % 6 != 4 or width < 1:
         raise BadInput(
             f"depth of model 'wide-resnet' is 10, 16, 22 or another 6n + 4 up to {_DEEPEST}, and "
