@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedaudit.report.plain import Verdict, as_text, verdict
 from fedaudit.study.record import ControlResult, Figure, Record
@@ -235,3 +237,55 @@ def test_what_is_the_same_as_another_contrast_is_not_told_twice() -> None:
     mixed = seen.model_copy(update={"contrast": "mixed", "significant": None})
     (sentence,) = said_of(seen, mixed).found[0].sentences
     assert sentence.against == "Against samples that no client trained on"
+
+
+LIMITS = st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1)).map(sorted)
+GIVEN = st.builds(
+    lambda limits, metric, attack, contrast, tested: auc(
+        limits[1],
+        limits[0],
+        limits[2],
+        metric=metric,
+        attack=attack,
+        contrast=contrast,
+        significant=tested,
+    ),
+    LIMITS,
+    st.sampled_from(["auc", "tpr@0.01", "tpr@0.001"]),
+    st.sampled_from(["a", "b"]),
+    st.sampled_from(["unseen", "other_client"]),
+    st.sampled_from([True, False, None]),
+)
+
+
+@given(st.lists(GIVEN, max_size=8))
+@settings(max_examples=60, deadline=None)
+def test_the_verdict_and_its_sentences_speak_of_the_same_leak(figures: list[Figure]) -> None:
+    said = said_of(*figures)
+    told = " ".join(sentence.found for bullet in said.found for sentence in bullet.sentences)
+    words = [word for word in ("strong", "clear", "weak") if f"a {word} leak" in told]
+    words += ["trace"] if "a trace of a leak" in told else []
+    if "leak" in said.status and said.status != "no leak shown":
+        assert said.status in (f"{words[0]} leak", f"{words[0]} of a leak")
+    else:
+        assert not words
+        assert "identifies" not in told
+
+
+def test_what_means_of_seeds_lack_is_one_point_with_its_range() -> None:
+    def refused(target: int, more: int) -> Figure:
+        note = "0 of 2 seeds gave this figure, and a mean needs two: inconclusive: needs "
+        return Figure(
+            attack="a",
+            contrast="unseen",
+            metric="tpr@0.001",
+            target=target,
+            value=None,
+            note=f"{note}{more} more non-members",
+        )
+
+    points = said_of(refused(0, 746), refused(1, 637)).open
+    assert points[0] == (
+        "TPR at 0.1% FPR: 2 figures not given. Against unseen samples it needs 637 to 746 more "
+        "non-members."
+    )

@@ -130,6 +130,31 @@ def size_of(figure: Figure) -> Size | None:
     return size_reached(figure.value if figure.low is None else figure.low, figure.metric)
 
 
+def strongest_found(figures: list[Figure], metric: str) -> Figure | None:
+    """The figure above guessing that shows most of a leak: by its lower limit, as its word is.
+
+    None where none of that metric is above guessing.
+    """
+    found = [figure for figure in figures if figure.metric == metric and above_chance(figure)]
+    return max(found, key=_shown_at_least, default=None)
+
+
+def _shown_at_least(figure: Figure) -> tuple[int, float, float]:
+    order: list[Size | None] = [None, *(threshold.word for threshold in SIZES)]
+    value = figure.value or 0.0
+    return order.index(size_of(figure)), value if figure.low is None else figure.low, value
+
+
+def rate_found(figures: list[Figure]) -> Figure | None:
+    """The rate above guessing with the largest word; of equals, that at fewest false alarms.
+
+    None where no rate is above guessing.
+    """
+    rates = sorted({f.metric for f in figures if rate_of(f.metric)}, key=lambda m: rate_of(m) or 0)
+    found = [figure for m in rates if (figure := strongest_found(figures, m)) is not None]
+    return max(found, key=lambda figure: _shown_at_least(figure)[0], default=None)
+
+
 def look_of(figure: Figure) -> Look:
     """How a figure is marked in tables."""
     if by_test_alone(figure):

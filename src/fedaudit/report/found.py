@@ -3,7 +3,15 @@
 from typing import NamedTuple
 
 from fedaudit.report.choosing import differing, distinct, setting_of, settings_of, strongest
-from fedaudit.report.evidence import a_leak, above_chance, by_interval_alone, by_test_alone, size_of
+from fedaudit.report.evidence import (
+    a_leak,
+    above_chance,
+    by_interval_alone,
+    by_test_alone,
+    rate_found,
+    size_of,
+    strongest_found,
+)
 from fedaudit.report.grid import shortened
 from fedaudit.report.words import (
     CONTRAST_MEANINGS,
@@ -98,7 +106,7 @@ def _contrast(contrast: str, figures: list[Figure]) -> Sentence:
     """
     against = f"Against {CONTRAST_MEANINGS.get(contrast, shortened(contrast))}"
     above = [figure for figure in figures if above_chance(figure)]
-    best = strongest(above, "auc") or strongest(figures, "auc")
+    best = strongest_found(figures, "auc") or strongest(figures, "auc")
     if best is None and not above:
         return Sentence(against, "no attack gave a usable figure.")
     sentences = [_auc_sentence(best, figures)] if best else []
@@ -139,21 +147,19 @@ def _where(figure: Figure, figures: list[Figure]) -> str:
 
 
 def _identified(above: list[Figure], told: Figure | None) -> str:
-    """ "Of 1,000 members, N ..." at the fewest false alarms at which that is above guessing."""
-    for metric, alarms in ALARMS.items():
-        best = strongest(above, metric)
-        if best is None:
-            continue
-        name = f"{shortened(best.attack, 60)}{_where(best, above)}"
-        if told is not None and above_chance(told) and _is_same(told, best):
-            name = "it"
-        size = size_of(best)
-        return (
-            f"Of 1,000 members, {name} identifies {_with_limits(best)} at the price of one false "
-            f"alarm in {alarms} non-members{f', {a_leak(size)}' if size else ''}; guessing would "
-            f"find {of_thousand(rate_of(metric) or 0)}."
-        )
-    return ""
+    """ "Of 1,000 members, N ..." at the rate that shows most of a leak."""
+    best = rate_found(above)
+    if best is None:
+        return ""
+    name = f"{shortened(best.attack, 60)}{_where(best, above)}"
+    if told is not None and above_chance(told) and _is_same(told, best):
+        name = "it"
+    size = size_of(best)
+    return (
+        f"Of 1,000 members, {name} identifies {_with_limits(best)} at the price of one false "
+        f"alarm in {ALARMS[best.metric]} non-members{f', {a_leak(size)}' if size else ''}; "
+        f"guessing would find {of_thousand(rate_of(best.metric) or 0)}."
+    )
 
 
 def _is_same(one: Figure, other: Figure) -> bool:

@@ -5,6 +5,7 @@ import re
 from fedaudit.report.evidence import by_test_alone
 from fedaudit.report.grid import shortened
 from fedaudit.report.words import (
+    capital,
     contrast_name,
     contrast_order,
     count,
@@ -18,7 +19,10 @@ from fedaudit.report.words import (
 from fedaudit.study.record import Figure, Record
 
 _FATES = {"refused": "was refused", "failed": "was tried and failed"}
-_NEEDS = re.compile(r"inconclusive: needs ([\d,]+) more non-members")
+_NEEDS = re.compile(
+    r"(?:0 of \d+ seeds gave this figure, and a mean needs two: )?"
+    r"inconclusive: needs ([\d,]+) more non-members"
+)
 
 
 def open_points(record: Record, figures: list[Figure]) -> tuple[str, ...]:
@@ -36,8 +40,11 @@ def _refused(figures: list[Figure]) -> list[str]:
     missing: dict[tuple[str, str], list[Figure]] = {}
     for figure in figures:
         if figure.value is None:
-            short = _NEEDS.fullmatch(figure.note) is not None
-            reason = "" if short else shortened(figure.note, 200) or "no reason recorded"
+            reason = (
+                ""
+                if _NEEDS.fullmatch(figure.note)
+                else shortened(figure.note, 200) or "no reason recorded"
+            )
             missing.setdefault((figure.metric, reason), []).append(figure)
     return [
         f"{metric_name(shortened(metric))}: {plural(len(found), 'figure')} not given. "
@@ -47,19 +54,21 @@ def _refused(figures: list[Figure]) -> list[str]:
 
 
 def _more_needed(figures: list[Figure]) -> str:
-    """ "Against unseen it needs 852 more non-members, against mixed 701." """
-    needed: dict[str, int] = {}
+    """ "Against unseen samples it needs 852 more non-members, against mixed 701." """
+    needed: dict[str, set[int]] = {}
     for figure in figures:
-        found = _NEEDS.fullmatch(figure.note)
-        more = int(found[1].replace(",", "")) if found else 0
-        needed[figure.contrast] = max(needed.get(figure.contrast, 0), more)
+        if found := _NEEDS.fullmatch(figure.note):
+            needed.setdefault(figure.contrast, set()).add(int(found[1].replace(",", "")))
     parts = [
-        f"against {_non_members(contrast)} {'it needs ' * (not place)}{count(needed[contrast])}"
+        f"against {_non_members(contrast)} {'it needs ' * (not place)}{_amount(needed[contrast])}"
         f"{' more non-members' * (not place)}"
         for place, contrast in enumerate(sorted(needed, key=contrast_order))
     ]
-    text = listed(parts)
-    return text[:1].upper() + text[1:] + "."
+    return capital(listed(parts)) + "."
+
+
+def _amount(more: set[int]) -> str:
+    return count(max(more)) if len(more) == 1 else f"{count(min(more))} to {count(max(more))}"
 
 
 def _non_members(contrast: str) -> str:
@@ -89,7 +98,7 @@ def _attacks(record: Record) -> list[str]:
 def _below(figures: list[Figure]) -> list[str]:
     below = [f for f in figures if f.metric == "auc" and f.high is not None and f.high < 0.5]
     return [
-        f"{shortened(f.attack, 60)} ranks members below non-members (AUC {number(f.value or 0)}, "
+        f"{shortened(f.attack, 60)} ranks members below non-members (AUC {number(f.value or 0.0)}, "
         f"{interval_of(f)}); it is reported as it is, since turning a score round after the "
         "fact would be choosing the answer."
         for f in below[:3]

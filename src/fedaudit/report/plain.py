@@ -39,6 +39,9 @@ Status = Literal[
     "no leak shown",
 ]
 
+MOST_NAMED = 5
+"""Audited clients that are named; of more, their number stands."""
+
 _LEAKS: Mapping[Size, Status] = {
     "strong": "strong leak",
     "clear": "clear leak",
@@ -234,21 +237,24 @@ def _audited(record: Record) -> str:
     targets = sorted({f.target for f in record.findings if f.target is not None})
     defenses = distinct(defense_name(figure.defense) for figure in record.findings)
     against = f", with {listed([shortened(name, 60) for name in defenses])}" if defenses else ""
-    asked = (
-        f"client {targets[0]}"
-        if len(targets) == 1
-        else f"{count(len(targets))} of them in turn"
-        if targets
-        else "them"
-    )
     view = shortened(record.view.description, 400) or "not described in the record"
     return (
         f"This audit trained a federation of {plural(len(record.clients), 'client')}{held} "
-        f"({plural(len(record.seeds), 'seed')}){against}, and asked of {asked}: can an "
+        f"({plural(len(record.seeds), 'seed')}){against}, and asked of {_asked(targets)}: can an "
         f"adversary tell whether a given sample was among the training data? "
         f"{plural(len(ran), 'attack was', 'attacks were')} tried; guessing gives an AUC of 0.5. "
         f"The adversary: {sentence(view)}"
     )
+
+
+def _asked(targets: list[int]) -> str:
+    if not targets:
+        return "them"
+    if len(targets) == 1:
+        return f"client {targets[0]}"
+    if len(targets) <= MOST_NAMED:
+        return f"clients {listed([str(target) for target in targets])} in turn"
+    return f"{count(len(targets))} of them in turn"
 
 
 def _controls(controls: list[ControlResult]) -> str:

@@ -1,5 +1,6 @@
 """The tables of a report, as data that the terminal and the HTML report both draw."""
 
+import re
 from collections.abc import Callable, Iterable
 
 from rich.console import Console
@@ -53,7 +54,8 @@ _SIGNS = (
     "run, but how much to expect is open. The word is the size of the leak by the interval's lower "
     "limit. FP: false alarms, of all non-members."
 )
-_OVER_SEEDS = " Counts below a mean are summed over its seeds."
+_PLAIN_MEAN = re.compile(r"mean over \d+ seeds")
+_OVER_SEEDS = " Figures are means over seeds, and the counts below them sums."
 MOST_ROWS_PRINTED = 12
 """Longer tables beside the main one are left to the report."""
 
@@ -129,7 +131,8 @@ def figure_cell(figure: Figure | None, notes: Footnotes, *, runs: RunsBehind | N
     """
     if figure is None:
         return _EMPTY
-    said = runs is not None and in_all(figure, runs) is not None
+    plain_mean = _PLAIN_MEAN.fullmatch(figure.note) is not None
+    said = runs is not None and (plain_mean or in_all(figure, runs) is not None)
     mark = "" if said else notes.mark(figure.note)
     if figure.value is None:
         return Cell(MISSING, "not given", "muted", mark)

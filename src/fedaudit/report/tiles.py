@@ -10,7 +10,14 @@ from fedaudit.report.choosing import (
     setting_of,
     strongest,
 )
-from fedaudit.report.evidence import a_leak, above_chance, look_of, size_of
+from fedaudit.report.evidence import (
+    a_leak,
+    above_chance,
+    look_of,
+    rate_found,
+    size_of,
+    strongest_found,
+)
 from fedaudit.report.found import ALARMS, of_thousand, room
 from fedaudit.report.grid import shortened
 from fedaudit.report.words import (
@@ -45,25 +52,23 @@ def tiles(record: Record) -> list[Tile]:
 
 
 def _strongest_tile(figures: list[Figure]) -> Tile | None:
-    above = [figure for figure in figures if above_chance(figure)]
-    best = strongest(above, "auc") or strongest(figures, "auc")
+    best = strongest_found(figures, "auc") or strongest(figures, "auc")
     if best is None:
         return None
     found, tone = _judged(best)
     parts = (found, interval_of(best) or "no interval", _place(best, figures))
-    return Tile("Highest AUC", shown(best.value, "auc"), " · ".join(parts), tone)
+    label = "Strongest attack, AUC" if above_chance(best) else "Highest AUC"
+    return Tile(label, shown(best.value, "auc"), " · ".join(parts), tone)
 
 
 def _identified_tile(figures: list[Figure]) -> Tile | None:
     """Members that an attack identifies, where that is above guessing; else that none does."""
     label = "Identified of 1,000 members"
-    above = [figure for figure in figures if above_chance(figure)]
-    for metric, alarms in ALARMS.items():
-        best = strongest(above, metric)
-        if best is not None and best.value is not None:
-            found, tone = _judged(best)
-            price = f"{found} · at 1 false alarm in {alarms}"
-            return Tile(label, of_thousand(best.value), f"{price} · {_place(best, figures)}", tone)
+    best = rate_found(figures)
+    if best is not None and best.value is not None:
+        found, tone = _judged(best)
+        price = f"{found} · at 1 false alarm in {ALARMS[best.metric]}"
+        return Tile(label, of_thousand(best.value), f"{price} · {_place(best, figures)}", tone)
     left = room([figure for figure in figures if figure.metric != "auc"])
     return Tile(label, "none shown", f"room for {left}") if left else None
 
