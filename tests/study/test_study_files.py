@@ -1,0 +1,104 @@
+"""The files in the folder of studies: each can be started by whoever has the data."""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from fedaudit.core import NOBODY, Architecture, Setting
+from fedaudit.data.dataset import Dataset, numbered
+from fedaudit.models import architecture
+from fedaudit.study.config import read_studies
+from fedaudit.study.setup import setup
+
+FOLDER = Path(__file__).parents[2] / "studies"
+FILES = sorted(FOLDER.glob("*.toml"))
+PAPER = [path for path in FILES if path.stem.startswith("cofedmid-paper")]
+
+
+class Size(NamedTuple):
+    shape: tuple[int, ...]
+    train: int
+    test: int
+    classes: int
+
+
+SIZES = {
+    "mnist": Size((1, 28, 28), 60_000, 10_000, 10),
+    "fashion_mnist": Size((1, 28, 28), 60_000, 10_000, 10),
+    "cifar10": Size((3, 32, 32), 50_000, 10_000, 10),
+    "cifar-100-python": Size((3, 32, 32), 50_000, 10_000, 100),
+    "tiny_imagenet32": Size((3, 32, 32), 100_000, 10_000, 200),
+}
+"""What the data sets of the studies are like; their pictures are not needed to resolve a study."""
+
+
+@lru_cache
+def blank(name: str) -> Dataset:
+    """A data set of that size with labels in turn and pictures of one number."""
+    size = SIZES[name]
+    train, test = (torch.arange(n) % size.classes for n in (size.train, size.test))
+    return Dataset(
+        name,
+        numbered(torch.zeros(len(train), 1), train),
+        numbered(torch.zeros(len(test), 1), test, first=len(train)),
+        size.classes,
+        "none",
+    )
+
+
+@pytest.fixture(autouse=True)
+def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def load(name: str, **_: object) -> Dataset:
+        asked.append(name)
+        return blank(name)
+
+    def for_pictures(
+        name: str, *, shape: tuple[int, ...], classes: int, **settings: Setting
+    ) -> Architecture:
+        return architecture(name, shape=SIZES[asked[-1]].shape, classes=classes, **settings)
+
+    monkeypatch.setattr("fedaudit.study.setup.load", load)
+    monkeypatch.setattr("fedaudit.study.setup.architecture", for_pictures)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_study_is_called_as_its_file_is_and_says_what_it_asks_and_takes(path: Path) -> None:
+    base = read_studies(path)[0]
+    assert base.name == path.stem
+    assert base.about
+    assert base.hours
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_study_and_all_its_variants_resolve_to_runs(path: Path) -> None:
+    for study in read_studies(path):
+        run = setup(study, study.seeds[0], None)
+        assert run.attacks, study.name
+        assert run.measured_rounds[-1] <= study.training.rounds
+        assert len(run.deal.clients) == study.partition.clients
+
+
+@pytest.mark.parametrize("path", PAPER, ids=lambda path: path.stem)
+def test_the_paper_of_cofedmid_has_its_sizes_and_attacks_learn_from_what_is_not_audited(
+    path: Path,
+) -> None:
+    base, *variants = read_studies(path)
+    run = setup(base, base.seeds[0], None)
+    owners = run.deal.audit.owner
+    counts = [(owners == client).sum() for client in (0, NOBODY, *range(1, 10))]
+    assert counts == [5000, 1000, *[1000] * 9]
+    assert set(run.deal.sizes.values()) == {5000}
+    assert run.measured_rounds == tuple(range(10, 101, 10))
+    assert {"loss-series", "avg-cosine", "fedmia-1", "fedmia-2", "fta-c", "fta-l", "seqmia"} <= set(
+        run.attacks
+    )
+    assert run.known is not None
+    assert int(run.known.is_member.sum()) == 2000
+    assert not set(run.known.samples.ids.tolist()) & set(run.deal.audit.samples.ids.tolist())
+    defended = [len(setup(study, 1, None).defenses) for study in variants]
+    assert defended == [2] * 7 + [5] * 7 + [10] * 4
