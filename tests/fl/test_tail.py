@@ -5,7 +5,7 @@ from torch.nn import functional
 
 from fedaudit.core import Architecture, Batch, Model, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense, Objective, Turn, Visit
-from fedaudit.fl import training
+from fedaudit.fl.dense import cross_entropy_slope
 from fedaudit.fl.step import Sgd
 from fedaudit.fl.tail import descend_split, split, split_gradients
 from fedaudit.fl.training import LocalTraining, train
@@ -97,7 +97,8 @@ def test_gradients_of_catalogue_networks_come_in_the_order_of_their_parameters(n
     y = torch.tensor([0, 4, 2])
     loss = functional.cross_entropy(module(x), y)
     expected = torch.autograd.grad(loss, list(module.parameters()))
-    for one, other in zip(split_gradients(network, x, y), expected, strict=True):
+    ours = split_gradients(network, x, cross_entropy_slope(y))
+    for one, other in zip(ours, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
 
@@ -108,9 +109,9 @@ def test_descending_in_place_is_a_step_of_sgd_along_the_gradients() -> None:
     assert other is not None
     params = list(plain.parameters())
     for part in (slice(0, 8), slice(8, 13), slice(13, 14)):
-        x, y = IMAGES.features[part], IMAGES.labels[part]
-        descend_split(one, x, y, lr=0.5)
-        Sgd(lr=0.5).step(params, split_gradients(other, x, y))
+        x, slope = IMAGES.features[part], cross_entropy_slope(IMAGES.labels[part])
+        descend_split(one, x, slope, lr=0.5)
+        Sgd(lr=0.5).step(params, split_gradients(other, x, slope))
     for mine, expected in zip(fused.parameters(), params, strict=True):
         torch.testing.assert_close(mine, expected, rtol=1e-5, atol=1e-6)
 
@@ -202,32 +203,3 @@ class Own(nn.Sequential):
 )
 def test_any_other_network_is_left_to_autograd(module: nn.Module) -> None:
     assert split(module) is None
-
-
-class Soft(Defense):
-    """Shows class probabilities instead of classes."""
-
-    def batch(self, batch: Batch, turn: Turn) -> Batch:
-        return Batch(batch.x, torch.eye(CLASSES)[batch.y], batch.ids)
-
-
-class OwnLoss(Defense):
-    """Minimises the usual loss, but in a hook."""
-
-    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
-        return super().loss(outputs, batch, turn)
-
-
-@pytest.mark.parametrize("defense", [Soft(), OwnLoss()], ids=["soft labels", "own loss"])
-def test_soft_labels_and_losses_in_hooks_are_left_to_autograd(
-    defense: Defense, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("written out by hand")
-
-    network, how = NETWORKS["no hidden layer"], OPTIMIZERS["sgd"]
-    expected = learned(network, how)
-    monkeypatch.setattr(training, "descend_split", refuse)
-    with pytest.raises(AssertionError, match="by hand"):
-        learned(network, how)
-    assert apart(learned(network, how, defense), expected, network) < 1e-5

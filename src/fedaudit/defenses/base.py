@@ -107,11 +107,14 @@ class Objective:
         loss: Scalar loss of (outputs, batch), with the defense's own terms in it.
         per_sample: Loss of (outputs, targets) whose mean ``loss`` is; None where it is not
             known to be the mean of any, as where a defense has a loss of its own.
+        slope: Derivative of ``loss`` by the outputs, times the number of samples, of (outputs,
+            batch); None, or a function that gives None, where autograd has to find it.
     """
 
     module: nn.Module
     loss: Callable[[Tensor, Batch], Tensor]
     per_sample: PerSampleLoss | None = None
+    slope: Callable[[Tensor, Batch], Tensor | None] | None = None
 
     def __call__(self, batch: Batch) -> Tensor:
         """The scalar to minimise, with its graph."""
@@ -176,11 +179,18 @@ class Defense:
     def acts_in(self, hook: str) -> bool:
         """Whether the named hook does more than the neutral one.
 
-        Where "loss" and "gradient" do not, dense nets are trained by a faster road; a defense
+        Where "loss" and "gradient" do not, dense nets are trained by the fastest road; a defense
         that overrides them but is set to do nothing says so here, and trains to the same bits
         as without it.
         """
         return getattr(type(self), hook) is not getattr(Defense, hook)
+
+    @property
+    def knows_its_slope(self) -> bool:
+        """Whether :meth:`slope` belongs to this class's loss, and not to one that it replaced."""
+        kinds = type(self).__mro__
+        latest = next(kind for kind in kinds if "loss" in vars(kind) or "slope" in vars(kind))
+        return "slope" in vars(latest)
 
     def prepare(self, data: Samples, visit: Visit) -> Samples:
         """Once, before the first round: what stays changed for good (local DP on features)."""
@@ -205,6 +215,17 @@ class Defense:
     def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
         """Each step: the scalar to minimise; the mean of the architecture's loss."""
         return turn.received.architecture.loss(outputs, batch.y).mean()
+
+    def slope(
+        self, outputs: Float[Tensor, "samples _"], batch: Batch, turn: Turn
+    ) -> Float[Tensor, "samples _"] | None:
+        """Each step: the derivative of :meth:`loss` by the outputs, times the number of samples.
+
+        None leaves it to autograd, which is always right. Written out it saves the time of a
+        step of a small network. A class that overrides the loss alone is never asked for the
+        slope that it inherits.
+        """
+        return None
 
     def gradient(self, objective: Objective, batch: Batch, turn: Turn) -> Params:
         """Each step: the direction to descend; the gradient of the objective."""

@@ -73,6 +73,11 @@ class Chain(Defense):
         """Each step: by the one part that has its own."""
         return self._only("loss").loss(outputs, batch, turn)
 
+    def slope(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor | None:
+        """Each step: of the one part that has a loss of its own."""
+        only = self._only("loss")
+        return only.slope(outputs, batch, turn) if only.knows_its_slope else None
+
     def gradient(self, objective: Objective, batch: Batch, turn: Turn) -> Params:
         """Each step: by the one part that has its own."""
         return self._only("gradient").gradient(objective, batch, turn)

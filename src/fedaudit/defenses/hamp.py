@@ -11,6 +11,7 @@ from fedaudit.defenses.soft_labels import (
     entropy,
     hard_labels,
     label_of_entropy,
+    slope_of_doubt,
     soft_target,
 )
 from fedaudit.errors import BadInput
@@ -64,10 +65,21 @@ class Hamp(Defense):
         """Each step: the divergence from the soft labels, minus the weighted entropy."""
         if self.neutral:
             return super().loss(outputs, batch, turn)
-        labels = hard_labels(batch, "hamp")
-        classes = outputs.shape[1]
-        scale = 1 if self.divide_by_classes else classes
+        divergence = divergence_per_class(outputs, self._targets(outputs, batch)).mean()
+        return self._scale(outputs) * (divergence - self.entropy_weight * entropy(outputs).mean())
+
+    def slope(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor | None:
+        """Each step: the derivative of the loss, times the number of samples."""
+        if self.neutral:
+            return None
+        targets = self._targets(outputs, batch)
+        slope = slope_of_doubt(outputs, targets, entropy_weight=self.entropy_weight)
+        return slope.mul_(self._scale(outputs))
+
+    def _scale(self, outputs: Tensor) -> int:
+        return 1 if self.divide_by_classes else outputs.shape[1]
+
+    def _targets(self, outputs: Tensor, batch: Batch) -> Tensor:
+        labels, classes = hard_labels(batch, "hamp"), outputs.shape[1]
         own = label_of_entropy(classes, self.entropy_threshold)[0].to(outputs)
-        targets = soft_target(own.expand(len(labels)), labels, classes=classes)
-        divergence = divergence_per_class(outputs, targets).mean()
-        return scale * (divergence - self.entropy_weight * entropy(outputs).mean())
+        return soft_target(own.expand(len(labels)), labels, classes=classes)

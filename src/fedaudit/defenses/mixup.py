@@ -9,9 +9,8 @@ from torch import Tensor
 
 from fedaudit.core import Batch
 from fedaudit.defenses.base import Defense, Turn
-from fedaudit.defenses.soft_labels import hard_target
+from fedaudit.defenses.soft_labels import class_count, hard_target
 from fedaudit.errors import BadInput, unknown_name
-from fedaudit.modules import outputs_of
 
 MIXES = ("inputs-and-labels", "legacy_label_only")
 
@@ -86,5 +85,5 @@ def _probabilities(batch: Batch, turn: Turn) -> Float[Tensor, "samples classes"]
     """The labels as class probabilities; only the model knows how many classes there are."""
     if batch.y.is_floating_point():
         return batch.y
-    outputs = outputs_of(turn.received, batch.x[:1], turn.device)
-    return hard_target(batch.y, classes=outputs.shape[1]).to(outputs.dtype)
+    precision = next(iter(turn.received.params.values())).dtype
+    return hard_target(batch.y, classes=class_count(turn, batch.x)).to(precision)

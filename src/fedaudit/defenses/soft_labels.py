@@ -4,12 +4,14 @@ from functools import cache
 from math import log
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch.nn import functional
 
 from fedaudit.core import Batch
+from fedaudit.defenses.base import Turn
 from fedaudit.errors import BadInput, Unsupported
+from fedaudit.modules import outputs_of
 
 
 def entropy(outputs: Float[Tensor, "samples classes"]) -> Float[Tensor, " samples"]:
@@ -36,11 +38,45 @@ def divergence_per_class(
     return functional.kl_div(logs, targets, reduction="none").mean(dim=1)
 
 
+def slope_of_doubt(
+    outputs: Float[Tensor, "samples classes"],
+    targets: Float[Tensor, "samples classes"],
+    *,
+    entropy_weight: float,
+) -> Float[Tensor, "samples classes"]:
+    """The derivative by the outputs of a divergence from soft labels with entropy rewarded.
+
+    That is, of ``divergence_per_class(outputs, targets) - entropy_weight * entropy(outputs)``.
+
+    Args:
+        outputs: Before the softmax.
+        targets: One row of class probabilities a sample, which do not depend on the outputs.
+        entropy_weight: Of the prediction's entropy.
+
+    Returns:
+        Of each sample's value by its own outputs.
+    """
+    logs = outputs.log_softmax(1)
+    sure = logs.exp()
+    # d divergence = (p - target) / classes, since targets add up to 1; d entropy = -p (log p + H).
+    doubt = (sure * logs).sum(1, keepdim=True)
+    slope = sure * (logs - doubt)
+    return slope.mul_(entropy_weight).add_(sure - targets, alpha=1 / outputs.shape[1])
+
+
 def true_probability(
     outputs: Float[Tensor, "samples classes"], labels: Int[Tensor, " samples"]
 ) -> Float[Tensor, " samples"]:
     """The probability that the model gives to each sample's own class, with its graph."""
     return functional.softmax(outputs, dim=1).gather(1, labels[:, None].long())[:, 0]
+
+
+def class_count(turn: Turn, features: Shaped[Tensor, "samples ..."]) -> int:
+    """How many classes the model tells apart: from its settings, or else from an output."""
+    named = dict(turn.received.architecture.settings).get("classes")
+    if isinstance(named, int):
+        return named
+    return outputs_of(turn.received, features[:1], turn.device).shape[1]
 
 
 def hard_target(
@@ -63,9 +99,8 @@ def soft_target(
     """
     if classes < 2:
         raise BadInput(f"a soft label needs at least 2 classes, got {classes}")
-    own = hard_target(labels, classes=classes).bool()
-    rest = (1 - probability) / (classes - 1)
-    return torch.where(own, probability[:, None], rest[:, None])
+    rest = ((1 - probability) / (classes - 1))[:, None].expand(-1, classes)
+    return rest.scatter(1, labels[:, None].long(), probability[:, None])
 
 
 def label_of_entropy(classes: int, threshold: float) -> Float[Tensor, " classes"]:

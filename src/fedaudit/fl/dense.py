@@ -5,11 +5,15 @@ books, so that the same products in plain calls are about a third faster (see
 ``benchmarks/README.md``). Results agree with autograd's to rounding.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
+
+Slope: TypeAlias = Callable[[Tensor], Tensor]
+"""From a network's outputs to the derivative by them of the loss that is summed over a batch."""
 
 
 def dense_layers(module: nn.Module) -> list[nn.Linear] | None:
@@ -39,21 +43,21 @@ def dense_layers(module: nn.Module) -> list[nn.Linear] | None:
 def dense_gradients(
     params: Sequence[Tensor],
     x: Shaped[Tensor, "samples ..."],
-    y: Int[Tensor, " samples"],
+    slope: Slope,
 ) -> list[Tensor]:
-    """Gradients of the mean cross-entropy of a batch.
+    """Gradients of the mean loss of a batch.
 
     Args:
         params: Weight and bias of each layer in turn, as ``module.parameters()`` gives them.
         x: Features, flattened here.
-        y: Class indices.
+        slope: Of the loss; see :func:`cross_entropy_slope`.
     """
     with torch.no_grad():
-        backward = _errors(params, x, y)
+        backward = _errors(params, x, slope)
         reverse = [
             grad
             for error, inputs in backward
-            for grad in (error.sum(0).div_(len(y)), error.t().div(len(y)) @ inputs)
+            for grad in (error.sum(0).div_(len(x)), error.t().div(len(x)) @ inputs)
         ]
     return reverse[::-1]
 
@@ -61,11 +65,11 @@ def dense_gradients(
 def descend_dense(
     params: Sequence[Tensor],
     x: Shaped[Tensor, "samples ..."],
-    y: Int[Tensor, " samples"],
+    slope: Slope,
     *,
     lr: float,
 ) -> None:
-    """One step of plain gradient descent on the mean cross-entropy of a batch, in place.
+    """One step of plain gradient descent on the mean loss of a batch, in place.
 
     The weight gradient is added to the weights as it is formed, and never stored: a tenth
     faster than :func:`dense_gradients` with an optimizer. No momentum, no weight decay.
@@ -73,16 +77,16 @@ def descend_dense(
     Args:
         params: Weight and bias of each layer in turn, as ``module.parameters()`` gives them.
         x: Features, flattened here.
-        y: Class indices.
+        slope: Of the loss; see :func:`cross_entropy_slope`.
         lr: Learning rate.
     """
     with torch.no_grad():
-        rate = -lr / len(y)
+        rate = -lr / len(x)
         pairs = list(zip(params[::2], params[1::2], strict=True))
         # _errors has passed a layer's error on before it gives it out, so that changing the
         # layer's weights here cannot change the errors of the layers before it.
         for (weight, bias), (error, inputs) in zip(
-            reversed(pairs), _errors(params, x, y), strict=True
+            reversed(pairs), _errors(params, x, slope), strict=True
         ):
             weight.addmm_(error.t(), inputs, alpha=rate)
             bias.add_(error.sum(0), alpha=rate)
@@ -107,7 +111,7 @@ def dense_clipped_sum(
         clip: Largest Euclidean length of one sample's gradient; infinity clips nothing.
     """
     with torch.no_grad():
-        backward = list(_errors(params, x, y))
+        backward = list(_errors(params, x, cross_entropy_slope(y)))
         squared = torch.zeros(len(y), dtype=torch.float64, device=x.device)
         for error, inputs in backward:
             squared += error.square().sum(1) * (inputs.square().sum(1) + 1)
@@ -125,14 +129,14 @@ def shortening(squared_norms: Float[Tensor, " samples"], clip: float) -> Float[T
 
 
 def _errors(
-    params: Sequence[Tensor], x: Tensor, y: Tensor
+    params: Sequence[Tensor], x: Tensor, slope: Slope
 ) -> Iterator[tuple[Float[Tensor, "samples outputs"], Float[Tensor, "samples inputs"]]]:
     """Per layer, last first: the derivative of the *summed* loss by its output, and its input."""
     weights, biases = params[::2], params[1::2]
     inputs = [x.flatten(1)]
     for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
         inputs.append(torch.addmm(bias, inputs[-1], weight.t()).relu_())
-    error = output_error(torch.addmm(biases[-1], inputs[-1], weights[-1].t()), y)
+    error = slope(torch.addmm(biases[-1], inputs[-1], weights[-1].t()))
     for weight, given in zip(reversed(weights[1:]), reversed(inputs[1:]), strict=True):
         earlier = torch.ops.aten.threshold_backward(error @ weight, given, 0)
         yield error, given
@@ -140,13 +144,17 @@ def _errors(
     yield error, inputs[0]
 
 
-def output_error(
-    outputs: Float[Tensor, "samples classes"], y: Int[Tensor, " samples"]
-) -> Float[Tensor, "samples classes"]:
-    """Derivative of the summed cross-entropy by a network's outputs."""
-    error = outputs.softmax(1)
-    # scatter rather than a flat index: it refuses labels that are not among the classes.
-    return error.scatter_add_(1, y.long()[:, None], error.new_full((len(y), 1), -1.0))
+def cross_entropy_slope(y: Int[Tensor, " samples"]) -> Slope:
+    """The derivative of the summed cross-entropy with these classes."""
+
+    def slope(
+        outputs: Float[Tensor, "samples classes"],
+    ) -> Float[Tensor, "samples classes"]:
+        error = outputs.softmax(1)
+        # scatter rather than a flat index: it refuses labels that are not among the classes.
+        return error.scatter_add_(1, y.long()[:, None], error.new_full((len(y), 1), -1.0))
+
+    return slope
 
 
 def flattened(module: nn.Module) -> Iterator[nn.Module]:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from fedaudit.fl.dense import dense_layers, flattened, has_hooks, is_plain_flatten, output_error
+from fedaudit.fl.dense import Slope, dense_layers, flattened, has_hooks, is_plain_flatten
 from fedaudit.signals.kernels.gemm import product
 
 
@@ -53,19 +53,17 @@ def split(module: nn.Module) -> Split | None:
     return Split(front, front_params, tail_params)
 
 
-def split_gradients(
-    network: Split, x: Shaped[Tensor, "samples ..."], y: Int[Tensor, " samples"]
-) -> list[Tensor]:
-    """Gradients of the mean cross-entropy of a batch, in the order of the parameters.
+def split_gradients(network: Split, x: Shaped[Tensor, "samples ..."], slope: Slope) -> list[Tensor]:
+    """Gradients of the mean loss of a batch, in the order of the parameters.
 
     Args:
         network: See :func:`split`.
         x: Features.
-        y: Class indices.
+        slope: Of the loss; see :func:`fedaudit.fl.dense.cross_entropy_slope`.
     """
     hidden = network.front(x)
     with torch.no_grad():
-        passed = _backward(network.tail_params, hidden, y)
+        passed = _backward(network.tail_params, hidden, slope)
         tail = [
             gradient
             for error, inputs in zip(passed.errors, passed.inputs, strict=True)
@@ -75,19 +73,19 @@ def split_gradients(
 
 
 def descend_split(
-    network: Split, x: Shaped[Tensor, "samples ..."], y: Int[Tensor, " samples"], *, lr: float
+    network: Split, x: Shaped[Tensor, "samples ..."], slope: Slope, *, lr: float
 ) -> None:
-    """One step of plain gradient descent on the mean cross-entropy of a batch, in place.
+    """One step of plain gradient descent on the mean loss of a batch, in place.
 
     Args:
         network: See :func:`split`.
         x: Features.
-        y: Class indices.
+        slope: Of the loss; see :func:`fedaudit.fl.dense.cross_entropy_slope`.
         lr: Learning rate.
     """
     hidden = network.front(x)
     with torch.no_grad():
-        passed = _backward(network.tail_params, hidden, y)
+        passed = _backward(network.tail_params, hidden, slope)
         pairs = zip(network.tail_params[::2], network.tail_params[1::2], strict=True)
         for (weight, bias), error, inputs in zip(pairs, passed.errors, passed.inputs, strict=True):
             weight.addmm_(error.t(), inputs, alpha=-lr)
@@ -111,13 +109,13 @@ class _Passed(NamedTuple):
     at_hidden: Float[Tensor, "samples ..."]
 
 
-def _backward(params: Sequence[Tensor], hidden: Tensor, y: Tensor) -> _Passed:
+def _backward(params: Sequence[Tensor], hidden: Tensor, slope: Slope) -> _Passed:
     weights, biases = params[::2], params[1::2]
     inputs = [hidden.flatten(1)]
     for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
         inputs.append(product(inputs[-1], weight).add_(bias).relu_())
     outputs = product(inputs[-1], weights[-1]).add_(biases[-1])
-    errors = [output_error(outputs, y).div_(len(y))]
+    errors = [slope(outputs).div_(len(outputs))]
     for weight, given in zip(reversed(weights[1:]), reversed(inputs[1:]), strict=True):
         earlier = product(errors[-1], weight.t())
         errors.append(torch.ops.aten.threshold_backward(earlier, given, 0))

@@ -4,18 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, cos, pi
-from typing import NamedTuple, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedaudit.core import Batch, Model, Samples, cross_entropy
 from fedaudit.defenses.base import Defense, Objective, Turn
 from fedaudit.devices import CPU, computing_on, forked, model_on, samples_on
 from fedaudit.errors import BadInput, unknown_name
-from fedaudit.fl.dense import dense_gradients, dense_layers, descend_dense
+from fedaudit.fl.by_hand import OwnSlope, WrittenOut, written_out
+from fedaudit.fl.dense import cross_entropy_slope
 from fedaudit.fl.step import Adam, Optimizer, Sgd
-from fedaudit.fl.tail import descend_split, split, split_gradients
 from fedaudit.modules import loaded
 
 Schedule = Callable[[int, int], float]
@@ -150,12 +149,22 @@ def _trained(
     step = _stepper(module, how.steps(turn.round, turn.rounds), defense, turn)
     with forked(turn.device):
         # Dropout draws from the global generator; the fork keeps that to this turn.
-        torch.manual_seed(int(torch.randint(2**62, (), generator=turn.rng("dropout"))))
+        _seed(int(torch.randint(2**62, (), generator=turn.rng("dropout"))), turn.device)
         for _ in range(how.epochs):
             for batch in defense.batches(chosen, how.batch_size, turn):
                 turn.note("used", batch.ids)
                 step(defense.batch(batch, turn))
     return Model.of(model.architecture, module)
+
+
+def _seed(seed: int, device: torch.device) -> None:
+    """The global generators of CPU and device."""
+    if device.type == "cpu":
+        # torch.manual_seed also leaves word for every kind of accelerator there might be, with a
+        # stack trace each: 0.2 ms, half a step of a small network.
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
 
 
 def _stepper(
@@ -166,6 +175,7 @@ def _stepper(
         module,
         lambda outputs, batch: defense.loss(outputs, batch, turn),
         per_sample=None if defense.acts_in("loss") else turn.received.architecture.loss,
+        slope=partial(defense.slope, turn=turn) if defense.knows_its_slope else None,
     )
     names = list(objective.params)
     params = list(objective.params.values())
@@ -174,39 +184,30 @@ def _stepper(
         gradient = defense.gradient(objective, batch, turn)
         optimizer.step(params, [gradient[name] for name in names])
 
-    plain_loss = objective.per_sample is cross_entropy
-    neutral = plain_loss and not defense.acts_in("gradient")
-    written = _written_out(module) if neutral else None
-    if written is None:
-        return step
-
-    def step_by_hand(batch: Batch) -> None:
-        if batch.y.is_floating_point() or len(batch) == 0:
-            step(batch)
-        elif isinstance(optimizer, Sgd) and optimizer.plain:
-            written.descend(batch.x, batch.y, lr=optimizer.lr)
-        else:
-            optimizer.step(params, written.gradients(batch.x, batch.y))
-
-    return step_by_hand
+    written = None if defense.acts_in("gradient") else written_out(module)
+    return step if written is None else partial(_by_hand, objective, optimizer, written, step)
 
 
-class _Descend(Protocol):
-    def __call__(self, x: Tensor, y: Tensor, *, lr: float) -> None: ...
-
-
-class _WrittenOut(NamedTuple):
-    """Steps on a batch's mean cross-entropy that were written for a kind of network."""
-
-    gradients: Callable[[Tensor, Tensor], list[Tensor]]
-    descend: _Descend
-
-
-def _written_out(module: nn.Module) -> _WrittenOut | None:
-    if dense_layers(module) is not None:
-        params = list(module.parameters())
-        return _WrittenOut(partial(dense_gradients, params), partial(descend_dense, params))
-    network = split(module)
-    if network is not None:
-        return _WrittenOut(partial(split_gradients, network), partial(descend_split, network))
-    return None
+def _by_hand(
+    objective: Objective,
+    optimizer: Optimizer,
+    written: WrittenOut,
+    otherwise: Callable[[Batch], None],
+    batch: Batch,
+) -> None:
+    # Features with a graph belong to a loss that asks for its derivative by them.
+    if len(batch) == 0 or batch.x.requires_grad:
+        otherwise(batch)
+        return
+    params = list(objective.params.values())
+    own: OwnSlope | None = None
+    if objective.per_sample is not cross_entropy or batch.y.is_floating_point():
+        own = OwnSlope(objective, batch, params)
+    slope = own or cross_entropy_slope(batch.y)
+    if isinstance(optimizer, Sgd) and optimizer.plain:
+        written.descend(batch.x, slope, lr=optimizer.lr)
+        if own:
+            own.descend_beside(lr=optimizer.lr)
+    else:
+        gradients = written.gradients(batch.x, slope)
+        optimizer.step(params, own.with_beside(gradients) if own else gradients)

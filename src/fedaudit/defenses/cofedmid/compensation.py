@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fedaudit.core import Batch, Model, Params, Samples
+from fedaudit.core import Batch, Model, Params, Samples, cross_entropy
 from fedaudit.defenses.base import Defense, Turn, Visit
 from fedaudit.defenses.cofedmid.exp3 import drawn, normalised, rewarded
 from fedaudit.defenses.cofedmid.intervals import edges_of, interval_of, on_one_scale
@@ -17,10 +17,12 @@ from fedaudit.defenses.soft_labels import (
     divergence_per_class,
     entropy,
     hard_labels,
+    slope_of_doubt,
     soft_target,
     true_probability,
 )
 from fedaudit.errors import BadInput, unknown_name
+from fedaudit.fl.dense import cross_entropy_slope
 from fedaudit.modules import outputs_of
 
 RECYCLINGS = ("exp3", "random", "sequential")
@@ -172,6 +174,18 @@ class Compensation(Defense):
         labels = hard_labels(batch, "compensation")[again]
         return plain + unconfident(outputs[again], labels, mu=self.mu).sum() / len(batch)
 
+    def slope(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor | None:
+        """Each step: the derivative of the loss, times the number of samples."""
+        if turn.received.architecture.loss is not cross_entropy or batch.y.is_floating_point():
+            return None
+        slope = cross_entropy_slope(batch.y)(outputs)
+        again = self._again(batch)
+        if self.regularise and bool(again.any()):
+            # Of all rows, and most are dropped: to pick rows and put them back takes longer.
+            doubt = unconfident_slope(outputs, batch.y, mu=self.mu)
+            slope.addcmul_(doubt, again[:, None].to(doubt))
+        return slope
+
     def _again(self, batch: Batch) -> Bool[Tensor, " samples"]:
         """Which samples of a batch came back; kept, as every step asks twice."""
         if self._step is None or self._step[0] is not batch.ids:
@@ -228,6 +242,24 @@ def unconfident(
     Differs: No gradient flows through the label; the divergence is divided by the number of
         classes (HAMP's published reduction, beside which mu was chosen).
     """
+    return divergence_per_class(outputs, _doubtful(outputs, labels)) - mu * entropy(outputs)
+
+
+def unconfident_slope(
+    outputs: Float[Tensor, "samples classes"], labels: Int[Tensor, " samples"], *, mu: float
+) -> Float[Tensor, "samples classes"]:
+    """The derivative of each sample's :func:`unconfident` by its outputs.
+
+    Args:
+        outputs: Before the softmax.
+        labels: True classes.
+        mu: Weight of the entropy.
+    """
+    return slope_of_doubt(outputs, _doubtful(outputs, labels), entropy_weight=mu)
+
+
+def _doubtful(
+    outputs: Float[Tensor, "samples classes"], labels: Int[Tensor, " samples"]
+) -> Float[Tensor, "samples classes"]:
     sure = true_probability(outputs.detach(), labels)
-    target = soft_target(sure, labels, classes=outputs.shape[1])
-    return divergence_per_class(outputs, target) - mu * entropy(outputs)
+    return soft_target(sure, labels, classes=outputs.shape[1])

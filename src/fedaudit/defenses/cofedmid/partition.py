@@ -13,8 +13,8 @@ from fedaudit.defenses.base import Defense, Turn
 from fedaudit.defenses.cofedmid.assignment import Assigned, at_random, bounded
 from fedaudit.defenses.cofedmid.coalition import check_coalition, present, shared_seed
 from fedaudit.defenses.cofedmid.sizes import DECAYS, least_of, most_of, size_at
+from fedaudit.defenses.soft_labels import class_count
 from fedaudit.errors import BadInput, unknown_name
-from fedaudit.modules import outputs_of
 from fedaudit.seeds import seeded_numpy
 
 ASSIGNMENTS = ("bounded", "random")
@@ -110,8 +110,5 @@ def _assigned(
 
 
 def classes_of(turn: Turn, data: Samples) -> int:
-    """How many classes the model tells apart: from its settings, or else from an output."""
-    named = dict(turn.received.architecture.settings).get("classes")
-    if isinstance(named, int):
-        return named
-    return outputs_of(turn.received, data.features[:1], turn.device).shape[1]
+    """How many classes the model tells apart."""
+    return class_count(turn, data.features)

@@ -1,0 +1,285 @@
+"""Losses of all kinds against autograd over the whole network."""
+
+from collections.abc import Mapping
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedaudit.core import Architecture, Batch, Model, Params, Samples, cross_entropy
+from fedaudit.defenses.base import Defense, Objective, Turn, Visit
+from fedaudit.defenses.chain import Chain
+from fedaudit.defenses.cofedmid.whole import compensation
+from fedaudit.defenses.hamp import Hamp
+from fedaudit.defenses.mixup import MixUp
+from fedaudit.defenses.relaxloss import RelaxLoss
+from fedaudit.engines.local import Workers
+from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.simulate import simulate
+from fedaudit.fl.training import LocalTraining, train
+from fedaudit.models import architecture
+from fedaudit.modules import loaded
+from fedaudit.params import difference, flat, norm
+from fedaudit.seeds import seeded
+
+CLASSES, SHAPE = 4, (2, 6, 6)
+NETWORKS = {
+    "dense": architecture("mlp", shape=SHAPE, classes=CLASSES, hidden="12,7"),
+    "convolutional": architecture(
+        "cnn", shape=SHAPE, classes=CLASSES, channels="3,4", hidden="9", padding=2
+    ),
+}
+OPTIMIZERS = {
+    "sgd": LocalTraining(batch_size=8, lr=0.1, epochs=2),
+    "momentum": LocalTraining(batch_size=8, lr=0.1, epochs=2, momentum=0.9),
+    "adam": LocalTraining(batch_size=8, lr=0.001, epochs=2, optimizer="adam"),
+}
+RNG = seeded(0, "images")
+IMAGES = Samples(
+    torch.randn(60, *SHAPE, generator=RNG),
+    torch.arange(60) % CLASSES,
+    torch.arange(60),
+)
+
+
+class Soft(Defense):
+    """Shows class probabilities instead of classes."""
+
+    def batch(self, batch: Batch, turn: Turn) -> Batch:
+        return Batch(batch.x, 0.9 * torch.eye(CLASSES)[batch.y].to(batch.x) + 0.025, batch.ids)
+
+
+class Margin(Defense):
+    """Another loss altogether."""
+
+    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+        return functional.multi_margin_loss(outputs, batch.y) + outputs.square().mean()
+
+
+class InPlace(Defense):
+    """Changes the outputs that it is given, as a loss of a network's outputs may."""
+
+    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+        return functional.cross_entropy(outputs.div_(2.0), batch.y)
+
+
+class Penalised(Defense):
+    """Looks at the weights in two ways of its own: a second pass, and a penalty."""
+
+    def __init__(self) -> None:
+        self.module: nn.Module | None = None
+
+    def select(self, data: Samples, turn: Turn) -> Samples:
+        self.module = loaded(turn.received, "training")  # the very one that is being trained
+        return data
+
+    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+        assert self.module is not None
+        again: Tensor = self.module(batch.x + 0.1)
+        penalty = next(self.module.parameters()).square().sum()
+        return super().loss(outputs, batch, turn) + (again - outputs).square().mean() + penalty
+
+
+class Smooth(Defense):
+    """Holds down how fast outputs change with features, through a graph of its own."""
+
+    def batch(self, batch: Batch, turn: Turn) -> Batch:
+        return Batch(batch.x.clone().requires_grad_(), batch.y, batch.ids)
+
+    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+        (by_features,) = torch.autograd.grad(outputs.sum(), batch.x, create_graph=True)
+        return super().loss(outputs, batch, turn) + by_features.square().sum()
+
+
+class Nothing(Defense):
+    """Minimises what does not depend on the outputs."""
+
+    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+        return (outputs * 0).sum()
+
+
+class ThroughAutograd(Defense):
+    """Does nothing, but in a hook, so that training is autograd's."""
+
+    def gradient(self, objective: Objective, batch: Batch, turn: Turn) -> Params:
+        return super().gradient(objective, batch, turn)
+
+
+BACK = compensation(coalition=(0,), m_max=3, m_min=3, start=1, recycle=0.3, mu=0.1)
+DEFENSES: Mapping[str, Defense] = {
+    "soft labels": Soft(),
+    "mixup": MixUp(alpha=1.0),
+    "hamp": Hamp(entropy_threshold=0.5, entropy_weight=0.1),
+    "hamp undivided": Hamp(entropy_threshold=0.9, entropy_weight=0.1, divide_by_classes=False),
+    "relaxloss up": RelaxLoss(target_loss=9.0),
+    "relaxloss down": RelaxLoss(target_loss=0.1),
+    "relaxloss tables": RelaxLoss(target_loss=9.0, form="tables", upper=0.7),
+    "compensation": BACK,
+    "in a chain": Chain((MixUp(alpha=0.0), BACK)),
+    "margin": Margin(),
+    "in place": InPlace(),
+    "penalised": Penalised(),
+    "smooth": Smooth(),
+}
+
+
+def learned(
+    network: Architecture,
+    how: LocalTraining,
+    *parts: Defense,
+    data: Samples = IMAGES,
+    round: int = 2,
+) -> Model:
+    start = network.initial(0)
+    visit = Visit(round=round, rounds=9, client=0, cohort=(0,), weights={0: 1.0}, seed=0)
+    return train(start, data, how, Chain(parts), visit.at(start))
+
+
+def apart(one: Model, other: Model, network: Architecture) -> float:
+    """Distance of two models in units of the way that training went."""
+    way = norm(difference(other.params, network.initial(0).params))
+    return norm(difference(one.params, other.params)) / way
+
+
+def in_double(single: Architecture) -> Architecture:
+    return Architecture(f"{single.name} in double", lambda: single.build().double())
+
+
+every_network = pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
+every_optimizer = pytest.mark.parametrize("how", OPTIMIZERS.values(), ids=OPTIMIZERS)
+every_defense = pytest.mark.parametrize("defense", DEFENSES.values(), ids=DEFENSES)
+
+
+@every_network
+@every_defense
+def test_one_step_with_any_loss_is_autograds_to_a_millionth(
+    defense: Defense, network: Architecture
+) -> None:
+    # So long a step that what it adds outweighs what it is rounded into.
+    how = LocalTraining(batch_size=60, lr=1000.0)
+    for round in (2, 3):
+        by_hand = learned(network, how, defense, round=round)
+        by_autograd = learned(network, how, defense, ThroughAutograd(), round=round)
+        assert apart(by_hand, by_autograd, network) < 1e-6
+
+
+@every_network
+@every_optimizer
+@every_defense
+def test_training_with_any_loss_is_autograds_to_the_rounding_of_doubles(
+    defense: Defense, how: LocalTraining, network: Architecture
+) -> None:
+    double = in_double(network)
+    data = Samples(IMAGES.features.double(), IMAGES.labels, IMAGES.ids)
+    by_hand = learned(double, how, defense, data=data)
+    by_autograd = learned(double, how, defense, ThroughAutograd(), data=data)
+    assert apart(by_hand, by_autograd, double) < 1e-12
+
+
+@every_network
+def test_a_loss_that_never_changes_leaves_the_model(network: Architecture) -> None:
+    model = learned(network, OPTIMIZERS["sgd"], Nothing())
+    assert torch.equal(flat(model.params), flat(network.initial(0).params))
+
+
+class Counting(Defense):
+    """The usual loss; counts how often it is asked, and what it is shown."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, bool]] = []
+
+    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+        self.asked.append((len(batch), outputs.grad_fn is not None and outputs.requires_grad))
+        return super().loss(outputs, batch, turn)
+
+
+@every_network
+def test_a_loss_is_asked_once_a_step_for_outputs_with_a_graph(network: Architecture) -> None:
+    counting = Counting()
+    learned(network, LocalTraining(batch_size=25), counting)
+    assert counting.asked == [(25, True), (25, True), (10, True)]
+
+
+@every_network
+def test_the_usual_loss_in_a_hook_trains_as_without_one(network: Architecture) -> None:
+    ours, bare = (learned(network, OPTIMIZERS["sgd"], d) for d in (Counting(), Defense()))
+    assert apart(ours, bare, network) < 1e-5
+
+
+class Flipped(Hamp):
+    """Replaces a loss and says nothing of its slope."""
+
+    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+        return -super().loss(outputs, batch, turn)
+
+
+class Sloped(Flipped):
+    """Says it."""
+
+    def slope(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor | None:
+        slope = super().slope(outputs, batch, turn)
+        return None if slope is None else -slope
+
+
+def test_a_slope_that_belongs_to_a_replaced_loss_is_not_asked_for() -> None:
+    network, how = NETWORKS["dense"], OPTIMIZERS["sgd"]
+    flipped, sloped = (kind(0.5, 0.1) for kind in (Flipped, Sloped))
+    assert [d.knows_its_slope for d in (Defense(), Hamp(0.5, 0.1), flipped, sloped)] == [
+        True,
+        True,
+        False,
+        True,
+    ]
+    expected = learned(network, how, flipped, ThroughAutograd())
+    for defense in (flipped, sloped):
+        assert apart(learned(network, how, defense), expected, network) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "defense", [Hamp(0.5, 0.1), Hamp(0.5, 0.1, divide_by_classes=False), BACK], ids=str
+)
+def test_slopes_that_are_written_out_are_autograds(defense: Defense) -> None:
+    start = NETWORKS["dense"].initial(0)
+    turn = Visit(round=2, rounds=9, client=0, cohort=(0,), weights={0: 1.0}, seed=0).at(start)
+    defense.select(IMAGES, turn)
+    batch = Batch(IMAGES.features, IMAGES.labels, IMAGES.ids)
+    for size in (0.0, 1.0, 30.0):
+        outputs = size * torch.randn(60, CLASSES, generator=seeded(1, "outputs")).double()
+        leaf = outputs.clone().requires_grad_()
+        (expected,) = torch.autograd.grad(defense.loss(leaf, batch, turn), leaf)
+        found = defense.slope(outputs, batch, turn)
+        assert found is not None
+        torch.testing.assert_close(found, 60 * expected, rtol=1e-9, atol=1e-12)
+
+
+def own_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    return cross_entropy(outputs, targets).mul(2)
+
+
+def test_an_architectures_own_loss_is_minimised() -> None:
+    dense = NETWORKS["dense"]
+    own = Architecture("own loss", dense.build, loss=own_loss)
+    how = LocalTraining(batch_size=60, lr=0.05)
+    doubled = LocalTraining(batch_size=60, lr=0.1)
+    assert apart(learned(own, how, Defense()), learned(dense, doubled, Defense()), dense) < 1e-5
+
+
+def test_two_workers_give_the_bits_of_one() -> None:
+    names = ["hamp", "relaxloss up", "mixup", "compensation"]
+    data = {client: IMAGES.take(slice(15 * client, 15 * client + 15)) for client in range(4)}
+    defenses = {client: DEFENSES[name] for client, name in enumerate(names[:3])}
+    defenses[3] = compensation(coalition=(3,), m_max=3, m_min=3, start=1, recycle=0.3)
+    run = partial(
+        simulate,
+        FedAvg(NETWORKS["dense"], OPTIMIZERS["sgd"]),
+        data,
+        rounds=3,
+        seed=1,
+        defenses=defenses,
+    )
+    for one, other in zip(run(), run(engine=Workers(2)), strict=True):
+        for client in data:
+            mine, theirs = (flat(round.uploads[client].values) for round in (one, other))
+            assert torch.equal(mine, theirs)
