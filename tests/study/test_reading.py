@@ -5,7 +5,8 @@ import pytest
 
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.study.reading import read_record
-from fedaudit.study.record import write_record
+from fedaudit.study.record import Record, write_record
+from fedaudit.study.text import LONGEST, is_plain, made_plain, plain
 from tests.report.records import record
 
 SMALL = record(strengths=(1.0,), defenses=(("none", 1.0),), details=False)
@@ -92,3 +93,104 @@ def test_a_field_that_does_not_fit_is_named_in_one_sentence(tmp_path: Path) -> N
     said = str(caught.value)
     assert "at 'seeds': input should be a valid list (and 1 more fault)" in said
     assert "\n" not in said
+
+
+WHOLE: dict[str, object] = record(strengths=(1.0,), defenses=(("none", 1.0),)).model_dump(
+    mode="json"
+)
+
+
+def changed(tmp_path: Path, place: str, value: object) -> Path:
+    """The whole record with one value replaced, by its dotted place."""
+    document = json.loads(json.dumps(WHOLE))
+    *path, last = (int(part) if part.isdigit() else part for part in place.split("."))
+    inner = document
+    for part in path:
+        inner = inner[part]
+    inner[last] = value
+    return written(tmp_path, json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        ("findings.0.value", 1e308, r"1e\+308 is not in \[0, 1\]"),
+        ("findings.0.value", -0.1, r"-0.1 is not in \[0, 1\]"),
+        ("findings.0.low", 0.99, "not in order"),
+        ("findings.0.high", 0.01, "not in order"),
+        ("findings.0.metric", "tpr@0.01", ""),
+        ("findings.1.value", 1.5, r"not in \[0, 1\]"),
+        ("findings.9.value", -1.0, r"not in \[0, 1e\+15\]"),
+        ("findings.0.n_members", -5, "greater than or equal to 0"),
+        ("findings.0.target", -(10**14), "greater than or equal to 0"),
+        ("findings.0.realised_fpr", 2, "less than or equal to 1"),
+        ("findings.0.significant", "yes", "valid boolean"),
+        ("histograms.0.edges", [], "at least 2 items"),
+        ("histograms.0.edges", [0, 1], "not of the same length"),
+        ("histograms.0.edges.0", 1e200, "less than or equal to"),
+        ("histograms.0.edges.0", 7.9, "edges are not in order"),
+        ("histograms.0.member.0", -1, "greater than or equal to 0"),
+        ("curves.0.fpr", [], "at least 1 item"),
+        ("curves.0.tpr", [0.5], "not of the same length"),
+        ("curves.0.tpr.0", -0.5, "greater than or equal to 0"),
+        ("trajectories.0.mean", [], "not of the same length"),
+        ("groups.0.value", 1.1, "less than or equal to 1"),
+        ("groups.0.high", 0.0, "not in order"),
+        ("exposed.0.above_nonmembers", 7, "less than or equal to 1"),
+        ("controls.0.value", -3, "greater than or equal to 0"),
+        ("controls.0.low", 0.9, "not in order"),
+        ("utility.0.n_test", -1, "greater than or equal to 0"),
+        ("utility.0.test_high", 0.0, "not in order"),
+        ("utility.0.generalisation_gap", 3, "less than or equal to 1"),
+        ("utility.0.rounds", [1], "not of the same length"),
+        ("clients.0.samples", -5, "greater than or equal to 0"),
+        ("clients.0.audited", 10**30, "beyond what a record can hold"),
+        ("clients.0.client", True, "valid integer"),
+        ("environment.seconds", -1e300, "greater than or equal to 0"),
+        ("seeds.0", -1, "greater than or equal to 0"),
+        ("name", "turned \u202e round", "turns of direction"),
+        ("name", "\x1b[2J", "control characters"),
+        ("untested.0", "nothing\x00", "control characters"),
+        ("view.description", "a\u2067b", "turns of direction"),
+        ("config.name", "\ud800", "control characters"),
+        ("config.\u202e", 1, "turns of direction"),
+        ("findings.0.note", "long " * LONGEST, "of over 10,000 characters"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and "." in value[:25] else "",
+)
+def test_what_no_study_finds_is_refused_in_one_sentence(
+    place: str, value: object, said: str, tmp_path: Path
+) -> None:
+    path = changed(tmp_path, place, value)
+    if not said:
+        assert read_record(path)
+        return
+    with pytest.raises(Damaged, match=said) as refused:
+        read_record(path)
+    sentence = str(refused.value)
+    assert sentence.endswith("take the original record") or "whole JSON" in sentence
+    assert "\n" not in sentence
+    assert is_plain(sentence)
+    assert len(sentence) < 400 + len(str(path))
+
+
+def test_figures_of_other_kinds_may_be_negative_or_large(tmp_path: Path) -> None:
+    for number in (-3.5, 1e12):
+        document = {**WHOLE, "findings": [{"metric": "advantage", "value": number}]}
+        path = written(tmp_path, json.dumps(document))
+        assert read_record(path).findings[0].value == number
+
+
+def test_text_is_made_plain_and_plain_text_is_left_alone() -> None:
+    assert plain("Grüße, 東京 🙂\n\tשלום") == "Grüße, 東京 🙂\n\tשלום"
+    assert plain("a\u202eb\x1bc\ud800") == "a\ufffdb\ufffdc\ufffd"
+    assert len(plain("x" * 2 * LONGEST)) == LONGEST
+    value = {"a\x00": ["\u2066", 1, None, {"b": ("\x07",)}]}
+    assert made_plain(value) == {"a\ufffd": ["\ufffd", 1, None, {"b": ["\ufffd"]}]}
+
+
+def test_every_record_of_the_tests_is_one_that_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    for one in (record(seeds=(1, 2), over_seeds=True), Record.model_validate(WHOLE)):
+        write_record(one, path)
+        assert read_record(path) == one

@@ -9,6 +9,7 @@ from fedaudit.core import Sees
 from fedaudit.defenses.base import Guarantee, Workload
 from fedaudit.metrics import Share, generalisation_gap, share
 from fedaudit.observe.store import Stored
+from fedaudit.study.config import Study
 from fedaudit.study.identity import settings_of
 from fedaudit.study.record import (
     AttackRow,
@@ -23,6 +24,7 @@ from fedaudit.study.record import (
 )
 from fedaudit.study.setup import Setup
 from fedaudit.study.significance import corrected
+from fedaudit.study.text import made_plain, plain
 from fedaudit.study.truth import Findings
 
 FORMAL_DELTA = 1e-5
@@ -42,7 +44,7 @@ def assembled(
     return Record(
         name=study.name,
         content_hash=_content_hash(settings_of(study), stored, figures),
-        config=study.model_dump(mode="json"),
+        config=_config(study),
         seeds=list(study.seeds),
         evaluation=study.figures.evaluation,
         nobody_is_a_member=study.figures.nobody_is_a_member,
@@ -60,11 +62,17 @@ def assembled(
         histograms=findings.histograms,
         groups=findings.groups,
         exposed=findings.exposed,
-        controls=checks,
+        controls=[c.model_copy(update={"note": plain(c.note)}) for c in checks],
         utility=[_utility(run, rounds) for run, rounds in zip(runs, stored, strict=True)],
         usage=list(usage),
         untested=_untested(first),
     )
+
+
+def _config(study: Study) -> dict[str, object]:
+    """The settings as they are printed: what a user wrote may hold any character."""
+    values = study.model_dump(mode="json")
+    return {name: made_plain(value) for name, value in values.items()}
 
 
 def _formal_epsilon(run: Setup) -> list[Figure]:
@@ -141,7 +149,7 @@ def _attack_rows(run: Setup, findings: Findings) -> list[AttackRow]:
                 needs=_names(attack.needs),
                 source=attack.source,
                 status=("failed" if everywhere else "refused" if name in run.refused else "run"),
-                note=reason,
+                note=plain(reason),
             )
         )
     return rows

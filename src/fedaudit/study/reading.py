@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.study.compared import COMPARISON_FORMAT, Comparison
-from fedaudit.study.record import FORMAT, VERSION, Record
+from fedaudit.study.record import FORMAT, MOST, VERSION, Record
+from fedaudit.study.text import LONGEST, is_plain, texts
 
 MAX_BYTES = 256 * 2**20
 MAX_DEPTH = 32
@@ -20,7 +21,8 @@ def read_record(path: Path, *, max_bytes: int = MAX_BYTES) -> Record:
     """The record in a file that :func:`fedaudit.study.record.write_record` wrote.
 
     The file is treated as hostile: it is bounded in size and depth, holds plain JSON without
-    repeated keys or numbers that are not finite, and must fit the format to the last field.
+    repeated keys or numbers that are not finite, without text that steers a screen, and must fit
+    the format to the last field: no figure that cannot be.
 
     Args:
         path: A record file.
@@ -43,8 +45,9 @@ def read_record(path: Path, *, max_bytes: int = MAX_BYTES) -> Record:
             f"{path} has a configuration nested over {MAX_DEPTH} levels deep, which no study "
             "has; take the original record"
         )
+    _refuse_steering(document, path)
     try:
-        return Record.model_validate(document)
+        return Record.model_validate(document, strict=True)
     except ValidationError as error:
         raise Damaged(f"{path} does not fit the record format: {_sentence(error)}") from None
 
@@ -68,8 +71,9 @@ def read_comparison(path: Path, *, max_bytes: int = MAX_BYTES) -> Comparison:
             "one that `fedaudit compare` wrote, or two or more records"
         )
     _refuse_other_version(document, path, "comparison")
+    _refuse_steering(document, path)
     try:
-        return Comparison.model_validate(document)
+        return Comparison.model_validate(document, strict=True)
     except ValidationError as error:
         raise Damaged(f"{path} does not fit the comparison's format: {_sentence(error)}") from None
 
@@ -80,6 +84,15 @@ def _refuse_other_version(document: Mapping[str, object], path: Path, kind: str)
         raise BadInput(
             f"{path} is a {kind} of version {_short(version)}; this fedaudit reads version "
             f"{VERSION}; use the fedaudit that wrote it, or run the study again"
+        )
+
+
+def _refuse_steering(document: object, path: Path) -> None:
+    bad = next((text for text in texts(document) if not is_plain(text)), None)
+    if bad is not None:
+        raise Damaged(
+            f"{path} holds a text with control characters or turns of direction, or of over "
+            f"{LONGEST:,} characters ({_short(bad)}); take the original record"
         )
 
 
@@ -124,9 +137,11 @@ def _parsed(text: str, path: Path) -> object:
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     entries = dict(pairs)
     if len(entries) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {_short(twice)} stands twice in one object")
+        seen = set[str]()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"the key {_short(key)} stands twice in one object")
+            seen.add(key)
     return entries
 
 
@@ -142,8 +157,9 @@ def _finite(digits: str) -> float:
 
 
 def _bounded(digits: str) -> int:
-    if len(digits) > _LONGEST_NUMBER:
-        raise ValueError(f"a number of {len(digits)} digits is beyond what a record can hold")
+    # Counted first, since reading thousands of digits takes long.
+    if len(digits) > _LONGEST_NUMBER or abs(int(digits)) > MOST:
+        raise ValueError(f"the number {_short(digits)} is beyond what a record can hold")
     return int(digits)
 
 
@@ -170,9 +186,12 @@ def _sentence(error: ValidationError) -> str:
     place = ".".join(str(part) for part in first["loc"])
     others = len(faults) - 1
     more = f" (and {others} more fault{'s' if others > 1 else ''})" if others else ""
-    return f"at {_short(place)}: {first['msg'].lower()}{more}; take the original record"
+    said = first["msg"].removeprefix("Value error, ")
+    said = f"{said[:1].lower()}{said[1:]}"
+    return f"at {_short(place)}: {said}{more}; take the original record"
 
 
 def _short(value: object) -> str:
-    text = repr(value)
+    # The value is cut first: writing out megabytes takes long.
+    text = repr(value[:80] + "..." if isinstance(value, str) and len(value) > 80 else value)
     return text if len(text) <= 80 else text[:77] + "..."

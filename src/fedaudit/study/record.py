@@ -2,20 +2,61 @@
 
 A record is one JSON document. Reports, comparisons and gates read records only, never a run.
 Rates are shares in [0, 1]; ``None`` stands for a figure that could not be given, and ``note``
-then says why.
+then says why. Every field has the range of what it can be, and lists that belong together have
+one length, so that a reader never shows an impossible figure.
 """
 
+from collections.abc import Sized
+from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 FORMAT = "fedaudit-record"
 VERSION = 1
+MOST = 1e15
+"""Larger than any count or figure; up to here floats hold every whole number."""
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Change = Annotated[float, Field(ge=-1, le=1)]
+Whole = Annotated[int, Field(ge=0, le=int(MOST))]
+Seconds = Annotated[float, Field(ge=0, le=MOST)]
+Drawn = Annotated[float, Field(ge=-1e100, le=1e100)]
+"""A signal or score as it is drawn: losses of a run that diverged are large."""
+
+_ROUNDING = 1e-6
+_SHARES = ("auc", "accuracy", "_rate", "_share", "tpr")
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="null")
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, ser_json_inf_nan="null", allow_inf_nan=False
+    )
+
+
+class _Range(NamedTuple):
+    least: float
+    most: float
+
+
+def _range_of(metric: str) -> _Range:
+    """What a figure can be: shares in [0, 1], budgets from 0, anything else within reason."""
+    if metric.startswith("tpr@") or metric.endswith(_SHARES):
+        return _Range(0.0, 1.0)
+    return _Range(0.0, MOST) if "epsilon" in metric else _Range(-MOST, MOST)
+
+
+def _refuse_disorder(low: float | None, value: float | None, high: float | None) -> None:
+    """Limits lie on both sides of their figure, where they are given."""
+    given = [number for number in (low, value, high) if number is not None]
+    if any(one > other + _ROUNDING for one, other in pairwise(given)):
+        raise ValueError(f"low, value and high are not in order ({low}, {value}, {high})")
+
+
+def _refuse_ragged(**lists: Sized) -> None:
+    if len({len(values) for values in lists.values()}) > 1:
+        raise ValueError(f"{', '.join(lists)} are not of the same length")
 
 
 class Figure(_Part):
@@ -45,19 +86,28 @@ class Figure(_Part):
     defense: str = "none"
     view: str = "uploads"
     contrast: str = "mixed"
-    target: int | None = None
-    seed: int | None = None
+    target: Whole | None = None
+    seed: Whole | None = None
     metric: str
     value: float | None
     low: float | None = None
     high: float | None = None
     method: str = ""
-    n_members: int = 0
-    n_nonmembers: int = 0
-    realised_fpr: float | None = None
+    n_members: Whole = 0
+    n_nonmembers: Whole = 0
+    realised_fpr: Share | None = None
     ceiling: float | None = None
     significant: bool | None = None
     note: str = ""
+
+    @model_validator(mode="after")
+    def _possible(self) -> "Figure":
+        least, most = _range_of(self.metric)
+        for number in (self.value, self.low, self.high, self.ceiling):
+            if number is not None and not least <= number <= most:
+                raise ValueError(f"{number:g} is not in [{least:g}, {most:g}]")
+        _refuse_disorder(self.low, self.value, self.high)
+        return self
 
 
 class Curve(_Part):
@@ -67,10 +117,15 @@ class Curve(_Part):
     defense: str = "none"
     view: str = "uploads"
     contrast: str
-    target: int
-    seed: int
-    fpr: list[float]
-    tpr: list[float]
+    target: Whole
+    seed: Whole
+    fpr: Annotated[list[Share], Field(min_length=1)]
+    tpr: list[Share]
+
+    @model_validator(mode="after")
+    def _even(self) -> "Curve":
+        _refuse_ragged(fpr=self.fpr, tpr=self.tpr)
+        return self
 
 
 class Trajectory(_Part):
@@ -78,13 +133,18 @@ class Trajectory(_Part):
 
     signal: str
     defense: str = "none"
-    target: int
-    seed: int
+    target: Whole
+    seed: Whole
     origin: Literal["member", "other_client", "unseen"]
-    rounds: list[int]
-    mean: list[float | None]
-    low: list[float | None]
-    high: list[float | None]
+    rounds: list[Whole]
+    mean: list[Drawn | None]
+    low: list[Drawn | None]
+    high: list[Drawn | None]
+
+    @model_validator(mode="after")
+    def _even(self) -> "Trajectory":
+        _refuse_ragged(rounds=self.rounds, mean=self.mean, low=self.low, high=self.high)
+        return self
 
 
 class Histogram(_Part):
@@ -92,12 +152,22 @@ class Histogram(_Part):
 
     attack: str
     defense: str = "none"
-    target: int
-    seed: int
-    edges: list[float]
-    member: list[int]
-    other_client: list[int]
-    unseen: list[int]
+    target: Whole
+    seed: Whole
+    edges: Annotated[list[Drawn], Field(min_length=2)]
+    member: list[Whole]
+    other_client: list[Whole]
+    unseen: list[Whole]
+
+    @model_validator(mode="after")
+    def _even(self) -> "Histogram":
+        bins = range(len(self.edges) - 1)
+        _refuse_ragged(
+            bins=bins, member=self.member, other_client=self.other_client, unseen=self.unseen
+        )
+        if any(one > other for one, other in pairwise(self.edges)):
+            raise ValueError("edges are not in order")
+        return self
 
 
 class GroupFigure(_Part):
@@ -108,13 +178,18 @@ class GroupFigure(_Part):
     contrast: str
     by: Literal["class", "client"]
     group: str
-    target: int | None = None
-    seed: int
-    value: float | None
-    low: float | None
-    high: float | None
-    n_members: int
-    n_nonmembers: int
+    target: Whole | None = None
+    seed: Whole
+    value: Share | None
+    low: Share | None
+    high: Share | None
+    n_members: Whole
+    n_nonmembers: Whole
+
+    @model_validator(mode="after")
+    def _possible(self) -> "GroupFigure":
+        _refuse_disorder(self.low, self.value, self.high)
+        return self
 
 
 class ExposedSample(_Part):
@@ -122,11 +197,11 @@ class ExposedSample(_Part):
 
     attack: str
     defense: str = "none"
-    target: int
-    seed: int
-    sample: int
-    label: int
-    above_nonmembers: float
+    target: Whole
+    seed: Whole
+    sample: Whole
+    label: Whole
+    above_nonmembers: Share
 
 
 class ControlResult(_Part):
@@ -141,29 +216,41 @@ class ControlResult(_Part):
     control: str
     attack: str = ""
     defense: str = "none"
-    target: int | None = None
-    seed: int | None = None
+    target: Whole | None = None
+    seed: Whole | None = None
     expected: str
-    value: float | None
-    low: float | None = None
-    high: float | None = None
+    value: Share | None
+    low: Share | None = None
+    high: Share | None = None
     passed: bool | None
     note: str = ""
+
+    @model_validator(mode="after")
+    def _possible(self) -> "ControlResult":
+        # The mean of shuffles may lie outside of their central range.
+        _refuse_disorder(self.low, None, self.high)
+        return self
 
 
 class UtilityResult(_Part):
     """How good the trained model is: accuracies with Clopper-Pearson intervals."""
 
     defense: str = "none"
-    seed: int
-    test_accuracy: float
-    test_low: float
-    test_high: float
-    n_test: int
-    train_accuracy: float
-    generalisation_gap: float
-    rounds: list[int] = Field(default_factory=list)
-    accuracy_by_round: list[float] = Field(default_factory=list)
+    seed: Whole
+    test_accuracy: Share
+    test_low: Share
+    test_high: Share
+    n_test: Whole
+    train_accuracy: Share
+    generalisation_gap: Change
+    rounds: list[Whole] = Field(default_factory=list)
+    accuracy_by_round: list[Share] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _possible(self) -> "UtilityResult":
+        _refuse_disorder(self.test_low, self.test_accuracy, self.test_high)
+        _refuse_ragged(rounds=self.rounds, accuracy_by_round=self.accuracy_by_round)
+        return self
 
 
 class UsageRow(_Part):
@@ -176,18 +263,21 @@ class UsageRow(_Part):
         times_recycled: The same for uses that a defense brought back after leaving them out.
         extra_bytes: Sent or received beside model and upload, over the run.
         seconds: Of local training over the run; of the machine, and outside the content hash.
+        filter_cosine: Between what a filter of the user's own was given and what it sent, mean
+            over rounds; None where there is no filter, and in older records.
     """
 
     defense: str = "none"
-    seed: int
-    client: int
+    seed: Whole
+    client: Whole
     defended: bool
-    samples: int
-    distinct: list[int]
-    times_used: list[int]
-    times_recycled: list[int]
-    extra_bytes: int = 0
-    seconds: float = 0.0
+    samples: Whole
+    distinct: list[Whole]
+    times_used: list[Whole]
+    times_recycled: list[Whole]
+    extra_bytes: Whole = 0
+    seconds: Seconds = 0.0
+    filter_cosine: Change | None = None
 
 
 class AttackRow(_Part):
@@ -206,10 +296,10 @@ class AttackRow(_Part):
 class ClientRow(_Part):
     """A client's size and class mix, and how many audited samples it holds."""
 
-    client: int
-    samples: int
-    audited: int
-    class_counts: list[int]
+    client: Whole
+    samples: Whole
+    audited: Whole
+    class_counts: list[Whole]
 
 
 class ViewRow(_Part):
@@ -227,7 +317,7 @@ class Environment(_Part):
     commit: str = ""
     device: str = ""
     started: str = ""
-    seconds: float | None = None
+    seconds: Seconds | None = None
 
 
 class Record(_Part):
@@ -248,7 +338,7 @@ class Record(_Part):
     name: str
     content_hash: str
     config: dict[str, object]
-    seeds: list[int]
+    seeds: list[Whole]
     evaluation: Literal["aligned", "redraw"] = "aligned"
     nobody_is_a_member: bool = False
     environment: Environment

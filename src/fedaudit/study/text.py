@@ -1,0 +1,53 @@
+"""Text that may stand in a record: of bounded length, and without characters that steer a screen.
+
+A name that holds an escape sequence or turns the direction of reading makes a terminal or a
+report show something else than what is there.
+"""
+
+import unicodedata
+from collections.abc import Iterator
+
+LONGEST = 10_000
+"""Characters of a text in a record."""
+
+_SPACES = "\t\n\r"
+_TURNING = {*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
+
+
+def plain(text: str) -> str:
+    """The text with U+FFFD for every character that is not allowed, cut where it is too long."""
+    if len(text) > LONGEST:
+        text = text[: LONGEST - 1] + "…"
+    return text if is_plain(text) else "".join("\ufffd" if _steers(c) else c for c in text)
+
+
+def is_plain(text: str) -> bool:
+    """Whether a record may hold the text as it is."""
+    return len(text) <= LONGEST and (text.isprintable() or not any(map(_steers, text)))
+
+
+def made_plain(value: object) -> object:
+    """A JSON value with all of its texts made plain, keys included."""
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, dict):
+        return {plain(str(key)): made_plain(inner) for key, inner in value.items()}
+    return [made_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def texts(document: object) -> Iterator[str]:
+    """Every text of a JSON value, keys included; never by recursion, as it may nest deeply."""
+    waiting = [document]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            waiting += [*value.keys(), *value.values()]
+        elif isinstance(value, list):
+            waiting += value
+
+
+def _steers(char: str) -> bool:
+    """Control characters but for spaces, halves of characters, and turns of direction."""
+    return char in _TURNING or (unicodedata.category(char) in ("Cc", "Cs") and char not in _SPACES)
