@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -7,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedaudit.core import Architecture, ClientId, Samples
+from fedaudit.core import Architecture, ClientId, Params, Samples
 from fedaudit.defenses.base import Defense, Turn, Visit
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.errors import BadInput, Damaged, Unsupported
@@ -16,7 +17,7 @@ from fedaudit.fl.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training import LocalTraining
 from fedaudit.observe.round import Gradient, Round, Sent, Upload
-from fedaudit.observe.tensors import write_tensors
+from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.params import flat
 from fedaudit.seeds import seeded
 
@@ -237,3 +238,42 @@ def test_a_safetensors_file_of_others_is_no_checkpoint(tmp_path: Path) -> None:
     write_tensors({"weight": torch.ones(2)}, checkpoint)
     with pytest.raises(BadInput, match="other settings"):
         next(simulate(FEDAVG, DATA, rounds=1, seed=0, checkpoint=checkpoint))
+
+
+def _without_a_tensor(tensors: Params) -> Params:
+    return {name: value for name, value in tensors.items() if not name.endswith("params/weight")}
+
+
+@pytest.mark.parametrize(
+    ("alter", "round", "said"),
+    [
+        (dict, "-5", r"of round -5, and the run has 3"),
+        (dict, "0", "of round 0"),
+        (dict, "4", "of round 4"),
+        (dict, "9" * 300, "of round 999"),
+        (dict, "one", "invalid literal"),
+        (_without_a_tensor, "1", "missing or too many, such as 'params/weight'"),
+        (lambda t: t | {"server/params/more": torch.ones(1)}, "1", "such as 'params/more'"),
+        (lambda t: t | {"server/params/bias": torch.ones(7)}, "1", "'params/bias' is of another"),
+        (
+            lambda t: t | {"server/params/bias": torch.ones(2, dtype=torch.float64)},
+            "1",
+            "'params/bias' is of another",
+        ),
+        (lambda t: t | {"memory/99/x": torch.ones(1)}, "1", "has client 99"),
+        (lambda t: t | {"defense/-1/x": torch.ones(1)}, "1", "has client -1"),
+        (lambda t: t | {"other/1/x": torch.ones(1)}, "1", "'other'"),
+    ],
+    ids=lambda value: value[:12] if isinstance(value, str) else "",
+)
+def test_a_standing_that_the_run_cannot_have_is_refused_in_one_sentence(
+    alter: Callable[[Params], Params], round: str, said: str, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "checkpoint.safetensors"
+    list(simulate(FEDAVG, DATA, rounds=3, seed=0, checkpoint=checkpoint))
+    tensors, notes = read_tensors(checkpoint)
+    write_tensors(alter(tensors), checkpoint, notes | {"round": round})
+    with pytest.raises(Damaged, match=f"{said}.*delete it to start afresh") as refused:
+        next(simulate(FEDAVG, DATA, rounds=3, seed=0, checkpoint=checkpoint))
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 400

@@ -1,6 +1,6 @@
 """Where a run stands after a whole round, on disk: one file, replaced in one step."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,12 +35,21 @@ def save(standing: Standing, path: Path, fingerprint: str) -> None:
     write_tensors(tensors, path, {"round": str(standing.round), "fingerprint": fingerprint})
 
 
-def resume(path: Path, fingerprint: str) -> Standing | None:
+def resume(
+    path: Path, fingerprint: str, *, rounds: int, start: Params, clients: Collection[ClientId]
+) -> Standing | None:
     """The standing saved at a path, or None where there is none.
+
+    Args:
+        path: Of the file.
+        fingerprint: Of the run that asks for it.
+        rounds: Of the run in all.
+        start: The server's state before the first round: later ones have its names and shapes.
+        clients: Of the run.
 
     Raises:
         BadInput: It belongs to a run with other settings, or on another kind of device.
-        Damaged: It cannot be read.
+        Damaged: It cannot be read, or is no standing that this run can have.
     """
     if not path.exists():
         return None
@@ -60,9 +69,31 @@ def resume(path: Path, fingerprint: str) -> Standing | None:
             else:
                 client, _, name = name.partition("/")
                 parts[part].setdefault(int(client), {})[name] = value
-        return Standing(int(notes["round"]), server, parts["memory"], parts["defense"])
+        standing = Standing(int(notes["round"]), server, parts["memory"], parts["defense"])
     except (KeyError, ValueError) as error:
-        raise Damaged(
-            f"the checkpoint {path} is not one that fedaudit wrote ({error}); delete it to start "
-            "afresh"
-        ) from error
+        raise _damaged(path, str(error)) from error
+    fault = _fault(standing, rounds, start, clients)
+    if fault:
+        raise _damaged(path, fault)
+    return standing
+
+
+def _fault(standing: Standing, rounds: int, start: Params, clients: Collection[ClientId]) -> str:
+    """Why this run cannot stand there; empty if it can."""
+    if not 1 <= standing.round <= rounds:
+        return f"it is of round {str(standing.round)[:20]}, and the run has {rounds}"
+    names = sorted(standing.server.keys() ^ start.keys())
+    if names:
+        return f"tensors are missing or too many, such as {names[0][:80]!r}"
+    for name, value in start.items():
+        found = standing.server[name]
+        if (found.shape, found.dtype) != (value.shape, value.dtype):
+            return f"the tensor {name!r} is of another shape or type than the model's"
+    strangers = sorted({*standing.memories, *standing.defenses} - set(clients))
+    return f"it has client {str(strangers[0])[:20]}, and the run has none such" if strangers else ""
+
+
+def _damaged(path: Path, why: str) -> Damaged:
+    return Damaged(
+        f"the checkpoint {path} is not one that this run wrote ({why}); delete it to start afresh"
+    )

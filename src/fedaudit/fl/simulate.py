@@ -82,6 +82,7 @@ def simulate(
     Raises:
         BadInput: No clients, an empty client, no rounds, or a checkpoint of another run or kind
             of device.
+        Damaged: The checkpoint cannot be read, or is no standing that this run can have.
         Unsupported: A defense does not accept the algorithm's uploads, or several workers are
             to share a GPU.
     """
@@ -118,8 +119,13 @@ def _rounds(
     kind = () if device.type == "cpu" else (device.type,)
     settings = (algorithm, type(server), vars(server), rounds, seed, participation, *kind)
     fingerprint = _fingerprint(settings, clients, guards) if checkpoint else ""
-    saved = resume(checkpoint, fingerprint) if checkpoint else None
-    standing = saved or Standing(0, algorithm.start(seed_for(seed, "initial model")))
+    start = algorithm.start(seed_for(seed, "initial model"))
+    saved = (
+        resume(checkpoint, fingerprint, rounds=rounds, start=start, clients=clients)
+        if checkpoint
+        else None
+    )
+    standing = saved or Standing(0, start)
     federation = _Federation(algorithm, prepared(clients, guards, rounds, seed), guards)
     memories = dict(standing.memories)
     states = {client: defense.state() for client, defense in guards.items()}

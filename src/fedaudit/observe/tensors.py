@@ -64,7 +64,8 @@ def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
         Damaged: It is too large, or not a whole safetensors file.
     """
     if not path.is_file():
-        raise BadInput(f"there is no file {path}; check the path")
+        what = "is no regular file" if path.exists() else "is not there"
+        raise BadInput(f"{path} {what}; check the path, or restore it from a copy")
     if path.stat().st_size > MAX_BYTES:
         raise Damaged(f"{path} is larger than {MAX_BYTES} bytes; nothing of ours is")
     try:
