@@ -9,7 +9,7 @@ from fedaudit.metrics import (
     blind_classifier,
     permuted_membership,
 )
-from fedaudit.metrics.delong import interval_between
+from fedaudit.metrics.delong import interval_of_ranks
 from fedaudit.metrics.sides import Sides
 
 
@@ -45,10 +45,10 @@ def test_intervals_that_promise_too_much_fail_the_permuted_control(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def half_as_wide(split: Sides, confidence: float) -> AucInterval:
-        value, low, high, method = interval_between(split, confidence)
+        value, low, high, method = interval_of_ranks(split, confidence)
         return AucInterval(value, (value + low) / 2, (value + high) / 2, method)
 
-    monkeypatch.setattr("fedaudit.metrics.controls.interval_between", half_as_wide)
+    monkeypatch.setattr("fedaudit.metrics.controls.interval_of_ranks", half_as_wide)
     rng = np.random.default_rng(3)
     null = permuted_membership(
         rng.normal(size=300), np.arange(300) < 100, rng=rng, permutations=400

@@ -3,11 +3,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr
+from scipy.stats import rankdata
 
 from fedaudit.errors import BadInput
 from fedaudit.metrics import auc, auc_interval, compare_auc
-from fedaudit.metrics.delong import _covariance, _placements
-from fedaudit.metrics.sides import sides
+from fedaudit.metrics.delong import _covariance, _placements, interval_between, interval_of_ranks
+from fedaudit.metrics.sides import Sides, sides
 
 
 def slow_variance(scores: np.ndarray, truth: np.ndarray) -> float:
@@ -127,3 +128,14 @@ def test_two_perfect_attacks_are_not_said_to_be_equally_good() -> None:
 def test_a_confidence_out_of_range_is_refused() -> None:
     with pytest.raises(BadInput, match="between 0 and 1"):
         auc_interval([1.0, 0.0], [1, 0], confidence=1.0)
+
+
+@given(st.lists(st.integers(0, 6), min_size=2, max_size=30), st.data())
+@settings(deadline=None)
+def test_ranks_give_the_interval_of_their_scores_to_the_last_bit(
+    scores: list[int], data: st.DataObject
+) -> None:
+    n = data.draw(st.integers(1, len(scores) - 1))
+    values, ranks = np.array(scores, dtype=float), rankdata(scores)
+    of_scores = interval_between(Sides(values[:n], values[n:]), 0.95)
+    assert interval_of_ranks(Sides(ranks[:n], ranks[n:]), 0.95) == of_scores

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from scipy.stats import binomtest, rankdata
 
 from fedaudit.errors import BadInput
-from fedaudit.metrics.delong import auc_interval, interval_between
+from fedaudit.metrics.delong import auc_interval, interval_of_ranks
 from fedaudit.metrics.intervals import percent, require_confidence
 from fedaudit.metrics.sides import Sides, as_truth, sides
 
@@ -130,7 +130,7 @@ def permuted_membership(
     true = from_ranks(ranks[:n])
     shuffled = [rng.permutation(ranks) for _ in range(permutations)]
     null = np.array([from_ranks(each[:n]) for each in shuffled])
-    intervals = [interval_between(Sides(each[:n], each[n:]), _INTERVAL) for each in shuffled]
+    intervals = [interval_of_ranks(Sides(each[:n], each[n:]), _INTERVAL) for each in shuffled]
     low, high = np.quantile(null, [(1 - confidence) / 2, 1 - (1 - confidence) / 2])
     # Sums of the same ranks in another order differ in the last bits.
     reached = int((null >= true - 1e-12).sum())

@@ -87,9 +87,26 @@ def auc_interval(
 
 def interval_between(split: Sides, confidence: float) -> AucInterval:
     """:func:`auc_interval` for scores that were checked and divided before."""
-    placed = _placements(split)
+    return _interval(_placements(split), confidence)
+
+
+def interval_of_ranks(split: Sides, confidence: float) -> AucInterval:
+    """:func:`interval_between` for scores that are midranks of all samples: without a sort.
+
+    Args:
+        split: Midranks among members and non-members together, as ``rankdata`` gives them.
+        confidence: Two-sided confidence, in (0, 1).
+    """
+    placed = _Placements(
+        members=(split.members - _midranks(split.members)) / len(split.nonmembers),
+        nonmembers=1 - (split.nonmembers - _midranks(split.nonmembers)) / len(split.members),
+    )
+    return _interval(placed, confidence)
+
+
+def _interval(placed: _Placements, confidence: float) -> AucInterval:
     variance = _covariance(placed, placed)
-    value, pairs = placed.auc, min(map(len, split))
+    value, pairs = placed.auc, min(map(len, placed))
     if variance <= 0 or pairs * min(value, 1 - value) < FEWEST_DISORDERED:
         low, high = clopper_pearson(pairs * value, pairs, confidence=confidence)
         return AucInterval(value, low, high, f"exact on pairs {percent(confidence)}")
@@ -142,6 +159,15 @@ def compare_auc(
         p_value=float(2 * norm.sf(abs(value) / error)),
         method=f"paired DeLong {percent(confidence)}",
     )
+
+
+def _midranks(ranks: Float[np.ndarray, " side"]) -> Float[np.ndarray, " side"]:
+    """Midranks within one side of samples that are ranked already: counted, not sorted."""
+    place = (2 * ranks).astype(np.int64)  # midranks are whole or half
+    upto = np.cumsum(np.bincount(place))
+    before = np.concatenate([[0], upto[:-1]])
+    midranks: Float[np.ndarray, " side"] = 0.5 * (upto[place] + before[place] + 1)
+    return midranks
 
 
 def _placements(split: Sides) -> _Placements:
