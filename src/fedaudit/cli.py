@@ -1,15 +1,18 @@
 """The command line. Heavy imports stand inside the commands, so that help answers at once."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, CycloptsError, Parameter
 
 from fedaudit import __version__
 from fedaudit.errors import BadInput, Refusal, unknown_name
+
+if TYPE_CHECKING:
+    import fedaudit.study.config
+    import fedaudit.study.record
 
 app = App(
     name="fedaudit",
@@ -18,6 +21,8 @@ app = App(
     suppress_keyboard_interrupt=False,
 )
 
+RECORD_FILE = "record.json"
+REPORT_FILE = "report.html"
 _RUN_OPTIONS = ("variant", "out", "pool", "data-dir", "workers", "device")
 
 Folder = Annotated[Path, Parameter(help="Folder to write to; made if it is not there.")]
@@ -90,10 +95,14 @@ def run_command(
     if len(studies) == 1:
         _run(studies[0], folder, shared, data_dir, workers, device)
         return
+    together = [folder / one.name for one in studies]
+    page = folder / "comparison.html"
+    # Before anything is trained, as it would be the last thing to be refused.
+    _refuse_other_comparison(page, [one / RECORD_FILE for one in together])
     for place, one in enumerate(studies, 1):
         _say(f"\n{one.name} ({place} of {len(studies)})")
         _run(one, folder / one.name, shared or folder / "pool", data_dir, workers, device)
-    compare(*(folder / one.name for one in studies), out=folder / "comparison.html")
+    compare(*together, out=page)
 
 
 @app.command
@@ -119,21 +128,26 @@ def attack(
     recording
         The folder of a study.
     out
-        Where record and report go; by default a folder inside the recording.
+        Where record and report go; by default the folder "attacked" in the recording. A record
+        of other settings is never replaced.
     """
     from fedaudit.devices import device_named
+    from fedaudit.progress import bars
     from fedaudit.study.again import attack_again
 
     first = next((i for i, name in enumerate(names) if name.startswith("--")), len(names))
     folder = out or recording / "attacked"
-    record = attack_again(
-        recording,
-        names[:first],
-        folder,
-        data_dir,
-        figures=_settings(names[first:]),
-        device=device_named(device),
-    )
+    with bars() as tick:
+        record = attack_again(
+            recording,
+            names[:first],
+            folder,
+            data_dir,
+            figures=_settings(names[first:]),
+            device=device_named(device),
+            tick=tick,
+            say=_say,
+        )
     _finish(record, folder)
 
 
@@ -146,14 +160,18 @@ def report(record: Path, /, *, out: Path | None = None) -> None:
     record
         A record.json, or the folder it is in.
     out
-        The HTML file; by default report.html beside the record.
+        The HTML file; by default report.html beside the record. Only HTML is ever replaced.
     """
     from fedaudit.report.html import write_report
+    from fedaudit.study.outputs import refuse_foreign_page, refuse_missing_folder
     from fedaudit.study.reading import read_record
 
-    path = record / "record.json" if record.is_dir() else record
-    target = out or path.with_name("report.html")
-    write_report(read_record(path), target)
+    path = record / RECORD_FILE if record.is_dir() else record
+    target = out or path.with_name(REPORT_FILE)
+    found = read_record(path)
+    refuse_missing_folder(target)
+    refuse_foreign_page(target, [path])
+    write_report(found, target)
     _say(f"report: {target}")
 
 
@@ -168,11 +186,13 @@ def compare(*records: Path, out: Path | None = None) -> None:
         (or its folder), which is made again from the records that it names.
     out
         The HTML file; the figures go beside it as JSON. By default comparison.html, beside a
-        comparison that is made again and else in the current folder.
+        comparison that is made again and else in the current folder. Neither a record nor a
+        comparison of other records is ever replaced.
     """
     from fedaudit.report.html import write_comparison
     from fedaudit.study.compared import COMPARISON_FILE, write_comparison_file
     from fedaudit.study.comparing import compared, named_records, relative
+    from fedaudit.study.outputs import refuse_missing_folder
     from fedaudit.study.reading import read_record
 
     again = _comparison_in(records[0]) if len(records) == 1 else None
@@ -184,13 +204,28 @@ def compare(*records: Path, out: Path | None = None) -> None:
             "record" + "s" * (not records)
         )
     else:
-        paths = [r / "record.json" if r.is_dir() else r for r in records]
+        paths = [r / RECORD_FILE if r.is_dir() else r for r in records]
     target = out or (again.with_suffix(".html") if again else Path("comparison.html"))
     found = [read_record(path) for path in paths]
+    _refuse_other_comparison(target, paths)
+    refuse_missing_folder(target)
     comparison = compared(found, [relative(path, target.parent) for path in paths])
     write_comparison_file(comparison, target.with_suffix(".json"))
     write_comparison(comparison, found, target)
     _say(f"comparison: {target}")
+
+
+def _refuse_other_comparison(page: Path, records: Sequence[Path]) -> None:
+    """Neither the page nor the figures beside it may replace what is of something else."""
+    from fedaudit.study.outputs import refuse_foreign_page, refuse_other_comparison
+
+    if not page.name or page.suffix == ".json":
+        raise BadInput(
+            f"{page} is to be an HTML file, with the figures as JSON beside it; give --out a name "
+            "such as comparison.html"
+        )
+    refuse_foreign_page(page, records)
+    refuse_other_comparison(page.with_suffix(".json"), records)
 
 
 def _comparison_in(path: Path) -> Path | None:
@@ -199,7 +234,7 @@ def _comparison_in(path: Path) -> Path | None:
 
     if path.is_dir():
         return path / COMPARISON_FILE if (path / COMPARISON_FILE).is_file() else None
-    return path if path.is_file() and path.name != "record.json" else None
+    return path if path.is_file() and path.name != RECORD_FILE else None
 
 
 @app.command(name="list")
@@ -221,7 +256,7 @@ def explain(name: str, /) -> None:
 
 
 def _run(
-    study: object,
+    study: "fedaudit.study.config.Study",
     out: Path,
     pool: Path | None,
     data_dir: Path | None,
@@ -229,13 +264,11 @@ def _run(
     device: str,
 ) -> None:
     from fedaudit.devices import device_named
-    from fedaudit.study.config import Study
+    from fedaudit.progress import bars
     from fedaudit.study.run import run_study
 
-    if not isinstance(study, Study):
-        raise TypeError("a study is expected")
     place = device_named(device)
-    with _progress() as tick:
+    with bars() as tick:
         record = run_study(
             study,
             out,
@@ -249,51 +282,13 @@ def _run(
     _finish(record, out)
 
 
-def _finish(record: object, folder: Path) -> None:
+def _finish(record: "fedaudit.study.record.Record", folder: Path) -> None:
     from fedaudit.report.html import write_report
     from fedaudit.report.tables import print_record
-    from fedaudit.study.record import Record
 
-    if not isinstance(record, Record):
-        raise TypeError("a record is expected")
-    write_report(record, folder / "report.html")
+    write_report(record, folder / REPORT_FILE)
     print_record(record)
-    _say(f"\nrecord: {folder / 'record.json'}\nreport: {folder / 'report.html'}")
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int, int], None]]:
-    """A bar with the time left, one line a run of the study."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("rounds, left"),
-        TimeRemainingColumn(),
-        TextColumn("of"),
-        TimeElapsedColumn(),
-    )
-    from rich.console import Console
-
-    tasks: dict[int, object] = {}
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-
-        def tick(seed: int, round: int, rounds: int) -> None:
-            if seed not in tasks:
-                # Rounds done in an earlier start must not count into this start's speed.
-                tasks[seed] = bar.add_task(f"seed {seed}", total=rounds, completed=round - 1)
-            bar.update(bar.task_ids[list(tasks).index(seed)], completed=round)
-
-        yield tick
+    _say(f"\nrecord: {folder / RECORD_FILE}\nreport: {folder / REPORT_FILE}")
 
 
 def _settings(overrides: Sequence[str]) -> dict[str, object]:
@@ -356,15 +351,16 @@ def main(words: Sequence[str] | None = None) -> None:
         print(f"fedaudit: {str(refusal).strip()}", file=sys.stderr)
         sys.exit(2)
     except (OSError, MemoryError) as error:
+        # Files are written under a name of their own first, which the user did not give.
+        said = str(error).replace(".partial", "") or "out of memory"
         print(
-            f"fedaudit: this machine could not do it ({error or 'out of memory'}); check the path, "
-            "the disk and the memory, and start again: what was written before is kept",
+            f"fedaudit: this machine could not do it ({said}); check the path, the disk and the "
+            "memory, and start again: what was written before is kept",
             file=sys.stderr,
         )
         sys.exit(2)
     except RuntimeError as error:
-        # What torch raises where Python would raise MemoryError.
-        if "allocate memory" not in str(error):
+        if not _is_out_of_memory(error):
             raise
         print(
             "fedaudit: out of memory; choose a smaller model, fewer samples or fewer workers, and "
@@ -375,6 +371,17 @@ def main(words: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("fedaudit: stopped; start the same command again to go on", file=sys.stderr)
         sys.exit(130)
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether torch raised it where Python would raise MemoryError."""
+    # Not imported here: what torch raises comes from a torch that is there.
+    torch = sys.modules.get("torch")
+    on_gpu = getattr(torch, "OutOfMemoryError", None)
+    if on_gpu is not None and isinstance(error, on_gpu):
+        return True
+    # On the CPU torch raises a bare RuntimeError, so that its words are all there is to go by.
+    return "DefaultCPUAllocator" in str(error)
 
 
 if __name__ == "__main__":

@@ -45,6 +45,8 @@ def test_an_unknown_variant_names_those_there_are(file: Path) -> None:
         ({"attacks": {"fedmia-1": {"x": 10**400}}}, r"up to 1e15 in size.*\(401 characters\)"),
         ({"attacks": {"fedmia-1": {"x": [1]}}}, r"a number up to 1e15.*got \[1\]"),
         ({"model": {"options": {"hidden": float("inf")}}}, "model.options.hidden .*got inf"),
+        ({"seeds": [-1]}, "seeds.0 .*greater than or equal to 0, got -1$"),
+        ({"seeds": [1, -1, -2]}, r"got -1 \(and 1 more\)$"),
         ({"seeds": "x"}, "should be a list, got 'x'"),
         ({"seeds": []}, "at least one entry"),
         ({"training": {"lr": "x"}}, "should be a number, got 'x'"),

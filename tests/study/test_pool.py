@@ -37,8 +37,8 @@ class Counted:
             **options,  # type: ignore[arg-type]
         )
 
-    def _tick(self, seed: int, round: int, rounds: int) -> None:
-        self.rounds += 1
+    def _tick(self, phase: str, done: int, total: int) -> None:
+        self.rounds += done > 0 and phase.endswith("training rounds")
 
     @property
     def pooled(self) -> int:
@@ -116,8 +116,8 @@ def test_a_run_that_was_stopped_goes_on_in_the_pool(run: Counted) -> None:
     class Stopped(Exception):
         pass
 
-    def stop(seed: int, round: int, rounds: int) -> None:
-        if round == 3:
+    def stop(phase: str, done: int, total: int) -> None:
+        if done == 3:
             raise Stopped
 
     with pytest.raises(Stopped):
@@ -165,12 +165,16 @@ def test_runs_in_the_folder_of_a_study_stay_there(run: Counted) -> None:
 def test_two_studies_at_once_train_a_shared_run_once(run: Counted) -> None:
     ticks: list[int] = []
 
+    def tick(phase: str, done: int, total: int) -> None:
+        if done and phase.endswith("training rounds"):
+            ticks.append(done)
+
     def started(name: str) -> None:
         run_study(
             small_study(),
             run.place / name,
             pool=run.place / "pool",
-            tick=lambda seed, round, rounds: ticks.append(round),
+            tick=tick,
         )
 
     threads = [threading.Thread(target=started, args=(name,)) for name in ("a", "b")]

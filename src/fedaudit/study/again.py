@@ -1,7 +1,7 @@
 """Attacks on what a study has kept, without training anything again."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +13,13 @@ from fedaudit.errors import BadInput, Damaged, Refusal
 from fedaudit.observe.store import Stored, read_rounds
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.observe.views import seen_from
+from fedaudit.progress import Tick, quiet
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.config import MAX_BYTES, Study, study_from
 from fedaudit.study.environment import Clock
 from fedaudit.study.learning import Examples, of_known, of_shadow, taught
 from fedaudit.study.observing import Work, measured_on, recalled
+from fedaudit.study.outputs import refuse_other_record
 from fedaudit.study.pool import is_measured, run_folder
 from fedaudit.study.record import Record
 from fedaudit.study.run import SHADOW, STUDY_FILE, conclude
@@ -31,38 +33,55 @@ def attack_again(
     data_dir: Path | None = None,
     figures: Mapping[str, object] | None = None,
     device: torch.device = CPU,
+    *,
+    tick: Tick = quiet,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Record:
     """Runs attacks on a study's measurements; new signals are measured if updates were kept.
 
     Args:
         recording: The folder of a study.
         names: Attacks to run; all that the recording allows if empty.
-        out: Folder for the record; the recording itself is left as it is.
+        out: Folder for the record; the recording itself is left as it is, and a record of other
+            settings is not replaced.
         data_dir: Folder with data sets.
         figures: Settings of the study's ``figures`` to change, by dotted name; others would
             need another run.
         device: Where new signals and controls are measured.
+        tick: Called with (phase, done, total) as the work goes on.
+        say: Takes lines of text for the user.
 
     Raises:
-        BadInput: No study in the folder, a setting that is not of figures, or an attack whose
-            signals cannot be measured any more, or not on this kind of device.
+        BadInput: No study in the folder, a setting that is not of figures, an attack whose
+            signals cannot be measured any more, or not on this kind of device, or a folder for
+            the record that is a study's or holds another record.
         Damaged: The recording is incomplete or altered.
     """
     clock = Clock()
     study = recorded_study(recording)
     asked = _asked(study, names, figures or {})
+    _refuse_taken(out, asked)
+    work = Work(device=device, tick=tick)
     runs, stored = [], []
     for seed in study.seeds:
         run = setup(asked, seed, data_dir)
         folder = run_folder(recording, seed)
         _refuse_other_data(run, folder)
-        rounds = _recalled(run, folder, device)
-        runs.append(
-            _taught(_possible(run, rounds, named=bool(names)), recording, named=bool(names))
-        )
+        rounds = _recalled(run, folder, work)
+        possible = _possible(run, rounds, named=bool(names))
+        runs.append(_taught(possible, recording, work, named=bool(names)))
         stored.append(rounds)
     places = {seed: run_folder(recording, seed) for seed in study.seeds}
-    return conclude(runs, stored, out, Work(device=device), clock, places=places)
+    return conclude(runs, stored, out, work, clock, say, places=places)
+
+
+def _refuse_taken(out: Path, asked: Study) -> None:
+    if (out / STUDY_FILE).exists():
+        raise BadInput(
+            f"{out} is the folder of a study, whose own record stays as it is; give another folder "
+            "with --out"
+        )
+    refuse_other_record(out, asked)
 
 
 def _asked(study: Study, names: Sequence[str], figures: Mapping[str, object]) -> Study:
@@ -89,7 +108,10 @@ def recorded_study(recording: Path) -> Study:
     """
     path = recording / STUDY_FILE
     if not path.is_file():
-        raise BadInput(f"{recording} is no recording: it has no {STUDY_FILE}; check the path")
+        what = (
+            f"its {STUDY_FILE} is no regular file" if path.exists() else f"it has no {STUDY_FILE}"
+        )
+        raise BadInput(f"{recording} is no recording: {what}; check the path")
     try:
         if path.stat().st_size > MAX_BYTES:
             raise Damaged(f"{path} has more than {MAX_BYTES} bytes; it is not a study's")
@@ -116,35 +138,38 @@ def _refuse_other_data(run: Setup, folder: Path) -> None:
         )
 
 
-def _recalled(run: Setup, folder: Path, device: torch.device) -> list[Stored]:
+def _recalled(run: Setup, folder: Path, work: Work) -> list[Stored]:
     """Measured rounds, with missing signals measured on the updates that were kept."""
     stored = recalled(run, folder)
     there = stored[0].measured.signals
     missing = [signal for signal in run.signals if signal.name not in there]
     if not missing or run.study.audit.keep != "full":
         return stored
-    if measured_on(stored) != device.type:
+    if measured_on(stored) != work.device.type:
         raise BadInput(
             f"{missing[0].name} must be measured on the kind of device that {folder} was: give "
             f"--device {measured_on(stored)}"
         )
     rounds = seen_from(read_rounds(folder, run.algorithm.architecture), run.view)
-    more = [
-        measure_round(round, missing, run.deal.audit.samples, device=device) for round in rounds
-    ]
+    phase, total = f"seed {run.seed}: new signals", len(stored)
+    work.tick(phase, 0, total)
+    more = []
+    for round in rounds:
+        more.append(measure_round(round, missing, run.deal.audit.samples, device=work.device))
+        work.tick(phase, len(more), total)
     return [
         Stored(replace(old.measured, signals={**old.measured.signals, **new.signals}), old.notes)
         for old, new in zip(stored, more, strict=True)
     ]
 
 
-def _taught(run: Setup, recording: Path, *, named: bool) -> Setup:
+def _taught(run: Setup, recording: Path, work: Work, *, named: bool) -> Setup:
     """The run with attacks fitted on what the recording has to learn from."""
     learning = [name for name, attack in run.attacks.items() if attack.learns]
     if not learning:
         return run
     try:
-        return taught(run, _examples(run, recording))
+        return taught(run, _examples(run, recording), work.tick)
     except Refusal as refusal:
         if named:
             raise

@@ -18,6 +18,7 @@ from fedaudit.metrics import (
 )
 from fedaudit.observe.measurements import Measurements
 from fedaudit.origin import Origin
+from fedaudit.progress import Tick, quiet
 from fedaudit.seeds import seeded_numpy
 from fedaudit.study.aware import used_when
 from fedaudit.study.pictures import add_pictures, trajectories
@@ -30,14 +31,20 @@ GUESSED_SHARE = 0.2
 before anybody has looked at scores."""
 
 
-def analyse(setup: Setup, measured: Mapping[str, Measurements], findings: Findings) -> None:
+def analyse(
+    setup: Setup, measured: Mapping[str, Measurements], findings: Findings, tick: Tick = quiet
+) -> None:
     """Adds one run's figures for every target and attack.
 
     Args:
         setup: The run.
         measured: Its measurements by signal.
         findings: Grown in place.
+        tick: Called after each attack on each target.
     """
+    phase, done = f"seed {setup.seed}: attacks", 0
+    total = len(setup.study.audit.targets) * len(setup.attacks)
+    tick(phase, done, total)
     for target in setup.study.audit.targets:
         truth = audited(setup, target)
         cubes = {name: _as_evaluated(setup, m, truth) for name, m in measured.items()}
@@ -49,6 +56,8 @@ def analyse(setup: Setup, measured: Mapping[str, Measurements], findings: Findin
                 findings.scores[setup.seed, target, name] = scores
                 _add_figures(setup, name, scores, truth, findings)
                 add_pictures(setup, name, scores, truth, findings)
+            done += 1
+            tick(phase, done, total)
 
 
 def _as_evaluated(setup: Setup, m: Measurements, truth: Audited) -> Measurements:

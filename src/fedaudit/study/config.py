@@ -345,12 +345,15 @@ def _set(values: dict[str, object], dotted: str, value: object) -> None:
 
 
 def _refusal(error: ValidationError, source: str) -> BadInput:
-    first = error.errors()[0]
+    faults = error.errors()
+    first = faults[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         *path, key = (str(part) for part in first["loc"])
         return unknown_name(f"setting in {source}", ".".join([*path, key]), _known(path))
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    # A list whose entries are refused is also called too short, which is no fault of its own.
+    others = [fault for fault in faults[1:] if fault["loc"] != first["loc"][:-1]]
+    more = f" (and {len(others)} more)" if others else ""
     wanted = _IN_WORDS.get(first["type"], first["msg"].removeprefix("Value error, "))
     wanted = wanted.replace("Input should be", "it should be", 1)
     given = repr(first["input"])

@@ -15,6 +15,7 @@ from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.views import seen_from
 from fedaudit.origin import Origin
 from fedaudit.params import plus
+from fedaudit.progress import Tick, quiet
 from fedaudit.seeds import seed_for, seeded, seeded_numpy
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.record import ControlResult
@@ -26,9 +27,14 @@ FALSE_ALARM = 0.01
 
 RANDOM_STEP = 0.01
 
+_BLIND_AGAINST = {
+    Origin.UNSEEN: "unseen samples",
+    Origin.OTHER_CLIENT: "other clients' samples",
+}
+
 
 def controls(
-    setup: Setup, findings: Findings, device: torch.device = CPU
+    setup: Setup, findings: Findings, device: torch.device = CPU, tick: Tick = quiet
 ) -> Iterator[ControlResult]:
     """All controls of one run that need no further training.
 
@@ -36,7 +42,20 @@ def controls(
         setup: The run.
         findings: Its figures, for the scores in them.
         device: Where untrained models are measured.
+        tick: Called after each control.
     """
+    phase = f"seed {setup.seed}: controls"
+    blind = _BLIND_AGAINST if setup.study.figures.blind_classifier else {}
+    # Some may not be possible, so that there are at most this many.
+    total = len(setup.study.audit.targets) * (2 * len(setup.attacks) + len(blind))
+    tick(phase, 0, total)
+    for done, result in enumerate(_controls(setup, findings, device), 1):
+        yield result
+        tick(phase, done, total)
+    tick(phase, total, total)
+
+
+def _controls(setup: Setup, findings: Findings, device: torch.device) -> Iterator[ControlResult]:
     for target in setup.study.audit.targets:
         truth = audited(setup, target)
         yield from _permuted(setup, truth, findings)
@@ -75,10 +94,7 @@ def _permuted(setup: Setup, truth: Audited, findings: Findings) -> Iterator[Cont
 def _blind(setup: Setup, truth: Audited) -> Iterator[ControlResult]:
     """A classifier that sees inputs and no model: whatever it finds is no leakage."""
     features = setup.deal.audit.samples.features.flatten(1).numpy()[truth.kept]
-    for origin, against in (
-        (Origin.UNSEEN, "unseen samples"),
-        (Origin.OTHER_CLIENT, "other clients' samples"),
-    ):
+    for origin, against in _BLIND_AGAINST.items():
         chosen = np.isin(truth.origin, [Origin.MEMBER, origin])
         if truth.is_member[chosen].all():
             continue
@@ -87,7 +103,8 @@ def _blind(setup: Setup, truth: Audited) -> Iterator[ControlResult]:
             defense=setup.study.defense.label,
             target=truth.target,
             seed=setup.seed,
-            expected=f"inputs alone do not tell members from {against}",
+            # The same for both, since tables show one line a kind; the note tells them apart.
+            expected="inputs alone do not tell members from non-members",
             value=None,
             passed=None,
         )
@@ -100,7 +117,7 @@ def _blind(setup: Setup, truth: Audited) -> Iterator[ControlResult]:
                 confidence=1 - FALSE_ALARM / (2 * _repetitions(setup)),
             )
         except Refusal as refusal:
-            yield result.model_copy(update={"note": str(refusal)})
+            yield result.model_copy(update={"note": f"against {against}: {refusal}"})
             continue
         yield result.model_copy(
             update={
@@ -108,7 +125,7 @@ def _blind(setup: Setup, truth: Audited) -> Iterator[ControlResult]:
                 "low": blind.low,
                 "high": blind.high,
                 "passed": not blind.shifted,
-                "note": f"{blind.classifier}, {blind.method}",
+                "note": f"against {against}: {blind.classifier}, {blind.method}",
             }
         )
 

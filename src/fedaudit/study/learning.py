@@ -15,6 +15,7 @@ from fedaudit.observe.measurements import MeasuredRound, Measurements, stacked
 from fedaudit.observe.round import Round
 from fedaudit.observe.store import Stored, read_measured, write_measured
 from fedaudit.origin import Origin
+from fedaudit.progress import Tick, quiet
 from fedaudit.seeds import seed_for
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure_round
@@ -94,15 +95,17 @@ def learned_signals(run: Setup) -> tuple[Signal, ...]:
     return tuple(found.values())
 
 
-def taught(run: Setup, examples: Examples) -> Setup:
+def taught(run: Setup, examples: Examples, tick: Tick = quiet) -> Setup:
     """The run with every attack that learns fitted; labels of the audited samples play no part."""
-    attacks = {
-        name: attack.fitted(
+    phase, attacks = f"seed {run.seed}: attacks learn", dict(run.attacks)
+    learning = [name for name, attack in attacks.items() if attack.learns]
+    for done, name in enumerate(learning):
+        tick(phase, done, len(learning))
+        attacks[name] = attacks[name].fitted(
             examples.measured,
             examples.is_member,
             examples.target,
             seed_for(run.seed, "learning", name),
         )
-        for name, attack in run.attacks.items()
-    }
+    tick(phase, len(learning), len(learning))
     return replace(run, attacks=attacks)

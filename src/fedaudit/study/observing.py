@@ -1,6 +1,7 @@
 """The long part of a study: train, look through the adversary's eyes, write down what it sees."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from fedaudit.devices import CPU
 from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL
 from fedaudit.errors import BadInput, Damaged
-from fedaudit.fl.simulate import simulate
+from fedaudit.fl.simulate import prepared, simulate
 from fedaudit.modules import outputs_of
 from fedaudit.observe.round import EVERYBODY, Round
 from fedaudit.observe.store import (
@@ -24,6 +25,7 @@ from fedaudit.observe.store import (
 from fedaudit.observe.usage import keeping_usage
 from fedaudit.observe.views import seen_from
 from fedaudit.params import flat
+from fedaudit.progress import Tick, quiet
 from fedaudit.seeds import seed_for, seeded
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.identity import run_key
@@ -41,13 +43,13 @@ class Work:
         engine: Where clients train.
         workers: Threads for the gradient signals.
         device: Where clients train and samples are measured.
-        tick: Called after each round with (seed, round, rounds).
+        tick: Called as training, figures and controls go on.
     """
 
     engine: Engine = LOCAL
     workers: int = 1
     device: torch.device = CPU
-    tick: Callable[[int, int, int], None] = lambda seed, round, rounds: None
+    tick: Tick = quiet
 
 
 def disk_needed(setup: Setup) -> int:
@@ -89,11 +91,17 @@ def observe(setup: Setup, folder: Path, work: Work) -> list[Stored]:
     )
     key = run_key(setup.study, setup.seed, work.device.type)
     told = keeping_usage(stream, setup.deal.clients, folder, key)
-    trained_on = _some(Samples.joined(*setup.deal.clients.values()), setup.seed)
+    trained_on = _some(_trained_on(setup), setup.seed)
+    phase = f"seed {setup.seed}: training rounds"
+    done = 0
+    work.tick(phase, done, rounds)
     for round in seen_from(told, setup.view):
         if round.index in setup.measured_rounds:
             _measure(setup, round, folder, trained_on, work)
-        work.tick(setup.seed, round.index, rounds)
+        done = round.index
+        work.tick(phase, done, rounds)
+    if not done:  # all of them in an earlier start
+        work.tick(phase, 0, 0)
     return recalled(setup, folder)
 
 
@@ -151,6 +159,19 @@ def _measure(setup: Setup, round: Round, folder: Path, trained_on: Samples, work
 def _correct(model: Model, samples: Samples, device: torch.device) -> int:
     outputs = outputs_of(model, samples.features, device)
     return int((outputs.argmax(1) == samples.labels).sum())
+
+
+def _trained_on(setup: Setup) -> Samples:
+    """All clients' data without what defenses hold out, which no training can have fitted."""
+    given, guards = setup.deal.clients, deepcopy(dict(setup.defenses))
+    seed = seed_for(setup.seed, "federation")
+    left = prepared(given, guards, setup.study.training.rounds, seed)
+    return Samples.joined(
+        *(
+            data if left[client] is data else data.take(torch.isin(data.ids, left[client].ids))
+            for client, data in given.items()
+        )
+    )
 
 
 def _some(samples: Samples, seed: int) -> Samples:

@@ -8,16 +8,15 @@ import torch
 
 from fedaudit.attacks.catalog import ATTACKS
 from fedaudit.core import Samples
-from fedaudit.devices import CPU
-from fedaudit.engines.base import Engine
 from fedaudit.errors import Refusal
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training import LocalTraining
 from fedaudit.metrics import auc_interval
-from fedaudit.observe.measurements import stacked
+from fedaudit.observe.measurements import Measurements, stacked
 from fedaudit.observe.views import View, as_one, seen_from, view_named
 from fedaudit.seeds import seed_for, seeded
 from fedaudit.signals.measure import measure_round
+from fedaudit.study.observing import Work
 from fedaudit.study.record import ControlResult
 from fedaudit.study.setup import Setup
 
@@ -31,9 +30,7 @@ LR = 0.1
 CONFIDENCE = 0.99
 
 
-def planted_leak(
-    setup: Setup, engine: Engine, device: torch.device = CPU
-) -> Iterator[ControlResult]:
+def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
     """Trains a small federation whose target memorises mislabelled samples, and attacks it.
 
     Without a control of this kind "AUC 0.51" cannot be told from a broken attack. Half of the
@@ -45,29 +42,11 @@ def planted_leak(
 
     Args:
         setup: The run that is controlled; its model, view and attacks are used.
-        engine: Which processes train.
-        device: Where they and the measurements calculate.
+        work: Which processes train, where they and the measurements calculate, and what is
+            called after each of the twin's rounds.
     """
     canaries, is_member = _canaries(setup)
-    members = canaries.take(torch.from_numpy(is_member))
-    clients = {0: Samples.joined(*[members] * REPEATS)} | {
-        place + 1: data.take(slice(0, len(members)))
-        for place, data in enumerate(list(setup.deal.clients.values())[1 : 1 + OTHERS])
-    }
-    training = LocalTraining(epochs=EPOCHS, batch_size=BATCH, lr=LR)
-    rounds = simulate(
-        replace(setup.algorithm, training=training),
-        clients,
-        rounds=ROUNDS,
-        seed=seed_for(setup.seed, "planted leak"),
-        engine=engine,
-        device=device,
-    )
-    measured = stacked(
-        measure_round(round, setup.signals, canaries, device=device)
-        for round in seen_from(rounds, _view(setup))
-        if round.index > 1
-    )
+    measured = _measured_twin(setup, canaries, is_member, work)
     for name, attack in setup.attacks.items():
         result = ControlResult(
             control="planted leak",
@@ -99,6 +78,34 @@ def planted_leak(
                 else auc.method,
             }
         )
+
+
+def _measured_twin(
+    setup: Setup, canaries: Samples, is_member: np.ndarray, work: Work
+) -> dict[str, Measurements]:
+    """The canaries in every round of the twin but the first."""
+    members = canaries.take(torch.from_numpy(is_member))
+    clients = {0: Samples.joined(*[members] * REPEATS)} | {
+        place + 1: data.take(slice(0, len(members)))
+        for place, data in enumerate(list(setup.deal.clients.values())[1 : 1 + OTHERS])
+    }
+    training = LocalTraining(epochs=EPOCHS, batch_size=BATCH, lr=LR)
+    rounds = simulate(
+        replace(setup.algorithm, training=training),
+        clients,
+        rounds=ROUNDS,
+        seed=seed_for(setup.seed, "planted leak"),
+        engine=work.engine,
+        device=work.device,
+    )
+    phase = f"seed {setup.seed}: planted leak"
+    work.tick(phase, 0, ROUNDS)
+    measured = []
+    for round in seen_from(rounds, _view(setup)):
+        if round.index > 1:
+            measured.append(measure_round(round, setup.signals, canaries, device=work.device))
+        work.tick(phase, round.index, ROUNDS)
+    return stacked(measured)
 
 
 def _view(setup: Setup) -> View:

@@ -15,6 +15,7 @@ from fedaudit.errors import BadInput, Refusal
 from fedaudit.observe.measurements import stacked
 from fedaudit.observe.store import Stored
 from fedaudit.observe.tensors import write_tensors
+from fedaudit.progress import Tick, quiet
 from fedaudit.study.analysis import analyse
 from fedaudit.study.assembly import assembled
 from fedaudit.study.config import Study, study_from
@@ -23,6 +24,7 @@ from fedaudit.study.environment import Clock, environment
 from fedaudit.study.identity import settings_of
 from fedaudit.study.learning import of_known, of_shadow, taught
 from fedaudit.study.observing import Work, disk_needed, observe, recalled
+from fedaudit.study.outputs import RECORD_FILE, refuse_other_record
 from fedaudit.study.planted import planted_leak
 from fedaudit.study.pool import held, is_measured, place_of, remember
 from fedaudit.study.record import (
@@ -47,7 +49,7 @@ def run_study(
     data_dir: Path | None = None,
     workers: int = 1,
     device: torch.device = CPU,
-    tick: Callable[[int, int, int], None] = lambda seed, round, rounds: None,
+    tick: Tick = quiet,
     say: Callable[[str], None] = lambda text: None,
 ) -> Record:
     """Carries a study out and writes its record.
@@ -65,7 +67,7 @@ def run_study(
             no result.
         device: Where clients train and samples are measured. Another kind changes last digits,
             so that a study is finished on the kind that it was begun on.
-        tick: Called after each round with (seed, round, rounds).
+        tick: Called with (phase, done, total) as training, figures and controls go on.
         say: Takes lines of text for the user.
 
     Raises:
@@ -115,19 +117,19 @@ def conclude(
     findings, checks = Findings(), list[ControlResult]()
     for run, rounds in zip(runs, stored, strict=True):
         say(f"seed {run.seed}: attacks and their figures")
-        analyse(run, stacked(one.measured for one in rounds), findings)
+        analyse(run, stacked(one.measured for one in rounds), findings, work.tick)
         say(f"seed {run.seed}: controls")
-        checks += controls(run, findings, work.device)
+        checks += controls(run, findings, work.device, work.tick)
         if run.study.figures.planted_leak:
             say(f"seed {run.seed}: a twin run with a planted leak")
-            checks += planted_leak(run, work.engine, work.device)
+            checks += planted_leak(run, work)
     usage = [
         row
         for run, rounds in zip(runs, stored, strict=True)
         for row in usage_rows(run, places[run.seed], rounds)
     ]
     record = assembled(runs, stored, findings, checks, environment(clock, work.device), usage)
-    write_record(record, out / "record.json")
+    write_record(record, out / RECORD_FILE)
     return record
 
 
@@ -145,12 +147,13 @@ def _taught(
 ) -> Setup:
     """The run with the attacks that learn fitted on its shadow federation or known split."""
     if run.known is not None:
-        return taught(run, of_known(run, places[run.seed]))
+        return taught(run, of_known(run, places[run.seed]), work.tick)
     if run.shadow is None:
         return run
     place, shadow = places[run.shadow.seed], run.shadow
     say(f"seed {run.seed}: attacks learn on a shadow federation, seed {shadow.seed}, in {place}")
-    return taught(run, of_shadow(shadow, _observed(shadow, place, work, say)))
+    examples = of_shadow(shadow, _observed(shadow, place, work, say))
+    return taught(run, examples, work.tick)
 
 
 def _asked_for(run: Setup, stored: Stored) -> Stored:
@@ -173,6 +176,7 @@ def _claim(out: Path, study: Study) -> None:
                     f"{out} holds a study with other settings ({there.name!r}); choose another "
                     "folder with --out, or delete it"
                 )
+        refuse_other_record(out, study)
         partial = path.with_name(path.name + ".partial")
         partial.write_text(text + "\n", encoding="utf-8")
         partial.replace(path)

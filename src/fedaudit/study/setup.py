@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from inspect import Parameter, signature
 from pathlib import Path
+from types import UnionType
+from typing import get_args
 
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import ATTACKS, attack_named
@@ -332,10 +334,14 @@ def _check_options(
 
 def _check_type(what: str, value: Setting, parameter: Parameter) -> None:
     """Whole numbers may stand for floats; nothing else may stand for another type."""
-    kind = parameter.annotation
-    fits = type(value) is kind or (kind is float and type(value) is int)
-    if isinstance(kind, type) and kind in (int, float, str, bool) and not fits:
-        raise BadInput(f"{what} takes a {kind.__name__}, got {value!r}")
+    annotation = parameter.annotation
+    kinds = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+    taken = [kind for kind in (int, float, str, bool) if kind in kinds]
+    if not taken:
+        raise BadInput(f"{what} cannot be set in a study; leave it out")
+    if type(value) not in taken and not (float in taken and type(value) is int):
+        names = " or ".join(kind.__name__ for kind in taken)
+        raise BadInput(f"{what} takes a {names}, got {value!r}")
 
 
 def _measured_rounds(study: Study, view: View) -> tuple[int, ...]:

@@ -1,0 +1,110 @@
+"""How far a long command is: what the work calls as it goes on, and the bar that shows it."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import NamedTuple
+
+Tick = Callable[[str, int, int], None]
+"""Called as work goes on with (phase, done, total): first with nothing done, and with a total of 0
+where it turns out that nothing is left to do."""
+
+LONG = 24 * 3600
+"""Seconds left from which a user is told in words, who may have typed a digit too many."""
+
+_SURE = 3.0
+# Rich forgets steps older than this, and has no estimate where a step takes longer.
+_MEMORY = 3600
+
+
+def quiet(phase: str, done: int, total: int) -> None:
+    """Shows nothing."""
+
+
+class _Start(NamedTuple):
+    time: float
+    done: int
+
+
+class Pace:
+    """Tells once a phase when it will take very long at its present speed."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._starts: dict[str, _Start] = {}
+        self._told: set[str] = set()
+
+    def warning(self, phase: str, done: int, total: int) -> str:
+        """A sentence for the user; empty where there is nothing to say (any more)."""
+        now = self._clock()
+        if phase not in self._starts or done == 0:
+            self._starts[phase] = _Start(now, done)
+            return ""
+        start = self._starts[phase]
+        steps, passed = done - start.done, now - start.time
+        if steps <= 0 or passed < _SURE or phase in self._told:
+            return ""
+        left = passed / steps * (total - done)
+        if left < LONG:
+            return ""
+        self._told.add(phase)
+        return (
+            f"{phase}: about {left / (24 * 3600):,.0f} days at this speed; Ctrl-C stops it, and "
+            "the same command goes on"
+        )
+
+
+@contextmanager
+def bars() -> Iterator[Tick]:
+    """A bar with the time left on standard error, one line a phase."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TaskID,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("of"),
+        TimeElapsedColumn(),
+    )
+    tasks: dict[str, TaskID] = {}
+    pace = Pace()
+    console = Console(stderr=True)
+    shown = Progress(
+        *columns,
+        console=console,
+        speed_estimate_period=_MEMORY,
+        # Lines that go to a file are the file's, not the terminal's.
+        redirect_stdout=sys.stdout.isatty(),
+    )
+
+    def tick(phase: str, done: int, total: int) -> None:
+        shown.start()  # once; a command that is refused before has shown nothing
+        if phase not in tasks:
+            tasks[phase] = shown.add_task(phase, total=total)
+        if not total:
+            shown.remove_task(tasks.pop(phase))
+            return
+        # Rich takes the first step as the start, so that what was done in an earlier start of the
+        # program does not count into this one's speed.
+        shown.update(tasks[phase], completed=done)
+        warning = pace.warning(phase, done, total)
+        if warning:
+            console.print(warning, markup=False)
+
+    try:
+        yield tick
+    finally:
+        if shown.live.is_started:
+            shown.stop()

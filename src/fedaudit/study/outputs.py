@@ -1,0 +1,123 @@
+"""Where results may be written: never over a record, a comparison or a file of something else."""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from fedaudit.errors import BadInput, Refusal
+from fedaudit.study.config import Study, study_from
+from fedaudit.study.identity import settings_of
+from fedaudit.study.reading import read_comparison, read_record
+from fedaudit.study.text import made_plain
+
+RECORD_FILE = "record.json"
+REPORT_FILE = "report.html"
+_PAGE = b"<!doctype html"
+
+
+def refuse_other_record(folder: Path, study: Study) -> None:
+    """Lets a study's record replace one of the same settings only.
+
+    Args:
+        folder: Where the record is to be written.
+        study: Its settings.
+
+    Raises:
+        BadInput: The folder holds a record of other settings, or one that cannot be read, or a
+            report.html that is no HTML.
+    """
+    refuse_foreign_page(folder / REPORT_FILE)
+    path = folder / RECORD_FILE
+    if not path.exists():
+        return
+    try:
+        there = study_from(read_record(path).config, source=str(path))
+    except Refusal as refusal:
+        raise BadInput(
+            f"{folder} holds a {RECORD_FILE} that is not of this study as far as can be read; "
+            "give another folder with --out, or delete the file"
+        ) from refusal
+    other, ours = (made_plain(settings_of(one)) for one in (there, study))
+    if other != ours:
+        raise BadInput(
+            f"{folder} holds the record of other settings ({_difference(other, ours)}), which "
+            "would be lost; give another folder with --out, or delete it"
+        )
+
+
+def refuse_other_comparison(path: Path, records: Sequence[Path]) -> None:
+    """Lets a comparison replace an earlier one of the same records, or of some of them, only.
+
+    Args:
+        path: The comparison's JSON file.
+        records: Record files that will be compared.
+
+    Raises:
+        BadInput: The file is no comparison, or is one of other records.
+    """
+    if not path.exists():
+        return
+    try:
+        sources = read_comparison(path).sources
+    except Refusal as refusal:
+        raise BadInput(
+            f"{path} is there and is no comparison, so that the figures are not written over it; "
+            "give another file with --out, or delete it"
+        ) from refusal
+    now = {record.resolve() for record in records}
+    lost = [s for s in sources if (path.parent / s.path).resolve() not in now]
+    if lost:
+        raise BadInput(
+            f"{path} is a comparison with other records (such as {lost[0].name[:80]!r}), which "
+            "would be lost; give another file with --out, or delete it"
+        )
+
+
+def refuse_foreign_page(target: Path, inputs: Collection[Path] = ()) -> None:
+    """Lets an HTML page replace an HTML page only, and none of the files that it is made from.
+
+    Args:
+        target: The page's file.
+        inputs: Files that it is made from.
+
+    Raises:
+        BadInput: There is another kind of file, or one of the inputs.
+    """
+    if not target.exists():
+        return
+    if any(one.exists() and target.samefile(one) for one in inputs):
+        raise BadInput(f"{target} is what is read here; give an HTML file with --out")
+    if not target.is_file() or not _is_page(target):
+        raise BadInput(
+            f"{target} is there and is no HTML file, so that it is not replaced; give another "
+            "one with --out"
+        )
+
+
+def refuse_missing_folder(target: Path) -> None:
+    """Names the folder of a file that cannot be written because the folder is not there."""
+    if not target.parent.is_dir():
+        raise BadInput(
+            f"{target} cannot be written: {target.parent} is no folder; make it first, or give "
+            "another file with --out"
+        )
+
+
+def _is_page(path: Path) -> bool:
+    with path.open("rb") as file:
+        start = file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()
+    return start[: len(_PAGE)].lower() == _PAGE
+
+
+def _difference(there: object, here: object, name: str = "") -> str:
+    """The first setting that differs, by its dotted name, with both values."""
+    if isinstance(there, Mapping) and isinstance(here, Mapping):
+        for key in [*there, *here]:
+            if there.get(key) != here.get(key):
+                inner = f"{name}.{key}" if name else str(key)
+                return _difference(there.get(key), here.get(key), inner)
+    return f"{name} is {_short(there)} there and {_short(here)} here"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

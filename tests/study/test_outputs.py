@@ -1,0 +1,201 @@
+"""What is there is never lost to what is written."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from fedaudit import cli
+from fedaudit.errors import BadInput
+from fedaudit.observe.tensors import read_tensors
+from fedaudit.study.again import attack_again
+from fedaudit.study.config import Study
+from fedaudit.study.outputs import refuse_foreign_page, refuse_other_record
+from fedaudit.study.reading import read_record
+from fedaudit.study.record import write_record
+from fedaudit.study.run import run_study
+from tests.study.compare_records import given
+from tests.study.studies import small_study
+
+PAGE = "<!DOCTYPE html>\n<title>an older page</title>"
+REDRAW = {"figures.evaluation": "redraw"}
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recording")
+    run_study(small_study(), folder)
+    return folder
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def refused(*words: object) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([str(word) for word in words])
+    assert ended.value.code == 2
+
+
+def records(folder: Path, *names: str) -> list[Path]:
+    paths = []
+    for name in names:
+        path = folder / name / "record.json"
+        path.parent.mkdir(exist_ok=True)
+        write_record(given(name, {"fedmia-1": {1: {0: 0.7}}}, {1: 0.8}), path)
+        paths.append(path)
+    return paths
+
+
+def test_an_attack_never_replaces_a_record_of_other_settings(
+    recording: Path, tmp_path: Path
+) -> None:
+    first = attack_again(recording, [], tmp_path)
+    before = files_in(tmp_path)
+    with pytest.raises(BadInput, match=r"figures.evaluation is 'aligned' there.*--out"):
+        attack_again(recording, [], tmp_path, figures=REDRAW)
+    with pytest.raises(BadInput, match=r"attacks.*--out"):
+        attack_again(recording, ["fedmia-1"], tmp_path)
+    assert files_in(tmp_path) == before
+    again = attack_again(recording, [], tmp_path)
+    assert again.content_hash == first.content_hash
+
+
+def test_an_attack_never_replaces_the_record_of_a_study(recording: Path) -> None:
+    before = files_in(recording)
+    for figures in ({}, REDRAW):
+        with pytest.raises(BadInput, match=r"folder of a study.*another folder with --out"):
+            attack_again(recording, [], recording, figures=figures)
+    assert files_in(recording) == before
+
+
+def test_a_study_never_replaces_the_record_of_an_attack(recording: Path, tmp_path: Path) -> None:
+    attack_again(recording, [], tmp_path, figures=REDRAW)
+    before = files_in(tmp_path)
+    with pytest.raises(BadInput, match="holds the record of other settings"):
+        run_study(small_study(), tmp_path)
+    assert files_in(tmp_path) == before
+
+
+def test_a_record_that_cannot_be_read_and_a_page_that_is_none_are_left_alone(
+    tmp_path: Path,
+) -> None:
+    study: Study = small_study()
+    refuse_other_record(tmp_path / "nothing there yet", study)
+    (tmp_path / "record.json").write_text("{}")
+    with pytest.raises(BadInput, match=r"not of this study as far as can be read.*--out"):
+        refuse_other_record(tmp_path, study)
+    (tmp_path / "record.json").unlink()
+    (tmp_path / "report.html").write_text("my notes")
+    with pytest.raises(BadInput, match=r"report.html is there and is no HTML file"):
+        refuse_other_record(tmp_path, study)
+
+
+@pytest.mark.parametrize("start", ["<!doctype html>", "<!DOCTYPE HTML>", "\ufeff\n <!doctype html"])
+def test_a_page_may_be_replaced(start: str, tmp_path: Path) -> None:
+    page = tmp_path / "page"
+    page.write_text(start, encoding="utf-8")
+    refuse_foreign_page(page)
+
+
+@pytest.mark.parametrize("what", ["", "{}", "<svg>", "x <!doctype html>"])
+def test_another_file_is_not_replaced_by_a_page(what: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text(what)
+    with pytest.raises(BadInput, match="is no HTML file"):
+        refuse_foreign_page(tmp_path / "file")
+
+
+def test_a_report_is_not_written_over_its_record_or_another_file(tmp_path: Path) -> None:
+    (record,) = records(tmp_path, "a")
+    (tmp_path / "link.html").symlink_to(record)
+    (tmp_path / "notes.txt").write_text("notes")
+    before = files_in(tmp_path)
+    for target in (record, tmp_path / "link.html", tmp_path / "notes.txt", tmp_path):
+        refused("report", record, "--out", target)
+    assert files_in(tmp_path) == before
+
+
+def test_a_missing_folder_is_named_as_it_was_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = records(tmp_path, "a", "b")
+    target = tmp_path / "nowhere" / "x.html"
+    refused("report", one, "--out", target)
+    refused("compare", one, other, "--out", target)
+    said = capsys.readouterr().err
+    assert said.count("nowhere is no folder; make it first") == 2
+    assert "partial" not in said
+
+
+def test_a_comparison_is_not_written_over_a_record_or_another_comparison(tmp_path: Path) -> None:
+    one, other, third = records(tmp_path, "a", "b", "c")
+    out = tmp_path / "comparison.html"
+    cli.compare(one, other, out=out)
+    (tmp_path / "d.json").write_bytes(one.read_bytes())
+    before = files_in(tmp_path)
+    refused("compare", one, third, "--out", out)
+    refused("compare", one, other, "--out", one)
+    refused("compare", one, other, "--out", tmp_path / "d.html")
+    refused("compare", one, other, "--out", tmp_path / "new.json")
+    refused("compare", one, other, "--out", ".")
+    assert files_in(tmp_path) == before
+
+
+def test_a_comparison_is_made_again_and_may_grow(tmp_path: Path) -> None:
+    one, other, third = records(tmp_path, "a", "b", "c")
+    out = tmp_path / "comparison.html"
+    cli.compare(one, other, out=out)
+    cli.compare(tmp_path)
+    cli.compare(one, other, third, out=out)
+    sources = json.loads(out.with_suffix(".json").read_text())["sources"]
+    assert [source["name"] for source in sources] == ["a", "b", "c"]
+    assert read_record(third).name == "c"
+
+
+def test_an_attack_shows_how_far_it_is(
+    recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.attack(recording, "fedmia-1", "blackbox-loss", out=tmp_path / "out")
+    shown = capsys.readouterr()
+    assert "seed 1: attacks " in shown.err
+    assert "2/2" in shown.err
+    assert "seed 1: controls " in shown.err
+    assert "4/4" in shown.err
+    assert "seed 1: controls\n" in shown.out
+
+
+def test_what_is_no_regular_file_is_said_to_be_there(recording: Path, tmp_path: Path) -> None:
+    fifo = tmp_path / "study.json"
+    os.mkfifo(fifo)
+    with pytest.raises(BadInput, match=r"its study.json is no regular file"):
+        attack_again(tmp_path, [], tmp_path / "out")
+    with pytest.raises(BadInput, match="is no regular file"):
+        read_tensors(fifo)
+
+
+def test_every_phase_of_a_study_is_told_from_its_start_to_its_end(tmp_path: Path) -> None:
+    told: dict[str, list[tuple[int, int]]] = {}
+
+    def tick(phase: str, done: int, total: int) -> None:
+        told.setdefault(phase, []).append((done, total))
+
+    run_study(
+        small_study(figures={"planted_leak": True, "blind_classifier": True}), tmp_path, tick=tick
+    )
+    assert list(told) == [
+        f"seed 1: {phase}" for phase in ("training rounds", "attacks", "controls", "planted leak")
+    ]
+    for steps in told.values():
+        assert steps[0][0] == 0
+        assert steps[-1][0] == steps[-1][1] == steps[0][1] > 0
+        assert steps == sorted(steps)
+
+
+def test_what_a_user_wrote_does_not_make_a_record_unreadable(tmp_path: Path) -> None:
+    study = small_study(about="turned \u202e round\x1b[2J", hours="x" * 20_000)
+    written = run_study(study, tmp_path)
+    assert read_record(tmp_path / "record.json") == written
+    assert written.config["about"] == "turned \ufffd round\ufffd[2J"
+    assert run_study(study, tmp_path).content_hash == written.content_hash
