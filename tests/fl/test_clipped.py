@@ -16,6 +16,7 @@ from fedaudit.defenses.base import Objective
 from fedaudit.errors import Unsupported
 from fedaudit.fl.clipped import clipped_sum
 from fedaudit.layout import laid_out
+from fedaudit.models import architecture
 from fedaudit.models.mlp import mlp
 from fedaudit.models.resnet import _Block
 from fedaudit.params import norm, plus, scaled
@@ -231,13 +232,26 @@ def test_a_network_is_left_without_hooks() -> None:
         assert not any(part._forward_hooks for part in module.modules())
 
 
-def test_images_with_channels_last_agree_too() -> None:
+@pytest.mark.parametrize("copies", [1, 2])
+def test_images_with_channels_last_agree_too(copies: int) -> None:
     for name in ("convolutional", "residual with group norm"):
-        module, whole = laid_out(net(name)), batch(name)
+        module, whole = laid_out(net(name)), batch(name, 4 * copies)
         for part in module.modules():
             if isinstance(part, nn.Conv2d):
                 assert part.weight.is_contiguous(memory_format=torch.channels_last)
-        same(clipped_sum(objective(module), whole, clip=0.2), one_by_one(module, whole, 0.2))
+        found = clipped_sum(objective(module), whole, clip=0.2, copies=copies)
+        same(found, one_by_one(module, whole, 0.2, copies))
+
+
+@pytest.mark.parametrize(("name", "width"), [("resnet18", 32), ("wide-resnet", 1)])
+def test_residual_networks_of_the_catalogue_are_clipped_over_copies_of_images(
+    name: str, width: int
+) -> None:
+    torch.manual_seed(0)
+    build = architecture(name, shape=(3, 8, 8), classes=CLASSES, width=width).build
+    module, whole = laid_out(build().double().train()), batch("residual with group norm", 4)
+    found = clipped_sum(objective(module), whole, clip=0.2, copies=2)
+    same(found, one_by_one(module, whole, 0.2, copies=2))
 
 
 def test_batches_of_other_shapes_take_turns_on_one_network() -> None:

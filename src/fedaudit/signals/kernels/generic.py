@@ -27,7 +27,7 @@ def generic_kernel(layer: Layer, copies: int = 1) -> LayerKernel:
         inputs: Shaped[Tensor, "samples ..."],
         grads: Float[Tensor, "samples ..."],
     ) -> LayerProducts:
-        a, b = (each.view(-1, copies, *each.shape[1:]) for each in (inputs, grads))
+        a, b = (_in_order(each).view(-1, copies, *each.shape[1:]) for each in (inputs, grads))
         # Slices of a fixed size: the block never depends on how many samples are left.
         parts = [
             _share(module, updates, a[at : at + block], b[at : at + block])
@@ -47,7 +47,7 @@ def _share(
     inputs: Shaped[Tensor, "samples copies ..."],
     grads: Float[Tensor, "samples copies ..."],
 ) -> LayerProducts:
-    own = {name: getattr(module, name).detach() for name in updates}
+    own = {name: _in_order(getattr(module, name).detach()) for name in updates}
 
     def gradient(sample: Tensor, grad: Tensor) -> dict[str, Tensor]:
         def run(params: dict[str, Tensor]) -> Tensor:
@@ -64,3 +64,9 @@ def _share(
     for share in shares[1:]:
         total = total.plus(share)
     return total
+
+
+def _in_order(values: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
+    """The same numbers in the usual order; of others, torch 2.13 makes no gradient within vmap."""
+    # Not contiguous(), which leaves maps of one pixel as they are and with them their strides.
+    return values.clone(memory_format=torch.contiguous_format)
