@@ -51,12 +51,17 @@ def exposed_note(record: Record) -> str:
             "No attack is above guessing here. Each still has members that score highest, but "
             "such a list is what chance gives, and none is shown."
         )
+    several = len({one.seed for one in record.exposed}) > 1
+    anew = (
+        " Audited members are drawn anew for each seed, so that few can be listed in several."
+        if several
+        else ""
+    )
     without = f" {_names(others)} had no say, being not above guessing." if others else ""
     return (
         "Members whose scores stand out most: averages can be low while these are named with "
-        f"confidence. Of each seed's audit, {_names(trusted)} list their highest-scoring members; "
-        "first stand the samples on which most of them agree. Audited members are drawn anew for "
-        f"each seed, so that few can be listed in several.{without}"
+        f"confidence. Each attack lists its highest-scoring members of a seed ({_names(trusted)}); "
+        f"first stand the samples on which most of them agree.{anew}{without}"
     )
 
 

@@ -19,6 +19,7 @@ from fedaudit.report.words import (
     contrast_order,
     count,
     level_of,
+    listed,
     number,
     rate_of,
     with_interval,
@@ -61,15 +62,15 @@ def room(figures: list[Figure]) -> str:
     high = _highest(figures, "auc")
     if high is not None:
         parts.append(f"an AUC up to {number(high)}")
-    for metric, alarms in ALARMS.items():
-        high = _highest(figures, metric)
-        if high is not None:
-            parts.append(
-                f"up to {of_thousand(high)} of 1,000 members identified at one false alarm in "
-                f"{alarms} non-members"
-            )
-            break
-    return " and ".join(parts)
+    rates = [(alarms, _highest(figures, metric)) for metric, alarms in reversed(ALARMS.items())]
+    known = [(alarms, of_thousand(high)) for alarms, high in rates if high is not None]
+    parts += [
+        f"up to {most} at one in {alarms}"
+        if place
+        else f"up to {most} of 1,000 members identified at one false alarm in {alarms} non-members"
+        for place, (alarms, most) in enumerate(known)
+    ]
+    return listed(parts)
 
 
 def of_thousand(share: float) -> str:

@@ -71,8 +71,8 @@ _MEANINGS: Mapping[Status, str] = {
     "strong leak": "Somebody with this view can learn which samples, and so whose data, took part "
     "in the training. Treat membership as disclosed to that adversary unless a defense brings it "
     "down.",
-    "clear leak": "Somebody with this view can name part of the samples, and so of the people, "
-    "that took part in the training, and is right clearly more often than chance. Do not rely on "
+    "clear leak": "Somebody with this view guesses which samples, and so whose data, took part in "
+    "the training clearly better than chance, and may name some with confidence. Do not rely on "
     "membership staying hidden from that adversary unless a defense brings this down.",
     "weak leak": "Most single guesses about who took part would still be wrong, but they are "
     "better than chance, and a few samples may stand out. Whether that can be borne depends on "
