@@ -1,3 +1,4 @@
+import logging
 import warnings
 from functools import partial
 from math import ceil
@@ -269,6 +270,48 @@ def test_epsilon_grows_with_rate_and_steps_and_is_infinite_without_noise() -> No
     assert sample_epsilon(1.0, 0.1, 200, delta=1e-5) > base
     assert sample_epsilon(2.0, 0.1, 100, delta=1e-5) < base
     assert sample_epsilon(0.0, 0.1, 100, delta=1e-5) == INFINITE
+
+
+def test_orders_that_do_not_converge_are_left_out_in_silence_and_the_bound_holds(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    accounting = pytest.importorskip("dp_accounting")
+    with caplog.at_level(logging.DEBUG):
+        ours = sample_epsilon(1.0, 0.5, 100, delta=1e-5)
+    assert capfd.readouterr().err == ""
+    assert {record.levelno for record in caplog.records} <= {logging.DEBUG}
+    event = accounting.PoissonSampledDpEvent(0.5, accounting.GaussianDpEvent(1.0))
+    whole_orders = accounting.rdp.RdpAccountant(orders=range(2, 64))
+    whole_orders.compose(accounting.SelfComposedDpEvent(event, 100))
+    assert ours <= whole_orders.get_epsilon(1e-5)
+    assert ours == pytest.approx(whole_orders.get_epsilon(1e-5), rel=0.05)
+
+
+def test_whatever_else_the_accountant_has_to_say_is_heard(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rdp = pytest.importorskip("dp_accounting.rdp")
+
+    def says(self: object, delta: float) -> float:
+        logging.getLogger("absl").warning("Negative Renyi divergence")
+        return 0.0
+
+    whole = sample_epsilon(1.0, 1.0, 10, delta=1e-5)
+    monkeypatch.setattr(rdp.RdpAccountant, "get_epsilon", says)
+    sample_epsilon(1.0, 1.0, 10, delta=1e-5)
+    assert "Negative Renyi divergence" in caplog.text
+    monkeypatch.undo()
+    assert sample_epsilon(1.0, 1.0, 10, delta=1e-5) == whole
+
+
+def test_an_epsilon_of_nothing_is_not_believed_of_sampled_releases(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rdp = pytest.importorskip("dp_accounting.rdp")
+    whole = sample_epsilon(1.0, 1.0, 10, delta=1e-5)
+    answers = iter([0.0, whole])
+    monkeypatch.setattr(rdp.RdpAccountant, "get_epsilon", lambda self, delta: next(answers))
+    assert sample_epsilon(1.0, 0.1, 10, delta=1e-5) == whole > 0
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.1])

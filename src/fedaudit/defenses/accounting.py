@@ -1,6 +1,12 @@
 """What repeated noisy releases add up to."""
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from fedaudit.errors import BadInput
+
+_log = logging.getLogger("fedaudit")
 
 
 def gaussian_epsilon(
@@ -24,6 +30,8 @@ def gaussian_epsilon(
         BadInput: The accountant is not installed, or delta or rate is out of range.
 
     Source: Mironov 2017; for rates below 1, Mironov, Talwar and Zhang 2019.
+    Differs: Where the accountant says 0 for a rate below 1, as it does for divergences that
+        rounding made negative, the epsilon for rate 1 is given: sampling only ever lowers it.
     """
     if not 0 < delta < 1:
         raise BadInput(f"delta is a probability in (0, 1), got {delta}")
@@ -45,5 +53,32 @@ def gaussian_epsilon(
     one = GaussianDpEvent(noise_multiplier)
     accountant = RdpAccountant()
     event = one if rate == 1 else PoissonSampledDpEvent(rate, one)
-    accountant.compose(SelfComposedDpEvent(event, releases))
-    return float(accountant.get_epsilon(delta))
+    with _excluded_orders_in_the_debug_log():
+        accountant.compose(SelfComposedDpEvent(event, releases))
+        epsilon = float(accountant.get_epsilon(delta))
+    if rate < 1 and not epsilon > 0:
+        return gaussian_epsilon(noise_multiplier, releases, delta=delta)
+    return epsilon
+
+
+@contextmanager
+def _excluded_orders_in_the_debug_log() -> Iterator[None]:
+    """Inside, the accountant says on our debug log which orders it leaves out.
+
+    Each order bounds epsilon by itself and the least bound is given, so that a series that did
+    not converge costs tightness at most. By default each would be a line on the terminal.
+    """
+
+    def elsewhere(record: logging.LogRecord) -> bool:
+        said = record.getMessage()
+        left_out = "Excluding this order" in said
+        if left_out:
+            _log.debug("accounting: %s", said)
+        return not left_out
+
+    logger = logging.getLogger("absl")
+    logger.addFilter(elsewhere)
+    try:
+        yield
+    finally:
+        logger.removeFilter(elsewhere)
