@@ -9,7 +9,8 @@ import torch
 from fedaudit.core import Samples
 from fedaudit.errors import Damaged
 from fedaudit.observe.round import Round
-from fedaudit.observe.usage import counted, keeping_usage, read_usage, unused
+from fedaudit.observe.tensors import read_tensors, write_tensors
+from fedaudit.observe.usage import USAGE_FILE, counted, keeping_usage, read_usage, unused
 
 
 def samples(*ids: int) -> Samples:
@@ -58,6 +59,34 @@ def test_a_client_that_was_not_asked_used_nothing() -> None:
     usage = counted(unused(CLIENTS), replace(told(1), facts={}, seconds={}))
     assert usage.used[0].tolist() == [0, 0, 0]
     assert usage.seconds.tolist() == [[0.0, 0.0]]
+
+
+def filtered(index: int, *cosines: float) -> Round:
+    facts = {4: {"filter_cosine": torch.tensor(cosines)}} if cosines else {}
+    return replace(told(index), facts=facts)
+
+
+def test_a_filters_cosine_is_kept_round_by_round_and_that_of_several_is_their_mean() -> None:
+    usage = unused(CLIENTS)
+    for round in (filtered(1, 0.5), filtered(2, 0.25, 0.75), filtered(3)):
+        usage = counted(usage, round)
+    assert usage.filter_cosine[:2, 1].tolist() == [0.5, 0.5]
+    assert usage.filter_cosine[:, 0].isnan().all()
+    assert usage.filter_cosine[2].isnan().all()
+
+
+def test_a_file_from_before_cosines_were_kept_is_read_and_goes_on(tmp_path: Path) -> None:
+    for _ in keeping_usage([told(1)], CLIENTS, tmp_path, "ours"):
+        pass
+    tensors, notes = read_tensors(tmp_path / USAGE_FILE)
+    del tensors["filter_cosine"]
+    write_tensors(tensors, tmp_path / USAGE_FILE, notes)
+    for _ in keeping_usage([filtered(2, 0.5)], CLIENTS, tmp_path, "ours"):
+        pass
+    usage = read_usage(tmp_path, "ours")
+    assert usage is not None
+    assert usage.filter_cosine[0].isnan().all()
+    assert usage.filter_cosine[1, 1] == 0.5
 
 
 def test_a_missing_round_is_refused() -> None:

@@ -1,5 +1,6 @@
 """What clients used and spent, round by round: for whoever studies a run, never an adversary."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +30,8 @@ class Usage:
         extra_bytes: What a defense made a client send or receive beside model and upload.
         seconds: What a client's rounds cost: processor time, or on a GPU time by the clock. Of
             the machine, not of the result.
+        filter_cosine: Between what a client's filter was given and what it sent, the mean over
+            several filters of one round; NaN where no filter acted, or one of the two was zero.
     """
 
     clients: tuple[ClientId, ...]
@@ -38,6 +41,7 @@ class Usage:
     distinct: Int[Tensor, "rounds clients"]
     extra_bytes: Int[Tensor, "rounds clients"]
     seconds: Float[Tensor, "rounds clients"]
+    filter_cosine: Float[Tensor, "rounds clients"]
 
     @property
     def rounds(self) -> int:
@@ -51,7 +55,7 @@ def unused(clients: Mapping[ClientId, Samples]) -> Usage:
     none = {client: torch.zeros(len(clients[client]), dtype=torch.int64) for client in order}
     empty = torch.zeros(0, len(order), dtype=torch.int64)
     ids = {client: clients[client].ids.sort().values for client in order}
-    return Usage(order, ids, none, none, empty, empty, empty.double())
+    return Usage(order, ids, none, none, empty, empty, empty.double(), empty.double())
 
 
 def counted(usage: Usage, round: Round) -> Usage:
@@ -70,6 +74,7 @@ def counted(usage: Usage, round: Round) -> Usage:
     facts = {client: round.facts.get(client, {}) for client in usage.clients}
     extra = [int(facts[c].get("extra_bytes", torch.zeros(0)).sum()) for c in usage.clients]
     seconds = [float(round.seconds.get(client, 0.0)) for client in usage.clients]
+    cosines = [_mean(facts[client].get("filter_cosine")) for client in usage.clients]
     added = {client: _times(usage.ids[client], facts[client], "used") for client in facts}
     again = {client: _times(usage.ids[client], facts[client], "recycled") for client in facts}
     distinct = [int((added[client] > 0).sum()) for client in usage.clients]
@@ -80,7 +85,14 @@ def counted(usage: Usage, round: Round) -> Usage:
         distinct=torch.cat([usage.distinct, torch.tensor([distinct])]),
         extra_bytes=torch.cat([usage.extra_bytes, torch.tensor([extra])]),
         seconds=torch.cat([usage.seconds, torch.tensor([seconds], dtype=torch.float64)]),
+        filter_cosine=torch.cat(
+            [usage.filter_cosine, torch.tensor([cosines], dtype=torch.float64)]
+        ),
     )
+
+
+def _mean(noted: Tensor | None) -> float:
+    return math.nan if noted is None else float(noted.double().mean())
 
 
 def _times(ids: Int[Tensor, " samples"], facts: Params, fact: str) -> Int[Tensor, " samples"]:
@@ -120,6 +132,7 @@ def _write(usage: Usage, folder: Path, run: str) -> None:
         "distinct": usage.distinct,
         "extra_bytes": usage.extra_bytes,
         "seconds": usage.seconds,
+        "filter_cosine": usage.filter_cosine,
     }
     for client in usage.clients:
         tensors[f"ids/{client}"] = usage.ids[client]
@@ -149,13 +162,17 @@ def read_usage(folder: Path, run: str) -> Usage | None:
             for part in ("ids", "used", "recycled")
         }
         distinct, extra, seconds = (tensors[n] for n in ("distinct", "extra_bytes", "seconds"))
+        # Older files have none.
+        cosine = tensors.get("filter_cosine", torch.full(seconds.shape, math.nan)).double()
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"{path} is not a record of usage ({error}); restore it") from error
     fits = all(len({len(part[c]) for part in parts.values()}) == 1 for c in clients)
-    table = distinct.shape == extra.shape == seconds.shape == (len(distinct), len(clients))
+    shapes = {distinct.shape, extra.shape, seconds.shape, cosine.shape}
+    table = shapes == {(len(distinct), len(clients))}
     if notes.get("run") != run or not (fits and table):
         raise Damaged(
             f"{path} is of another run; restore it from a copy, or delete the run's folder and "
             "run the study again"
         )
-    return Usage(clients, parts["ids"], parts["used"], parts["recycled"], distinct, extra, seconds)
+    counts = parts["ids"], parts["used"], parts["recycled"]
+    return Usage(clients, *counts, distinct, extra, seconds, cosine)

@@ -46,7 +46,15 @@ def _row(run: Setup, usage: Usage, client: int) -> UsageRow:
         times_recycled=_histogram(usage.recycled[client]),
         extra_bytes=int(usage.extra_bytes[:, at].sum()),
         seconds=float(usage.seconds[:, at].sum()),
+        filter_cosine=_mean(usage.filter_cosine[:, at]),
     )
+
+
+def _mean(cosines: Tensor) -> float | None:
+    """Over the rounds that have one."""
+    known = cosines[~cosines.isnan()]
+    # Rounding may leave a cosine just outside of what it can be.
+    return float(known.mean().clamp(-1, 1)) if len(known) else None
 
 
 def _histogram(times: Tensor) -> list[int]:
