@@ -13,6 +13,7 @@ from fedaudit.report.grid import Grid
 from fedaudit.report.html import comparison_html, write_comparison
 from fedaudit.report.rows import case_of, labels_of, rows_table
 from fedaudit.report.usage import usage_figure, usage_table
+from fedaudit.report.words import MISSING
 from fedaudit.study.compared import Row
 from fedaudit.study.comparing import compared
 from fedaudit.study.record import UsageRow
@@ -166,6 +167,21 @@ def test_use_of_data_is_that_of_the_clients_that_defend() -> None:
     assert panels[0]["y"] == [0.5, 0.3]
     assert panels[1]["y"] == [0.75, 0.65]
     assert panels[2]["y"] == [0.4, 0.8, 1.0]
+
+
+def test_a_filters_cosine_has_a_column_where_there_is_a_filter() -> None:
+    row = used(0, defended=True, distinct=[5, 3], times=[4, 4, 2])
+    rows = [
+        row.model_copy(update={"filter_cosine": c, "client": k}) for k, c in ((0, 0.5), (1, 1.0))
+    ]
+    plain = PLAIN.model_copy(update={"usage": [row.model_copy(update={"defense": "none"})]})
+    weak = WEAK.model_copy(update={"usage": rows})
+    table = usage_table(compared([plain, weak]), [plain, weak])
+    assert table is not None
+    assert [column.text for column in table.columns][-1] == "Cosine with the raw update"
+    assert "Cosine: between" in table.remark
+    found = [(cells[-1].text, cells[-1].detail) for cells in table.rows]
+    assert found == [(MISSING, ""), ("0.750", "0.500 to 1.000")]
 
 
 def test_records_without_usage_have_no_section_of_it() -> None:

@@ -12,6 +12,11 @@ from fedaudit.report.words import MISSING, number, percent
 from fedaudit.study.compared import Comparison
 from fedaudit.study.record import Record, UsageRow
 
+_FILTERED = (
+    " Cosine: between what a filter of one's own is given and what it sends, mean over rounds; 1 "
+    "where it leaves the direction as it is."
+)
+
 
 def usage_figure(comparison: Comparison, records: Sequence[Record]) -> Figures | None:
     """Samples used in each round, and how often each is used over the run; a line a row."""
@@ -65,6 +70,7 @@ def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | Non
     if not any(usage.values()):
         return None
     labels = labels_of(comparison)
+    filtered = any(_cosines(parts) for parts in usage.values())
     rows = []
     for row, parts in usage.items():
         mine, base = _own(parts), comparison.rows[row].base
@@ -81,6 +87,7 @@ def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | Non
                 Cell(percent(again / total) if total else MISSING),
                 Cell(f"{sum(one.extra_bytes for one in mine) / max(visits, 1):,.0f}"),
                 _ratio(mine, usage.get(base, []) if base is not None else []),
+                *([_turned(_cosines(mine))] if filtered else []),
             )
         )
     numeric = (
@@ -89,6 +96,7 @@ def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | Non
         "Brought back",
         "Extra bytes a round",
         "Local time",
+        *(["Cosine with the raw update"] if filtered else []),
     )
     return Grid(
         "Use of training data and cost to a client",
@@ -98,7 +106,8 @@ def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | Non
         "those of samples that the defense had left out before. Extra bytes: sent and received "
         "beside model and upload. Local time: seconds of training on the machine of each record, "
         "and how many times those of the same clients in the row that it is held against; records "
-        "made on other machines or beside other work cannot be compared in it.",
+        "made on other machines or beside other work cannot be compared in it."
+        + (_FILTERED if filtered else ""),
     )
 
 
@@ -145,6 +154,18 @@ def _times(parts: Sequence[UsageRow], look: Style, name: str) -> Spec:
 
 def _sum(times: Sequence[int]) -> int:
     return sum(at * samples for at, samples in enumerate(times))
+
+
+def _cosines(parts: Sequence[UsageRow]) -> list[float]:
+    return [one.filter_cosine for one in parts if one.filter_cosine is not None]
+
+
+def _turned(cosines: Sequence[float]) -> Cell:
+    """The mean cosine, with the clients' and seeds' range where they differ."""
+    if not cosines:
+        return Cell(MISSING)
+    low, high = number(min(cosines)), number(max(cosines))
+    return Cell(number(fmean(cosines)), f"{low} to {high}" if low != high else "")
 
 
 def _ratio(mine: Sequence[UsageRow], base: Sequence[UsageRow]) -> Cell:
