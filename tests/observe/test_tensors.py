@@ -100,7 +100,7 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_refused(path: Path) -> None:
-    with pytest.raises(BadInput, match="there is no file"):
+    with pytest.raises(BadInput, match="is not there; check the path"):
         read_tensors(path)
 
 
