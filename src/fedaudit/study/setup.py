@@ -121,13 +121,8 @@ def _without_idle(run: Setup) -> Setup:
         class_guided(run.defenses.get(client)) for client in (*audit.targets, *audit.merge)
     ):
         return run
-    idle = {
-        name: "no defense of the target assigns classes, so that there is nothing to be told"
-        for name, attack in run.attacks.items()
-        if attack.informed
-    }
-    attacks = {name: attack for name, attack in run.attacks.items() if name not in idle}
-    return replace(run, attacks=attacks, refused={**run.refused, **idle})
+    attacks = {name: attack for name, attack in run.attacks.items() if not attack.informed}
+    return replace(run, attacks=attacks)
 
 
 def _view(study: Study) -> View:
