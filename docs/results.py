@@ -1,0 +1,188 @@
+"""The page of results, from the records: `python docs/results.py` writes docs/results.md anew."""
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fedaudit.report.evidence import above_chance
+from fedaudit.study.reading import read_record
+from fedaudit.study.record import Figure, Record
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "results.md"
+NONMEMBERS = {"unseen": "samples that nobody trained on", "other_client": "other clients' samples"}
+METRICS = {"auc": "AUC", "tpr@0.001": "TPR at 0.1% FPR"}
+
+INTRODUCTION = """# Results
+
+What the records in `records/` say, study by study; `python docs/results.py` makes this page from
+them, and a test holds it to them. In brackets 95% intervals: of one seed by DeLong's method (AUC)
+and Clopper and Pearson's (rates), of several by Student's t over their means. **Bold** figures are
+above guessing by a test corrected over the study and by their own interval. A dash stands for what
+was refused or not run; the record says why. Accuracy is that of the last global model, the mean of
+the seeds.
+"""
+
+
+class Study(NamedTuple):
+    """A folder of records.
+
+    Attributes:
+        name: Of the folder.
+        command: What makes the records; D stands for the folder with data sets.
+        note: A remark; may be empty.
+        records: By variant, the study itself ("as it is") first.
+    """
+
+    name: str
+    command: str
+    note: str
+    records: Mapping[str, Record]
+
+
+class Panel(NamedTuple):
+    """What one table shows."""
+
+    target: int
+    contrast: str
+    metric: str
+
+
+def studies() -> list[Study]:
+    """All folders that `records/made.toml` names, in its order."""
+    made = tomllib.loads((ROOT / "records" / "made.toml").read_text(encoding="utf-8"))
+    return [
+        Study(name, one["command"], one.get("note", ""), _records(ROOT / "records" / name, name))
+        for name, one in made.items()
+    ]
+
+
+def _records(folder: Path, name: str) -> dict[str, Record]:
+    found = {
+        path.stem.removeprefix(name).removeprefix("-") or "as it is": read_record(path)
+        for path in sorted(folder.glob("*.json"), key=lambda path: (len(path.stem), path.stem))
+    }
+    order = list(_variants(name))
+    return dict(sorted(found.items(), key=lambda item: _place(item[0], order)))
+
+
+def _variants(name: str) -> Iterable[str]:
+    path = ROOT / "studies" / f"{name}.toml"
+    if not path.is_file():
+        return ()
+    variants = tomllib.loads(path.read_text(encoding="utf-8")).get("variants", {})
+    return ("as it is", *variants)
+
+
+def _place(variant: str, order: Sequence[str]) -> int:
+    return order.index(variant) if variant in order else len(order)
+
+
+def results_markdown(all_studies: Sequence[Study]) -> str:
+    """The whole page."""
+    return "\n\n".join([INTRODUCTION.rstrip(), *(_section(study) for study in all_studies)]) + "\n"
+
+
+def _section(study: Study) -> str:
+    first = next(iter(study.records.values()))
+    seeds = sorted({len(record.seeds) for record in study.records.values()})
+    parts = [
+        f"## {study.name}",
+        f"{first.config.get('about', '')} {study.note}".strip(),
+        f"```\n{study.command}\n```",
+        f"{len(study.records)} records of {' or '.join(map(str, seeds))} "
+        f"{'seed' if seeds == [1] else 'seeds'}. {_controls(study)}",
+    ]
+    parts += [_table(study, panel) for panel in _panels(study)]
+    return "\n\n".join(parts)
+
+
+def _controls(study: Study) -> str:
+    """How many controls passed, and which did not."""
+    done = [
+        (name, control)
+        for name, record in study.records.items()
+        for control in record.controls
+        if control.passed is not None
+    ]
+    failed = [
+        f"{name}, seed {control.seed}: {control.control}, {control.attack}"
+        for name, control in done
+        if not control.passed
+    ]
+    if not failed:
+        return f"All {len(done)} controls passed."
+    return f"Of {len(done)} controls {len(failed)} failed ({'; '.join(failed)})."
+
+
+def _panels(study: Study) -> list[Panel]:
+    shown = [figure for record in study.records.values() for figure in _shown(record)]
+    targets = sorted({figure.target for figure in shown if figure.target is not None})
+    contrasts = [name for name in NONMEMBERS if any(f.contrast == name for f in shown)]
+    return [
+        Panel(target, contrast, metric)
+        for target in targets
+        for contrast in contrasts
+        for metric in METRICS
+        if (metric, contrast) != ("tpr@0.001", "other_client")
+    ]
+
+
+def _shown(record: Record) -> list[Figure]:
+    """Figures over all seeds, which for a single seed are its own."""
+    alone = len(record.seeds) == 1
+    return [f for f in record.findings if f.seed is None or alone]
+
+
+def _table(study: Study, panel: Panel) -> str:
+    attacks = list(
+        dict.fromkeys(
+            figure.attack
+            for record in study.records.values()
+            for figure in _shown(record)
+            if figure.attack and figure.metric == panel.metric
+        )
+    )
+    title = (
+        f"{METRICS[panel.metric]}, members of client {panel.target} against "
+        f"{NONMEMBERS[panel.contrast]}:"
+    )
+    head = ["", "accuracy", *attacks]
+    lines = [_row(head), _row(["---"] * len(head))]
+    for name, record in study.records.items():
+        cells = [_cell(record, panel, attack) for attack in attacks]
+        lines.append(_row([name, _accuracy(record), *cells]))
+    return f"{title}\n\n" + "\n".join(lines)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _accuracy(record: Record) -> str:
+    known = [one.test_accuracy for one in record.utility if one.test_accuracy is not None]
+    return f"{100 * sum(known) / len(known):.1f}%" if known else "–"
+
+
+def _cell(record: Record, panel: Panel, attack: str) -> str:
+    for figure in _shown(record):
+        key = Panel(-1 if figure.target is None else figure.target, figure.contrast, figure.metric)
+        if key == panel and figure.attack == attack and figure.value is not None:
+            return _figure(figure)
+    return "–"
+
+
+def _figure(figure: Figure) -> str:
+    def shown(value: float) -> str:
+        return f"{value:.3f}" if figure.metric == "auc" else f"{100 * value:.1f}%"
+
+    value = shown(figure.value or 0.0)
+    strong = f"**{value}**" if above_chance(figure) else value
+    if figure.low is None or figure.high is None:
+        return strong
+    return f"{strong} ({shown(figure.low)}–{shown(figure.high)})"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(results_markdown(studies()), encoding="utf-8")
