@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from fedaudit.errors import BadInput
 from fedaudit.metrics import (
@@ -114,6 +115,15 @@ def test_a_large_sample_is_reduced_and_the_seed_decides_the_result() -> None:
 def test_inputs_that_all_look_alike_are_chance() -> None:
     result = blind_classifier(np.ones((60, 4)), np.arange(60) < 30, rng=np.random.default_rng(0))
     assert not result.shifted
+
+
+def test_the_blind_classifier_gives_the_same_bits_on_any_number_of_threads() -> None:
+    found = []
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            truth = np.arange(400) < 200
+            found.append(blind_classifier(images(400), truth, rng=np.random.default_rng(1)))
+    assert found[0] == found[1]
 
 
 def test_inputs_that_cannot_be_classified_are_refused() -> None:

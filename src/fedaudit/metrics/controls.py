@@ -175,15 +175,20 @@ def blind_classifier(
 
     Source: Das, Zhang and Tramèr 2024, Blind baselines beat membership inference attacks.
     """
+    # Imported here and below: a second of start-up that plain figures need not pay.
+    from threadpoolctl import threadpool_limits
+
     require_confidence(confidence)
     truth = as_truth(is_member, len(features))
     chosen = _subsample(truth, settings, rng)
     truth = truth[chosen]
-    inputs = _reduced(features[chosen], settings, rng)
-    if labels is not None:
-        # After the reduction, which would drown a class in thousands of pixels.
-        inputs = np.concatenate([inputs, labels[chosen, None] == np.unique(labels)], axis=1)
-    scored, scores = _held_out(inputs, truth, settings, rng)
+    # Threads of BLAS change the last bits, and wait for each other where cores are shared.
+    with threadpool_limits(1, user_api="blas"):
+        inputs = _reduced(features[chosen], settings, rng)
+        if labels is not None:
+            # After the reduction, which would drown a class in thousands of pixels.
+            inputs = np.concatenate([inputs, labels[chosen, None] == np.unique(labels)], axis=1)
+        scored, scores = _held_out(inputs, truth, settings, rng)
     truth = truth[scored]
     # Two classifiers, the better one reported: each gets half of the error.
     each = 1 - (1 - confidence) / 2
@@ -218,7 +223,6 @@ def _subsample(
 def _reduced(
     features: Shaped[np.ndarray, "samples ..."], settings: BlindClassifier, rng: np.random.Generator
 ) -> Float[np.ndarray, "samples columns"]:
-    # Imported here and below: a second of start-up that plain figures need not pay.
     from sklearn.decomposition import PCA
 
     flat = features.reshape(len(features), -1).astype(np.float32)
