@@ -34,6 +34,10 @@ def dataset(train: int = 2000, test: int = 300) -> Dataset:
 DATA = dataset()
 
 
+def ids_of(deal: Deal, client: int) -> np.ndarray:
+    return deal.clients[client].ids.numpy()
+
+
 def fair(data: Dataset, seed: int, partition: Partition) -> Deal:
     return draw(data, clients=CLIENTS, partition=partition, n_fair=150, seed=seed)
 
@@ -77,7 +81,7 @@ def test_too_little_data_for_a_shadow_is_said_with_numbers_and_two_ways_out() ->
 
 def test_a_known_split_is_half_a_clients_and_half_nobodys_and_never_audited() -> None:
     audited = fair(DATA, 1, Iid(200))
-    known = known_split(DATA, audited, client=2, size=80, seed=3)
+    known = known_split(DATA, audited, client=2, trained_on=ids_of(audited, 2), size=80, seed=3)
     ids = known.samples.ids.numpy()
     assert not set(ids.tolist()) & set(audited.audit.samples.ids.tolist())
     trained = {c: set(samples.ids.tolist()) for c, samples in audited.clients.items()}
@@ -91,7 +95,7 @@ def test_a_known_split_is_half_a_clients_and_half_nobodys_and_never_audited() ->
 
 def test_where_all_is_dealt_a_known_split_takes_test_samples_that_are_not_audited() -> None:
     audited = cofedmid(DATA, clients=CLIENTS, partition=Iid(500), seed=1, n_unseen=100, n_other=600)
-    known = known_split(DATA, audited, client=3, size=200, seed=3)
+    known = known_split(DATA, audited, client=3, trained_on=ids_of(audited, 3), size=200, seed=3)
     nobodys = known.samples.ids[~known.is_member].numpy()
     assert nobodys.min() >= len(DATA.train)
     unseen = audited.audit.samples.ids.numpy()[audited.audit.owner == NOBODY]
@@ -103,4 +107,4 @@ def test_a_known_split_that_is_too_large_is_refused_with_what_there_is() -> None
     with pytest.raises(
         BadInput, match=r"needs 500 samples that client 2 trained on .* at most \d+"
     ):
-        known_split(DATA, audited, client=2, size=1000, seed=3)
+        known_split(DATA, audited, client=2, trained_on=ids_of(audited, 2), size=1000, seed=3)

@@ -10,8 +10,10 @@ from fedaudit.core import Sees
 from fedaudit.errors import BadInput, Damaged, NotVisible
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.origin import Origin
+from fedaudit.seeds import seed_for
 from fedaudit.study.again import attack_again
 from fedaudit.study.config import Study
+from fedaudit.study.holdout import trained_on
 from fedaudit.study.identity import run_key, settings_of
 from fedaudit.study.record import Record
 from fedaudit.study.run import run_study
@@ -193,6 +195,17 @@ def test_a_known_split_is_measured_in_the_run_itself(tmp_path: Path) -> None:
     assert tensors["signal/loss"].shape == (4, 60)
     again = attack_again(tmp_path / "run", ["seqmia"], tmp_path / "again")
     assert areas(record, "seqmia") == areas(again, "seqmia") != []
+
+
+def test_what_a_defense_holds_out_is_not_known_as_trained_on() -> None:
+    defense = {"name": "compensation", "options": {"validation": 0.5, "start": 2}}
+    run = setup(learning_study(shadow={**KNOWN, "known": 20}, defense=defense), 1, None)
+    assert run.known is not None
+    rounds, seed = run.study.training.rounds, seed_for(1, "federation")
+    left = trained_on(run.deal, run.defenses, 3, rounds=rounds, seed=seed)
+    assert len(left) < len(run.deal.clients[3])
+    known = run.known.samples.ids[run.known.is_member]
+    assert set(known.tolist()) <= set(left.tolist())
 
 
 def test_a_known_split_is_part_of_what_a_run_is() -> None:

@@ -79,7 +79,13 @@ class Known(NamedTuple):
 
 
 def known_split(
-    dataset: Dataset, audited: Deal, *, client: ClientId, size: int, seed: int
+    dataset: Dataset,
+    audited: Deal,
+    *,
+    client: ClientId,
+    trained_on: Int[ndarray, " _"],
+    size: int,
+    seed: int,
 ) -> Known:
     """Samples that a client trained on, and as many that nobody did; none of them audited.
 
@@ -90,6 +96,8 @@ def known_split(
         dataset: Of the run.
         audited: Its deal.
         client: Whose training data is known.
+        trained_on: Ids of the samples that this client trains on: its data, less what a defense
+            holds out.
         size: Of both halves together.
         seed: Root seed; decides which samples.
 
@@ -98,7 +106,7 @@ def known_split(
     """
     rng = seeded_numpy(seed, "known split")
     audit, half = audited.audit.samples.ids.numpy(), size // 2
-    members = np.setdiff1d(audited.clients[client].ids.numpy(), audit)
+    members = np.setdiff1d(trained_on, audit)
     unused = rng.permutation(untouched(dataset, audited).numpy())
     tests = rng.permutation(np.setdiff1d(dataset.test.ids.numpy(), audit))
     nobodys = np.concatenate([unused, tests])

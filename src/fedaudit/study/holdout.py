@@ -56,6 +56,22 @@ def as_trained(deal: Deal, defenses: Mapping[ClientId, Defense], *, rounds: int,
     return replace(deal, audit=changed)
 
 
+def trained_on(
+    deal: Deal, defenses: Mapping[ClientId, Defense], client: ClientId, *, rounds: int, seed: int
+) -> Int[ndarray, " _"]:
+    """Ids of a client's samples that its defense leaves it to train on.
+
+    Args:
+        deal: As dealt.
+        defenses: By client; they are left as they are.
+        client: Which one.
+        rounds: Of the run.
+        seed: That the federation is simulated with.
+    """
+    acting = {client: defenses[client]} if client in defenses else {}
+    return _left({client: deal.clients[client]}, acting, rounds, seed)[client]
+
+
 def _left(
     data: Mapping[ClientId, Samples], defenses: Mapping[ClientId, Defense], rounds: int, seed: int
 ) -> dict[ClientId, Int[ndarray, " _"]]:

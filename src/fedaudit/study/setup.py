@@ -35,7 +35,7 @@ from fedaudit.study.config import (
     Study,
 )
 from fedaudit.study.guided import class_guided
-from fedaudit.study.holdout import as_trained
+from fedaudit.study.holdout import as_trained, trained_on
 
 _LARGEST_SEED = 10**9
 
@@ -160,7 +160,20 @@ def _with_examples(run: Setup) -> Setup:
             f"shadow.client is {given.client}; give a client that is neither audited nor merged: "
             f"one of {free}"
         )
-    known = known_split(run.dataset, run.deal, client=client, size=given.known, seed=run.seed)
+    known = known_split(
+        run.dataset,
+        run.deal,
+        client=client,
+        trained_on=trained_on(
+            run.deal,
+            run.defenses,
+            client,
+            rounds=run.study.training.rounds,
+            seed=seed_for(run.seed, "federation"),
+        ),
+        size=given.known,
+        seed=run.seed,
+    )
     return replace(run, known=known)
 
 
