@@ -189,9 +189,14 @@ def _area(front: Front | None) -> Cell:
         return Cell(MISSING, tone="muted")
     lines = [interval(front.low, front.high, "hypervolume")]
     if front.gain is not None:
-        limits = interval(front.gain_low, front.gain_high, "hypervolume")
-        lines += [f"gain {number(front.gain)}", f"({limits})" if limits else ""]
+        limits = interval(_even(front.gain_low), _even(front.gain_high), "hypervolume")
+        lines += [f"gain {number(round(front.gain, 3))}", f"({limits})" if limits else ""]
     return Cell(number(front.hypervolume), "\n".join(line for line in lines if line))
+
+
+def _even(limit: float | None) -> float | None:
+    """Of a share of the unit square, more than three decimals say nothing."""
+    return None if limit is None else round(limit, 3)
 
 
 def tradeoff_figure(comparison: Comparison) -> Figures | None:
