@@ -1,0 +1,34 @@
+"""Keeps the records of a study that was run with all its variants, small enough for a repository.
+
+python records/keep.py runs/cofedmid-mnist [NAME]
+
+Takes every variant's record.json below the folder into the folder of the study's name (or NAME)
+beside this file. The study's own record stays whole; of the variants only what `fedaudit compare`
+and the page of results use: figures, controls, utility and usage, without what is there to be drawn.
+"""
+
+import sys
+from pathlib import Path
+
+from fedaudit.study.reading import read_record
+from fedaudit.study.record import write_record
+
+HERE = Path(__file__).parent
+DRAWN = ("curves", "trajectories", "histograms", "groups", "exposed")
+
+
+def keep(runs: Path, name: str) -> int:
+    """Copies all records below a folder; how many there were."""
+    found = sorted(runs.glob("*/record.json"))
+    (HERE / name).mkdir(exist_ok=True)
+    for path in found:
+        record = read_record(path)
+        whole = record.name == name or len(found) == 1
+        kept = record if whole else record.model_copy(update=dict.fromkeys(DRAWN, []))
+        write_record(kept, HERE / name / f"{path.parent.name}.json")
+    return len(found)
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    print(keep(folder, sys.argv[2] if len(sys.argv) > 2 else folder.name))
