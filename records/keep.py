@@ -4,7 +4,7 @@ python records/keep.py runs/cofedmid-mnist [NAME]
 
 Takes every variant's record.json below the folder into the folder of the study's name (or NAME)
 beside this file. The study's own record stays whole; of the variants only what `fedaudit compare`
-and the page of results use: figures, controls, utility and usage, without what is there to be drawn.
+and the page of results use is kept: figures, controls, utility and usage, nothing to be drawn.
 """
 
 import sys
@@ -24,7 +24,7 @@ def keep(runs: Path, name: str) -> int:
     for path in found:
         record = read_record(path)
         whole = record.name == name or len(found) == 1
-        kept = record if whole else record.model_copy(update=dict.fromkeys(DRAWN, []))
+        kept = record if whole else record.model_copy(update={part: [] for part in DRAWN})
         write_record(kept, HERE / name / f"{path.parent.name}.json")
     return len(found)
 
