@@ -11,9 +11,13 @@ from fedaudit.core import Architecture, Batch, Model, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense, Guarantee, Objective, Turn, Visit, Workload
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.clip import ClientDP
+from fedaudit.defenses.cofedmid.whole import cofedmid
 from fedaudit.defenses.dpsgd import DPSGD
+from fedaudit.defenses.hamp import Hamp
+from fedaudit.defenses.mixup import MixUp
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.defenses.quantize import GradientQuantization
+from fedaudit.defenses.relaxloss import RelaxLoss
 from fedaudit.defenses.sampling import DataSampling
 from fedaudit.defenses.sparsify import GradientSparsification
 from fedaudit.errors import BadInput, Unsupported
@@ -165,6 +169,29 @@ def test_a_part_that_is_set_to_do_nothing_replaces_nothing() -> None:
     neutral = Chain((DataSampling(1.0), GradientNoise(0.0), GradientQuantization(32)))
     for ours, bare in zip(uploads(run(neutral)), uploads(run(None)), strict=True):
         assert torch.equal(ours, bare)
+
+
+@pytest.mark.parametrize(
+    "asking",
+    [
+        Hamp(0.5, 0.1),
+        RelaxLoss(1.0),
+        cofedmid(coalition=(0, 1)),
+        Chain((GradientNoise(0.1), RelaxLoss(1.0))),
+    ],
+)
+def test_what_mixes_labels_and_what_asks_for_classes_are_refused_by_name(asking: Defense) -> None:
+    name = type(asking).__name__
+    for parts in ((MixUp(1.0), asking), (asking, MixUp(1.0))):
+        with pytest.raises(Unsupported, match=f"MixUp mixes labels, and {name} needs to know"):
+            Chain(parts)
+
+
+def test_labels_may_be_mixed_where_nobody_asks_for_classes() -> None:
+    quiet = cofedmid(coalition=(0, 1), regularise=False)
+    for part in (Hamp(0.0, 0.0, divide_by_classes=False), RelaxLoss(0.0), quiet):
+        assert Chain((MixUp(1.0), part)).mixes_labels
+    assert Chain((MixUp(0.0), RelaxLoss(1.0))).needs_classes
 
 
 def test_an_empty_chain_is_refused() -> None:

@@ -72,6 +72,16 @@ def test_an_epoch_has_as_many_steps_as_with_shuffled_batches(count: int, batch_s
         assert [len(batch) for batch in drawn] == [count]
 
 
+def test_where_another_defense_leaves_no_samples_no_step_is_taken() -> None:
+    data, at = samples(5), turn()
+    nothing = data.take(torch.zeros(5, dtype=torch.bool))
+    defense = DPSGD(clip=1.0, noise_multiplier=1.0)
+    assert list(defense.batches(nothing, 2, at)) == []
+    trained = train(at.received, nothing, LocalTraining(batch_size=2), defense, at)
+    for name, value in trained.params.items():
+        assert torch.equal(value, at.received.params[name])
+
+
 def test_without_noise_and_clip_a_step_is_that_of_sgd_on_the_same_batch() -> None:
     data, at = samples(40), turn()
     defense = DPSGD(clip=1e9, noise_multiplier=0.0)

@@ -102,6 +102,8 @@ def test_without_clients_a_defense_is_for_all_that_have_no_other() -> None:
         ({**NOISE, "chain": [{"name": "quantization"}]}, "'quantization' needs bits"),
         ({**NOISE, "chain": [{**HALF, "clients": [1]}]}, "no setting in the study.*'defense.chain"),
         ({"also": [NOISE]}, "defense.also.0.clients"),
+        ({**NOISE, "clients": []}, "no client is left to use the defense 'gradient-noise'"),
+        ({**NOISE, "also": [{**HALF, "clients": [0, 1, 2, 3]}]}, "no client is left to use"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(defense: dict[str, object], said: str) -> None:

@@ -192,6 +192,16 @@ class Defense:
         latest = next(kind for kind in kinds if "loss" in vars(kind) or "slope" in vars(kind))
         return "slope" in vars(latest)
 
+    @property
+    def mixes_labels(self) -> bool:
+        """Whether :meth:`batch` makes class probabilities of the labels."""
+        return False
+
+    @property
+    def needs_classes(self) -> bool:
+        """Whether :meth:`loss` has to know each sample's class, so that none may be mixed."""
+        return False
+
     def prepare(self, data: Samples, visit: Visit) -> Samples:
         """Once, before the first round: what stays changed for good (local DP on features)."""
         return data

@@ -37,11 +37,33 @@ class Chain(Defense):
                         f"{type(first).__name__} and {type(second).__name__} both replace the "
                         f"{_MEANING[hook]}; put at most one of them into a chain"
                     )
+        self._refuse_mixed_labels()
         kinds = tuple(
             kind for kind in Defense.accepts if all(kind in part.accepts for part in self.parts)
         )
         # What a chain accepts depends on its parts, and "accepts" is a class's elsewhere.
         object.__setattr__(self, "accepts", kinds)
+
+    def _refuse_mixed_labels(self) -> None:
+        # Here and not in the loss: CoFedMID asks for classes only after rounds of training.
+        mixing = [part for part in self.parts if part.mixes_labels]
+        asking = [part for part in self.parts if part.needs_classes]
+        if mixing and asking:
+            mixer, asker = type(mixing[0]).__name__, type(asking[0]).__name__
+            raise Unsupported(
+                f"{mixer} mixes labels, and {asker} needs to know each sample's class; put at "
+                "most one of them into a chain"
+            )
+
+    @property
+    def mixes_labels(self) -> bool:
+        """Where any part does."""
+        return any(part.mixes_labels for part in self.parts)
+
+    @property
+    def needs_classes(self) -> bool:
+        """Where any part does."""
+        return any(part.needs_classes for part in self.parts)
 
     def acts_in(self, hook: str) -> bool:
         """Where any part does."""

@@ -75,6 +75,8 @@ class DPSGD(Defense):
         if self._neutral:
             yield from super().batches(data, batch_size, turn)
             return
+        if len(data) == 0:  # none left by another defense, such as one that deals classes out
+            return
         rate = sampling_rate(batch_size, len(data))
         self._expected = rate * len(data)
         rng = turn.rng("poisson batches")

@@ -61,6 +61,11 @@ class Hamp(Defense):
         """Whether the named hook does more than the neutral one."""
         return super().acts_in(hook) and not self.neutral
 
+    @property
+    def needs_classes(self) -> bool:
+        """Wherever it acts."""
+        return not self.neutral
+
     def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
         """Each step: the divergence from the soft labels, minus the weighted entropy."""
         if self.neutral:

@@ -48,6 +48,11 @@ class MixUp(Defense):
         if self.mixes not in MIXES:
             raise unknown_name("mix of the defense 'mixup'", self.mixes, MIXES)
 
+    @property
+    def mixes_labels(self) -> bool:
+        """Unless it is set to blend nothing."""
+        return self.alpha > 0
+
     def batch(self, batch: Batch, turn: Turn) -> Batch:
         """Each step: the blended batch, with class probabilities as labels."""
         if self.alpha == 0 or len(batch) == 0:

@@ -54,6 +54,11 @@ class RelaxLoss(Defense):
         """Whether the named hook does more than the neutral one."""
         return super().acts_in(hook) and self.target_loss > 0
 
+    @property
+    def needs_classes(self) -> bool:
+        """Wherever it acts."""
+        return self.acts_in("loss")
+
     def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
         """Each step: the branch of this round and of this batch's mean loss."""
         if self.target_loss == 0:

@@ -313,6 +313,12 @@ def _defended(
         _check_options("defense", part.name, DEFENSES[part.name], part.options)
     if not parts:
         return {}
+    if not clients:
+        # Nobody would be defended, and the record would still name the defense.
+        raise BadInput(
+            f"no client is left to use the defense {parts[0].name!r}; name at least one in "
+            'defense.clients, or set defense.name = "none"'
+        )
     chains = {c: tuple(made(p.name, p.options, coalition=clients) for p in parts) for c in clients}
     return {c: chain[0] if len(chain) == 1 else Chain(chain) for c, chain in chains.items()}
 

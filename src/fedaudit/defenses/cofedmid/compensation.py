@@ -107,6 +107,11 @@ class Compensation(Defense):
         nobody = self._recycled is not None and len(self._recycled) == 0
         return self.regularise and self.recycle > 0 and not nobody
 
+    @property
+    def needs_classes(self) -> bool:
+        """Where samples that come back are kept from being predicted with confidence."""
+        return self.regularise and self.recycle > 0
+
     def prepare(self, data: Samples, visit: Visit) -> Samples:
         """Once: validation samples are taken out, unless nothing will ever be brought back.
 
