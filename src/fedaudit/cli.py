@@ -88,6 +88,7 @@ def run_command(
     with the same settings of data, training and defense share their runs.
     """
     from fedaudit.study.config import chosen_studies, read_studies
+    from fedaudit.study.setup import refuse_misfits
 
     studies = chosen_studies(read_studies(study, _settings(overrides)), variant)
     folder = out or Path("runs") / studies[0].name
@@ -99,6 +100,7 @@ def run_command(
     page = folder / "comparison.html"
     # Before anything is trained, as it would be the last thing to be refused.
     _refuse_other_comparison(page, [one / RECORD_FILE for one in together])
+    refuse_misfits(studies)
     for place, one in enumerate(studies, 1):
         _say(f"\n{one.name} ({place} of {len(studies)})")
         _run(one, folder / one.name, shared or folder / "pool", data_dir, workers, device)

@@ -77,6 +77,10 @@ def test_settings_of_one_last_name_keep_what_tells_them_apart() -> None:
         ('[grid]\n"training.rounds" = [3, 3]', "holds a value twice"),
         ('[grid]\n"training.lr" = [0.1]\n[variants."lr=0.1"]', "variant and a point"),
         ('[[grid]]\n"training.lr"=[0.1]\n[[grid]]\n"training.lr"=[0.1]', "both named 'lr=0.1'"),
+        (
+            '[grid]\n"training.rounds" = 2\ntraining = {rounds = [3, 4]}',
+            "grid.training.rounds in .* is given twice",
+        ),
         ('[grid]\n"training.round" = [3]', r"did you mean 'training\.rounds'"),
     ],
 )

@@ -1,6 +1,7 @@
 """A grid from its file to one comparison, through the command line."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -78,6 +79,27 @@ def test_a_grid_ends_in_one_comparison_that_can_be_made_again(tmp_path: Path) ->
         str(moved / "pool"))  # fmt: skip
     assert len(list((moved / "pool").iterdir())) == 6
     assert json.loads((moved / "one" / "runs.json").read_text())["1"].startswith("../pool/")
+
+
+@pytest.mark.parametrize(
+    ("point", "sentence"),
+    [
+        ('"defense.clients" = [[0], []]', "front-.*clients=.*: no client is left"),
+        ('"training.rounds" = [4, 1]', "front-.*rounds=1.*: audit.every is 2"),
+        ('"defense.options.sigmas" = [0.1]', "named 'sigmas'; did you mean 'sigma'"),
+        ('"partition.scheme" = ["iid", "id"]', "no partition named 'id'"),
+    ],
+)
+def test_a_point_that_cannot_run_is_refused_before_any_other_is_trained(
+    point: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, out = tmp_path / "front.toml", tmp_path / "out"
+    study.write_text(GRID.replace('"defense.clients" = [[0, 1]]', point))
+    with pytest.raises(SystemExit) as ended:
+        main(["run", str(study), "--variant", "all", "--out", str(out), "--workers", "1"])
+    assert ended.value.code == 2
+    assert re.search(sentence, " ".join(capsys.readouterr().err.split()))
+    assert not out.exists()
 
 
 def test_one_record_is_no_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,12 +69,15 @@ def _flat(grid: object, source: str, above: str = "") -> dict[str, object]:
     found: dict[str, object] = {}
     for name, value in grid.items():
         full = f"{above}{name}"
-        if isinstance(value, dict):
-            found |= _flat(value, source, f"{full}.")
-            continue
         if isinstance(value, list):
             _refuse_odd_list(full, value, source)
-        found[full] = value
+        part = _flat(value, source, f"{full}.") if isinstance(value, dict) else {full: value}
+        for twice in sorted(part.keys() & found.keys()):
+            raise BadInput(
+                f"grid.{twice} in {source} is given twice, as a dotted name and within a table; "
+                "give it once"
+            )
+        found |= part
     return found
 
 

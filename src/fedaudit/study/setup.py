@@ -1,6 +1,6 @@
 """From a study's settings to the parts of one run, with everything refused that cannot work."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from inspect import Parameter, signature
 from pathlib import Path
@@ -19,7 +19,7 @@ from fedaudit.data.sources import load
 from fedaudit.defenses.base import Defense
 from fedaudit.defenses.catalog import DEFENSES, made
 from fedaudit.defenses.chain import Chain
-from fedaudit.errors import BadInput, NotVisible, unknown_name
+from fedaudit.errors import BadInput, NotVisible, Refusal, unknown_name
 from fedaudit.fl.fedavg import FedAvg
 from fedaudit.fl.training import LocalTraining
 from fedaudit.models import architecture
@@ -112,6 +112,25 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
         measured_rounds=_measured_rounds(study, view),
     )
     return _with_examples(_without_idle(run))
+
+
+def refuse_misfits(studies: Iterable[Study]) -> None:
+    """Refuses what can be refused of studies without their data, all before any is trained.
+
+    Raises:
+        BadInput: A name or setting that does not exist; the study is named.
+        NotVisible: A study names an attack that needs more than its view offers.
+    """
+    for study in studies:
+        try:
+            view = _view(study)
+            _attacks(study, view)
+            _partition(study)
+            _local_training(study)
+            _defenses(study)
+            _measured_rounds(study, view)
+        except Refusal as error:
+            raise type(error)(f"{study.name}: {error}") from error
 
 
 def _without_idle(run: Setup) -> Setup:
