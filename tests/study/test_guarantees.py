@@ -32,6 +32,25 @@ def test_a_sample_of_a_client_with_dp_sgd_has_its_epsilon_stated(tmp_path: Path)
     assert figure.note == "unit: one sample, in 32 steps that each draw it with probability 0.256"
 
 
+def test_of_several_seeds_the_one_that_protects_least_is_stated(tmp_path: Path) -> None:
+    def stated(*seeds: int) -> float:
+        study = small_study(
+            seeds=list(seeds),
+            defense={"name": "dp-sgd", "options": {"clip": 1.0, "noise_multiplier": 1.5}},
+            attacks={"loss-series": {}},
+            partition={"scheme": "dirichlet", "options": {"beta": 0.5}},
+            audit={"fair": 20},
+        )
+        record = run_study(study, tmp_path / "-".join(map(str, seeds)))
+        (value,) = [f.value for f in record.findings if f.metric == "formal_epsilon"]
+        assert value is not None
+        return value
+
+    first, second = stated(1), stated(2)
+    assert first != second
+    assert stated(1, 2) == stated(2, 1) == max(first, second)
+
+
 def test_without_noise_nothing_is_stated(tmp_path: Path) -> None:
     figure = formal(0.0, tmp_path)
     assert figure.value is None
