@@ -137,5 +137,10 @@ def test_settings_that_cannot_be_learned_with_are_refused(settings: dict[str, fl
         attack_named("seqmia").with_settings(settings)
 
 
+def test_signals_stand_in_the_published_order() -> None:
+    order = ["loss", "max_posterior", "posterior_std", "minus_entropy", "minus_modified_entropy"]
+    assert [signal.name for signal in attack_named("seqmia").signals] == order
+
+
 def test_defaults_are_the_published_ones() -> None:
     assert SequenceReader() == SequenceReader(50, 150, 100, 0.01, 1e-4)

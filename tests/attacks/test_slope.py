@@ -5,11 +5,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn import Identity
 
 from fedaudit.attacks.catalog import attack_named
 from fedaudit.attacks.slope import Slope
+from fedaudit.core import Architecture, Model
 from fedaudit.errors import BadInput
 from fedaudit.observe.measurements import Measurements
+from fedaudit.signals.outputs import OutputSignal
 
 
 def over_rounds(values: torch.Tensor, rounds: tuple[int, ...]) -> Measurements:
@@ -42,6 +45,21 @@ def test_slopes_are_those_of_numpys_fit(rounds: list[int], seed: int) -> None:
     slopes = Slope()(over_rounds(values, tuple(rounds)), target=0)
     wanted = np.polyfit(rounds, values.double().numpy(), 1)[0]
     assert slopes.numpy() == pytest.approx(wanted, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["fta-c", "fta-l"])
+def test_a_sample_that_is_learned_faster_scores_higher(name: str) -> None:
+    attack = attack_named(name)
+    (signal,) = attack.signals
+    assert isinstance(signal, OutputSignal)
+    model = Model(Architecture("net", Identity), {}, {})
+    # Certainty about class 0 grows by the round, twice as fast for the first sample.
+    rounds = [
+        signal.of(model, torch.tensor([[2.0 * t, 0.0], [1.0 * t, 0.0]]), torch.tensor([0, 0]))
+        for t in (0, 1)
+    ]
+    scores = attack.scores({signal.name: over_rounds(torch.stack(rounds), (1, 2))}, 0)
+    assert scores[0] > scores[1] > 0
 
 
 def test_one_round_has_no_slope_and_the_message_offers_a_way_out() -> None:
