@@ -64,3 +64,18 @@ def test_it_runs_by_itself_only_where_there_is_something_to_know(tmp_path: Path)
         for name in ("loss-series", "loss-series-aware")
     }
     assert found["loss-series"] == found["loss-series-aware"]
+
+
+def test_a_record_says_whether_an_adversary_that_adapts_was_tried(tmp_path: Path) -> None:
+    def adapting(name: str, attack: str) -> list[str]:
+        defense = GUIDED if name == "class-guided" else {"name": name, "options": {"sigma": 0.1}}
+        study = small_study(defense=defense, attacks={attack: {}})
+        record = run_study(study, tmp_path / f"{name}-{attack}")
+        return [line for line in record.untested if "adapts" in line]
+
+    never = ["An adversary that knows of the defense and adapts to it."]
+    others = ["An adversary that adapts to the defense in other ways than the attacks here."]
+    assert adapting("class-guided", "loss-series") == never
+    assert adapting("class-guided", "loss-series-aware") == others
+    # There are no classes to know of.
+    assert adapting("gradient-noise", "loss-series-aware") == never

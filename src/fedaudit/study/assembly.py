@@ -10,6 +10,7 @@ from fedaudit.defenses.base import Guarantee, Workload
 from fedaudit.metrics import Share, generalisation_gap, share
 from fedaudit.observe.store import Stored
 from fedaudit.study.config import Study
+from fedaudit.study.guided import class_guided
 from fedaudit.study.identity import settings_of
 from fedaudit.study.record import (
     AttackRow,
@@ -187,13 +188,24 @@ def _untested(run: Setup) -> list[str]:
     ]
     if run.shadow is None and run.known is None:
         said.append("Attacks that learn from a federation of their own, or from known members.")
-    if study.defense.label != "none" and not study.audit.merge:
-        said.append("An adversary that knows of the defense and adapts to it.")
+    if study.defense.label != "none":
+        said.append(
+            "An adversary that adapts to the defense in other ways than the attacks here."
+            if _adapted(run)
+            else "An adversary that knows of the defense and adapts to it."
+        )
     if len(study.seeds) == 1:
         said.append("Another run of the same procedure: this is one seed.")
     if not study.figures.planted_leak:
         said.append("Whether the attacks find a planted leak (figures.planted_leak = true).")
     return said
+
+
+def _adapted(run: Setup) -> bool:
+    """Whether the coalition is attacked as one, or an attack knows which classes it deals out."""
+    audit = run.study.audit
+    told = any(class_guided(run.defenses.get(c)) for c in (*audit.targets, *audit.merge))
+    return bool(audit.merge) or (told and any(a.informed for a in run.attacks.values()))
 
 
 def _content_hash(
