@@ -188,7 +188,10 @@ def _check_draw(clients: int, targets: Sequence[ClientId], numbers: Sequence[int
             f"{', '.join(map(str, numbers))}; give 0 or more"
         )
     if not sum(numbers[:3]):
-        raise BadInput("nothing would be audited; give n_fair, the number of fairly drawn samples")
+        raise BadInput(
+            "nothing would be audited; give n_fair (audit.fair in a study), the number of fairly "
+            "drawn samples"
+        )
 
 
 def _check_enough(target: ClientId, need: Counts, left: Counts) -> None:
@@ -198,6 +201,7 @@ def _check_enough(target: ClientId, need: Counts, left: Counts) -> None:
         raise BadInput(
             f"the audit of client {target} needs {need.sum()} training samples of its class mix "
             f"and is {short.sum()} short: {need[worst]} of class {worst} are needed and "
-            f"{left[worst]} left; lower n_fair and the extra samples, or make the clients' "
-            "classes more alike (a larger beta)"
+            f"{left[worst]} left; lower the number of fairly drawn samples (audit.fair, or "
+            "shadow.fair for a shadow federation) and of extra ones, or make the clients' classes "
+            "more alike (a larger beta)"
         )

@@ -369,12 +369,20 @@ def _check_type(what: str, value: Setting, parameter: Parameter) -> None:
     """Whole numbers may stand for floats; nothing else may stand for another type."""
     annotation = parameter.annotation
     kinds = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
-    taken = [kind for kind in (int, float, str, bool) if kind in kinds]
+    taken = [kind for kind in _IN_WORDS if kind in kinds]
     if not taken:
         raise BadInput(f"{what} cannot be set in a study; leave it out")
     if type(value) not in taken and not (float in taken and type(value) is int):
-        names = " or ".join(kind.__name__ for kind in taken)
-        raise BadInput(f"{what} takes a {names}, got {value!r}")
+        names = " or ".join(_IN_WORDS[kind] for kind in taken)
+        raise BadInput(f"{what} takes {names}, got {value!r}")
+
+
+_IN_WORDS: dict[type, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+}
 
 
 def _measured_rounds(study: Study, view: View) -> tuple[int, ...]:
