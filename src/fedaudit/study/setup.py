@@ -140,8 +140,12 @@ def _without_idle(run: Setup) -> Setup:
         class_guided(run.defenses.get(client)) for client in (*audit.targets, *audit.merge)
     ):
         return run
-    attacks = {name: attack for name, attack in run.attacks.items() if not attack.informed}
-    return replace(run, attacks=attacks)
+    idle = {name for name, attack in ATTACKS.items() if attack.informed}
+    return replace(
+        run,
+        attacks={name: attack for name, attack in run.attacks.items() if name not in idle},
+        refused={name: why for name, why in run.refused.items() if name not in idle},
+    )
 
 
 def _view(study: Study) -> View:
