@@ -7,10 +7,11 @@ import pytest
 import torch
 from jaxtyping import Bool
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import attack_named
-from fedaudit.attacks.seqmia import FittedReader, SequenceReader
+from fedaudit.attacks.seqmia import FittedReader, SequenceReader, _initial
 from fedaudit.errors import BadInput
 from fedaudit.metrics import auc_interval
 from fedaudit.observe.measurements import Measurements
@@ -135,6 +136,30 @@ def test_the_network_decides_as_a_slow_reading_of_the_description_does() -> None
 def test_settings_that_cannot_be_learned_with_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(BadInput, match="must be"):
         attack_named("seqmia").with_settings(settings)
+
+
+def test_training_is_adam_with_a_falling_rate_and_decay_of_weights_alone() -> None:
+    settings = {"epochs": 25, "batch_size": SAMPLES, "weight_decay": 0.1, "hidden": 4}
+    attack = attack_named("seqmia").with_settings(settings)
+    shadow = cubes("shadow", MEMBERS)
+    ours = attack.fitted(shadow, MEMBERS, TARGET, seed=3).rule
+    assert isinstance(ours, FittedReader)
+
+    x = torch.stack([m.values[:, 1] for m in shadow.values()], 2).transpose(0, 1)
+    x = ((x - x.mean((0, 1))) / x.std((0, 1), correction=0)).float()
+    reader = _initial(x.shape[2], 4, 3)
+    decayed = [p for n, p in reader.named_parameters() if "weight" in n]
+    others = [p for n, p in reader.named_parameters() if "bias" in n]
+    optimizer = torch.optim.Adam(decayed, lr=0.01, weight_decay=0.1)
+    optimizer.add_param_group({"params": others, "weight_decay": 0.0})
+    rate = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.9)
+    for _ in range(25):
+        optimizer.zero_grad()
+        cross_entropy(reader(x), MEMBERS.long()).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        rate.step()
+    for name, value in reader.state_dict().items():
+        torch.testing.assert_close(ours.weights[name].float(), value, rtol=1e-3, atol=1e-4)
 
 
 def test_signals_stand_in_the_published_order() -> None:
