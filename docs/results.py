@@ -91,11 +91,15 @@ def _section(study: Study) -> str:
         f"## {study.name}",
         f"{first.config.get('about', '')} {study.note}".strip(),
         f"```\n{study.command}\n```",
-        f"{len(study.records)} records of {' or '.join(map(str, seeds))} "
+        f"{_counted(len(study.records), 'record')} of {' or '.join(map(str, seeds))} "
         f"{'seed' if seeds == [1] else 'seeds'}. {_controls(study)}",
     ]
     parts += [_table(study, panel) for panel in _panels(study)]
     return "\n\n".join(parts)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _controls(study: Study) -> str:
