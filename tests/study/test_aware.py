@@ -52,6 +52,15 @@ def test_of_clients_attacked_as_one_any_may_have_trained_on_a_sample() -> None:
     assert [int(part.sum()) for part in parts] == [2, 2]
 
 
+def test_of_clients_attacked_as_one_an_absent_one_has_trained_on_nothing() -> None:
+    run = setup(small_study(defense=GUIDED, audit={"merge": [0, 1]}), 1, None)
+    bases = torch.zeros((1, 3), dtype=torch.int64)
+    there = Measurements(torch.zeros(1, 3, 1), (1,), (0, 2, 3), bases)
+    told = used_when(run, 0, there, torch.arange(10))
+    # Six of ten classes are one client's in the first round.
+    assert int(told[1].sum()) == 6
+
+
 def test_it_runs_by_itself_only_where_there_is_something_to_know(tmp_path: Path) -> None:
     plain = setup(small_study(), 1, None)
     assert "fedmia-2-aware" not in {**plain.attacks, **plain.refused}
