@@ -234,7 +234,7 @@ def test_copies_are_refused_of_what_is_no_image_larger_than_the_padding(
     ("options", "said"),
     [
         ({"clip": 0.0, "noise_multiplier": 1.0}, "clip must be above 0"),
-        ({"clip": 1.0, "noise_multiplier": -1.0}, "noise_multiplier at least 0"),
+        ({"clip": 1.0, "noise_multiplier": -1.0}, "noise_multiplier finite and at least 0"),
         ({"clip": INFINITE, "noise_multiplier": 1.0}, "clip must be finite"),
         ({"clip": 1.0, "noise_multiplier": 1.0, "multiplicity": 0}, "multiplicity at least 1"),
         ({"clip": 1.0, "noise_multiplier": 1.0, "padding": -1}, "padding is at least 0"),

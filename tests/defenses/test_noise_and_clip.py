@@ -141,8 +141,16 @@ def test_clipping_without_noise_is_clipping() -> None:
     [
         (partial(GradientNoise, -1.0), "at least 0, got -1.0"),
         (partial(GradientNoise, float("nan")), "at least 0, got nan"),
+        (partial(GradientNoise, float("inf")), "finite and at least 0, got inf"),
+        (
+            partial(ClientDP, clip=1.0, noise_multiplier=float("inf")),
+            "noise_multiplier finite and at least 0",
+        ),
         (partial(ClientDP, clip=0.0, noise_multiplier=1.0), "clip must be above 0"),
-        (partial(ClientDP, clip=1.0, noise_multiplier=-1.0), "noise_multiplier at least 0"),
+        (
+            partial(ClientDP, clip=1.0, noise_multiplier=-1.0),
+            "noise_multiplier finite and at least 0",
+        ),
         (partial(ClientDP, clip=INFINITE, noise_multiplier=1.0), "clip must be finite"),
     ],
 )

@@ -37,10 +37,10 @@ class ClientDP(Defense):
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        if not (self.clip > 0 and self.noise_multiplier >= 0):
+        if not (self.clip > 0 and 0 <= self.noise_multiplier < float("inf")):
             raise BadInput(
-                f"clip must be above 0 and noise_multiplier at least 0, got {self.clip} and "
-                f"{self.noise_multiplier}"
+                f"clip must be above 0 and noise_multiplier finite and at least 0, got "
+                f"{self.clip} and {self.noise_multiplier}"
             )
         if self.clip == float("inf") and self.noise_multiplier > 0:
             raise BadInput("noise is measured in clips: with noise, clip must be finite")

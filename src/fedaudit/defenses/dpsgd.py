@@ -49,10 +49,11 @@ class DPSGD(Defense):
     _expected: float = field(default=0.0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not (self.clip > 0 and self.noise_multiplier >= 0 and self.multiplicity >= 1):
+        noise = 0 <= self.noise_multiplier < float("inf")
+        if not (self.clip > 0 and noise and self.multiplicity >= 1):
             raise BadInput(
-                "clip must be above 0, noise_multiplier at least 0 and multiplicity at least 1, "
-                f"got {self.clip}, {self.noise_multiplier} and {self.multiplicity}"
+                "clip must be above 0, noise_multiplier finite and at least 0 and multiplicity at "
+                f"least 1, got {self.clip}, {self.noise_multiplier} and {self.multiplicity}"
             )
         if not (self.padding >= 0 and 0 <= self.horizontal_flip <= 1):
             raise BadInput(

@@ -36,8 +36,10 @@ class GradientNoise(Defense):
     sigma: float
 
     def __post_init__(self) -> None:
-        if not self.sigma >= 0:
-            raise BadInput(f"sigma is a standard deviation, at least 0, got {self.sigma}")
+        if not 0 <= self.sigma < float("inf"):
+            raise BadInput(
+                f"sigma is a standard deviation, finite and at least 0, got {self.sigma}"
+            )
 
     def upload(self, upload: Upload, turn: Turn) -> Upload:
         """Each round: noise on the upload."""

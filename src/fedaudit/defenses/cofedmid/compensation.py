@@ -84,9 +84,10 @@ class Compensation(Defense):
                 f"start is a round from 1 on and intervals at least 1, got {self.start} and "
                 f"{self.intervals}"
             )
-        if not (0 <= self.recycle <= 1 and 0 <= self.validation < 1 and self.mu >= 0):
+        mu = 0 <= self.mu < float("inf")
+        if not (0 <= self.recycle <= 1 and 0 <= self.validation < 1 and mu):
             raise BadInput(
-                f"recycle lies in [0, 1], validation in [0, 1) and mu is at least 0, got "
+                "recycle lies in [0, 1], validation in [0, 1) and mu is finite and at least 0, got "
                 f"{self.recycle}, {self.validation} and {self.mu}"
             )
         if self.recycling not in RECYCLINGS:
