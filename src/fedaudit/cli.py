@@ -353,8 +353,7 @@ def main(words: Sequence[str] | None = None) -> None:
         print(f"fedaudit: {str(refusal).strip()}", file=sys.stderr)
         sys.exit(2)
     except (OSError, MemoryError) as error:
-        # Files are written under a name of their own first, which the user did not give.
-        said = str(error).replace(".partial", "") or "out of memory"
+        said = str(error) or "out of memory"
         print(
             f"fedaudit: this machine could not do it ({said}); check the path, the disk and the "
             "memory, and start again: what was written before is kept",

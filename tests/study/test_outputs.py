@@ -2,12 +2,13 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from fedaudit import cli
-from fedaudit.errors import BadInput
+from fedaudit.errors import BadInput, Damaged
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.study.again import attack_again
 from fedaudit.study.config import Study
@@ -199,3 +200,31 @@ def test_what_a_user_wrote_does_not_make_a_record_unreadable(tmp_path: Path) -> 
     assert read_record(tmp_path / "record.json") == written
     assert written.config["about"] == "turned \ufffd round\ufffd[2J"
     assert run_study(study, tmp_path).content_hash == written.content_hash
+
+
+def test_links_in_a_studys_folder_lead_to_no_file_that_is_written(tmp_path: Path) -> None:
+    foreign, out = tmp_path / "foreign", tmp_path / "out"
+    foreign.write_text("precious")
+    (out / "seed-1").mkdir(parents=True)
+    for name in ("record.json.partial", "study.json.partial", "seed-1/lock"):
+        (out / name).symlink_to(foreign)
+    run_study(small_study(), out)
+    assert foreign.read_text() == "precious"
+
+
+@pytest.mark.parametrize("damage", ["no round", "no client", "a stranger"])
+def test_new_signals_are_not_measured_on_updates_of_other_rounds_or_clients(
+    tmp_path: Path, damage: str
+) -> None:
+    study = small_study(audit={"keep": "full"}, attacks={"blackbox-loss": {}})
+    run_study(study, tmp_path / "own")
+    last = max((tmp_path / "own" / "seed-1" / "rounds").iterdir())
+    client = min(last.glob("client-*"))
+    if damage == "no round":
+        shutil.rmtree(last)
+    elif damage == "no client":
+        client.unlink()
+    else:
+        shutil.copy(client, client.with_name("client-000077.safetensors"))
+    with pytest.raises(Damaged, match="are not of the rounds and clients that were measured"):
+        attack_again(tmp_path / "own", ["grad-norm"], tmp_path / "again")

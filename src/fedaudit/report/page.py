@@ -12,6 +12,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from fedaudit.errors import BadInput
+from fedaudit.files import write_whole
 from fedaudit.report.drawing import Figures
 from fedaudit.report.grid import clean, shortened
 from fedaudit.report.words import capital, sentence
@@ -88,9 +89,7 @@ def _environment_of_templates() -> Environment:
 
 
 def write_page(path: Path, document: str) -> None:
-    """Writes a page to a temporary name first, so that a crash leaves no half."""
+    """Writes a page whole or not at all, over a file only."""
     if path.exists() and not path.is_file():
         raise BadInput(f"{path} is not a file, so no report is written there; name a new file")
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(document, encoding="utf-8", newline="\n")
-    partial.replace(path)
+    write_whole(path, document)

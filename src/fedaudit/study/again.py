@@ -1,6 +1,5 @@
 """Attacks on what a study has kept, without training anything again."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,14 +14,15 @@ from fedaudit.observe.tensors import read_tensors
 from fedaudit.observe.views import seen_from
 from fedaudit.progress import Tick, quiet
 from fedaudit.signals.measure import measure_round
-from fedaudit.study.config import MAX_BYTES, Study, study_from
+from fedaudit.study.config import Study, study_from
 from fedaudit.study.environment import Clock
+from fedaudit.study.folder import STUDY_FILE, recorded_study
 from fedaudit.study.learning import Examples, of_known, of_shadow, taught
 from fedaudit.study.observing import Work, measured_on, recalled
 from fedaudit.study.outputs import refuse_other_record
 from fedaudit.study.pool import is_measured, run_folder
 from fedaudit.study.record import Record
-from fedaudit.study.run import SHADOW, STUDY_FILE, conclude
+from fedaudit.study.run import SHADOW, conclude
 from fedaudit.study.setup import Setup, setup
 
 
@@ -99,30 +99,6 @@ def _asked(study: Study, names: Sequence[str], figures: Mapping[str, object]) ->
     return study_from(values, source="the attack")
 
 
-def recorded_study(recording: Path) -> Study:
-    """The settings of the study that a folder holds.
-
-    Raises:
-        BadInput: There is no study in it.
-        Damaged: The settings cannot be read.
-    """
-    path = recording / STUDY_FILE
-    if not path.is_file():
-        what = (
-            f"its {STUDY_FILE} is no regular file" if path.exists() else f"it has no {STUDY_FILE}"
-        )
-        raise BadInput(f"{recording} is no recording: {what}; check the path")
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise Damaged(f"{path} has more than {MAX_BYTES} bytes; it is not a study's")
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise Damaged(f"{path} cannot be read ({error}); restore it from a copy") from error
-    if not isinstance(values, dict):
-        raise Damaged(f"{path} does not hold a study's settings; restore it from a copy")
-    return study_from(values, source=str(path))
-
-
 def _refuse_other_data(run: Setup, folder: Path) -> None:
     """The audited samples on disk must be those that settings and data set give."""
     kept, _ = read_tensors(folder / "audit.safetensors")
@@ -157,6 +133,13 @@ def _recalled(run: Setup, folder: Path, work: Work) -> list[Stored]:
     for round in rounds:
         more.append(measure_round(round, missing, run.deal.audit.samples, device=work.device))
         work.tick(phase, len(more), total)
+    if [(new.index, new.clients) for new in more] != [
+        (old.measured.index, old.measured.clients) for old in stored
+    ]:
+        raise Damaged(
+            f"the updates kept in {folder} are not of the rounds and clients that were measured; "
+            "restore the folder from a copy, or run the study again"
+        )
     return [
         Stored(replace(old.measured, signals={**old.measured.signals, **new.signals}), old.notes)
         for old, new in zip(stored, more, strict=True)

@@ -9,6 +9,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedaudit.files import write_whole
+
 COMPARISON_FORMAT = "fedaudit-comparison"
 COMPARISON_FILE = "comparison.json"
 EVERY_ATTACK = "mean over attacks"
@@ -160,7 +162,5 @@ class Comparison(_Part):
 
 
 def write_comparison_file(comparison: Comparison, path: Path) -> None:
-    """Writes the comparison as JSON, to a temporary name first."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(comparison.model_dump_json() + "\n", encoding="utf-8")
-    partial.replace(path)
+    """Writes the comparison as JSON, whole or not at all."""
+    write_whole(path, comparison.model_dump_json() + "\n")

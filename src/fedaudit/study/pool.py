@@ -22,6 +22,7 @@ import numpy as np
 from fedaudit import __version__
 from fedaudit.core import Samples
 from fedaudit.errors import BadInput, Damaged
+from fedaudit.files import write_whole
 from fedaudit.study.identity import run_key
 from fedaudit.study.setup import Setup
 
@@ -147,7 +148,8 @@ def held(place: Path, say: Callable[[str], None] = lambda text: None) -> Iterato
     if fcntl is None:
         yield
         return
-    with (place / "lock").open("w") as file:
+    # To append, so that a link of that name does not empty a file somewhere else.
+    with (place / "lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -191,6 +193,4 @@ def _read(path: Path) -> dict[str, object]:
 
 
 def _write(path: Path, values: Mapping[str, object]) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(values, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_whole(path, json.dumps(values, indent=1, sort_keys=True) + "\n")

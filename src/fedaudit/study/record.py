@@ -13,6 +13,8 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from fedaudit.files import write_whole
+
 FORMAT = "fedaudit-record"
 VERSION = 1
 MOST = 1e15
@@ -358,7 +360,5 @@ class Record(_Part):
 
 
 def write_record(record: Record, path: Path) -> None:
-    """Writes the record as JSON, to a temporary name first, so that a crash leaves no half."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(record.model_dump_json() + "\n", encoding="utf-8")
-    partial.replace(path)
+    """Writes the record as JSON, whole or not at all."""
+    write_whole(path, record.model_dump_json() + "\n")

@@ -1,6 +1,5 @@
 """A whole study: every seed's run, the figures over all of them, and the record."""
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -11,20 +10,20 @@ import torch
 
 from fedaudit.devices import CPU, refuse_several_workers
 from fedaudit.engines.local import local_engine
-from fedaudit.errors import BadInput, Refusal
+from fedaudit.errors import BadInput
 from fedaudit.observe.measurements import stacked
 from fedaudit.observe.store import Stored
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.progress import Tick, quiet
 from fedaudit.study.analysis import analyse
 from fedaudit.study.assembly import assembled
-from fedaudit.study.config import Study, study_from
+from fedaudit.study.config import Study
 from fedaudit.study.controls import controls
 from fedaudit.study.environment import Clock, environment
-from fedaudit.study.identity import settings_of
+from fedaudit.study.folder import claim
 from fedaudit.study.learning import of_known, of_shadow, taught
 from fedaudit.study.observing import Work, disk_needed, observe, recalled
-from fedaudit.study.outputs import RECORD_FILE, refuse_other_record
+from fedaudit.study.outputs import RECORD_FILE
 from fedaudit.study.planted import planted_leak
 from fedaudit.study.pool import held, is_measured, place_of, remember
 from fedaudit.study.record import (
@@ -36,7 +35,6 @@ from fedaudit.study.setup import Setup, setup
 from fedaudit.study.truth import Findings
 from fedaudit.study.used import usage_rows
 
-STUDY_FILE = "study.json"
 SHADOW = "shadow"
 """Folder, within a study's, of shadow federations that are in no pool."""
 
@@ -76,7 +74,7 @@ def run_study(
     clock = Clock()
     refuse_several_workers(device, workers)
     runs = [setup(study, seed, data_dir) for seed in study.seeds]
-    _claim(out, study)
+    claim(out, study)
     shadows = [run.shadow for run in runs if run.shadow is not None]
     places = {run.seed: place_of(run, out, pool, device.type) for run in runs}
     apart = out / SHADOW
@@ -161,29 +159,6 @@ def _asked_for(run: Setup, stored: Stored) -> Stored:
     names = {signal.name for signal in run.signals}
     kept = {n: values for n, values in stored.measured.signals.items() if n in names}
     return Stored(replace(stored.measured, signals=kept), stored.notes)
-
-
-def _claim(out: Path, study: Study) -> None:
-    """Makes the folder this study's own, or refuses one that holds another."""
-    path = out / STUDY_FILE
-    text = study.model_dump_json(indent=1)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            there = study_from(json.loads(path.read_text(encoding="utf-8")), source=str(path))
-            if settings_of(there) != settings_of(study):
-                raise BadInput(
-                    f"{out} holds a study with other settings ({there.name!r}); choose another "
-                    "folder with --out, or delete it"
-                )
-        refuse_other_record(out, study)
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(text + "\n", encoding="utf-8")
-        partial.replace(path)
-    except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, Refusal):
-            raise
-        raise BadInput(f"{out} cannot be used ({error}); choose another folder") from error
 
 
 def _announce(
