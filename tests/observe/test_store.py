@@ -128,6 +128,7 @@ def test_a_damaged_measured_round_is_refused_and_the_others_stay(
         {"signal/loss": torch.zeros(2)},
         {"signal/loss": torch.zeros(3, 5)},
         {"signal/loss": torch.zeros(2, 5, dtype=torch.int64)},
+        {"signal/loss": torch.full((2, 5), 1e200, dtype=torch.float64)},
     ],
     ids=str,
 )
@@ -244,6 +245,35 @@ def test_a_damaged_kept_round_is_refused(tmp_path: Path, name: str, damage: str)
     else:
         write_tensors({"base/0/elsewhere/w": torch.ones(1)}, path)
     with pytest.raises(Damaged):
+        list(read_rounds(tmp_path, NET))
+
+
+@pytest.mark.parametrize("name", ["server.safetensors", "client-000004.safetensors"])
+def test_tensors_of_another_shape_than_the_models_are_refused_and_never_stretched(
+    tmp_path: Path, name: str
+) -> None:
+    write_round(tmp_path, made_round(), "full")
+    (path,) = tmp_path.rglob(name)
+    tensors, notes = read_tensors(path)
+    part = next(n for n in tensors if n.startswith(("update/", "base/")))
+    write_tensors({**tensors, part: tensors[part].flatten()[:1]}, path, notes)
+    with pytest.raises(Damaged, match="its tensors are not those of the model"):
+        list(read_rounds(tmp_path, NET))
+    del tensors[part]
+    write_tensors(tensors, path, notes)
+    with pytest.raises(Damaged, match="its tensors are not those of the model"):
+        list(read_rounds(tmp_path, NET))
+
+
+@pytest.mark.parametrize("note", [{"peak": "nan"}, {"weight": "-1"}, {"gradient_scale": "0"}])
+def test_an_update_with_a_size_that_cannot_be_is_refused(
+    tmp_path: Path, note: dict[str, str]
+) -> None:
+    write_round(tmp_path, made_round(), "full")
+    (path,) = tmp_path.rglob("client-000004.safetensors")
+    tensors, notes = read_tensors(path)
+    write_tensors(tensors, path, {**notes, **note})
+    with pytest.raises(Damaged, match="cannot be"):
         list(read_rounds(tmp_path, NET))
 
 

@@ -107,5 +107,15 @@ def test_what_is_kept_goes_on_after_a_stop_and_no_adversary_is_told(tmp_path: Pa
         read_usage(tmp_path, "theirs")
 
 
+@pytest.mark.parametrize("part", ["distinct", "extra_bytes", "seconds", "used/0", "recycled/0"])
+def test_counts_that_cannot_be_are_refused(tmp_path: Path, part: str) -> None:
+    for _ in keeping_usage([told(1)], CLIENTS, tmp_path, "ours"):
+        pass
+    tensors, notes = read_tensors(tmp_path / "usage.safetensors")
+    write_tensors({**tensors, part: tensors[part] - 100}, tmp_path / "usage.safetensors", notes)
+    with pytest.raises(Damaged, match="restore it from a copy"):
+        read_usage(tmp_path, "ours")
+
+
 def test_nothing_is_known_where_nothing_was_kept(tmp_path: Path) -> None:
     assert read_usage(tmp_path, "ours") is None

@@ -7,6 +7,7 @@ A run's folder holds::
     rounds/round-000010/client-000003.safetensors a client's update in 16 bits ("full")
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,6 +27,10 @@ from fedaudit.params import plus, scaled
 
 Keep = Literal["signals", "snapshots", "full"]
 _AGAIN = "restore it from a copy, or delete its run's folder and run the study again"
+MAX_ROUND = 999_999
+"""The last round that file names, of six digits, can tell."""
+_MOST = 1e100
+"""Beyond any signal, be it of a run that diverged; squares of larger ones are not finite."""
 _ROUND = re.compile(r"round-(\d{6})(\.safetensors)?")
 
 
@@ -107,7 +112,7 @@ def _measured(path: Path, index: int) -> Stored:
             value.ndim == 2
             and len(value) == len(clients)
             and value.dtype in (torch.float32, torch.float64)
-            and bool(value.isfinite().all())
+            and bool((value.abs() <= _MOST).all())
             for value in signals.values()
         )
         if (
@@ -167,6 +172,9 @@ def _models(tensors: Params, part: str, architecture: Architecture) -> dict[str,
     for key, value in _under(tensors, f"{part}/").items():
         name, _, rest = key.partition("/")
         found.setdefault(name, {})[rest] = value
+    wanted = {name: value.shape for name, value in architecture.initial(0).tensors().items()}
+    if any({n: v.shape for n, v in params.items()} != wanted for params in found.values()):
+        raise ValueError("its tensors are not those of the model")
     return {name: Model.from_tensors(architecture, params) for name, params in found.items()}
 
 
@@ -264,6 +272,14 @@ def _read_client(path: Path, bases: Mapping[str, Model]) -> tuple[Exposed, float
         peak, weight = float(notes["peak"]), float(notes["weight"])
         scale = float(notes["gradient_scale"]) if "gradient_scale" in notes else None
         packed = _under(tensors, "update/")
+        if {n: v.shape for n, v in packed.items()} != {n: v.shape for n, v in base.params.items()}:
+            raise ValueError("its tensors are not those of the model")
+        if not (
+            0 < peak < math.inf
+            and 0 <= weight < math.inf
+            and 0 < (1 if scale is None else scale) < math.inf
+        ):
+            raise ValueError(f"peak {peak}, weight {weight} or scale {scale} cannot be")
         update = scaled({name: packed[name].float() for name in base.params}, peak)
         local = Model(base.architecture, plus(base.params, update), _under(tensors, "buffers/"))
     except (KeyError, ValueError, RuntimeError) as error:

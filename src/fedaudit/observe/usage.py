@@ -169,10 +169,13 @@ def read_usage(folder: Path, run: str) -> Usage | None:
     fits = all(len({len(part[c]) for part in parts.values()}) == 1 for c in clients)
     shapes = {distinct.shape, extra.shape, seconds.shape, cosine.shape}
     table = shapes == {(len(distinct), len(clients))}
-    if notes.get("run") != run or not (fits and table):
+    counts = parts["ids"], parts["used"], parts["recycled"]
+    numbers = (distinct, extra, *(one for part in counts for one in part.values()))
+    whole = all(one.dtype == torch.int64 and bool((one >= 0).all()) for one in numbers)
+    timed = bool(((seconds >= 0) & seconds.isfinite()).all())
+    if notes.get("run") != run or not (fits and table and whole and timed):
         raise Damaged(
             f"{path} is of another run; restore it from a copy, or delete the run's folder and "
             "run the study again"
         )
-    counts = parts["ids"], parts["used"], parts["recycled"]
     return Usage(clients, *counts, distinct, extra, seconds, cosine)

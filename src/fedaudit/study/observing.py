@@ -1,6 +1,6 @@
 """The long part of a study: train, look through the adversary's eyes, write down what it sees."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,12 +124,22 @@ def recalled(setup: Setup, folder: Path) -> list[Stored]:
     for one in stored:
         sizes = {values.shape[1] for values in one.measured.signals.values()}
         ours = one.notes.get("run") == key and known.issuperset(one.measured.clients)
-        if not ours or sizes != {len(setup.deal.audit)}:
+        if not (ours and sizes == {len(setup.deal.audit)} and _counts_fit(setup, one.notes)):
             raise Damaged(
                 f"the measured round {one.measured.index} in {folder} is of another run; restore "
                 "it from a copy, or delete the folder and run the study again"
             )
     return stored
+
+
+def _counts_fit(setup: Setup, notes: Mapping[str, str]) -> bool:
+    """Whether a round's counts of correct predictions are there, and can be."""
+    names = ("test_correct/global", "train_correct/global", "train_total/global")
+    try:
+        test, train, total = (int(notes[name]) for name in names)
+    except (KeyError, ValueError):
+        return False
+    return 0 <= test <= len(setup.dataset.test) and 0 <= train <= total <= TRAIN_ACCURACY_SAMPLES
 
 
 def measured_on(stored: Sequence[Stored]) -> str:
