@@ -3,6 +3,7 @@ import os
 import pickle
 import struct
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -96,6 +97,37 @@ class TestNpz:
         with pytest.raises(BadInput, match="other than plain arrays"):
             load("own", data_dir=tmp_path)
         assert not (tmp_path / "ran").exists()
+
+    def test_an_entry_that_is_no_array_or_stands_twice_is_refused(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "own.npz", x=IMAGES, y=LABELS)
+        with zipfile.ZipFile(tmp_path / "own.npz", "a") as archive:
+            archive.writestr("z.npy", b"no array")
+        with pytest.raises(BadInput, match="holds 'z', which is no array"):
+            load("own", data_dir=tmp_path)
+        with (
+            zipfile.ZipFile(tmp_path / "own.npz", "a") as archive,
+            pytest.warns(UserWarning, match="Duplicate"),
+        ):
+            archive.writestr("x.npy", b"another")
+        with pytest.raises(BadInput, match=r"two arrays named 'x\.npy'"):
+            load("own", data_dir=tmp_path)
+
+    @pytest.mark.parametrize("shape", ["(8, 100000000000000000000000)", "((("])
+    def test_a_header_that_no_array_has_is_refused(self, tmp_path: Path, shape: str) -> None:
+        text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+        with zipfile.ZipFile(tmp_path / "own.npz", "w") as archive:
+            archive.writestr("x.npy", b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text)
+        with pytest.raises(Damaged, match=r"own\.npz cannot be read"):
+            load("own", data_dir=tmp_path)
+
+    @pytest.mark.parametrize("at", [8, 10], ids=["encrypted", "unknown compression"])
+    def test_an_archive_that_cannot_be_unpacked_is_refused(self, tmp_path: Path, at: int) -> None:
+        np.savez(tmp_path / "own.npz", x=IMAGES, y=LABELS)
+        data = bytearray((tmp_path / "own.npz").read_bytes())
+        data[data.find(b"PK\1\2") + at] |= 1 if at == 8 else 99
+        (tmp_path / "own.npz").write_bytes(data)
+        with pytest.raises(Damaged, match=r"own\.npz cannot be read"):
+            load("own", data_dir=tmp_path)
 
     def test_a_file_that_is_cut_off_is_damaged(self, tmp_path: Path) -> None:
         np.savez(tmp_path / "own.npz", x=IMAGES, y=LABELS)

@@ -1,6 +1,7 @@
 """Data sets in numpy's ``.npz`` files."""
 
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -73,23 +74,37 @@ def read(
 def _stored(path: Path) -> dict[str, AnyArray]:
     try:
         with zipfile.ZipFile(path) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
-        if size > _MAX_BYTES:
-            raise BadInput(
-                f"{path.name} unpacks to {size} bytes and at most {_MAX_BYTES} are read; "
-                "store fewer samples"
-            )
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except BadInput:
+            entries = archive.infolist()
+        _refuse_odd_entries(path, entries)
+        with np.load(path, allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+    except (BadInput, MemoryError):
         raise
-    except (zipfile.BadZipFile, EOFError, OSError) as error:
-        raise Damaged(f"{path.name} cannot be read as .npz ({error}); fetch it again") from error
     except ValueError as error:
         raise BadInput(
             f"{path.name} holds something other than plain arrays ({error}); save numbers only, "
             "never objects"
         ) from error
+    # A damaged file makes zipfile, zlib, tokenize and numpy raise whatever they please.
+    except Exception as error:
+        raise Damaged(f"{path.name} cannot be read as .npz ({error}); fetch it again") from error
+    for name, array in found.items():
+        if not isinstance(array, np.ndarray):  # the bytes of an entry that is none
+            raise BadInput(f"{path.name} holds {name!r}, which is no array; store arrays only")
+    return found
+
+
+def _refuse_odd_entries(path: Path, entries: Sequence[zipfile.ZipInfo]) -> None:
+    size = sum(entry.file_size for entry in entries)
+    if size > _MAX_BYTES:
+        raise BadInput(
+            f"{path.name} unpacks to {size} bytes and at most {_MAX_BYTES} are read; "
+            "store fewer samples"
+        )
+    names = [entry.filename for entry in entries]
+    for name in names:
+        if names.count(name) > 1:
+            raise BadInput(f"{path.name} holds two arrays named {name!r}; store each once")
 
 
 def _parts(path: Path, stored: dict[str, AnyArray], seed: int, test_share: float) -> Arrays:

@@ -68,7 +68,7 @@ def coded_table(
 def _words(vocabulary: bytes) -> dict[str, list[str]]:
     try:
         parsed = json.loads(vocabulary)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(
             f"the vocabulary is not JSON ({error}); store an object of column name to values"
         ) from error
