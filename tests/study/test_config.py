@@ -63,6 +63,28 @@ def test_wrong_settings_are_refused_in_words_for_who_writes_them(
         study_from({"name": "a", **values})
 
 
+def test_settings_that_nest_without_end_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "deep.toml"
+    path.write_text('name = "x"\n[a' + ".a" * 2000 + "]\n")
+    with pytest.raises(BadInput, match="nests over 32 levels deep"):
+        read_studies(path)
+    path.write_text('name = "x"\n')
+    with pytest.raises(BadInput, match="nests over 32 levels deep"):
+        read_studies(path, {"data.options" + ".a" * 2000: 1})
+
+
+def test_a_variant_has_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text('name = "x"\n[variants.""]\n"training.rounds" = 2\n')
+    with pytest.raises(BadInput, match=r"a variant in .* has no name"):
+        read_studies(path)
+
+
+def test_more_rounds_than_files_can_be_named_after_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"training\.rounds .* less than or equal to 999999"):
+        study_from({"name": "x", "training": {"rounds": 1_000_000}})
+
+
 def test_options_keep_their_types() -> None:
     given: dict[str, object] = {"a": True, "b": 1, "c": 1.5, "d": "s"}
     kept = study_from({"name": "a", "attacks": {"x": given}}).attacks["x"]

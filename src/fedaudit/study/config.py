@@ -20,7 +20,9 @@ from pydantic import (
 
 from fedaudit.core import Setting
 from fedaudit.errors import BadInput, unknown_name
+from fedaudit.observe.store import MAX_ROUND
 from fedaudit.study.grid import grid_points
+from fedaudit.study.text import MAX_DEPTH, deeper_than
 
 MAX_BYTES = 1_000_000
 _LONGEST = 80
@@ -69,7 +71,7 @@ class ModelSection(_Section):
 class TrainingSection(_Section):
     """Federated averaging: rounds, participation, and each client's local training."""
 
-    rounds: Positive = 30
+    rounds: Annotated[int, Field(ge=1, le=MAX_ROUND, strict=True)] = 30
     participation: Share = 1.0
     epochs: Positive = 1
     batch_size: Positive = 32
@@ -257,6 +259,8 @@ def study_from(values: dict[str, object], *, source: str = "the study") -> Study
     Raises:
         BadInput: One sentence naming the first setting that is wrong, and what is allowed.
     """
+    if deeper_than(values, MAX_DEPTH):
+        raise BadInput(f"{source} nests over {MAX_DEPTH} levels deep, and no setting does")
     try:
         return Study.model_validate(values)
     except ValidationError as error:
@@ -286,6 +290,8 @@ def read_studies(path: Path, overrides: dict[str, object] | None = None) -> list
     variants, grid = values.pop("variants", {}), values.pop("grid", None)
     if not isinstance(variants, dict) or not all(isinstance(v, dict) for v in variants.values()):
         raise BadInput(f"variants in {path} are tables, such as [variants.small]")
+    if "" in variants:
+        raise BadInput(f"a variant in {path} has no name; give it one, as in [variants.small]")
     for label, changes in grid_points(grid, str(path)) if grid is not None else ():
         if label in variants:
             raise BadInput(f"{path} has a variant and a point of its grid named {label!r}")
@@ -324,6 +330,8 @@ def _toml(path: Path) -> dict[str, object]:
         if path.stat().st_size > MAX_BYTES:
             raise BadInput(f"{path} has more than {MAX_BYTES} bytes; a study is a short file")
         values: dict[str, object] = tomllib.loads(path.read_text(encoding="utf-8"))
+        if deeper_than(values, MAX_DEPTH):
+            raise BadInput(f"{path} nests over {MAX_DEPTH} levels deep, and no setting does")
         return values
     except OSError as error:
         raise BadInput(f"the study {path} cannot be read ({error.strerror})") from error

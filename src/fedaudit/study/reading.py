@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -10,10 +10,9 @@ from pydantic import ValidationError
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.study.compared import COMPARISON_FORMAT, Comparison
 from fedaudit.study.record import FORMAT, MOST, VERSION, Record
-from fedaudit.study.text import LONGEST, is_plain, texts
+from fedaudit.study.text import LONGEST, MAX_DEPTH, deeper_than, is_plain, texts
 
 MAX_BYTES = 256 * 2**20
-MAX_DEPTH = 32
 _LONGEST_NUMBER = 400
 
 
@@ -40,7 +39,7 @@ def read_record(path: Path, *, max_bytes: int = MAX_BYTES) -> Record:
             "record that `fedaudit run` or `fedaudit attack` wrote"
         )
     _refuse_other_version(document, path, "record")
-    if _deeper_than(document.get("config"), MAX_DEPTH):
+    if deeper_than(document.get("config"), MAX_DEPTH):
         raise Damaged(
             f"{path} has a configuration nested over {MAX_DEPTH} levels deep, which no study "
             "has; take the original record"
@@ -98,7 +97,7 @@ def _refuse_steering(document: object, path: Path) -> None:
 
 def _text(path: Path, max_bytes: int) -> str:
     if not path.is_file():
-        kind = "a folder" if path.is_dir() else "not there"
+        kind = "a folder" if path.is_dir() else "no regular file" if path.exists() else "not there"
         raise BadInput(f"{path} is {kind}; give the path of a record file (JSON)")
     with path.open("rb") as file:
         data = file.read(max_bytes + 1)
@@ -161,22 +160,6 @@ def _bounded(digits: str) -> int:
     if len(digits) > _LONGEST_NUMBER or abs(int(digits)) > MOST:
         raise ValueError(f"the number {_short(digits)} is beyond what a record can hold")
     return int(digits)
-
-
-def _deeper_than(value: object, levels: int) -> bool:
-    """Whether containers nest deeper than that; looks level by level, never by recursion."""
-    layer = [value]
-    for _ in range(levels + 1):
-        layer = [part for item in layer for part in _parts(item)]
-        if not layer:
-            return False
-    return True
-
-
-def _parts(value: object) -> Iterable[object]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
 
 
 def _sentence(error: ValidationError) -> str:

@@ -1,14 +1,16 @@
-"""Text that may stand in a record: of bounded length, and without characters that steer a screen.
+"""What may stand in a record: bounded in length and depth, and nothing that steers a screen.
 
 A name that holds an escape sequence or turns the direction of reading makes a terminal or a
 report show something else than what is there.
 """
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 LONGEST = 10_000
 """Characters of a text in a record."""
+MAX_DEPTH = 32
+"""Levels that a study's settings may nest; none needs a third of them."""
 
 _SPACES = "\t\n\r"
 _TURNING = {*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
@@ -46,6 +48,22 @@ def texts(document: object) -> Iterator[str]:
             waiting += [*value.keys(), *value.values()]
         elif isinstance(value, list):
             waiting += value
+
+
+def deeper_than(value: object, levels: int) -> bool:
+    """Whether containers nest deeper than that; looks level by level, never by recursion."""
+    layer = [value]
+    for _ in range(levels + 1):
+        layer = [part for item in layer for part in _parts(item)]
+        if not layer:
+            return False
+    return True
+
+
+def _parts(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _steers(char: str) -> bool:
