@@ -1,3 +1,4 @@
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -34,7 +35,7 @@ def autograd(module: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
 def test_gradients_are_autograds(samples: int, widths: list[int]) -> None:
     module = stack(*widths)
     x, y = batch(samples, widths[0], widths[-1])
-    ours = dense_gradients(list(module.parameters()), x, cross_entropy_slope(y))
+    ours = dense_gradients(list(module.parameters()), x, partial(cross_entropy_slope, y=y))
     for one, other in zip(ours, autograd(module, x, y), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
@@ -42,7 +43,7 @@ def test_gradients_are_autograds(samples: int, widths: list[int]) -> None:
 def test_gradients_of_a_working_size_agree_with_autograd_to_a_millionth() -> None:
     module = stack(600, 200, 100)
     x, y = batch(32, 600, 100)
-    ours = dense_gradients(list(module.parameters()), x, cross_entropy_slope(y))
+    ours = dense_gradients(list(module.parameters()), x, partial(cross_entropy_slope, y=y))
     for one, other in zip(ours, autograd(module, x, y), strict=True):
         assert (one - other).norm() <= 1e-6 * other.norm()
 
@@ -50,7 +51,7 @@ def test_gradients_of_a_working_size_agree_with_autograd_to_a_millionth() -> Non
 def test_a_linear_model_with_two_classes_has_the_gradient_worked_out_by_hand() -> None:
     weight, bias = torch.zeros(2, 1), torch.zeros(2)
     # Both classes have probability 1/2, so that the error is (1/2, -1/2) for class 1.
-    slope = cross_entropy_slope(torch.tensor([1]))
+    slope = partial(cross_entropy_slope, y=torch.tensor([1]))
     by_weight, by_bias = dense_gradients([weight, bias], torch.tensor([[3.0]]), slope)
     assert by_weight.tolist() == [[1.5], [-1.5]]
     assert by_bias.tolist() == [0.5, -0.5]
@@ -62,7 +63,7 @@ def test_descending_in_place_is_a_step_of_sgd_along_the_gradients(widths: tuple[
     params = list(apart.parameters())
     for step in range(1, 4):
         x, y = batch(5 + step, 6, 4)
-        slope = cross_entropy_slope(y)
+        slope = partial(cross_entropy_slope, y=y)
         Sgd(lr=0.5).step(params, dense_gradients(params, x, slope))
         descend_dense(list(fused.parameters()), x, slope, lr=0.5)
     for one, other in zip(fused.parameters(), params, strict=True):
@@ -73,7 +74,7 @@ def test_samples_of_any_shape_are_flattened_and_doubles_stay_doubles() -> None:
     module = stack(12, 5, 3, dtype=torch.float64)
     x, y = batch(4, 12, 3)
     shaped = x.double().reshape(4, 1, 3, 4)
-    ours = dense_gradients(list(module.parameters()), shaped, cross_entropy_slope(y))
+    ours = dense_gradients(list(module.parameters()), shaped, partial(cross_entropy_slope, y=y))
     for one, other in zip(ours, autograd(module, shaped, y), strict=True):
         assert one.dtype == torch.float64
         torch.testing.assert_close(one, other)
@@ -81,14 +82,15 @@ def test_samples_of_any_shape_are_flattened_and_doubles_stay_doubles() -> None:
 
 def test_very_large_outputs_give_finite_gradients() -> None:
     params = [torch.tensor([[1e4], [-1e4]]), torch.zeros(2)]
-    slope = cross_entropy_slope(torch.tensor([1]))
+    slope = partial(cross_entropy_slope, y=torch.tensor([1]))
     grads = dense_gradients(params, torch.tensor([[1.0]]), slope)
     assert grads[1].tolist() == [1.0, -1.0]
 
 
 @pytest.mark.parametrize("label", [3, -1])
 def test_a_label_that_is_no_class_is_refused_not_counted_for_another_sample(label: int) -> None:
-    params, slope = list(stack(4, 3).parameters()), cross_entropy_slope(torch.tensor([0, label]))
+    params = list(stack(4, 3).parameters())
+    slope = partial(cross_entropy_slope, y=torch.tensor([0, label]))
     with pytest.raises(RuntimeError, match="out of bounds"):
         dense_gradients(params, torch.zeros(2, 4), slope)
 

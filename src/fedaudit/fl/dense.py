@@ -6,6 +6,7 @@ books, so that the same products in plain calls are about a third faster (see
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -50,7 +51,7 @@ def dense_gradients(
     Args:
         params: Weight and bias of each layer in turn, as ``module.parameters()`` gives them.
         x: Features, flattened here.
-        slope: Of the loss; see :func:`cross_entropy_slope`.
+        slope: Of the loss, such as :func:`cross_entropy_slope` with its classes.
     """
     with torch.no_grad():
         backward = _errors(params, x, slope)
@@ -77,7 +78,7 @@ def descend_dense(
     Args:
         params: Weight and bias of each layer in turn, as ``module.parameters()`` gives them.
         x: Features, flattened here.
-        slope: Of the loss; see :func:`cross_entropy_slope`.
+        slope: Of the loss, such as :func:`cross_entropy_slope` with its classes.
         lr: Learning rate.
     """
     with torch.no_grad():
@@ -111,7 +112,7 @@ def dense_clipped_sum(
         clip: Largest Euclidean length of one sample's gradient; infinity clips nothing.
     """
     with torch.no_grad():
-        backward = list(_errors(params, x, cross_entropy_slope(y)))
+        backward = list(_errors(params, x, partial(cross_entropy_slope, y=y)))
         squared = torch.zeros(len(y), dtype=torch.float64, device=x.device)
         for error, inputs in backward:
             squared += error.square().sum(1) * (inputs.square().sum(1) + 1)
@@ -144,17 +145,18 @@ def _errors(
     yield error, inputs[0]
 
 
-def cross_entropy_slope(y: Int[Tensor, " samples"]) -> Slope:
-    """The derivative of the summed cross-entropy with these classes."""
+def cross_entropy_slope(
+    outputs: Float[Tensor, "samples classes"], y: Int[Tensor, " samples"]
+) -> Float[Tensor, "samples classes"]:
+    """The derivative of the summed cross-entropy by the outputs: softmax less the true class.
 
-    def slope(
-        outputs: Float[Tensor, "samples classes"],
-    ) -> Float[Tensor, "samples classes"]:
-        error = outputs.softmax(1)
-        # scatter rather than a flat index: it refuses labels that are not among the classes.
-        return error.scatter_add_(1, y.long()[:, None], error.new_full((len(y), 1), -1.0))
-
-    return slope
+    Args:
+        outputs: Before the softmax.
+        y: True classes.
+    """
+    error = outputs.softmax(1)
+    # scatter rather than a flat index: it refuses labels that are not among the classes.
+    return error.scatter_add_(1, y.long()[:, None], error.new_full((len(y), 1), -1.0))
 
 
 def flattened(module: nn.Module) -> Iterator[nn.Module]:

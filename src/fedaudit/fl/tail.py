@@ -59,7 +59,7 @@ def split_gradients(network: Split, x: Shaped[Tensor, "samples ..."], slope: Slo
     Args:
         network: See :func:`split`.
         x: Features.
-        slope: Of the loss; see :func:`fedaudit.fl.dense.cross_entropy_slope`.
+        slope: Of the loss, such as :func:`fedaudit.fl.dense.cross_entropy_slope`.
     """
     hidden = network.front(x)
     with torch.no_grad():
@@ -80,7 +80,7 @@ def descend_split(
     Args:
         network: See :func:`split`.
         x: Features.
-        slope: Of the loss; see :func:`fedaudit.fl.dense.cross_entropy_slope`.
+        slope: Of the loss, such as :func:`fedaudit.fl.dense.cross_entropy_slope`.
         lr: Learning rate.
     """
     hidden = network.front(x)

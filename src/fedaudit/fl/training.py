@@ -203,7 +203,7 @@ def _by_hand(
     own: OwnSlope | None = None
     if objective.per_sample is not cross_entropy or batch.y.is_floating_point():
         own = OwnSlope(objective, batch, params)
-    slope = own or cross_entropy_slope(batch.y)
+    slope = own or partial(cross_entropy_slope, y=batch.y)
     if isinstance(optimizer, Sgd) and optimizer.plain:
         written.descend(batch.x, slope, lr=optimizer.lr)
         if own:

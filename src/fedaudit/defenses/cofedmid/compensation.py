@@ -184,7 +184,7 @@ class Compensation(Defense):
         """Each step: the derivative of the loss, times the number of samples."""
         if turn.received.architecture.loss is not cross_entropy or batch.y.is_floating_point():
             return None
-        slope = cross_entropy_slope(batch.y)(outputs)
+        slope = cross_entropy_slope(outputs, batch.y)
         again = self._again(batch)
         if self.regularise and bool(again.any()):
             # Of all rows, and most are dropped: to pick rows and put them back takes longer.
