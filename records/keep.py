@@ -3,8 +3,9 @@
 python records/keep.py runs/cofedmid-mnist [NAME]
 
 Takes every variant's record.json below the folder into the folder of the study's name (or NAME)
-beside this file. The study's own record stays whole; of the variants only what `fedaudit compare`
-and the page of results use is kept: figures, controls, utility and usage, nothing to be drawn.
+beside this file. The study's own record stays whole if it is under a megabyte; of it else, and of
+the variants, only what `fedaudit compare` and the page of results use is kept: figures, controls,
+utility and usage, nothing to be drawn.
 """
 
 import sys
@@ -15,6 +16,7 @@ from fedaudit.study.record import write_record
 
 HERE = Path(__file__).parent
 DRAWN = ("curves", "trajectories", "histograms", "groups", "exposed")
+MOST_BYTES = 1_000_000
 
 
 def keep(runs: Path, name: str) -> int:
@@ -24,8 +26,9 @@ def keep(runs: Path, name: str) -> int:
     for path in found:
         record = read_record(path)
         whole = record.name == name or len(found) == 1
-        kept = record if whole else record.model_copy(update={part: [] for part in DRAWN})
-        write_record(kept, HERE / name / f"{path.parent.name}.json")
+        if not whole or path.stat().st_size > MOST_BYTES:
+            record = record.model_copy(update={part: [] for part in DRAWN})
+        write_record(record, HERE / name / f"{path.parent.name}.json")
     return len(found)
 
 
