@@ -1,0 +1,217 @@
+"""Source inference: which client has a sample, as a posterior over the clients."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedaudit.attacks.fedmia import OneSidedLikelihood
+from fedaudit.core import ClientId, Sees
+from fedaudit.errors import BadInput, NotVisible, unknown_name
+from fedaudit.observe.measurements import Measurements
+
+PRIORS = ("equal", "size")
+
+
+@runtime_checkable
+class SourceRule(Protocol):
+    """Turns measurements into a chance for each client to have each sample.
+
+    Attributes:
+        over_clients: What it does over clients, in a few words, for the catalogue.
+        over_rounds: What it does over rounds.
+        needs: What the adversary must see beyond what the signals need.
+    """
+
+    @property
+    def over_clients(self) -> str:
+        """See the class."""
+        ...
+
+    @property
+    def over_rounds(self) -> str:
+        """See the class."""
+        ...
+
+    @property
+    def needs(self) -> Sees:
+        """See the class."""
+        ...
+
+    def posterior(
+        self, *measurements: Measurements, sizes: Mapping[ClientId, int]
+    ) -> Float[Tensor, "clients samples"]:
+        """Chance of each client to have each sample; columns sum to 1.
+
+        Clients stand in the measurements' order. Who was never measured has no chance.
+
+        Args:
+            measurements: Of samples that some client has.
+            sizes: Number of training samples of each client, for a prior.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class _Bayes:
+    """Bayes' rule over clients: the part that the rules share.
+
+    Attributes:
+        temperature: gamma, above 0: divides the evidence. The smaller, the surer; it changes no
+            ranking of the clients under equal priors.
+        prior: "equal" gives every client the same chance beforehand (the paper's 1/K), "size"
+            one in proportion to its data.
+    """
+
+    temperature: float = 1.0
+    prior: str = "equal"
+
+    over_clients = "arg max"
+    needs = Sees.UPLOADS
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < float("inf"):
+            raise BadInput(f"temperature is above 0 and finite, got {self.temperature}")
+        if self.prior not in PRIORS:
+            raise unknown_name("prior", self.prior, PRIORS)
+
+    def _given(
+        self,
+        evidence: Float[Tensor, "clients samples"],
+        clients: tuple[ClientId, ...],
+        sizes: Mapping[ClientId, int],
+    ) -> Float[Tensor, "clients samples"]:
+        """Posterior from evidence in nats; NaN for clients without any."""
+        unseen = torch.isnan(evidence).any(1)
+        if bool(unseen.all()):
+            raise NotVisible(
+                "source inference needs what single clients sent in at least one measured round, "
+                "and none was measured; measure more rounds"
+            )
+        log_prior = torch.zeros(len(clients), dtype=torch.float64)
+        if self.prior == "size":
+            log_prior = torch.tensor([float(sizes[c]) for c in clients]).double().log()
+        log_weight = evidence.double() / self.temperature + log_prior[:, None]
+        return log_weight.masked_fill(unseen[:, None], -torch.inf).softmax(0)
+
+
+@dataclass(frozen=True)
+class SourceAtLast(_Bayes):
+    """The client whose model has the least loss in the last round in which it was measured.
+
+    Attributes:
+        temperature: gamma, above 0; the smaller, the surer of the answer.
+        prior: "equal", or "size" for one in proportion to the clients' data.
+
+    Source: SIA, Algorithm 2 (one round) and Eq. (14), with the other clients' mean loss for the
+        reference, which is the same for all of them: the posterior is a softmax.
+    """
+
+    over_rounds = "last"
+
+    def posterior(
+        self, *measurements: Measurements, sizes: Mapping[ClientId, int]
+    ) -> Float[Tensor, "clients samples"]:
+        """See :class:`SourceRule`."""
+        (m,) = measurements
+        latest = torch.full_like(m.values[0], torch.nan)
+        for values in m.values:
+            latest = torch.where(torch.isnan(values), latest, values)
+        return self._given(latest, m.clients, sizes)
+
+
+@dataclass(frozen=True)
+class SourceOnAverage(_Bayes):
+    """The client whose models have the least loss on average over its measured rounds.
+
+    The mean rather than the product of the rounds' likelihoods: where all clients take part in
+    all rounds, the product names the same client, and is as sure as this with a temperature as
+    many times smaller as there are rounds.
+
+    Attributes:
+        temperature: gamma, above 0; the smaller, the surer of the answer.
+        prior: "equal", or "size" for one in proportion to the clients' data.
+
+    Source: SIA, section 5 (several rounds, left for future work).
+    """
+
+    over_rounds = "mean"
+    needs = Sees.UPLOADS | Sees.ROUNDS
+
+    def posterior(
+        self, *measurements: Measurements, sizes: Mapping[ClientId, int]
+    ) -> Float[Tensor, "clients samples"]:
+        """See :class:`SourceRule`."""
+        (m,) = measurements
+        return self._given(m.values.double().nanmean(0), m.clients, sizes)
+
+
+@dataclass(frozen=True)
+class SourceByProduct(_Bayes):
+    """The client that is likeliest by the product of the rounds' posteriors.
+
+    Each round's losses are seen against those of the clients that took part in it, so that a
+    client is not blamed for having been asked in early rounds only, when all losses were high.
+
+    Attributes:
+        temperature: gamma, above 0; the smaller, the surer of the answer.
+        prior: "equal", or "size" for one in proportion to the clients' data.
+
+    Source: SIA, section 5 (several rounds, left for future work).
+    """
+
+    over_rounds = "product"
+    needs = Sees.UPLOADS | Sees.ROUNDS
+
+    def posterior(
+        self, *measurements: Measurements, sizes: Mapping[ClientId, int]
+    ) -> Float[Tensor, "clients samples"]:
+        """See :class:`SourceRule`."""
+        (m,) = measurements
+        values = m.values.double()
+        there = ~torch.isnan(values).any(2)
+        alone = values.masked_fill(torch.isnan(values), -torch.inf).log_softmax(1)
+        # Against chance among those who took part: a round of two says less than one of ten.
+        gain = alone + there.sum(1).log()[:, None, None]
+        total = gain.where(there[:, :, None], 0.0).sum(0)
+        total[~there.any(0)] = torch.nan
+        return self._given(total, m.clients, sizes)
+
+
+@dataclass(frozen=True)
+class SourceByLikelihood(_Bayes):
+    """The client whose signal lies furthest above the other clients', round by round.
+
+    The evidence for a client is minus the logarithm of FedMIA's mean upper tail with that client
+    as the target: how rarely a client without the sample would be as far above the others.
+
+    Attributes:
+        temperature: Above 0; the smaller, the surer of the answer.
+        prior: "equal", or "size" for one in proportion to the clients' data.
+        outlier_sigmas: See :class:`fedaudit.attacks.fedmia.OneSidedLikelihood`.
+
+    Source: FedMIA, Eqs. (9)-(12), read as a source posterior.
+    """
+
+    outlier_sigmas: float = 3.0
+
+    over_clients = "one-sided likelihood, then arg max"
+    over_rounds = "mean"
+    needs = Sees.UPLOADS | Sees.ROUNDS
+
+    def posterior(
+        self, *measurements: Measurements, sizes: Mapping[ClientId, int]
+    ) -> Float[Tensor, "clients samples"]:
+        """See :class:`SourceRule`."""
+        (m,) = measurements
+        tail = OneSidedLikelihood(outlier_sigmas=self.outlier_sigmas)
+        evidence = torch.full(m.values.shape[1:], torch.nan, dtype=torch.float64)
+        for row, client in enumerate(m.clients):
+            if not bool(torch.isnan(m.of(client)).any(1).all()):
+                # The smallest positive number, where the tail is 0 in 64 bits.
+                least = torch.finfo(torch.float64).tiny
+                evidence[row] = -(-tail(m, target=client)).clamp_min(least).log()
+        return self._given(evidence, m.clients, sizes)

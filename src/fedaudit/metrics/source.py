@@ -1,0 +1,198 @@
+"""Source inference: whose sample is it, and how much of the answer is the class alone?"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
+from scipy.stats import binomtest
+
+from fedaudit.errors import BadInput
+from fedaudit.metrics.intervals import clopper_pearson
+
+ABSTAINED = -1
+"""The answer of an adversary that gives none."""
+
+
+class Success(NamedTuple):
+    """A share of samples whose owner was named.
+
+    Attributes:
+        value: The share, of the samples that were answered.
+        low: Lower limit (Clopper-Pearson, 95 %).
+        high: Upper limit.
+        right: Samples whose owner was named.
+        answered: Samples for which somebody was named.
+    """
+
+    value: float
+    low: float
+    high: float
+    right: int
+    answered: int
+
+
+class SourceNull(NamedTuple):
+    """What a source attack's success is when its answers have nothing to do with the owners.
+
+    Attributes:
+        mean: Mean success over permutations of the owners.
+        high: Their 95 % quantile.
+        p_value: One-sided: how often a permutation reaches the true success, never 0.
+    """
+
+    mean: float
+    high: float
+    p_value: float
+
+
+class Paired(NamedTuple):
+    """Two ways of naming owners, compared on the same samples.
+
+    Attributes:
+        difference: Success of the first less that of the second, of all samples.
+        p_value: Two-sided, exact (McNemar): of samples that one of them named rightly, each is
+            as likely to be the one's as the other's.
+    """
+
+    difference: float
+    p_value: float
+
+
+def named_owner(
+    posterior: Float[ndarray, "clients samples"], *, least: float = 0.0
+) -> Int[ndarray, " samples"]:
+    """The likeliest owner of each sample, as a position among the clients.
+
+    Args:
+        posterior: Chance of each client to be the owner; columns sum to 1.
+        least: Nobody is named (``ABSTAINED``) where no client's chance reaches this; in [0, 1].
+
+    Raises:
+        BadInput: ``least`` is no share, or an entry is not a number.
+
+    Source: SIA, Algorithms 1-3 (arg min of the loss; the lowest index where losses are equal).
+    """
+    if not 0 <= least <= 1 or np.isnan(posterior).any():
+        raise BadInput(f"a posterior holds chances in [0, 1] and least is one of them, got {least}")
+    named = posterior.argmax(axis=0)
+    return np.where(posterior.max(axis=0) >= least, named, ABSTAINED).astype(np.int64)
+
+
+def source_success(named: Int[ndarray, " samples"], owner: Int[ndarray, " samples"]) -> Success:
+    """The attack success rate, of the samples for which somebody was named.
+
+    Args:
+        named: Whom the attack names, ``ABSTAINED`` for nobody.
+        owner: Who it was.
+
+    Raises:
+        BadInput: No samples.
+
+    Source: SIA, section 4.2 (attack success rate).
+    Differs: With an interval, and silent answers are counted apart.
+    """
+    _check(named, owner)
+    answered = named != ABSTAINED
+    right = int((named == owner).sum())
+    total = int(answered.sum())
+    if not total:
+        return Success(0.0, 0.0, 1.0, 0, 0)
+    limits = clopper_pearson(right, total)
+    return Success(right / total, limits.low, limits.high, right, total)
+
+
+def source_null(
+    named: Int[ndarray, " samples"],
+    owner: Int[ndarray, " samples"],
+    *,
+    within: Int[ndarray, " samples"] | None = None,
+    permutations: int = 1_000,
+    rng: np.random.Generator,
+) -> SourceNull:
+    """Success when owners are shuffled among the samples, or among those of one class.
+
+    Shuffled among all, the mean is what guessing gives. Shuffled within classes it is what the
+    attack owes to the clients' different class mixes: it keeps which classes each client has and
+    forgets which samples.
+
+    Args:
+        named: Whom the attack names; those for whom it names nobody never count as right.
+        owner: Who it was.
+        within: Class of each sample; None shuffles among all.
+        permutations: How many.
+        rng: Decides the shuffles.
+    """
+    _check(named, owner)
+    groups = np.zeros(len(owner), dtype=np.int64) if within is None else within
+    right = int((named == owner).sum())
+    found = np.array([(named == _shuffled(owner, groups, rng)).sum() for _ in range(permutations)])
+    answered = max(int((named != ABSTAINED).sum()), 1)
+    return SourceNull(
+        mean=float(found.mean()) / answered,
+        high=float(np.quantile(found, 0.95)) / answered,
+        p_value=(1 + int((found >= right).sum())) / (1 + permutations),
+    )
+
+
+def by_class_mix(
+    class_counts: Int[ndarray, "clients classes"], labels: Int[ndarray, " samples"]
+) -> Int[ndarray, " samples"]:
+    """The blind guess: the client that holds most of the sample's class; the first of several.
+
+    It looks at no model, and knows of each client only how many samples of which class it has.
+
+    Args:
+        class_counts: Training samples of each class that each client has.
+        labels: Class of each sample.
+    """
+    return np.asarray(class_counts.argmax(axis=0)[labels], dtype=np.int64)
+
+
+def confusion(
+    named: Int[ndarray, " samples"], owner: Int[ndarray, " samples"], clients: int
+) -> Int[ndarray, "clients clients"]:
+    """How many samples of each client (row) were said to be each client's (column).
+
+    Args:
+        named: Whom the attack names; silent answers are left out.
+        owner: Who it was.
+        clients: How many there are.
+    """
+    _check(named, owner)
+    answered = named != ABSTAINED
+    counts = np.zeros((clients, clients), dtype=np.int64)
+    np.add.at(counts, (owner[answered], named[answered]), 1)
+    return counts
+
+
+def paired(one_right: Bool[ndarray, " samples"], other_right: Bool[ndarray, " samples"]) -> Paired:
+    """Whether one way names more owners than another, on the same samples.
+
+    Args:
+        one_right: Where the first way is right.
+        other_right: Where the second is.
+    """
+    first, second = int((one_right & ~other_right).sum()), int((other_right & ~one_right).sum())
+    differ = first + second
+    p_value = float(binomtest(first, differ, 0.5).pvalue) if differ else 1.0
+    return Paired((first - second) / max(len(one_right), 1), p_value)
+
+
+def _shuffled(
+    owner: Int[ndarray, " samples"], groups: Int[ndarray, " samples"], rng: np.random.Generator
+) -> Int[ndarray, " samples"]:
+    """The owners, each group's in random order: sorted by group, once in order, once at random."""
+    at_random = np.lexsort((rng.random(len(owner)), groups))
+    in_order = np.argsort(groups, kind="stable")
+    shuffled = np.empty_like(owner)
+    shuffled[in_order] = owner[at_random]
+    return shuffled
+
+
+def _check(named: Int[ndarray, " samples"], owner: Int[ndarray, " samples"]) -> None:
+    if not len(owner) or len(named) != len(owner):
+        raise BadInput(
+            f"source inference needs at least one sample and an answer for each, got "
+            f"{len(named)} answers for {len(owner)} samples"
+        )

@@ -1,0 +1,137 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from jaxtyping import Float
+from torch import Tensor
+
+from fedaudit.attacks.fedmia import OneSidedLikelihood
+from fedaudit.attacks.source import (
+    SourceAtLast,
+    SourceByLikelihood,
+    SourceByProduct,
+    SourceOnAverage,
+    SourceRule,
+)
+from fedaudit.errors import BadInput, NotVisible
+from fedaudit.observe.measurements import Measurements
+from fedaudit.seeds import seeded
+
+NAN = math.nan
+RULES: list[SourceRule] = [
+    SourceAtLast(),
+    SourceOnAverage(),
+    SourceByProduct(),
+    SourceByLikelihood(),
+]
+names = [type(rule).__name__ for rule in RULES]
+
+
+def measured(values: Float[Tensor, "rounds clients samples"]) -> Measurements:
+    rounds, clients, _ = values.shape
+    bases = torch.zeros((rounds, clients), dtype=torch.int64)
+    bases[torch.isnan(values).any(2)] = -1
+    return Measurements(values, tuple(range(1, rounds + 1)), tuple(range(clients)), bases)
+
+
+def random(rounds: int = 4, clients: int = 5, samples: int = 30) -> Float[Tensor, "r c s"]:
+    return -torch.rand((rounds, clients, samples), generator=seeded(1, "losses")) * 3
+
+
+def sizes(clients: int = 5) -> dict[int, int]:
+    return {client: 10 * (client + 1) for client in range(clients)}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=names)
+def test_a_client_that_memorised_a_sample_is_found(rule: SourceRule) -> None:
+    values = random()
+    owner = torch.arange(30) % 5
+    values[:, owner, torch.arange(30)] = -1e-4
+    found = rule.posterior(measured(values), sizes=sizes())
+    assert found.argmax(0).tolist() == owner.tolist()
+    torch.testing.assert_close(found.sum(0), torch.ones(30).double())
+
+
+@pytest.mark.parametrize("rule", RULES, ids=names)
+def test_clients_that_are_alike_have_equal_chances(rule: SourceRule) -> None:
+    values = random(clients=1).expand(-1, 5, -1).clone()
+    found = rule.posterior(measured(values), sizes=sizes())
+    torch.testing.assert_close(found, torch.full((5, 30), 0.2).double())
+
+
+@pytest.mark.parametrize("rule", RULES, ids=names)
+@given(order=st.permutations(range(5)))
+def test_renaming_clients_renames_the_answer(rule: SourceRule, order: list[int]) -> None:
+    values = random(samples=4)
+    found = rule.posterior(measured(values), sizes=sizes())
+    renamed = rule.posterior(measured(values[:, order]), sizes=sizes())
+    torch.testing.assert_close(renamed, found[order])
+
+
+@pytest.mark.parametrize("rule", RULES, ids=names)
+def test_who_was_never_measured_has_no_chance(rule: SourceRule) -> None:
+    values = random()
+    values[:, 2] = NAN
+    found = rule.posterior(measured(values), sizes=sizes())
+    assert bool((found[2] == 0).all())
+    torch.testing.assert_close(found.sum(0), torch.ones(30).double())
+
+
+@pytest.mark.parametrize("rule", RULES[:3], ids=names[:3])
+def test_nothing_measured_at_all_is_refused(rule: SourceRule) -> None:
+    with pytest.raises(NotVisible, match="measure more rounds"):
+        rule.posterior(measured(torch.full((2, 3, 1), NAN)), sizes=sizes())
+
+
+def test_one_round_is_bayes_rule_worked_by_hand() -> None:
+    # Losses log 2 and log 4 are likelihoods 1/2 and 1/4: the chances are 2/3 and 1/3.
+    m = measured(torch.tensor([[[-math.log(2)], [-math.log(4)]]], dtype=torch.float64))
+    found = SourceAtLast().posterior(m, sizes={0: 1, 1: 2})
+    assert found[:, 0].tolist() == pytest.approx([2 / 3, 1 / 3])
+    # Twice the data make up for half the likelihood.
+    by_size = SourceAtLast(prior="size").posterior(m, sizes={0: 1, 1: 2})
+    assert by_size[:, 0].tolist() == pytest.approx([1 / 2, 1 / 2])
+    # Twice as sure: likelihoods squared.
+    surer = SourceAtLast(temperature=0.5).posterior(m, sizes={0: 1, 1: 2})
+    assert surer[:, 0].tolist() == pytest.approx([4 / 5, 1 / 5])
+
+
+def test_the_last_round_is_each_clients_own_last() -> None:
+    values = torch.tensor([[[-5.0], [-1.0]], [[-2.0], [NAN]]])
+    found = SourceAtLast().posterior(measured(values), sizes={0: 1, 1: 1})
+    assert found[0, 0] == pytest.approx(math.exp(-2) / (math.exp(-2) + math.exp(-1)))
+
+
+def test_mean_and_product_name_the_same_client_where_all_take_part() -> None:
+    m = measured(random(rounds=3))
+    product = SourceByProduct().posterior(m, sizes=sizes())
+    mean = SourceOnAverage(temperature=1 / 3).posterior(m, sizes=sizes())
+    torch.testing.assert_close(product, mean)
+
+
+def test_a_product_does_not_blame_a_client_for_early_rounds() -> None:
+    # Client 0 was asked when losses were high, and was the best there; client 1 only later.
+    values = torch.tensor([[[-5.0], [NAN], [-9.0]], [[NAN], [-2.0], [-2.0]]])
+    m = measured(values)
+    assert SourceByProduct().posterior(m, sizes=sizes(3)).argmax(0).item() == 0
+    assert SourceOnAverage().posterior(m, sizes=sizes(3)).argmax(0).item() == 1
+
+
+def test_the_likelihood_names_the_client_with_the_largest_fedmia_score() -> None:
+    m = measured(random())
+    found = SourceByLikelihood().posterior(m, sizes=sizes())
+    scores = torch.stack([OneSidedLikelihood()(m, target=client) for client in range(5)])
+    assert found.argmax(0).tolist() == scores.argmax(0).tolist()
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.inf, NAN])
+def test_a_temperature_that_is_none_is_refused(temperature: float) -> None:
+    with pytest.raises(BadInput, match="temperature"):
+        SourceAtLast(temperature=temperature)
+
+
+def test_a_prior_that_is_not_known_is_refused_with_the_nearest() -> None:
+    with pytest.raises(BadInput, match="size"):
+        SourceAtLast(prior="sizes")

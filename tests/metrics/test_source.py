@@ -1,0 +1,125 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+
+from fedaudit.errors import BadInput
+from fedaudit.metrics.source import (
+    ABSTAINED,
+    by_class_mix,
+    confusion,
+    named_owner,
+    paired,
+    source_null,
+    source_success,
+)
+from fedaudit.seeds import seeded_numpy
+
+
+def test_the_likeliest_client_is_named_and_the_first_of_equals() -> None:
+    posterior = np.array([[0.2, 0.5, 1 / 3], [0.7, 0.5, 1 / 3], [0.1, 0.0, 1 / 3]])
+    assert named_owner(posterior).tolist() == [1, 0, 0]
+
+
+def test_nobody_is_named_where_no_chance_is_large_enough() -> None:
+    posterior = np.array([[0.9, 0.5], [0.1, 0.5]])
+    assert named_owner(posterior, least=0.6).tolist() == [0, ABSTAINED]
+
+
+@pytest.mark.parametrize("least", [-0.1, 1.5, float("nan")])
+def test_a_threshold_that_is_no_chance_is_refused(least: float) -> None:
+    with pytest.raises(BadInput, match="chances"):
+        named_owner(np.ones((1, 1)), least=least)
+
+
+def test_success_is_the_share_of_owners_named_with_an_exact_interval() -> None:
+    success = source_success(np.array([0, 1, 2, 0]), np.array([0, 1, 2, 2]))
+    expected = binomtest(3, 4).proportion_ci(0.95, method="exact")
+    assert (success.value, success.right, success.answered) == (0.75, 3, 4)
+    assert success.low == pytest.approx(expected.low)
+    assert success.high == pytest.approx(expected.high)
+
+
+def test_silence_is_neither_right_nor_wrong() -> None:
+    success = source_success(np.array([0, ABSTAINED, 1]), np.array([0, 1, 0]))
+    assert (success.value, success.answered) == (0.5, 2)
+
+
+def test_an_attack_that_never_answers_says_nothing() -> None:
+    assert source_success(np.array([ABSTAINED]), np.array([0]))[:3] == (0.0, 0.0, 1.0)
+
+
+def test_success_without_samples_is_refused() -> None:
+    with pytest.raises(BadInput, match="at least one sample"):
+        source_success(np.array([], dtype=np.int64), np.array([], dtype=np.int64))
+
+
+def test_confusion_counts_owners_in_rows_and_answers_in_columns() -> None:
+    named, owner = np.array([0, 1, 1, ABSTAINED]), np.array([0, 0, 1, 1])
+    assert confusion(named, owner, 2).tolist() == [[1, 1], [0, 1]]
+
+
+def test_shuffled_owners_give_one_over_the_number_of_clients() -> None:
+    owner = np.repeat(np.arange(5), 40)
+    null = source_null(owner, owner, rng=seeded_numpy(1, "null"))
+    assert null.mean == pytest.approx(0.2, abs=0.005)
+    assert null.p_value == pytest.approx(1 / 1001)
+
+
+def test_an_attack_that_knows_only_classes_is_all_class_mix() -> None:
+    # Client k has class k alone: naming the class's client is right always, and so is any shuffle
+    # of the owners within a class.
+    owner = np.repeat(np.arange(4), 10)
+    labels = owner.copy()
+    counts = np.eye(4, dtype=np.int64) * 10
+    named = by_class_mix(counts, labels)
+    null = source_null(named, owner, within=labels, permutations=50, rng=seeded_numpy(1, "null"))
+    assert null.mean == 1.0
+    assert null.p_value == 1.0
+
+
+def test_an_attack_that_knows_samples_is_no_class_mix() -> None:
+    owner = np.tile(np.arange(4), 25)
+    labels = np.repeat(np.arange(5), 20)
+    null = source_null(owner, owner, within=labels, rng=seeded_numpy(1, "null"))
+    assert null.mean == pytest.approx(0.25, abs=0.01)
+    assert null.p_value < 0.01
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=30))
+def test_a_shuffle_within_classes_keeps_every_class_its_owners(
+    pairs: list[tuple[int, int]],
+) -> None:
+    owner, labels = (np.array(part) for part in zip(*pairs, strict=True))
+    # Naming client k for everything is right as often as k owns something, in any such shuffle.
+    for client in range(4):
+        named = np.full(len(owner), client)
+        null = source_null(named, owner, within=labels, permutations=3, rng=seeded_numpy(1, "x"))
+        assert null.mean == pytest.approx((owner == client).mean())
+        assert null.p_value == 1.0
+
+
+def test_the_blind_guess_is_the_client_with_most_of_the_class() -> None:
+    counts = np.array([[5, 1, 2], [3, 4, 2]])
+    assert by_class_mix(counts, np.array([0, 1, 2, 1])).tolist() == [0, 1, 0, 1]
+
+
+def test_two_ways_are_compared_by_the_samples_on_which_they_differ() -> None:
+    one = np.array([True] * 9 + [False] * 3)
+    other = np.array([True] * 2 + [False] * 10)
+    result = paired(one, other)
+    assert result.difference == pytest.approx(7 / 12)
+    assert result.p_value == pytest.approx(2 / 2**7)
+
+
+def test_two_equal_ways_do_not_differ() -> None:
+    assert paired(np.array([True]), np.array([True])) == (0.0, 1.0)
+
+
+@given(st.permutations(range(4)), st.lists(st.integers(0, 3), min_size=4, max_size=40))
+def test_renaming_clients_changes_no_success(order: list[int], owners: list[int]) -> None:
+    owner = np.array(owners)
+    named = (owner + (np.arange(len(owner)) % 3 == 0)) % 4
+    renamed = np.array(order)
+    assert source_success(named, owner) == source_success(renamed[named], renamed[owner])
