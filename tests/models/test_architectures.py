@@ -172,7 +172,7 @@ def test_samples_that_do_not_fit_are_refused_before_anything_runs(
 @pytest.mark.parametrize(
     ("name", "setting", "value", "message"),
     [
-        ("resnet18", "norm", "layer", "'group' or 'batch', got 'layer'"),
+        ("resnet18", "norm", "layer", "'group', 'batch', got 'layer'"),
         ("resnet18", "width", 40, "multiple of 32 for norm='group', got 40"),
         ("wide-resnet", "norm", "layer", "is one of 'group', 'batch', 'none', got 'layer'"),
         ("wide-resnet", "depth", 18, "10, 16, 22 or another 6n .* got 18, 4"),

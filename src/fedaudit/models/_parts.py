@@ -1,5 +1,6 @@
 """What the architectures share: reading a sample's shape and settings, and refusing bad ones."""
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -66,6 +67,32 @@ def widths(model: str, setting: str, text: str) -> tuple[int, ...]:
             f"'512,128', got {text!r}"
         )
     return tuple(map(int, parts))
+
+
+def norm_maker(
+    model: str, norm: str, *, groups: int, may_be_none: bool = False
+) -> Callable[[int], nn.Module]:
+    """Makes normalisation layers for so many channels.
+
+    Args:
+        model: For the refusal.
+        norm: ``"group"``, ``"batch"``, or ``"none"`` where a model may be without.
+        groups: Groups of group normalisation; they divide every number of channels.
+        may_be_none: Whether ``"none"`` is allowed.
+
+    Raises:
+        BadInput: Another normalisation.
+    """
+    makers: dict[str, Callable[[int], nn.Module]] = {
+        "group": lambda channels: nn.GroupNorm(groups, channels),
+        "batch": nn.BatchNorm2d,
+    }
+    if may_be_none:
+        makers["none"] = lambda channels: nn.Identity()
+    if norm not in makers:
+        known = ", ".join(map(repr, makers))
+        raise BadInput(f"norm of model {model!r} is one of {known}, got {norm!r}")
+    return makers[norm]
 
 
 def dense_stack(sizes: tuple[int, ...], classes: int, dropout: float = 0.0) -> list[nn.Module]:

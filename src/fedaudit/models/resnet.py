@@ -5,13 +5,9 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from fedaudit.errors import BadInput
-from fedaudit.models._parts import image
+from fedaudit.models._parts import image, norm_maker
 
 _GROUPS = 32
-_NORMS: dict[str, Callable[[int], nn.Module]] = {
-    "group": lambda channels: nn.GroupNorm(_GROUPS, channels),
-    "batch": nn.BatchNorm2d,
-}
 
 
 class _Block(nn.Module):
@@ -57,14 +53,12 @@ def resnet18(
 
     Source: FedMIA, section 4.1 and its code (group normalisation); CoFedMID, section 5.1.
     """
-    if norm not in _NORMS:
-        raise BadInput(f"norm of model 'resnet18' is 'group' or 'batch', got {norm!r}")
+    make_norm = norm_maker("resnet18", norm, groups=_GROUPS)
     if width < 1 or (norm == "group" and width % _GROUPS):
         raise BadInput(
             f"width of model 'resnet18' is at least 1, and a multiple of {_GROUPS} for "
             f"norm='group', got {width}"
         )
-    make_norm = _NORMS[norm]
     layers: list[nn.Module] = [
         nn.Conv2d(image("resnet18", shape).channels, width, 3, padding=1, bias=False),
         make_norm(width),

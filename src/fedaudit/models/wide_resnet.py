@@ -5,16 +5,11 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from fedaudit.errors import BadInput
-from fedaudit.models._parts import image
+from fedaudit.models._parts import image, norm_maker
 
 _GROUPS = 16
 _STEM = 16
 _DEEPEST = 1000
-_NORMS: dict[str, Callable[[int], nn.Module]] = {
-    "group": lambda channels: nn.GroupNorm(_GROUPS, channels),
-    "batch": nn.BatchNorm2d,
-    "none": lambda channels: nn.Identity(),
-}
 
 
 class _Block(nn.Module):
@@ -71,15 +66,12 @@ def wide_resnet(
         torch starts them. The first convolution of a block takes the stride, as with De et al.;
         in Aerni et al.'s code the second does, at the same number of parameters.
     """
-    if norm not in _NORMS:
-        known = ", ".join(map(repr, _NORMS))
-        raise BadInput(f"norm of model 'wide-resnet' is one of {known}, got {norm!r}")
+    make_norm = norm_maker("wide-resnet", norm, groups=_GROUPS, may_be_none=True)
     if not 10 <= depth <= _DEEPEST or depth % 6 != 4 or width < 1:
         raise BadInput(
             f"depth of model 'wide-resnet' is 10, 16, 22 or another 6n + 4 up to {_DEEPEST}, and "
             f"width at least 1, got {depth}, {width}"
         )
-    make_norm = _NORMS[norm]
     inputs = _STEM
     layers: list[nn.Module] = [
         nn.Conv2d(image("wide-resnet", shape).channels, inputs, 3, padding=1)

@@ -7,9 +7,8 @@ All attacks that look at gradients need three numbers only: ``<u_k, g_i>``, ``||
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from copy import deepcopy
 from functools import cache, partial
 from queue import SimpleQueue
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 
 from fedaudit.core import Model, Params, chunks
 from fedaudit.devices import CPU, computing_on, model_on, params_on, refuse_several_workers
+from fedaudit.engines.local import one_thread
 from fedaudit.errors import BadInput, Unsupported
 from fedaudit.signals.kernels.capture import Capture, owners
 from fedaudit.signals.kernels.layer import LayerProducts
@@ -59,6 +59,16 @@ class _Way(NamedTuple):
 
     make: Callable[[], Measure]
     chunk: int
+
+
+class _Work(NamedTuple):
+    """Samples to measure, and with what; the fields are arguments of ``gradient_products``."""
+
+    features: Tensor
+    labels: Tensor
+    workers: int
+    chunk: int | None
+    device: torch.device
 
 
 def gradient_products(
@@ -102,13 +112,13 @@ def gradient_products(
     # Tensors made in inference mode cannot be differentiated; copies made outside can.
     with (
         torch.inference_mode(False),
-        _one_thread(),
+        one_thread(),
         computing_on(device),
         warnings.catch_warnings(),
     ):
         warnings.filterwarnings("ignore", message="There is a performance drop")
-        parts = (features.detach(), labels)
-        dots, squared = _checked(base, updates, lengths, *parts, workers, chunk, device)
+        work = _Work(features.detach(), labels, workers, chunk, device)
+        dots, squared = _checked(base, updates, lengths, work)
     return GradientProducts(dots.t().contiguous(), squared, lengths)
 
 
@@ -158,27 +168,11 @@ def _check(
                 )
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def _checked(
-    base: Model,
-    updates: Sequence[Params],
-    lengths: Float[Tensor, " clients"],
-    features: Tensor,
-    labels: Tensor,
-    workers: int,
-    chunk: int | None,
-    device: torch.device,
+    base: Model, updates: Sequence[Params], lengths: Float[Tensor, " clients"], work: _Work
 ) -> LayerProducts:
     """The first way whose results ordinary differentiation confirms."""
+    features, labels, device = work.features, work.labels, work.device
     built = base.module().to(device)
     base, updates = model_on(base, device), [params_on(update, device) for update in updates]
     first = (part[:2].to(device, copy=True) for part in (features, labels))
@@ -191,7 +185,7 @@ def _checked(
     for step, way in enumerate(ways):
         last = step == len(ways) - 1
         try:
-            found = _stream(way(), features, labels, workers, chunk, device)
+            found = _stream(way(), work)
         except Exception as error:
             # Whatever a model does that this way cannot follow, the next may.
             if last:
@@ -252,18 +246,11 @@ def _loop_way(built: nn.Module, base: Model, updates: Sequence[Params]) -> _Way:
     return _Way(lambda: loop_measure(deepcopy(built), base, updates), VMAP_CHUNK)
 
 
-def _stream(
-    way: _Way,
-    features: Tensor,
-    labels: Tensor,
-    workers: int,
-    chunk: int | None,
-    device: torch.device,
-) -> LayerProducts:
+def _stream(way: _Way, work: _Work) -> LayerProducts:
     """Chunks through as many workers; the order of results, on the CPU, is that of the samples."""
-    pieces = list(chunks(len(labels), chunk or way.chunk))
+    pieces = list(chunks(len(work.labels), work.chunk or way.chunk))
     idle: SimpleQueue[Measure] = SimpleQueue()
-    for _ in range(min(workers, len(pieces))):
+    for _ in range(min(work.workers, len(pieces))):
         idle.put(way.make())
 
     def run(piece: slice) -> LayerProducts:
@@ -271,9 +258,8 @@ def _stream(
         try:
             # Copies: the model may overwrite its input, and new memory is aligned alike on every
             # run, on which the last bits of a matrix product depend.
-            return measure(
-                features[piece].to(device, copy=True), labels[piece].to(device, copy=True)
-            )
+            x, y = (part[piece].to(work.device, copy=True) for part in work[:2])
+            return measure(x, y)
         finally:
             idle.put(measure)
 

@@ -12,6 +12,10 @@ from fedaudit.core import Model, Sees
 from fedaudit.errors import BadInput
 from fedaudit.signals.base import Seen
 
+Outputs = Float[Tensor, "samples ..."]
+Labels = Int[Tensor, " samples"]
+Values = Float[Tensor, " samples"]
+
 LOG_FLOOR = 1e-30
 """Logarithms are taken of nothing smaller (Song & Mittal's code)."""
 
@@ -56,9 +60,7 @@ class OutputSignal:
         )
 
     @abstractmethod
-    def of(
-        self, model: Model, outputs: Float[Tensor, "samples ..."], labels: Int[Tensor, " samples"]
-    ) -> Float[Tensor, " samples"]:
+    def of(self, model: Model, outputs: Outputs, labels: Labels) -> Values:
         """The signal of one model, in 64 bits."""
 
 
@@ -75,9 +77,7 @@ class Loss(OutputSignal):
 
     kind = "loss"
 
-    def of(
-        self, model: Model, outputs: Float[Tensor, "samples ..."], labels: Int[Tensor, " samples"]
-    ) -> Float[Tensor, " samples"]:
+    def of(self, model: Model, outputs: Outputs, labels: Labels) -> Values:
         """See :class:`OutputSignal`."""
         return -model.architecture.loss(outputs, labels).double()
 
@@ -94,9 +94,7 @@ class Confidence(OutputSignal):
 
     kind = "confidence"
 
-    def of(
-        self, model: Model, outputs: Float[Tensor, "samples ..."], labels: Int[Tensor, " samples"]
-    ) -> Float[Tensor, " samples"]:
+    def of(self, model: Model, outputs: Outputs, labels: Labels) -> Values:
         """See :class:`OutputSignal`."""
         return outputs.double().softmax(1).gather(1, labels[:, None]).squeeze(1)
 
@@ -113,9 +111,7 @@ class MaxPosterior(OutputSignal):
 
     kind = "max_posterior"
 
-    def of(
-        self, model: Model, outputs: Float[Tensor, "samples ..."], labels: Int[Tensor, " samples"]
-    ) -> Float[Tensor, " samples"]:
+    def of(self, model: Model, outputs: Outputs, labels: Labels) -> Values:
         """See :class:`OutputSignal`."""
         return outputs.double().softmax(1).amax(1)
 
@@ -132,9 +128,7 @@ class PosteriorSpread(OutputSignal):
 
     kind = "posterior_std"
 
-    def of(
-        self, model: Model, outputs: Float[Tensor, "samples ..."], labels: Int[Tensor, " samples"]
-    ) -> Float[Tensor, " samples"]:
+    def of(self, model: Model, outputs: Outputs, labels: Labels) -> Values:
         """See :class:`OutputSignal`."""
         return outputs.double().softmax(1).std(1, correction=0)
 
@@ -152,9 +146,7 @@ class Entropy(OutputSignal):
 
     kind = "minus_entropy"
 
-    def of(
-        self, model: Model, outputs: Float[Tensor, "samples ..."], labels: Int[Tensor, " samples"]
-    ) -> Float[Tensor, " samples"]:
+    def of(self, model: Model, outputs: Outputs, labels: Labels) -> Values:
         """See :class:`OutputSignal`."""
         log_p = outputs.double().log_softmax(1)
         return (log_p.exp() * log_p).sum(1)
@@ -177,9 +169,7 @@ class ModifiedEntropy(OutputSignal):
 
     kind = "minus_modified_entropy"
 
-    def of(
-        self, model: Model, outputs: Float[Tensor, "samples ..."], labels: Int[Tensor, " samples"]
-    ) -> Float[Tensor, " samples"]:
+    def of(self, model: Model, outputs: Outputs, labels: Labels) -> Values:
         """See :class:`OutputSignal`."""
         p = outputs.double().softmax(1)
         true = p.gather(1, labels[:, None]).squeeze(1)
