@@ -49,7 +49,7 @@ def test_intervals_that_promise_too_much_fail_the_permuted_control(
         value, low, high, method = interval_of_ranks(split, confidence)
         return AucInterval(value, (value + low) / 2, (value + high) / 2, method)
 
-    monkeypatch.setattr("fedaudit.metrics.controls.interval_of_ranks", half_as_wide)
+    monkeypatch.setattr("fedaudit.metrics.permuted.interval_of_ranks", half_as_wide)
     rng = np.random.default_rng(3)
     null = permuted_membership(
         rng.normal(size=300), np.arange(300) < 100, rng=rng, permutations=400

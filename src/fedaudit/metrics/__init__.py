@@ -10,13 +10,7 @@ from fedaudit.metrics.balanced import (
     best_balanced_accuracy,
     held_out_balanced_accuracy,
 )
-from fedaudit.metrics.controls import (
-    BlindClassifier,
-    BlindResult,
-    PermutationNull,
-    blind_classifier,
-    permuted_membership,
-)
+from fedaudit.metrics.blind import BlindClassifier, BlindResult, blind_classifier
 from fedaudit.metrics.delong import AucDifference, AucInterval, auc_interval, compare_auc
 from fedaudit.metrics.epsilon import (
     Counts,
@@ -57,6 +51,7 @@ from fedaudit.metrics.one_run import (
     one_run_epsilon,
     one_run_gaussian_bound,
 )
+from fedaudit.metrics.permuted import PermutationNull, permuted_membership
 from fedaudit.metrics.rates import (
     CalibratedTpr,
     Share,

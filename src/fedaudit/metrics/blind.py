@@ -1,4 +1,4 @@
-"""Checks that a figure means what it says: what chance gives, and what the inputs give away."""
+"""What inputs alone give away: classifiers that see a sample, and no model at all."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -6,51 +6,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from jaxtyping import Bool, Float, Int, Shaped
-from scipy.stats import binomtest, rankdata
 
 from fedaudit.errors import BadInput
-from fedaudit.metrics.delong import auc_interval, interval_of_ranks
-from fedaudit.metrics.intervals import percent, require_confidence
-from fedaudit.metrics.sides import Sides, as_truth, sides
-
-
-class PermutationNull(NamedTuple):
-    """What an attack's AUC is when membership has nothing to do with it.
-
-    Attributes:
-        auc: The AUC with the true membership.
-        mean: Mean AUC over permutations.
-        low: Lower end of the central range of AUCs over permutations.
-        high: Upper end.
-        p_value: One-sided: how often a permutation reaches the true AUC, never 0.
-        permutations: Number of permutations.
-        alarms: Permutations whose 95 % interval left 0.5 out; a twentieth is expected.
-        method: How the range was made.
-    """
-
-    auc: float
-    mean: float
-    low: float
-    high: float
-    p_value: float
-    permutations: int
-    alarms: int
-    method: str
-
-    @property
-    def passed(self) -> bool:
-        """Whether intervals of these scores raise no more false alarms than they promise."""
-        promised = 1 - _INTERVAL
-        test = binomtest(self.alarms, self.permutations, promised, alternative="greater")
-        return bool(test.pvalue > _FALSE_ALARM)
-
+from fedaudit.metrics.delong import auc_interval
+from fedaudit.metrics.intervals import require_confidence
+from fedaudit.metrics.sides import as_truth
 
 FEWEST = 4
-
-_INTERVAL = 0.95
-# A study has hundreds of these controls, and there are many studies. Of 200 shuffles 27 may alarm;
-# intervals a third too narrow alarm in 38.
-_FALSE_ALARM = 1e-6
+"""Samples that each side needs at least: some to learn from, others to score."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +29,13 @@ class BlindClassifier:
     components: int = 50
     trained_on: float = 0.5
     most_samples: int = 4_000
+
+
+class _Scored(NamedTuple):
+    """Samples that no classifier has seen: their truth, and their scores by classifier."""
+
+    truth: Bool[np.ndarray, " scored"]
+    scores: dict[str, Float[np.ndarray, " scored"]]
 
 
 class BlindResult(NamedTuple):
@@ -91,59 +61,6 @@ class BlindResult(NamedTuple):
     shifted: bool
     n_members: int
     n_nonmembers: int
-
-
-def permuted_membership(
-    scores: npt.ArrayLike,
-    is_member: npt.ArrayLike,
-    *,
-    rng: np.random.Generator,
-    permutations: int = 1_000,
-    confidence: float = 0.95,
-) -> PermutationNull:
-    """The AUC when membership is shuffled among the same scores.
-
-    Shuffled membership has an AUC of 0.5 by construction. What can fail is the interval: on
-    scores with many ties, or few members, it may leave 0.5 out more often than it promises, and
-    then would call noise a leak.
-
-    Args:
-        scores: One a sample, larger for likelier members.
-        is_member: The truth, one a sample.
-        rng: Draws the permutations.
-        permutations: Number of permutations, at least 20.
-        confidence: Share of permutations within the range, in (0, 1).
-
-    Raises:
-        BadInput: Too few permutations, or bad scores.
-    """
-    require_confidence(confidence)
-    if permutations < 20:
-        raise BadInput(f"a null distribution needs at least 20 permutations, got {permutations}")
-    members, nonmembers = sides(scores, is_member)
-    n = len(members)
-    ranks = rankdata(np.concatenate([members, nonmembers]))
-
-    def from_ranks(of_members: Float[np.ndarray, " members"]) -> float:
-        return float((of_members.sum() - n * (n + 1) / 2) / (n * len(nonmembers)))
-
-    true = from_ranks(ranks[:n])
-    shuffled = [rng.permutation(ranks) for _ in range(permutations)]
-    null = np.array([from_ranks(each[:n]) for each in shuffled])
-    intervals = [interval_of_ranks(Sides(each[:n], each[n:]), _INTERVAL) for each in shuffled]
-    low, high = np.quantile(null, [(1 - confidence) / 2, 1 - (1 - confidence) / 2])
-    # Sums of the same ranks in another order differ in the last bits.
-    reached = int((null >= true - 1e-12).sum())
-    return PermutationNull(
-        auc=true,
-        mean=float(null.mean()),
-        low=float(low),
-        high=float(high),
-        p_value=(1 + reached) / (1 + permutations),
-        permutations=permutations,
-        alarms=sum(not interval.low <= 0.5 <= interval.high for interval in intervals),
-        method=f"{permutations} permutations, central {percent(confidence)}",
-    )
 
 
 def blind_classifier(
@@ -181,30 +98,11 @@ def blind_classifier(
     require_confidence(confidence)
     truth = as_truth(is_member, len(features))
     chosen = _subsample(truth, settings, rng)
-    truth = truth[chosen]
     # Threads of BLAS change the last bits, and wait for each other where cores are shared.
     with threadpool_limits(1, user_api="blas"):
-        inputs = _reduced(features[chosen], settings, rng)
-        if labels is not None:
-            # After the reduction, which would drown a class in thousands of pixels.
-            inputs = np.concatenate([inputs, labels[chosen, None] == np.unique(labels)], axis=1)
-        scored, scores = _held_out(inputs, truth, settings, rng)
-    truth = truth[scored]
-    # Two classifiers, the better one reported: each gets half of the error.
-    each = 1 - (1 - confidence) / 2
-    found = {name: auc_interval(values, truth, confidence=each) for name, values in scores.items()}
-    best = max(found, key=lambda name: found[name].low)
-    value, low, high, method = found[best]
-    return BlindResult(
-        classifier=best,
-        auc=value,
-        low=low,
-        high=high,
-        method=f"{method}, better of 2 classifiers",
-        shifted=low > 0.5,
-        n_members=int(truth.sum()),
-        n_nonmembers=int((~truth).sum()),
-    )
+        inputs = _inputs(features, labels, chosen, settings, rng)
+        scored = _held_out(inputs, truth[chosen], settings, rng)
+    return _better(scored, confidence)
 
 
 def _subsample(
@@ -218,6 +116,21 @@ def _subsample(
         )
     most = max(FEWEST, settings.most_samples // 2)
     return np.sort(np.concatenate([rng.permutation(side)[:most] for side in each_side]))
+
+
+def _inputs(
+    features: Shaped[np.ndarray, "samples ..."],
+    labels: Int[np.ndarray, " samples"] | None,
+    chosen: Int[np.ndarray, " chosen"],
+    settings: BlindClassifier,
+    rng: np.random.Generator,
+) -> Float[np.ndarray, "chosen columns"]:
+    """What the classifiers see: the inputs reduced, and a column for each class."""
+    inputs = _reduced(features[chosen], settings, rng)
+    if labels is None:
+        return inputs
+    # After the reduction, which would drown a class in thousands of pixels.
+    return np.concatenate([inputs, labels[chosen, None] == np.unique(labels)], axis=1)
 
 
 def _reduced(
@@ -243,8 +156,8 @@ def _held_out(
     truth: Bool[np.ndarray, " samples"],
     settings: BlindClassifier,
     rng: np.random.Generator,
-) -> tuple[Int[np.ndarray, " scored"], dict[str, Float[np.ndarray, " scored"]]]:
-    """Positions of the samples that no classifier has seen, and their scores by classifier."""
+) -> _Scored:
+    """The classifiers learn from some samples and score the others."""
     from sklearn.ensemble import ExtraTreesClassifier
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import train_test_split
@@ -260,10 +173,33 @@ def _held_out(
         # Not boosting: its threads spin for a minute where other processes hold the cores.
         "trees": ExtraTreesClassifier(100, max_depth=8, random_state=_seed(rng)),
     }
-    return scored, {
+    scores = {
         name: model.fit(inputs[seen], truth[seen]).predict_proba(inputs[scored])[:, 1]
         for name, model in classifiers.items()
     }
+    return _Scored(truth[scored], scores)
+
+
+def _better(scored: _Scored, confidence: float) -> BlindResult:
+    """The classifier that separates better, for which each interval gets half of the error."""
+    each = 1 - (1 - confidence) / 2
+    found = {
+        name: auc_interval(values, scored.truth, confidence=each)
+        for name, values in scored.scores.items()
+    }
+    best = max(found, key=lambda name: found[name].low)
+    value, low, high, method = found[best]
+    members = int(scored.truth.sum())
+    return BlindResult(
+        classifier=best,
+        auc=value,
+        low=low,
+        high=high,
+        method=f"{method}, better of 2 classifiers",
+        shifted=low > 0.5,
+        n_members=members,
+        n_nonmembers=len(scored.truth) - members,
+    )
 
 
 def _seed(rng: np.random.Generator) -> int:
