@@ -5,6 +5,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
 from fedaudit.metrics import advantage, hypervolume_over_seeds, on_front
 from fedaudit.seeds import seeded_numpy
@@ -16,11 +17,26 @@ Leaks = Mapping[tuple[str, str, str], Values]
 """Figures of a row by attack, contrast and metric."""
 
 
+_BySeed = Mapping[int | None, float]
+
+
 class _Family(NamedTuple):
     """Rows of one defense, coalition and setting, with the undefended row in front."""
 
     rows: tuple[int, ...]
     targets: frozenset[int | None]
+
+
+class _Shared(NamedTuple):
+    """What the rows of a front have in common.
+
+    Attributes:
+        places: Where those rows stand in their family.
+        runs: Leakage and error of each, seed by seed.
+    """
+
+    places: list[int]
+    runs: Float[np.ndarray, "seeds places 2"]
 
 
 def fronts(
@@ -99,32 +115,23 @@ def _leakage(
 def _front(
     rows: Sequence[Row],
     family: _Family,
-    leakage: Sequence[Mapping[int | None, float]],
+    leakage: Sequence[_BySeed],
     accuracies: Sequence[Values],
     what: tuple[str, str, str],
 ) -> Front | None:
     errors = [{s: 1 - by[None].value for s, by in accuracies[r].items()} for r in family.rows]
-    there = [
-        place for place in range(len(family.rows)) if leakage[place].keys() & errors[place].keys()
-    ]
-    if not there:
+    shared = _shared(leakage, errors)
+    if shared is None:
         return None
-    seeds = [
-        seed
-        for seed in leakage[there[0]]
-        if all(seed in leakage[place] and seed in errors[place] for place in there)
-    ]
-    if not seeds:
-        return None
-    runs = np.array([[(leakage[p][s], errors[p][s]) for p in there] for s in seeds])
     attack, contrast, metric = what
     area, gain = (
-        hypervolume_over_seeds(runs, rng=seeded_numpy(0, "hypervolume", *what), beyond=beyond)
+        hypervolume_over_seeds(
+            shared.runs, rng=seeded_numpy(0, "hypervolume", *what), beyond=beyond
+        )
         for beyond in (0, 1)
     )
-    gained = rows[family.rows[0]].family == NONE and there[0] == 0 and len(there) > 1
-    means = runs.mean(axis=0)
-    kept = on_front(means)
+    undefended = rows[family.rows[0]].family == NONE and shared.places[0] == 0
+    gained = undefended and len(shared.places) > 1
     row = rows[family.rows[-1]]
     return Front(
         family=row.family,
@@ -134,15 +141,7 @@ def _front(
         attack=attack,
         contrast=contrast,
         metric=metric,
-        points=[
-            FrontPoint(
-                row=family.rows[place],
-                leakage=float(mean[0]),
-                error=float(mean[1]),
-                on_front=bool(kept[at]),
-            )
-            for at, (place, mean) in enumerate(zip(there, means, strict=True))
-        ],
+        points=_points(family, shared),
         hypervolume=area.value,
         low=area.low,
         high=area.high,
@@ -152,3 +151,28 @@ def _front(
         method=area.method,
         seeds=area.seeds,
     )
+
+
+def _shared(leakage: Sequence[_BySeed], errors: Sequence[_BySeed]) -> _Shared | None:
+    """Rows with both figures, over the seeds that all of these have; None where there are none."""
+    both = [leaks.keys() & wrong.keys() for leaks, wrong in zip(leakage, errors, strict=True)]
+    places = [place for place, seeds in enumerate(both) if seeds]
+    if not places:
+        return None
+    # In the order of the first row: a bootstrap over seeds draws by their places.
+    seeds = [seed for seed in leakage[places[0]] if all(seed in both[place] for place in places)]
+    if not seeds:
+        return None
+    runs = [[(leakage[place][seed], errors[place][seed]) for place in places] for seed in seeds]
+    return _Shared(places, np.array(runs))
+
+
+def _points(family: _Family, shared: _Shared) -> list[FrontPoint]:
+    """Each row's mean over seeds, and whether no other row's beats it."""
+    means = shared.runs.mean(axis=0)
+    return [
+        FrontPoint(
+            row=family.rows[place], leakage=float(leaks), error=float(error), on_front=bool(kept)
+        )
+        for place, (leaks, error), kept in zip(shared.places, means, on_front(means), strict=True)
+    ]
