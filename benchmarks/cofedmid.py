@@ -17,8 +17,9 @@ import torch
 from benchmarks.training import SMALL, Case, medians
 from fedaudit.core import Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense, Visit
+from fedaudit.defenses.cofedmid.compensation import Compensation
 from fedaudit.defenses.cofedmid.partition import ClassGuided
-from fedaudit.defenses.cofedmid.whole import cofedmid, compensation
+from fedaudit.defenses.cofedmid.whole import CoFedMID
 from fedaudit.fl.fedavg import FedAvg
 from fedaudit.fl.training import LocalTraining
 from fedaudit.observe.round import Sent
@@ -43,8 +44,8 @@ class Setting:
         return {
             "undefended": UNDEFENDED,
             "partition": ClassGuided(HALF, m_max=most, m_min=least),
-            "with compensation": compensation(coalition=HALF, m_max=most, m_min=least),
-            "CoFedMID": cofedmid(coalition=HALF, m_max=most, m_min=least),
+            "with compensation": Compensation(coalition=HALF, m_max=most, m_min=least),
+            "CoFedMID": CoFedMID(coalition=HALF, m_max=most, m_min=least),
         }
 
 

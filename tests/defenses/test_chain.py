@@ -11,7 +11,8 @@ from fedaudit.core import Architecture, Batch, Model, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense, Guarantee, Objective, Turn, Visit, Workload
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.clip import ClientDP
-from fedaudit.defenses.cofedmid.whole import cofedmid
+from fedaudit.defenses.cofedmid.partition import ClassGuided
+from fedaudit.defenses.cofedmid.whole import CoFedMID
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.hamp import Hamp
 from fedaudit.defenses.mixup import MixUp
@@ -176,7 +177,7 @@ def test_a_part_that_is_set_to_do_nothing_replaces_nothing() -> None:
     [
         Hamp(0.5, 0.1),
         RelaxLoss(1.0),
-        cofedmid(coalition=(0, 1)),
+        CoFedMID(coalition=(0, 1)),
         Chain((GradientNoise(0.1), RelaxLoss(1.0))),
     ],
 )
@@ -188,7 +189,7 @@ def test_what_mixes_labels_and_what_asks_for_classes_are_refused_by_name(asking:
 
 
 def test_labels_may_be_mixed_where_nobody_asks_for_classes() -> None:
-    quiet = cofedmid(coalition=(0, 1), regularise=False)
+    quiet = CoFedMID(coalition=(0, 1), regularise=False)
     for part in (Hamp(0.0, 0.0, divide_by_classes=False), RelaxLoss(0.0), quiet):
         assert Chain((MixUp(1.0), part)).mixes_labels
     assert Chain((MixUp(0.0), RelaxLoss(1.0))).needs_classes
@@ -253,3 +254,16 @@ def test_a_guarantee_on_samples_holds_only_where_nobody_else_touches_them() -> N
     assert guarantee(dp, GradientQuantization(4), DataSampling(1.0)) == alone
     assert guarantee(dp, DataSampling(0.5, every="round")) is None
     assert guarantee(Doubled(), dp) is None
+
+
+def test_a_chain_leaves_the_client_the_classes_that_every_part_leaves_it() -> None:
+    here = Visit(round=1, rounds=1, client=0, cohort=(0, 1), weights={}, seed=3)
+    one = ClassGuided((0, 1), m_max=4, m_min=4)
+    alone = ClassGuided((0, 2), m_max=4, m_min=4)
+    assert bool(GradientNoise(0.1).dealt(here, classes=6).all())
+    assert Chain((GradientNoise(0.1), one)).acts_in("dealt")
+    assert not Chain((GradientNoise(0.1),)).acts_in("dealt")
+    both = Chain((one, alone)).dealt(here, classes=6)
+    parts = [part.dealt(here, classes=6) for part in (one, alone)]
+    assert torch.equal(both, parts[0] & parts[1])
+    assert [int(part.sum()) for part in parts] == [4, 4]

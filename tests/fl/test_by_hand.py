@@ -11,7 +11,7 @@ from torch.nn import functional
 from fedaudit.core import Architecture, Batch, Model, Params, Samples, cross_entropy
 from fedaudit.defenses.base import Defense, Objective, Turn, Visit
 from fedaudit.defenses.chain import Chain
-from fedaudit.defenses.cofedmid.whole import compensation
+from fedaudit.defenses.cofedmid.compensation import Compensation
 from fedaudit.defenses.hamp import Hamp
 from fedaudit.defenses.mixup import MixUp
 from fedaudit.defenses.relaxloss import RelaxLoss
@@ -107,7 +107,7 @@ class ThroughAutograd(Defense):
         return super().gradient(objective, batch, turn)
 
 
-BACK = compensation(coalition=(0,), m_max=3, m_min=3, start=1, recycle=0.3, mu=0.1)
+BACK = Compensation(coalition=(0,), m_max=3, m_min=3, start=1, recycle=0.3, mu=0.1)
 DEFENSES: Mapping[str, Defense] = {
     "soft labels": Soft(),
     "mixup": MixUp(alpha=1.0),
@@ -270,7 +270,7 @@ def test_two_workers_give_the_bits_of_one() -> None:
     names = ["hamp", "relaxloss up", "mixup", "compensation"]
     data = {client: IMAGES.take(slice(15 * client, 15 * client + 15)) for client in range(4)}
     defenses = {client: DEFENSES[name] for client, name in enumerate(names[:3])}
-    defenses[3] = compensation(coalition=(3,), m_max=3, m_min=3, start=1, recycle=0.3)
+    defenses[3] = Compensation(coalition=(3,), m_max=3, m_min=3, start=1, recycle=0.3)
     run = partial(
         simulate,
         FedAvg(NETWORKS["dense"], OPTIMIZERS["sgd"]),

@@ -12,7 +12,7 @@ from fedaudit.data.audit_set import AuditSet
 from fedaudit.data.deal import Deal
 from fedaudit.defenses.base import Defense, Visit
 from fedaudit.defenses.cofedmid.validation import held_out
-from fedaudit.defenses.cofedmid.whole import cofedmid
+from fedaudit.defenses.cofedmid.whole import CoFedMID
 from fedaudit.origin import Origin
 from fedaudit.seeds import seed_for
 from fedaudit.study.holdout import as_trained
@@ -29,7 +29,7 @@ IDS = torch.arange(400)
 CLIENTS = {c: samples(IDS[100 * c : 100 * c + 100]) for c in range(3)}
 OWNER = np.where(IDS.numpy() < 300, IDS.numpy() // 100, NOBODY)
 DEAL = Deal(CLIENTS, AuditSet(samples(IDS), OWNER, np.zeros(400, dtype=np.int64)))
-PAIR = {c: cofedmid(coalition=(0, 1), start=2) for c in (0, 1)}
+PAIR = {c: CoFedMID(coalition=(0, 1), start=2) for c in (0, 1)}
 
 
 @dataclass(frozen=True)

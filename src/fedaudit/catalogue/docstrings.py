@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from collections import ChainMap
 from dataclasses import dataclass, field
 
 _HEADING = re.compile(
@@ -33,6 +34,13 @@ class Doc:
 def doc_of(thing: object) -> Doc:
     """The docstring of a class or function; of an instance, that of its class."""
     return parsed(inspect.getdoc(thing) or "")
+
+
+def meanings_of(make: object) -> dict[str, str]:
+    """What each setting means; of an inherited one, where it is inherited from."""
+    above = make.__mro__[:0:-1] if inspect.isclass(make) else ()
+    inherited = [parsed(each.__doc__ or "").named for each in above]
+    return dict(ChainMap(doc_of(make).named, *reversed(inherited)))
 
 
 def parsed(text: str) -> Doc:

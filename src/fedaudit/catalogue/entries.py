@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import ATTACKS
-from fedaudit.catalogue.docstrings import Doc, doc_of
+from fedaudit.catalogue.docstrings import Doc, doc_of, meanings_of
 from fedaudit.core import Sees
 from fedaudit.data.draws import DRAWS
 from fedaudit.data.partition import PARTITIONS
@@ -151,7 +151,7 @@ def _made(kind: str, catalogue: Mapping[str, Callable[..., object]]) -> list[Ent
 
 def _settings(make: Callable[..., object]) -> Iterator[Option]:
     """The keyword settings of a class or function, without what a study gives elsewhere."""
-    meanings = doc_of(make).named
+    meanings = meanings_of(make)
     for parameter in inspect.signature(make).parameters.values():
         # A function's positional arguments are what it works on; a class has settings only.
         is_setting = inspect.isclass(make) or parameter.kind is parameter.KEYWORD_ONLY

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from fedaudit.core import Batch, ClientId, Model, Params, PerSampleLoss, Samples, chunks
@@ -251,6 +251,18 @@ class Defense:
 
     def after(self, start: Model, end: Model, turn: Turn) -> None:
         """Each round, when training is done: feedback to the defense itself."""
+
+    def dealt(self, visit: Visit, *, classes: int) -> Bool[Tensor, " classes"]:
+        """Which classes the client trains on in a round: all, unless a defense deals them out.
+
+        Known to whoever knows what the defense draws from, such as an adversary that has got
+        hold of a coalition's seed.
+
+        Args:
+            visit: Of the client in that round; weights play no part.
+            classes: How many the model tells apart.
+        """
+        return torch.ones(classes, dtype=torch.bool)
 
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee | None:
         """The differential privacy that this defense gives to its client; None for none."""

@@ -7,9 +7,10 @@ from fedaudit.core import ClientId, Setting
 from fedaudit.defenses.augment import Augmentation
 from fedaudit.defenses.base import Defense
 from fedaudit.defenses.clip import ClientDP
+from fedaudit.defenses.cofedmid.compensation import Compensation
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.defenses.cofedmid.partition import ClassGuided
-from fedaudit.defenses.cofedmid.whole import cofedmid, compensation
+from fedaudit.defenses.cofedmid.whole import CoFedMID
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.foreign import imported_filter
 from fedaudit.defenses.hamp import Hamp
@@ -33,9 +34,9 @@ DEFENSES: dict[str, Callable[..., Defense]] = {
     "augmentation": Augmentation,
     "relaxloss": RelaxLoss,
     "hamp": Hamp,
-    "cofedmid": cofedmid,
+    "cofedmid": CoFedMID,
     "class-guided": ClassGuided,
-    "compensation": compensation,
+    "compensation": Compensation,
     "neutral-noise": NeutralNoise,
 }
 

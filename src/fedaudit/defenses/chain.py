@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
+import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 from fedaudit.core import Batch, Model, Params, Samples
@@ -114,6 +116,10 @@ class Chain(Defense):
         """Each round: to every part."""
         for part in self.parts:
             part.after(start, end, turn)
+
+    def dealt(self, visit: Visit, *, classes: int) -> Bool[Tensor, " classes"]:
+        """Each round: those that every part leaves the client."""
+        return torch.stack([part.dealt(visit, classes=classes) for part in self.parts]).all(0)
 
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee | None:
         """The strongest that a part gives and that holds in company; None for none.

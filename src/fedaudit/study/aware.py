@@ -7,9 +7,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from fedaudit.core import ClientId
-from fedaudit.defenses.base import Turn
-from fedaudit.defenses.cofedmid.coalition import present
-from fedaudit.defenses.cofedmid.partition import classes_of
+from fedaudit.defenses.base import Visit
 from fedaudit.observe.measurements import Measurements
 from fedaudit.seeds import seed_for
 from fedaudit.study.guided import class_guided
@@ -54,21 +52,17 @@ def _trains_on(
     cohort: tuple[ClientId, ...],
     labels: Int[Tensor, " samples"],
 ) -> Bool[Tensor, " samples"]:
-    how = class_guided(setup.defenses.get(client))
-    if how is None:
+    defense = setup.defenses.get(client)
+    if defense is None or not class_guided(defense):
         return torch.ones(len(labels), dtype=torch.bool)
     if client not in cohort:
         return torch.zeros(len(labels), dtype=torch.bool)
-    turn = Turn(
+    visit = Visit(
         round=index,
         rounds=setup.study.training.rounds,
         client=client,
         cohort=cohort,
         weights={},
         seed=seed_for(setup.seed, "federation"),
-        received=setup.algorithm.architecture.initial(0),
     )
-    members = present(how.coalition, turn)
-    classes = classes_of(turn, setup.deal.audit.samples)
-    mine = how.assigned(classes, len(members), turn).sets[members.index(client)]
-    return torch.from_numpy(mine)[labels]
+    return defense.dealt(visit, classes=setup.dataset.classes)[labels]

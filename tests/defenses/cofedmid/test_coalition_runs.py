@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from inspect import signature
 from itertools import islice
 from pathlib import Path
 
@@ -15,10 +16,12 @@ from torch.nn import functional
 from fedaudit.core import Architecture, Batch, Model, Samples
 from fedaudit.defenses.base import Defense, Turn, Visit
 from fedaudit.defenses.chain import Chain
-from fedaudit.defenses.cofedmid.compensation import Compensation, unconfident
+from fedaudit.defenses.cofedmid.compensation import Compensation
+from fedaudit.defenses.cofedmid.confidence import unconfident
+from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.defenses.cofedmid.partition import ClassGuided
 from fedaudit.defenses.cofedmid.validation import held_out
-from fedaudit.defenses.cofedmid.whole import CoFedMID, cofedmid, compensation
+from fedaudit.defenses.cofedmid.whole import CoFedMID
 from fedaudit.engines.local import Workers
 from fedaudit.errors import BadInput
 from fedaudit.fl.fedavg import FedAvg
@@ -57,7 +60,7 @@ def run(
 
 def pair(**changes: object) -> dict[int, Defense]:
     options = {**SETTINGS, **changes}
-    return {client: cofedmid(coalition=PAIR, **options) for client in PAIR}  # type: ignore[arg-type]
+    return {client: CoFedMID(coalition=PAIR, **options) for client in PAIR}  # type: ignore[arg-type]
 
 
 def classes_used(round: Round, client: int) -> set[int]:
@@ -136,23 +139,23 @@ def test_samples_come_back_from_the_first_compensated_round_on_within_their_limi
 
 @pytest.mark.parametrize("recycling", ["exp3", "random", "sequential"])
 def test_what_comes_back_is_not_of_the_own_classes_and_within_the_limit(recycling: str) -> None:
-    ours = compensation(coalition=PAIR, m_max=2, m_min=2, start=1, recycle=0.1, recycling=recycling)
+    ours = Compensation(coalition=PAIR, m_max=2, m_min=2, start=1, recycle=0.1, recycling=recycling)
     for index in range(1, 8):
         at = turn(index)
-        own = DATA[0].ids[ours.partition.own(DATA[0], at)]
+        own = DATA[0].ids[ours.own(DATA[0], at)]
         chosen = ours.select(DATA[0], at).ids
         back = chosen[~torch.isin(chosen, own)]
         assert bool(torch.isin(own, chosen).all())
         assert len(set(chosen.tolist())) == len(chosen) == len(own) + len(back)
-        assert ours._recycled is not None
-        assert ours._recycled.sort().values.tolist() == back.sort().values.tolist()
+        assert ours.memory.back is not None
+        assert ours.memory.back.sort().values.tolist() == back.sort().values.tolist()
         assert len(back) <= 6
         if recycling != "exp3":
             assert len(back) == 6
 
 
 def test_intervals_stay_as_they_were_made_in_the_first_compensated_round() -> None:
-    ours = compensation(coalition=PAIR, m_max=2, m_min=2, start=3)
+    ours = Compensation(coalition=PAIR, m_max=2, m_min=2, start=3)
     edges = []
     for index in range(1, 7):
         ours.select(DATA[0], turn(index))
@@ -166,18 +169,18 @@ def test_intervals_stay_as_they_were_made_in_the_first_compensated_round() -> No
 
 
 def test_sequential_goes_through_the_samples_from_small_losses_to_large() -> None:
-    ours = compensation(
+    ours = Compensation(
         coalition=PAIR, m_max=2, m_min=2, start=1, recycle=0.1, recycling="sequential"
     )
     at = turn()
     losses = at.evaluate(DATA[0])
-    left = ~ours.partition.own(DATA[0], at)
+    left = ~ours.own(DATA[0], at)
     ranked = DATA[0].ids[left][losses[left].argsort(stable=True)]
     ours.select(DATA[0], at)
-    assert ours._recycled is not None
-    assert torch.equal(ours._recycled, ranked[:6])
+    assert ours.memory.back is not None
+    assert torch.equal(ours.memory.back, ranked[:6])
     ours.select(DATA[0], at)
-    assert torch.equal(ours._recycled, ranked[6:12])
+    assert torch.equal(ours.memory.back, ranked[6:12])
 
 
 def test_confidence_on_samples_that_came_back_by_hand() -> None:
@@ -192,22 +195,22 @@ def test_confidence_on_samples_that_came_back_by_hand() -> None:
 
 
 def test_the_loss_adds_lack_of_confidence_for_samples_that_came_back_only() -> None:
-    ours = compensation(coalition=PAIR, m_max=2, m_min=2, start=1, mu=0.1)
+    ours = Compensation(coalition=PAIR, m_max=2, m_min=2, start=1, mu=0.1)
     at = turn()
     outputs = torch.randn(3, CLASSES, generator=seeded(0, "outputs"))
     batch = Batch(torch.zeros(3, 4), torch.tensor([0, 1, 2]), torch.tensor([7, 8, 9]))
-    ours._recycled = torch.tensor([8])
+    ours.memory.begin(torch.tensor([8]))
     plain = functional.cross_entropy(outputs, batch.y)
     extra = unconfident(outputs[1:2], batch.y[1:2], mu=0.1).sum() / 3
     torch.testing.assert_close(ours.loss(outputs, batch, at), plain + extra)
-    ours._recycled, ours._step = torch.tensor([4]), None
+    ours.memory.begin(torch.tensor([4]))
     assert torch.equal(ours.loss(outputs, batch, at), plain)
 
 
 def test_without_regularisation_training_is_plain() -> None:
-    ours = compensation(coalition=PAIR, regularise=False)
+    ours = Compensation(coalition=PAIR, regularise=False)
     assert not ours.acts_in("loss")
-    assert compensation(coalition=PAIR).acts_in("loss")
+    assert Compensation(coalition=PAIR).acts_in("loss")
 
 
 def test_validation_samples_are_never_in_a_batch() -> None:
@@ -237,20 +240,20 @@ def test_nothing_is_held_out_where_nothing_would_ever_come_back() -> None:
 
 
 def test_all_data_held_out_is_refused() -> None:
-    ours = compensation(coalition=PAIR, start=1, validation=0.999)
+    ours = Compensation(coalition=PAIR, start=1, validation=0.999)
     visit = Visit(round=0, rounds=5, client=0, cohort=PAIR, weights={}, seed=0)
     with pytest.raises(BadInput, match="all would be held out"):
         ours.prepare(DATA[0].take(slice(0, 2)), visit)
 
 
 def test_an_interval_that_harms_validation_samples_loses_weight() -> None:
-    ours = compensation(coalition=PAIR, m_max=2, m_min=2, start=1, validation=0.3)
+    ours = Compensation(coalition=PAIR, m_max=2, m_min=2, start=1, validation=0.3)
     visit = Visit(round=0, rounds=9, client=0, cohort=PAIR, weights={}, seed=3)
     data = ours.prepare(DATA[0], visit)
     for index in range(1, 7):
         at = turn(index)
         ours.select(data, at)
-        arm = ours._arm
+        arm = ours.memory.arm
         assert arm is not None
         before = ours.state()["weights"]
         ours.after(at.received, NET.initial(index) if index < 6 else _worse(), at)
@@ -336,7 +339,7 @@ def test_bytes_are_counted_as_the_paper_counts_them() -> None:
 
 
 def test_several_coalitions_defend_side_by_side() -> None:
-    two = {c: cofedmid(coalition=(2, 3), **SETTINGS) for c in (2, 3)}  # type: ignore[arg-type]
+    two = {c: CoFedMID(coalition=(2, 3), **SETTINGS) for c in (2, 3)}  # type: ignore[arg-type]
     both = {**pair(), **two}
     rounds = list(run(both))
     assert len(rounds) == ROUNDS
@@ -346,7 +349,7 @@ def test_several_coalitions_defend_side_by_side() -> None:
 
 def test_clients_that_are_not_asked_every_time_are_no_obstacle() -> None:
     everybody = tuple(DATA)
-    ours = {c: cofedmid(coalition=everybody, **SETTINGS) for c in DATA}  # type: ignore[arg-type]
+    ours = {c: CoFedMID(coalition=everybody, **SETTINGS) for c in DATA}  # type: ignore[arg-type]
     for round in run(ours, rounds=8, participation=0.5):
         covered = set().union(*(classes_used(round, client) for client in round.answered))
         if round.index < 3:
@@ -358,9 +361,13 @@ def test_it_works_in_a_chain() -> None:
     assert torch.equal(last_updates(run(chained)), last_updates(run(pair())))
 
 
-def test_the_whole_is_its_modules() -> None:
-    ours = pair()[0]
-    assert isinstance(ours, CoFedMID)
-    assert isinstance(ours, Compensation)
-    assert ours.noise is not None
-    assert ours.noise.coalition == ours.partition.coalition == PAIR
+def test_the_whole_has_the_settings_of_its_modules_at_their_defaults() -> None:
+    whole = signature(CoFedMID).parameters
+    parts = [signature(module).parameters for module in (Compensation, NeutralNoise)]
+    assert {name: whole[name].default for name in whole} == {
+        name: part[name].default for part in parts for name in part
+    }
+    with pytest.raises(BadInput, match="start is a round"):
+        CoFedMID(PAIR, start=0)
+    with pytest.raises(BadInput, match="sigma is at least 0"):
+        CoFedMID(PAIR, sigma=-1.0)

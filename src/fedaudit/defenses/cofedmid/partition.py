@@ -9,10 +9,10 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from fedaudit.core import ClientId, Samples
-from fedaudit.defenses.base import Defense, Turn
+from fedaudit.defenses.base import Defense, Turn, Visit
 from fedaudit.defenses.cofedmid.assignment import Assigned, at_random, bounded
 from fedaudit.defenses.cofedmid.coalition import check_coalition, present, shared_seed
-from fedaudit.defenses.cofedmid.sizes import DECAYS, least_of, most_of, size_at
+from fedaudit.defenses.cofedmid.sizes import DECAYS, sizes
 from fedaudit.defenses.soft_labels import class_count
 from fedaudit.errors import BadInput, unknown_name
 from fedaudit.seeds import seeded_numpy
@@ -63,52 +63,61 @@ class ClassGuided(Defense):
 
     def own(self, data: Samples, turn: Turn) -> Bool[Tensor, " samples"]:
         """Which samples are of this client's classes in this round."""
-        classes = classes_of(turn, data)
-        members = present(self.coalition, turn)
-        assigned = self.assigned(classes, len(members), turn)
+        classes = class_count(turn, data.features)
+        mine = self.dealt(turn, classes=classes)
         # The paper counts a byte a label and sends as many as there are classes.
         turn.note("extra_bytes", torch.tensor([classes]))
-        mine = torch.from_numpy(assigned.sets[members.index(turn.client)])
         return mine.to(data.labels.device)[data.labels]
 
-    def assigned(self, classes: int, members: int, turn: Turn) -> Assigned:
+    def dealt(self, visit: Visit, *, classes: int) -> Bool[Tensor, " classes"]:
+        """Each round: the client's share of the classes, which every member can work out."""
+        members = present(self.coalition, visit)
+        assigned = self.assigned(classes, len(members), visit)
+        return torch.from_numpy(assigned.sets[members.index(visit.client)])
+
+    def assigned(self, classes: int, members: int, visit: Visit) -> Assigned:
         """The sets of a round, the same for every member."""
-        seed = shared_seed(self.coalition, turn)
-        return _assigned(self, classes, members, turn.round, turn.rounds, seed)
+        return _assigned(
+            self.sizes(classes, visit.rounds),
+            visit.round,
+            classes=classes,
+            coalition=len(self.coalition),
+            members=members,
+            assignment=self.assignment,
+            seed=shared_seed(self.coalition, visit),
+        )
 
     def sizes(self, classes: int, rounds: int) -> tuple[int, ...]:
         """How many classes a client is given in each round."""
-        return _sizes(self, classes, rounds)
+        return sizes(
+            classes,
+            len(self.coalition),
+            rounds,
+            most=self.m_max,
+            least=self.m_min,
+            decay=self.decay,
+        )
 
 
-# Members of one process, and the rounds before, would otherwise do the same work over again.
-@lru_cache(maxsize=256)
-def _sizes(how: ClassGuided, classes: int, rounds: int) -> tuple[int, ...]:
-    least = least_of(classes, how.m_min)
-    size = len(how.coalition)
-    most = most_of(classes, size, rounds, given=how.m_max, least=least, decay=how.decay)
-    return tuple(
-        size_at(t, rounds, most=most, least=least, decay=how.decay) for t in range(1, rounds + 1)
-    )
-
-
+# Members of one process would otherwise do the same work over again.
 @lru_cache(maxsize=256)
 def _assigned(
-    how: ClassGuided, classes: int, members: int, round: int, rounds: int, seed: int
+    sizes: tuple[int, ...],
+    round: int,
+    *,
+    classes: int,
+    coalition: int,
+    members: int,
+    assignment: str,
+    seed: int,
 ) -> Assigned:
-    sizes = how.sizes(classes, rounds)
     size = sizes[round - 1]
     rng = seeded_numpy(seed, "classes", round)
-    if how.assignment == "random":
+    if assignment == "random":
         return at_random(members, size, classes=classes, rng=rng)
     # One order for the whole run, taken up where the rounds before have left it.
     order = seeded_numpy(seed, "rotation").permutation(classes)
-    start = len(how.coalition) * sum(sizes[: round - 1])
+    start = coalition * sum(sizes[: round - 1])
     preferred = np.zeros(classes, dtype=bool)
     preferred[order[(start + np.arange(min(classes, members * size))) % classes]] = True
     return bounded(members, size, preferred=preferred, rng=rng)
-
-
-def classes_of(turn: Turn, data: Samples) -> int:
-    """How many classes the model tells apart."""
-    return class_count(turn, data.features)

@@ -1,6 +1,7 @@
 """How many classes a client trains on, round by round."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from math import ceil, cos, floor, pi
 
 from fedaudit.errors import BadInput, unknown_name
@@ -55,6 +56,31 @@ def size_at(round: int, rounds: int, *, most: int, least: int, decay: str) -> in
         raise unknown_name("decay", decay, DECAYS)
     progress = (round - 1) / (rounds - 1) if rounds > 1 else 0.0
     return max(least, floor(DECAYS[decay](progress, most, least) + 0.5))
+
+
+# Asked in every round, by every member of one process.
+@lru_cache(maxsize=256)
+def sizes(
+    classes: int, members: int, rounds: int, *, most: int, least: int, decay: str
+) -> tuple[int, ...]:
+    """How many classes each client is given in each round of a run.
+
+    Args:
+        classes: Of the data set.
+        members: Of the coalition.
+        rounds: Of the run.
+        most: In the first round; 0 to choose from the coalition's size.
+        least: In the last; 0 for a fifth of all.
+        decay: A key of ``DECAYS``.
+
+    Raises:
+        BadInput: More than there are classes, or fewer in the first round than in the last.
+    """
+    smallest = least_of(classes, least)
+    largest = most_of(classes, members, rounds, given=most, least=smallest, decay=decay)
+    return tuple(
+        size_at(t, rounds, most=largest, least=smallest, decay=decay) for t in range(1, rounds + 1)
+    )
 
 
 def least_of(classes: int, given: int) -> int:
