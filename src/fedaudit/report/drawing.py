@@ -85,8 +85,19 @@ def series_line(
     *,
     shape: str = "linear",
     marks: int = 0,
+    hover: str = "",
 ) -> Spec:
-    """A trace in a style; ``marks`` is how many markers it carries at most."""
+    """A trace in a style.
+
+    Args:
+        x: Places on the horizontal axis.
+        y: Values, one a place; None leaves a gap.
+        look: Its style.
+        name: The series as a reader sees it.
+        shape: "linear", or "hv" for steps.
+        marks: How many markers it carries at most.
+        hover: What plotly says of a point under the pointer, beside the name.
+    """
     trace: Spec = {
         "type": "scatter",
         "name": plotly_text(name),
@@ -97,7 +108,28 @@ def series_line(
     }
     if marks:
         trace["marker"] = {"symbol": look.symbol, "size": 7, "maxdisplayed": marks}
+    if hover:
+        trace["hovertemplate"] = hover_text(hover, name)
     return trace
+
+
+def hover_text(text: str, name: str) -> str:
+    """What plotly says of a point: a text of its own, and the name of the series beside it."""
+    return f"{text}<extra>{plotly_text(name)}</extra>"
+
+
+def origin_line(
+    x: Sequence[int | float],
+    y: Sequence[int | float | None],
+    origin: str,
+    *,
+    hover: str,
+    shape: str = "linear",
+    marks: int = 0,
+) -> Spec:
+    """A trace of the samples of one origin."""
+    look, name = ORIGIN_STYLES[origin], ORIGIN_NAMES[origin]
+    return series_line(x, y, look, name, shape=shape, marks=marks, hover=hover)
 
 
 def spec_of(traces: Sequence[Spec], **layout: object) -> Spec:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from fedaudit.report.choosing import defense_name, distinct
 from fedaudit.report.dots import group_figure, target_figure
-from fedaudit.report.drawing import Choice, Figures, Panel, plotly_text, series_line, spec_of
+from fedaudit.report.drawing import Choice, Figures, Panel, series_line, spec_of
 from fedaudit.report.grid import shortened
 from fedaudit.report.roc import roc_figure
 from fedaudit.report.scores import histogram_figure
@@ -40,11 +40,14 @@ def accuracy_figure(utility: Sequence[UtilityResult]) -> Figures | None:
     looks = {defense: style(position) for position, defense in enumerate(defenses)}
     traces = []
     for result in parts:
-        name = plotly_text(f"{defense_name(result.defense)}, seed {result.seed}")
         line = series_line(
-            result.rounds, result.accuracy_by_round, looks[result.defense], name, marks=8
+            result.rounds,
+            result.accuracy_by_round,
+            looks[result.defense],
+            f"{defense_name(result.defense)}, seed {result.seed}",
+            marks=8,
+            hover="%{y:.1%} after round %{x}",
         )
-        line["hovertemplate"] = "%{y:.1%} after round %{x}<extra>" + name + "</extra>"
         traces.append(line)
     spec = spec_of(
         traces,

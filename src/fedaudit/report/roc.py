@@ -9,6 +9,7 @@ from fedaudit.report.drawing import (
     Panel,
     Spec,
     choices_of,
+    hover_text,
     plotly_text,
     run_setting,
     series_line,
@@ -126,12 +127,11 @@ def _roc_curve(curve: Curve, look: Style | None, floor: float) -> Spec:
     # A logarithmic axis has no zero: such points go to the edge, below it for the TPR.
     fpr = [max(rate, floor) for rate in curve.fpr]
     tpr = [max(rate, floor / 10) for rate in curve.tpr]
-    hover = "TPR %{y:.2%} at FPR %{x:.3%}<extra>" + plotly_text(curve.attack) + "</extra>"
+    hover = "TPR %{y:.2%} at FPR %{x:.3%}"
     if look is None:
         line = series_line(fpr, tpr, _GREY, _OTHERS, shape="hv")
-        return line | {"hovertemplate": hover, "opacity": 0.55}
-    line = series_line(fpr, tpr, look, curve.attack, shape="hv", marks=5)
-    return line | {"hovertemplate": hover}
+        return line | {"hovertemplate": hover_text(hover, curve.attack), "opacity": 0.55}
+    return series_line(fpr, tpr, look, curve.attack, shape="hv", marks=5, hover=hover)
 
 
 def _curve_setting(curve: Curve) -> tuple[str, ...]:

@@ -8,13 +8,13 @@ from fedaudit.report.drawing import (
     Spec,
     choices_of,
     origin_keys,
+    origin_line,
     plotly_text,
     run_setting,
-    series_line,
     spec_of,
 )
 from fedaudit.report.grid import shortened
-from fedaudit.report.styles import ORIGIN_NAMES, ORIGIN_STYLES, Style, see_through
+from fedaudit.report.styles import ORIGIN_NAMES, ORIGIN_STYLES, see_through
 from fedaudit.report.words import capital, signal_name
 from fedaudit.study.record import AttackRow, Histogram
 
@@ -53,9 +53,7 @@ def _unit(attack: AttackRow) -> str:
 def _histogram_panel(part: Histogram, unit: str) -> Panel:
     counts = {"member": part.member, "other_client": part.other_client, "unseen": part.unseen}
     traces = [
-        _outline(part.edges, amounts, ORIGIN_STYLES[origin], ORIGIN_NAMES[origin])
-        for origin, amounts in counts.items()
-        if sum(amounts)
+        _outline(part.edges, amounts, origin) for origin, amounts in counts.items() if sum(amounts)
     ]
     spec = spec_of(
         traces,
@@ -66,13 +64,12 @@ def _histogram_panel(part: Histogram, unit: str) -> Panel:
     return Panel(name, f"Scores that {name} gives, by origin of the samples.", spec)
 
 
-def _outline(edges: list[float], amounts: list[int], look: Style, name: str) -> Spec:
+def _outline(edges: list[float], amounts: list[int], origin: str) -> Spec:
     """Bins as one stepped outline that starts and ends on the axis."""
     total = sum(amounts)
     shares = [amount / total for amount in amounts]
     x = [edges[0], *edges]
     y = [0.0, *shares, 0.0]
-    line = series_line(x, y, look, name, shape="hv")
-    line |= {"fill": "tozeroy", "fillcolor": see_through(look.color, 0.12)}
-    line["hovertemplate"] = "%{y:.1%} from %{x:.3g} on<extra>" + name + "</extra>"
-    return line
+    line = origin_line(x, y, origin, hover="%{y:.1%} from %{x:.3g} on", shape="hv")
+    color = see_through(ORIGIN_STYLES[origin].color, 0.12)
+    return line | {"fill": "tozeroy", "fillcolor": color}

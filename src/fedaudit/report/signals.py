@@ -9,13 +9,13 @@ from fedaudit.report.drawing import (
     Spec,
     choices_of,
     origin_keys,
+    origin_line,
     plotly_text,
     run_setting,
-    series_line,
     spec_of,
 )
 from fedaudit.report.grid import shortened
-from fedaudit.report.styles import ORIGIN_NAMES, ORIGIN_STYLES, Style, see_through
+from fedaudit.report.styles import ORIGIN_NAMES, ORIGIN_STYLES, see_through
 from fedaudit.report.words import capital, signal_name
 from fedaudit.study.record import Trajectory
 
@@ -46,14 +46,11 @@ def trajectory_figure(trajectories: Sequence[Trajectory]) -> Figures | None:
 def _trajectory_panel(parts: list[Trajectory]) -> Panel:
     traces: list[Spec] = []
     for part in parts:
-        look = ORIGIN_STYLES[part.origin]
-        traces += _band(part, look)
+        traces += _band(part)
+    # Means lie above all bands.
     for part in parts:
-        look = ORIGIN_STYLES[part.origin]
-        name = ORIGIN_NAMES[part.origin]
-        line = series_line(part.rounds, part.mean, look, name, marks=8)
-        line["hovertemplate"] = "%{y:.4g} in round %{x}<extra>" + name + "</extra>"
-        traces.append(line)
+        hover = "%{y:.4g} in round %{x}"
+        traces.append(origin_line(part.rounds, part.mean, part.origin, hover=hover, marks=8))
     signal = parts[0].signal
     spec = spec_of(
         traces,
@@ -67,7 +64,7 @@ def _trajectory_panel(parts: list[Trajectory]) -> Panel:
     )
 
 
-def _band(part: Trajectory, look: Style) -> list[Spec]:
+def _band(part: Trajectory) -> list[Spec]:
     edge: Spec = {
         "type": "scatter",
         "name": plotly_text(ORIGIN_NAMES[part.origin]),
@@ -75,6 +72,6 @@ def _band(part: Trajectory, look: Style) -> list[Spec]:
         "line": {"width": 0},
         "hoverinfo": "skip",
     }
-    fill = {"fill": "tonexty", "fillcolor": see_through(look.color, 0.16)}
+    fill = {"fill": "tonexty", "fillcolor": see_through(ORIGIN_STYLES[part.origin].color, 0.16)}
     lower = edge | {"x": part.rounds, "y": part.low}
     return [lower, edge | fill | {"x": part.rounds, "y": part.high}]
