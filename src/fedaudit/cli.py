@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, Parameter
 
 from fedaudit import __version__
-from fedaudit.errors import BadInput, Refusal, unknown_name
+from fedaudit.ending import end_of
+from fedaudit.errors import BadInput
+from fedaudit.overrides import settings_from
 
 if TYPE_CHECKING:
     import fedaudit.study.config
@@ -23,7 +25,6 @@ app = App(
 
 RECORD_FILE = "record.json"
 REPORT_FILE = "report.html"
-_RUN_OPTIONS = ("variant", "out", "pool", "data-dir", "workers", "device")
 
 Folder = Annotated[Path, Parameter(help="Folder to write to; made if it is not there.")]
 DataDir = Annotated[
@@ -87,10 +88,10 @@ def run_command(
     A run that was stopped goes on where it was when it is started again. Studies and variants
     with the same settings of data, training and defense share their runs.
     """
-    from fedaudit.study.config import chosen_studies, read_studies
     from fedaudit.study.setup import refuse_misfits
+    from fedaudit.study.study_file import chosen_studies, read_studies
 
-    studies = chosen_studies(read_studies(study, _settings(overrides)), variant)
+    studies = chosen_studies(read_studies(study, settings_from(overrides)), variant)
     folder = out or Path("runs") / studies[0].name
     shared = pool or (Path("runs") / "pool" if out is None else None)
     if len(studies) == 1:
@@ -145,7 +146,7 @@ def attack(
             names[:first],
             folder,
             data_dir,
-            figures=_settings(names[first:]),
+            figures=settings_from(names[first:]),
             device=device_named(device),
             tick=tick,
             say=_say,
@@ -293,44 +294,6 @@ def _finish(record: "fedaudit.study.record.Record", folder: Path) -> None:
     _say(f"\nrecord: {folder / RECORD_FILE}\nreport: {folder / REPORT_FILE}")
 
 
-def _settings(overrides: Sequence[str]) -> dict[str, object]:
-    """``--a.b=1`` or ``--a.b 1`` as ``{"a.b": 1}``; values are read as TOML, else as text."""
-    import tomllib
-
-    found: dict[str, object] = {}
-    waiting = list(overrides)
-    while waiting:
-        option, equals, text = waiting.pop(0).partition("=")
-        if not option.startswith("--"):
-            raise BadInput(f"{option!r} is no setting; write it as --section.setting=value")
-        name = _setting_name(option)
-        if not equals:
-            if not waiting:
-                raise BadInput(f"{option} needs a value; write it as {option}=value")
-            text = waiting.pop(0)
-        try:
-            found[name] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            found[name] = text
-        except (ValueError, RecursionError) as error:
-            raise BadInput(f"the value of {option} cannot be read: {error}") from error
-    return found
-
-
-def _setting_name(option: str) -> str:
-    """The dotted name behind ``--training.batch-size``; names of attacks keep their hyphens."""
-    from fedaudit.study.config import Study
-
-    section, dot, rest = option.removeprefix("--").partition(".")
-    if not dot and section not in Study.model_fields:
-        options = [f"--{name}" for name in (*_RUN_OPTIONS, *Study.model_fields)]
-        raise unknown_name("option of fedaudit run", option, options)
-    if section != "attacks":
-        return f"{section}{dot}{rest.replace('-', '_')}"
-    attack, dot_too, setting = rest.partition(".")
-    return f"{section}{dot}{attack}{dot_too}{setting.replace('-', '_')}"
-
-
 def _say(text: str) -> None:
     print(text)
 
@@ -349,40 +312,12 @@ def main(words: Sequence[str] | None = None) -> None:
     """
     try:
         app(words, exit_on_error=False, print_error=False)
-    except (Refusal, CycloptsError) as refusal:
-        print(f"fedaudit: {str(refusal).strip()}", file=sys.stderr)
-        sys.exit(2)
-    except (OSError, MemoryError) as error:
-        said = str(error) or "out of memory"
-        print(
-            f"fedaudit: this machine could not do it ({said}); check the path, the disk and the "
-            "memory, and start again: what was written before is kept",
-            file=sys.stderr,
-        )
-        sys.exit(2)
-    except RuntimeError as error:
-        if not _is_out_of_memory(error):
+    except (Exception, KeyboardInterrupt) as error:
+        end = end_of(error)
+        if end is None:
             raise
-        print(
-            "fedaudit: out of memory; choose a smaller model, fewer samples or fewer workers, and "
-            "start again: what was written before is kept",
-            file=sys.stderr,
-        )
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("fedaudit: stopped; start the same command again to go on", file=sys.stderr)
-        sys.exit(130)
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether torch raised it where Python would raise MemoryError."""
-    # Not imported here: what torch raises comes from a torch that is there.
-    torch = sys.modules.get("torch")
-    on_gpu = getattr(torch, "OutOfMemoryError", None)
-    if on_gpu is not None and isinstance(error, on_gpu):
-        return True
-    # On the CPU torch raises a bare RuntimeError, so that its words are all there is to go by.
-    return "DefaultCPUAllocator" in str(error)
+        print(f"fedaudit: {end.said}", file=sys.stderr)
+        sys.exit(end.code)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,57 @@
+"""Settings on the command line: any of a study's, by its dotted name."""
+
+import tomllib
+from collections.abc import Sequence
+
+from fedaudit.errors import BadInput, unknown_name
+
+RUN_OPTIONS = ("variant", "out", "pool", "data-dir", "workers", "device")
+"""What ``fedaudit run`` takes beside settings; a misspelt one is no setting either."""
+
+
+def settings_from(words: Sequence[str]) -> dict[str, object]:
+    """``--a.b=1`` or ``--a.b 1`` as ``{"a.b": 1}``; values are read as TOML, else as text.
+
+    Args:
+        words: The rest of a command line.
+
+    Raises:
+        BadInput: A word that is no setting, or a setting without a value or without a section.
+    """
+    found: dict[str, object] = {}
+    waiting = list(words)
+    while waiting:
+        option, equals, text = waiting.pop(0).partition("=")
+        if not option.startswith("--"):
+            raise BadInput(f"{option!r} is no setting; write it as --section.setting=value")
+        name = _setting_name(option)
+        if not equals:
+            if not waiting:
+                raise BadInput(f"{option} needs a value; write it as {option}=value")
+            text = waiting.pop(0)
+        found[name] = _value(option, text)
+    return found
+
+
+def _value(option: str, text: str) -> object:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"the value of {option} cannot be read: {error}") from error
+
+
+def _setting_name(option: str) -> str:
+    """The dotted name behind ``--training.batch-size``; names of attacks keep their hyphens."""
+    # Not above: the command line's help must not wait for pydantic.
+    from fedaudit.study.config import Study
+
+    section, dot, rest = option.removeprefix("--").partition(".")
+    if not dot and section not in Study.model_fields:
+        options = [f"--{name}" for name in (*RUN_OPTIONS, *Study.model_fields)]
+        raise unknown_name("option of fedaudit run", option, options)
+    if section != "attacks":
+        return f"{section}{dot}{rest.replace('-', '_')}"
+    attack, dot_too, setting = rest.partition(".")
+    return f"{section}{dot}{attack}{dot_too}{setting.replace('-', '_')}"
