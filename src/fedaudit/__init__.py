@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from fedaudit.origin import Origin
     from fedaudit.signals.measure import measure
     from fedaudit.study.again import attack_again
-    from fedaudit.study.config import read_study, study_from
     from fedaudit.study.run import run_study
+    from fedaudit.study.study_file import read_study
+    from fedaudit.study.values import study_from
 
 __version__ = "0.1.0"
 
@@ -26,11 +27,11 @@ _DOORS = {
     "attack_again": "fedaudit.study.again",
     "evaluate": "fedaudit.metrics.evaluate",
     "measure": "fedaudit.signals.measure",
-    "read_study": "fedaudit.study.config",
+    "read_study": "fedaudit.study.study_file",
     "run_study": "fedaudit.study.run",
     "seen_from": "fedaudit.observe.views",
     "simulate": "fedaudit.fl.simulate",
-    "study_from": "fedaudit.study.config",
+    "study_from": "fedaudit.study.values",
 }
 
 __all__ = [

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from fedaudit.study.config import study_from
 from fedaudit.study.record import (
     Environment,
     Figure,
@@ -11,6 +10,7 @@ from fedaudit.study.record import (
     UtilityResult,
     ViewRow,
 )
+from fedaudit.study.values import study_from
 
 Values = Mapping[int, Mapping[int, float]]
 """A figure by seed and target."""

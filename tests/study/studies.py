@@ -1,6 +1,7 @@
 """A study that takes a second, for tests."""
 
-from fedaudit.study.config import Study, study_from
+from fedaudit.study.config import Study
+from fedaudit.study.values import study_from
 
 
 def small_study(**changes: object) -> Study:

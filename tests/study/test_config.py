@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from fedaudit.errors import BadInput
-from fedaudit.study.config import chosen_studies, read_studies, study_from
+from fedaudit.study.study_file import chosen_studies, read_studies
+from fedaudit.study.values import study_from
 
 TWO = """
 name = "sizes"

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaudit.errors import BadInput
-from fedaudit.study.config import chosen_studies, read_studies
 from fedaudit.study.grid import MAX_POINTS, grid_points
+from fedaudit.study.study_file import chosen_studies, read_studies
 
 FRONT = """
 name = "front"

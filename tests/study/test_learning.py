@@ -15,9 +15,10 @@ from fedaudit.study.again import attack_again
 from fedaudit.study.config import Study
 from fedaudit.study.holdout import trained_on
 from fedaudit.study.identity import run_key, settings_of
+from fedaudit.study.parts import Setup
 from fedaudit.study.record import Record
 from fedaudit.study.run import run_study
-from fedaudit.study.setup import Setup, setup
+from fedaudit.study.setup import setup
 from fedaudit.study.truth import audited, origin_of
 from tests.study.studies import small_study
 

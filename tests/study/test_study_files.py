@@ -10,8 +10,8 @@ import torch
 from fedaudit.core import NOBODY, Architecture, Setting
 from fedaudit.data.dataset import Dataset, numbered
 from fedaudit.models import architecture
-from fedaudit.study.config import read_studies
 from fedaudit.study.setup import setup
+from fedaudit.study.study_file import read_studies
 
 FOLDER = Path(__file__).parents[2] / "studies"
 FILES = sorted(FOLDER.glob("*.toml"))

@@ -14,16 +14,19 @@ from fedaudit.observe.tensors import read_tensors
 from fedaudit.observe.views import seen_from
 from fedaudit.progress import Tick, quiet
 from fedaudit.signals.measure import measure_round
-from fedaudit.study.config import Study, study_from
+from fedaudit.study.conclusion import conclude
+from fedaudit.study.config import Study
 from fedaudit.study.environment import Clock
 from fedaudit.study.folder import STUDY_FILE, recorded_study
 from fedaudit.study.learning import Examples, of_known, of_shadow, taught
 from fedaudit.study.observing import Work, measured_on, recalled
 from fedaudit.study.outputs import refuse_other_record
+from fedaudit.study.parts import Setup
 from fedaudit.study.pool import is_measured, run_folder
 from fedaudit.study.record import Record
-from fedaudit.study.run import SHADOW, conclude
-from fedaudit.study.setup import Setup, setup
+from fedaudit.study.run import SHADOW
+from fedaudit.study.setup import setup
+from fedaudit.study.values import study_from
 
 
 def attack_again(

@@ -21,9 +21,9 @@ from fedaudit.origin import Origin
 from fedaudit.progress import Tick, quiet
 from fedaudit.seeds import seeded_numpy
 from fedaudit.study.aware import used_when
+from fedaudit.study.parts import Setup
 from fedaudit.study.pictures import add_pictures, trajectories
 from fedaudit.study.record import Figure
-from fedaudit.study.setup import Setup
 from fedaudit.study.truth import Audited, Findings, audited
 
 GUESSED_SHARE = 0.2

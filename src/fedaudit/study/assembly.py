@@ -12,6 +12,7 @@ from fedaudit.observe.store import Stored
 from fedaudit.study.config import Study
 from fedaudit.study.guided import class_guided
 from fedaudit.study.identity import settings_of
+from fedaudit.study.parts import Setup
 from fedaudit.study.record import (
     AttackRow,
     ClientRow,
@@ -23,7 +24,6 @@ from fedaudit.study.record import (
     UtilityResult,
     ViewRow,
 )
-from fedaudit.study.setup import Setup
 from fedaudit.study.significance import corrected
 from fedaudit.study.text import made_plain, plain
 from fedaudit.study.truth import Findings

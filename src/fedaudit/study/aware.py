@@ -11,7 +11,7 @@ from fedaudit.defenses.base import Visit
 from fedaudit.observe.measurements import Measurements
 from fedaudit.seeds import seed_for
 from fedaudit.study.guided import class_guided
-from fedaudit.study.setup import Setup
+from fedaudit.study.parts import Setup
 
 
 def used_when(

@@ -15,6 +15,7 @@ from fedaudit.study.compared import (
     Row,
     Source,
 )
+from fedaudit.study.defense_section import NONE
 from fedaudit.study.differences import (
     Value,
     Values,
@@ -26,7 +27,7 @@ from fedaudit.study.differences import (
 from fedaudit.study.fronts import fronts
 from fedaudit.study.reading import read_comparison
 from fedaudit.study.record import Figure, Record
-from fedaudit.study.rows import NONE, is_compared, rows_of
+from fedaudit.study.rows import is_compared, rows_of
 
 Part = Literal["inside", "outside", "reference"]
 

@@ -1,58 +1,25 @@
-"""A study, as a TOML file says it: every setting named, checked and given a default.
+"""A study's settings, every one named, with its range and its default.
 
-Unknown keys are refused with the nearest known one. Everything that changes a result is in
-here; what does not (folders, workers, progress) is not.
+Everything that changes a result is in here; what does not (folders, workers, progress) is not.
 """
 
-import copy
-import tomllib
-from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    ValidationError,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
-from fedaudit.core import Setting
-from fedaudit.errors import BadInput, unknown_name
 from fedaudit.observe.store import MAX_ROUND
-from fedaudit.study.grid import grid_points
-from fedaudit.study.text import MAX_DEPTH, deeper_than
-
-MAX_BYTES = 1_000_000
-_LONGEST = 80
+from fedaudit.study.defense_section import DefenseSection
+from fedaudit.study.section import Count, Positive, Section, Settings, Share
 
 
-def _setting(value: object) -> Setting:
-    """An option of a catalogue entry; the entry itself says what it takes."""
-    if isinstance(value, str) or (isinstance(value, int | float) and abs(value) <= 1e15):
-        return value
-    raise ValueError("it should be a number up to 1e15 in size, a text, or true or false")
-
-
-Share = Annotated[float, Field(gt=0, le=1)]
-Count = Annotated[int, Field(ge=0, le=10**9, strict=True)]
-Positive = Annotated[int, Field(ge=1, le=10**9, strict=True)]
-Settings = dict[str, Annotated[Setting, PlainValidator(_setting)]]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class DataSection(_Section):
+class DataSection(Section):
     """Which data set; ``options`` are its source's own."""
 
     name: str = "digits"
     options: Settings = Field(default_factory=dict)
 
 
-class PartitionSection(_Section):
+class PartitionSection(Section):
     """How data is dealt to clients; ``options`` are the scheme's own (beta, per_client)."""
 
     scheme: str = "iid"
@@ -61,14 +28,14 @@ class PartitionSection(_Section):
     options: Settings = Field(default_factory=dict)
 
 
-class ModelSection(_Section):
+class ModelSection(Section):
     """Which architecture; ``options`` are its own."""
 
     name: str = "mlp"
     options: Settings = Field(default_factory=dict)
 
 
-class TrainingSection(_Section):
+class TrainingSection(Section):
     """Federated averaging: rounds, participation, and each client's local training."""
 
     rounds: Annotated[int, Field(ge=1, le=MAX_ROUND, strict=True)] = 30
@@ -82,7 +49,7 @@ class TrainingSection(_Section):
     optimizer: str = "sgd"
 
 
-class AuditSection(_Section):
+class AuditSection(Section):
     """What is audited, and through whose eyes.
 
     Attributes:
@@ -115,7 +82,7 @@ class AuditSection(_Section):
     keep: Literal["signals", "snapshots", "full"] = "signals"
 
 
-class ShadowSection(_Section):
+class ShadowSection(Section):
     """Where attacks that learn take their examples from; never from the audited samples.
 
     Attributes:
@@ -134,47 +101,7 @@ class ShadowSection(_Section):
     known: Positive = 400
 
 
-class PartSection(_Section):
-    """One more defense in a chain, by catalogue name and with its own settings."""
-
-    name: str
-    options: Settings = Field(default_factory=dict)
-
-
-class GroupSection(PartSection):
-    """What further clients do; clients of one group are each other's coalition."""
-
-    clients: Annotated[tuple[Count, ...], Field(min_length=1)]
-    chain: tuple[PartSection, ...] = ()
-
-
-class DefenseSection(_Section):
-    """What clients do about leakage.
-
-    Attributes:
-        clients: Clients that use it, together where it takes a coalition; if left out, all but
-            those of ``also``.
-        chain: Further defenses of the same clients, applied after this one in the order given:
-            a ``[[defense.chain]]`` table of ``name`` and ``options`` each.
-        also: Further groups of clients with a defense of their own: a ``[[defense.also]]`` table
-            of ``name``, ``clients``, ``options`` and ``chain`` each.
-    """
-
-    name: str = "none"
-    clients: tuple[Count, ...] | None = None
-    options: Settings = Field(default_factory=dict)
-    chain: tuple[PartSection, ...] = ()
-    also: tuple[GroupSection, ...] = ()
-
-    @property
-    def label(self) -> str:
-        """All that is used by its names, as records and reports have it; "none" for nothing."""
-        groups: tuple[DefenseSection | GroupSection, ...] = (self, *self.also)
-        used = [[p.name for p in (g, *g.chain) if p.name != "none"] for g in groups]
-        return ", ".join(dict.fromkeys(" + ".join(names) for names in used if names)) or "none"
-
-
-class FiguresSection(_Section):
+class FiguresSection(Section):
     """Which figures are printed.
 
     Attributes:
@@ -199,7 +126,7 @@ class FiguresSection(_Section):
     planted_leak: bool = False
 
 
-class Study(_Section):
+class Study(Section):
     """A whole study.
 
     Attributes:
@@ -251,150 +178,3 @@ class Study(_Section):
     def measured_every(self) -> int:
         """Distance of measured rounds: as asked, or a tenth of the run."""
         return self.audit.every or max(1, self.training.rounds // 10)
-
-
-def study_from(values: dict[str, object], *, source: str = "the study") -> Study:
-    """A checked study from plain values.
-
-    Raises:
-        BadInput: One sentence naming the first setting that is wrong, and what is allowed.
-    """
-    if deeper_than(values, MAX_DEPTH):
-        raise BadInput(f"{source} nests over {MAX_DEPTH} levels deep, and no setting does")
-    try:
-        return Study.model_validate(values)
-    except ValidationError as error:
-        raise _refusal(error, source) from error
-
-
-def read_study(path: Path, overrides: dict[str, object] | None = None) -> Study:
-    """The study of a TOML file without its variants; see :func:`read_studies`."""
-    return read_studies(path, overrides)[0]
-
-
-def read_studies(path: Path, overrides: dict[str, object] | None = None) -> list[Study]:
-    """The study of a TOML file, and after it each of its variants.
-
-    A variant is a table ``[variants.NAME]`` of settings by dotted name that differ from the
-    study's own; its study is named after both. Every point of a ``[grid]`` is a variant too.
-
-    Args:
-        path: The file.
-        overrides: Values by dotted name, such as ``{"training.rounds": 10}``; they hold for
-            the study and for all variants.
-
-    Raises:
-        BadInput: No such file, not TOML, or a wrong setting.
-    """
-    values = _toml(path)
-    variants, grid = values.pop("variants", {}), values.pop("grid", None)
-    if not isinstance(variants, dict) or not all(isinstance(v, dict) for v in variants.values()):
-        raise BadInput(f"variants in {path} are tables, such as [variants.small]")
-    if "" in variants:
-        raise BadInput(f"a variant in {path} has no name; give it one, as in [variants.small]")
-    for label, changes in grid_points(grid, str(path)) if grid is not None else ():
-        if label in variants:
-            raise BadInput(f"{path} has a variant and a point of its grid named {label!r}")
-        variants[label] = changes
-    studies = []
-    for label, changes in {"": {}, **variants}.items():
-        varied = copy.deepcopy(values)
-        for name, value in {**changes, **(overrides or {})}.items():
-            _set(varied, name, value)
-        if label:
-            varied["name"] = f"{varied.get('name', '')}-{label}"
-        studies.append(study_from(varied, source=str(path)))
-    return studies
-
-
-def chosen_studies(studies: list[Study], variant: str) -> list[Study]:
-    """The study itself, one of its variants, or "all" of them.
-
-    Raises:
-        BadInput: There is no variant of that name.
-    """
-    if variant == "all":
-        return studies
-    labels = {study.name.removeprefix(f"{studies[0].name}-"): study for study in studies[1:]}
-    if not variant:
-        return studies[:1]
-    if variant not in labels:
-        raise unknown_name("variant", variant, [*labels, "all"])
-    return [labels[variant]]
-
-
-def _toml(path: Path) -> dict[str, object]:
-    try:
-        if path.exists() and not path.is_file():
-            raise BadInput(f"the study {path} is not a regular file; give the path of a TOML file")
-        if path.stat().st_size > MAX_BYTES:
-            raise BadInput(f"{path} has more than {MAX_BYTES} bytes; a study is a short file")
-        values: dict[str, object] = tomllib.loads(path.read_text(encoding="utf-8"))
-        if deeper_than(values, MAX_DEPTH):
-            raise BadInput(f"{path} nests over {MAX_DEPTH} levels deep, and no setting does")
-        return values
-    except OSError as error:
-        raise BadInput(f"the study {path} cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, BadInput):
-            raise
-        raise BadInput(f"the study {path} is not valid TOML: {error}") from error
-
-
-def _set(values: dict[str, object], dotted: str, value: object) -> None:
-    *sections, last = dotted.split(".")
-    place = values
-    for section in sections:
-        inner = place.setdefault(section, {})
-        if not isinstance(inner, dict):
-            raise BadInput(f"{dotted!r} cannot be set: {section!r} is a value, not a table")
-        place = inner
-    place[last] = value
-
-
-def _refusal(error: ValidationError, source: str) -> BadInput:
-    faults = error.errors()
-    first = faults[0]
-    where = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        *path, key = (str(part) for part in first["loc"])
-        return unknown_name(f"setting in {source}", ".".join([*path, key]), _known(path))
-    # A list whose entries are refused is also called too short, which is no fault of its own.
-    others = [fault for fault in faults[1:] if fault["loc"] != first["loc"][:-1]]
-    more = f" (and {len(others)} more)" if others else ""
-    wanted = _IN_WORDS.get(first["type"], first["msg"].removeprefix("Value error, "))
-    wanted = wanted.replace("Input should be", "it should be", 1)
-    given = repr(first["input"])
-    if len(given) > _LONGEST:
-        given = f"{given[:_LONGEST]}... ({len(given)} characters)"
-    return BadInput(f"{where or 'the study'} in {source}: {wanted}, got {given}{more}")
-
-
-_IN_WORDS = {
-    "tuple_type": "it should be a list",
-    "too_short": "it should have at least one entry",
-    "dict_type": "it should be a table of settings",
-    "model_type": "it should be a table of settings",
-    "float_parsing": "it should be a number",
-    "string_type": "it should be a text",
-    "bool_parsing": "it should be true or false",
-    "bool_type": "it should be true or false",
-    "int_type": "it should be a whole number",
-    "string_pattern_mismatch": "it should be of letters, digits and '._=,+-' (at most 200), "
-    "beginning with a letter or digit",
-}
-"""What pydantic's messages mean to somebody who writes TOML."""
-
-
-def _known(path: list[str]) -> list[str]:
-    section: type[BaseModel] = Study
-    for part in path:
-        if part.isdigit():  # a place in a list of tables
-            continue
-        kind = section.model_fields[part].annotation
-        # A table that may be left out is a section or None.
-        kind = next((k for k in get_args(kind) if k is not type(None)), kind)
-        if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
-            return []
-        section = kind
-    return [".".join([*path, name]) for name in section.model_fields]

@@ -18,8 +18,8 @@ from fedaudit.params import plus
 from fedaudit.progress import Tick, quiet
 from fedaudit.seeds import seed_for, seeded, seeded_numpy
 from fedaudit.signals.measure import measure_round
+from fedaudit.study.parts import Setup
 from fedaudit.study.record import ControlResult
-from fedaudit.study.setup import Setup
 from fedaudit.study.truth import Audited, Findings, audited
 
 FALSE_ALARM = 0.01

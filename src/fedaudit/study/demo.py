@@ -1,6 +1,7 @@
 """The study behind ``fedaudit demo``: small, on data that is always there."""
 
-from fedaudit.study.config import Study, study_from
+from fedaudit.study.config import Study
+from fedaudit.study.values import study_from
 
 DEMO: Study = study_from(
     {

@@ -5,9 +5,11 @@ from pathlib import Path
 
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.files import write_whole
-from fedaudit.study.config import MAX_BYTES, Study, study_from
+from fedaudit.study.config import Study
 from fedaudit.study.identity import settings_of
 from fedaudit.study.outputs import refuse_other_record
+from fedaudit.study.study_file import MAX_BYTES
+from fedaudit.study.values import study_from
 
 STUDY_FILE = "study.json"
 

@@ -10,8 +10,8 @@ from jaxtyping import Float
 from fedaudit.metrics import advantage, hypervolume_over_seeds, on_front
 from fedaudit.seeds import seeded_numpy
 from fedaudit.study.compared import EVERY_ATTACK, STRONGEST_ATTACK, Front, FrontPoint, Row
+from fedaudit.study.defense_section import NONE
 from fedaudit.study.differences import Values, reduced, restricted
-from fedaudit.study.rows import NONE
 
 Leaks = Mapping[tuple[str, str, str], Values]
 """Figures of a row by attack, contrast and metric."""

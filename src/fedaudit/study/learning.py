@@ -19,7 +19,7 @@ from fedaudit.progress import Tick, quiet
 from fedaudit.seeds import seed_for
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure_round
-from fedaudit.study.setup import Setup
+from fedaudit.study.parts import Setup
 from fedaudit.study.truth import origin_of
 
 KNOWN = "known"

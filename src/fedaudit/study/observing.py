@@ -30,7 +30,7 @@ from fedaudit.seeds import seed_for, seeded
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.identity import run_key
 from fedaudit.study.learning import measure_known
-from fedaudit.study.setup import Setup
+from fedaudit.study.parts import Setup
 
 TRAIN_ACCURACY_SAMPLES = 5_000
 

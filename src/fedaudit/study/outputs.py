@@ -4,10 +4,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from fedaudit.errors import BadInput, Refusal
-from fedaudit.study.config import Study, study_from
+from fedaudit.study.config import Study
 from fedaudit.study.identity import settings_of
 from fedaudit.study.reading import read_comparison, read_record
 from fedaudit.study.text import made_plain
+from fedaudit.study.values import study_from
 
 RECORD_FILE = "record.json"
 REPORT_FILE = "report.html"

@@ -13,8 +13,8 @@ from fedaudit.metrics.evaluate import CONTRASTS
 from fedaudit.observe.measurements import Measurements
 from fedaudit.origin import Origin
 from fedaudit.study.config import Study
+from fedaudit.study.parts import Setup
 from fedaudit.study.record import Curve, ExposedSample, GroupFigure, Histogram, Trajectory
-from fedaudit.study.setup import Setup
 from fedaudit.study.truth import Audited, Findings
 
 CURVE_POINTS = 120

@@ -17,8 +17,8 @@ from fedaudit.observe.views import View, as_one, seen_from, view_named
 from fedaudit.seeds import seed_for, seeded
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.observing import Work
+from fedaudit.study.parts import Setup
 from fedaudit.study.record import ControlResult
-from fedaudit.study.setup import Setup
 
 CANARIES = 100
 REPEATS = 5

@@ -24,7 +24,7 @@ from fedaudit.core import Samples
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.files import write_whole
 from fedaudit.study.identity import run_key
-from fedaudit.study.setup import Setup
+from fedaudit.study.parts import Setup
 
 try:
     import fcntl

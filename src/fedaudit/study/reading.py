@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.study.compared import COMPARISON_FORMAT, Comparison
-from fedaudit.study.record import FORMAT, MOST, VERSION, Record
+from fedaudit.study.fields import MOST
+from fedaudit.study.record import FORMAT, VERSION, Record
 from fedaudit.study.text import LONGEST, MAX_DEPTH, deeper_than, is_plain, texts
 
 MAX_BYTES = 256 * 2**20

@@ -2,66 +2,33 @@
 
 A record is one JSON document. Reports, comparisons and gates read records only, never a run.
 Rates are shares in [0, 1]; ``None`` stands for a figure that could not be given, and ``note``
-then says why. Every field has the range of what it can be, and lists that belong together have
-one length, so that a reader never shows an impossible figure.
+then says why.
 """
 
-from collections.abc import Sized
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from fedaudit.files import write_whole
+from fedaudit.study.fields import (
+    Change,
+    Drawn,
+    Part,
+    Seconds,
+    Share,
+    Whole,
+    range_of,
+    refuse_disorder,
+    refuse_ragged,
+)
 
 FORMAT = "fedaudit-record"
 VERSION = 1
-MOST = 1e15
-"""Larger than any count or figure; up to here floats hold every whole number."""
-
-Share = Annotated[float, Field(ge=0, le=1)]
-Change = Annotated[float, Field(ge=-1, le=1)]
-Whole = Annotated[int, Field(ge=0, le=int(MOST))]
-Seconds = Annotated[float, Field(ge=0, le=MOST)]
-Drawn = Annotated[float, Field(ge=-1e100, le=1e100)]
-"""A signal or score as it is drawn: losses of a run that diverged are large."""
-
-_ROUNDING = 1e-6
-_SHARES = ("auc", "accuracy", "_rate", "_share", "tpr")
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, ser_json_inf_nan="null", allow_inf_nan=False
-    )
-
-
-class _Range(NamedTuple):
-    least: float
-    most: float
-
-
-def _range_of(metric: str) -> _Range:
-    """What a figure can be: shares in [0, 1], budgets from 0, anything else within reason."""
-    if metric.startswith("tpr@") or metric.endswith(_SHARES):
-        return _Range(0.0, 1.0)
-    return _Range(0.0, MOST) if "epsilon" in metric else _Range(-MOST, MOST)
-
-
-def _refuse_disorder(low: float | None, value: float | None, high: float | None) -> None:
-    """Limits lie on both sides of their figure, where they are given."""
-    given = [number for number in (low, value, high) if number is not None]
-    if any(one > other + _ROUNDING for one, other in pairwise(given)):
-        raise ValueError(f"low, value and high are not in order ({low}, {value}, {high})")
-
-
-def _refuse_ragged(**lists: Sized) -> None:
-    if len({len(values) for values in lists.values()}) > 1:
-        raise ValueError(f"{', '.join(lists)} are not of the same length")
-
-
-class Figure(_Part):
+class Figure(Part):
     """One number with its interval.
 
     Attributes:
@@ -104,15 +71,15 @@ class Figure(_Part):
 
     @model_validator(mode="after")
     def _possible(self) -> "Figure":
-        least, most = _range_of(self.metric)
+        least, most = range_of(self.metric)
         for number in (self.value, self.low, self.high, self.ceiling):
             if number is not None and not least <= number <= most:
                 raise ValueError(f"{number:g} is not in [{least:g}, {most:g}]")
-        _refuse_disorder(self.low, self.value, self.high)
+        refuse_disorder(self.low, self.value, self.high)
         return self
 
 
-class Curve(_Part):
+class Curve(Part):
     """A receiver operating characteristic, thinned to what a plot can show."""
 
     attack: str
@@ -126,11 +93,11 @@ class Curve(_Part):
 
     @model_validator(mode="after")
     def _even(self) -> "Curve":
-        _refuse_ragged(fpr=self.fpr, tpr=self.tpr)
+        refuse_ragged(fpr=self.fpr, tpr=self.tpr)
         return self
 
 
-class Trajectory(_Part):
+class Trajectory(Part):
     """A signal at the target client over rounds: mean and 10-90% range of one origin."""
 
     signal: str
@@ -145,11 +112,11 @@ class Trajectory(_Part):
 
     @model_validator(mode="after")
     def _even(self) -> "Trajectory":
-        _refuse_ragged(rounds=self.rounds, mean=self.mean, low=self.low, high=self.high)
+        refuse_ragged(rounds=self.rounds, mean=self.mean, low=self.low, high=self.high)
         return self
 
 
-class Histogram(_Part):
+class Histogram(Part):
     """Counts of scores by origin over common bins; ``edges`` has one entry more."""
 
     attack: str
@@ -164,7 +131,7 @@ class Histogram(_Part):
     @model_validator(mode="after")
     def _even(self) -> "Histogram":
         bins = range(len(self.edges) - 1)
-        _refuse_ragged(
+        refuse_ragged(
             bins=bins, member=self.member, other_client=self.other_client, unseen=self.unseen
         )
         if any(one > other for one, other in pairwise(self.edges)):
@@ -172,7 +139,7 @@ class Histogram(_Part):
         return self
 
 
-class GroupFigure(_Part):
+class GroupFigure(Part):
     """AUC within one class or for one client, with its interval."""
 
     attack: str
@@ -190,11 +157,11 @@ class GroupFigure(_Part):
 
     @model_validator(mode="after")
     def _possible(self) -> "GroupFigure":
-        _refuse_disorder(self.low, self.value, self.high)
+        refuse_disorder(self.low, self.value, self.high)
         return self
 
 
-class ExposedSample(_Part):
+class ExposedSample(Part):
     """A member that an attack singles out: its score is above this share of non-members'."""
 
     attack: str
@@ -206,7 +173,7 @@ class ExposedSample(_Part):
     above_nonmembers: Share
 
 
-class ControlResult(_Part):
+class ControlResult(Part):
     """A check that the figures mean what they say.
 
     Attributes:
@@ -230,11 +197,11 @@ class ControlResult(_Part):
     @model_validator(mode="after")
     def _possible(self) -> "ControlResult":
         # The mean of shuffles may lie outside of their central range.
-        _refuse_disorder(self.low, None, self.high)
+        refuse_disorder(self.low, None, self.high)
         return self
 
 
-class UtilityResult(_Part):
+class UtilityResult(Part):
     """How good the trained model is: accuracies with Clopper-Pearson intervals."""
 
     defense: str = "none"
@@ -250,12 +217,12 @@ class UtilityResult(_Part):
 
     @model_validator(mode="after")
     def _possible(self) -> "UtilityResult":
-        _refuse_disorder(self.test_low, self.test_accuracy, self.test_high)
-        _refuse_ragged(rounds=self.rounds, accuracy_by_round=self.accuracy_by_round)
+        refuse_disorder(self.test_low, self.test_accuracy, self.test_high)
+        refuse_ragged(rounds=self.rounds, accuracy_by_round=self.accuracy_by_round)
         return self
 
 
-class UsageRow(_Part):
+class UsageRow(Part):
     """How often a client trained on its samples in one run, and what its defense cost it.
 
     Attributes:
@@ -282,7 +249,7 @@ class UsageRow(_Part):
     filter_cosine: Change | None = None
 
 
-class AttackRow(_Part):
+class AttackRow(Part):
     """How an attack is put together, as the catalogue has it."""
 
     name: str
@@ -295,7 +262,7 @@ class AttackRow(_Part):
     note: str = ""
 
 
-class ClientRow(_Part):
+class ClientRow(Part):
     """A client's size and class mix, and how many audited samples it holds."""
 
     client: Whole
@@ -304,7 +271,7 @@ class ClientRow(_Part):
     class_counts: list[Whole]
 
 
-class ViewRow(_Part):
+class ViewRow(Part):
     """The adversary of a study, in words."""
 
     name: str
@@ -312,7 +279,7 @@ class ViewRow(_Part):
     description: str
 
 
-class Environment(_Part):
+class Environment(Part):
     """Where and when a record was made; outside of the content hash."""
 
     versions: dict[str, str] = Field(default_factory=dict)
@@ -322,7 +289,7 @@ class Environment(_Part):
     seconds: Seconds | None = None
 
 
-class Record(_Part):
+class Record(Part):
     """Everything a study found.
 
     Attributes:

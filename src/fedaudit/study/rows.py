@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from fedaudit.errors import BadInput
 from fedaudit.study.compared import Row
-from fedaudit.study.config import GroupSection, PartSection, Study, study_from
+from fedaudit.study.config import Study
+from fedaudit.study.defense_section import NONE, PartSection
 from fedaudit.study.record import Figure, Record
+from fedaudit.study.values import study_from
 
-NONE = "none"
 _APART = ("name", "about", "hours", "seeds", "defense", "attacks", "shadow")
 _TOLD = ("evaluation", "nobody_is_a_member")
 """Of the settings of figures, those that make figures incomparable."""
@@ -46,18 +47,10 @@ def is_compared(figure: Figure) -> bool:
 
 def defended(study: Study) -> tuple[int, ...] | None:
     """The clients that use a defense; None where that is all of them, or none of them."""
-    given = study.defense
-    everybody = range(study.partition.clients)
-    elsewhere = {client for group in given.also for client in group.clients}
-    own = set(everybody) - elsewhere if given.clients is None else set(given.clients)
-    users = own if _used(given.name, given.chain) else set[int]()
-    for group in given.also:
-        users |= set(group.clients) if _used(group.name, group.chain) else set()
-    return tuple(sorted(users)) if 0 < len(users) < len(everybody) else None
-
-
-def _used(name: str, chain: Sequence[PartSection]) -> bool:
-    return any(part != NONE for part in (name, *(one.name for one in chain)))
+    clients = study.partition.clients
+    used = [group.clients for group in study.defense.groups(clients) if group.parts]
+    users = {client for group in used for client in group}
+    return tuple(sorted(users)) if 0 < len(users) < clients else None
 
 
 def _row(place: int, defense: str, study: Study | None, settings: dict[str, str]) -> Row:
@@ -79,16 +72,12 @@ def _row(place: int, defense: str, study: Study | None, settings: dict[str, str]
 
 def _in_words(study: Study) -> str:
     """All defenses with their settings: "gradient-noise (sigma 0.01) + mixup"."""
-    given = study.defense
-    groups: list[Sequence[PartSection]] = [
-        (PartSection(name=given.name, options=given.options), *given.chain),
-        *((group, *group.chain) for group in given.also),
-    ]
-    parts = [" + ".join(_part(part) for part in group if part.name != NONE) for group in groups]
+    groups = study.defense.groups(study.partition.clients)
+    parts = [" + ".join(_part(part) for part in group.parts) for group in groups]
     return ", ".join(dict.fromkeys(part for part in parts if part)) or NONE
 
 
-def _part(part: PartSection | GroupSection) -> str:
+def _part(part: PartSection) -> str:
     options = ", ".join(f"{name.replace('_', ' ')} {v}" for name, v in part.options.items())
     return f"{part.name} ({options})" if options else part.name
 

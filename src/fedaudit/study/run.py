@@ -1,4 +1,4 @@
-"""A whole study: every seed's run, the figures over all of them, and the record."""
+"""A whole study: every seed's run trained, measured and taught, then brought to a record."""
 
 import os
 import shutil
@@ -11,29 +11,19 @@ import torch
 from fedaudit.devices import CPU, refuse_several_workers
 from fedaudit.engines.local import local_engine
 from fedaudit.errors import BadInput
-from fedaudit.observe.measurements import stacked
 from fedaudit.observe.store import Stored
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.progress import Tick, quiet
-from fedaudit.study.analysis import analyse
-from fedaudit.study.assembly import assembled
+from fedaudit.study.conclusion import conclude
 from fedaudit.study.config import Study
-from fedaudit.study.controls import controls
-from fedaudit.study.environment import Clock, environment
+from fedaudit.study.environment import Clock
 from fedaudit.study.folder import claim
 from fedaudit.study.learning import of_known, of_shadow, taught
 from fedaudit.study.observing import Work, disk_needed, observe, recalled
-from fedaudit.study.outputs import RECORD_FILE
-from fedaudit.study.planted import planted_leak
+from fedaudit.study.parts import Setup
 from fedaudit.study.pool import held, is_measured, place_of, remember
-from fedaudit.study.record import (
-    ControlResult,
-    Record,
-    write_record,
-)
-from fedaudit.study.setup import Setup, setup
-from fedaudit.study.truth import Findings
-from fedaudit.study.used import usage_rows
+from fedaudit.study.record import Record
+from fedaudit.study.setup import setup
 
 SHADOW = "shadow"
 """Folder, within a study's, of shadow federations that are in no pool."""
@@ -87,48 +77,6 @@ def run_study(
     stored = [_observed(run, places[run.seed], work, say) for run in runs]
     runs = [_taught(run, places, work, say) for run in runs]
     return conclude(runs, stored, out, work, clock, say, places=places)
-
-
-def conclude(
-    runs: Sequence[Setup],
-    stored: Sequence[Sequence[Stored]],
-    out: Path,
-    work: Work,
-    clock: Clock,
-    say: Callable[[str], None] = lambda text: None,
-    *,
-    places: Mapping[int, Path],
-) -> Record:
-    """Makes figures, controls and record from what was measured, and writes the record.
-
-    Args:
-        runs: The runs of one study.
-        stored: For each run, its measured rounds.
-        out: Folder of the record.
-        work: How controls train and measure.
-        clock: For the record's times.
-        say: Takes lines of text for the user.
-        places: Folder of each run, by seed.
-    """
-    # First, so that a folder that cannot be written is found out before the work.
-    out.mkdir(parents=True, exist_ok=True)
-    findings, checks = Findings(), list[ControlResult]()
-    for run, rounds in zip(runs, stored, strict=True):
-        say(f"seed {run.seed}: attacks and their figures")
-        analyse(run, stacked(one.measured for one in rounds), findings, work.tick)
-        say(f"seed {run.seed}: controls")
-        checks += controls(run, findings, work.device, work.tick)
-        if run.study.figures.planted_leak:
-            say(f"seed {run.seed}: a twin run with a planted leak")
-            checks += planted_leak(run, work)
-    usage = [
-        row
-        for run, rounds in zip(runs, stored, strict=True)
-        for row in usage_rows(run, places[run.seed], rounds)
-    ]
-    record = assembled(runs, stored, findings, checks, environment(clock, work.device), usage)
-    write_record(record, out / RECORD_FILE)
-    return record
 
 
 def _observed(run: Setup, place: Path, work: Work, say: Callable[[str], None]) -> list[Stored]:

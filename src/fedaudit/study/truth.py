@@ -9,8 +9,8 @@ from numpy import ndarray
 from fedaudit.core import ClientId
 from fedaudit.origin import Origin
 from fedaudit.seeds import seeded_numpy
+from fedaudit.study.parts import Setup
 from fedaudit.study.record import Curve, ExposedSample, Figure, GroupFigure, Histogram, Trajectory
-from fedaudit.study.setup import Setup
 
 
 @dataclass(frozen=True)

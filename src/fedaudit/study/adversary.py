@@ -1,0 +1,70 @@
+"""The adversary of a study: what it sees, when it looks, and which attacks that allows."""
+
+from fedaudit.attacks.base import Attack
+from fedaudit.attacks.catalog import ATTACKS, attack_named
+from fedaudit.core import Sees
+from fedaudit.errors import BadInput, NotVisible
+from fedaudit.observe.views import View, as_one, view_named, with_own_data
+from fedaudit.study.config import Study
+from fedaudit.study.examples import asked_for
+
+
+def view_of(study: Study) -> View:
+    """What the adversary sees, and whether it has data of its own to learn from.
+
+    Raises:
+        BadInput: No such view, or audit.merge names clients that are not there.
+    """
+    view = view_named(study.audit.view)
+    strangers = [c for c in study.audit.merge if c >= study.partition.clients]
+    if strangers:
+        raise BadInput(
+            f"audit.merge names {strangers}, but clients are numbered 0 to "
+            f"{study.partition.clients - 1}"
+        )
+    if study.audit.merge:
+        view = as_one(view, study.audit.merge)
+    return view if asked_for(study) is None else with_own_data(view)
+
+
+def attacks_of(study: Study, view: View) -> tuple[dict[str, Attack], dict[str, str]]:
+    """Named attacks must be possible; of the whole catalogue, the possible ones are taken.
+
+    Returns:
+        The attacks, and for each other one what is missing.
+
+    Raises:
+        BadInput: No such attack or setting.
+        NotVisible: The study names an attack that needs more than the view offers.
+    """
+    if study.attacks:
+        named = {n: attack_named(n).with_settings(s) for n, s in study.attacks.items()}
+        for name, attack in named.items():
+            view.refuse_unless_offered(attack.needs, f"the attack {name!r}")
+        return named, {}
+    possible, refused = {}, {}
+    for name, attack in ATTACKS.items():
+        try:
+            view.refuse_unless_offered(attack.needs, f"the attack {name!r}")
+            possible[name] = attack
+        except NotVisible as error:
+            refused[name] = str(error)
+    return possible, refused
+
+
+def measured_rounds(study: Study, view: View) -> tuple[int, ...]:
+    """When the adversary looks.
+
+    Raises:
+        BadInput: Measured rounds are further apart than there are rounds.
+    """
+    last = study.training.rounds
+    if Sees.ROUNDS not in view.offers:
+        return (last,)
+    step = study.measured_every
+    if step > last:
+        raise BadInput(
+            f"audit.every is {step}, but there are only {last} rounds, so that nothing would be "
+            f"measured; give at most {last}, or 0 for a tenth of the rounds"
+        )
+    return tuple(range(step, last + 1, step))

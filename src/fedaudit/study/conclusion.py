@@ -1,0 +1,60 @@
+"""From what was measured to the record: figures, controls, usage."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from fedaudit.observe.measurements import stacked
+from fedaudit.observe.store import Stored
+from fedaudit.study.analysis import analyse
+from fedaudit.study.assembly import assembled
+from fedaudit.study.controls import controls
+from fedaudit.study.environment import Clock, environment
+from fedaudit.study.observing import Work
+from fedaudit.study.outputs import RECORD_FILE
+from fedaudit.study.parts import Setup
+from fedaudit.study.planted import planted_leak
+from fedaudit.study.record import ControlResult, Record, write_record
+from fedaudit.study.truth import Findings
+from fedaudit.study.used import usage_rows
+
+
+def conclude(
+    runs: Sequence[Setup],
+    stored: Sequence[Sequence[Stored]],
+    out: Path,
+    work: Work,
+    clock: Clock,
+    say: Callable[[str], None] = lambda text: None,
+    *,
+    places: Mapping[int, Path],
+) -> Record:
+    """Makes figures, controls and record from what was measured, and writes the record.
+
+    Args:
+        runs: The runs of one study.
+        stored: For each run, its measured rounds.
+        out: Folder of the record.
+        work: How controls train and measure.
+        clock: For the record's times.
+        say: Takes lines of text for the user.
+        places: Folder of each run, by seed.
+    """
+    # First, so that a folder that cannot be written is found out before the work.
+    out.mkdir(parents=True, exist_ok=True)
+    findings, checks = Findings(), list[ControlResult]()
+    for run, rounds in zip(runs, stored, strict=True):
+        say(f"seed {run.seed}: attacks and their figures")
+        analyse(run, stacked(one.measured for one in rounds), findings, work.tick)
+        say(f"seed {run.seed}: controls")
+        checks += controls(run, findings, work.device, work.tick)
+        if run.study.figures.planted_leak:
+            say(f"seed {run.seed}: a twin run with a planted leak")
+            checks += planted_leak(run, work)
+    usage = [
+        row
+        for run, rounds in zip(runs, stored, strict=True)
+        for row in usage_rows(run, places[run.seed], rounds)
+    ]
+    record = assembled(runs, stored, findings, checks, environment(clock, work.device), usage)
+    write_record(record, out / RECORD_FILE)
+    return record

@@ -1,0 +1,59 @@
+"""The defenses of a study's clients: each client's own instance."""
+
+from fedaudit.core import ClientId
+from fedaudit.defenses.base import Defense
+from fedaudit.defenses.catalog import DEFENSES, made
+from fedaudit.defenses.chain import Chain
+from fedaudit.errors import BadInput, unknown_name
+from fedaudit.study.config import Study
+from fedaudit.study.defense_section import Group
+from fedaudit.study.options import check_options
+
+
+def defenses_of(study: Study) -> dict[ClientId, Defense]:
+    """A defense, or several as one, for each client that uses any.
+
+    Raises:
+        BadInput: A defense, setting or client that does not exist, a client in two groups, or
+            a defense that nobody is left to use.
+    """
+    found: dict[ClientId, Defense] = {}
+    for group in study.defense.groups(study.partition.clients):
+        _refuse_misplaced(group, study.partition.clients, found)
+        found |= _made(group)
+    return found
+
+
+def _refuse_misplaced(group: Group, clients: int, found: dict[ClientId, Defense]) -> None:
+    strangers = [client for client in group.clients if client >= clients]
+    if strangers:
+        raise BadInput(
+            f"defense.clients names {strangers}, but clients are numbered 0 to {clients - 1}"
+        )
+    twice = [client for client in group.clients if client in found]
+    if twice:
+        raise BadInput(
+            f"clients {twice} are in two groups of defense.also; put each client into one, and "
+            "several defenses of one client into a chain"
+        )
+
+
+def _made(group: Group) -> dict[ClientId, Defense]:
+    for part in group.parts:
+        if part.name not in DEFENSES:
+            raise unknown_name("defense", part.name, DEFENSES)
+    for part in group.parts:
+        check_options("defense", part.name, DEFENSES[part.name], part.options)
+    if not group.parts:
+        return {}
+    if not group.clients:
+        # Nobody would be defended, and the record would still name the defense.
+        raise BadInput(
+            f"no client is left to use the defense {group.parts[0].name!r}; name at least one in "
+            'defense.clients, or set defense.name = "none"'
+        )
+    chains = {
+        client: tuple(made(p.name, p.options, coalition=group.clients) for p in group.parts)
+        for client in group.clients
+    }
+    return {c: chain[0] if len(chain) == 1 else Chain(chain) for c, chain in chains.items()}

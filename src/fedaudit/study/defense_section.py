@@ -1,0 +1,73 @@
+"""The defenses of a study as its file names them: of whom, how set, one after another."""
+
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
+
+from fedaudit.core import ClientId
+from fedaudit.study.section import Count, Section, Settings
+
+NONE = "none"
+
+
+class PartSection(Section):
+    """One more defense in a chain, by catalogue name and with its own settings."""
+
+    name: str
+    options: Settings = Field(default_factory=dict)
+
+
+class Group(NamedTuple):
+    """Clients that use the same defenses, and which these are, in order."""
+
+    clients: tuple[ClientId, ...]
+    parts: tuple[PartSection, ...]
+
+
+class GroupSection(PartSection):
+    """What further clients do; clients of one group are each other's coalition."""
+
+    clients: Annotated[tuple[Count, ...], Field(min_length=1)]
+    chain: tuple[PartSection, ...] = ()
+
+
+class DefenseSection(Section):
+    """What clients do about leakage.
+
+    Attributes:
+        clients: Clients that use it, together where it takes a coalition; if left out, all but
+            those of ``also``.
+        chain: Further defenses of the same clients, applied after this one in the order given:
+            a ``[[defense.chain]]`` table of ``name`` and ``options`` each.
+        also: Further groups of clients with a defense of their own: a ``[[defense.also]]`` table
+            of ``name``, ``clients``, ``options`` and ``chain`` each.
+    """
+
+    name: str = NONE
+    clients: tuple[Count, ...] | None = None
+    options: Settings = Field(default_factory=dict)
+    chain: tuple[PartSection, ...] = ()
+    also: tuple[GroupSection, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """All that is used by its names, as records and reports have it; "none" for nothing."""
+        groups: tuple[DefenseSection | GroupSection, ...] = (self, *self.also)
+        used = [" + ".join(part.name for part in _used(group)) for group in groups]
+        return ", ".join(dict.fromkeys(names for names in used if names)) or NONE
+
+    def groups(self, clients: int) -> list[Group]:
+        """Who uses what, in a federation of so many clients; this table's own group first."""
+        elsewhere = {client for group in self.also for client in group.clients}
+        rest = [client for client in range(clients) if client not in elsewhere]
+        own = rest if self.clients is None else sorted(set(self.clients))
+        return [
+            Group(tuple(own), _used(self)),
+            *(Group(tuple(sorted(set(one.clients))), _used(one)) for one in self.also),
+        ]
+
+
+def _used(group: DefenseSection | GroupSection) -> tuple[PartSection, ...]:
+    """What a group's clients use, in order; a variant that takes it away may leave options."""
+    first = PartSection(name=group.name, options=group.options)
+    return tuple(part for part in (first, *group.chain) if part.name != NONE)

@@ -1,0 +1,93 @@
+"""What the attacks of a run learn from: a shadow federation, or a known split of the run itself."""
+
+from dataclasses import replace
+
+from fedaudit.attacks.catalog import attack_named
+from fedaudit.core import ClientId
+from fedaudit.data.shadow import Known, known_split, shadow_deal
+from fedaudit.errors import BadInput
+from fedaudit.seeds import seed_for
+from fedaudit.study.config import ShadowSection, Study
+from fedaudit.study.dealing import dealt
+from fedaudit.study.defense_section import DefenseSection
+from fedaudit.study.holdout import trained_on
+from fedaudit.study.parts import Setup
+
+_LARGEST_SEED = 10**9
+
+
+def asked_for(study: Study) -> ShadowSection | None:
+    """Where attacks learn from: as the study says, or by default where it names one that learns."""
+    named = any(attack_named(name).learns for name in study.attacks)
+    return study.shadow or (ShadowSection() if named else None)
+
+
+def with_examples(run: Setup) -> Setup:
+    """The run with what its attacks learn from, if one of them learns.
+
+    Raises:
+        BadInput: The client of a known split is audited or merged, or data do not suffice.
+    """
+    given = asked_for(run.study)
+    if given is None or not any(attack.learns for attack in run.attacks.values()):
+        return run
+    if given.mode == "federation":
+        return replace(run, shadow=_shadow(run, given))
+    return replace(run, known=_known(run, given))
+
+
+def _known(run: Setup, given: ShadowSection) -> Known:
+    """Samples of one client of the run, some of which it trained on."""
+    client = _known_client(run, given)
+    ids = trained_on(
+        run.deal,
+        run.defenses,
+        client,
+        rounds=run.study.training.rounds,
+        seed=seed_for(run.seed, "federation"),
+    )
+    return known_split(
+        run.dataset, run.deal, client=client, trained_on=ids, size=given.known, seed=run.seed
+    )
+
+
+def _known_client(run: Setup, given: ShadowSection) -> ClientId:
+    audit, clients = run.study.audit, run.deal.clients
+    free = [c for c in clients if c not in (*audit.targets, *audit.merge)]
+    client = given.client if given.client is not None else max(free, default=-1)
+    if client not in free:
+        raise BadInput(
+            f"shadow.client is {given.client}; give a client that is neither audited nor merged: "
+            f"one of {free}"
+        )
+    return client
+
+
+def _shadow(run: Setup, given: ShadowSection) -> Setup:
+    """The same federation without a defense, on data that the run does not touch."""
+    # Beyond the seeds that a study can name: no run of somebody's draws as a shadow does.
+    seed = _LARGEST_SEED + 1 + seed_for(run.seed, "shadow") % _LARGEST_SEED
+    audit = run.study.audit
+    target = audit.targets[0]
+    own = audit.fair if audit.draw == "fair" else 2 * run.deal.sizes[target]
+    study = run.study.model_copy(
+        update={
+            "seeds": (seed,),
+            "defense": DefenseSection(),
+            "shadow": None,
+            "audit": audit.model_copy(
+                update={
+                    "draw": "fair",
+                    "targets": (target,),
+                    "fair": given.fair or own,
+                    "extra_other": 0,
+                    "extra_unseen": 0,
+                    "options": {},
+                    "keep": "signals",
+                }
+            ),
+        }
+    )
+    deal = shadow_deal(run.dataset, run.deal, lambda rest: dealt(study, rest, seed))
+    learned = {name: attack for name, attack in run.attacks.items() if attack.learns}
+    return replace(run, study=study, seed=seed, deal=deal, defenses={}, attacks=learned, refused={})

@@ -1,0 +1,55 @@
+"""What a field of a record can be, so that a reader never shows an impossible figure."""
+
+from collections.abc import Sized
+from itertools import pairwise
+from typing import Annotated, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MOST = 1e15
+"""Larger than any count or figure; up to here floats hold every whole number."""
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Change = Annotated[float, Field(ge=-1, le=1)]
+Whole = Annotated[int, Field(ge=0, le=int(MOST))]
+Seconds = Annotated[float, Field(ge=0, le=MOST)]
+Drawn = Annotated[float, Field(ge=-1e100, le=1e100)]
+"""A signal or score as it is drawn: losses of a run that diverged are large."""
+
+_ROUNDING = 1e-6
+_SHARES = ("auc", "accuracy", "_rate", "_share", "tpr")
+
+
+class Part(BaseModel):
+    """A piece of a record: no unknown key, no number that is not finite."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, ser_json_inf_nan="null", allow_inf_nan=False
+    )
+
+
+class Range(NamedTuple):
+    """Limits, both included."""
+
+    least: float
+    most: float
+
+
+def range_of(metric: str) -> Range:
+    """What a figure can be: shares in [0, 1], budgets from 0, anything else within reason."""
+    if metric.startswith("tpr@") or metric.endswith(_SHARES):
+        return Range(0.0, 1.0)
+    return Range(0.0, MOST) if "epsilon" in metric else Range(-MOST, MOST)
+
+
+def refuse_disorder(low: float | None, value: float | None, high: float | None) -> None:
+    """Limits lie on both sides of their figure, where they are given."""
+    given = [number for number in (low, value, high) if number is not None]
+    if any(one > other + _ROUNDING for one, other in pairwise(given)):
+        raise ValueError(f"low, value and high are not in order ({low}, {value}, {high})")
+
+
+def refuse_ragged(**lists: Sized) -> None:
+    """Lists that belong together have one length."""
+    if len({len(values) for values in lists.values()}) > 1:
+        raise ValueError(f"{', '.join(lists)} are not of the same length")

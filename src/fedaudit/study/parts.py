@@ -1,0 +1,54 @@
+"""The parts that one run of a study is made of."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fedaudit.attacks.base import Attack
+from fedaudit.core import ClientId
+from fedaudit.data.dataset import Dataset
+from fedaudit.data.deal import Deal
+from fedaudit.data.shadow import Known
+from fedaudit.defenses.base import Defense
+from fedaudit.fl.fedavg import FedAvg
+from fedaudit.observe.views import View
+from fedaudit.signals.base import Signal
+from fedaudit.study.config import Study
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The parts of one run of a study.
+
+    Attributes:
+        study: The settings.
+        seed: Root seed of this run.
+        dataset: Where samples come from.
+        deal: Who trains on what, and what is audited.
+        algorithm: How the federation learns.
+        defenses: One instance for each defended client.
+        view: What the adversary sees.
+        attacks: Those that the view allows.
+        refused: For each other attack, what is missing.
+        measured_rounds: Rounds to be measured, ascending.
+        shadow: The undefended run on other data that attacks learn from, if they do so.
+        known: The samples of this run that attacks learn from, if they do so.
+    """
+
+    study: Study
+    seed: int
+    dataset: Dataset
+    deal: Deal
+    algorithm: FedAvg
+    defenses: Mapping[ClientId, Defense]
+    view: View
+    attacks: Mapping[str, Attack]
+    refused: Mapping[str, str]
+    measured_rounds: tuple[int, ...]
+    shadow: "Setup | None" = None
+    known: Known | None = None
+
+    @property
+    def signals(self) -> tuple[Signal, ...]:
+        """Every signal that an attack needs, each once."""
+        found = {s.name: s for attack in self.attacks.values() for s in attack.signals}
+        return tuple(found.values())

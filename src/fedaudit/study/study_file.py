@@ -1,0 +1,108 @@
+"""A TOML file as a study, its variants and the points of its grid."""
+
+import copy
+import tomllib
+from pathlib import Path
+
+from fedaudit.errors import BadInput, unknown_name
+from fedaudit.study.config import Study
+from fedaudit.study.grid import grid_points
+from fedaudit.study.text import MAX_DEPTH, deeper_than
+from fedaudit.study.values import study_from
+
+MAX_BYTES = 1_000_000
+
+
+def read_study(path: Path, overrides: dict[str, object] | None = None) -> Study:
+    """The study of a TOML file without its variants; see :func:`read_studies`."""
+    return read_studies(path, overrides)[0]
+
+
+def read_studies(path: Path, overrides: dict[str, object] | None = None) -> list[Study]:
+    """The study of a TOML file, and after it each of its variants.
+
+    A variant is a table ``[variants.NAME]`` of settings by dotted name that differ from the
+    study's own; its study is named after both. Every point of a ``[grid]`` is a variant too.
+
+    Args:
+        path: The file.
+        overrides: Values by dotted name, such as ``{"training.rounds": 10}``; they hold for
+            the study and for all variants.
+
+    Raises:
+        BadInput: No such file, not TOML, or a wrong setting.
+    """
+    values = _toml(path)
+    variants = _variants(values.pop("variants", {}), values.pop("grid", None), path)
+    return [
+        _varied(values, label, {**changes, **(overrides or {})}, path)
+        for label, changes in [("", {}), *variants.items()]
+    ]
+
+
+def _variants(given: object, grid: object, path: Path) -> dict[str, dict[str, object]]:
+    """Changed settings by dotted name, of each variant and of each point of the grid."""
+    if not isinstance(given, dict) or not all(isinstance(v, dict) for v in given.values()):
+        raise BadInput(f"variants in {path} are tables, such as [variants.small]")
+    if "" in given:
+        raise BadInput(f"a variant in {path} has no name; give it one, as in [variants.small]")
+    variants: dict[str, dict[str, object]] = dict(given)
+    for label, changes in grid_points(grid, str(path)) if grid is not None else ():
+        if label in variants:
+            raise BadInput(f"{path} has a variant and a point of its grid named {label!r}")
+        variants[label] = changes
+    return variants
+
+
+def _varied(values: dict[str, object], label: str, changes: dict[str, object], path: Path) -> Study:
+    varied = copy.deepcopy(values)
+    for name, value in changes.items():
+        _set(varied, name, value)
+    if label:
+        varied["name"] = f"{varied.get('name', '')}-{label}"
+    return study_from(varied, source=str(path))
+
+
+def chosen_studies(studies: list[Study], variant: str) -> list[Study]:
+    """The study itself, one of its variants, or "all" of them.
+
+    Raises:
+        BadInput: There is no variant of that name.
+    """
+    if variant == "all":
+        return studies
+    labels = {study.name.removeprefix(f"{studies[0].name}-"): study for study in studies[1:]}
+    if not variant:
+        return studies[:1]
+    if variant not in labels:
+        raise unknown_name("variant", variant, [*labels, "all"])
+    return [labels[variant]]
+
+
+def _toml(path: Path) -> dict[str, object]:
+    try:
+        if path.exists() and not path.is_file():
+            raise BadInput(f"the study {path} is not a regular file; give the path of a TOML file")
+        if path.stat().st_size > MAX_BYTES:
+            raise BadInput(f"{path} has more than {MAX_BYTES} bytes; a study is a short file")
+        values: dict[str, object] = tomllib.loads(path.read_text(encoding="utf-8"))
+        if deeper_than(values, MAX_DEPTH):
+            raise BadInput(f"{path} nests over {MAX_DEPTH} levels deep, and no setting does")
+        return values
+    except OSError as error:
+        raise BadInput(f"the study {path} cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput(f"the study {path} is not valid TOML: {error}") from error
+
+
+def _set(values: dict[str, object], dotted: str, value: object) -> None:
+    *sections, last = dotted.split(".")
+    place = values
+    for section in sections:
+        inner = place.setdefault(section, {})
+        if not isinstance(inner, dict):
+            raise BadInput(f"{dotted!r} cannot be set: {section!r} is a value, not a table")
+        place = inner
+    place[last] = value
