@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedaudit.core import Architecture, ClientId, Model, Params, Samples
-from fedaudit.defenses.base import Defense, Visit
+from fedaudit.defenses.base import Defense, Turn, Visit
 from fedaudit.fl.algorithm import Local
 from fedaudit.fl.training import LocalTraining, train
 from fedaudit.observe.round import Exposed, Sent, Update, Upload
@@ -45,11 +45,15 @@ class FedAvg:
     ) -> Local:
         """Trains the received model and uploads the change."""
         turn = visit.at(sent.model)
-        trained = train(sent.model, data, self.training, defense, turn)
+        trained = self.trained(data, defense, turn)
         update = Update(
             difference(trained.params, sent.model.params), trained.buffers, samples=len(data)
         )
         return Local(defense.upload(update, turn), memory)
+
+    def trained(self, data: Samples, defense: Defense, turn: Turn) -> Model:
+        """The client's model after its local training."""
+        return train(turn.received, data, self.training, defense, turn)
 
     def fold(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]

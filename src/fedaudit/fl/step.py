@@ -115,6 +115,30 @@ class Adam:
         torch._foreach_addcdiv_(list(params), self._means, spreads, -rate)
 
 
+@dataclass
+class Anchored:
+    """Another optimizer, with a pull towards where training began.
+
+    Attributes:
+        optimizer: Takes the steps.
+        pull: mu, at least 0: this multiple of the way from the anchor is added to the gradient.
+
+    Source: Li et al. 2020 (FedProx), Eq. (2): the gradient of mu / 2 times the squared distance.
+    """
+
+    optimizer: Optimizer
+    pull: float
+    _anchor: list[Tensor] = field(default_factory=list, init=False, repr=False)
+
+    @torch.no_grad()
+    def step(self, params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
+        """Changes the parameters in place; where they are at the first step is the anchor."""
+        if not self._anchor:
+            self._anchor = [param.clone() for param in params]
+        away = torch._foreach_sub(list(params), self._anchor)
+        self.optimizer.step(params, torch._foreach_add(list(grads), away, alpha=self.pull))
+
+
 def _check(lr: float, weight_decay: float) -> None:
     if not (lr > 0 and weight_decay >= 0):
         raise BadInput(

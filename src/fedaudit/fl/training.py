@@ -1,6 +1,7 @@
 """How one client trains for one round: the only place where the training hooks are called."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, cos, pi
@@ -14,7 +15,7 @@ from fedaudit.devices import CPU, computing_on, forked, model_on, samples_on
 from fedaudit.errors import BadInput, unknown_name
 from fedaudit.fl.by_hand import OwnSlope, WrittenOut, written_out
 from fedaudit.fl.dense import cross_entropy_slope
-from fedaudit.fl.step import Adam, Optimizer, Sgd
+from fedaudit.fl.step import Adam, Anchored, Optimizer, Sgd
 from fedaudit.modules import loaded
 
 Schedule = Callable[[int, int], float]
@@ -116,7 +117,15 @@ class LocalTraining:
         return samples / travelled if self.optimizer == "sgd" and travelled > 0 else None
 
 
-def train(model: Model, data: Samples, how: LocalTraining, defense: Defense, turn: Turn) -> Model:
+def train(
+    model: Model,
+    data: Samples,
+    how: LocalTraining,
+    defense: Defense,
+    turn: Turn,
+    *,
+    pull: float = 0.0,
+) -> Model:
     """The client's model after one round of local training, with the defense's hooks in force.
 
     Args:
@@ -125,12 +134,16 @@ def train(model: Model, data: Samples, how: LocalTraining, defense: Defense, tur
         how: Epochs, batches and optimizer.
         defense: Its training hooks are called here and nowhere else.
         turn: What the hooks may know, and on which device to train; the model comes back from it.
+        pull: Towards the model where training starts; see :class:`fedaudit.fl.step.Anchored`.
 
     Raises:
         BadInput: Training gave parameters that are not finite.
     """
     with computing_on(turn.device):
-        trained = model_on(_trained(model, data, how, defense, turn), CPU)
+        optimizer: Optimizer = how.steps(turn.round, turn.rounds)
+        if pull:
+            optimizer = Anchored(optimizer, pull)
+        trained = model_on(_trained(model, data, how, optimizer, defense, turn), CPU)
     if not all(bool(value.isfinite().all()) for value in trained.params.values()):
         raise BadInput(
             f"client {turn.client}'s training diverged in round {turn.round}: its parameters "
@@ -141,20 +154,41 @@ def train(model: Model, data: Samples, how: LocalTraining, defense: Defense, tur
 
 
 def _trained(
-    model: Model, data: Samples, how: LocalTraining, defense: Defense, turn: Turn
+    model: Model,
+    data: Samples,
+    how: LocalTraining,
+    optimizer: Optimizer,
+    defense: Defense,
+    turn: Turn,
 ) -> Model:
     module = loaded(model, "training", turn.device).train()
     chosen = defense.select(samples_on(data, turn.device), turn)
     # After the selection, which may settle whether a defense's loss differs in this round.
-    step = _stepper(module, how.steps(turn.round, turn.rounds), defense, turn)
-    with forked(turn.device):
-        # Dropout draws from the global generator; the fork keeps that to this turn.
-        _seed(int(torch.randint(2**62, (), generator=turn.rng("dropout"))), turn.device)
+    step = _stepper(module, optimizer, defense, turn)
+    with dropout_of(turn):
         for _ in range(how.epochs):
             for batch in defense.batches(chosen, how.batch_size, turn):
                 turn.note("used", batch.ids)
                 step(defense.batch(batch, turn))
     return Model.of(model.architecture, module)
+
+
+@contextmanager
+def dropout_of(turn: Turn) -> Iterator[None]:
+    """Inside, the global generators, from which dropout draws, are this turn's own."""
+    with forked(turn.device):
+        _seed(int(torch.randint(2**62, (), generator=turn.rng("dropout"))), turn.device)
+        yield
+
+
+def objective_of(module: nn.Module, defense: Defense, turn: Turn) -> Objective:
+    """What a client minimises in a turn, the defense's loss in force."""
+    return Objective(
+        module,
+        lambda outputs, batch: defense.loss(outputs, batch, turn),
+        per_sample=None if defense.acts_in("loss") else turn.received.architecture.loss,
+        slope=partial(defense.slope, turn=turn) if defense.knows_its_slope else None,
+    )
 
 
 def _seed(seed: int, device: torch.device) -> None:
@@ -171,12 +205,7 @@ def _stepper(
     module: nn.Module, optimizer: Optimizer, defense: Defense, turn: Turn
 ) -> Callable[[Batch], None]:
     """One training step as a function of a batch, through the hooks or written out by hand."""
-    objective = Objective(
-        module,
-        lambda outputs, batch: defense.loss(outputs, batch, turn),
-        per_sample=None if defense.acts_in("loss") else turn.received.architecture.loss,
-        slope=partial(defense.slope, turn=turn) if defense.knows_its_slope else None,
-    )
+    objective = objective_of(module, defense, turn)
     names = list(objective.params)
     params = list(objective.params.values())
 

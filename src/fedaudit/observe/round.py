@@ -53,10 +53,12 @@ class Gradient:
     Attributes:
         values: The gradient of each trainable parameter; no momentum or weight decay in it.
         buffers: Floating-point buffers after the forward pass, as they are.
+        samples: Over how many samples it is the mean; 0 if the client does not say.
     """
 
     values: Params
     buffers: Params = field(default_factory=dict)
+    samples: int = 0
 
 
 @dataclass(frozen=True)

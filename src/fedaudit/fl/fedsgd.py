@@ -1,0 +1,127 @@
+"""FedSGD: clients send the gradient of all their data, the server takes the step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fedaudit.core import Architecture, ClientId, Model, Params, Samples
+from fedaudit.defenses.base import Defense, Visit
+from fedaudit.errors import BadInput, unknown_name
+from fedaudit.fl.algorithm import Local
+from fedaudit.fl.fedavg import rebuilt
+from fedaudit.fl.full_batch import full_gradient
+from fedaudit.fl.training import LocalTraining
+from fedaudit.observe.round import Exposed, Gradient, Sent, Update, Upload
+from fedaudit.params import plus, scaled, weighted_sum
+
+_TOGETHER = ("mean", "sum")
+
+
+@dataclass(frozen=True)
+class FedSGD:
+    """The server descends along the clients' gradients; nobody trains locally.
+
+    Attributes:
+        architecture: Of the one global model.
+        training: The learning rate of the server's steps, and a weight decay, which the server
+            adds to every gradient. There are no epochs, no batches and no schedule, and nothing
+            for momentum to act on.
+        together: "mean" weighs gradients by data size, "sum" adds them up as they are.
+
+    Source: McMahan et al. 2017, section 2 (FederatedSGD); SIA, Algorithm 1, whose line 10 is the
+        sum. The published code of SIA averages, and in truth trains one local epoch in
+        mini-batches; that is FedAvg with ``epochs = 1``, "legacy-fedsgd" in the catalogue.
+    """
+
+    architecture: Architecture
+    training: LocalTraining
+    together: str = "mean"
+
+    def __post_init__(self) -> None:
+        if self.together not in _TOGETHER:
+            raise unknown_name("way to put gradients together", self.together, _TOGETHER)
+        how = self.training
+        given = (how.epochs, how.momentum, how.optimizer, how.schedule)
+        if given != (1, 0.0, "sgd", "constant"):
+            raise BadInput(
+                "FedSGD takes one plain step a round, along the gradient of all data: epochs is 1, "
+                "momentum 0, the optimizer sgd and the schedule constant, got "
+                f"{', '.join(map(str, given))}; for local training use fedavg"
+            )
+
+    @property
+    def upload_kind(self) -> type[Upload]:
+        """Clients send gradients."""
+        return Gradient
+
+    def start(self, seed: int) -> Params:
+        """A freshly initialised global model."""
+        return self.architecture.initial(seed).tensors()
+
+    def send(self, state: Params, client: ClientId, round: int) -> Sent:
+        """Everybody gets the global model."""
+        return Sent((Model.from_tensors(self.architecture, state),))
+
+    def local(
+        self, sent: Sent, data: Samples, memory: Params, defense: Defense, visit: Visit
+    ) -> Local:
+        """The gradient of the mean loss over all data at the received model."""
+        turn = visit.at(sent.model)
+        gradient = full_gradient(sent.model, data, defense, turn)
+        return Local(defense.upload(gradient, turn), memory)
+
+    def fold(
+        self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
+    ) -> Params:
+        """One step along the gradients, put together."""
+        clients = sorted(uploads)
+        shares = [weights[client] for client in clients]
+        gradients = [received_gradient(uploads[client]) for client in clients]
+        along = shares if self.together == "mean" else [1.0] * len(clients)
+        before = Model.from_tensors(self.architecture, state)
+        direction = weighted_sum([gradient.values for gradient in gradients], along)
+        return Model(
+            self.architecture,
+            plus(before.params, self._step(before, direction)),
+            weighted_sum([gradient.buffers for gradient in gradients], shares)
+            if before.buffers
+            else {},
+        ).tensors()
+
+    def expose(
+        self,
+        sent: Mapping[ClientId, Sent],
+        uploads: Mapping[ClientId, Upload],
+        round: int,
+        rounds: int,
+        seed: int,
+    ) -> Mapping[ClientId, Exposed]:
+        """The model that the server's step along one client's gradient alone would give.
+
+        Source: SIA, Algorithm 1, line 6.
+        """
+        exposed = {}
+        for client, upload in sorted(uploads.items()):
+            base, gradient = sent[client].model, received_gradient(upload)
+            update = Update(self._step(base, gradient.values), gradient.buffers)
+            scale = gradient.samples / self.training.lr if gradient.samples else None
+            exposed[client] = rebuilt(base, update, scale)
+        return exposed
+
+    def models(self, state: Params) -> Mapping[str, Model]:
+        """The one global model."""
+        return {"global": Model.from_tensors(self.architecture, state)}
+
+    def _step(self, base: Model, gradient: Params) -> Params:
+        decayed = plus(gradient, base.params, self.training.weight_decay)
+        return scaled(decayed, -self.training.lr)
+
+
+def received_gradient(upload: Upload) -> Gradient:
+    """The upload as a gradient.
+
+    Raises:
+        TypeError: It is of another kind.
+    """
+    if not isinstance(upload, Gradient):
+        raise TypeError(f"FedSGD steps along gradients, got a {type(upload).__name__}")
+    return upload

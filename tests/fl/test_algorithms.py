@@ -1,0 +1,370 @@
+"""What every federated algorithm owes, and what each is known by."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedaudit.core import Architecture, ClientId, Model, Params, Samples, chunks
+from fedaudit.defenses.dpsgd import DPSGD
+from fedaudit.defenses.hamp import Hamp
+from fedaudit.engines.local import Workers
+from fedaudit.errors import BadInput, Unsupported
+from fedaudit.fl.algorithm import Algorithm
+from fedaudit.fl.distil import Distillation, distilled
+from fedaudit.fl.fedadam import FedAdam
+from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.fedmd import FedMD, Students
+from fedaudit.fl.fedprox import FedProx
+from fedaudit.fl.fedsgd import FedSGD
+from fedaudit.fl.simulate import simulate
+from fedaudit.fl.training import LocalTraining
+from fedaudit.observe.round import Round, Update
+from fedaudit.params import flat
+from fedaudit.seeds import seeded
+
+FEATURES, CLASSES = 4, 3
+
+
+def net(hidden: int, dropout: float = 0.0) -> nn.Module:
+    drops = [nn.Dropout(dropout)] if dropout else []
+    return nn.Sequential(nn.Linear(FEATURES, hidden), nn.ReLU(), *drops, nn.Linear(hidden, CLASSES))
+
+
+def normalised() -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, 5), nn.BatchNorm1d(5), nn.Linear(5, CLASSES))
+
+
+def tiny(hidden: int = 5) -> Architecture:
+    return Architecture("tiny", partial(net, hidden), (("hidden", hidden),))
+
+
+def samples(count: int, name: str | int) -> Samples:
+    rng = seeded(1, "samples", name)
+    return Samples(
+        torch.randn(count, FEATURES, generator=rng),
+        torch.randint(0, CLASSES, (count,), generator=rng),
+        torch.arange(count),
+    )
+
+
+SGD = LocalTraining(lr=0.1, batch_size=4)
+ADAM = LocalTraining(lr=0.01, batch_size=4, optimizer="adam")
+FEDMD = FedMD(
+    nets=(tiny(5), tiny(7)),
+    public=samples(12, "public"),
+    first_public=ADAM,
+    first_private=ADAM,
+    digest=ADAM,
+    revisit=ADAM,
+    student=tiny(6),
+    distillation=Distillation(epochs=2, batch_size=5),
+)
+ALGORITHMS: dict[str, Algorithm] = {
+    "fedavg": FedAvg(tiny(), SGD),
+    "fedsgd": FedSGD(tiny(), LocalTraining(lr=0.1)),
+    "fedprox": FedProx(tiny(), SGD),
+    "fedadam": FedAdam(tiny(), SGD),
+    "fedmd": FEDMD,
+}
+DATA = {client: samples(6 + client, client) for client in range(3)}
+each = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
+
+
+def seen(rounds: list[Round]) -> Tensor:
+    """Everything that a server sees and rebuilds."""
+    return torch.cat(
+        [
+            part
+            for round in rounds
+            for client in sorted(round.exposed)
+            for part in (
+                flat(round.uploads[client].values),
+                flat(local(round, client).params),
+            )
+        ]
+    )
+
+
+def local(round: Round, client: ClientId) -> Model:
+    model = round.exposed[client].local
+    assert model is not None
+    return model
+
+
+def base(round: Round, client: ClientId) -> Model:
+    model = round.exposed[client].base
+    assert model is not None
+    return model
+
+
+@pytest.mark.parametrize("name", ["fedsgd", "fedmd"])  # the others train as fedavg does
+def test_two_workers_give_the_bits_of_one(name: str) -> None:
+    algorithm = ALGORITHMS[name]
+    alone = list(simulate(algorithm, DATA, rounds=2, seed=3))
+    two = list(simulate(algorithm, DATA, rounds=2, seed=3, engine=Workers(2)))
+    assert torch.equal(seen(alone), seen(two))
+
+
+@each
+def test_a_run_that_is_stopped_goes_on_to_the_same_bits(
+    algorithm: Algorithm, tmp_path: Path
+) -> None:
+    whole = list(simulate(algorithm, DATA, rounds=3, seed=3))
+    run = partial(
+        simulate, algorithm, DATA, rounds=3, seed=3, checkpoint=tmp_path / "c.safetensors"
+    )
+    first = iter(run())
+    begun = [next(first), next(first)]
+    rest = list(run())
+    assert [round.index for round in rest] == [2, 3]
+    assert torch.equal(seen(whole), seen([begun[0], *rest]))
+
+
+@each
+def test_what_is_exposed_is_of_every_client_that_answered(algorithm: Algorithm) -> None:
+    (round,) = simulate(algorithm, DATA, rounds=1, seed=3)
+    assert list(round.exposed) == list(round.answered)
+
+
+def gradient(model: Model, data: Samples, decay: float = 0.0) -> Params:
+    module = model.module().double().train()
+    loss = functional.cross_entropy(module(data.features.double()), data.labels)
+    loss = loss + decay / 2 * sum(p.square().sum() for p in module.parameters())
+    values = torch.autograd.grad(loss, list(module.parameters()))
+    return dict(zip(model.params, values, strict=True))
+
+
+def close(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> None:
+    assert list(one) == list(other)
+    for name, value in one.items():
+        torch.testing.assert_close(value.double(), other[name].double(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.2])
+def test_the_model_that_fedsgd_exposes_is_the_clients_own_step(decay: float) -> None:
+    algorithm = FedSGD(tiny(), LocalTraining(lr=0.3, weight_decay=decay))
+    for round in simulate(algorithm, DATA, rounds=2, seed=3):
+        for client, data in DATA.items():
+            start = base(round, client)
+            step = gradient(start, data, decay)
+            expected = {n: v.double() - 0.3 * step[n] for n, v in start.params.items()}
+            close(local(round, client).params, expected)
+
+
+def test_fedsgd_of_one_client_is_training_in_one_batch() -> None:
+    one = {0: DATA[0]}
+    whole = LocalTraining(lr=0.3, batch_size=100)
+    (sgd,) = simulate(FedSGD(tiny(), LocalTraining(lr=0.3)), one, rounds=1, seed=3)
+    (avg,) = simulate(FedAvg(tiny(), whole), one, rounds=1, seed=3)
+    close(sgd.after["global"].params, avg.after["global"].params)
+
+
+@pytest.mark.parametrize("together", ["mean", "sum"])
+def test_fedsgds_server_steps_along_the_mean_or_the_sum(together: str) -> None:
+    algorithm = FedSGD(tiny(), LocalTraining(lr=0.3), together)
+    (round,) = simulate(algorithm, DATA, rounds=1, seed=3)
+    shares = {c: round.weights[c] if together == "mean" else 1.0 for c in DATA}
+    start = base(round, 0)
+    steps = {client: gradient(start, data) for client, data in DATA.items()}
+    expected = {
+        name: value.double() - 0.3 * sum(shares[c] * steps[c][name] for c in DATA)
+        for name, value in start.params.items()
+    }
+    close(round.after["global"].params, expected)
+
+
+def test_a_gradient_over_more_samples_than_fit_a_chunk_is_that_of_all() -> None:
+    data = {0: samples(1200, "many")}
+    (round,) = simulate(FedSGD(tiny(), LocalTraining(lr=0.3)), data, rounds=1, seed=3)
+    close(round.uploads[0].values, gradient(base(round, 0), data[0]))
+
+
+def test_batch_normalisation_sees_all_samples_of_a_gradient_at_once() -> None:
+    data = {0: samples(1200, "many")}
+    architecture = Architecture("normalised", normalised)
+    (round,) = simulate(FedSGD(architecture, LocalTraining(lr=0.3)), data, rounds=1, seed=3)
+    close(round.uploads[0].values, gradient(base(round, 0), data[0]))
+    # torch weighs a batch's mean by 0.1 and the running mean, 0 at first, by 0.9.
+    hidden = base(round, 0).module()[0](data[0].features)  # type: ignore[index]
+    mean = round.after["global"].buffers["1.running_mean"]
+    torch.testing.assert_close(mean, 0.1 * hidden.mean(0), rtol=1e-4, atol=1e-6)
+
+
+def test_a_loss_of_the_defenses_own_is_in_fedsgds_gradient() -> None:
+    (plain,) = simulate(FedSGD(tiny(), LocalTraining(lr=0.3)), DATA, rounds=1, seed=3)
+    defended = FedSGD(tiny(), LocalTraining(lr=0.3))
+    (other,) = simulate(defended, DATA, rounds=1, seed=3, defenses={0: Hamp(0.9, 0.5)})
+    assert not torch.equal(flat(plain.uploads[0].values), flat(other.uploads[0].values))
+    assert torch.equal(flat(plain.uploads[1].values), flat(other.uploads[1].values))
+
+
+def test_dp_sgd_without_clip_and_noise_is_fedsgds_gradient() -> None:
+    algorithm = FedSGD(tiny(), LocalTraining(lr=0.3))
+    free = DPSGD(clip=float("inf"), noise_multiplier=0.0)
+    (plain,) = simulate(algorithm, DATA, rounds=1, seed=3)
+    (other,) = simulate(algorithm, DATA, rounds=1, seed=3, defenses={0: free})
+    close(plain.uploads[0].values, other.uploads[0].values)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        LocalTraining(epochs=2),
+        LocalTraining(momentum=0.9),
+        LocalTraining(optimizer="adam"),
+        LocalTraining(schedule="cosine"),
+    ],
+)
+def test_fedsgd_refuses_what_only_local_training_has(how: LocalTraining) -> None:
+    with pytest.raises(BadInput, match="fedavg"):
+        FedSGD(tiny(), how)
+
+
+def test_fedprox_without_a_pull_is_fedavg_bit_for_bit() -> None:
+    one = list(simulate(FedProx(tiny(), SGD, mu=0.0), DATA, rounds=2, seed=3))
+    other = list(simulate(FedAvg(tiny(), SGD), DATA, rounds=2, seed=3))
+    assert torch.equal(seen(one), seen(other))
+
+
+def test_fedprox_descends_its_own_loss() -> None:
+    how = LocalTraining(lr=0.1, batch_size=100, epochs=3)
+    (round,) = simulate(FedProx(tiny(), how, mu=0.7), {0: DATA[0]}, rounds=1, seed=3)
+    start = base(round, 0)
+    module = start.module().double().train()
+    anchor = [param.detach().clone() for param in module.parameters()]
+    for _ in range(3):
+        loss = functional.cross_entropy(module(DATA[0].features.double()), DATA[0].labels)
+        for param, first in zip(module.parameters(), anchor, strict=True):
+            loss = loss + 0.7 / 2 * (param - first).square().sum()
+        found = torch.autograd.grad(loss, list(module.parameters()))
+        with torch.no_grad():
+            for param, value in zip(module.parameters(), found, strict=True):
+                param.sub_(0.1 * value)
+    close(local(round, 0).params, dict(module.named_parameters()))
+
+
+@pytest.mark.parametrize("mu", [-0.1, float("inf"), float("nan")])
+def test_a_pull_that_is_none_is_refused(mu: float) -> None:
+    with pytest.raises(BadInput, match="mu"):
+        FedProx(tiny(), SGD, mu=mu)
+
+
+def test_fedadams_server_moves_by_the_papers_rule() -> None:
+    algorithm = FedAdam(tiny(), SGD, server_lr=0.05, beta1=0.8, beta2=0.9, adaptivity=0.01)
+    rounds = list(simulate(algorithm, DATA, rounds=2, seed=3))
+    mean = square = None
+    before = base(rounds[0], 0).params
+    for round in rounds:
+        changes = []
+        for client in DATA:
+            upload = round.uploads[client]
+            assert isinstance(upload, Update)
+            changes.append(round.weights[client] * flat(upload.values).double())
+        change = torch.stack(changes).sum(0)
+        mean = 0.2 * change + (0 if mean is None else 0.8 * mean)
+        square = 0.1 * change**2 + 0.9 * (0.01**2 if square is None else square)
+        expected = flat(before).double() + 0.05 * mean / (square.sqrt() + 0.01)
+        before = round.after["global"].params
+        torch.testing.assert_close(flat(before).double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_fedadam_sends_the_model_alone() -> None:
+    (round,) = simulate(FedAdam(tiny(), SGD), DATA, rounds=1, seed=3)
+    assert list(round.sent[0].model.params) == list(tiny().initial(0).params)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"beta1": 1.0}, {"beta2": -0.1}, {"server_lr": 0.0}, {"adaptivity": 0.0}]
+)
+def test_settings_that_adam_cannot_have_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(BadInput, match="FedAdam needs"):
+        FedAdam(tiny(), SGD, **wrong)
+
+
+def test_fedmds_clients_keep_nets_of_their_own() -> None:
+    first, second = simulate(FEDMD, DATA, rounds=2, seed=3)
+    assert first.after == second.after == {}
+    assert [list(round.uploads[0].values) for round in (first, second)] == [["outputs"]] * 2
+    outputs = torch.stack([first.uploads[client].values["outputs"] for client in DATA])
+    torch.testing.assert_close(second.sent[0].extra["outputs"], outputs.mean(0))
+
+
+def test_fedmds_public_samples_are_nobodys_data() -> None:
+    for round in simulate(FEDMD, DATA, rounds=2, seed=3):
+        used = round.facts[1]["used"]
+        assert sorted(used.tolist()) == DATA[1].ids.tolist()
+
+
+def test_students_are_trained_when_looked_at_and_once() -> None:
+    (round,) = simulate(FEDMD, DATA, rounds=1, seed=3)
+    students = Students(FEDMD, round.uploads, 3)
+    assert "_all" not in vars(students)
+    assert students[1] is students[1]
+    assert "_all" in vars(students)
+
+
+def test_of_a_fedmd_client_nothing_but_a_student_is_exposed() -> None:
+    (round,) = simulate(FEDMD, DATA, rounds=1, seed=3)
+    assert round.exposed[1].base is None
+    assert round.exposed[1].update is None
+
+
+def test_a_student_learns_the_outputs_that_it_is_shown() -> None:
+    public = samples(200, "public")
+    teacher = tiny(8).initial(1)
+    with torch.no_grad():
+        outputs = teacher.module()(public.features)
+    how = Distillation(epochs=200, batch_size=20, lr=0.01)
+    found = distilled(
+        tiny(20).initial(2), public.features, {0: outputs}, how, rng=seeded(1, "order")
+    )
+    with torch.no_grad():
+        error = (found[0].module()(public.features) - outputs).abs().mean()
+    assert error < 0.1 * outputs.abs().mean()
+
+
+@pytest.mark.parametrize("architecture", [tiny(), Architecture("normalised", normalised)])
+def test_students_trained_side_by_side_are_those_trained_by_torch(
+    architecture: Architecture,
+) -> None:
+    public, start = samples(12, "public"), architecture.initial(2)
+    outputs = {client: torch.randn(12, CLASSES, generator=seeded(client)) for client in range(3)}
+    how = Distillation(epochs=3, batch_size=5, lr=0.01)
+    found = distilled(start, public.features, outputs, how, rng=seeded(1, "order"))
+    for client, targets in outputs.items():
+        rng = seeded(1, "order")
+        module = start.module().train()
+        adam = torch.optim.Adam(module.parameters(), lr=0.01)
+        for _ in range(3):
+            order = torch.randperm(12, generator=rng)
+            for rows in chunks(12, 5):
+                part = order[rows]
+                adam.zero_grad()
+                loss = functional.l1_loss(module(public.features[part]), targets[part])
+                torch.autograd.backward(loss)
+                adam.step()
+        close(found[client].params, dict(module.named_parameters()))
+
+
+def test_a_student_with_dropout_is_refused() -> None:
+    student = Architecture("drops", partial(net, 5, 0.5)).initial(0)
+    with pytest.raises(Unsupported, match="dropout"):
+        distilled(student, torch.zeros(2, FEATURES), {}, Distillation(), rng=seeded(1, "order"))
+
+
+def test_public_samples_that_are_not_numbered_are_refused() -> None:
+    public = samples(4, "public")
+    with pytest.raises(BadInput, match="ids are their rows"):
+        replace(FEDMD, public=replace(public, ids=public.ids + 1))
+
+
+@pytest.mark.parametrize(("epochs", "size", "lr"), [(0, 1, 0.1), (1, 0, 0.1), (1, 1, 0.0)])
+def test_distillation_that_would_do_nothing_is_refused(epochs: int, size: int, lr: float) -> None:
+    with pytest.raises(BadInput, match="distillation needs"):
+        Distillation(epochs, size, lr)
