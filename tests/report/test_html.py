@@ -8,12 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedaudit.errors import BadInput
-from fedaudit.report.html import (
-    comparison_html,
-    report_html,
-    write_comparison,
-    write_report,
-)
+from fedaudit.report.html import comparison_html, report_html, write_comparison, write_report
 from fedaudit.report.page import embedded
 from fedaudit.report.words import interval_of, shown
 from fedaudit.study.comparing import compared

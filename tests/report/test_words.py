@@ -3,15 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaudit.report.grid import Footnotes, clean, shortened
-from fedaudit.report.words import (
-    interval,
-    listed,
-    metric_name,
-    number,
-    percent,
-    shown,
-    with_interval,
-)
+from fedaudit.report.names import metric_name
+from fedaudit.report.words import interval, listed, number, percent, shown, with_interval
 from fedaudit.study.record import Figure
 
 

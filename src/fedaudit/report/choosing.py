@@ -4,10 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from fedaudit.report.evidence import above_chance
-from fedaudit.report.words import HEADLINE_METRICS
+from fedaudit.report.names import HEADLINE_METRICS, NO_DEFENSE, defense_name
 from fedaudit.study.record import Figure, Record
-
-NO_DEFENSE = "none"
 
 
 class Setting(NamedTuple):
@@ -104,11 +102,6 @@ def _label(setting: Setting, varies: list[bool]) -> str:
     seed = "over seeds" if setting.seed is None else f"seed {setting.seed}"
     parts = (defense_name(setting.defense), f"view: {setting.view}", target, seed)
     return " · ".join(part for part, differs in zip(parts, varies, strict=True) if differs)
-
-
-def defense_name(defense: str) -> str:
-    """A defense as a reader sees it."""
-    return "no defense" if defense in ("", NO_DEFENSE) else defense
 
 
 def says_nothing(record: Record) -> bool:

@@ -4,23 +4,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from fedaudit.report.choosing import NO_DEFENSE, defense_name, headline
+from fedaudit.report.choosing import headline
 from fedaudit.report.evidence import look_of
 from fedaudit.report.grid import Cell, Footnotes, Grid, clean, columns_of, named, shortened
-from fedaudit.report.rows import case_of, labels_of, on_clients, settings_text
-from fedaudit.report.words import (
+from fedaudit.report.names import (
     HEADLINE_METRICS,
-    MISSING,
+    NO_DEFENSE,
     contrast_name,
     contrast_order,
-    interval,
+    defense_name,
     is_share,
-    listed,
     metric_name,
-    percent,
-    plural,
-    shown,
 )
+from fedaudit.report.rows import case_of, labels_of, on_clients, settings_text
+from fedaudit.report.words import MISSING, interval, listed, percent, plural, shown
 from fedaudit.study.compared import EVERY_ATTACK, Accuracy, Comparison, Difference, Entry, Row
 from fedaudit.study.record import Figure, Record
 

@@ -3,15 +3,9 @@
 from typing import NamedTuple
 
 from fedaudit.report.choosing import RunsBehind, headline, key_of, runs_behind
-from fedaudit.report.grid import Cell, Grid, columns_of, named, shortened
-from fedaudit.report.words import (
-    MISSING,
-    contrast_name,
-    contrast_order,
-    count,
-    metric_name,
-    rate_of,
-)
+from fedaudit.report.grid import Cell, Grid, columns_of, named
+from fedaudit.report.names import contrast_name, contrast_order, metric_name, rate_of
+from fedaudit.report.words import MISSING, count
 from fedaudit.study.record import Figure, Record
 
 
@@ -100,7 +94,7 @@ def counts_table(record: Record) -> Grid | None:
     for mean in means:
         by_seed = {run.seed: counted(run) for run in runs.get(key_of(mean), [])}
         cells = [_cell(by_seed.get(seed)) for seed in seeds]
-        where = [Cell(shortened(contrast_name(mean.contrast))), Cell(metric_name(mean.metric))]
+        where = [Cell(contrast_name(mean.contrast)), Cell(metric_name(mean.metric))]
         rows.append((named(mean.attack), *where, *cells, _cell(in_all(mean, runs))))
     headings = [f"Seed {seed}" for seed in seeds] + ["In all"]
     return Grid(

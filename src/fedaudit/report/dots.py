@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedaudit.report.choosing import defense_name
 from fedaudit.report.drawing import (
     Choice,
     Figures,
@@ -16,8 +15,8 @@ from fedaudit.report.drawing import (
 )
 from fedaudit.report.grid import shortened
 from fedaudit.report.groups import group_name, target_figures
+from fedaudit.report.names import contrast_name, contrast_order, defense_name
 from fedaudit.report.styles import OKABE_ITO
-from fedaudit.report.words import contrast_name, contrast_order
 from fedaudit.study.record import Figure, GroupFigure, Record
 
 _CAPTIONS = {
@@ -160,7 +159,7 @@ def _reach(far: float | None, near: float | None) -> float:
 def _target_setting(figure: Figure) -> tuple[str, ...]:
     return (
         shortened(figure.attack),
-        f"v. {shortened(contrast_name(figure.contrast)).lower()}",
+        f"v. {contrast_name(figure.contrast).lower()}",
         shortened(defense_name(figure.defense)),
         f"view: {shortened(figure.view)}",
         "mean over seeds" if figure.seed is None else f"seed {figure.seed}",
@@ -170,7 +169,7 @@ def _target_setting(figure: Figure) -> tuple[str, ...]:
 def _group_setting(group: GroupFigure) -> tuple[str, ...]:
     return (
         shortened(group.attack),
-        f"v. {shortened(contrast_name(group.contrast)).lower()}",
+        f"v. {contrast_name(group.contrast).lower()}",
         shortened(defense_name(group.defense)),
         "" if group.target is None else f"target {group.target}",
         f"seed {group.seed}",

@@ -7,9 +7,9 @@ from typing import NamedTuple, TypeVar
 
 import plotly.graph_objects as go
 
-from fedaudit.report.choosing import defense_name
 from fedaudit.report.grid import shortened
-from fedaudit.report.styles import ORIGIN_NAMES, ORIGIN_STYLES, Key, Style, swatch
+from fedaudit.report.names import ORIGINS, defense_name
+from fedaudit.report.styles import ORIGIN_STYLES, Key, Style, swatch
 from fedaudit.study.record import Curve, Histogram, Trajectory
 
 Spec = dict[str, object]
@@ -128,7 +128,7 @@ def origin_line(
     marks: int = 0,
 ) -> Spec:
     """A trace of the samples of one origin."""
-    look, name = ORIGIN_STYLES[origin], ORIGIN_NAMES[origin]
+    look, name = ORIGIN_STYLES[origin], ORIGINS[origin]
     return series_line(x, y, look, name, shape=shape, marks=marks, hover=hover)
 
 
@@ -170,7 +170,7 @@ def run_setting(part: Curve | Trajectory | Histogram) -> tuple[str, ...]:
 def origin_keys(origins: Sequence[str]) -> tuple[Key, ...]:
     """The legend of origins, in a report's order."""
     return tuple(
-        Key(ORIGIN_NAMES[origin], plotly_text(ORIGIN_NAMES[origin]), swatch(look))
+        Key(ORIGINS[origin], plotly_text(ORIGINS[origin]), swatch(look))
         for origin, look in ORIGIN_STYLES.items()
         if origin in origins
     )

@@ -3,7 +3,7 @@
 from typing import Literal, NamedTuple
 
 from fedaudit.report.grid import Tone
-from fedaudit.report.words import HEADLINE_METRICS, chance_of, rate_of
+from fedaudit.report.names import HEADLINE_METRICS, chance_of, rate_of
 from fedaudit.study.record import Figure
 
 Size = Literal["trace", "weak", "clear", "strong"]

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from fedaudit.report.choosing import above_chance_attacks, defense_name, distinct
+from fedaudit.report.choosing import above_chance_attacks, distinct
 from fedaudit.report.grid import Cell, Grid, columns_of, named, shortened, without_constants
+from fedaudit.report.names import defense_name
 from fedaudit.report.words import MISSING, count, listed, percent, plural
 from fedaudit.study.record import ExposedSample, Record
 

@@ -6,10 +6,11 @@ is a choice of the same figure, drawn when the reader picks it.
 
 from collections.abc import Sequence
 
-from fedaudit.report.choosing import defense_name, distinct
+from fedaudit.report.choosing import distinct
 from fedaudit.report.dots import group_figure, target_figure
 from fedaudit.report.drawing import Choice, Figures, Panel, series_line, spec_of
 from fedaudit.report.grid import shortened
+from fedaudit.report.names import defense_name
 from fedaudit.report.roc import roc_figure
 from fedaudit.report.scores import histogram_figure
 from fedaudit.report.signals import trajectory_figure

@@ -13,17 +13,8 @@ from fedaudit.report.evidence import (
     strongest_found,
 )
 from fedaudit.report.grid import shortened
-from fedaudit.report.words import (
-    CONTRAST_MEANINGS,
-    capital,
-    contrast_order,
-    count,
-    level_of,
-    listed,
-    number,
-    rate_of,
-    with_interval,
-)
+from fedaudit.report.names import contrast_meaning, contrast_order, rate_of
+from fedaudit.report.words import capital, count, level_of, listed, number, with_interval
 from fedaudit.study.record import Figure
 
 ALARMS = {"tpr@0.001": "1,000", "tpr@0.01": "100"}
@@ -105,7 +96,7 @@ def _contrast(contrast: str, figures: list[Figure]) -> Sentence:
     An attack is said to identify members only where that is above guessing; where none is, the
     sentence says how much the data leave room for.
     """
-    against = f"Against {CONTRAST_MEANINGS.get(contrast, shortened(contrast))}"
+    against = f"Against {contrast_meaning(contrast)}"
     above = [figure for figure in figures if above_chance(figure)]
     best = strongest_found(figures, "auc") or strongest(figures, "auc")
     if best is None and not above:

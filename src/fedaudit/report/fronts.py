@@ -2,29 +2,19 @@
 
 from collections.abc import Sequence
 
-from fedaudit.report.choosing import NO_DEFENSE, defense_name
-from fedaudit.report.drawing import (
-    Choice,
-    Figures,
-    Panel,
-    Spec,
-    plotly_text,
-    series_line,
-    spec_of,
-)
+from fedaudit.report.drawing import Choice, Figures, Panel, Spec, plotly_text, series_line, spec_of
 from fedaudit.report.grid import Cell, Grid, columns_of, named, shortened
-from fedaudit.report.rows import case_of, labels_of, settings_text
-from fedaudit.report.styles import Key, Style, style, swatch
-from fedaudit.report.words import (
+from fedaudit.report.names import (
     HEADLINE_METRICS,
-    MISSING,
+    NO_DEFENSE,
     contrast_name,
     contrast_order,
-    interval,
-    listed,
+    defense_name,
     metric_name,
-    number,
 )
+from fedaudit.report.rows import case_of, labels_of, settings_text
+from fedaudit.report.styles import Key, Style, style, swatch
+from fedaudit.report.words import MISSING, interval, listed, number
 from fedaudit.study.compared import STRONGEST_ATTACK, Comparison, Entry, Front, Row
 
 _GREY = Style("#7A7A7A", "dot", "circle")

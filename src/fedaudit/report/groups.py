@@ -1,9 +1,10 @@
 """Tables of where the risk sits: by audited client, by whose samples, by class."""
 
-from fedaudit.report.choosing import defense_name, headline
+from fedaudit.report.choosing import headline
 from fedaudit.report.evidence import look_of
-from fedaudit.report.grid import Cell, Grid, columns_of, named, shortened, without_constants
-from fedaudit.report.words import MISSING, contrast_name, count, interval, interval_of, shown
+from fedaudit.report.grid import Cell, Grid, columns_of, named, without_constants
+from fedaudit.report.names import contrast_name, defense_name
+from fedaudit.report.words import MISSING, count, interval, interval_of, shown
 from fedaudit.study.record import Figure, GroupFigure, Record
 
 
@@ -21,7 +22,7 @@ def targets_table(record: Record) -> Grid | None:
         (
             Cell(f"Client {figure.target}"),
             named(figure.attack),
-            Cell(shortened(contrast_name(figure.contrast))),
+            Cell(contrast_name(figure.contrast)),
             named(defense_name(figure.defense)),
             Cell("mean" if figure.seed is None else str(figure.seed)),
             _figure_cell(figure),
@@ -90,7 +91,7 @@ def _group_row(group: GroupFigure) -> tuple[Cell, ...]:
         named(group_name(group)),
         Cell(MISSING if group.target is None else f"client {group.target}"),
         named(group.attack),
-        Cell(shortened(contrast_name(group.contrast))),
+        Cell(contrast_name(group.contrast)),
         named(defense_name(group.defense)),
         Cell(str(group.seed)),
         Cell(

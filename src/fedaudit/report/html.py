@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedaudit.report.choosing import NO_DEFENSE, says_nothing
+from fedaudit.report.choosing import says_nothing
 from fedaudit.report.cleaning import cleaned
 from fedaudit.report.comparison import attack_tables as comparison_tables
 from fedaudit.report.comparison import cautions
@@ -14,6 +14,7 @@ from fedaudit.report.figures import figures_of
 from fedaudit.report.fronts import front_figure, hypervolume_tables, tradeoff_figure
 from fedaudit.report.grid import shortened
 from fedaudit.report.groups import groups_table, targets_of, targets_table
+from fedaudit.report.names import NO_DEFENSE
 from fedaudit.report.page import rendered, write_page
 from fedaudit.report.plain import verdict
 from fedaudit.report.reproducing import reproducing

@@ -4,18 +4,8 @@ import re
 
 from fedaudit.report.evidence import by_test_alone
 from fedaudit.report.grid import shortened
-from fedaudit.report.words import (
-    capital,
-    contrast_name,
-    contrast_order,
-    count,
-    interval_of,
-    listed,
-    metric_name,
-    number,
-    plural,
-    sentence,
-)
+from fedaudit.report.names import contrast_name, contrast_order, metric_name
+from fedaudit.report.words import capital, count, interval_of, listed, number, plural, sentence
 from fedaudit.study.record import Figure, Record
 
 _FATES = {"refused": "was refused", "failed": "was tried and failed"}
@@ -47,7 +37,7 @@ def _refused(figures: list[Figure]) -> list[str]:
             )
             missing.setdefault((figure.metric, reason), []).append(figure)
     return [
-        f"{metric_name(shortened(metric))}: {plural(len(found), 'figure')} not given. "
+        f"{metric_name(metric)}: {plural(len(found), 'figure')} not given. "
         f"{sentence(reason) if reason else _more_needed(found)}"
         for (metric, reason), found in missing.items()
     ]
@@ -72,7 +62,7 @@ def _amount(more: set[int]) -> str:
 
 
 def _non_members(contrast: str) -> str:
-    return shortened(contrast_name(contrast)).lower() + " samples" * (contrast != "mixed")
+    return contrast_name(contrast).lower() + " samples" * (contrast != "mixed")
 
 
 def _unsure(figures: list[Figure]) -> list[str]:

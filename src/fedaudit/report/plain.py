@@ -5,7 +5,6 @@ from typing import Literal, NamedTuple
 
 from fedaudit.report.choosing import (
     RunsBehind,
-    defense_name,
     distinct,
     headline,
     key_of,
@@ -24,8 +23,9 @@ from fedaudit.report.evidence import (
 )
 from fedaudit.report.found import Bullet, bullets, room
 from fedaudit.report.grid import shortened
+from fedaudit.report.names import defense_name, rate_of
 from fedaudit.report.open_points import open_points
-from fedaudit.report.words import count, listed, plural, rate_of, sentence, shown
+from fedaudit.report.words import count, listed, plural, sentence, shown
 from fedaudit.study.record import ControlResult, Figure, Record
 
 Status = Literal[

@@ -17,8 +17,9 @@ from fedaudit.report.drawing import (
     upright,
 )
 from fedaudit.report.grid import shortened
+from fedaudit.report.names import contrast_meaning, contrast_name, contrast_order
 from fedaudit.report.styles import Key, Style, style, swatch
-from fedaudit.report.words import CONTRAST_MEANINGS, contrast_name, contrast_order, listed
+from fedaudit.report.words import listed
 from fedaudit.study.record import Curve
 
 MOST_TOLD_APART = 4
@@ -114,7 +115,7 @@ def _roc_panel(curves: list[Curve], looks: dict[str, Style], floor: float) -> Pa
         yaxis=axis | {"title": {"text": "True-positive rate"}},
         shapes=[upright(0.001), upright(0.01)],
     )
-    meaning = CONTRAST_MEANINGS.get(contrast, shortened(contrast))
+    meaning = contrast_meaning(contrast)
     return Panel(
         f"Members v. {contrast_name(contrast).lower()}",
         f"Curves of {len(curves)} attacks telling members from {meaning}; "

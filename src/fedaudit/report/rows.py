@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from fedaudit.report.choosing import NO_DEFENSE, defense_name
 from fedaudit.report.grid import Cell, Grid, columns_of, named, shortened
+from fedaudit.report.names import NO_DEFENSE, defense_name
 from fedaudit.report.words import MISSING
 from fedaudit.study.compared import Comparison, Row
 

@@ -14,8 +14,9 @@ from fedaudit.report.drawing import (
     spec_of,
 )
 from fedaudit.report.grid import shortened
-from fedaudit.report.styles import ORIGIN_NAMES, ORIGIN_STYLES, see_through
-from fedaudit.report.words import capital, signal_name
+from fedaudit.report.names import ORIGINS, signal_name
+from fedaudit.report.styles import ORIGIN_STYLES, see_through
+from fedaudit.report.words import capital
 from fedaudit.study.record import AttackRow, Histogram
 
 
@@ -36,7 +37,7 @@ def histogram_figure(
         "in each bin. Larger scores stand for members; what a score is stands below its axis. "
         "Scores beyond an axis are counted in its end bins.",
         choices_of(histograms, run_setting, panels),
-        origin_keys(list(ORIGIN_NAMES)),
+        origin_keys(list(ORIGINS)),
     )
 
 

@@ -15,8 +15,9 @@ from fedaudit.report.drawing import (
     spec_of,
 )
 from fedaudit.report.grid import shortened
-from fedaudit.report.styles import ORIGIN_NAMES, ORIGIN_STYLES, see_through
-from fedaudit.report.words import capital, signal_name
+from fedaudit.report.names import ORIGINS, signal_name
+from fedaudit.report.styles import ORIGIN_STYLES, see_through
+from fedaudit.report.words import capital
 from fedaudit.study.record import Trajectory
 
 
@@ -59,7 +60,7 @@ def _trajectory_panel(parts: list[Trajectory]) -> Panel:
     )
     return Panel(
         shortened(signal),
-        f"{capital(shortened(signal_name(signal)))} over rounds, by origin of the samples.",
+        f"{capital(signal_name(signal))} over rounds, by origin of the samples.",
         spec,
     )
 
@@ -67,7 +68,7 @@ def _trajectory_panel(parts: list[Trajectory]) -> Panel:
 def _band(part: Trajectory) -> list[Spec]:
     edge: Spec = {
         "type": "scatter",
-        "name": plotly_text(ORIGIN_NAMES[part.origin]),
+        "name": plotly_text(ORIGINS[part.origin]),
         "mode": "lines",
         "line": {"width": 0},
         "hoverinfo": "skip",

@@ -56,12 +56,6 @@ ORIGIN_STYLES = {
     "unseen": Style(OKABE_ITO[2], "dot", "diamond"),
 }
 
-ORIGIN_NAMES = {
-    "member": "Member",
-    "other_client": "Another client's",
-    "unseen": "Unseen",
-}
-
 
 def swatch(look: Style, *, marked: bool = True) -> Markup:
     """A legend's drawing of a style. Holds fixed strings only, so it is safe as markup."""

@@ -9,7 +9,6 @@ from rich.text import Text
 
 from fedaudit.report.choosing import (
     RunsBehind,
-    defense_name,
     differing,
     distinct,
     headline,
@@ -31,20 +30,17 @@ from fedaudit.report.grid import (
     split,
     to_rich,
 )
-from fedaudit.report.plain import verdict
-from fedaudit.report.tables_of_run import controls_summary, utility_table
-from fedaudit.report.words import (
+from fedaudit.report.names import (
     HEADLINE_METRICS,
-    MISSING,
     contrast_name,
     contrast_order,
-    count,
-    interval_of,
+    defense_name,
     metric_name,
-    percent,
     rate_of,
-    shown,
 )
+from fedaudit.report.plain import verdict
+from fedaudit.report.tables_of_run import controls_summary, utility_table
+from fedaudit.report.words import MISSING, count, interval_of, percent, shown
 from fedaudit.study.record import Figure, Record
 
 _SIGNS = (
@@ -194,8 +190,8 @@ def _long_table(caption: str, figures: list[Figure]) -> Grid:
     rows = [
         (
             named(figure.attack or "(the run)"),
-            Cell(shortened(contrast_name(figure.contrast))),
-            Cell(shortened(metric_name(figure.metric))),
+            Cell(contrast_name(figure.contrast)),
+            Cell(metric_name(figure.metric)),
             figure_cell(figure, notes),
             *(Cell(text(figure)) for _, text in varying),
             Cell(shortened(figure.method, 60) or MISSING),

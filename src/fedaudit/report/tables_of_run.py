@@ -2,9 +2,10 @@
 
 from statistics import fmean
 
-from fedaudit.report.choosing import defense_name, distinct
+from fedaudit.report.choosing import distinct
 from fedaudit.report.evidence import SIZES
 from fedaudit.report.grid import Cell, Footnotes, Grid, Tone, columns_of, named, shortened
+from fedaudit.report.names import defense_name
 from fedaudit.report.words import MISSING, count, interval, number, percent, plural
 from fedaudit.study.record import ControlResult, Record, UtilityResult
 

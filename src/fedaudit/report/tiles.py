@@ -20,14 +20,8 @@ from fedaudit.report.evidence import (
 )
 from fedaudit.report.found import ALARMS, of_thousand, room
 from fedaudit.report.grid import shortened
-from fedaudit.report.words import (
-    contrast_name,
-    interval,
-    interval_of,
-    percent,
-    plural,
-    shown,
-)
+from fedaudit.report.names import contrast_name
+from fedaudit.report.words import interval, interval_of, percent, plural, shown
 from fedaudit.study.record import Figure, Record
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from fedaudit.report.choosing import NO_DEFENSE
+from fedaudit.report.names import NO_DEFENSE
 from fedaudit.study.compared import Comparison
 from fedaudit.study.record import Record, UsageRow
 

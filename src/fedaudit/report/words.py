@@ -1,85 +1,12 @@
-"""Numbers and names as a reader sees them; per cent appears only in this package."""
+"""Numbers and sentences as a reader sees them; per cent appears only in this package."""
 
 import re
 
+from fedaudit.report.grid import shortened
+from fedaudit.report.names import is_share
 from fedaudit.study.record import Figure
 
-CONTRASTS = {
-    "unseen": "Unseen",
-    "other_client": "Other clients'",
-    "mixed": "Mixed",
-}
-"""Short heading of each contrast, in the order of a report."""
-
-CONTRAST_MEANINGS = {
-    "unseen": "samples that no client trained on",
-    "other_client": "samples that another client trained on",
-    "mixed": "a mixture of unseen samples and other clients' samples",
-}
-
-HEADLINE_METRICS = ("auc", "tpr@0.01", "tpr@0.001")
-"""The metrics of the main table, in the order of its columns."""
-
 MISSING = "–"
-
-SIGNALS = {
-    "loss": "minus the loss",
-    "confidence": "probability of the true class",
-    "max_posterior": "largest probability of any class",
-    "posterior_std": "spread of the probabilities",
-    "minus_entropy": "minus the entropy",
-    "minus_modified_entropy": "minus the modified entropy",
-    "gradient-cosine": "gradient-update cosine",
-    "gradient-norm": "minus squared gradient norm",
-    "gradient-difference-raw": "gradient difference",
-    "gradient-difference-sum": "gradient difference, rescaled",
-}
-"""What the numbers of a signal are: all are turned so that larger stands for members."""
-
-
-def contrast_name(contrast: str) -> str:
-    """Heading of a contrast; one that the catalogue lacks is shown as it is."""
-    return CONTRASTS.get(contrast, contrast.replace("_", " "))
-
-
-def contrast_order(contrast: str) -> tuple[int, str]:
-    """Sort key that puts contrasts in the order of a report."""
-    known = list(CONTRASTS)
-    return (known.index(contrast) if contrast in known else len(known), contrast)
-
-
-def signal_name(signal: str) -> str:
-    """What a signal's numbers are; the record's own name where the catalogue lacks it."""
-    plain = signal.removeprefix("global_")
-    meaning = SIGNALS.get(plain, plain.replace("_", " "))
-    return meaning if plain == signal else f"{meaning}, global model"
-
-
-def metric_name(metric: str) -> str:
-    """A metric's name for a heading: "auc" is AUC, "tpr@0.001" is TPR at 0.1% FPR."""
-    rate = rate_of(metric)
-    if rate is not None:
-        return f"TPR at {100 * rate:g}% FPR"
-    fixed = {"auc": "AUC", "epsilon": "ε (lower bound)"}
-    return fixed.get(metric, metric.replace("_", " "))
-
-
-def rate_of(metric: str) -> float | None:
-    """The false-positive rate of a metric such as "tpr@0.001"; None for any other."""
-    found = re.fullmatch(r"tpr@(0?\.\d+|0|1)", metric)
-    return float(found[1]) if found else None
-
-
-def chance_of(metric: str) -> float | None:
-    """What guessing gives: 0.5 for AUC and balanced accuracy, the rate itself for a TPR."""
-    if metric in ("auc", "balanced_accuracy"):
-        return 0.5
-    return rate_of(metric)
-
-
-def is_share(metric: str) -> bool:
-    """Whether a metric is a share of something, and so is shown in per cent."""
-    return rate_of(metric) is not None or metric.endswith(("accuracy", "_rate", "_share", "tpr"))
 
 
 def percent(share: float) -> str:
@@ -145,7 +72,7 @@ def with_interval(figure: Figure) -> str:
     if not limits:
         return f"{shown(figure.value, figure.metric)} (no interval)"
     level = level_of(figure.method)
-    name = f"{level} interval" if level else figure.method or "interval"
+    name = f"{level} interval" if level else shortened(figure.method, 60) or "interval"
     return f"{shown(figure.value, figure.metric)} ({name} {limits})"
 
 

@@ -1,0 +1,135 @@
+"""What the fixed names of a record are called in a report: one table of words for each kind.
+
+A name that its table lacks, from another version or a hand, is shown as it is, shortened.
+"""
+
+import re
+
+from fedaudit.report.grid import shortened
+
+NO_DEFENSE = "none"
+
+CONTRASTS = {
+    "unseen": "Unseen",
+    "other_client": "Other clients'",
+    "mixed": "Mixed",
+}
+"""Short heading of each contrast, in the order of a report."""
+
+CONTRAST_MEANINGS = {
+    "unseen": "samples that no client trained on",
+    "other_client": "samples that another client trained on",
+    "mixed": "a mixture of unseen samples and other clients' samples",
+}
+
+ORIGINS = {
+    "member": "Member",
+    "other_client": "Another client's",
+    "unseen": "Unseen",
+}
+"""Whose a sample is."""
+
+SIGHTS = {
+    "predictions": "model outputs",
+    "global_model": "the model sent out",
+    "update": "how training changed it",
+    "uploads": "each client's upload",
+    "rounds": "several rounds",
+    "auxiliary_data": "data of the adversary's own",
+    "chooses_model": "which model a client is sent",
+}
+"""What an adversary sees, and what an attack needs."""
+
+SIGNALS = {
+    "loss": "minus the loss",
+    "confidence": "probability of the true class",
+    "max_posterior": "largest probability of any class",
+    "posterior_std": "spread of the probabilities",
+    "minus_entropy": "minus the entropy",
+    "minus_modified_entropy": "minus the modified entropy",
+    "gradient-cosine": "gradient-update cosine",
+    "gradient-norm": "minus squared gradient norm",
+    "gradient-difference-raw": "gradient difference",
+    "gradient-difference-sum": "gradient difference, rescaled",
+}
+"""What the numbers of a signal are: all are turned so that larger stands for members."""
+
+METRICS = {"auc": "AUC", "epsilon": "ε (lower bound)"}
+"""Metrics whose words are not those of their name; rates at a rate have words of their own."""
+
+HEADLINE_METRICS = ("auc", "tpr@0.01", "tpr@0.001")
+"""The metrics of the main table, in the order of its columns."""
+
+_IN_NOTES = {key.upper(): words for key, words in SIGHTS.items()} | {
+    "other_client": "other clients'"
+}
+_NOTED = re.compile(rf"\b({'|'.join(_IN_NOTES)})\b")
+
+
+def contrast_name(contrast: str) -> str:
+    """Heading of a contrast."""
+    return CONTRASTS.get(contrast, _as_it_is(contrast))
+
+
+def contrast_meaning(contrast: str) -> str:
+    """The non-members of a contrast, in running text."""
+    return CONTRAST_MEANINGS.get(contrast, _as_it_is(contrast))
+
+
+def contrast_order(contrast: str) -> tuple[int, str]:
+    """Sort key that puts contrasts in the order of a report."""
+    known = list(CONTRASTS)
+    return (known.index(contrast) if contrast in known else len(known), contrast)
+
+
+def defense_name(defense: str) -> str:
+    """A defense as a reader sees it."""
+    return "no defense" if defense in ("", NO_DEFENSE) else defense
+
+
+def sight_name(sight: str) -> str:
+    """What an adversary sees or an attack needs."""
+    plain = sight.lower()
+    return SIGHTS.get(plain, _as_it_is(plain))
+
+
+def signal_name(signal: str) -> str:
+    """What a signal's numbers are."""
+    plain = signal.removeprefix("global_")
+    meaning = SIGNALS.get(plain, _as_it_is(plain))
+    return meaning if plain == signal else f"{meaning}, global model"
+
+
+def metric_name(metric: str) -> str:
+    """A metric's name for a heading: "auc" is AUC, "tpr@0.001" is TPR at 0.1% FPR."""
+    rate = rate_of(metric)
+    if rate is not None:
+        return f"TPR at {100 * rate:g}% FPR"
+    return METRICS.get(metric, _as_it_is(metric))
+
+
+def rate_of(metric: str) -> float | None:
+    """The false-positive rate of a metric such as "tpr@0.001"; None for any other."""
+    found = re.fullmatch(r"tpr@(0?\.\d+|0|1)", metric)
+    return float(found[1]) if found else None
+
+
+def chance_of(metric: str) -> float | None:
+    """What guessing gives: 0.5 for AUC and balanced accuracy, the rate itself for a TPR."""
+    if metric in ("auc", "balanced_accuracy"):
+        return 0.5
+    return rate_of(metric)
+
+
+def is_share(metric: str) -> bool:
+    """Whether a metric is a share of something, and so is shown in per cent."""
+    return rate_of(metric) is not None or metric.endswith(("accuracy", "_rate", "_share", "tpr"))
+
+
+def in_words(note: str) -> str:
+    """A note with words in the place of names that only the program's own text has."""
+    return _NOTED.sub(lambda found: _IN_NOTES[found[1]], note)
+
+
+def _as_it_is(name: str) -> str:
+    return shortened(name.replace("_", " "))
