@@ -7,6 +7,7 @@ sample's rows weighted, so that it gives the sum of the clipped gradients at onc
 """
 
 import logging
+from collections.abc import Iterable
 from functools import cache
 from weakref import WeakKeyDictionary
 
@@ -54,17 +55,17 @@ def clipped_sum(objective: Objective, batch: Batch, *, clip: float, copies: int 
     if len(batch) == 0:
         return {name: torch.zeros_like(param) for name, param in params.items()}
     plan = _plan_of(objective.module)
-    plan.refuse_mixing()
+    _refuse_mixing(plan.statistics)
     plain = objective.per_sample is cross_entropy and not batch.y.is_floating_point()
     if plan.dense and plain and copies == 1:
         found = dense_clipped_sum(list(params.values()), batch.x, batch.y, clip=clip)
         return dict(zip(params, found, strict=True))
-    if plan.parts is not None:
+    if plan.watched is not None:
         try:
-            return _by_layers(objective, batch, plan, plan.parts, clip, copies)
+            return _by_layers(objective, batch, plan.watched, clip=clip, copies=copies)
         except Uncapturable as error:
             plan.give_up(objective.module, str(error))
-    return _one_by_one(objective, batch, clip, copies)
+    return _one_by_one(objective, batch, clip=clip, copies=copies)
 
 
 class _Plan:
@@ -72,49 +73,75 @@ class _Plan:
 
     Attributes:
         dense: Whether it is a plain stack of linear layers.
-        parts: Which of its modules own parameters; None where it cannot be watched.
+        watched: Its layers one by one; None where it cannot be watched.
+        statistics: Its layers that may mix samples, depending on the mode they are in.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self.dense = dense_layers(module) is not None
-        self.parts: dict[str, Owner] | None = None
-        self._statistics = [part for part in module.modules() if isinstance(part, _NormBase)]
-        self._kernels: dict[tuple[object, ...], dict[str, LayerKernel]] = {}
+        self.watched: _Watched | None = None
+        self.statistics = _statistics(module)
         trained = [name for name, param in module.named_parameters() if param.requires_grad]
         try:
-            self.parts = owners(module, trained)
+            self.watched = _Watched(owners(module, trained))
         except Uncapturable as error:
             self.give_up(module, str(error))
 
     def give_up(self, module: nn.Module, reason: str) -> None:
         """Watching has failed: no second attempt."""
-        self.parts = None
+        self.watched = None
         _announce(type(module).__name__, reason)
 
-    def refuse_mixing(self) -> None:
-        """Refuses layers through which one sample changes what another one's gradient is."""
-        for part in self._statistics:
-            if _mixes(part):
-                raise Unsupported(
-                    f"the network has a {type(part).__name__}, whose statistics mix the samples "
-                    "of a batch, so that no sample has a gradient of its own to clip; use a "
-                    "network with group normalisation (resnet18 with norm = 'group') or without "
-                    "normalisation"
-                )
 
-    def kernels(
-        self, parts: dict[str, Owner], passages: dict[str, Passage], copies: int
-    ) -> dict[str, LayerKernel]:
+class _Watched:
+    """The layers of a network that is watched, and their kernels for every shape so far.
+
+    Attributes:
+        parts: The modules that own parameters, by path.
+    """
+
+    def __init__(self, parts: dict[str, Owner]) -> None:
+        self.parts = parts
+        self._kernels: dict[tuple[object, ...], dict[str, LayerKernel]] = {}
+
+    def kernels(self, passages: dict[str, Passage], copies: int) -> dict[str, LayerKernel]:
         """The kernel of each owner by its path, for samples of these shapes."""
         key = (copies, *(passage.inputs.shape[1:] for passage in passages.values()))
         if key not in self._kernels:
             self._kernels[key] = {
-                path: kernel_for(parts[path], passage, [])[0]
+                path: kernel_for(self.parts[path], passage, [])[0]
                 if copies == 1
-                else norms_over_copies(parts[path], passage, copies)
+                else norms_over_copies(self.parts[path], passage, copies)
                 for path, passage in passages.items()
             }
         return self._kernels[key]
+
+
+def refuse_mixing(module: nn.Module) -> None:
+    """Refuses a network in which one sample changes what another one's gradient is.
+
+    Args:
+        module: In the mode in which it is trained.
+
+    Raises:
+        Unsupported: It has such a layer.
+    """
+    _refuse_mixing(_statistics(module))
+
+
+def _statistics(module: nn.Module) -> list[_NormBase]:
+    return [part for part in module.modules() if isinstance(part, _NormBase)]
+
+
+def _refuse_mixing(statistics: Iterable[_NormBase]) -> None:
+    for part in statistics:
+        if _mixes(part):
+            raise Unsupported(
+                f"the network has a {type(part).__name__}, whose statistics mix the samples "
+                "of a batch, so that no sample has a gradient of its own to clip; use a "
+                "network with group normalisation (resnet18 with norm = 'group') or without "
+                "normalisation"
+            )
 
 
 def _mixes(part: _NormBase) -> bool:
@@ -146,18 +173,14 @@ def _announce(network: str, reason: str) -> None:
 
 
 def _by_layers(
-    objective: Objective,
-    batch: Batch,
-    plan: _Plan,
-    parts: dict[str, Owner],
-    clip: float,
-    copies: int,
+    objective: Objective, batch: Batch, watched: _Watched, *, clip: float, copies: int
 ) -> Params:
+    parts = watched.parts
     with watching(parts) as seen:
         outputs = objective.module(batch.x)
     losses = _losses(objective, outputs, batch, copies)
     passages = passages_of(seen, parts, losses, rows=len(batch), retain_graph=True)
-    kernels = plan.kernels(parts, passages, copies)
+    kernels = watched.kernels(passages, copies)
     squared = torch.zeros(len(losses), dtype=torch.float64, device=losses.device)
     with torch.no_grad():
         for path, (inputs, grads, _) in passages.items():
@@ -200,7 +223,7 @@ def _weighted(
     return found[: len(params)]
 
 
-def _one_by_one(objective: Objective, batch: Batch, clip: float, copies: int) -> Params:
+def _one_by_one(objective: Objective, batch: Batch, *, clip: float, copies: int) -> Params:
     params = objective.params
     total = {name: torch.zeros_like(param) for name, param in params.items()}
     for rows in chunks(len(batch), copies):
