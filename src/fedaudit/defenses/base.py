@@ -9,7 +9,16 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from fedaudit.core import Batch, ClientId, Model, Params, PerSampleLoss, Samples, chunks
+from fedaudit.core import (
+    Architecture,
+    Batch,
+    ClientId,
+    Model,
+    Params,
+    PerSampleLoss,
+    Samples,
+    chunks,
+)
 from fedaudit.devices import CPU
 from fedaudit.modules import outputs_of
 from fedaudit.observe.round import Gradient, Logits, Update, Upload
@@ -127,6 +136,23 @@ class Objective:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Task:
+    """What is settled before anything is trained: what a defense has to fit.
+
+    Attributes:
+        architecture: What clients train.
+        shape: Of one sample.
+        classes: How many the data set has.
+        rounds: Of the run.
+    """
+
+    architecture: Architecture
+    shape: tuple[int, ...]
+    classes: int
+    rounds: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Workload:
     """How often a client's training goes to its data: what an accountant must know.
 
@@ -201,6 +227,13 @@ class Defense:
     def needs_classes(self) -> bool:
         """Whether :meth:`loss` has to know each sample's class, so that none may be mixed."""
         return False
+
+    def refuse_misfit(self, task: Task) -> None:
+        """Before anything is trained: refuses what the defense could not go through with.
+
+        Args:
+            task: What it is to be used for.
+        """
 
     def prepare(self, data: Samples, visit: Visit) -> Samples:
         """Once, before the first round: what stays changed for good (local DP on features)."""

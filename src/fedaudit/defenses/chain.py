@@ -9,7 +9,16 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from fedaudit.core import Batch, Model, Params, Samples
-from fedaudit.defenses.base import UNDEFENDED, Defense, Guarantee, Objective, Turn, Visit, Workload
+from fedaudit.defenses.base import (
+    UNDEFENDED,
+    Defense,
+    Guarantee,
+    Objective,
+    Task,
+    Turn,
+    Visit,
+    Workload,
+)
 from fedaudit.errors import BadInput, Unsupported
 from fedaudit.observe.round import Upload
 
@@ -70,6 +79,11 @@ class Chain(Defense):
     def acts_in(self, hook: str) -> bool:
         """Where any part does."""
         return any(part.acts_in(hook) for part in self.parts)
+
+    def refuse_misfit(self, task: Task) -> None:
+        """Before anything is trained: for every part."""
+        for part in self.parts:
+            part.refuse_misfit(task)
 
     def prepare(self, data: Samples, visit: Visit) -> Samples:
         """Once: by every part in order."""

@@ -11,9 +11,9 @@ from torch.nn import functional
 
 from fedaudit.core import Batch, Params, Samples
 from fedaudit.defenses.accounting import gaussian_epsilon
-from fedaudit.defenses.base import Defense, Guarantee, Objective, Turn, Workload
+from fedaudit.defenses.base import Defense, Guarantee, Objective, Task, Turn, Workload
 from fedaudit.errors import BadInput, Unsupported
-from fedaudit.fl.clipped import clipped_sum
+from fedaudit.fl.clipped import clipped_sum, refuse_mixing
 
 
 @dataclass
@@ -71,6 +71,20 @@ class DPSGD(Defense):
     def _neutral(self) -> bool:
         return self.clip == float("inf") and self.noise_multiplier == 0 and self.multiplicity == 1
 
+    def refuse_misfit(self, task: Task) -> None:
+        """Before anything is trained: networks that mix samples, copies of what is no image.
+
+        Raises:
+            Unsupported: A layer's statistics mix the samples of a batch.
+            BadInput: Copies are asked for, and samples are no images larger than the padding.
+        """
+        if self._neutral:
+            return
+        with torch.random.fork_rng(devices=[]):
+            refuse_mixing(task.architecture.build().train())
+        if self.multiplicity > 1:
+            _refuse_other_than_images(task.shape, self.padding)
+
     def batches(self, data: Samples, batch_size: int, turn: Turn) -> Iterator[Batch]:
         """Each epoch: as many draws as shuffled batches would be, of that size on average."""
         if self._neutral:
@@ -90,7 +104,7 @@ class DPSGD(Defense):
         """Each step: the copies of each sample, one after the other."""
         if self.multiplicity == 1:
             return batch
-        _refuse_other_than_images(batch.x, self.padding)
+        _refuse_other_than_images(tuple(batch.x.shape[1:]), self.padding)
         x, y, ids = (
             each.repeat_interleave(self.multiplicity, 0) for each in (batch.x, batch.y, batch.ids)
         )
@@ -159,12 +173,12 @@ def windows(
     return padded[tuple(part.to(images.device) for part in index)]
 
 
-def _refuse_other_than_images(features: Tensor, padding: int) -> None:
-    if features.dim() != 4 or min(features.shape[2:]) <= padding:
-        shape = "x".join(map(str, features.shape[1:]))
+def _refuse_other_than_images(shape: tuple[int, ...], padding: int) -> None:
+    if len(shape) != 3 or min(shape[1:]) <= padding:
+        spelled = "x".join(map(str, shape))
         raise BadInput(
             "dp-sgd with multiplicity works on images of shape channels x height x width that "
-            f"are larger than padding = {padding}, got samples of shape {shape}; set "
+            f"are larger than padding = {padding}, got samples of shape {spelled}; set "
             "multiplicity = 1 or a smaller padding"
         )
 

@@ -1,0 +1,83 @@
+"""What a defense could not go through with is refused before anything is trained."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from fedaudit.core import Architecture, Setting
+from fedaudit.defenses.base import Task
+from fedaudit.defenses.catalog import made
+from fedaudit.defenses.chain import Chain
+from fedaudit.defenses.cofedmid.compensation import Compensation
+from fedaudit.defenses.cofedmid.partition import ClassGuided
+from fedaudit.defenses.cofedmid.whole import CoFedMID
+from fedaudit.defenses.dpsgd import DPSGD
+from fedaudit.defenses.noise import GradientNoise
+from fedaudit.errors import BadInput, Unsupported
+from fedaudit.models import architecture
+
+
+def task(name: str = "resnet18", shape: tuple[int, ...] = (3, 8, 8), **settings: Setting) -> Task:
+    net = architecture(name, shape=shape, classes=10, **settings)
+    return Task(architecture=net, shape=shape, classes=10, rounds=4)
+
+
+BATCH_NORM = task(width=32, norm="batch")
+GROUP_NORM = task(width=32, norm="group")
+
+
+def own_net() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(12), nn.Linear(12, 10)).eval()
+
+
+OWN = Task(
+    architecture=Architecture("own", partial(own_net)), shape=(3, 2, 2), classes=10, rounds=4
+)
+
+
+@pytest.mark.parametrize("given", [BATCH_NORM, OWN], ids=lambda given: given.architecture.name)
+def test_dp_sgd_on_batch_normalisation_is_refused_in_a_chain_too(given: Task) -> None:
+    alone = DPSGD(1.0, 1.0)
+    for defense in (alone, Chain((GradientNoise(0.1), alone))):
+        with pytest.raises(Unsupported, match=r"BatchNorm.d, whose statistics mix the samples"):
+            defense.refuse_misfit(given)
+
+
+def test_dp_sgd_on_other_networks_or_set_to_do_nothing_is_not_refused() -> None:
+    before = torch.get_rng_state()
+    DPSGD(1.0, 1.0).refuse_misfit(GROUP_NORM)
+    DPSGD(float("inf"), 0.0).refuse_misfit(BATCH_NORM)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(("shape", "padding"), [((6,), 0), ((1, 4, 8), 4)])
+def test_dp_sgd_with_copies_of_what_is_no_large_image_is_refused(
+    shape: tuple[int, ...], padding: int
+) -> None:
+    given = task("mlp", shape, hidden="")
+    DPSGD(1.0, 1.0).refuse_misfit(given)
+    with pytest.raises(BadInput, match=f"got samples of shape {'x'.join(map(str, shape))};"):
+        DPSGD(1.0, 1.0, multiplicity=2, padding=padding).refuse_misfit(given)
+
+
+@pytest.mark.parametrize("kind", [ClassGuided, Compensation, CoFedMID])
+def test_more_classes_a_client_than_there_are_are_refused(kind: type[ClassGuided]) -> None:
+    for most, least, said in (
+        (11, 0, "m_max is a number of classes from 1 to 10 here"),
+        (0, 11, "m_min is a number of classes from 1 to 10 here"),
+        (3, 4, "m_max is at least m_min"),
+        (1, 0, "got m_max 1 and m_min 2"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            kind((0, 1), m_max=most, m_min=least).refuse_misfit(GROUP_NORM)
+    kind((0, 1), m_max=10, m_min=2).refuse_misfit(GROUP_NORM)
+    kind((0, 1)).refuse_misfit(GROUP_NORM)
+
+
+@pytest.mark.parametrize("name", ["class-guided", "compensation", "cofedmid", "neutral-noise"])
+def test_a_coalition_that_names_a_client_twice_or_nobody_is_refused(name: str) -> None:
+    for coalition in ((0, 0), (), (2, 0, 2)):
+        with pytest.raises(BadInput, match="at least one client, each once"):
+            made(name, {}, coalition=coalition)
