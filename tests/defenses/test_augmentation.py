@@ -120,6 +120,26 @@ def test_a_turned_image_keeps_its_centre_and_gets_black_corners() -> None:
     assert len(set(corners.tolist())) > 5
 
 
+def test_every_image_is_turned_and_each_by_an_angle_of_its_own_up_to_the_largest() -> None:
+    # A bright dot straight right of the centre shows by which angle its image was turned.
+    pictures = torch.zeros(400, 1, 41, 41)
+    pictures[:, 0, 20, 38:41] = 1.0
+    data = Samples(pictures, torch.zeros(400, dtype=torch.int64), torch.arange(400))
+    seen = shown(replace(OFF, rotation=30.0), data).x[:, 0]
+    away = torch.arange(41) - 20.0
+    down, right = (seen.sum(2) * away).sum(1), (seen.sum(1) * away).sum(1)
+    angles = torch.atan2(down, right).rad2deg()
+    assert all(
+        not torch.equal(one, before) for one, before in zip(seen, pictures[:, 0], strict=True)
+    )
+    assert float(angles.abs().min()) > 0
+    assert len(set(angles.tolist())) == 400
+    assert -31 < float(angles.min()) < -29
+    assert 29 < float(angles.max()) < 31
+    # Drawn evenly: as many within half of the largest angle as beyond, give or take four sigmas.
+    assert abs(int((angles.abs() < 15).sum()) - 200) < 40
+
+
 def test_brightness_multiplies_the_distance_from_black_by_one_factor_an_image() -> None:
     data = images(3, samples=200)
     black = data.features.amin(dim=(0, 2, 3))[:, None, None]

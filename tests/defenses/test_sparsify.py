@@ -43,6 +43,16 @@ def test_the_largest_entries_of_all_tensors_stay(
     assert sparse["b"].tolist() == b
 
 
+@pytest.mark.parametrize(
+    ("total", "ratio", "kept"),
+    [(2, 0.25, 2), (2, 0.75, 0), (6, 0.25, 4), (6, 0.75, 2), (1, 0.5, 0)],
+)
+def test_half_an_entry_goes_to_the_even_number(total: int, ratio: float, kept: int) -> None:
+    # Kept would be 1.5, 0.5, 4.5, 1.5 and 0.5.
+    sparse = sparse_globally({"w": torch.arange(1.0, total + 1)}, ratio)
+    assert int((sparse["w"] != 0).sum()) == kept
+
+
 def test_of_equal_entries_the_first_stay() -> None:
     sparse = sparse_globally({"w": torch.tensor([1.0, -1.0, 1.0]), "b": torch.tensor([-1.0])}, 0.5)
     assert sparse["w"].tolist() == [1.0, -1.0, 0.0]

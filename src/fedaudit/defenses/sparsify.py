@@ -23,8 +23,8 @@ class GradientSparsification(Defense):
     Attributes:
         ratio: Share of the entries that become zero, in [0, 1]; 0 changes nothing.
         scope: "global" lets all entries compete, and keeps exactly the nearest whole number to
-            (1 - ratio) times their count, the first of equal ones; "per-tensor" is the published
-            code's way.
+            (1 - ratio) times their count, halves to the even one, the first of equal entries;
+            "per-tensor" is the published code's way.
 
     Source: FedMIA, appendix A.2 (gradient sparsification); CoFedMID, appendix E (GradSparse).
     Differs: FedMIA's code ranks each tensor alone, leaves those of up to 1000 entries as they
@@ -51,7 +51,13 @@ class GradientSparsification(Defense):
 
 
 def sparse_globally(values: Params, ratio: float) -> Params:
-    """All but the largest entries of all tensors together become zero; exact in their number."""
+    """All but the largest entries of all tensors together become zero.
+
+    Args:
+        values: Tensors by name.
+        ratio: Share of the entries that become zero. How many stay is rounded to the nearest
+            whole number, halves to the even one: of 6 entries and 0.25, 4.5 makes 4.
+    """
     total = sum(value.numel() for value in values.values())
     kept = _largest(flat(values).abs(), round((1 - ratio) * total))
     parts = torch.split(kept, [value.numel() for value in values.values()])
