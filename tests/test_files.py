@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit.errors import BadInput
-from fedaudit.files import write_whole
+from fedaudit.errors import BadInput, Damaged
+from fedaudit.files import SHORT, TooLarge, read_object, read_text, write_whole
 
 
 def test_a_text_is_written_as_it_stands(tmp_path: Path) -> None:
@@ -54,3 +54,35 @@ def test_a_folder_that_is_not_there_is_named_with_the_file_that_was_asked_for(
 ) -> None:
     with pytest.raises(BadInput, match=r"gone/a\.txt could not be written \(No such file"):
         write_whole(tmp_path / "gone" / "a.txt", "new")
+
+
+def test_what_is_read_is_a_regular_file_of_text_and_not_too_large(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('{"a": "ä"}')
+    assert read_text(path, max_bytes=11) == '{"a": "ä"}'
+    assert read_object(path) == {"a": "ä"}
+    with pytest.raises(TooLarge, match=r"a\.json has more than 10 bytes"):
+        read_text(path, max_bytes=10)
+    with pytest.raises(OSError, match="no regular file"):
+        read_text(tmp_path, max_bytes=10)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="no regular file"):
+        read_text(tmp_path / "pipe", max_bytes=10)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"[]", "is not fedaudit's"),
+        (b"{", "cannot be read"),
+        (b"\xff", "cannot be read"),
+        (b"[" * 100_000, "cannot be read"),
+        (b" " * (SHORT + 1), "more than 1000000 bytes"),
+    ],
+)
+def test_a_file_that_is_no_object_is_called_damaged(
+    content: bytes, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(Damaged, match=said):
+        read_object(tmp_path / "a.json")

@@ -1,10 +1,58 @@
-"""Text files that are written whole or not at all."""
+"""Text files: written whole or not at all, and read only up to a size."""
 
+import errno
+import json
 import os
 import secrets
 from pathlib import Path
 
-from fedaudit.errors import BadInput
+from fedaudit.errors import BadInput, Damaged
+
+SHORT = 1_000_000
+"""Bytes of the longest file that holds settings; all of them are far shorter."""
+
+
+class TooLarge(ValueError):
+    """A file has more bytes than any of its kind."""
+
+
+def read_text(path: Path, *, max_bytes: int) -> str:
+    """The UTF-8 text of a regular file that is not too large.
+
+    Args:
+        path: Of the file.
+        max_bytes: Of the largest that is read at all.
+
+    Raises:
+        TooLarge: It is larger than that.
+        OSError: It is not there, cannot be read or is no regular file, such as a pipe.
+        UnicodeDecodeError: It is not UTF-8.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "no regular file")
+    # Read, not asked for its size, which may change in between.
+    with path.open("rb") as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise TooLarge(f"{path} has more than {max_bytes} bytes")
+    return data.decode("utf-8")
+
+
+def read_object(path: Path) -> dict[str, object]:
+    """The JSON object in a short file of fedaudit's own.
+
+    Raises:
+        Damaged: It is too large, cannot be read, or holds something else.
+    """
+    try:
+        values = json.loads(read_text(path, max_bytes=SHORT))
+    except TooLarge as error:
+        raise Damaged(f"{error}; it is not fedaudit's") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise Damaged(f"{path} cannot be read ({error}); restore it from a copy") from error
+    if not isinstance(values, dict):
+        raise Damaged(f"{path} is not fedaudit's; restore it from a copy")
+    return values
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -147,7 +147,10 @@ def test_an_unreadable_list_of_runs_is_refused(text: str, tmp_path: Path) -> Non
         run_folder(tmp_path, 1)
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"run": "x"}', '{"run": 1, "other": 2}'])
+NEWER = '{"run": "x", "data": "y", "signals": {}, "fedaudit": "9", "more": 1}'
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"run": "x"}', '{"run": 1, "other": 2}', NEWER])
 def test_a_folder_that_is_no_run_is_passed_by(text: str, run: Counted) -> None:
     stranger = run.place / "pool" / "stranger"
     stranger.mkdir(parents=True)

@@ -1,14 +1,12 @@
 """A study's own folder: which study it holds, and whether another may have it."""
 
-import json
 from pathlib import Path
 
-from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import write_whole
+from fedaudit.errors import BadInput
+from fedaudit.files import read_object, write_whole
 from fedaudit.study.config import Study
 from fedaudit.study.identity import settings_of
 from fedaudit.study.outputs import refuse_other_record
-from fedaudit.study.study_file import MAX_BYTES
 from fedaudit.study.values import study_from
 
 STUDY_FILE = "study.json"
@@ -27,17 +25,7 @@ def recorded_study(recording: Path) -> Study:
             f"its {STUDY_FILE} is no regular file" if path.exists() else f"it has no {STUDY_FILE}"
         )
         raise BadInput(f"{recording} is no recording: {what}; check the path")
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise Damaged(f"{path} has more than {MAX_BYTES} bytes; it is not a study's")
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, Damaged):
-            raise
-        raise Damaged(f"{path} cannot be read ({error}); restore it from a copy") from error
-    if not isinstance(values, dict):
-        raise Damaged(f"{path} does not hold a study's settings; restore it from a copy")
-    return study_from(values, source=str(path))
+    return study_from(read_object(path), source=str(path))
 
 
 def claim(out: Path, study: Study) -> None:

@@ -16,13 +16,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fedaudit import __version__
 from fedaudit.core import Samples
 from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import write_whole
+from fedaudit.files import read_object, write_whole
 from fedaudit.study.identity import run_key
 from fedaudit.study.parts import Setup
 
@@ -34,7 +36,6 @@ except ImportError:  # Windows, where two studies must not share a pool at the s
 RUN_FILE = "run.json"
 RUNS_FILE = "runs.json"
 _NAME_LENGTH = 16
-_MAX_BYTES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ class Identity:
     signals: dict[str, str]
     fedaudit: str = __version__
 
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
     @property
     def name(self) -> str:
         """Of the run's folder in a pool."""
@@ -64,6 +67,9 @@ class Identity:
         """Whether this run is the one asked for, and all that is asked for was measured in it."""
         same = (self.run, self.data, self.fedaudit) == (asked.run, asked.data, asked.fedaudit)
         return same and asked.signals.items() <= self.signals.items()
+
+
+_IDENTITY = TypeAdapter(Identity)
 
 
 def identity_of(run: Setup, kind: str) -> Identity:
@@ -126,7 +132,7 @@ def run_folder(out: Path, seed: int) -> Path:
     own, listed = out / f"seed-{seed}", out / RUNS_FILE
     if own.is_dir() or not listed.is_file():
         return own
-    where = _read(listed).get(str(seed))
+    where = read_object(listed).get(str(seed))
     if not isinstance(where, str):
         raise Damaged(f"{listed} does not say where seed {seed} is; restore it from a copy")
     place = out / where
@@ -175,21 +181,9 @@ def _data_digest(run: Setup) -> str:
 def _identity_in(place: Path) -> Identity | None:
     """What a folder says that its run is; None where it does not say it in our words."""
     try:
-        return Identity(**_read(place / RUN_FILE))  # type: ignore[arg-type]
-    except (TypeError, Damaged):
+        return _IDENTITY.validate_python(read_object(place / RUN_FILE))
+    except (Damaged, ValidationError):
         return None
-
-
-def _read(path: Path) -> dict[str, object]:
-    try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise Damaged(f"{path} has more than {_MAX_BYTES} bytes; it is not fedaudit's")
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise Damaged(f"{path} cannot be read ({error}); restore it from a copy") from error
-    if not isinstance(values, dict):
-        raise Damaged(f"{path} is not fedaudit's; restore it from a copy")
-    return values
 
 
 def _write(path: Path, values: Mapping[str, object]) -> None:

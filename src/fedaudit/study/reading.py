@@ -4,10 +4,12 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from fedaudit.errors import BadInput, Damaged
+from fedaudit.files import TooLarge, read_text
 from fedaudit.study.compared import COMPARISON_FORMAT, Comparison
 from fedaudit.study.fields import MOST
 from fedaudit.study.record import FORMAT, VERSION, Record
@@ -15,6 +17,8 @@ from fedaudit.study.text import LONGEST, MAX_DEPTH, deeper_than, is_plain, texts
 
 MAX_BYTES = 256 * 2**20
 _LONGEST_NUMBER = 400
+
+Document = TypeVar("Document", bound=BaseModel)
 
 
 def read_record(path: Path, *, max_bytes: int = MAX_BYTES) -> Record:
@@ -33,23 +37,13 @@ def read_record(path: Path, *, max_bytes: int = MAX_BYTES) -> Record:
             another version.
         Damaged: It is not JSON, or does not fit the format.
     """
-    document = _parsed(_text(path, max_bytes), path)
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise BadInput(
-            f"{path} is not a fedaudit record (its 'format' is not {FORMAT!r}); give the "
-            "record that `fedaudit run` or `fedaudit attack` wrote"
-        )
-    _refuse_other_version(document, path, "record")
+    document = _document(path, max_bytes, _RECORD)
     if deeper_than(document.get("config"), MAX_DEPTH):
         raise Damaged(
             f"{path} has a configuration nested over {MAX_DEPTH} levels deep, which no study "
             "has; take the original record"
         )
-    _refuse_steering(document, path)
-    try:
-        return Record.model_validate(document, strict=True)
-    except ValidationError as error:
-        raise Damaged(f"{path} does not fit the record format: {_sentence(error)}") from None
+    return _fitting(Record, document, path, "the record format")
 
 
 def read_comparison(path: Path, *, max_bytes: int = MAX_BYTES) -> Comparison:
@@ -64,25 +58,57 @@ def read_comparison(path: Path, *, max_bytes: int = MAX_BYTES) -> Comparison:
             version.
         Damaged: It is not JSON, or does not fit the format.
     """
+    document = _document(path, max_bytes, _COMPARISON)
+    return _fitting(Comparison, document, path, "the comparison's format")
+
+
+class _Kind(NamedTuple):
+    """A kind of document: what it is called, its mark, and what to give where it is another."""
+
+    name: str
+    noun: str
+    mark: str
+    instead: str
+
+
+_RECORD = _Kind(
+    "fedaudit record",
+    "record",
+    FORMAT,
+    "give the record that `fedaudit run` or `fedaudit attack` wrote",
+)
+_COMPARISON = _Kind(
+    "comparison",
+    "comparison",
+    COMPARISON_FORMAT,
+    "give the one that `fedaudit compare` wrote, or two or more records",
+)
+
+
+def _document(path: Path, max_bytes: int, kind: _Kind) -> dict[str, object]:
+    """A JSON object that says that it is of a kind and of this version, in plain text."""
     document = _parsed(_text(path, max_bytes), path)
-    if not isinstance(document, dict) or document.get("format") != COMPARISON_FORMAT:
+    if not isinstance(document, dict) or document.get("format") != kind.mark:
         raise BadInput(
-            f"{path} is not a comparison (its 'format' is not {COMPARISON_FORMAT!r}); give the "
-            "one that `fedaudit compare` wrote, or two or more records"
+            f"{path} is not a {kind.name} (its 'format' is not {kind.mark!r}); {kind.instead}"
         )
-    _refuse_other_version(document, path, "comparison")
+    _refuse_other_version(document, path, kind)
     _refuse_steering(document, path)
+    return document
+
+
+def _fitting(model: type[Document], document: dict[str, object], path: Path, what: str) -> Document:
     try:
-        return Comparison.model_validate(document, strict=True)
+        return model.model_validate(document, strict=True)
     except ValidationError as error:
-        raise Damaged(f"{path} does not fit the comparison's format: {_sentence(error)}") from None
+        raise Damaged(f"{path} does not fit {what}: {_sentence(error)}") from None
 
 
-def _refuse_other_version(document: Mapping[str, object], path: Path, kind: str) -> None:
+def _refuse_other_version(document: Mapping[str, object], path: Path, kind: _Kind) -> None:
     version = document.get("version")
     if version != VERSION or not isinstance(version, int) or isinstance(version, bool):
         raise BadInput(
-            f"{path} is a {kind} of version {_short(version)}; this fedaudit reads version "
+            f"{path} is a {kind.noun} of version {_short(version)}; this fedaudit reads version "
             f"{VERSION}; use the fedaudit that wrote it, or run the study again"
         )
 
@@ -100,15 +126,13 @@ def _text(path: Path, max_bytes: int) -> str:
     if not path.is_file():
         kind = "a folder" if path.is_dir() else "no regular file" if path.exists() else "not there"
         raise BadInput(f"{path} is {kind}; give the path of a record file (JSON)")
-    with path.open("rb") as file:
-        data = file.read(max_bytes + 1)
-    if len(data) > max_bytes:
+    try:
+        return read_text(path, max_bytes=max_bytes)
+    except TooLarge:
         raise BadInput(
             f"{path} is larger than {max_bytes / 2**20:g} MiB, the largest record that is read; "
             "split the study into smaller ones"
-        )
-    try:
-        return data.decode("utf-8")
+        ) from None
     except UnicodeDecodeError as error:
         raise Damaged(
             f"{path} is not UTF-8 text (byte {error.start}); take the original record"

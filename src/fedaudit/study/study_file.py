@@ -5,12 +5,11 @@ import tomllib
 from pathlib import Path
 
 from fedaudit.errors import BadInput, unknown_name
+from fedaudit.files import SHORT, TooLarge, read_text
 from fedaudit.study.config import Study
 from fedaudit.study.grid import grid_points
 from fedaudit.study.text import MAX_DEPTH, deeper_than
 from fedaudit.study.values import study_from
-
-MAX_BYTES = 1_000_000
 
 
 def read_study(path: Path, overrides: dict[str, object] | None = None) -> Study:
@@ -80,21 +79,19 @@ def chosen_studies(studies: list[Study], variant: str) -> list[Study]:
 
 
 def _toml(path: Path) -> dict[str, object]:
+    if path.exists() and not path.is_file():
+        raise BadInput(f"the study {path} is not a regular file; give the path of a TOML file")
     try:
-        if path.exists() and not path.is_file():
-            raise BadInput(f"the study {path} is not a regular file; give the path of a TOML file")
-        if path.stat().st_size > MAX_BYTES:
-            raise BadInput(f"{path} has more than {MAX_BYTES} bytes; a study is a short file")
-        values: dict[str, object] = tomllib.loads(path.read_text(encoding="utf-8"))
-        if deeper_than(values, MAX_DEPTH):
-            raise BadInput(f"{path} nests over {MAX_DEPTH} levels deep, and no setting does")
-        return values
+        values: dict[str, object] = tomllib.loads(read_text(path, max_bytes=SHORT))
+    except TooLarge as error:
+        raise BadInput(f"{error}; a study is a short file") from error
     except OSError as error:
         raise BadInput(f"the study {path} cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
-        if isinstance(error, BadInput):
-            raise
         raise BadInput(f"the study {path} is not valid TOML: {error}") from error
+    if deeper_than(values, MAX_DEPTH):
+        raise BadInput(f"{path} nests over {MAX_DEPTH} levels deep, and no setting does")
+    return values
 
 
 def _set(values: dict[str, object], dotted: str, value: object) -> None:
