@@ -1,7 +1,7 @@
 """An adversary that knows the defense: it looks only where a sample can have been trained on."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -24,12 +24,17 @@ class WhereAssigned:
 
     Attributes:
         rule: What is done on the rounds that are left.
+        used: By round, which samples the target can have trained on; one entry for all samples
+            where they do not differ. None as long as nobody has said.
 
     Source: None; CoFedMID section 5.4 attacks the coalition's aggregate instead. An adversary
         that has got hold of the seed which a coalition shares, or is one of its members.
     """
 
     rule: Rule
+    used: Mapping[int, Bool[Tensor, "*samples"]] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     @property
     def over_clients(self) -> str:
@@ -46,70 +51,42 @@ class WhereAssigned:
         """See :class:`fedaudit.attacks.base.Rule`."""
         return self.rule.needs | Sees.ROUNDS
 
+    def told(self, used: Mapping[int, Bool[Tensor, "*samples"]]) -> "WhereAssigned":
+        """See :class:`fedaudit.attacks.base.InformedRule`."""
+        return replace(self, used=dict(used))
+
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
         """See :class:`fedaudit.attacks.base.Rule`.
 
         Raises:
-            BadInput: Always: nobody has said yet which classes the target was dealt.
+            BadInput: Nobody has said yet which classes the target was dealt, or not of all rounds.
         """
-        raise BadInput(
-            "this attack has not been told yet which samples the target can have trained on in "
-            "which round; tell it (Attack.told), or name it in a study, which does so"
-        )
-
-    def told(self, used: Mapping[int, Bool[Tensor, "*samples"]]) -> "TellingRounds":
-        """See :class:`fedaudit.attacks.base.InformedRule`."""
-        return TellingRounds(self.rule, dict(used))
-
-
-@dataclass(frozen=True, eq=False)
-class TellingRounds:
-    """A :class:`WhereAssigned` that knows where to look.
-
-    Attributes:
-        rule: What is done on the rounds that are left.
-        used: By round, which samples the target can have trained on; one entry for all samples
-            where they do not differ.
-    """
-
-    rule: Rule
-    used: dict[int, Bool[Tensor, "*samples"]]
-
-    @property
-    def over_clients(self) -> str:
-        """See :class:`fedaudit.attacks.base.Rule`."""
-        return WhereAssigned(self.rule).over_clients
-
-    @property
-    def over_rounds(self) -> str:
-        """See :class:`fedaudit.attacks.base.Rule`."""
-        return WhereAssigned(self.rule).over_rounds
-
-    @property
-    def needs(self) -> Sees:
-        """See :class:`fedaudit.attacks.base.Rule`."""
-        return WhereAssigned(self.rule).needs
-
-    def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        """See :class:`fedaudit.attacks.base.Rule`."""
-        first = measurements[0]
-        count = first.values.shape[2]
-        unknown = [index for index in first.rounds if index not in self.used]
-        if unknown:
-            raise BadInput(
-                f"nothing is known of what the target trained on in the rounds {unknown}; tell of "
-                f"all measured rounds {list(first.rounds)}"
-            )
-        used = torch.stack([self.used[index].expand(count) for index in first.rounds])
-        used |= ~used.any(0)
+        used = self._used(measurements[0])
         # Samples that can be told of by the same rounds are scored together.
         patterns, which = torch.unique(used, dim=1, return_inverse=True)
-        scores = torch.empty(count, dtype=torch.float64)
+        scores = torch.empty(used.shape[1], dtype=torch.float64)
         for number, rounds in enumerate(patterns.unbind(1)):
             samples = (which == number).nonzero().flatten()
             parts = [_part(m, rounds, samples) for m in measurements]
             scores[samples] = self.rule(*parts, target=target)
         return scores
+
+    def _used(self, m: Measurements) -> Bool[Tensor, "rounds samples"]:
+        """Where to look for each sample: all rounds, where none was for it."""
+        if self.used is None:
+            raise BadInput(
+                "this attack has not been told yet which samples the target can have trained on "
+                "in which round; tell it (Attack.told), or name it in a study, which does so"
+            )
+        unknown = [index for index in m.rounds if index not in self.used]
+        if unknown:
+            raise BadInput(
+                f"nothing is known of what the target trained on in the rounds {unknown}; tell of "
+                f"all measured rounds {list(m.rounds)}"
+            )
+        count = m.values.shape[2]
+        used = torch.stack([self.used[index].expand(count) for index in m.rounds])
+        return used | ~used.any(0)
 
 
 def _part(m: Measurements, rounds: Bool[Tensor, " rounds"], samples: Tensor) -> Measurements:
