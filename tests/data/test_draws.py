@@ -11,7 +11,7 @@ from fedaudit.data.dataset import Dataset
 from fedaudit.data.deal import Deal
 from fedaudit.data.draws import DRAWS, draw
 from fedaudit.data.partition import Dirichlet, Iid, Partition, Shards
-from fedaudit.data.published_draws import cofedmid, fedmia_code, fedmia_paper
+from fedaudit.data.published_draws import cofedmid, fedmia_code, fedmia_paper, sia
 from fedaudit.data.transform import Scaled
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.origin import Origin
@@ -248,6 +248,26 @@ class TestPublishedDraws:
     def test_a_share_out_of_range_is_refused(self, share: float) -> None:
         with pytest.raises(BadInput, match=r"share must lie in \(0, 1\]"):
             fedmia_paper(DATA, clients=5, partition=Iid(), seed=0, share=share)
+
+
+class TestSourceDraw:
+    def test_every_client_has_as_many_samples_audited(self) -> None:
+        deal = sia(DATA, clients=5, partition=Dirichlet(1.0), seed=0, n_unseen=40)
+        check_truth(deal)
+        assert np.bincount(deal.audit.owner + 1).tolist() == [40, 100, 100, 100, 100, 100]
+        assert sum(deal.sizes.values()) == len(DATA.train)
+
+    def test_the_smallest_client_says_how_many_there_are(self) -> None:
+        deal = sia(DATA, clients=5, partition=Iid(), seed=0, per_client=10_000)
+        assert deal.audited == dict.fromkeys(range(5), 600)
+
+    def test_several_clients_may_be_under_audit(self) -> None:
+        deal = sia(DATA, clients=5, partition=Iid(), seed=0, targets=(0, 3), per_client=7)
+        assert [(deal.audit.origin(c) == MEMBER).sum() for c in (0, 3)] == [7, 7]
+
+    def test_auditing_nothing_of_a_client_is_refused(self) -> None:
+        with pytest.raises(BadInput, match="per_client is at least 1, got 0"):
+            sia(DATA, clients=5, partition=Iid(), seed=0, per_client=0)
 
 
 def test_class_counts_add_up_to_the_clients_sizes() -> None:

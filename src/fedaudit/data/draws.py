@@ -11,7 +11,7 @@ from fedaudit.core import NOBODY, ClientId
 from fedaudit.data.dataset import Dataset
 from fedaudit.data.deal import Audited, Deal, check_targets, dealt
 from fedaudit.data.partition import Counts, Partition, Quotas, apportioned, deal, within
-from fedaudit.data.published_draws import cofedmid, fedmia_code, fedmia_paper
+from fedaudit.data.published_draws import cofedmid, fedmia_code, fedmia_paper, sia
 from fedaudit.errors import BadInput
 from fedaudit.seeds import seeded_numpy
 
@@ -101,6 +101,7 @@ DRAWS: dict[str, Callable[..., Deal]] = {
     "fedmia_paper": fedmia_paper,
     "fedmia_code": fedmia_code,
     "cofedmid": cofedmid,
+    "sia": sia,
 }
 
 

@@ -135,6 +135,48 @@ def cofedmid(
     )
 
 
+def sia(
+    dataset: Dataset,
+    *,
+    clients: int,
+    partition: Partition,
+    seed: int,
+    targets: Sequence[ClientId] = (0,),
+    per_client: int = 100,
+    n_unseen: int = 0,
+) -> Deal:
+    """Audits as many samples of every client, so that guessing names one owner in as many.
+
+    Args:
+        dataset: The training part is dealt to clients, the test part to nobody.
+        clients: Number of clients, at least 2.
+        partition: How the training part is dealt.
+        seed: Root seed of all choices.
+        targets: The clients whose members membership attacks are asked for.
+        per_client: Samples of each client that are audited; as many as the smallest client has
+            if that is fewer.
+        n_unseen: Test samples audited, for asking who was a member before whose it was.
+
+    Raises:
+        BadInput: Targets or numbers out of range.
+
+    Source: SIA, section 4.2 (100 training records of each client); published code (fewer where
+        a client has fewer).
+    """
+    if per_client < 1:
+        raise BadInput(f"per_client is at least 1, got {per_client}; the paper audits 100")
+    hands = _dealt_hands(dataset, clients, partition, targets, seed)
+    each = min(per_client, *(len(hand) for hand in hands.values()))
+    return _audited(
+        dataset,
+        hands,
+        target=None,
+        unseen=n_unseen,
+        others=dict.fromkeys(hands, each),
+        seed=seed,
+    )
+
+
 def _whole_deal(
     dataset: Dataset,
     clients: int,
@@ -143,12 +185,22 @@ def _whole_deal(
     seed: int,
 ) -> dict[ClientId, Int[ndarray, " _"]]:
     """The training part dealt by the partition alone, as positions."""
-    check_targets(clients, targets)
-    if len(targets) != 1:
+    if len(targets) > 1:
         raise BadInput(
             f"a published draw audits one target, got {len(targets)}; take the fair draw for "
             "several, or run one study a target"
         )
+    return _dealt_hands(dataset, clients, partition, targets, seed)
+
+
+def _dealt_hands(
+    dataset: Dataset,
+    clients: int,
+    partition: Partition,
+    targets: Sequence[ClientId],
+    seed: int,
+) -> dict[ClientId, Int[ndarray, " _"]]:
+    check_targets(clients, targets)
     labels = dataset.train.labels.numpy()
     counts = np.bincount(labels, minlength=dataset.classes)
     rng = seeded_numpy(seed, "partition")
@@ -159,12 +211,12 @@ def _audited(
     dataset: Dataset,
     hands: dict[ClientId, Int[ndarray, " _"]],
     *,
-    target: ClientId,
+    target: ClientId | None,
     unseen: int,
     others: Mapping[ClientId, int],
     seed: int,
 ) -> Deal:
-    """A deal whose audit holds all of the target, some of each other client and of the test."""
+    """A deal whose audit holds all of a target, some of each other client and of the test."""
     if not 0 <= unseen <= len(dataset.test):
         raise BadInput(
             f"{unseen} unseen samples are to be audited and the test part has "
