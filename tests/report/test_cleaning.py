@@ -59,4 +59,21 @@ def test_nor_does_the_terminal_or_the_verdict_in_plain_text() -> None:
 
 
 def test_a_record_without_them_stays_as_it_is() -> None:
-    assert cleaned(record()) == record()
+    plain = record()
+    assert cleaned(plain).model_copy(update={"attacks": plain.attacks}) == plain
+
+
+def test_notes_have_words_where_a_record_has_names_of_the_program() -> None:
+    figure = (
+        record()
+        .findings[0]
+        .model_copy(
+            update={"note": "no other_client samples; it needs GLOBAL_MODEL, UPDATE, MY_UPDATE"}
+        )
+    )
+    assert cleaned(figure).note == (
+        "no other clients' samples; it needs the model sent out, how training changed it, MY_UPDATE"
+    )
+    page = report_html(record())
+    assert "CHOOSES_MODEL" not in page
+    assert "the choice of the model sent out is missing" in page

@@ -12,6 +12,7 @@ from fedaudit.report.html import comparison_html, report_html, write_comparison,
 from fedaudit.report.page import embedded
 from fedaudit.report.words import interval_of, shown
 from fedaudit.study.comparing import compared
+from fedaudit.study.record import ViewRow
 from tests.report.records import HOSTILE, hostile, record
 
 LOADING = {"src", "href", "action", "data", "poster", "srcset", "background", "formaction"}
@@ -113,6 +114,42 @@ def test_every_figure_of_the_record_stands_in_the_page_with_its_interval() -> No
             assert interval_of(figure) in PLAIN_PAGE.text
     every = f"{len(PLAIN.findings)} figures, with method and counts"
     assert every in PLAIN_PAGE.text
+
+
+def test_the_header_counts_the_attacks_that_were_tried() -> None:
+    tried = sum(row.status == "run" for row in PLAIN.attacks)
+    assert 0 < tried < len(PLAIN.attacks)
+    assert f"<span>{tried} attacks</span>" in report_html(PLAIN)
+
+
+def test_a_very_long_name_is_never_printed_whole() -> None:
+    endless = "n" * 5_000
+    plain = record(size=200, strengths=(2.6,), defenses=(("none", 1.0), ("dp-sgd", 0.5)))
+    update: dict[str, object] = {
+        "name": endless,
+        "content_hash": endless,
+        "environment": plain.environment.model_copy(
+            update={"commit": endless, "device": endless, "versions": {endless: endless}}
+        ),
+        "view": ViewRow(name=endless, sees=[endless], description="All."),
+        "attacks": [
+            row.model_copy(update={"name": endless, "signals": [endless], "needs": [endless]})
+            for row in plain.attacks
+        ],
+        "trajectories": [t.model_copy(update={"signal": endless}) for t in plain.trajectories],
+    }
+    for field in ("findings", "curves", "histograms", "groups", "exposed"):
+        update[field] = [
+            part.model_copy(update={"attack": endless, "defense": endless * (place > 2) or "none"})
+            for place, part in enumerate(getattr(plain, field))
+        ]
+    long = plain.model_copy(update=update)
+    page = Page(report_html(long))
+    assert not re.search("n{130}", page.text)
+    texts = [value or "" for _, attributes in page.elements for value in attributes.values()]
+    assert not any(re.search("n{401}", text) for text in texts)
+    both = Page(comparison_html(compared([long, plain]), [long, plain]))
+    assert not re.search("n{130}", both.text)
 
 
 def test_refused_figures_say_why() -> None:

@@ -114,6 +114,20 @@ def test_an_auc_below_one_half_is_reported_and_not_turned_round() -> None:
     assert any("reported as it is" in point for point in said.open)
 
 
+def test_aucs_below_one_half_are_told_once_with_whom_they_are_held_against() -> None:
+    below = [
+        Figure(
+            attack="sly", contrast=c, metric="auc", value=0.3, low=0.25, high=0.35, target=t, seed=1
+        )
+        for t in (0, 4)
+        for c in ("unseen", "mixed", "other_client")
+    ]
+    said = verdict(none_found().model_copy(update={"findings": below}))
+    (point,) = [point for point in said.open if "reported as it is" in point]
+    assert "sly v. unseen, client 0 (AUC 0.300, 0.250–0.350), sly v. mixed, client 0" in point
+    assert "and 3 further figures" in point
+
+
 def test_over_many_clients_the_strongest_is_told_with_its_client() -> None:
     findings = [
         Figure(

@@ -12,7 +12,7 @@ from fedaudit.report.tables import (
     other_figures_table,
     print_record,
 )
-from fedaudit.report.tables_of_run import controls_table, utility_table
+from fedaudit.report.tables_of_run import catalogue_table, controls_table, utility_table
 from fedaudit.study.record import ControlResult, ExposedSample, Figure, Record
 from tests.report.records import CONTROLS, record
 
@@ -113,6 +113,17 @@ def test_utility_over_seeds_ends_with_their_mean() -> None:
     assert texts(grid, 2)[-1] == "86.3%"
 
 
+def test_how_an_attack_is_put_together_is_told_in_words() -> None:
+    plain = record()
+    row = plain.attacks[0].model_copy(
+        update={"signals": ["loss", "posterior_std"], "needs": ["global_model", "ROUNDS"]}
+    )
+    cells = catalogue_table(plain.model_copy(update={"attacks": [row]})).rows[0]
+    assert cells[1].text == "minus the loss, spread of the probabilities"
+    assert cells[1].full == "loss, posterior_std"
+    assert cells[4].text == "the model sent out, several rounds"
+
+
 def test_columns_that_say_the_same_everywhere_are_told_once() -> None:
     grid = exposed_table(record())
     assert grid is not None
@@ -124,7 +135,7 @@ def test_columns_that_say_the_same_everywhere_are_told_once() -> None:
         "Non-members as high or higher",
         "Which",
     ]
-    assert grid.remark.startswith("In every row: defense no defense, target client 0")
+    assert grid.remark.startswith("In every row: no defense, target client 0")
 
 
 def test_a_group_too_small_for_a_figure_keeps_its_row() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from fedaudit.report.evidence import above_chance
+from fedaudit.report.grid import shortened
 from fedaudit.report.names import HEADLINE_METRICS, NO_DEFENSE, defense_name
 from fedaudit.study.record import Figure, Record
 
@@ -97,11 +98,22 @@ def differing(settings: list[Setting]) -> list[str]:
     return [_label(setting, varies) for setting in settings]
 
 
+def label_among(figure: Figure, figures: list[Figure]) -> str:
+    """What tells a figure's setting from those of other figures; empty where nothing does."""
+    settings = distinct(setting_of(one) for one in figures)
+    return differing(settings)[settings.index(setting_of(figure))]
+
+
 def _label(setting: Setting, varies: list[bool]) -> str:
     target = "all targets" if setting.target is None else f"client {setting.target}"
     seed = "over seeds" if setting.seed is None else f"seed {setting.seed}"
-    parts = (defense_name(setting.defense), f"view: {setting.view}", target, seed)
+    parts = (defense_name(setting.defense), f"view: {shortened(setting.view)}", target, seed)
     return " · ".join(part for part, differs in zip(parts, varies, strict=True) if differs)
+
+
+def attacks_tried(record: Record) -> int:
+    """How many attacks gave scores; those refused or failed are listed all the same."""
+    return sum(row.status == "run" for row in record.attacks)
 
 
 def says_nothing(record: Record) -> bool:

@@ -182,6 +182,8 @@ def _remark(comparison: Comparison, entries: Sequence[Entry]) -> str:
         "▲ above guessing for at least one audited client by the corrected test, and by the "
         "interval too (△: by the test alone); the word is the size of the leak."
     ]
+    if comparison.accuracies:
+        parts.append("In brackets: the accuracy itself, where nothing is defended.")
     if changes:
         how = listed([shortened(m, 80) for m in dict.fromkeys(c.method for c in changes)][:3])
         parts.append(

@@ -2,7 +2,14 @@
 
 from typing import NamedTuple
 
-from fedaudit.report.choosing import differing, distinct, setting_of, settings_of, strongest
+from fedaudit.report.choosing import (
+    differing,
+    distinct,
+    label_among,
+    setting_of,
+    settings_of,
+    strongest,
+)
 from fedaudit.report.evidence import (
     a_leak,
     above_chance,
@@ -133,8 +140,7 @@ def _allowing(best: Figure) -> str:
 
 def _where(figure: Figure, figures: list[Figure]) -> str:
     """Which client and seed a figure is of, where there is more than one of them."""
-    settings = distinct(setting_of(one) for one in figures)
-    label = differing(settings)[settings.index(setting_of(figure))]
+    label = label_among(figure, figures)
     return f" ({label})" if label else ""
 
 

@@ -31,7 +31,7 @@ class Cell:
         detail: A second, smaller line, such as the interval.
         tone: How it is coloured; the text never relies on it alone.
         mark: Footnote letter, empty without one.
-        full: The whole text where ``text`` is shortened.
+        full: The whole text, or much of it, where ``text`` is shortened.
     """
 
     text: str
@@ -118,9 +118,13 @@ def shortened(text: str, limit: int = 48) -> str:
 
 
 def named(text: str, detail: str = "", tone: Tone = "", *, limit: int = 48) -> Cell:
-    """A cell with a name from outside: cleaned, shortened, the whole kept beside it."""
-    short, whole = shortened(text, limit), clean(text)
+    """A cell with a name from outside: cleaned, shortened, more of it kept beside it."""
+    short, whole = shortened(text, limit), shortened(text, MOST_KEPT)
     return Cell(short, detail, tone, full=whole if whole != short else "")
+
+
+MOST_KEPT = 400
+"""Characters of a name that are kept beside its short form."""
 
 
 def split(grid: Grid) -> list[Grid]:
@@ -189,7 +193,7 @@ def without_constants(grid: Grid, kept: Sequence[str]) -> Grid:
         for place, column in enumerate(grid.columns)
     ]
     told = [
-        f"{column.text.lower()} {grid.rows[0][place].text}"
+        _told(column.text.lower(), grid.rows[0][place].text)
         for place, column in enumerate(grid.columns)
         if same[place]
     ]
@@ -203,6 +207,11 @@ def without_constants(grid: Grid, kept: Sequence[str]) -> Grid:
         ),
         remark=remark + grid.remark,
     )
+
+
+def _told(column: str, text: str) -> str:
+    """ "seed 1"; a text that names its column, such as "no defense", stands alone."""
+    return text if column in text.split() else f"{column} {text}"
 
 
 def columns_of(*texts: str, numeric: Sequence[str] = ()) -> tuple[Column, ...]:

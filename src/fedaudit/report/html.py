@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedaudit.report.choosing import says_nothing
+from fedaudit.report.choosing import attacks_tried, says_nothing
 from fedaudit.report.cleaning import cleaned
 from fedaudit.report.comparison import attack_tables as comparison_tables
 from fedaudit.report.comparison import cautions
@@ -122,7 +122,7 @@ def _meta(record: Record) -> list[str]:
     parts = [
         record.environment.started[:10],
         plural(len(record.clients), "client"),
-        plural(len(record.attacks), "attack"),
+        plural(attacks_tried(record), "attack"),
         plural(len(record.seeds), "seed"),
         f"record {shortened(record.content_hash, 13)}",
     ]

@@ -36,7 +36,7 @@ SIGHTS = {
     "uploads": "each client's upload",
     "rounds": "several rounds",
     "auxiliary_data": "data of the adversary's own",
-    "chooses_model": "which model a client is sent",
+    "chooses_model": "the choice of the model sent out",
 }
 """What an adversary sees, and what an attack needs."""
 

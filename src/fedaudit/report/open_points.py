@@ -2,11 +2,15 @@
 
 import re
 
+from fedaudit.report.choosing import label_among
 from fedaudit.report.evidence import by_test_alone
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import contrast_name, contrast_order, metric_name
 from fedaudit.report.words import capital, count, interval_of, listed, number, plural, sentence
 from fedaudit.study.record import Figure, Record
+
+MOST_BELOW = 3
+"""Figures below guessing that are named; of more, their number stands."""
 
 _FATES = {"refused": "was refused", "failed": "was tried and failed"}
 _NEEDS = re.compile(
@@ -86,10 +90,25 @@ def _attacks(record: Record) -> list[str]:
 
 
 def _below(figures: list[Figure]) -> list[str]:
+    """Attacks that rank the wrong way round; told once, however many there are."""
     below = [f for f in figures if f.metric == "auc" and f.high is not None and f.high < 0.5]
+    if not below:
+        return []
+    told = [_ranked_below(figure, figures) for figure in below[:MOST_BELOW]]
+    left = len(below) - len(told)
+    more = [plural(left, "further figure")] * (left > 0)
     return [
-        f"{shortened(f.attack, 60)} ranks members below non-members (AUC {number(f.value or 0.0)}, "
-        f"{interval_of(f)}); it is reported as it is, since turning a score round after the "
-        "fact would be choosing the answer."
-        for f in below[:3]
+        f"Members rank below non-members, and not above them, with {listed([*told, *more])}. This "
+        "is reported as it is, since turning a score round after the fact would be choosing the "
+        "answer."
     ]
+
+
+def _ranked_below(figure: Figure, figures: list[Figure]) -> str:
+    against = f"v. {contrast_name(figure.contrast).lower()}"
+    label = label_among(figure, figures)
+    where = ", ".join(part for part in (against, label) if part)
+    return (
+        f"{shortened(figure.attack, 60)} {where} (AUC {number(figure.value or 0.0)}, "
+        f"{interval_of(figure)})"
+    )

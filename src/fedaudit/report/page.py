@@ -14,7 +14,8 @@ from plotly.offline import get_plotlyjs
 from fedaudit.errors import BadInput
 from fedaudit.files import write_whole
 from fedaudit.report.drawing import Figures
-from fedaudit.report.grid import clean, shortened
+from fedaudit.report.grid import shortened
+from fedaudit.report.names import sight_name
 from fedaudit.report.words import capital, sentence
 
 
@@ -82,8 +83,8 @@ def _environment_of_templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["clean"] = clean
     environment.filters["shortened"] = shortened
+    environment.filters["sight"] = sight_name
     environment.filters["paragraph"] = lambda text: capital(sentence(text))
     return environment
 
@@ -91,5 +92,8 @@ def _environment_of_templates() -> Environment:
 def write_page(path: Path, document: str) -> None:
     """Writes a page whole or not at all, over a file only."""
     if path.exists() and not path.is_file():
-        raise BadInput(f"{path} is not a file, so no report is written there; name a new file")
+        raise BadInput(
+            f"{shortened(str(path), 80)} is not a file, so no report is written there; name a new "
+            "file"
+        )
     write_whole(path, document)

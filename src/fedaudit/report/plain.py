@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 
 from fedaudit.report.choosing import (
     RunsBehind,
+    attacks_tried,
     distinct,
     headline,
     key_of,
@@ -196,18 +197,28 @@ def _meaning(record: Record, status: Status, figures: list[Figure]) -> str:
 
 def _where_found(figures: list[Figure]) -> str:
     """Under which defenses there is a leak, and how much larger than shown it may be."""
+    return " ".join(part for part in (_affected(figures), _may_be_larger(figures)) if part)
+
+
+def _affected(figures: list[Figure]) -> str:
+    """Nothing where there is one defense only, or none: that is said before."""
     affected = distinct(defense_name(f.defense) for f in figures if above_chance(f))
     every = distinct(defense_name(f.defense) for f in figures)
+    if len(every) < 2:
+        return ""
     spared = [shortened(name, 60) for name in every if name not in affected]
     with_ = listed([shortened(name, 60) for name in affected])
-    found = f"Found with {with_}" + (f", not found with {listed(spared)}." if spared else ".")
+    return f"Found with {with_}" + (f", not found with {listed(spared)}." if spared else ".")
+
+
+def _may_be_larger(figures: list[Figure]) -> str:
     above = [figure for figure in figures if above_chance(figure)]
     highs = [size_reached(f.high, f.metric) for f in above if f.high is not None]
     least = largest([size for figure in above if (size := size_of(figure))])
     most = largest([size for size in highs if size])
     if least is None or most is None or most == least:
-        return found
-    return f"{found} The size is by the lower limits; the upper limits allow a {most} leak."
+        return ""
+    return f"The size is by the lower limits; the upper limits allow a {most} leak."
 
 
 def _power(record: Record) -> str:
@@ -233,7 +244,7 @@ def _hidden(figures: list[Figure]) -> str:
 def _audited(record: Record) -> str:
     sizes = [row.samples for row in record.clients]
     held = f" holding {count(min(sizes))} to {count(max(sizes))} samples each" if sizes else ""
-    ran = [row for row in record.attacks if row.status == "run"]
+    tried = attacks_tried(record)
     targets = sorted({f.target for f in record.findings if f.target is not None})
     defenses = distinct(defense_name(figure.defense) for figure in record.findings)
     against = f", with {listed([shortened(name, 60) for name in defenses])}" if defenses else ""
@@ -242,7 +253,7 @@ def _audited(record: Record) -> str:
         f"This audit trained a federation of {plural(len(record.clients), 'client')}{held} "
         f"({plural(len(record.seeds), 'seed')}){against}, and asked of {_asked(targets)}: can an "
         f"adversary tell whether a given sample was among the training data? "
-        f"{plural(len(ran), 'attack was', 'attacks were')} tried; guessing gives an AUC of 0.5. "
+        f"{plural(tried, 'attack was', 'attacks were')} tried; guessing gives an AUC of 0.5. "
         f"The adversary: {sentence(view)}"
     )
 

@@ -38,12 +38,12 @@ def reproducing(record: Record) -> Again:
 def _environment(record: Record) -> list[tuple[str, str]]:
     made = record.environment
     rows = [
-        ("Content hash", record.content_hash),
+        ("Content hash", shortened(record.content_hash, 80)),
         ("Seeds", ", ".join(str(seed) for seed in record.seeds)),
         ("Evaluation", record.evaluation),
-        ("Commit", made.commit or "not recorded"),
-        ("Device", made.device or "not recorded"),
-        ("Started", made.started or "not recorded"),
+        ("Commit", shortened(made.commit, 80) or "not recorded"),
+        ("Device", shortened(made.device, 80) or "not recorded"),
+        ("Started", shortened(made.started, 80) or "not recorded"),
         ("Time taken", "not recorded" if made.seconds is None else _duration(made.seconds)),
     ]
     return rows + [

@@ -14,7 +14,6 @@ from fedaudit.report.drawing import (
     run_setting,
     spec_of,
 )
-from fedaudit.report.grid import shortened
 from fedaudit.report.names import ORIGINS, signal_name
 from fedaudit.report.styles import ORIGIN_STYLES, see_through
 from fedaudit.report.words import capital
@@ -52,17 +51,13 @@ def _trajectory_panel(parts: list[Trajectory]) -> Panel:
     for part in parts:
         hover = "%{y:.4g} in round %{x}"
         traces.append(origin_line(part.rounds, part.mean, part.origin, hover=hover, marks=8))
-    signal = parts[0].signal
+    name = capital(signal_name(parts[0].signal))
     spec = spec_of(
         traces,
         xaxis={"title": {"text": "Round"}, "tickformat": "d", "nticks": 8},
-        yaxis={"title": {"text": plotly_text(capital(signal_name(signal)))}, "nticks": 6},
+        yaxis={"title": {"text": "Signal"}, "nticks": 6},
     )
-    return Panel(
-        shortened(signal),
-        f"{capital(signal_name(signal))} over rounds, by origin of the samples.",
-        spec,
-    )
+    return Panel(name, f"{name} over rounds, by origin of the samples.", spec)
 
 
 def _band(part: Trajectory) -> list[Spec]:

@@ -5,9 +5,9 @@ from statistics import fmean
 from fedaudit.report.choosing import distinct
 from fedaudit.report.evidence import SIZES
 from fedaudit.report.grid import Cell, Footnotes, Grid, Tone, columns_of, named, shortened
-from fedaudit.report.names import defense_name
+from fedaudit.report.names import defense_name, sight_name, signal_name
 from fedaudit.report.words import MISSING, count, interval, number, percent, plural
-from fedaudit.study.record import ControlResult, Record, UtilityResult
+from fedaudit.study.record import AttackRow, ControlResult, Record, UtilityResult
 
 _RANK: dict[bool | None, int] = {False: 0, True: 1, None: 2}
 
@@ -167,16 +167,22 @@ def _largest_class(counts: list[int]) -> str:
     )
 
 
+def _signals(row: AttackRow) -> Cell:
+    """What is measured, in words; the signals' own names stand beside them."""
+    words = ", ".join(signal_name(signal) for signal in row.signals)
+    return Cell(shortened(words, 160), full=shortened(", ".join(row.signals), 160))
+
+
 def catalogue_table(record: Record) -> Grid:
     """How each attack is put together, and which were refused or failed."""
     notes = Footnotes()
     rows = [
         (
             named(row.name),
-            Cell(shortened(", ".join(row.signals), 80)),
+            _signals(row),
             Cell(shortened(row.over_clients, 80)),
             Cell(shortened(row.over_rounds, 80)),
-            Cell(shortened(", ".join(row.needs), 120).lower().replace("_", " ")),
+            Cell(shortened(", ".join(sight_name(need) for need in row.needs), 120)),
             Cell(
                 "run" if row.status == "run" else f"✗ {row.status}",
                 tone="" if row.status == "run" else "alarm",

@@ -3,11 +3,9 @@
 from typing import NamedTuple
 
 from fedaudit.report.choosing import (
-    differing,
-    distinct,
     headline,
+    label_among,
     says_nothing,
-    setting_of,
     strongest,
 )
 from fedaudit.report.evidence import (
@@ -20,7 +18,7 @@ from fedaudit.report.evidence import (
 )
 from fedaudit.report.found import ALARMS, of_thousand, room
 from fedaudit.report.grid import shortened
-from fedaudit.report.names import contrast_name
+from fedaudit.report.names import NO_DEFENSE, contrast_name, defense_name
 from fedaudit.report.words import interval, interval_of, percent, plural, shown
 from fedaudit.study.record import Figure, Record
 
@@ -76,14 +74,13 @@ def _judged(figure: Figure) -> tuple[str, str]:
 
 
 def _place(figure: Figure, figures: list[Figure]) -> str:
-    settings = distinct(setting_of(one) for one in figures)
-    label = differing(settings)[settings.index(setting_of(figure))]
+    label = label_among(figure, figures)
     contrast = f"v. {contrast_name(figure.contrast).lower()}"
     return " · ".join(part for part in (shortened(figure.attack, 32), contrast, label) if part)
 
 
 def _utility_tile(record: Record) -> list[Tile]:
-    plain = [result for result in record.utility if result.defense in ("", "none")]
+    plain = [r for r in record.utility if defense_name(r.defense) == defense_name(NO_DEFENSE)]
     results = plain or record.utility
     if not results:
         return []
@@ -94,7 +91,7 @@ def _utility_tile(record: Record) -> list[Tile]:
         if len(results) > 1
         else interval(first.test_low, first.test_high, "accuracy")
     )
-    defense = "no defense" if plain else shortened(first.defense, 32)
+    defense = shortened(defense_name(first.defense), 32)
     return [Tile("Test accuracy", percent(middle), f"{detail} · {defense}")]
 
 
