@@ -10,8 +10,8 @@ from torch import Tensor
 from fedaudit.attacks.fedmia import OneSidedLikelihood
 from fedaudit.attacks.source import (
     SourceAtLast,
-    SourceByLikelihood,
     SourceByProduct,
+    SourceByTail,
     SourceOnAverage,
     SourceRule,
 )
@@ -24,7 +24,7 @@ RULES: list[SourceRule] = [
     SourceAtLast(),
     SourceOnAverage(),
     SourceByProduct(),
-    SourceByLikelihood(),
+    SourceByTail(rule=OneSidedLikelihood()),
 ]
 names = [type(rule).__name__ for rule in RULES]
 
@@ -121,7 +121,7 @@ def test_a_product_does_not_blame_a_client_for_early_rounds() -> None:
 
 def test_the_likelihood_names_the_client_with_the_largest_fedmia_score() -> None:
     m = measured(random())
-    found = SourceByLikelihood().posterior(m, sizes=sizes())
+    found = SourceByTail(rule=OneSidedLikelihood()).posterior(m, sizes=sizes())
     scores = torch.stack([OneSidedLikelihood()(m, target=client) for client in range(5)])
     assert found.argmax(0).tolist() == scores.argmax(0).tolist()
 

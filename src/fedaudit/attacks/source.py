@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedaudit.attacks.fedmia import OneSidedLikelihood
+from fedaudit.attacks.base import Rule
 from fedaudit.core import ClientId, Sees
 from fedaudit.errors import BadInput, NotVisible, unknown_name
 from fedaudit.observe.measurements import Measurements
@@ -181,22 +181,22 @@ class SourceByProduct(_Bayes):
         return self._given(total, m.clients, sizes)
 
 
-@dataclass(frozen=True)
-class SourceByLikelihood(_Bayes):
-    """The client whose signal lies furthest above the other clients', round by round.
+@dataclass(frozen=True, kw_only=True)
+class SourceByTail(_Bayes):
+    """The client for which a membership rule finds the sample least like a non-member's.
 
-    The evidence for a client is minus the logarithm of FedMIA's mean upper tail with that client
-    as the target: how rarely a client without the sample would be as far above the others.
+    The evidence for a client is minus the logarithm of the rule's tail probability with that
+    client as the target: how rarely a client without the sample would stand out as much.
 
     Attributes:
+        rule: Scores are minus such a probability, as FedMIA's are.
         temperature: Above 0; the smaller, the surer of the answer.
         prior: "equal", or "size" for one in proportion to the clients' data.
-        outlier_sigmas: See :class:`fedaudit.attacks.fedmia.OneSidedLikelihood`.
 
     Source: FedMIA, Eqs. (9)-(12), read as a source posterior.
     """
 
-    outlier_sigmas: float = 3.0
+    rule: Rule
 
     over_clients = "one-sided likelihood, then arg max"
     over_rounds = "mean"
@@ -207,11 +207,10 @@ class SourceByLikelihood(_Bayes):
     ) -> Float[Tensor, "clients samples"]:
         """See :class:`SourceRule`."""
         (m,) = measurements
-        tail = OneSidedLikelihood(outlier_sigmas=self.outlier_sigmas)
         evidence = torch.full(m.values.shape[1:], torch.nan, dtype=torch.float64)
         for row, client in enumerate(m.clients):
             if not bool(torch.isnan(m.of(client)).any(1).all()):
                 # The smallest positive number, where the tail is 0 in 64 bits.
                 least = torch.finfo(torch.float64).tiny
-                evidence[row] = -(-tail(m, target=client)).clamp_min(least).log()
+                evidence[row] = -(-self.rule(m, target=client)).clamp_min(least).log()
         return self._given(evidence, m.clients, sizes)

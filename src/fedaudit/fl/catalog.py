@@ -1,0 +1,185 @@
+"""The catalogue of federated algorithms: how a study's settings become one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from fedaudit.core import Architecture, Samples
+from fedaudit.errors import BadInput
+from fedaudit.fl.algorithm import Algorithm
+from fedaudit.fl.distil import Distillation
+from fedaudit.fl.fedadam import FedAdam
+from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.fedmd import FedMD
+from fedaudit.fl.fedprox import FedProx
+from fedaudit.fl.fedsgd import FedSGD
+from fedaudit.fl.training import LocalTraining
+from fedaudit.seeds import seeded
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a study says apart from the algorithm.
+
+    Attributes:
+        architecture: The model that it names.
+        training: Local training, as its section says.
+        shape: Of one sample.
+        first_class: Number of the first class that clients have samples of.
+        model: Another model of the catalogue for the same samples, by name and settings.
+        public: Training samples of another data set, by name.
+        seed: Decides which of these are taken.
+    """
+
+    architecture: Architecture
+    training: LocalTraining
+    shape: tuple[int, ...]
+    first_class: int
+    model: Callable[..., Architecture]
+    public: Callable[[str], Samples]
+    seed: int
+
+
+def fedavg(task: Task) -> FedAvg:
+    """Clients train the global model, the server averages their changes by data size.
+
+    Source: McMahan et al. 2017, Algorithm 1.
+    """
+    return FedAvg(task.architecture, task.training)
+
+
+def fedsgd(task: Task, *, together: str = "mean") -> FedSGD:
+    """Clients send the gradient of all their data, the server takes the step.
+
+    Args:
+        task: Whose training gives learning rate and weight decay.
+        together: "mean" by data size, or "sum" as SIA's Algorithm 1 prints it.
+
+    Source: McMahan et al. 2017, section 2; SIA, Algorithm 1.
+    """
+    return FedSGD(task.architecture, task.training, together)
+
+
+def legacy_fedsgd(task: Task) -> FedAvg:
+    """What SIA's published code runs as FedSGD: one local epoch in mini-batches, averaged.
+
+    Source: SIA, published code.
+    Differs: From FedSGD, on purpose; it is FedAvg with one epoch.
+    """
+    return FedAvg(task.architecture, replace(task.training, epochs=1))
+
+
+def fedprox(task: Task, *, mu: float = 0.01) -> FedProx:
+    """FedAvg whose clients are held near the model that they were sent.
+
+    Args:
+        task: See :func:`fedavg`.
+        mu: How hard, at least 0.
+
+    Source: Li et al. 2020, Algorithm 2.
+    """
+    return FedProx(task.architecture, task.training, mu)
+
+
+def fedadam(
+    task: Task,
+    *,
+    server_lr: float = 0.01,
+    beta1: float = 0.9,
+    beta2: float = 0.99,
+    adaptivity: float = 1e-3,
+) -> FedAdam:
+    """FedAvg whose server takes an Adam step along the mean change.
+
+    Args:
+        task: See :func:`fedavg`.
+        server_lr: The server's learning rate, above 0.
+        beta1: Share of the last mean change that is kept, in [0, 1).
+        beta2: Share of the last mean square that is kept, in [0, 1).
+        adaptivity: Added to the root of the mean square, above 0.
+
+    Source: Reddi et al. 2021, Algorithm 2.
+    """
+    return FedAdam(task.architecture, task.training, server_lr, beta1, beta2, adaptivity)
+
+
+def fedmd(
+    task: Task,
+    *,
+    public: str,
+    public_samples: int = 5_000,
+    nets: str = "",
+    public_epochs: int = 20,
+    private_epochs: int = 25,
+    digest_epochs: int = 1,
+    digest_batch: int = 256,
+    student_epochs: int = 30,
+) -> FedMD:
+    """Clients keep nets of their own and share what these say of a public set.
+
+    Args:
+        task: Its training is the revisit of each round.
+        public: Data set whose training part is public, with images like the clients'. Its classes
+            come first: number the clients' own after them (``data.first_class``).
+        public_samples: How many of its samples, at random.
+        nets: The clients' networks, dealt in turn: channels of CNNs, such as "16,32;16,16,32".
+            Empty: all have the study's model.
+        public_epochs: Epochs on the public samples in the first round.
+        private_epochs: Epochs on the client's own after that.
+        digest_epochs: Epochs towards the mean outputs in each later round.
+        digest_batch: Samples a step of those.
+        student_epochs: Epochs of an adversary's students, which are SIA's CNN on images and the
+            study's model on anything else.
+
+    Raises:
+        BadInput: The public set does not fit the clients' own.
+
+    Source: Li & Wang 2019; SIA, Algorithm 3 and its published code.
+    """
+    how = task.training
+    shown = _public(task, public, public_samples)
+    architectures = tuple(task.model("cnn", channels=spec.strip()) for spec in nets.split(";"))
+    return FedMD(
+        nets=architectures if nets else (task.architecture,),
+        public=shown,
+        first_public=replace(how, epochs=public_epochs),
+        first_private=replace(how, epochs=private_epochs),
+        digest=replace(how, epochs=digest_epochs, batch_size=digest_batch),
+        revisit=how,
+        student=task.model("cnn") if len(task.shape) == 3 else task.architecture,
+        distillation=Distillation(epochs=student_epochs),
+    )
+
+
+ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
+    "fedavg": fedavg,
+    "fedsgd": fedsgd,
+    "legacy-fedsgd": legacy_fedsgd,
+    "fedprox": fedprox,
+    "fedadam": fedadam,
+    "fedmd": fedmd,
+}
+
+
+def _public(task: Task, name: str, count: int) -> Samples:
+    found = task.public(name)
+    shape, classes = tuple(found.features.shape[1:]), int(found.labels.max()) + 1
+    if shape != task.shape:
+        raise BadInput(
+            f"the public set {name!r} has samples of shape {shape} and the clients' have "
+            f"{task.shape}; take one of the same shape"
+        )
+    if task.first_class < classes:
+        raise BadInput(
+            f"the public set {name!r} has the classes 0 to {classes - 1}, and the clients' own "
+            f"begin at {task.first_class}; set data.first_class to {classes}"
+        )
+    if not 1 <= count <= len(found):
+        raise BadInput(
+            f"public_samples lies between 1 and the {len(found)} training samples of {name!r}, "
+            f"got {count}"
+        )
+    chosen = torch.randperm(len(found), generator=seeded(task.seed, "public"))[:count]
+    some = found.take(chosen.sort().values)
+    return Samples(some.features, some.labels, torch.arange(count))
