@@ -18,7 +18,7 @@ from fedaudit.study.compared import (
 from fedaudit.study.comparing import compared, named_records
 from fedaudit.study.differences import Value, Values, difference, estimated
 from fedaudit.study.reading import read_comparison
-from fedaudit.study.record import write_record
+from fedaudit.study.record import Figure, write_record
 from tests.study.compare_records import PLAIN, STRONG, WEAK, given, noise
 
 THREE = compared([PLAIN, WEAK, STRONG])
@@ -150,6 +150,24 @@ def test_a_refused_figure_keeps_its_reason() -> None:
     bare = PLAIN.model_copy(update={"findings": [figure]})
     refused = entry(0, "a", of=compared([bare, WEAK]))
     assert (refused.value, refused.note) == (None, "inconclusive: needs 9")
+
+
+def test_a_figure_that_every_row_refuses_stands_once_a_row() -> None:
+    note = "inconclusive: needs 500 more"
+    refused = Figure(attack="a", contrast="unseen", metric="tpr@0.001", value=None, note=note)
+    records = [
+        one.model_copy(
+            update={
+                "findings": [
+                    *one.findings,
+                    refused.model_copy(update={"defense": label, "target": 0, "seed": 1}),
+                ]
+            }
+        )
+        for one, label in ((PLAIN, "none"), (WEAK, "gradient-noise"), (STRONG, "gradient-noise"))
+    ]
+    told = [e for e in compared(records).entries if e.metric == "tpr@0.001" and e.part == "inside"]
+    assert [(e.row, e.value, e.note) for e in told] == [(row, None, note) for row in range(3)]
 
 
 def test_accuracy_changes_by_seed() -> None:

@@ -1,7 +1,7 @@
 """From the records of several studies to what a defense buys, for whom and at what cost."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Literal, NamedTuple
@@ -51,9 +51,9 @@ class Known(NamedTuple):
         accuracy: Test accuracy by seed; its one target is None.
     """
 
-    values: dict[Key, dict[int | None, dict[int | None, Value]]]
-    notes: dict[Key, str]
-    above: dict[Key, set[int | None]]
+    values: Mapping[Key, Values]
+    notes: Mapping[Key, str]
+    above: Mapping[Key, set[int | None]]
     tested: set[Key]
     accuracy: Values
 
@@ -75,10 +75,12 @@ def compared(records: Sequence[Record], paths: Sequence[str] = ()) -> Comparison
         )
     rows = rows_of(records)
     known = [_known(records[row.source], row) for row in rows]
-    keys = list(dict.fromkeys(key for one in known for key in one.values))
-    keys += [key for one in known for key in one.notes if key not in keys]
-    for key in _means(known, keys):
-        keys.append(key)
+    keys = _keys(known)
+    means = _means(known, keys)
+    known = [
+        one._replace(values={**one.values, **mean}) for one, mean in zip(known, means, strict=True)
+    ]
+    keys += means[0]
     return Comparison(
         sources=[
             Source(name=record.name, content_hash=record.content_hash, path=path)
@@ -120,32 +122,61 @@ def named_records(comparison: Path) -> list[Path]:
     return found
 
 
+def audited(values: Mapping[Key, Values]) -> set[int | None]:
+    """All clients that a row has figures of."""
+    return {t for by_seed in values.values() for by in by_seed.values() for t in by}
+
+
 def inside(row: Row, values: Mapping[Key, Values]) -> set[int | None]:
     """Audited clients that a row's defense is of; all where it has none, or all use it."""
-    targets = {t for by_seed in values.values() for by in by_seed.values() for t in by}
-    return targets if row.coalition is None else {t for t in targets if t in row.coalition}
+    targets = audited(values)
+    return targets if row.coalition is None else targets.intersection(row.coalition)
 
 
 def _known(record: Record, row: Row) -> Known:
-    defense = row.family
-    known = Known({}, {}, {}, set(), _accuracy(record, defense))
-    figures = [f for f in record.findings if is_compared(f) and (f.defense or NONE) == defense]
-    single = [f for f in figures if f.seed is not None]
-    for figure in single or figures:
-        key = Key(figure.attack, figure.contrast, figure.metric)
-        if figure.value is None:
-            known.notes.setdefault(key, figure.note)
-            continue
-        by_seed = known.values.setdefault(key, {})
-        value = Value(figure.value, figure.low, figure.high, figure.method)
-        by_seed.setdefault(figure.seed, {})[figure.target] = value
-    for figure in _most_summarised(figures):
-        key = Key(figure.attack, figure.contrast, figure.metric)
-        if figure.significant is not None:
-            known.tested.add(key)
+    own = [f for f in record.findings if is_compared(f) and (f.defense or NONE) == row.family]
+    single = [figure for figure in own if figure.seed is not None] or own
+    tested = [f for f in _most_summarised(own) if f.value is not None and f.significant is not None]
+    above: dict[Key, set[int | None]] = {}
+    for figure in tested:
         if figure.significant:
-            known.above.setdefault(key, set()).add(figure.target)
-    return known
+            above.setdefault(_key(figure), set()).add(figure.target)
+    return Known(
+        values=_values(single),
+        notes=_notes(single),
+        above=above,
+        tested={_key(figure) for figure in tested},
+        accuracy=_accuracy(record, row.family),
+    )
+
+
+def _key(figure: Figure) -> Key:
+    return Key(figure.attack, figure.contrast, figure.metric)
+
+
+def _values(figures: Sequence[Figure]) -> dict[Key, Values]:
+    found: dict[Key, dict[int | None, dict[int | None, Value]]] = {}
+    for figure in figures:
+        if figure.value is not None:
+            value = Value(figure.value, figure.low, figure.high, figure.method)
+            by_seed = found.setdefault(_key(figure), {})
+            by_seed.setdefault(figure.seed, {})[figure.target] = value
+    return dict(found)
+
+
+def _notes(figures: Sequence[Figure]) -> dict[Key, str]:
+    """Why figures were refused; of several reasons the first."""
+    found: dict[Key, str] = {}
+    for figure in figures:
+        if figure.value is None:
+            found.setdefault(_key(figure), figure.note)
+    return found
+
+
+def _keys(known: Sequence[Known]) -> list[Key]:
+    """Everything that a row has a figure of, and after it what has only ever been refused."""
+    valued = [key for one in known for key in one.values]
+    return list(dict.fromkeys([*valued, *(key for one in known for key in one.notes)]))
 
 
 def _most_summarised(figures: Sequence[Figure]) -> list[Figure]:
@@ -165,31 +196,28 @@ def _accuracy(record: Record, defense: str) -> Values:
     }
 
 
-def _means(known: Sequence[Known], keys: Collection[Key]) -> list[Key]:
-    """Adds the mean over the attacks that every row has; the keys that are new."""
-    made = []
-    for contrast, metric in dict.fromkeys((key.contrast, key.metric) for key in keys):
-        shared = [
-            key
-            for key in keys
-            if (key.contrast, key.metric) == (contrast, metric)
-            and all(key in one.values for one in known)
-        ]
-        if len(shared) < 2:
-            continue
-        key = Key(EVERY_ATTACK, contrast, metric)
-        made.append(key)
-        for one in known:
-            mean = reduced([one.values[part] for part in shared], fmean)
-            one.values[key] = {seed: dict(by_target) for seed, by_target in mean.items()}
-    return made
+def _means(known: Sequence[Known], keys: Sequence[Key]) -> list[dict[Key, Values]]:
+    """For each row the mean over those attacks that every row has, where they are several."""
+    shared: dict[Key, list[Key]] = {}
+    for key in keys:
+        parts = shared.setdefault(Key(EVERY_ATTACK, key.contrast, key.metric), [])
+        if all(key in one.values for one in known):
+            parts.append(key)
+    return [
+        {
+            mean: reduced([one.values[part] for part in parts], fmean)
+            for mean, parts in shared.items()
+            if len(parts) > 1
+        }
+        for one in known
+    ]
 
 
 def _entries(rows: Sequence[Row], known: Sequence[Known], keys: Sequence[Key]) -> list[Entry]:
     found, references = [], dict[tuple[int, frozenset[int | None]], None]()
     for at, (row, one) in enumerate(zip(rows, known, strict=True)):
         within = inside(row, one.values)
-        beyond = inside(row.model_copy(update={"coalition": None}), one.values) - within
+        beyond = audited(one.values) - within
         base = None if row.base is None else known[row.base]
         found += [_entry(at, "inside", key, one, within, base) for key in keys]
         if beyond:

@@ -83,17 +83,24 @@ def _part(part: PartSection) -> str:
 
 
 def _base(rows: Sequence[Row], at: int) -> int | None:
+    """What a row is held against: its undefended twin, or else, as good as can be, the first."""
+    twin = _undefended_twin(rows, at)
+    if twin is not None:
+        return twin
+    return None if at == 0 else 0
+
+
+def _undefended_twin(rows: Sequence[Row], at: int) -> int | None:
+    """For a defended row the undefended one of its other settings; of its own record if it can."""
     row = rows[at]
-    if row.family != NONE:
-        twins = [
-            place
-            for place, other in enumerate(rows)
-            if other.family == NONE and other.settings == row.settings
-        ]
-        same = [place for place in twins if rows[place].source == row.source]
-        if twins:
-            return (same or twins)[0]
-    return 0 if at else None
+    if row.family == NONE:
+        return None
+    twins = [
+        place
+        for place, other in enumerate(rows)
+        if other.family == NONE and other.settings == row.settings
+    ]
+    return min(twins, key=lambda place: rows[place].source != row.source, default=None)
 
 
 def _study(record: Record) -> Study | None:
