@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedaudit.core import Architecture, ClientId, Params, Samples
+from fedaudit.core import Architecture, ClientId, Model, Params, Samples
 from fedaudit.defenses.base import Defense, Turn, Visit
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.errors import BadInput, Damaged, Unsupported
@@ -277,3 +277,55 @@ def test_a_standing_that_the_run_cannot_have_is_refused_in_one_sentence(
         next(simulate(FEDAVG, DATA, rounds=3, seed=0, checkpoint=checkpoint))
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 400
+
+
+@dataclass
+class Learning(Defense):
+    """Keeps a number and a list that grows with every round."""
+
+    level: torch.Tensor = field(default_factory=lambda: torch.zeros(2))
+    seen: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
+
+    def after(self, start: Model, end: Model, turn: Turn) -> None:
+        self.level, self.seen = self.level + 1, torch.cat([self.seen, torch.ones(1)])
+
+    def state(self) -> Params:
+        return {"level": self.level, "seen": self.seen}
+
+    def restore(self, state: Params) -> None:
+        self.level, self.seen = state["level"], state["seen"]
+
+
+def _without_level(tensors: Params) -> Params:
+    return {name: value for name, value in tensors.items() if name != "defense/0/level"}
+
+
+@pytest.mark.parametrize(
+    ("alter", "said"),
+    [
+        (_without_level, "missing or too many, such as 'level'"),
+        (lambda t: t | {"defense/0/more": torch.ones(1)}, "such as 'more'"),
+        (lambda t: t | {"defense/1/level": torch.ones(2)}, "such as 'level'"),
+        (lambda t: t | {"defense/0/level": torch.ones(3)}, "'level' is of another .* client 0's"),
+        (lambda t: t | {"defense/0/level": torch.ones(2).int()}, "'level' is of another"),
+        (lambda t: t | {"defense/0/seen": torch.ones(1, 1)}, "'seen' is of another"),
+    ],
+)
+def test_a_state_that_a_defense_cannot_have_is_refused_in_one_sentence(
+    alter: Callable[[Params], Params], said: str, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "checkpoint.safetensors"
+
+    def run() -> Iterator[Round]:
+        return simulate(
+            FEDAVG, DATA, rounds=3, seed=0, defenses={0: Learning()}, checkpoint=checkpoint
+        )
+
+    stopped = run()
+    next(stopped), next(stopped)
+    tensors, notes = read_tensors(checkpoint)
+    assert next(run()).index == 2, "what has grown is taken up"
+    write_tensors(alter(tensors), checkpoint, notes)
+    with pytest.raises(Damaged, match=f"{said}.*delete it to start afresh") as refused:
+        next(run())
+    assert "\n" not in str(refused.value)

@@ -36,7 +36,11 @@ def save(standing: Standing, path: Path, fingerprint: str) -> None:
 
 
 def resume(
-    path: Path, fingerprint: str, *, rounds: int, start: Params, clients: Collection[ClientId]
+    path: Path,
+    fingerprint: str,
+    rounds: int,
+    beginning: Standing,
+    clients: Collection[ClientId],
 ) -> Standing | None:
     """The standing saved at a path, or None where there is none.
 
@@ -44,7 +48,9 @@ def resume(
         path: Of the file.
         fingerprint: Of the run that asks for it.
         rounds: Of the run in all.
-        start: The server's state before the first round: later ones have its names and shapes.
+        beginning: Where the run stands before its first round. Later, the server's state has the
+            same names and shapes; so have the defenses' states, but what is empty at first may
+            grow in length.
         clients: Of the run.
 
     Raises:
@@ -72,25 +78,40 @@ def resume(
         standing = Standing(int(notes["round"]), server, parts["memory"], parts["defense"])
     except (KeyError, ValueError) as error:
         raise _damaged(path, str(error)) from error
-    fault = _fault(standing, rounds, start, clients)
+    fault = _fault(standing, rounds, beginning, clients)
     if fault:
         raise _damaged(path, fault)
     return standing
 
 
-def _fault(standing: Standing, rounds: int, start: Params, clients: Collection[ClientId]) -> str:
+def _fault(
+    standing: Standing, rounds: int, beginning: Standing, clients: Collection[ClientId]
+) -> str:
     """Why this run cannot stand there; empty if it can."""
     if not 1 <= standing.round <= rounds:
         return f"it is of round {str(standing.round)[:20]}, and the run has {rounds}"
-    names = sorted(standing.server.keys() ^ start.keys())
+    strangers = sorted({*standing.memories, *standing.defenses} - set(clients))
+    if strangers:
+        return f"it has client {str(strangers[0])[:20]}, and the run has none such"
+    fault = _misfit(standing.server, beginning.server, "the model's")
+    for client in clients:
+        found, own = (one.defenses.get(client, {}) for one in (standing, beginning))
+        fault = fault or _misfit(found, own, f"those of client {client}'s defense", growing=True)
+    return fault
+
+
+def _misfit(found: Params, own: Params, whose: str, *, growing: bool = False) -> str:
+    """How tensors differ from what they were at first in name, type or shape; empty if they fit."""
+    names = sorted(found.keys() ^ own.keys())
     if names:
         return f"tensors are missing or too many, such as {names[0][:80]!r}"
-    for name, value in start.items():
-        found = standing.server[name]
-        if (found.shape, found.dtype) != (value.shape, value.dtype):
-            return f"the tensor {name!r} is of another shape or type than the model's"
-    strangers = sorted({*standing.memories, *standing.defenses} - set(clients))
-    return f"it has client {str(strangers[0])[:20]}, and the run has none such" if strangers else ""
+    for name, value in own.items():
+        there = found[name]
+        same = (there.shape, there.dtype) == (value.shape, value.dtype)
+        grown = growing and value.numel() == 0 and there.shape[1:] == value.shape[1:]
+        if not (same or grown):
+            return f"the tensor {name!r} is of another shape or type than {whose}"
+    return ""
 
 
 def _damaged(path: Path, why: str) -> Damaged:

@@ -28,6 +28,23 @@ class _Federation(NamedTuple):
     defenses: Mapping[ClientId, Defense]
 
 
+class _Plan(NamedTuple):
+    """What holds for every round."""
+
+    rounds: int
+    seed: int
+    participation: float
+    device: torch.device
+
+
+class _Asked(NamedTuple):
+    """Who takes part in a round, with which share of the average, and what each is sent."""
+
+    cohort: tuple[ClientId, ...]
+    shares: Mapping[ClientId, float]
+    sent: Mapping[ClientId, Sent]
+
+
 class _Job(NamedTuple):
     sent: Sent
     memory: Params
@@ -89,89 +106,99 @@ def simulate(
     guards = deepcopy(dict(defenses or {}))
     _refuse_unusable(algorithm, clients, guards, rounds, participation)
     refuse_several_workers(device, engine.count if isinstance(engine, Workers) else 1)
-    return _rounds(
-        _Federation(algorithm, clients, guards),
-        server,
-        engine,
-        rounds=rounds,
-        seed=seed,
-        participation=participation,
-        checkpoint=checkpoint,
-        device=device,
-    )
+    plan = _Plan(rounds, seed, participation, device)
+    return _rounds(_Federation(algorithm, clients, guards), server, engine, plan, checkpoint)
 
 
 def _rounds(
-    given: _Federation,
-    server: Server,
-    engine: Engine,
-    *,
-    rounds: int,
-    seed: int,
-    participation: float,
-    checkpoint: Path | None,
-    device: torch.device,
+    given: _Federation, server: Server, engine: Engine, plan: _Plan, checkpoint: Path | None
 ) -> Iterator[Round]:
     """The loop of :func:`simulate`, whose arguments were checked."""
-    algorithm, clients, guards = given
-    weights = {client: len(data) for client, data in clients.items()}
-    # The CPU goes without saying, so that older checkpoints stay valid.
-    kind = () if device.type == "cpu" else (device.type,)
-    settings = (algorithm, type(server), vars(server), rounds, seed, participation, *kind)
-    fingerprint = _fingerprint(settings, clients, guards) if checkpoint else ""
-    start = algorithm.start(seed_for(seed, "initial model"))
-    saved = (
-        resume(checkpoint, fingerprint, rounds=rounds, start=start, clients=clients)
-        if checkpoint
-        else None
-    )
-    standing = saved or Standing(0, start)
-    federation = _Federation(algorithm, prepared(clients, guards, rounds, seed), guards)
-    memories = dict(standing.memories)
-    states = {client: defense.state() for client, defense in guards.items()}
-    states |= standing.defenses
-    state = standing.server
-    with engine.session(_visit, federation) as run:
-        for index in range(standing.round + 1, rounds + 1):
-            cohort = _cohort(sorted(clients), participation, seed, index)
-            total = sum(weights[client] for client in cohort)
-            shares = {client: weights[client] / total for client in cohort}
-            sent = {c: server.tamper(algorithm.send(state, c, index), c, index) for c in cohort}
-            visits = (
-                Visit(
-                    round=index,
-                    rounds=rounds,
-                    client=client,
-                    cohort=cohort,
-                    weights=shares,
-                    seed=seed,
-                    device=device,
-                )
-                for client in cohort
-            )
-            jobs = [
-                _Job(sent[v.client], memories.get(v.client, {}), states.get(v.client, {}), v)
-                for v in visits
-            ]
-            done = dict(zip(cohort, run(jobs), strict=True))
+    algorithm = given.algorithm
+    # First of all, because a defense that has prepared data may look otherwise than it was set.
+    fingerprint = _fingerprint_of(given, server, plan) if checkpoint else ""
+    data = prepared(given.data, given.defenses, plan.rounds, plan.seed)
+    standing = _beginning(given, plan)
+    if checkpoint:
+        standing = resume(checkpoint, fingerprint, plan.rounds, standing, given.data) or standing
+    with engine.session(_visit, given._replace(data=data)) as run:
+        for index in range(standing.round + 1, plan.rounds + 1):
+            asked = _asked(given, server, plan, standing, index)
+            done = dict(zip(asked.cohort, run(_jobs(asked, plan, standing, index)), strict=True))
             uploads = {client: result.upload for client, result in done.items()}
-            state = algorithm.fold(state, uploads, shares)
+            state = algorithm.fold(standing.server, uploads, asked.shares)
             yield Round(
                 index=index,
-                exposed=algorithm.expose(sent, uploads, index, rounds, seed),
-                sent=sent,
+                exposed=algorithm.expose(asked.sent, uploads, index, plan.rounds, plan.seed),
+                sent=asked.sent,
                 uploads=uploads,
-                weights=shares,
-                asked=cohort,
-                answered=cohort,
+                weights=asked.shares,
+                asked=asked.cohort,
+                answered=asked.cohort,
                 after=algorithm.models(state),
                 facts={client: result.facts for client, result in done.items()},
                 seconds={client: result.seconds for client, result in done.items()},
             )
-            memories |= {client: result.memory for client, result in done.items()}
-            states |= {client: result.defense for client, result in done.items()}
+            standing = _next(standing, index, state, done)
             if checkpoint:
-                save(Standing(index, state, memories, states), checkpoint, fingerprint)
+                save(standing, checkpoint, fingerprint)
+
+
+def _beginning(given: _Federation, plan: _Plan) -> Standing:
+    """Where a run stands before its first round."""
+    start = given.algorithm.start(seed_for(plan.seed, "initial model"))
+    states = {client: defense.state() for client, defense in given.defenses.items()}
+    return Standing(0, start, defenses=states)
+
+
+def _asked(
+    given: _Federation, server: Server, plan: _Plan, standing: Standing, index: int
+) -> _Asked:
+    cohort = _cohort(sorted(given.data), plan.participation, plan.seed, index)
+    total = sum(len(given.data[client]) for client in cohort)
+    return _Asked(
+        cohort,
+        {client: len(given.data[client]) / total for client in cohort},
+        {
+            client: server.tamper(
+                given.algorithm.send(standing.server, client, index), client, index
+            )
+            for client in cohort
+        },
+    )
+
+
+def _jobs(asked: _Asked, plan: _Plan, standing: Standing, index: int) -> list[_Job]:
+    """What each client's turn needs, wherever it is taken."""
+    return [
+        _Job(
+            asked.sent[client],
+            standing.memories.get(client, {}),
+            standing.defenses.get(client, {}),
+            Visit(
+                round=index,
+                rounds=plan.rounds,
+                client=client,
+                cohort=asked.cohort,
+                weights=asked.shares,
+                seed=plan.seed,
+                device=plan.device,
+            ),
+        )
+        for client in asked.cohort
+    ]
+
+
+def _next(
+    standing: Standing, index: int, state: Params, done: Mapping[ClientId, _Done]
+) -> Standing:
+    """Where the run stands after a round; clients that were not asked stay as they were."""
+    return Standing(
+        index,
+        state,
+        {**standing.memories, **{client: result.memory for client, result in done.items()}},
+        {**standing.defenses, **{client: result.defense for client, result in done.items()}},
+    )
 
 
 def _visit(federation: _Federation, job: _Job) -> _Done:
@@ -251,17 +278,17 @@ def _refuse_unusable(
             )
 
 
-def _fingerprint(
-    settings: tuple[object, ...],
-    clients: Mapping[ClientId, Samples],
-    defenses: Mapping[ClientId, Defense],
-) -> str:
+def _fingerprint_of(given: _Federation, server: Server, plan: _Plan) -> str:
     """Tells one run from another, so that a checkpoint is never taken up by a stranger."""
+    # The CPU goes without saying, so that older checkpoints stay valid.
+    kind = () if plan.device.type == "cpu" else (plan.device.type,)
+    drawn = (plan.rounds, plan.seed, plan.participation)
+    settings = (given.algorithm, type(server), vars(server), *drawn, *kind)
     digest = sha256(_described(settings).encode())
-    for client in sorted(clients):
-        defense = defenses.get(client, UNDEFENDED)
+    for client in sorted(given.data):
+        defense = given.defenses.get(client, UNDEFENDED)
         digest.update(_described((client, type(defense).__name__, vars(defense))).encode())
-        data = clients[client]
+        data = given.data[client]
         for part in (data.ids, data.labels, data.features):
             digest.update(part.contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
