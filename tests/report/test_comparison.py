@@ -120,6 +120,26 @@ def test_the_front_draws_the_line_over_points_that_are_not_beaten() -> None:
     assert marks["marker"]["symbol"] == ["cross", "circle", "circle", "circle-open"]
 
 
+def test_a_front_of_nearly_equal_points_does_not_fill_the_picture() -> None:
+    flat = [
+        front.model_copy(
+            update={
+                "points": [
+                    point.model_copy(update={"error": 0.1, "leakage": 0.2 + 0.0001 * place})
+                    for place, point in enumerate(front.points)
+                ]
+            }
+        )
+        for front in THREE.fronts
+    ]
+    figure = front_figure(THREE.model_copy(update={"fronts": flat}))
+    assert figure is not None
+    layout = json.loads(json.dumps(figure.choices[0].panels[0].spec["layout"]))
+    for axis in ("xaxis", "yaxis"):
+        low, high = layout[axis]["range"]
+        assert high - low == pytest.approx(0.03)
+
+
 def test_hypervolumes_stand_with_what_the_defense_adds() -> None:
     table = hypervolume_tables(THREE)[0]
     assert [row[0].text for row in table.rows] == [

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedaudit.report.plain import Verdict, as_text, verdict
-from fedaudit.study.record import ControlResult, Figure, Record
+from fedaudit.study.record import ControlResult, Figure, Record, UsageRow
 from tests.report.records import CONTROLS, record
 
 NOTHING = (0.02, 0.03, 0.0)
@@ -126,6 +126,45 @@ def test_aucs_below_one_half_are_told_once_with_whom_they_are_held_against() -> 
     (point,) = [point for point in said.open if "reported as it is" in point]
     assert "sly v. unseen, client 0 (AUC 0.300, 0.250–0.350), sly v. mixed, client 0" in point
     assert "and 3 further figures" in point
+
+
+@pytest.mark.parametrize(
+    ("outside", "said"),
+    [
+        ((), ""),
+        ((9,), " Client 9 does not use the defense."),
+        ((8, 9), " Clients 8 and 9 do not use the defense."),
+    ],
+)
+def test_audited_clients_outside_the_defense_are_named(outside: tuple[int, ...], said: str) -> None:
+    usage = [
+        UsageRow(
+            defense="cofedmid",
+            seed=1,
+            client=client,
+            defended=client not in outside,
+            samples=10,
+            distinct=[10],
+            times_used=[0, 10],
+            times_recycled=[10],
+        )
+        for client in (0, 5, 8, 9)
+    ]
+    findings = [
+        Figure(
+            attack="a",
+            defense="cofedmid",
+            contrast="unseen",
+            target=t,
+            seed=1,
+            metric="auc",
+            value=0.5,
+        )
+        for t in (0, 8, 9)
+    ]
+    whole = none_found().model_copy(update={"findings": findings, "usage": usage})
+    audited = verdict(whole).audited
+    assert audited.endswith(said or "candidate samples.")
 
 
 def test_over_many_clients_the_strongest_is_told_with_its_client() -> None:

@@ -12,7 +12,12 @@ from fedaudit.report.tables import (
     other_figures_table,
     print_record,
 )
-from fedaudit.report.tables_of_run import catalogue_table, controls_table, utility_table
+from fedaudit.report.tables_of_run import (
+    catalogue_table,
+    controls_summary,
+    controls_table,
+    utility_table,
+)
 from fedaudit.study.record import ControlResult, ExposedSample, Figure, Record
 from tests.report.records import CONTROLS, record
 
@@ -111,6 +116,23 @@ def test_utility_over_seeds_ends_with_their_mean() -> None:
     grid = utility_table(record(seeds=(1, 2, 3), defenses=(("none", 1.0),)))
     assert texts(grid, 1) == ["1", "2", "3", "mean of 3 seeds"]
     assert texts(grid, 2)[-1] == "86.3%"
+
+
+def test_controls_are_summed_up_by_kind_with_all_that_was_expected() -> None:
+    controls = [
+        ControlResult(
+            control="blind classifier",
+            attack="inputs",
+            expected=f"no better than chance on {against}",
+            value=value,
+            passed=value < 0.6,
+        )
+        for against, value in (("unseen", 0.5), ("others", 0.5), ("unseen", 0.7))
+    ]
+    (row,) = controls_summary(record().model_copy(update={"controls": controls})).rows
+    assert [cell.text for cell in row[:3]] == ["blind classifier", "✗ failed", "2 of 3"]
+    assert row[3].text == "no better than chance on unseen; no better than chance on others"
+    assert row[3].detail == "failed: inputs: 0.700"
 
 
 def test_how_an_attack_is_put_together_is_told_in_words() -> None:

@@ -17,6 +17,9 @@ from fedaudit.report.styles import Key, Style, style, swatch
 from fedaudit.report.words import MISSING, interval, listed, number
 from fedaudit.study.compared import STRONGEST_ATTACK, Comparison, Entry, Front, Row
 
+LEAST_SPAN = 0.03
+"""Of both axes of a front: differences of a thousandth must not fill the picture."""
+
 _GREY = Style("#7A7A7A", "dot", "circle")
 _CROSS = swatch(_GREY._replace(symbol="cross"))
 
@@ -95,17 +98,20 @@ def _panel(fronts: Sequence[Front], looks: dict[str, Style], labels: Sequence[st
         name = front_name(front)
         if name in looks:
             traces += _traces(front, name, looks[name], labels)
+    points = [point for front in fronts for point in front.points]
     spec = spec_of(
         traces,
         xaxis={
             "title": {"text": "Test error"},
-            "tickformat": ".2~%",
+            "tickformat": ".4~%",
             "nticks": 6,
+            "range": _room([point.error for point in points]),
         },
         yaxis={
             "title": {"text": leakage_name(metric)},
-            "tickformat": ".3~f" if metric == "auc" else ".2~%",
+            "tickformat": ".5~f" if metric == "auc" else ".4~%",
             "nticks": 6,
+            "range": _room([point.leakage for point in points]),
         },
     )
     title = f"Members v. {contrast_name(contrast).lower()}"
@@ -116,6 +122,13 @@ def _panel(fronts: Sequence[Front], looks: dict[str, Style], labels: Sequence[st
         f"Hypervolumes: {said}.",
         spec,
     )
+
+
+def _room(values: Sequence[float]) -> list[float]:
+    """Limits of an axis: some room about the points, never so little that noise looks large."""
+    low, high = min(values), max(values)
+    margin = max((high - low) / 10, (LEAST_SPAN - (high - low)) / 2)
+    return [low - margin, high + margin]
 
 
 def _traces(front: Front, name: str, look: Style, labels: Sequence[str]) -> list[Spec]:

@@ -23,6 +23,7 @@ from fedaudit.report.tables import attack_tables, every_figure_table, other_figu
 from fedaudit.report.tables_of_run import (
     catalogue_table,
     clients_table,
+    controls_summary,
     controls_table,
     sizes_table,
     utility_table,
@@ -110,7 +111,8 @@ def report_html(record: Record) -> str:
         groups={by: groups_table(record, by) for by in ("client", "class")},
         exposed=exposed_table(record),
         exposed_note=exposed_note(record),
-        controls=controls_table(record) if record.controls else None,
+        controls=controls_summary(record) if record.controls else None,
+        every_control=controls_table(record) if record.controls else None,
         utility=utility_table(record) if record.utility else None,
         clients=clients_table(record) if record.clients else None,
         every_figure=every_figure_table(record),

@@ -24,7 +24,7 @@ from fedaudit.report.evidence import (
 )
 from fedaudit.report.found import Bullet, bullets, room
 from fedaudit.report.grid import shortened
-from fedaudit.report.names import defense_name, rate_of
+from fedaudit.report.names import NO_DEFENSE, defense_name, rate_of
 from fedaudit.report.open_points import open_points
 from fedaudit.report.words import count, listed, plural, sentence, shown
 from fedaudit.study.record import ControlResult, Figure, Record
@@ -254,8 +254,22 @@ def _audited(record: Record) -> str:
         f"({plural(len(record.seeds), 'seed')}){against}, and asked of {_asked(targets)}: can an "
         f"adversary tell whether a given sample was among the training data? "
         f"{plural(tried, 'attack was', 'attacks were')} tried; guessing gives an AUC of 0.5. "
-        f"The adversary: {sentence(view)}"
+        f"The adversary: {sentence(view)}{_undefended(record, targets)}"
     )
+
+
+def _undefended(record: Record, targets: list[int]) -> str:
+    """Which audited clients do not use the defense that others use: their leak is not its own."""
+    used = [row for row in record.usage if row.defense != NO_DEFENSE]
+    users = {row.client for row in used if row.defended}
+    others = [str(t) for t in targets if t in {row.client for row in used} - users]
+    if not users or not others:
+        return ""
+    if len(others) == 1:
+        return f" Client {others[0]} does not use the defense."
+    if len(others) <= MOST_NAMED:
+        return f" Clients {listed(others)} do not use the defense."
+    return f" {count(len(others))} of the audited clients do not use the defense."
 
 
 def _asked(targets: list[int]) -> str:

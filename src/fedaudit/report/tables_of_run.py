@@ -67,25 +67,26 @@ def controls_table(record: Record) -> Grid:
 
 
 def controls_summary(record: Record) -> Grid:
-    """The controls by kind, for a terminal: how many passed, and every one that did not."""
+    """The controls by kind: how many passed, and every one that did not."""
     rows = []
     for kind in distinct(control.control for control in record.controls):
         results = [control for control in record.controls if control.control == kind]
         ran = [control for control in results if control.passed is not None]
         failed = [control for control in ran if not control.passed]
         verdict = _PASSED[None] if not ran else _PASSED[not failed]
-        text = "; ".join(f"{_where(one)}: {number(one.value or 0.0)}" for one in failed)
+        expected = distinct(shortened(control.expected, 120) for control in results)
+        what = "; ".join(f"{_where(one)}: {number(one.value or 0.0)}" for one in failed)
         rows.append(
             (
                 named(kind),
                 Cell(verdict[0], tone=verdict[1]),
                 Cell(f"{len(ran) - len(failed)} of {len(ran)}"),
-                Cell(shortened(text or results[0].expected, 300)),
+                Cell("; ".join(expected[:3]), shortened(f"failed: {what}", 300) if what else ""),
             )
         )
     return Grid(
         caption="Controls",
-        columns=columns_of("Control", "Result", "Passed", "Expected, or what failed"),
+        columns=columns_of("Control", "Result", "Passed", "Expected, and what failed"),
         rows=tuple(rows),
     )
 
