@@ -148,15 +148,22 @@ def test_one_run_bounds_are_the_reference_implementations(
     corners = hull(roc_curve(scores, np.arange(2 * n) < n))
     alpha = 0.05 / len(corners)
     made = [Guesses(x + y, y, 2 * n) for x, y in corners if x + y]
-    made.sort(key=lambda g: lower_limit(g.correct, g.made, confidence=1 - alpha), reverse=True)
-    best, best_gaussian = 0.0, 0.0
-    for guesses in made:
-        if one_run_p_value(guesses, best + 1e-7, delta) <= alpha:
-            best = one_run_bound(guesses, delta=delta, alpha=alpha).value
-        if _gaussian_refuted(guesses, best_gaussian + 1e-7, delta=delta, alpha=alpha):
-            best_gaussian = one_run_gaussian_bound(guesses, delta=delta, alpha=alpha).value
-    assert best == pytest.approx(one_run, rel=1e-5)
-    assert best_gaussian == pytest.approx(gaussian, rel=1e-5)
+
+    def refuting(epsilon: float) -> list[Guesses]:
+        return [g for g in made if one_run_p_value(g, epsilon, delta) <= alpha]
+
+    def refuting_gaussian(epsilon: float) -> list[Guesses]:
+        return [g for g in made if _gaussian_refuted(g, epsilon, delta=delta, alpha=alpha)]
+
+    # The best bound over corners is the golden one: some corner reaches it and none goes beyond.
+    assert not refuting(one_run * (1 + 1e-5))
+    best = refuting(one_run * (1 - 1e-5))[0]
+    found = one_run_bound(best, delta=delta, alpha=alpha).value
+    assert found == pytest.approx(one_run, rel=1e-5)
+    assert not refuting_gaussian(gaussian * (1 + 1e-5))
+    best = refuting_gaussian(gaussian * (1 - 1e-5))[0]
+    found = one_run_gaussian_bound(best, delta=delta, alpha=alpha).value
+    assert found == pytest.approx(gaussian, rel=1e-5)
 
 
 def test_guesses_are_the_highest_and_the_lowest_scores() -> None:

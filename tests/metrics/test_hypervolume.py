@@ -102,10 +102,13 @@ def test_counting_all_draws_agrees_with_drawing_many() -> None:
     assert area.high == pytest.approx(high, abs=0.004)
 
 
-def test_the_interval_of_many_seeds_holds_the_truth_about_as_often_as_it_says() -> None:
+def test_the_interval_of_many_seeds_holds_the_truth_about_as_often_as_it_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fedaudit.metrics.hypervolume._MOST_DRAWS", 400)
     truth = hypervolume(points((0.3, 0.4), (0.5, 0.2)))
     held = 0
-    for trial in range(100):
+    for trial in range(60):
         rng = np.random.default_rng(trial)
         noise = rng.normal(0, 0.05, (20, 2, 2))
         runs = points((0.3, 0.4), (0.5, 0.2))[None] + noise
@@ -113,7 +116,7 @@ def test_the_interval_of_many_seeds_holds_the_truth_about_as_often_as_it_says() 
         assert area.low is not None
         assert area.high is not None
         held += area.low <= truth <= area.high
-    assert held >= 86
+    assert held >= 51
 
 
 def test_one_seed_has_no_interval_and_equal_seeds_a_point() -> None:

@@ -31,10 +31,8 @@ def poisoned(value: object, name: str = "") -> object:
     return value
 
 
-def bad() -> Record:
-    value = poisoned(record())
-    assert isinstance(value, Record)
-    return value
+SMALL = record(strengths=(2.6, 1.9))
+BAD = Record.model_validate(poisoned(SMALL))
 
 
 def left_in(text: str) -> set[str]:
@@ -42,38 +40,34 @@ def left_in(text: str) -> set[str]:
 
 
 def test_a_report_holds_none_of_them() -> None:
-    assert set(bad().findings[0].method) >= FORBIDDEN
-    assert not left_in(report_html(bad()))
+    assert set(BAD.findings[0].method) >= FORBIDDEN
+    assert not left_in(report_html(BAD))
 
 
 def test_nor_does_a_comparison() -> None:
-    records = [bad(), bad()]
+    records = [BAD, BAD]
     assert not left_in(comparison_html(compared(records), records))
 
 
 def test_nor_does_the_terminal_or_the_verdict_in_plain_text() -> None:
     out = StringIO()
-    print_record(bad(), Console(file=out, width=100, color_system=None))
+    print_record(BAD, Console(file=out, width=100, color_system=None))
     assert not left_in(out.getvalue())
-    assert not left_in(as_text(bad()))
+    assert not left_in(as_text(BAD))
 
 
 def test_a_record_without_them_stays_as_it_is() -> None:
-    plain = record()
+    plain = SMALL
     assert cleaned(plain).model_copy(update={"attacks": plain.attacks}) == plain
 
 
 def test_notes_have_words_where_a_record_has_names_of_the_program() -> None:
-    figure = (
-        record()
-        .findings[0]
-        .model_copy(
-            update={"note": "no other_client samples; it needs GLOBAL_MODEL, UPDATE, MY_UPDATE"}
-        )
+    figure = SMALL.findings[0].model_copy(
+        update={"note": "no other_client samples; it needs GLOBAL_MODEL, UPDATE, MY_UPDATE"}
     )
     assert cleaned(figure).note == (
         "no other clients' samples; it needs the model sent out, how training changed it, MY_UPDATE"
     )
-    page = report_html(record())
+    page = report_html(record(details=False))
     assert "CHOOSES_MODEL" not in page
     assert "the choice of the model sent out is missing" in page

@@ -50,8 +50,11 @@ class Page(HTMLParser):
 
 
 PLAIN = record()
-PLAIN_PAGE = Page(report_html(PLAIN))
-HOSTILE_DOCUMENT = report_html(hostile())
+PLAIN_DOCUMENT = report_html(PLAIN)
+PLAIN_PAGE = Page(PLAIN_DOCUMENT)
+HOSTILE_RECORD = hostile()
+HOSTILE_DOCUMENT = report_html(HOSTILE_RECORD)
+SMALL = record(strengths=(2.6, 1.9), details=False)
 HOSTILE_PAGE = Page(HOSTILE_DOCUMENT)
 
 
@@ -119,7 +122,7 @@ def test_every_figure_of_the_record_stands_in_the_page_with_its_interval() -> No
 def test_the_header_counts_the_attacks_that_were_tried() -> None:
     tried = sum(row.status == "run" for row in PLAIN.attacks)
     assert 0 < tried < len(PLAIN.attacks)
-    assert f"<span>{tried} attacks</span>" in report_html(PLAIN)
+    assert f"<span>{tried} attacks</span>" in PLAIN_DOCUMENT
 
 
 def test_a_very_long_name_is_never_printed_whole() -> None:
@@ -235,7 +238,7 @@ def test_a_comparison_shows_both_values_and_their_difference(tmp_path: Path) -> 
 def test_a_comparison_needs_two_records_and_warns_of_a_flawed_one() -> None:
     with pytest.raises(BadInput, match="at least 2 records, got 1"):
         compared([PLAIN])
-    flawed = [PLAIN, record(evaluation="redraw", details=False)]
+    flawed = [SMALL, SMALL.model_copy(update={"evaluation": "redraw"})]
     assert "flawed redraw" in comparison_html(compared(flawed), flawed)
-    both = [PLAIN, hostile()]
+    both = [SMALL, HOSTILE_RECORD]
     assert HOSTILE not in comparison_html(compared(both), both)
