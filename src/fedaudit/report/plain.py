@@ -26,7 +26,7 @@ from fedaudit.report.found import Bullet, bullets, room
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import NO_DEFENSE, defense_name, rate_of
 from fedaudit.report.open_points import open_points
-from fedaudit.report.words import count, listed, plural, sentence, shown
+from fedaudit.report.words import capital, count, listed, plural, sentence, shown
 from fedaudit.study.record import ControlResult, Figure, Record
 
 Status = Literal[
@@ -262,24 +262,25 @@ def _undefended(record: Record, targets: list[int]) -> str:
     """Which audited clients do not use the defense that others use: their leak is not its own."""
     used = [row for row in record.usage if row.defense != NO_DEFENSE]
     users = {row.client for row in used if row.defended}
-    others = [str(t) for t in targets if t in {row.client for row in used} - users]
+    others = [t for t in targets if t in {row.client for row in used} - users]
     if not users or not others:
         return ""
-    if len(others) == 1:
-        return f" Client {others[0]} does not use the defense."
+    who = f"{count(len(others))} of the audited clients"
     if len(others) <= MOST_NAMED:
-        return f" Clients {listed(others)} do not use the defense."
-    return f" {count(len(others))} of the audited clients do not use the defense."
+        who = capital(_by_number(others))
+    return f" {who} {'does' if len(others) == 1 else 'do'} not use the defense."
 
 
 def _asked(targets: list[int]) -> str:
     if not targets:
         return "them"
-    if len(targets) == 1:
-        return f"client {targets[0]}"
-    if len(targets) <= MOST_NAMED:
-        return f"clients {listed([str(target) for target in targets])} in turn"
-    return f"{count(len(targets))} of them in turn"
+    if len(targets) > MOST_NAMED:
+        return f"{count(len(targets))} of them in turn"
+    return _by_number(targets) + " in turn" * (len(targets) > 1)
+
+
+def _by_number(clients: list[int]) -> str:
+    return f"client{'s' * (len(clients) > 1)} {listed([str(client) for client in clients])}"
 
 
 def _controls(controls: list[ControlResult]) -> str:
