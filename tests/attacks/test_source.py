@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from jaxtyping import Float
 from torch import Tensor
 
+from fedaudit.attacks.base import SourceRule
 from fedaudit.attacks.fedmia import OneSidedLikelihood
 from fedaudit.attacks.source import (
     SourceAtLast,
     SourceByProduct,
     SourceByTail,
     SourceOnAverage,
-    SourceRule,
 )
 from fedaudit.errors import BadInput, NotVisible
 from fedaudit.observe.measurements import Measurements

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedaudit.core import Architecture, Batch, ClientId, Model, Params, Samples, chunks
-from fedaudit.defenses.base import UNDEFENDED, Defense, Objective, Turn, Visit
+from fedaudit.defenses.base import UNDEFENDED, Defense, Objective, Turn, Visit, Workload
 from fedaudit.fl.algorithm import Local, Server
 from fedaudit.fl.fedavg import FedAvg, rebuilt, received_update
 from fedaudit.fl.training import LocalTraining, train
@@ -80,6 +80,9 @@ class FedSGD:
 
     def models(self, state: Params) -> Mapping[str, Model]:
         return {"global": Model.from_tensors(self.architecture, state)}
+
+    def workload(self, rounds: int, samples: int) -> Workload:
+        return Workload(rounds=rounds, epochs=1, batch_size=samples, samples=samples)
 
 
 class Follow(Defense):
@@ -150,6 +153,13 @@ class FedMD:
     def models(self, state: Params) -> Mapping[str, Model]:
         return {}
 
+    @property
+    def architecture(self) -> Architecture:
+        return self.student
+
+    def workload(self, rounds: int, samples: int) -> Workload:
+        return Workload(rounds=rounds, epochs=1, batch_size=8, samples=samples)
+
 
 @dataclass(frozen=True)
 class IFCA:
@@ -206,6 +216,13 @@ class IFCA:
     ) -> Mapping[ClientId, Exposed]:
         updates = {client: received_update(upload) for client, upload in sorted(uploads.items())}
         return {c: rebuilt(sent[c].models[u.choice], u, None) for c, u in updates.items()}
+
+    @property
+    def architecture(self) -> Architecture:
+        return self.one.architecture
+
+    def workload(self, rounds: int, samples: int) -> Workload:
+        return self.one.workload(rounds, samples)
 
     def models(self, state: Params) -> Mapping[str, Model]:
         return {

@@ -202,9 +202,9 @@ def test_clients_that_chose_another_model_are_no_peers() -> None:
 def test_a_client_sent_a_tampered_model_has_no_peers_and_is_no_peer() -> None:
     m = stacked(measure(trained("tampering server"), [Loss()], PROBE))["loss"]
     with pytest.raises(NotVisible, match="at least 2 clients besides the target"):
-        ATTACKS["fedmia-1"].rule(m, target=1)
+        ATTACKS["fedmia-1"].scores({"loss": m}, 1)
     assert m.peers(0).isnan().all(2).sum(1).tolist() == [1] * ROUNDS
-    assert bool(ATTACKS["fedmia-1"].rule(m, target=0).isfinite().all())
+    assert bool(ATTACKS["fedmia-1"].scores({"loss": m}, 0).isfinite().all())
 
 
 def test_gradients_are_taken_at_the_model_that_each_client_was_sent() -> None:

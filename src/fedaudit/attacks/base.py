@@ -81,6 +81,45 @@ class InformedRule(Rule, Protocol):
         ...
 
 
+@runtime_checkable
+class SourceRule(Protocol):
+    """Turns measurements into a chance for each client to have each sample.
+
+    Attributes:
+        over_clients: What it does over clients, in a few words, for the catalogue.
+        over_rounds: What it does over rounds.
+        needs: What the adversary must see beyond what the signals need.
+    """
+
+    @property
+    def over_clients(self) -> str:
+        """See the class."""
+        ...
+
+    @property
+    def over_rounds(self) -> str:
+        """See the class."""
+        ...
+
+    @property
+    def needs(self) -> Sees:
+        """See the class."""
+        ...
+
+    def posterior(
+        self, *measurements: Measurements, sizes: Mapping[ClientId, int]
+    ) -> Float[Tensor, "clients samples"]:
+        """Chance of each client to have each sample; columns sum to 1.
+
+        Clients stand in the measurements' order. Who was never measured has no chance.
+
+        Args:
+            measurements: Of samples that some client has.
+            sizes: Number of training samples of each client, for a prior.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Attack:
     """A row of the catalogue.
@@ -93,7 +132,7 @@ class Attack:
     """
 
     signals: tuple[Signal, ...]
-    rule: Rule
+    rule: Rule | SourceRule
     source: str
     about: str = field(default="")
 
@@ -115,9 +154,34 @@ class Attack:
             target: The client under audit.
 
         Raises:
-            BadInput: A signal that the attack needs was not measured.
+            BadInput: A signal that the attack needs was not measured, or it is an attack on
+                sources.
         """
+        if isinstance(self.rule, SourceRule):
+            raise BadInput("this attack names owners and scores no membership; ask its posterior")
         return self.rule(*self._cubes(measured), target=target)
+
+    @property
+    def infers_source(self) -> bool:
+        """Whether it asks whose a sample is, and not whether it was somebody's."""
+        return isinstance(self.rule, SourceRule)
+
+    def posterior(
+        self, measured: Mapping[str, Measurements], sizes: Mapping[ClientId, int]
+    ) -> Float[Tensor, "clients samples"]:
+        """Chance of each client to have each sample, in the order of the first signal's clients.
+
+        Args:
+            measured: Measurements by signal name.
+            sizes: Number of training samples of each client.
+
+        Raises:
+            BadInput: A signal that the attack needs was not measured, or it is an attack on
+                membership.
+        """
+        if not isinstance(self.rule, SourceRule):
+            raise BadInput("this attack scores membership and names no owner; ask its scores")
+        return self.rule.posterior(*self._cubes(measured), sizes=sizes)
 
     @property
     def learns(self) -> bool:

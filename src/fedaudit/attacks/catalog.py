@@ -1,4 +1,4 @@
-"""The catalogue of attacks: a table to hold against the papers."""
+"""The catalogues of attacks, on membership and on sources: tables to hold against the papers."""
 
 from fedaudit.attacks.aware import WhereAssigned
 from fedaudit.attacks.base import Attack
@@ -6,6 +6,7 @@ from fedaudit.attacks.fedmia import OneSidedLikelihood
 from fedaudit.attacks.rules import Last, Mean
 from fedaudit.attacks.seqmia import SequenceReader
 from fedaudit.attacks.slope import Slope
+from fedaudit.attacks.source import SourceAtLast, SourceByProduct, SourceByTail, SourceOnAverage
 from fedaudit.errors import unknown_name
 from fedaudit.signals.outputs import (
     Confidence,
@@ -33,11 +34,20 @@ ATTACKS: dict[str, Attack] = {
     "loss-series-aware": Attack((Loss(),), WhereAssigned(Mean()), "Loss-Series, told of the classes that CoFedMID assigns", "A member's loss is low over the rounds in which the target was to train on its class."),
     "fedmia-2-aware": Attack((GradientCosine(),), WhereAssigned(OneSidedLikelihood()), "FedMIA-II, told of the classes that CoFedMID assigns", "A member's gradient fits the target's update where the target was to train on its class."),
 }
+
+SOURCE_ATTACKS: dict[str, Attack] = {
+    "sia": Attack((Loss(),), SourceAtLast(), "SIA, Algorithms 1-3", "A sample is from the client whose last model has the least loss on it."),
+    "sia-mean": Attack((Loss(),), SourceOnAverage(), "SIA, section 5 (future work)", "A sample is from the client whose models have the least loss on it over the rounds."),
+    "sia-product": Attack((Loss(),), SourceByProduct(), "SIA, section 5 (future work)", "A sample is from the client that is likeliest by the product of the rounds' posteriors."),
+    "sia-likelihood": Attack((Loss(),), SourceByTail(rule=OneSidedLikelihood()), "FedMIA-I as a source posterior", "A sample is from the client whose models' loss on it is furthest below the others'."),
+    "sia-cosine": Attack((GradientCosine(),), SourceByTail(rule=OneSidedLikelihood()), "FedMIA-II as a source posterior", "A sample is from the client whose updates its gradient fits furthest above the others'."),
+}
 # fmt: on
 
 
 def attack_named(name: str) -> Attack:
     """The attack of that name, or a refusal that names the nearest."""
-    if name not in ATTACKS:
-        raise unknown_name("attack", name, ATTACKS)
-    return ATTACKS[name]
+    known = ATTACKS | SOURCE_ATTACKS
+    if name not in known:
+        raise unknown_name("attack", name, known)
+    return known[name]

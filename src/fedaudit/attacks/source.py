@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -14,45 +13,6 @@ from fedaudit.errors import BadInput, NotVisible, unknown_name
 from fedaudit.observe.measurements import Measurements
 
 PRIORS = ("equal", "size")
-
-
-@runtime_checkable
-class SourceRule(Protocol):
-    """Turns measurements into a chance for each client to have each sample.
-
-    Attributes:
-        over_clients: What it does over clients, in a few words, for the catalogue.
-        over_rounds: What it does over rounds.
-        needs: What the adversary must see beyond what the signals need.
-    """
-
-    @property
-    def over_clients(self) -> str:
-        """See the class."""
-        ...
-
-    @property
-    def over_rounds(self) -> str:
-        """See the class."""
-        ...
-
-    @property
-    def needs(self) -> Sees:
-        """See the class."""
-        ...
-
-    def posterior(
-        self, *measurements: Measurements, sizes: Mapping[ClientId, int]
-    ) -> Float[Tensor, "clients samples"]:
-        """Chance of each client to have each sample; columns sum to 1.
-
-        Clients stand in the measurements' order. Who was never measured has no chance.
-
-        Args:
-            measurements: Of samples that some client has.
-            sizes: Number of training samples of each client, for a prior.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -115,7 +75,7 @@ class SourceAtLast(_Bayes):
     def posterior(
         self, *measurements: Measurements, sizes: Mapping[ClientId, int]
     ) -> Float[Tensor, "clients samples"]:
-        """See :class:`SourceRule`."""
+        """See :class:`fedaudit.attacks.base.SourceRule`."""
         (m,) = measurements
         latest = torch.full_like(m.values[0], torch.nan)
         for values in m.values:
@@ -144,7 +104,7 @@ class SourceOnAverage(_Bayes):
     def posterior(
         self, *measurements: Measurements, sizes: Mapping[ClientId, int]
     ) -> Float[Tensor, "clients samples"]:
-        """See :class:`SourceRule`."""
+        """See :class:`fedaudit.attacks.base.SourceRule`."""
         (m,) = measurements
         return self._given(m.values.double().nanmean(0), m.clients, sizes)
 
@@ -169,7 +129,7 @@ class SourceByProduct(_Bayes):
     def posterior(
         self, *measurements: Measurements, sizes: Mapping[ClientId, int]
     ) -> Float[Tensor, "clients samples"]:
-        """See :class:`SourceRule`."""
+        """See :class:`fedaudit.attacks.base.SourceRule`."""
         (m,) = measurements
         values = m.values.double()
         there = ~torch.isnan(values).any(2)
@@ -205,7 +165,7 @@ class SourceByTail(_Bayes):
     def posterior(
         self, *measurements: Measurements, sizes: Mapping[ClientId, int]
     ) -> Float[Tensor, "clients samples"]:
-        """See :class:`SourceRule`."""
+        """See :class:`fedaudit.attacks.base.SourceRule`."""
         (m,) = measurements
         evidence = torch.full(m.values.shape[1:], torch.nan, dtype=torch.float64)
         for row, client in enumerate(m.clients):

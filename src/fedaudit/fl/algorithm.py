@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from fedaudit.core import ClientId, Model, Params, Samples
-from fedaudit.defenses.base import Defense, Visit
+from fedaudit.core import Architecture, ClientId, Model, Params, Samples
+from fedaudit.defenses.base import Defense, Visit, Workload
 from fedaudit.observe.round import Exposed, Sent, Upload
 
 
@@ -29,8 +29,14 @@ class Algorithm(Protocol):
     be pickled, for training in several processes.
 
     Attributes:
+        architecture: Of the models that an observer can rebuild of a client.
         upload_kind: The kind of upload, which defenses must accept.
     """
+
+    @property
+    def architecture(self) -> Architecture:
+        """See the class."""
+        ...
 
     @property
     def upload_kind(self) -> type[Upload]:
@@ -69,7 +75,20 @@ class Algorithm(Protocol):
         ...
 
     def models(self, state: Params) -> Mapping[str, Model]:
-        """The models that the run has produced so far, by name, for measuring utility."""
+        """The server's models so far, by name."""
+        ...
+
+    def workload(self, rounds: int, samples: int) -> Workload:
+        """How often a whole run goes to the data of a client with that many samples."""
+        ...
+
+
+@runtime_checkable
+class KeepsModels(Protocol):
+    """An algorithm whose clients use models of their own, which nobody else gets to see."""
+
+    def models_of_clients(self, memories: Mapping[ClientId, Params]) -> Mapping[ClientId, Model]:
+        """The clients' models, from what stays with them."""
         ...
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedaudit.core import Architecture, ClientId, Model, Params, Samples
-from fedaudit.defenses.base import Defense, Turn, Visit
+from fedaudit.defenses.base import Defense, Turn, Visit, Workload
 from fedaudit.fl.algorithm import Local
 from fedaudit.fl.training import LocalTraining, train
 from fedaudit.observe.round import Exposed, Sent, Update, Upload
@@ -89,6 +89,13 @@ class FedAvg:
     def models(self, state: Params) -> Mapping[str, Model]:
         """The one global model."""
         return {"global": Model.from_tensors(self.architecture, state)}
+
+    def workload(self, rounds: int, samples: int) -> Workload:
+        """Epochs of batches in every round."""
+        how = self.training
+        return Workload(
+            rounds=rounds, epochs=how.epochs, batch_size=how.batch_size, samples=samples
+        )
 
 
 def received_update(upload: Upload) -> Update:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedaudit.core import Architecture, Batch, ClientId, Model, Params, Samples
-from fedaudit.defenses.base import UNDEFENDED, Defense, Turn, Visit
+from fedaudit.defenses.base import UNDEFENDED, Defense, Turn, Visit, Workload
 from fedaudit.errors import BadInput
 from fedaudit.fl.algorithm import Local
 from fedaudit.fl.distil import Distillation, distilled
@@ -135,6 +135,13 @@ class FedMD:
     def models(self, state: Params) -> Mapping[str, Model]:
         """None: there is no model that everybody has."""
         return {}
+
+    def workload(self, rounds: int, samples: int) -> Workload:
+        """The first training on a client's own samples, and every revisit."""
+        epochs = self.first_private.epochs + (rounds - 1) * self.revisit.epochs
+        return Workload(
+            rounds=1, epochs=epochs, batch_size=self.revisit.batch_size, samples=samples
+        )
 
     def models_of_clients(self, memories: Mapping[ClientId, Params]) -> Mapping[ClientId, Model]:
         """The clients' own nets."""

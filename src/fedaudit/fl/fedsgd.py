@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedaudit.core import Architecture, ClientId, Model, Params, Samples
-from fedaudit.defenses.base import Defense, Visit
+from fedaudit.defenses.base import Defense, Visit, Workload
 from fedaudit.errors import BadInput, unknown_name
 from fedaudit.fl.algorithm import Local
 from fedaudit.fl.fedavg import rebuilt
@@ -110,6 +110,10 @@ class FedSGD:
     def models(self, state: Params) -> Mapping[str, Model]:
         """The one global model."""
         return {"global": Model.from_tensors(self.architecture, state)}
+
+    def workload(self, rounds: int, samples: int) -> Workload:
+        """One step over everything in every round."""
+        return Workload(rounds=rounds, epochs=1, batch_size=samples, samples=samples)
 
     def _step(self, base: Model, gradient: Params) -> Params:
         decayed = plus(gradient, base.params, self.training.weight_decay)

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import torch
 
-from fedaudit.core import ClientId, Params, Samples
+from fedaudit.core import ClientId, Model, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense, Visit
 from fedaudit.devices import CPU, params_on, refuse_several_workers
 from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL, Workers
 from fedaudit.errors import BadInput, Unsupported
-from fedaudit.fl.algorithm import HONEST, Algorithm, Server
+from fedaudit.fl.algorithm import HONEST, Algorithm, KeepsModels, Server
 from fedaudit.fl.checkpoint import Standing, resume, save
 from fedaudit.observe.round import Round, Sent, Upload
 from fedaudit.seeds import seed_for, seeded
@@ -137,11 +137,22 @@ def _rounds(
                 answered=asked.cohort,
                 after=algorithm.models(state),
                 facts={client: result.facts for client, result in done.items()},
+                kept=_kept(algorithm, standing, done),
                 seconds={client: result.seconds for client, result in done.items()},
             )
             standing = _next(standing, index, state, done)
             if checkpoint:
                 save(standing, checkpoint, fingerprint)
+
+
+def _kept(
+    algorithm: Algorithm, standing: Standing, done: Mapping[ClientId, _Done]
+) -> Mapping[ClientId, Model]:
+    """The models that stay with the clients, if they have any of their own."""
+    if not isinstance(algorithm, KeepsModels):
+        return {}
+    new = {client: result.memory for client, result in done.items()}
+    return algorithm.models_of_clients({**standing.memories, **new})
 
 
 def _beginning(given: _Federation, plan: _Plan) -> Standing:

@@ -37,11 +37,13 @@ class SourceNull(NamedTuple):
 
     Attributes:
         mean: Mean success over permutations of the owners.
+        spread: Their standard deviation.
         high: Their 95 % quantile.
         p_value: One-sided: how often a permutation reaches the true success, never 0.
     """
 
     mean: float
+    spread: float
     high: float
     p_value: float
 
@@ -130,6 +132,7 @@ def source_null(
     answered = max(int((named != ABSTAINED).sum()), 1)
     return SourceNull(
         mean=float(found.mean()) / answered,
+        spread=float(found.std()) / answered,
         high=float(np.quantile(found, 0.95)) / answered,
         p_value=(1 + int((found >= right).sum())) / (1 + permutations),
     )

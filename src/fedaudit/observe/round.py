@@ -106,6 +106,8 @@ class Round:
         stands_for: For a client merged into a group, the client that the group is named after.
         facts: What clients noted of their own round (which samples they used); it is for whoever
             studies the run, and taken out before an adversary looks.
+        kept: Models that stay with the clients, where the algorithm has such; for measuring how
+            good the run's models are, and taken out before an adversary looks.
         seconds: What each client's round cost; of the machine, not of the result.
     """
 
@@ -119,6 +121,7 @@ class Round:
     after: Mapping[str, Model] = field(default_factory=dict)
     stands_for: Mapping[ClientId, ClientId] = field(default_factory=dict)
     facts: Mapping[ClientId, Params] = field(default_factory=dict)
+    kept: Mapping[ClientId, Model] = field(default_factory=dict)
     seconds: Mapping[ClientId, float] = field(default_factory=dict)
 
     @property

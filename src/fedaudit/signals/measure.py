@@ -1,6 +1,7 @@
 """One pass over rounds for all signals."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -36,7 +37,8 @@ def measure_round(
         NotVisible: A signal needs what the round does not show.
         BadInput: A signal came out infinite or as not-a-number.
     """
-    seen = Seen(round, samples, workers, device)
+    # The clients' own models are in a round for whoever asks how good they are.
+    seen = Seen(replace(round, kept={}), samples, workers, device)
     with one_thread():
         values = {signal.name: _checked(signal, signal(seen), round) for signal in signals}
         return MeasuredRound(round.index, seen.clients, seen.bases, values, round.stands_for)

@@ -1,7 +1,7 @@
 """The adversary of a study: what it sees, when it looks, and which attacks that allows."""
 
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.catalog import ATTACKS, attack_named
+from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS, attack_named
 from fedaudit.core import Sees
 from fedaudit.errors import BadInput, NotVisible
 from fedaudit.observe.views import View, as_one, view_named, with_own_data
@@ -28,7 +28,7 @@ def view_of(study: Study) -> View:
 
 
 def attacks_of(study: Study, view: View) -> tuple[dict[str, Attack], dict[str, str]]:
-    """Named attacks must be possible; of the whole catalogue, the possible ones are taken.
+    """Named attacks must be possible; of the whole catalogues, the possible ones are taken.
 
     Returns:
         The attacks, and for each other one what is missing.
@@ -40,16 +40,30 @@ def attacks_of(study: Study, view: View) -> tuple[dict[str, Attack], dict[str, s
     if study.attacks:
         named = {n: attack_named(n).with_settings(s) for n, s in study.attacks.items()}
         for name, attack in named.items():
-            view.refuse_unless_offered(attack.needs, f"the attack {name!r}")
+            _refuse_impossible(name, attack, study, view)
         return named, {}
     possible, refused = {}, {}
-    for name, attack in ATTACKS.items():
+    for name, attack in (ATTACKS | SOURCE_ATTACKS).items():
         try:
-            view.refuse_unless_offered(attack.needs, f"the attack {name!r}")
+            _refuse_impossible(name, attack, study, view)
             possible[name] = attack
         except NotVisible as error:
             refused[name] = str(error)
     return possible, refused
+
+
+def _refuse_impossible(name: str, attack: Attack, study: Study, view: View) -> None:
+    view.refuse_unless_offered(attack.needs, f"the attack {name!r}")
+    if attack.infers_source and study.audit.merge:
+        raise NotVisible(
+            f"the attack {name!r} tells single clients apart, and audit.merge attacks "
+            f"{list(study.audit.merge)} as one; leave audit.merge out"
+        )
+    if attack.infers_source and study.figures.nobody_is_a_member:
+        raise NotVisible(
+            f"the attack {name!r} asks whose a sample is, which has no answer where "
+            "figures.nobody_is_a_member calls samples of nobody members"
+        )
 
 
 def measured_rounds(study: Study, view: View) -> tuple[int, ...]:

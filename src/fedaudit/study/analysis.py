@@ -43,14 +43,14 @@ def analyse(
         tick: Called after each attack on each target.
     """
     phase, done = f"seed {setup.seed}: attacks", 0
-    total = len(setup.study.audit.targets) * len(setup.attacks)
+    total = len(setup.study.audit.targets) * len(setup.on_membership)
     tick(phase, done, total)
     for target in setup.study.audit.targets:
         truth = audited(setup, target)
         cubes = {name: _as_evaluated(setup, m, truth) for name, m in measured.items()}
         for name, cube in cubes.items():
             findings.trajectories.extend(trajectories(setup, name, cube, truth))
-        for name, attack in setup.attacks.items():
+        for name, attack in setup.on_membership.items():
             scores = _scores(setup, name, attack, cubes, truth, findings)
             if scores is not None:
                 findings.scores[setup.seed, target, name] = scores
@@ -141,7 +141,7 @@ def _epsilon(
     if guesses < 2 or setup.study.figures.evaluation == "redraw":
         return None
     study = setup.study
-    family = len(setup.attacks) * len(study.audit.targets) * len(study.seeds)
+    family = len(setup.on_membership) * len(study.audit.targets) * len(study.seeds)
     bound = one_run_epsilon(
         scores[chosen],
         truth.is_member[chosen],

@@ -4,14 +4,15 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 
-from fedaudit.attacks.catalog import ATTACKS
+from fedaudit.attacks.catalog import attack_named
 from fedaudit.core import Sees
-from fedaudit.defenses.base import Guarantee, Workload
-from fedaudit.metrics import Share, generalisation_gap, share
+from fedaudit.defenses.base import Guarantee
 from fedaudit.observe.store import Stored
+from fedaudit.study.accuracy import utility
 from fedaudit.study.config import Study
 from fedaudit.study.guided import class_guided
 from fedaudit.study.identity import settings_of
+from fedaudit.study.owners import SourceResult
 from fedaudit.study.parts import Setup
 from fedaudit.study.record import (
     AttackRow,
@@ -21,7 +22,6 @@ from fedaudit.study.record import (
     Figure,
     Record,
     UsageRow,
-    UtilityResult,
     ViewRow,
 )
 from fedaudit.study.significance import corrected
@@ -38,13 +38,14 @@ def assembled(
     checks: list[ControlResult],
     environment: Environment,
     usage: Sequence[UsageRow] = (),
+    sources: Sequence[SourceResult] = (),
 ) -> Record:
     """The record of runs of one study."""
     first, study = runs[0], runs[0].study
     figures = corrected(findings, study.figures.alpha) + _formal_epsilon(runs)
     return Record(
         name=study.name,
-        content_hash=_content_hash(settings_of(study), stored, figures),
+        content_hash=_content_hash(settings_of(study), stored, [*figures, *sources]),
         config=_config(study),
         seeds=list(study.seeds),
         evaluation=study.figures.evaluation,
@@ -64,8 +65,9 @@ def assembled(
         groups=findings.groups,
         exposed=findings.exposed,
         controls=[c.model_copy(update={"note": plain(c.note)}) for c in checks],
-        utility=[_utility(run, rounds) for run, rounds in zip(runs, stored, strict=True)],
+        utility=[utility(run, rounds) for run, rounds in zip(runs, stored, strict=True)],
         usage=list(usage),
+        sources=list(sources),
         untested=_untested(first),
     )
 
@@ -100,48 +102,23 @@ def _formal_epsilon(runs: Sequence[Setup]) -> list[Figure]:
 
 def _guarantees(run: Setup) -> list[Guarantee]:
     """Those of the defended targets; of all defended clients where no target is among them."""
-    how = run.algorithm.training
     targets = [client for client in run.study.audit.targets if client in run.defenses]
+    rounds = run.study.training.rounds
     works = {
-        client: Workload(
-            rounds=run.study.training.rounds,
-            epochs=how.epochs,
-            batch_size=how.batch_size,
-            samples=run.deal.sizes[client],
-        )
+        client: run.algorithm.workload(rounds, run.deal.sizes[client])
         for client in targets or run.defenses
     }
     found = [run.defenses[c].guarantee(work, delta=FORMAL_DELTA) for c, work in works.items()]
     return [guarantee for guarantee in found if guarantee is not None]
 
 
-def _utility(run: Setup, stored: Sequence[Stored]) -> UtilityResult:
-    """Accuracies of the global model, as counted in the measured rounds."""
-    tested = len(run.dataset.test)
-    counts = [int(one.notes["test_correct/global"]) for one in stored]
-    notes = stored[-1].notes
-    test = share(counts[-1], tested)
-    train: Share = share(int(notes["train_correct/global"]), int(notes["train_total/global"]))
-    return UtilityResult(
-        defense=run.study.defense.label,
-        seed=run.seed,
-        test_accuracy=test.value,
-        test_low=test.low,
-        test_high=test.high,
-        n_test=tested,
-        train_accuracy=train.value,
-        generalisation_gap=generalisation_gap(train, test).value,
-        rounds=[one.measured.index for one in stored],
-        accuracy_by_round=[count / tested for count in counts],
-    )
-
-
 def _attack_rows(run: Setup, findings: Findings) -> list[AttackRow]:
     rows = []
     for name in [*run.attacks, *run.refused]:
-        attack = run.attacks.get(name, ATTACKS[name])
+        attack = run.attacks.get(name) or attack_named(name)
         failed = findings.failed.get(name, {})
-        everywhere = len(failed) == len(run.study.seeds) * len(run.study.audit.targets)
+        places = 1 if attack.infers_source else len(run.study.audit.targets)
+        everywhere = len(failed) == len(run.study.seeds) * places
         reason = "; ".join(failed.values()) or run.refused.get(name, "")
         rows.append(
             AttackRow(
@@ -209,7 +186,9 @@ def _adapted(run: Setup) -> bool:
 
 
 def _content_hash(
-    config: Mapping[str, object], stored: Sequence[Sequence[Stored]], figures: Sequence[Figure]
+    config: Mapping[str, object],
+    stored: Sequence[Sequence[Stored]],
+    figures: Sequence[Figure | SourceResult],
 ) -> str:
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
     for rounds in stored:

@@ -11,9 +11,11 @@ from fedaudit.study.controls import controls
 from fedaudit.study.environment import Clock, environment
 from fedaudit.study.observing import Work
 from fedaudit.study.outputs import RECORD_FILE
+from fedaudit.study.owners import SourceResult
 from fedaudit.study.parts import Setup
 from fedaudit.study.planted import planted_leak
 from fedaudit.study.record import ControlResult, Record, write_record
+from fedaudit.study.source import source_controls, source_results
 from fedaudit.study.truth import Findings
 from fedaudit.study.used import usage_rows
 
@@ -41,12 +43,17 @@ def conclude(
     """
     # First, so that a folder that cannot be written is found out before the work.
     out.mkdir(parents=True, exist_ok=True)
-    findings, checks = Findings(), list[ControlResult]()
+    findings, checks, sources = Findings(), list[ControlResult](), list[SourceResult]()
     for run, rounds in zip(runs, stored, strict=True):
         say(f"seed {run.seed}: attacks and their figures")
-        analyse(run, stacked(one.measured for one in rounds), findings, work.tick)
+        measured = stacked(one.measured for one in rounds)
+        if run.on_membership:
+            analyse(run, measured, findings, work.tick)
+        sources += source_results(run, measured, findings.failed, rounds[-1].notes, work.tick)
         say(f"seed {run.seed}: controls")
-        checks += controls(run, findings, work.device, work.tick)
+        if run.on_membership:
+            checks += controls(run, findings, work.device, work.tick)
+        checks += source_controls(run, work.device)
         if run.study.figures.planted_leak:
             say(f"seed {run.seed}: a twin run with a planted leak")
             checks += planted_leak(run, work)
@@ -55,6 +62,7 @@ def conclude(
         for run, rounds in zip(runs, stored, strict=True)
         for row in usage_rows(run, places[run.seed], rounds)
     ]
-    record = assembled(runs, stored, findings, checks, environment(clock, work.device), usage)
+    made = environment(clock, work.device)
+    record = assembled(runs, stored, findings, checks, made, usage, sources)
     write_record(record, out / RECORD_FILE)
     return record

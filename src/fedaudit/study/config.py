@@ -13,10 +13,18 @@ from fedaudit.study.section import Count, Positive, Section, Settings, Share
 
 
 class DataSection(Section):
-    """Which data set; ``options`` are its source's own."""
+    """Which data set; ``options`` are its source's own.
+
+    Attributes:
+        classes: Only samples of these are kept, and they are numbered in this order; all if empty.
+        first_class: Number of the first class. Those before it are classes without samples, such
+            as a public set's.
+    """
 
     name: str = "digits"
     options: Settings = Field(default_factory=dict)
+    classes: tuple[Count, ...] = ()
+    first_class: Annotated[int, Field(ge=0, le=10**6, strict=True)] = 0
 
 
 class PartitionSection(Section):
@@ -35,8 +43,15 @@ class ModelSection(Section):
     options: Settings = Field(default_factory=dict)
 
 
+class AlgorithmSection(Section):
+    """How the federation learns; ``options`` are the algorithm's own."""
+
+    name: str = "fedavg"
+    options: Settings = Field(default_factory=dict)
+
+
 class TrainingSection(Section):
-    """Federated averaging: rounds, participation, and each client's local training."""
+    """Rounds, participation, and each client's local training."""
 
     rounds: Annotated[int, Field(ge=1, le=MAX_ROUND, strict=True)] = 30
     participation: Share = 1.0
@@ -146,6 +161,7 @@ class Study(Section):
     data: DataSection = DataSection()
     partition: PartitionSection = PartitionSection()
     model: ModelSection = ModelSection()
+    algorithm: AlgorithmSection = AlgorithmSection()
     training: TrainingSection = TrainingSection()
     audit: AuditSection = AuditSection()
     shadow: ShadowSection | None = None

@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from jaxtyping import Int
+from numpy import ndarray
 
 from fedaudit.core import Model, Params, Sees
 from fedaudit.devices import CPU
@@ -47,7 +49,7 @@ def controls(
     phase = f"seed {setup.seed}: controls"
     blind = _BLIND_AGAINST if setup.study.figures.blind_classifier else {}
     # Some may not be possible, so that there are at most this many.
-    total = len(setup.study.audit.targets) * (2 * len(setup.attacks) + len(blind))
+    total = len(setup.study.audit.targets) * (2 * len(setup.on_membership) + len(blind))
     tick(phase, 0, total)
     for done, result in enumerate(_controls(setup, findings, device), 1):
         yield result
@@ -66,7 +68,7 @@ def _controls(setup: Setup, findings: Findings, device: torch.device) -> Iterato
 
 def _permuted(setup: Setup, truth: Audited, findings: Findings) -> Iterator[ControlResult]:
     """Membership shuffled among the same scores: intervals must not find what is not there."""
-    for name in setup.attacks:
+    for name in setup.on_membership:
         scores = findings.scores.get((setup.seed, truth.target, name))
         if scores is None:
             continue
@@ -132,9 +134,9 @@ def _blind(setup: Setup, truth: Audited) -> Iterator[ControlResult]:
 
 def _untrained(setup: Setup, truth: Audited, device: torch.device) -> Iterator[ControlResult]:
     """All attacks on models that nobody trained: the measuring itself must find nothing."""
-    once, twice = _measured_untrained(setup, truth, device)
-    confidence = 1 - FALSE_ALARM / (len(setup.attacks) * _repetitions(setup))
-    for name, attack in setup.attacks.items():
+    once, twice = measured_untrained(setup, truth.kept, device)
+    confidence = 1 - FALSE_ALARM / (len(setup.on_membership) * _repetitions(setup))
+    for name, attack in setup.on_membership.items():
         result = ControlResult(
             control="untrained model",
             attack=name,
@@ -165,14 +167,19 @@ def _untrained(setup: Setup, truth: Audited, device: torch.device) -> Iterator[C
         )
 
 
-def _measured_untrained(
-    setup: Setup, truth: Audited, device: torch.device
+def measured_untrained(
+    setup: Setup, kept: Int[ndarray, " samples"], device: torch.device = CPU
 ) -> tuple[dict[str, Measurements], dict[str, Measurements]]:
     """Every signal of one untrained round, and those that cost little of two.
 
     Rules that follow a signal need two rounds; gradients take too long to be measured again.
+
+    Args:
+        setup: The run.
+        kept: Positions in the audit set of the samples to be measured.
+        device: Where models are run.
     """
-    samples = setup.deal.audit.samples.take(torch.from_numpy(truth.kept))
+    samples = setup.deal.audit.samples.take(torch.from_numpy(kept))
     cheap = [s for s in setup.signals if not s.needs & (Sees.GLOBAL_MODEL | Sees.UPDATE)]
     first, second = seen_from([_untrained_round(setup, index) for index in (1, 2)], setup.view)
     one = measure_round(first, setup.signals, samples, device=device)

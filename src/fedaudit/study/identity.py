@@ -9,6 +9,9 @@ from fedaudit.study.config import Study
 _FOR_PEOPLE = {"about", "hours"}
 _AFTERWARDS = {"name", "seeds", "figures", "attacks"}
 _NEWER: Mapping[str, object] = {
+    "algorithm": {"name": "fedavg", "options": {}},
+    "data.classes": [],
+    "data.first_class": 0,
     "shadow": None,
     "audit.merge": [],
     "defense.chain": [],

@@ -1,19 +1,16 @@
 """The long part of a study: train, look through the adversary's eyes, write down what it sees."""
 
-from collections.abc import Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from fedaudit.core import Model, Samples
 from fedaudit.devices import CPU
 from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL
 from fedaudit.errors import BadInput, Damaged
-from fedaudit.fl.simulate import prepared, simulate
-from fedaudit.modules import outputs_of
+from fedaudit.fl.simulate import simulate
 from fedaudit.observe.round import EVERYBODY, Round
 from fedaudit.observe.store import (
     Stored,
@@ -26,13 +23,12 @@ from fedaudit.observe.usage import keeping_usage
 from fedaudit.observe.views import seen_from
 from fedaudit.params import flat
 from fedaudit.progress import Tick, quiet
-from fedaudit.seeds import seed_for, seeded
+from fedaudit.seeds import seed_for
 from fedaudit.signals.measure import measure_round
+from fedaudit.study.accuracy import Exam, accuracy_notes, counts_fit, exam
 from fedaudit.study.identity import run_key
 from fedaudit.study.learning import measure_known
 from fedaudit.study.parts import Setup
-
-TRAIN_ACCURACY_SAMPLES = 5_000
 
 
 @dataclass(frozen=True)
@@ -91,13 +87,13 @@ def observe(setup: Setup, folder: Path, work: Work) -> list[Stored]:
     )
     key = run_key(setup.study, setup.seed, work.device.type)
     told = keeping_usage(stream, setup.deal.clients, folder, key)
-    trained_on = _some(_trained_on(setup), setup.seed)
+    given = exam(setup)
     phase = f"seed {setup.seed}: training rounds"
     done = 0
     work.tick(phase, done, rounds)
     for round in seen_from(told, setup.view):
         if round.index in setup.measured_rounds:
-            _measure(setup, round, folder, trained_on, work)
+            _measure(setup, round, folder, given, work)
         done = round.index
         work.tick(phase, done, rounds)
     if not done:  # all of them in an earlier start
@@ -124,7 +120,7 @@ def recalled(setup: Setup, folder: Path) -> list[Stored]:
     for one in stored:
         sizes = {values.shape[1] for values in one.measured.signals.values()}
         ours = one.notes.get("run") == key and known.issuperset(one.measured.clients)
-        if not (ours and sizes == {len(setup.deal.audit)} and _counts_fit(setup, one.notes)):
+        if not (ours and sizes == {len(setup.deal.audit)} and counts_fit(setup, one.notes)):
             raise Damaged(
                 f"the measured round {one.measured.index} in {folder} is of another run; restore "
                 "it from a copy, or delete the folder and run the study again"
@@ -132,22 +128,12 @@ def recalled(setup: Setup, folder: Path) -> list[Stored]:
     return stored
 
 
-def _counts_fit(setup: Setup, notes: Mapping[str, str]) -> bool:
-    """Whether a round's counts of correct predictions are there, and can be."""
-    names = ("test_correct/global", "train_correct/global", "train_total/global")
-    try:
-        test, train, total = (int(notes[name]) for name in names)
-    except (KeyError, ValueError):
-        return False
-    return 0 <= test <= len(setup.dataset.test) and 0 <= train <= total <= TRAIN_ACCURACY_SAMPLES
-
-
 def measured_on(stored: Sequence[Stored]) -> str:
     """The kind of device that the rounds were measured on."""
     return stored[0].notes.get("device", "cpu")
 
 
-def _measure(setup: Setup, round: Round, folder: Path, trained_on: Samples, work: Work) -> None:
+def _measure(setup: Setup, round: Round, folder: Path, given: Exam, work: Work) -> None:
     samples, device = setup.deal.audit.samples, work.device
     measured = measure_round(round, setup.signals, samples, workers=work.workers, device=device)
     write_round(folder, round, setup.study.audit.keep)
@@ -155,36 +141,7 @@ def _measure(setup: Setup, round: Round, folder: Path, trained_on: Samples, work
     notes = {"complete": str(round.complete), "run": key}
     if device.type != "cpu":
         notes["device"] = device.type
-    for name, model in round.after.items():
-        notes |= {
-            f"test_correct/{name}": str(_correct(model, setup.dataset.test, device)),
-            f"train_correct/{name}": str(_correct(model, trained_on, device)),
-            f"train_total/{name}": str(len(trained_on)),
-        }
+    notes |= accuracy_notes(setup, given, round, device)
     measure_known(setup, round, folder, notes, device)
     # Last, because a round counts as measured once this file is there.
     write_measured(folder, measured, notes)
-
-
-def _correct(model: Model, samples: Samples, device: torch.device) -> int:
-    outputs = outputs_of(model, samples.features, device)
-    return int((outputs.argmax(1) == samples.labels).sum())
-
-
-def _trained_on(setup: Setup) -> Samples:
-    """All clients' data without what defenses hold out, which no training can have fitted."""
-    given, guards = setup.deal.clients, deepcopy(dict(setup.defenses))
-    seed = seed_for(setup.seed, "federation")
-    left = prepared(given, guards, setup.study.training.rounds, seed)
-    return Samples.joined(
-        *(
-            data if left[client] is data else data.take(torch.isin(data.ids, left[client].ids))
-            for client, data in given.items()
-        )
-    )
-
-
-def _some(samples: Samples, seed: int) -> Samples:
-    """The samples, or a fixed random part of them: training accuracy needs no more."""
-    order = torch.randperm(len(samples), generator=seeded(seed, "training accuracy"))
-    return samples.take(order[:TRAIN_ACCURACY_SAMPLES].sort().values)

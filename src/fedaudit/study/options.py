@@ -8,6 +8,9 @@ from fedaudit.core import Setting
 from fedaudit.errors import BadInput, unknown_name
 from fedaudit.study.section import Settings
 
+_GIVEN = {"coalition", "task"}
+"""Parameters that the rest of the study gives."""
+
 
 def check_options(
     kind: str, name: str, make: object, options: Settings, *, complete: bool = True
@@ -26,7 +29,7 @@ def check_options(
     """
     if not callable(make):
         raise TypeError(f"{name} cannot be made")
-    parameters = {n: p for n, p in signature(make).parameters.items() if n != "coalition"}
+    parameters = {n: p for n, p in signature(make).parameters.items() if n not in _GIVEN}
     for option in options:
         if option not in parameters:
             raise unknown_name(f"setting of the {kind} {name!r}", option, parameters)

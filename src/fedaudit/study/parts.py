@@ -9,7 +9,7 @@ from fedaudit.data.dataset import Dataset
 from fedaudit.data.deal import Deal
 from fedaudit.data.shadow import Known
 from fedaudit.defenses.base import Defense
-from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.algorithm import Algorithm
 from fedaudit.observe.views import View
 from fedaudit.signals.base import Signal
 from fedaudit.study.config import Study
@@ -27,7 +27,7 @@ class Setup:
         algorithm: How the federation learns.
         defenses: One instance for each defended client.
         view: What the adversary sees.
-        attacks: Those that the view allows.
+        attacks: Those that the view allows, on membership and on sources.
         refused: For each other attack, what is missing.
         measured_rounds: Rounds to be measured, ascending.
         shadow: The undefended run on other data that attacks learn from, if they do so.
@@ -38,7 +38,7 @@ class Setup:
     seed: int
     dataset: Dataset
     deal: Deal
-    algorithm: FedAvg
+    algorithm: Algorithm
     defenses: Mapping[ClientId, Defense]
     view: View
     attacks: Mapping[str, Attack]
@@ -46,6 +46,16 @@ class Setup:
     measured_rounds: tuple[int, ...]
     shadow: "Setup | None" = None
     known: Known | None = None
+
+    @property
+    def on_membership(self) -> dict[str, Attack]:
+        """The attacks that ask whether a sample was the target's."""
+        return {name: attack for name, attack in self.attacks.items() if not attack.infers_source}
+
+    @property
+    def on_source(self) -> dict[str, Attack]:
+        """The attacks that ask whose a sample was."""
+        return {name: attack for name, attack in self.attacks.items() if attack.infers_source}
 
     @property
     def signals(self) -> tuple[Signal, ...]:

@@ -1,7 +1,6 @@
 """The positive control: a small twin of the run with a leak that every attack must find."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -9,6 +8,7 @@ import torch
 from fedaudit.attacks.catalog import ATTACKS
 from fedaudit.core import Samples
 from fedaudit.errors import Refusal
+from fedaudit.fl.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training import LocalTraining
 from fedaudit.metrics import auc_interval
@@ -37,8 +37,8 @@ def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
     canaries, samples with wrong labels drawn at random, are trained on by the target, several
     times over, so that the global model memorises them too and even attacks that look at it
     alone can find them; the other half is trained on by nobody. No defense is in force, and the
-    twin trains gently by settings of its own: a run that has converged or jumps about leaves
-    updates in which no attack on gradients finds anything.
+    twin trains gently, by federated averaging and settings of its own: a run that has converged or
+    jumps about leaves updates in which no attack on gradients finds anything.
 
     Args:
         setup: The run that is controlled; its model, view and attacks are used.
@@ -47,7 +47,7 @@ def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
     """
     canaries, is_member = _canaries(setup)
     measured = _measured_twin(setup, canaries, is_member, work)
-    for name, attack in setup.attacks.items():
+    for name, attack in setup.on_membership.items():
         result = ControlResult(
             control="planted leak",
             attack=name,
@@ -91,7 +91,7 @@ def _measured_twin(
     }
     training = LocalTraining(epochs=EPOCHS, batch_size=BATCH, lr=LR)
     rounds = simulate(
-        replace(setup.algorithm, training=training),
+        FedAvg(setup.algorithm.architecture, training),
         clients,
         rounds=ROUNDS,
         seed=seed_for(setup.seed, "planted leak"),

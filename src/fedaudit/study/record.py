@@ -23,6 +23,7 @@ from fedaudit.study.fields import (
     refuse_disorder,
     refuse_ragged,
 )
+from fedaudit.study.owners import SourceResult
 
 FORMAT = "fedaudit-record"
 VERSION = 1
@@ -323,6 +324,7 @@ class Record(Part):
     controls: list[ControlResult] = Field(default_factory=list)
     utility: list[UtilityResult] = Field(default_factory=list)
     usage: list[UsageRow] = Field(default_factory=list)
+    sources: list[SourceResult] = Field(default_factory=list)
     untested: list[str] = Field(default_factory=list)
 
 

@@ -6,14 +6,12 @@ from pathlib import Path
 
 from fedaudit.attacks.catalog import ATTACKS
 from fedaudit.core import Sees
-from fedaudit.data.dataset import Dataset
+from fedaudit.data.classes import some_classes
 from fedaudit.data.sources import load
 from fedaudit.errors import Refusal
-from fedaudit.fl.fedavg import FedAvg
-from fedaudit.fl.training import LocalTraining
-from fedaudit.models import architecture
 from fedaudit.seeds import seed_for
 from fedaudit.study.adversary import attacks_of, measured_rounds, view_of
+from fedaudit.study.algorithm import algorithm_of, check_algorithm
 from fedaudit.study.config import Study
 from fedaudit.study.dealing import dealt, partition_of
 from fedaudit.study.defended import defenses_of
@@ -34,8 +32,10 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
     if study.audit.keep == "full":
         view.refuse_unless_offered(Sees.GLOBAL_MODEL | Sees.UPDATE, 'audit.keep = "full"')
     attacks, refused = attacks_of(study, view)
-    dataset = load(study.data.name, data_dir=data_dir, seed=seed, **study.data.options)
-    algorithm = _algorithm(study, dataset)
+    given = study.data
+    whole = load(given.name, data_dir=data_dir, seed=seed, **given.options)
+    dataset = some_classes(whole, given.classes, first=given.first_class)
+    algorithm = algorithm_of(study, dataset, seed, data_dir)
     defenses = defenses_of(study)
     federation = {"rounds": study.training.rounds, "seed": seed_for(seed, "federation")}
     deal = as_trained(dealt(study, dataset, seed), defenses, **federation)
@@ -66,7 +66,7 @@ def refuse_misfits(studies: Iterable[Study]) -> None:
             view = view_of(study)
             attacks_of(study, view)
             partition_of(study)
-            _local_training(study)
+            check_algorithm(study)
             defenses_of(study)
             measured_rounds(study, view)
         except Refusal as error:
@@ -85,26 +85,4 @@ def _without_idle(run: Setup) -> Setup:
         run,
         attacks={name: attack for name, attack in run.attacks.items() if name not in idle},
         refused={name: why for name, why in run.refused.items() if name not in idle},
-    )
-
-
-def _algorithm(study: Study, dataset: Dataset) -> FedAvg:
-    """How the federation learns, and what."""
-    shape = tuple(dataset.train.features.shape[1:])
-    net = architecture(
-        study.model.name, shape=shape, classes=dataset.classes, **study.model.options
-    )
-    return FedAvg(net, _local_training(study))
-
-
-def _local_training(study: Study) -> LocalTraining:
-    given = study.training
-    return LocalTraining(
-        epochs=given.epochs,
-        batch_size=given.batch_size,
-        lr=given.lr,
-        momentum=given.momentum,
-        weight_decay=given.weight_decay,
-        schedule=given.schedule,
-        optimizer=given.optimizer,
     )

@@ -1,0 +1,166 @@
+"""How good a run's models are: counted in its measured rounds, and kept in their notes."""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fedaudit.core import ClientId, Model, Samples, Sees
+from fedaudit.devices import CPU
+from fedaudit.fl.simulate import prepared
+from fedaudit.metrics import Share, generalisation_gap, share
+from fedaudit.modules import outputs_of
+from fedaudit.observe.round import Round
+from fedaudit.observe.store import Stored
+from fedaudit.seeds import seed_for, seeded
+from fedaudit.study.parts import Setup
+from fedaudit.study.record import UtilityResult
+
+TRAIN_ACCURACY_SAMPLES = 5_000
+"""Training accuracy of a model is counted on at most so many samples."""
+
+_GAP_TRAINED, _GAP_TESTED = 500, 1_000
+_TEST, _TRAIN, _TOTAL, _GAP = "test_correct/", "train_correct/", "train_total/", "gap/client-"
+
+
+@dataclass(frozen=True)
+class Exam:
+    """What models are tried on.
+
+    Attributes:
+        test: The test part.
+        everybody: Some samples that clients train on, of all clients.
+        own: The same of each client.
+    """
+
+    test: Samples
+    everybody: Samples
+    own: Mapping[ClientId, Samples]
+
+
+def exam(run: Setup) -> Exam:
+    """Without what defenses hold out, which no training can have fitted."""
+    given, guards = run.deal.clients, deepcopy(dict(run.defenses))
+    seed = seed_for(run.seed, "federation")
+    left = prepared(given, guards, run.study.training.rounds, seed)
+    trained_on = {
+        client: data if left[client] is data else data.take(torch.isin(data.ids, left[client].ids))
+        for client, data in given.items()
+    }
+    return Exam(
+        run.dataset.test,
+        _some(Samples.joined(*trained_on.values()), TRAIN_ACCURACY_SAMPLES, run.seed),
+        {c: _some(data, _GAP_TRAINED, run.seed) for c, data in trained_on.items()},
+    )
+
+
+def accuracy_notes(
+    run: Setup, given: Exam, round: Round, device: torch.device = CPU
+) -> dict[str, str]:
+    """Counts of correct predictions by the models of a round, as text.
+
+    The server's models are tried on everybody's samples; those that clients keep, where there
+    are such, on their client's own. In the last measured round the models that single clients
+    sent are tried too: how much better they are on their client's own samples.
+
+    Args:
+        run: The run.
+        given: What models are tried on.
+        round: As the adversary sees it.
+        device: Where models are run.
+    """
+    models: dict[str, tuple[Model, Samples]] = {
+        name: (model, given.everybody) for name, model in round.after.items()
+    }
+    kept = {f"client-{c}": (model, given.own[c]) for c, model in sorted(round.kept.items())}
+    notes = dict[str, str]()
+    for name, (model, trained_on) in (kept or models).items():
+        notes |= {
+            f"{_TEST}{name}": str(_correct(model, given.test, device)),
+            f"{_TRAIN}{name}": str(_correct(model, trained_on, device)),
+            f"{_TOTAL}{name}": str(len(trained_on)),
+        }
+    single = Sees.UPLOADS in run.view.offers and not run.study.audit.merge
+    return notes | (_gaps(given, round, device) if single and _is_last(run, round) else {})
+
+
+def counts_fit(run: Setup, notes: Mapping[str, str]) -> bool:
+    """Whether a round's counts are there, and can be."""
+    names = _models(notes)
+    try:
+        counts = [[int(notes[f"{part}{n}"]) for part in (_TEST, _TRAIN, _TOTAL)] for n in names]
+        gaps = [float(value) for key, value in notes.items() if key.startswith(_GAP)]
+    except (KeyError, ValueError):
+        return False
+    tested = len(run.dataset.test)
+    return (
+        bool(counts)
+        and all(0 <= test <= tested for test, _, _ in counts)
+        and all(0 <= train <= total <= TRAIN_ACCURACY_SAMPLES for _, train, total in counts)
+        and all(-1 <= gap <= 1 for gap in gaps)
+    )
+
+
+def utility(run: Setup, stored: Sequence[Stored]) -> UtilityResult:
+    """Accuracies of the run's models, as counted in the measured rounds; the mean of several."""
+    tested = len(run.dataset.test)
+    counts = [_mean_count(one.notes, _TEST) for one in stored]
+    notes = stored[-1].notes
+    test = share(round(counts[-1]), tested)
+    totals = sum(int(notes[f"{_TOTAL}{name}"]) for name in _models(notes))
+    train: Share = share(sum(int(notes[f"{_TRAIN}{name}"]) for name in _models(notes)), totals)
+    return UtilityResult(
+        defense=run.study.defense.label,
+        seed=run.seed,
+        test_accuracy=test.value,
+        test_low=test.low,
+        test_high=test.high,
+        n_test=tested,
+        train_accuracy=train.value,
+        generalisation_gap=generalisation_gap(train, test).value,
+        rounds=[one.measured.index for one in stored],
+        accuracy_by_round=[count / tested for count in counts],
+    )
+
+
+def overfitting(notes: Mapping[str, str], clients: Sequence[ClientId]) -> list[float]:
+    """Training less test accuracy of each client's model; empty where it was not counted."""
+    named = [f"{_GAP}{client}" for client in clients]
+    return [float(notes[name]) for name in named] if all(n in notes for n in named) else []
+
+
+def _models(notes: Mapping[str, str]) -> list[str]:
+    return [name.removeprefix(_TEST) for name in notes if name.startswith(_TEST)]
+
+
+def _mean_count(notes: Mapping[str, str], part: str) -> float:
+    return float(np.mean([int(notes[f"{part}{name}"]) for name in _models(notes)]))
+
+
+def _is_last(run: Setup, round: Round) -> bool:
+    return round.index == run.measured_rounds[-1]
+
+
+def _gaps(given: Exam, round: Round, device: torch.device) -> dict[str, str]:
+    test = given.test.take(slice(0, _GAP_TESTED))
+    found = {}
+    for client, exposed in round.exposed.items():
+        if exposed.local is not None:
+            own = given.own[client]
+            trained = _correct(exposed.local, own, device) / len(own)
+            tested = _correct(exposed.local, test, device) / len(test)
+            found[f"{_GAP}{client}"] = repr(trained - tested)
+    return found
+
+
+def _correct(model: Model, samples: Samples, device: torch.device) -> int:
+    outputs = outputs_of(model, samples.features, device)
+    return int((outputs.argmax(1) == samples.labels).sum())
+
+
+def _some(samples: Samples, most: int, seed: int) -> Samples:
+    """The samples, or a fixed random part of them."""
+    order = torch.randperm(len(samples), generator=seeded(seed, "training accuracy"))
+    return samples.take(order[:most].sort().values)

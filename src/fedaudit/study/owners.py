@@ -1,0 +1,133 @@
+"""The part of a record that is about source inference: whose sample is it?"""
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from fedaudit.study.fields import Change, Part, Share, Whole, refuse_disorder, refuse_ragged
+
+
+class Answered(Part):
+    """What an adversary gets right that names nobody unless it is sure.
+
+    Attributes:
+        least: Chance that a client must reach to be named.
+        answered: Samples for which somebody was.
+        right: Those of them whose owner it was.
+    """
+
+    least: Share
+    answered: Whole
+    right: Whole
+
+    @model_validator(mode="after")
+    def _possible(self) -> "Answered":
+        if self.right > self.answered:
+            raise ValueError(f"{self.right} right of {self.answered} answered")
+        return self
+
+
+class Chained(Part):
+    """Membership first, and the owner only of samples that are called members.
+
+    Attributes:
+        fpr: Share of samples of nobody that were to be called members.
+        realised_fpr: Share that was.
+        called: Members that were called so.
+        right: Those of them whose owner was named.
+    """
+
+    fpr: Share
+    realised_fpr: Share
+    called: Whole
+    right: Whole
+
+    @model_validator(mode="after")
+    def _possible(self) -> "Chained":
+        if self.right > self.called:
+            raise ValueError(f"{self.right} right of {self.called} called members")
+        return self
+
+
+class ClassSuccess(Part):
+    """Samples of one class, and how many of them had their owner named."""
+
+    label: Whole
+    samples: Whole
+    right: Whole
+
+
+class SourceResult(Part):
+    """How often one attack names the client that a sample is from, in one run.
+
+    As many samples of every client are asked about, so that a guess is right once in as many
+    times as there are clients.
+
+    Attributes:
+        attack: Catalogue name.
+        defense: Name of the defense in force, "none" without.
+        view: What the adversary saw.
+        seed: Root seed of the run.
+        clients: In the order of ``confusion``.
+        samples: Asked about, over all clients.
+        success: Share whose owner was named; Clopper-Pearson limits.
+        null_high: 95% quantile of the success when owners are shuffled among the samples.
+        p_value: One-sided: how often a shuffle does as well.
+        blind: Success of naming the client that has most of the sample's class.
+        blind_change: Success less that of the blind guess.
+        blind_p_value: Two-sided, exact, on the same samples.
+        by_class_mix: Mean success when owners are shuffled within each class: what the attack
+            owes to the clients' different class mixes.
+        class_p_value: One-sided: how often such a shuffle does as well.
+        confusion: Samples of each client (row) said to be each client's (column).
+        classes: Class by class.
+        answers: With silence allowed.
+        chained: Membership first; empty where no audited sample is nobody's.
+        rounds: Measured rounds.
+        by_round: Success at each of them alone; empty for an attack that needs several.
+        overfitting: For each client, training less test accuracy of its model in the last measured
+            round; empty where that was not counted.
+    """
+
+    attack: str
+    defense: str = "none"
+    view: str = "uploads"
+    seed: Whole
+    clients: Annotated[list[Whole], Field(min_length=2)]
+    samples: Annotated[Whole, Field(ge=1)]
+    success: Share
+    low: Share
+    high: Share
+    null_high: Share
+    p_value: Share
+    blind: Share
+    blind_change: Change
+    blind_p_value: Share
+    by_class_mix: Share
+    class_p_value: Share
+    confusion: list[list[Whole]]
+    classes: list[ClassSuccess]
+    answers: list[Answered]
+    chained: list[Chained] = Field(default_factory=list)
+    rounds: list[Whole]
+    by_round: list[Share] = Field(default_factory=list)
+    overfitting: list[Change] = Field(default_factory=list)
+
+    @property
+    def chance(self) -> float:
+        """Success of a guess."""
+        return 1 / len(self.clients)
+
+    @model_validator(mode="after")
+    def _possible(self) -> "SourceResult":
+        refuse_disorder(self.low, self.success, self.high)
+        refuse_ragged(clients=self.clients, confusion=self.confusion)
+        for row in self.confusion:
+            refuse_ragged(clients=self.clients, confusion=row)
+        if self.by_round:
+            refuse_ragged(rounds=self.rounds, by_round=self.by_round)
+        if self.overfitting:
+            refuse_ragged(clients=self.clients, overfitting=self.overfitting)
+        if sum(map(sum, self.confusion)) != self.samples:
+            raise ValueError(f"confusion does not add up to {self.samples} samples")
+        return self
