@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedaudit.report.evidence import above_chance
+from fedaudit.study.guessing import above_chance
 from fedaudit.study.reading import read_record
 from fedaudit.study.record import Figure, Record
 

@@ -127,6 +127,7 @@ def test_reports_read_records_only() -> None:
         "fedaudit.errors",
         "fedaudit.files",
         "fedaudit.study.compared",
+        "fedaudit.study.guessing",
         "fedaudit.study.record",
         "fedaudit.study.reading",
     }

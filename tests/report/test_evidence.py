@@ -1,6 +1,7 @@
 import pytest
 
-from fedaudit.report.evidence import above_chance, look_of, size_of, size_reached
+from fedaudit.report.evidence import look_of, size_of, size_reached
+from fedaudit.study.guessing import above_chance
 from fedaudit.study.record import Figure
 
 

@@ -152,6 +152,17 @@ def test_a_refused_figure_keeps_its_reason() -> None:
     assert (refused.value, refused.note) == (None, "inconclusive: needs 9")
 
 
+def test_above_takes_test_and_interval_as_reports_do() -> None:
+    wide = given("wide", {"a": {1: {0: 0.7}}}, {1: 0.9}, defense=noise(0.1), reach=0.25)
+    compare = compared([PLAIN, wide])
+    for row, attack, both, by_test in ((0, "a", True, True), (0, "b", False, False)):
+        found = entry(row, attack, of=compare)
+        assert (found.above, found.by_test) == (both, by_test)
+    found = entry(1, "a", of=compare)
+    # The test finds 0.7 above guessing, and its interval from 0.45 on does not.
+    assert (found.above, found.by_test) == (False, True)
+
+
 def test_a_figure_that_every_row_refuses_stands_once_a_row() -> None:
     note = "inconclusive: needs 500 more"
     refused = Figure(attack="a", contrast="unseen", metric="tpr@0.001", value=None, note=note)

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
-from fedaudit.report.evidence import above_chance
 from fedaudit.report.grid import shortened
-from fedaudit.report.names import HEADLINE_METRICS, NO_DEFENSE, defense_name
+from fedaudit.report.names import NO_DEFENSE, defense_name
+from fedaudit.study.guessing import HEADLINE_METRICS, above_chance
 from fedaudit.study.record import Figure, Record
 
 

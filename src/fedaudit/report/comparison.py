@@ -8,7 +8,6 @@ from fedaudit.report.choosing import headline
 from fedaudit.report.evidence import look_of
 from fedaudit.report.grid import Cell, Footnotes, Grid, clean, columns_of, named, shortened
 from fedaudit.report.names import (
-    HEADLINE_METRICS,
     NO_DEFENSE,
     contrast_name,
     contrast_order,
@@ -19,6 +18,7 @@ from fedaudit.report.names import (
 from fedaudit.report.rows import case_of, labels_of, on_clients, settings_text
 from fedaudit.report.words import MISSING, interval, listed, percent, plural, shown
 from fedaudit.study.compared import EVERY_ATTACK, Accuracy, Comparison, Difference, Entry, Row
+from fedaudit.study.guessing import HEADLINE_METRICS
 from fedaudit.study.record import Figure, Record
 
 _STAR = "* the interval of the change leaves out 0, without correction for the number of cells."
@@ -135,7 +135,7 @@ def _figure(entry: Entry) -> Figure:
         value=entry.value,
         low=entry.low,
         high=entry.high,
-        significant=entry.above if entry.attack != EVERY_ATTACK else False,
+        significant=entry.by_test if entry.attack != EVERY_ATTACK else False,
     )
 
 

@@ -3,7 +3,11 @@
 from typing import Literal, NamedTuple
 
 from fedaudit.report.grid import Tone
-from fedaudit.report.names import HEADLINE_METRICS, chance_of, rate_of
+from fedaudit.study.guessing import (
+    above_chance,
+    by_test_alone,
+    rate_of,
+)
 from fedaudit.study.record import Figure
 
 Size = Literal["trace", "weak", "clear", "strong"]
@@ -81,42 +85,6 @@ def largest(sizes: list[Size]) -> Size | None:
     """The largest of several sizes; None of none."""
     order = [threshold.word for threshold in SIZES]
     return max(sizes, key=order.index, default=None)
-
-
-def above_chance(figure: Figure) -> bool | None:
-    """Whether a figure is above guessing; None where that was neither tested nor bounded.
-
-    It takes both: the record's test, which is corrected over the whole study, and the figure's
-    own interval, which is not. Where one of them is missing the other decides.
-    """
-    if figure.value is None:
-        return None
-    excludes = _interval_excludes_guessing(figure)
-    if figure.significant is None:
-        return excludes
-    return figure.significant and excludes is not False
-
-
-def by_test_alone(figure: Figure) -> bool:
-    """Whether the corrected test finds a figure above guessing but its interval holds guessing.
-
-    That happens over several runs: the test asks whether there was a leak in any of them, the
-    interval where the mean over further runs would lie.
-    """
-    tested = figure.value is not None and figure.significant is True
-    return tested and not above_chance(figure)
-
-
-def by_interval_alone(figure: Figure) -> bool:
-    """Whether an interval leaves guessing out that the corrected test does not rule out."""
-    return figure.significant is False and _interval_excludes_guessing(figure) is True
-
-
-def _interval_excludes_guessing(figure: Figure) -> bool | None:
-    if figure.metric not in HEADLINE_METRICS:
-        return None
-    chance = chance_of(figure.metric)
-    return None if chance is None or figure.low is None else figure.low > chance
 
 
 def size_of(figure: Figure) -> Size | None:

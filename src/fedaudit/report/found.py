@@ -10,18 +10,11 @@ from fedaudit.report.choosing import (
     settings_of,
     strongest,
 )
-from fedaudit.report.evidence import (
-    a_leak,
-    above_chance,
-    by_interval_alone,
-    by_test_alone,
-    rate_found,
-    size_of,
-    strongest_found,
-)
+from fedaudit.report.evidence import a_leak, rate_found, size_of, strongest_found
 from fedaudit.report.grid import shortened
-from fedaudit.report.names import contrast_meaning, contrast_order, rate_of
+from fedaudit.report.names import contrast_meaning, contrast_order
 from fedaudit.report.words import capital, count, level_of, listed, number, with_interval
+from fedaudit.study.guessing import above_chance, by_interval_alone, by_test_alone, rate_of
 from fedaudit.study.record import Figure
 
 ALARMS = {"tpr@0.001": "1,000", "tpr@0.01": "100"}

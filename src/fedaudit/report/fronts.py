@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from fedaudit.report.drawing import Choice, Figures, Panel, Spec, plotly_text, series_line, spec_of
 from fedaudit.report.grid import Cell, Grid, columns_of, named, shortened
 from fedaudit.report.names import (
-    HEADLINE_METRICS,
     NO_DEFENSE,
     contrast_name,
     contrast_order,
@@ -16,6 +15,7 @@ from fedaudit.report.rows import case_of, labels_of, settings_text
 from fedaudit.report.styles import Key, Style, style, swatch
 from fedaudit.report.words import MISSING, interval, listed, number
 from fedaudit.study.compared import STRONGEST_ATTACK, Comparison, Entry, Front, Row
+from fedaudit.study.guessing import HEADLINE_METRICS
 
 LEAST_SPAN = 0.03
 """Of both axes of a front: differences of a thousandth must not fill the picture."""

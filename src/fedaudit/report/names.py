@@ -6,6 +6,7 @@ A name that its table lacks, from another version or a hand, is shown as it is, 
 import re
 
 from fedaudit.report.grid import shortened
+from fedaudit.study.guessing import rate_of
 
 NO_DEFENSE = "none"
 
@@ -57,9 +58,6 @@ SIGNALS = {
 METRICS = {"auc": "AUC", "epsilon": "ε (lower bound)"}
 """Metrics whose words are not those of their name; rates at a rate have words of their own."""
 
-HEADLINE_METRICS = ("auc", "tpr@0.01", "tpr@0.001")
-"""The metrics of the main table, in the order of its columns."""
-
 _IN_NOTES = {key.upper(): words for key, words in SIGHTS.items()} | {
     "other_client": "other clients'"
 }
@@ -106,19 +104,6 @@ def metric_name(metric: str) -> str:
     if rate is not None:
         return f"TPR at {100 * rate:g}% FPR"
     return METRICS.get(metric, _as_it_is(metric))
-
-
-def rate_of(metric: str) -> float | None:
-    """The false-positive rate of a metric such as "tpr@0.001"; None for any other."""
-    found = re.fullmatch(r"tpr@(0?\.\d+|0|1)", metric)
-    return float(found[1]) if found else None
-
-
-def chance_of(metric: str) -> float | None:
-    """What guessing gives: 0.5 for AUC and balanced accuracy, the rate itself for a TPR."""
-    if metric in ("auc", "balanced_accuracy"):
-        return 0.5
-    return rate_of(metric)
 
 
 def is_share(metric: str) -> bool:

@@ -3,10 +3,10 @@
 import re
 
 from fedaudit.report.choosing import label_among
-from fedaudit.report.evidence import by_test_alone
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import contrast_name, contrast_order, metric_name
 from fedaudit.report.words import capital, count, interval_of, listed, number, plural, sentence
+from fedaudit.study.guessing import by_test_alone
 from fedaudit.study.record import Figure, Record
 
 MOST_BELOW = 3

@@ -13,20 +13,13 @@ from fedaudit.report.choosing import (
     says_nothing,
 )
 from fedaudit.report.cleaning import cleaned
-from fedaudit.report.evidence import (
-    ROOM_FOR_DOUBT,
-    Size,
-    above_chance,
-    by_test_alone,
-    largest,
-    size_of,
-    size_reached,
-)
+from fedaudit.report.evidence import ROOM_FOR_DOUBT, Size, largest, size_of, size_reached
 from fedaudit.report.found import Bullet, bullets, room
 from fedaudit.report.grid import shortened
-from fedaudit.report.names import NO_DEFENSE, defense_name, rate_of
+from fedaudit.report.names import NO_DEFENSE, defense_name
 from fedaudit.report.open_points import open_points
 from fedaudit.report.words import capital, count, listed, plural, sentence, shown
+from fedaudit.study.guessing import above_chance, by_test_alone, rate_of
 from fedaudit.study.record import ControlResult, Figure, Record
 
 Status = Literal[

@@ -30,17 +30,11 @@ from fedaudit.report.grid import (
     split,
     to_rich,
 )
-from fedaudit.report.names import (
-    HEADLINE_METRICS,
-    contrast_name,
-    contrast_order,
-    defense_name,
-    metric_name,
-    rate_of,
-)
+from fedaudit.report.names import contrast_name, contrast_order, defense_name, metric_name
 from fedaudit.report.plain import verdict
 from fedaudit.report.tables_of_run import controls_summary, utility_table
 from fedaudit.report.words import MISSING, count, interval_of, percent, shown
+from fedaudit.study.guessing import HEADLINE_METRICS, rate_of
 from fedaudit.study.record import Figure, Record
 
 _SIGNS = (

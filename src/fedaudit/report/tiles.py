@@ -8,18 +8,12 @@ from fedaudit.report.choosing import (
     says_nothing,
     strongest,
 )
-from fedaudit.report.evidence import (
-    a_leak,
-    above_chance,
-    look_of,
-    rate_found,
-    size_of,
-    strongest_found,
-)
+from fedaudit.report.evidence import a_leak, look_of, rate_found, size_of, strongest_found
 from fedaudit.report.found import ALARMS, of_thousand, room
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import NO_DEFENSE, contrast_name, defense_name
 from fedaudit.report.words import interval, interval_of, percent, plural, shown
+from fedaudit.study.guessing import above_chance
 from fedaudit.study.record import Figure, Record
 
 

@@ -77,7 +77,9 @@ class Entry(_Part):
         targets: Clients that the figure is a mean over.
         seeds: Runs that it is a mean over.
         above: Whether it is above guessing for at least one of the clients, by the record's own
-            corrected test; None if untested.
+            corrected test and by the figure's interval; None if untested.
+        by_test: The same by the test alone, whatever the interval; None if untested, and in older
+            comparisons.
         change: Against the row's base; None for a row without one.
     """
 
@@ -93,6 +95,7 @@ class Entry(_Part):
     targets: list[int] = Field(default_factory=list)
     seeds: int = 0
     above: bool | None = None
+    by_test: bool | None = None
     change: Difference | None = None
     note: str = ""
 

@@ -1,7 +1,7 @@
 """From the records of several studies to what a defense buys, for whom and at what cost."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Literal, NamedTuple
@@ -25,6 +25,7 @@ from fedaudit.study.differences import (
     restricted,
 )
 from fedaudit.study.fronts import fronts
+from fedaudit.study.guessing import above_chance
 from fedaudit.study.reading import read_comparison
 from fedaudit.study.record import Figure, Record
 from fedaudit.study.rows import is_compared, rows_of
@@ -46,7 +47,8 @@ class Known(NamedTuple):
     Attributes:
         values: Figures by seed and target.
         notes: Why a figure was refused.
-        above: Targets at which a figure is above guessing.
+        above: Targets at which a figure is above guessing, by test and interval.
+        by_test: Targets at which the test alone finds it above guessing.
         tested: Figures that were tested at all.
         accuracy: Test accuracy by seed; its one target is None.
     """
@@ -54,6 +56,7 @@ class Known(NamedTuple):
     values: Mapping[Key, Values]
     notes: Mapping[Key, str]
     above: Mapping[Key, set[int | None]]
+    by_test: Mapping[Key, set[int | None]]
     tested: set[Key]
     accuracy: Values
 
@@ -137,14 +140,11 @@ def _known(record: Record, row: Row) -> Known:
     own = [f for f in record.findings if is_compared(f) and (f.defense or NONE) == row.family]
     single = [figure for figure in own if figure.seed is not None] or own
     tested = [f for f in _most_summarised(own) if f.value is not None and f.significant is not None]
-    above: dict[Key, set[int | None]] = {}
-    for figure in tested:
-        if figure.significant:
-            above.setdefault(_key(figure), set()).add(figure.target)
     return Known(
         values=_values(single),
         notes=_notes(single),
-        above=above,
+        above=_targets(figure for figure in tested if above_chance(figure)),
+        by_test=_targets(figure for figure in tested if figure.significant),
         tested={_key(figure) for figure in tested},
         accuracy=_accuracy(record, row.family),
     )
@@ -152,6 +152,13 @@ def _known(record: Record, row: Row) -> Known:
 
 def _key(figure: Figure) -> Key:
     return Key(figure.attack, figure.contrast, figure.metric)
+
+
+def _targets(figures: Iterable[Figure]) -> dict[Key, set[int | None]]:
+    found: dict[Key, set[int | None]] = {}
+    for figure in figures:
+        found.setdefault(_key(figure), set()).add(figure.target)
+    return found
 
 
 def _values(figures: Sequence[Figure]) -> dict[Key, Values]:
@@ -236,7 +243,7 @@ def _entry(
 ) -> Entry:
     values = restricted(known.values.get(key, {}), targets)
     estimate = estimated(values)
-    note = known.notes.get(key, "")
+    note, tested = known.notes.get(key, ""), key in known.tested
     if estimate is None and not note:
         note = "no audited client" if not targets else "not in this record"
     change = None
@@ -255,7 +262,8 @@ def _entry(
         method=estimate.method if estimate else "",
         targets=sorted(target for target in (targets or seen) if target is not None),
         seeds=estimate.seeds if estimate else 0,
-        above=bool(known.above.get(key, set()) & targets) if key in known.tested else None,
+        above=bool(known.above.get(key, set()) & targets) if tested else None,
+        by_test=bool(known.by_test.get(key, set()) & targets) if tested else None,
         change=change,
         note=note if estimate is None else "",
     )

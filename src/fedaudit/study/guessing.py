@@ -1,0 +1,57 @@
+"""What guessing gives, and whether a figure is above it: both test and interval must say so."""
+
+import re
+
+from fedaudit.study.record import Figure
+
+HEADLINE_METRICS = ("auc", "tpr@0.01", "tpr@0.001")
+"""The metrics that verdicts are of, in the order of a report's columns."""
+
+
+def rate_of(metric: str) -> float | None:
+    """The false-positive rate of a metric such as "tpr@0.001"; None for any other."""
+    found = re.fullmatch(r"tpr@(0?\.\d+|0|1)", metric)
+    return float(found[1]) if found else None
+
+
+def chance_of(metric: str) -> float | None:
+    """What guessing gives: 0.5 for AUC and balanced accuracy, the rate itself for a TPR."""
+    if metric in ("auc", "balanced_accuracy"):
+        return 0.5
+    return rate_of(metric)
+
+
+def above_chance(figure: Figure) -> bool | None:
+    """Whether a figure is above guessing; None where that was neither tested nor bounded.
+
+    It takes both: the record's test, which is corrected over the whole study, and the figure's
+    own interval, which is not. Where one of them is missing the other decides.
+    """
+    if figure.value is None:
+        return None
+    excludes = _excludes_guessing(figure)
+    if figure.significant is None:
+        return excludes
+    return figure.significant and excludes is not False
+
+
+def by_test_alone(figure: Figure) -> bool:
+    """Whether the corrected test finds a figure above guessing but its interval holds guessing.
+
+    That happens over several runs: the test asks whether there was a leak in any of them, the
+    interval where the mean over further runs would lie.
+    """
+    tested = figure.value is not None and figure.significant is True
+    return tested and not above_chance(figure)
+
+
+def by_interval_alone(figure: Figure) -> bool:
+    """Whether an interval leaves guessing out that the corrected test does not rule out."""
+    return figure.significant is False and _excludes_guessing(figure) is True
+
+
+def _excludes_guessing(figure: Figure) -> bool | None:
+    if figure.metric not in HEADLINE_METRICS:
+        return None
+    chance = chance_of(figure.metric)
+    return None if chance is None or figure.low is None else figure.low > chance
