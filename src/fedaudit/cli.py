@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from fedaudit import __version__
-from fedaudit.ending import end_of
+from fedaudit.ending import end_of, stopping_at_sigterm
 from fedaudit.errors import BadInput
 from fedaudit.overrides import settings_from
 
@@ -311,7 +311,8 @@ def main(words: Sequence[str] | None = None) -> None:
         words: The command line after the program's name; that of the process by default.
     """
     try:
-        app(words, exit_on_error=False, print_error=False)
+        with stopping_at_sigterm():
+            app(words, exit_on_error=False, print_error=False)
     except (Exception, KeyboardInterrupt) as error:
         end = end_of(error)
         if end is None:

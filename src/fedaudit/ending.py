@@ -1,14 +1,24 @@
 """How a command ends that did not come to its end: one sentence, and an exit code."""
 
+import signal
 import sys
-from typing import NamedTuple
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NamedTuple, NoReturn
 
 from cyclopts import CycloptsError
 
 from fedaudit.errors import Refusal
 
 REFUSED = 2
-INTERRUPTED = 130
+INTERRUPTED = 128 + signal.SIGINT
+TERMINATED = 128 + signal.SIGTERM
+
+
+class Terminated(KeyboardInterrupt):
+    """Somebody asked the program to end (SIGTERM); it stops as it does at Ctrl-C."""
 
 
 class End(NamedTuple):
@@ -21,7 +31,8 @@ class End(NamedTuple):
 def end_of(error: BaseException) -> End | None:
     """The end that an error makes; None for a fault of the program, which should be seen whole."""
     if isinstance(error, KeyboardInterrupt):
-        return End("stopped; start the same command again to go on", INTERRUPTED)
+        code = TERMINATED if isinstance(error, Terminated) else INTERRUPTED
+        return End("stopped; start the same command again to go on", code)
     if isinstance(error, Refusal | CycloptsError):
         return End(str(error).strip(), REFUSED)
     if isinstance(error, OSError | MemoryError):
@@ -37,6 +48,25 @@ def end_of(error: BaseException) -> End | None:
             REFUSED,
         )
     return None
+
+
+@contextmanager
+def stopping_at_sigterm() -> Iterator[None]:
+    """Inside, SIGTERM stops the program as Ctrl-C does; a second one ends it on the spot."""
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    raise Terminated
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:

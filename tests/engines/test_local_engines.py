@@ -109,7 +109,11 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
+@pytest.mark.parametrize(
+    "sent",
+    [signal.SIGKILL, signal.SIGINT, signal.SIGTERM],
+    ids=["killed", "interrupted", "terminated"],
+)
 def test_workers_end_at_once_with_the_program(sent: signal.Signals, tmp_path: Path) -> None:
     script = tmp_path / "hanging.py"
     script.write_text(HANGING)
@@ -123,7 +127,7 @@ def test_workers_end_at_once_with_the_program(sent: signal.Signals, tmp_path: Pa
     assert program.stdout is not None
     working = [int(program.stdout.readline()) for _ in range(2)]
     # Ctrl-C reaches every process of the terminal, kill -9 only the one that it names.
-    (os.killpg if sent is signal.SIGINT else os.kill)(program.pid, sent)
+    (os.kill if sent is signal.SIGKILL else os.killpg)(program.pid, sent)
     said = program.communicate(timeout=30)[1]
     deadline = time.monotonic() + 30
     while any(Path(f"/proc/{pid}").exists() for pid in working):

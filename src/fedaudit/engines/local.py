@@ -115,11 +115,13 @@ def _do(packed: bytes) -> bytes:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C comes after this; processes started inside never see it, not even while they start."""
+    """Ctrl-C and SIGTERM come after this; processes started inside never see them, not even
+    while they start: it is this program that ends, and they with it.
+    """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
     finally:

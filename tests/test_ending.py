@@ -1,0 +1,117 @@
+"""How commands end that did not come to their end."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from fedaudit import ending
+from fedaudit.ending import Terminated, end_of, stopping_at_sigterm
+from fedaudit.errors import BadInput
+
+STUDY = """
+name = "stopped"
+
+[partition]
+clients = 4
+
+[training]
+rounds = 900
+epochs = 4
+batch_size = 8
+
+[audit]
+fair = 150
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "code"),
+    [
+        (BadInput("no such file; check the path"), "no such file", 2),
+        (OSError("disk full"), "could not do it (disk full)", 2),
+        (MemoryError(), "could not do it (out of memory)", 2),
+        (RuntimeError("DefaultCPUAllocator: can't allocate"), "out of memory; choose", 2),
+        (KeyboardInterrupt(), "start the same command again", 130),
+        (Terminated(), "start the same command again", 143),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_what_a_user_can_mend_ends_with_a_sentence_and_a_code(
+    error: BaseException, said: str, code: int
+) -> None:
+    end = end_of(error)
+    assert end is not None
+    assert said in end.said
+    assert "\n" not in end.said
+    assert end.code == code
+
+
+@pytest.mark.parametrize("error", [RuntimeError("shape mismatch"), KeyError("x")])
+def test_a_fault_of_the_program_is_seen_whole(error: BaseException) -> None:
+    assert end_of(error) is None
+
+
+def test_sigterm_stops_what_is_inside_and_means_afterwards_what_it_meant_before() -> None:
+    with pytest.raises(Terminated), stopping_at_sigterm():
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_handler_of_somebody_else_stays() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with stopping_at_sigterm():
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_another_thread_has_no_signals_to_handle() -> None:
+    found: list[object] = []
+
+    def look() -> None:
+        with stopping_at_sigterm():
+            found.append(signal.getsignal(signal.SIGTERM) is ending._stop)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert found == [False]
+
+
+@pytest.mark.parametrize("whole_group", [False, True], ids=["program", "all of its processes"])
+def test_a_study_that_is_terminated_stops_as_at_ctrl_c_and_its_workers_are_gone(
+    whole_group: bool, tmp_path: Path
+) -> None:
+    study, out = tmp_path / "study.toml", tmp_path / "out"
+    study.write_text(STUDY)
+    command = [sys.executable, "-m", "fedaudit.cli", "run", str(study), "--out", str(out)]
+    program = subprocess.Popen(
+        [*command, "--workers", "2"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while not (out / "seed-1" / "checkpoint.safetensors").exists():
+        assert program.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    children = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
+    (os.killpg if whole_group else os.kill)(program.pid, signal.SIGTERM)
+    _, said = program.communicate(timeout=60)
+    assert program.returncode == 143
+    assert "fedaudit: stopped; start the same command again to go on" in said
+    assert "Traceback" not in said
+    assert children
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{child}").exists() for child in children):
+        assert time.monotonic() < deadline, "a worker goes on without the program"
+        time.sleep(0.05)
