@@ -124,6 +124,14 @@ def test_a_damaged_measured_round_is_refused_and_the_others_stay(
         {"bases": torch.zeros(3, dtype=torch.int64)},
         {"stands_for": torch.zeros(2, dtype=torch.int64)},
         {"stands_for": None},
+        {"bases": torch.tensor([0, 2])},
+        {"bases": torch.tensor([-1, 0])},
+        {"bases": torch.zeros(2)},
+        {"stands_for": torch.tensor([[3, 0]])},
+        {"stands_for": torch.tensor([[0, 0], [3, 0], [3, 3]])},
+        {"stands_for": torch.tensor([[0, 0], [4, 0]])},
+        {"stands_for": torch.tensor([[3, 3]])},
+        {"stands_for": torch.tensor([[0.0, 0.0]])},
         {"signal/loss": None, "signal/cosine": None},
         {"signal/loss": torch.zeros(2)},
         {"signal/loss": torch.zeros(3, 5)},
@@ -288,6 +296,29 @@ def test_a_kept_round_without_its_server_or_with_a_nameless_client_is_refused(
         list(read_rounds(tmp_path, NET))
     server.unlink()
     with pytest.raises(Damaged, match=r"server.safetensors is missing"):
+        list(read_rounds(tmp_path, NET))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"asked": torch.tensor([2, 2, 4])},
+        {"asked": torch.tensor([2.0, 4.0])},
+        {"asked": torch.zeros(0, dtype=torch.int64)},
+        {"answered": torch.tensor([2, 4, 9])},
+        {"stands_for": torch.tensor([[2, 7]])},
+        {"stands_for": torch.tensor([[2, 2], [4, 2]])},
+    ],
+    ids=str,
+)
+def test_a_kept_round_of_clients_that_cannot_be_is_refused(
+    tmp_path: Path, change: dict[str, torch.Tensor]
+) -> None:
+    write_round(tmp_path, made_round(), "full")
+    (path,) = tmp_path.rglob("server.safetensors")
+    tensors, notes = read_tensors(path)
+    write_tensors({**tensors, **change}, path, notes)
+    with pytest.raises(Damaged, match="is not a kept round"):
         list(read_rounds(tmp_path, NET))
 
 

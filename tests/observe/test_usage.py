@@ -113,7 +113,7 @@ def test_counts_that_cannot_be_are_refused(tmp_path: Path, part: str) -> None:
         pass
     tensors, notes = read_tensors(tmp_path / "usage.safetensors")
     write_tensors({**tensors, part: tensors[part] - 100}, tmp_path / "usage.safetensors", notes)
-    with pytest.raises(Damaged, match="restore it from a copy"):
+    with pytest.raises(Damaged, match="is damaged; restore it from a copy"):
         read_usage(tmp_path, "ours")
 
 

@@ -9,7 +9,7 @@ A run's folder holds::
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from fedaudit.core import Architecture, ClientId, Model, Params
 from fedaudit.errors import BadInput, Damaged, NotVisible
 from fedaudit.observe.measurements import MeasuredRound
-from fedaudit.observe.round import Exposed, Round
+from fedaudit.observe.round import EVERYBODY, Exposed, Round
 from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.observe.transforms import grouped
 from fedaudit.params import plus, scaled
@@ -102,32 +102,66 @@ def _pairs(stands_for: Mapping[ClientId, ClientId]) -> Int[Tensor, "merged two"]
 def _measured(path: Path, index: int) -> Stored:
     tensors, notes = read_tensors(path)
     try:
-        clients = tensors.pop("clients")
+        clients = _clients(tensors.pop("clients"))
         bases = tensors.pop("bases")
-        pairs = tensors.pop("stands_for")
+        stands_for = _groups(tensors.pop("stands_for"), clients)
         signals = {name.removeprefix("signal/"): value for name, value in tensors.items()}
-        whole = all(value.dtype == torch.int64 for value in (clients, bases, pairs))
-        named = clients.ndim == 1 and len(set(clients.tolist())) == len(clients) > 0
-        fits = named and all(
-            value.ndim == 2
-            and len(value) == len(clients)
-            and value.dtype in (torch.float32, torch.float64)
-            and bool((value.abs() <= _MOST).all())
-            for value in signals.values()
-        )
-        if (
-            not (signals and whole and fits)
-            or bases.shape != clients.shape
-            or pairs.shape[1:] != (2,)
-        ):
-            raise Damaged(f"{path} has signals of odd shapes or values; {_AGAIN}")
-        stands_for = {int(a): int(b) for a, b in pairs.tolist()}
-    except (KeyError, TypeError, IndexError) as error:
+        if not (signals and all(_fits(value, len(clients)) for value in signals.values())):
+            raise ValueError("it has signals of odd shapes or values")
+        if bases.dtype != torch.int64 or bases.shape != (len(clients),):
+            raise ValueError("it has not one base for each client")
+        if not bool(((bases >= 0) & (bases < len(clients))).all()):
+            raise ValueError("it has bases that no client can have")
+    except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"{path} is not a measured round ({error}); {_AGAIN}") from error
-    measured = MeasuredRound(
-        index, tuple(int(c) for c in clients.tolist()), bases, signals, stands_for
+    return Stored(MeasuredRound(index, clients, bases, signals, stands_for), notes)
+
+
+def _clients(tensor: Tensor) -> tuple[ClientId, ...]:
+    """Numbers of clients, each once."""
+    numbers = tuple(int(client) for client in tensor.tolist())
+    if tensor.dtype != torch.int64 or len(set(numbers)) < len(numbers) or not numbers:
+        raise ValueError("its clients are not numbered each once")
+    return numbers
+
+
+def _groups(pairs: Tensor, clients: Collection[ClientId]) -> dict[ClientId, ClientId]:
+    """For each merged client the one that its group is named after, which alone is still there."""
+    if pairs.dtype != torch.int64 or pairs.shape[1:] != (2,):
+        raise ValueError("it has groups of odd shape")
+    groups = {int(member): int(name) for member, name in pairs.tolist()}
+    named = all(groups.get(name) == name and name in clients for name in groups.values())
+    gone = all(member == name or member not in clients for member, name in groups.items())
+    if len(groups) < len(pairs) or not (named and gone):
+        raise ValueError("it has groups of clients that cannot be")
+    return groups
+
+
+def _fits(values: Tensor, clients: int) -> bool:
+    """Whether a signal has a row for each client, of numbers that can be."""
+    return (
+        values.ndim == 2
+        and len(values) == clients
+        and values.dtype in (torch.float32, torch.float64)
+        and bool((values.abs() <= _MOST).all())
     )
-    return Stored(measured, notes)
+
+
+def fault_in(measured: MeasuredRound, clients: Collection[ClientId], samples: int) -> str:
+    """Why a measured round cannot be of a run with these clients and so many samples.
+
+    Args:
+        measured: As it was read.
+        clients: All of the run.
+        samples: That are measured.
+
+    Returns:
+        Empty if it can be.
+    """
+    if not {*measured.clients, *measured.stands_for} <= {*clients, EVERYBODY}:
+        return "it has clients that the run has not"
+    sizes = {values.shape[1] for values in measured.signals.values()}
+    return "" if sizes == {samples} else f"it has {max(sizes)} samples instead of {samples}"
 
 
 def write_round(folder: Path, round: Round, keep: Keep) -> None:
@@ -215,10 +249,12 @@ def read_rounds(folder: Path, architecture: Architecture) -> Iterator[Round]:
             kept = _Kept(
                 _models(server, "base", architecture),
                 _models(server, "after", architecture),
-                tuple(int(client) for client in server["asked"].tolist()),
-                tuple(int(client) for client in server["answered"].tolist()),
-                {int(a): int(b) for a, b in server["stands_for"].tolist()},
+                _clients(server["asked"]),
+                _clients(server["answered"]),
+                server["stands_for"],
             )
+            if not set(kept.answered) <= set(kept.asked):
+                raise ValueError("clients answered that were not asked")
         except (KeyError, TypeError, ValueError) as error:
             raise Damaged(f"{path} is not a kept round ({error}); restore it") from error
         yield _read_round(index, place, kept)
@@ -231,7 +267,7 @@ class _Kept(NamedTuple):
     after: dict[str, Model]
     asked: tuple[ClientId, ...]
     answered: tuple[ClientId, ...]
-    stands_for: dict[ClientId, ClientId]
+    groups: Tensor
 
 
 def _read_round(index: int, place: Path, kept: _Kept) -> Round:
@@ -245,6 +281,10 @@ def _read_round(index: int, place: Path, kept: _Kept) -> Round:
             f"{place} holds models but no updates, so that no client can be attacked in it; keep "
             '"full" rounds for that'
         )
+    try:
+        stands_for = _groups(kept.groups, exposed)
+    except ValueError as error:
+        raise Damaged(f"{place} is not a kept round ({error}); restore it") from error
     return Round(
         index=index,
         exposed=exposed,
@@ -254,7 +294,7 @@ def _read_round(index: int, place: Path, kept: _Kept) -> Round:
         asked=kept.asked,
         answered=kept.answered,
         after=kept.after,
-        stands_for=kept.stands_for,
+        stands_for=stands_for,
     )
 
 

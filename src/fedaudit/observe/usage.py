@@ -173,9 +173,10 @@ def read_usage(folder: Path, run: str) -> Usage | None:
     numbers = (distinct, extra, *(one for part in counts for one in part.values()))
     whole = all(one.dtype == torch.int64 and bool((one >= 0).all()) for one in numbers)
     timed = bool(((seconds >= 0) & seconds.isfinite()).all())
-    if notes.get("run") != run or not (fits and table and whole and timed):
+    ours = notes.get("run") == run
+    if not (ours and fits and table and whole and timed):
         raise Damaged(
-            f"{path} is of another run; restore it from a copy, or delete the run's folder and "
-            "run the study again"
+            f"{path} is {'damaged' if ours else 'of another run'}; restore it from a copy, or "
+            "delete the run's folder and run the study again"
         )
     return Usage(clients, *counts, distinct, extra, seconds, cosine)

@@ -13,7 +13,7 @@ from fedaudit.core import ClientId
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.observe.measurements import MeasuredRound, Measurements, stacked
 from fedaudit.observe.round import Round
-from fedaudit.observe.store import Stored, read_measured, write_measured
+from fedaudit.observe.store import Stored, fault_in, read_measured, write_measured
 from fedaudit.origin import Origin
 from fedaudit.progress import Tick, quiet
 from fedaudit.seeds import seed_for
@@ -70,7 +70,7 @@ def of_known(run: Setup, folder: Path) -> Examples:
 
     Raises:
         BadInput: Nothing was measured of them.
-        Damaged: What was measured is another run's.
+        Damaged: What was measured is another run's, or cannot be of this one.
     """
     if run.known is None:
         raise BadInput('this run knows no split; set shadow.mode = "known-split"')
@@ -86,6 +86,13 @@ def of_known(run: Setup, folder: Path) -> Examples:
         raise Damaged(
             f"{folder / KNOWN} is of another run; delete {folder} and run the study again"
         )
+    for one in rounds:
+        fault = fault_in(one, run.deal.clients, len(run.known.samples))
+        if fault:
+            raise Damaged(
+                f"the measured round {one.index} in {folder / KNOWN} is damaged: {fault}; delete "
+                f"{folder} and run the study again"
+            )
     return Examples(stacked(rounds), run.known.is_member, run.known.client)
 
 

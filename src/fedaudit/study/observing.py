@@ -11,10 +11,11 @@ from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.fl.simulate import simulate
-from fedaudit.observe.round import EVERYBODY, Round
+from fedaudit.observe.round import Round
 from fedaudit.observe.store import (
     Stored,
     estimated_bytes,
+    fault_in,
     read_measured,
     write_measured,
     write_round,
@@ -106,7 +107,7 @@ def recalled(setup: Setup, folder: Path) -> list[Stored]:
 
     Raises:
         BadInput: Rounds are missing.
-        Damaged: A file cannot be read, or is another run's.
+        Damaged: A file cannot be read, is another run's, or says what this run cannot.
     """
     stored = read_measured(folder)
     found = tuple(one.measured.index for one in stored)
@@ -116,14 +117,20 @@ def recalled(setup: Setup, folder: Path) -> list[Stored]:
             f"{list(setup.measured_rounds)}; finish the study, or delete the folder"
         )
     key = run_key(setup.study, setup.seed, measured_on(stored))
-    known = {*setup.deal.clients, EVERYBODY}
     for one in stored:
-        sizes = {values.shape[1] for values in one.measured.signals.values()}
-        ours = one.notes.get("run") == key and known.issuperset(one.measured.clients)
-        if not (ours and sizes == {len(setup.deal.audit)} and counts_fit(setup, one.notes)):
+        what = f"the measured round {one.measured.index} in {folder}"
+        if one.notes.get("run") != key:
             raise Damaged(
-                f"the measured round {one.measured.index} in {folder} is of another run; restore "
-                "it from a copy, or delete the folder and run the study again"
+                f"{what} is of another run; restore it from a copy, or delete the folder and run "
+                "the study again"
+            )
+        fault = fault_in(one.measured, setup.deal.clients, len(setup.deal.audit))
+        if not fault and not counts_fit(setup, one.notes):
+            fault = "its counts of correct predictions are missing or cannot be"
+        if fault:
+            raise Damaged(
+                f"{what} is damaged: {fault}; restore it from a copy, or delete the folder and run "
+                "the study again"
             )
     return stored
 
