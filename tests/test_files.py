@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import SHORT, TooLarge, read_object, read_text, write_whole
+from fedaudit.files import SHORT, TooLarge, read_object, read_text, sweep, write_whole
 
 
 def test_a_text_is_written_as_it_stands(tmp_path: Path) -> None:
@@ -86,3 +86,16 @@ def test_a_file_that_is_no_object_is_called_damaged(
     (tmp_path / "a.json").write_bytes(content)
     with pytest.raises(Damaged, match=said):
         read_object(tmp_path / "a.json")
+
+
+def test_what_a_killed_process_left_behind_is_swept_and_nothing_else(tmp_path: Path) -> None:
+    left, new = "record.json.0123abcd.partial", "study.json.ffffffff.partial"
+    others = ["mine.partial", "record.json.0123ABCD.partial", "a.0123abcd.partial.txt", "a.json"]
+    (tmp_path / "folder").mkdir()
+    for name in (left, new, *others, f"folder/{left}"):
+        (tmp_path / name).write_text("x")
+        os.utime(tmp_path / name, (1000, 3000 if name == new else 1000))
+    sweep(tmp_path, before=2000.0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([new, *others, "folder"])
+    assert (tmp_path / "folder" / left).exists()
+    sweep(tmp_path / "gone", before=2000.0)

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import secrets
 from pathlib import Path
 
@@ -14,6 +15,23 @@ SHORT = 1_000_000
 
 class TooLarge(ValueError):
     """A file has more bytes than any of its kind."""
+
+
+_PARTIAL = re.compile(r".+\.[0-9a-f]{8}\.partial", re.DOTALL)
+"""What :func:`write_whole` calls a file that is not whole yet."""
+
+
+def sweep(folder: Path, *, before: float) -> None:
+    """Deletes what processes that were killed in the middle of :func:`write_whole` left behind.
+
+    Args:
+        folder: Which one; its own folders are not looked into.
+        before: Seconds since the epoch. Only what was last written before that is deleted, since
+            another process may be writing now.
+    """
+    for path in folder.glob("*.partial"):
+        if _PARTIAL.fullmatch(path.name) and path.is_file() and path.lstat().st_mtime < before:
+            path.unlink(missing_ok=True)
 
 
 def read_text(path: Path, *, max_bytes: int) -> str:

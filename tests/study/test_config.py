@@ -55,6 +55,11 @@ def test_an_unknown_variant_names_those_there_are(file: Path) -> None:
         ({"audit": {"keep": "all"}}, "'signals', 'snapshots' or 'full', got 'all'"),
         ({"name": "a/b"}, "letters, digits.*got 'a/b'"),
         ({"trainig": {}}, "did you mean 'training'"),
+        ({"defense": {"clients": [0, 0]}}, r"each client may stand once, got \[0, 0\]"),
+        (
+            {"defense": {"also": [{"name": "mixup", "clients": [2, 1, 2]}]}},
+            r"defense.also.0.clients .*each client may stand once, got \[2, 1, 2\]",
+        ),
     ],
 )
 def test_wrong_settings_are_refused_in_words_for_who_writes_them(
@@ -78,6 +83,16 @@ def test_a_variant_has_a_name(tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
     path.write_text('name = "x"\n[variants.""]\n"training.rounds" = 2\n')
     with pytest.raises(BadInput, match=r"a variant in .* has no name"):
+        read_studies(path)
+
+
+@pytest.mark.parametrize(
+    "table", ['[variants.b]\nname = "c"\n', '[grid]\nname = ["b", "c"]\n'], ids=["variant", "grid"]
+)
+def test_a_variant_cannot_name_itself(table: str, tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(f'name = "x"\n{table}')
+    with pytest.raises(BadInput, match=r"the variant .* sets name, .*leave it out"):
         read_studies(path)
 
 

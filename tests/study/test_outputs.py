@@ -141,6 +141,9 @@ def test_a_comparison_is_not_written_over_a_record_or_another_comparison(tmp_pat
     refused("compare", one, other, "--out", tmp_path / "d.html")
     refused("compare", one, other, "--out", tmp_path / "new.json")
     refused("compare", one, other, "--out", ".")
+    for name in ("record.html", "study.html", "runs.html", "run.html"):
+        refused("compare", one, other, "--out", tmp_path / name)
+        assert not (tmp_path / name).exists()
     assert files_in(tmp_path) == before
 
 

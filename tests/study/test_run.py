@@ -1,15 +1,17 @@
 """Whole studies in miniature: what they write, repeat and refuse."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from fedaudit.attacks.catalog import ATTACKS
 from fedaudit.defenses.clip import client_epsilon
-from fedaudit.errors import BadInput, Damaged, NotVisible
+from fedaudit.errors import BadInput, Damaged, NotVisible, Unsupported
 from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.study.again import attack_again
 from fedaudit.study.reading import read_record
@@ -230,8 +232,58 @@ def altered(path: Path, name: str, value: float) -> None:
 def test_altered_measurements_are_refused(name: str, value: float, tmp_path: Path) -> None:
     run_study(small_study(), tmp_path)
     altered(tmp_path / "seed-1" / "measured" / "round-000002.safetensors", name, value)
-    with pytest.raises(Damaged, match=r"odd shapes or values|another run"):
+    with pytest.raises(Damaged, match=r"odd shapes or values|each once|is damaged: it has clients"):
         attack_again(tmp_path, [], tmp_path / "again")
+
+
+def test_damaged_rounds_are_called_damaged_and_not_another_runs(tmp_path: Path) -> None:
+    run_study(small_study(), tmp_path)
+    path = tmp_path / "seed-1" / "measured" / "round-000002.safetensors"
+    tensors, notes = read_tensors(path)
+    cut = {n: v[:, :-1].clone() if v.ndim == 2 and len(v) else v for n, v in tensors.items()}
+    for changed, noted, said in (
+        (tensors, {"test_correct/global": "-1"}, "its counts of correct predictions"),
+        (tensors, {"train_total/global": "many"}, "its counts of correct predictions"),
+        (tensors | {"clients": torch.tensor([0, 1, 2, 9])}, {}, "clients that the run has not"),
+    ):
+        write_tensors(changed, path, notes | noted)
+        with pytest.raises(Damaged, match=f"round 2 .* is damaged: .*{said}"):
+            attack_again(tmp_path, [], tmp_path / "again")
+    for other in path.parent.iterdir():
+        write_tensors(cut, other, notes)
+    with pytest.raises(Damaged, match=r"is damaged: it has \d+ samples instead of \d+"):
+        attack_again(tmp_path, [], tmp_path / "again")
+
+
+def test_kept_updates_of_clients_that_the_run_has_not_are_refused(tmp_path: Path) -> None:
+    kept = small_study(audit={"keep": "full"}, attacks={"blackbox-loss": {}})
+    run_study(kept, tmp_path / "run")
+    path = tmp_path / "run" / "seed-1" / "rounds" / "round-000002" / "server.safetensors"
+    tensors, notes = read_tensors(path)
+    write_tensors(tensors | {"asked": torch.tensor([0, 1, 2, 3, 77])}, path, notes)
+    with pytest.raises(Damaged, match=r"round 2 kept in .* is damaged: it has clients"):
+        attack_again(tmp_path / "run", ["avg-cosine"], tmp_path / "again")
+
+
+def test_what_a_killed_study_left_half_written_is_swept_when_it_goes_on(tmp_path: Path) -> None:
+    run_study(small_study(), tmp_path / "run", pool=tmp_path / "pool")
+    (place,) = (tmp_path / "pool").iterdir()
+    left = [folder / "x.json.0123abcd.partial" for folder in (tmp_path / "run", place)]
+    for path in left:
+        path.write_text("{")
+        os.utime(path, (1000, 1000))
+    run_study(small_study(), tmp_path / "run", pool=tmp_path / "pool")
+    assert not any(path.exists() for path in left)
+
+
+def test_a_defense_that_cannot_go_through_with_it_is_refused_before_training(
+    tmp_path: Path,
+) -> None:
+    clipped = {"name": "dp-sgd", "options": {"clip": 1.0, "noise_multiplier": 1.0}}
+    net = {"name": "resnet18", "options": {"norm": "batch"}}
+    with pytest.raises(Unsupported, match="BatchNorm2d"):
+        run_study(small_study(defense=clipped, model=net), tmp_path / "a")
+    assert not (tmp_path / "a").exists()
 
 
 def test_another_runs_measurements_are_refused(tmp_path: Path) -> None:

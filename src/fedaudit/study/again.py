@@ -9,6 +9,7 @@ import torch
 from fedaudit.attacks.base import Attack
 from fedaudit.devices import CPU
 from fedaudit.errors import BadInput, Damaged, Refusal
+from fedaudit.files import sweep
 from fedaudit.observe.store import Stored, read_rounds
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.observe.views import seen_from
@@ -64,6 +65,7 @@ def attack_again(
     study = recorded_study(recording)
     asked = _asked(study, names, figures or {})
     _refuse_taken(out, asked)
+    sweep(out, before=clock.at)
     work = Work(device=device, tick=tick)
     runs, stored = [], []
     for seed in study.seeds:
@@ -134,6 +136,11 @@ def _recalled(run: Setup, folder: Path, work: Work) -> list[Stored]:
     work.tick(phase, 0, total)
     more = []
     for round in rounds:
+        if not set(run.deal.clients) >= {*round.asked, *round.stands_for}:
+            raise Damaged(
+                f"round {round.index} kept in {folder} is damaged: it has clients that the run has "
+                "not; restore the folder from a copy, or run the study again"
+            )
         more.append(measure_round(round, missing, run.deal.audit.samples, device=work.device))
         work.tick(phase, len(more), total)
     if [(new.index, new.clients) for new in more] != [

@@ -1,7 +1,9 @@
 """The defenses of a study's clients: each client's own instance."""
 
+from collections.abc import Mapping
+
 from fedaudit.core import ClientId
-from fedaudit.defenses.base import Defense
+from fedaudit.defenses.base import Defense, Task
 from fedaudit.defenses.catalog import DEFENSES, made
 from fedaudit.defenses.chain import Chain
 from fedaudit.errors import BadInput, unknown_name
@@ -22,6 +24,17 @@ def defenses_of(study: Study) -> dict[ClientId, Defense]:
         _refuse_misplaced(group, study.partition.clients, found)
         found |= _made(group)
     return found
+
+
+def refuse_unfit(defenses: Mapping[ClientId, Defense], task: Task) -> None:
+    """Refuses defenses that could not go through with what they are to be used for.
+
+    Raises:
+        Refusal: What the first of them that does not fit says.
+    """
+    # Members of a coalition are set alike: one of them stands for all.
+    for defense in {repr(one): one for one in defenses.values()}.values():
+        defense.refuse_misfit(task)
 
 
 def _refuse_misplaced(group: Group, clients: int, found: dict[ClientId, Defense]) -> None:

@@ -2,12 +2,21 @@
 
 from typing import Annotated, NamedTuple
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from fedaudit.core import ClientId
 from fedaudit.study.section import Count, Section, Settings
 
 NONE = "none"
+
+
+def _each_once(clients: tuple[ClientId, ...]) -> tuple[ClientId, ...]:
+    if len(set(clients)) < len(clients):
+        raise ValueError("each client may stand once")
+    return clients
+
+
+Clients = Annotated[tuple[Count, ...], AfterValidator(_each_once)]
 
 
 class PartSection(Section):
@@ -27,7 +36,7 @@ class Group(NamedTuple):
 class GroupSection(PartSection):
     """What further clients do; clients of one group are each other's coalition."""
 
-    clients: Annotated[tuple[Count, ...], Field(min_length=1)]
+    clients: Annotated[Clients, Field(min_length=1)]
     chain: tuple[PartSection, ...] = ()
 
 
@@ -44,7 +53,7 @@ class DefenseSection(Section):
     """
 
     name: str = NONE
-    clients: tuple[Count, ...] | None = None
+    clients: Clients | None = None
     options: Settings = Field(default_factory=dict)
     chain: tuple[PartSection, ...] = ()
     also: tuple[GroupSection, ...] = ()
@@ -60,10 +69,10 @@ class DefenseSection(Section):
         """Who uses what, in a federation of so many clients; this table's own group first."""
         elsewhere = {client for group in self.also for client in group.clients}
         rest = [client for client in range(clients) if client not in elsewhere]
-        own = rest if self.clients is None else sorted(set(self.clients))
+        own = rest if self.clients is None else sorted(self.clients)
         return [
             Group(tuple(own), _used(self)),
-            *(Group(tuple(sorted(set(one.clients))), _used(one)) for one in self.also),
+            *(Group(tuple(sorted(one.clients)), _used(one)) for one in self.also),
         ]
 
 

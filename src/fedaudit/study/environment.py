@@ -16,10 +16,16 @@ from fedaudit.study.record import Environment
 
 
 class Clock:
-    """When a study was started, and how long it has taken since."""
+    """When a study was started, and how long it has taken since.
+
+    Attributes:
+        started: As a date and time.
+        at: In seconds since the epoch, as files have it.
+    """
 
     def __init__(self) -> None:
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
+        self.at = time.time()
         self._begin = time.monotonic()
 
     @property

@@ -12,6 +12,8 @@ from fedaudit.study.values import study_from
 
 RECORD_FILE = "record.json"
 REPORT_FILE = "report.html"
+_NAMED = (RECORD_FILE, "study.json", "runs.json", "run.json")
+"""What tells fedaudit's folders from others; no comparison may be taken for one of them."""
 _PAGE = b"<!doctype html"
 
 
@@ -53,8 +55,14 @@ def refuse_other_comparison(path: Path, records: Sequence[Path]) -> None:
         records: Record files that will be compared.
 
     Raises:
-        BadInput: The file is no comparison, or is one of other records.
+        BadInput: The file is no comparison, is one of other records, or would be called what
+            fedaudit calls a record or the settings of a study.
     """
+    if path.name in _NAMED:
+        raise BadInput(
+            f"the figures would be written to {path}, and {path.name} is what fedaudit calls "
+            "another kind of file; give --out another name, such as comparison.html"
+        )
     if not path.exists():
         return
     try:

@@ -11,6 +11,7 @@ import torch
 from fedaudit.devices import CPU, refuse_several_workers
 from fedaudit.engines.local import local_engine
 from fedaudit.errors import BadInput
+from fedaudit.files import sweep
 from fedaudit.observe.store import Stored
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.progress import Tick, quiet
@@ -71,6 +72,8 @@ def run_study(
     places |= {shadow.seed: place_of(shadow, apart, pool, device.type) for shadow in shadows}
     _announce([*runs, *shadows], places, out, say)
     remember(places, out)
+    for folder in {out, *places.values()}:
+        sweep(folder, before=clock.at)
     most = workers or (1 if device.type != "cpu" else os.cpu_count() or 1)
     count = min(most, study.partition.clients)
     work = Work(local_engine(count), count, device, tick)

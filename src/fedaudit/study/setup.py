@@ -7,14 +7,18 @@ from pathlib import Path
 from fedaudit.attacks.catalog import ATTACKS
 from fedaudit.core import Sees
 from fedaudit.data.classes import some_classes
+from fedaudit.data.dataset import Dataset
 from fedaudit.data.sources import load
+from fedaudit.defenses.base import Task
 from fedaudit.errors import Refusal
+from fedaudit.fl.algorithm import Algorithm
+from fedaudit.fl.fedmd import FedMD
 from fedaudit.seeds import seed_for
 from fedaudit.study.adversary import attacks_of, measured_rounds, view_of
 from fedaudit.study.algorithm import algorithm_of, check_algorithm
 from fedaudit.study.config import Study
 from fedaudit.study.dealing import dealt, partition_of
-from fedaudit.study.defended import defenses_of
+from fedaudit.study.defended import defenses_of, refuse_unfit
 from fedaudit.study.examples import with_examples
 from fedaudit.study.guided import class_guided
 from fedaudit.study.holdout import as_trained
@@ -37,6 +41,8 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
     dataset = some_classes(whole, given.classes, first=given.first_class)
     algorithm = algorithm_of(study, dataset, seed, data_dir)
     defenses = defenses_of(study)
+    for task in _tasks(study, dataset, algorithm):
+        refuse_unfit(defenses, task)
     federation = {"rounds": study.training.rounds, "seed": seed_for(seed, "federation")}
     deal = as_trained(dealt(study, dataset, seed), defenses, **federation)
     run = Setup(
@@ -86,3 +92,18 @@ def _without_idle(run: Setup) -> Setup:
         attacks={name: attack for name, attack in run.attacks.items() if name not in idle},
         refused={name: why for name, why in run.refused.items() if name not in idle},
     )
+
+
+def _tasks(study: Study, dataset: Dataset, algorithm: Algorithm) -> list[Task]:
+    """What defenses have to fit: each of the networks that clients train."""
+    # Of FedMD's, an observer rebuilds others than clients train.
+    nets = algorithm.nets if isinstance(algorithm, FedMD) else (algorithm.architecture,)
+    return [
+        Task(
+            architecture=net,
+            shape=tuple(dataset.train.features.shape[1:]),
+            classes=dataset.classes,
+            rounds=study.training.rounds,
+        )
+        for net in nets
+    ]

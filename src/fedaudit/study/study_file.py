@@ -50,6 +50,12 @@ def _variants(given: object, grid: object, path: Path) -> dict[str, dict[str, ob
         if label in variants:
             raise BadInput(f"{path} has a variant and a point of its grid named {label!r}")
         variants[label] = changes
+    named = [label for label, changes in variants.items() if "name" in changes]
+    if named:
+        raise BadInput(
+            f"the variant {named[0]!r} in {path} sets name, which is made of the study's name and "
+            "the variant's own; leave it out"
+        )
     return variants
 
 
