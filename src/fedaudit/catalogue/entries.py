@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.catalog import ATTACKS
+from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS
 from fedaudit.catalogue.docstrings import Doc, doc_of, meanings_of
 from fedaudit.core import Sees
 from fedaudit.data.draws import DRAWS
 from fedaudit.data.partition import PARTITIONS
 from fedaudit.data.sources import FORMATS, SOURCES
 from fedaudit.defenses.catalog import DEFENSES
+from fedaudit.fl.catalog import ALGORITHMS
 from fedaudit.fl.training import SCHEDULES
 from fedaudit.models import MODELS
 from fedaudit.observe.views import VIEWS, View
@@ -57,7 +58,7 @@ class Entry:
 
 
 def _attacks() -> list[Entry]:
-    return [_attack(name, attack) for name, attack in ATTACKS.items()]
+    return [_attack(name, attack) for name, attack in (ATTACKS | SOURCE_ATTACKS).items()]
 
 
 def _attack(name: str, attack: Attack) -> Entry:
@@ -97,7 +98,8 @@ def _views() -> list[Entry]:
 
 
 def _view(view: View) -> Entry:
-    possible = [name for name, attack in ATTACKS.items() if _possible(attack, view)]
+    known = ATTACKS | SOURCE_ATTACKS
+    possible = [name for name, attack in known.items() if _possible(attack, view)]
     return Entry(
         "view",
         view.name,
@@ -127,7 +129,7 @@ def _sources() -> list[Entry]:
 
 
 def _draws() -> list[Entry]:
-    """A study sets the fair draw through its audit section; published draws are fixed."""
+    """A study sets the fair draw through its audit section, published ones through options."""
     entries = _made("draw", DRAWS)
     return [
         replace(
@@ -135,7 +137,7 @@ def _draws() -> list[Entry]:
             facts={
                 "in a study": "audit.fair, extra_other, extra_unseen, background"
                 if entry.name == "fair"
-                else "nothing to set"
+                else "audit.options"
             },
         )
         for entry in entries
@@ -165,6 +167,7 @@ CATALOGUES: dict[str, Callable[[], list[Entry]]] = {
     "attacks": _attacks,
     "signals": _signals,
     "views": _views,
+    "algorithms": lambda: _made("algorithm", ALGORITHMS),
     "defenses": _defenses,
     "models": lambda: _made("model", MODELS),
     "data": _sources,

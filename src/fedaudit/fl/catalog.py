@@ -114,6 +114,7 @@ def fedmd(
     private_epochs: int = 25,
     digest_epochs: int = 1,
     digest_batch: int = 256,
+    student: str = "cnn",
     student_epochs: int = 30,
 ) -> FedMD:
     """Clients keep nets of their own and share what these say of a public set.
@@ -123,14 +124,15 @@ def fedmd(
         public: Data set whose training part is public, with images like the clients'. Its classes
             come first: number the clients' own after them (``data.first_class``).
         public_samples: How many of its samples, at random.
-        nets: The clients' networks, dealt in turn: channels of CNNs, such as "16,32;16,16,32".
-            Empty: all have the study's model.
+        nets: The clients' networks, dealt in turn: channels of CNNs with 3x3 windows, such as
+            "16,32; 16,16,32". Empty: all have the study's model.
         public_epochs: Epochs on the public samples in the first round.
         private_epochs: Epochs on the client's own after that.
         digest_epochs: Epochs towards the mean outputs in each later round.
         digest_batch: Samples a step of those.
-        student_epochs: Epochs of an adversary's students, which are SIA's CNN on images and the
-            study's model on anything else.
+        student: An adversary's students: a model of the catalogue with its own defaults, SIA's
+            CNN unless another is named; empty for the study's model.
+        student_epochs: Their epochs.
 
     Raises:
         BadInput: The public set does not fit the clients' own.
@@ -139,15 +141,14 @@ def fedmd(
     """
     how = task.training
     shown = _public(task, public, public_samples)
-    architectures = tuple(task.model("cnn", channels=spec.strip()) for spec in nets.split(";"))
     return FedMD(
-        nets=architectures if nets else (task.architecture,),
+        nets=_nets(task, nets) or (task.architecture,),
         public=shown,
         first_public=replace(how, epochs=public_epochs),
         first_private=replace(how, epochs=private_epochs),
         digest=replace(how, epochs=digest_epochs, batch_size=digest_batch),
         revisit=how,
-        student=task.model("cnn") if len(task.shape) == 3 else task.architecture,
+        student=task.model(student) if student else task.architecture,
         distillation=Distillation(epochs=student_epochs),
     )
 
@@ -160,6 +161,11 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "fedadam": fedadam,
     "fedmd": fedmd,
 }
+
+
+def _nets(task: Task, channels: str) -> tuple[Architecture, ...]:
+    named = [part.strip() for part in channels.split(";") if part.strip()]
+    return tuple(task.model("cnn", channels=part, kernel=3, padding=1) for part in named)
 
 
 def _public(task: Task, name: str, count: int) -> Samples:

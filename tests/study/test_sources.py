@@ -1,0 +1,268 @@
+"""Source inference in whole studies, and studies of other algorithms than federated averaging."""
+
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from fedaudit.errors import BadInput, NotVisible
+from fedaudit.study.again import attack_again
+from fedaudit.study.config import Study
+from fedaudit.study.owners import SourceResult
+from fedaudit.study.reading import read_record
+from fedaudit.study.record import Record
+from fedaudit.study.run import run_study
+from fedaudit.study.setup import refuse_misfits, setup
+from fedaudit.study.source import asked
+from tests.study.studies import small_study
+
+SIA: dict[str, dict[str, object]] = {
+    name: {} for name in ("sia", "sia-mean", "sia-product", "sia-likelihood", "sia-cosine")
+}
+PRIVATE = {"name": "digits", "classes": [7, 8, 9], "first_class": 10}
+
+
+def source_study(**changes: object) -> Study:
+    """As many digits of every client are asked about; clients overfit, so that they are found."""
+    return small_study(
+        **{
+            "audit": {"draw": "sia", "fair": 1, "options": {"per_client": 12, "n_unseen": 30}},
+            "training": {"epochs": 20, "lr": 0.3},
+            "partition": {"clients": 4, "samples_per_client": 20},
+            "attacks": SIA,
+            **changes,
+        }
+    )
+
+
+@cache
+def record() -> Record:
+    with TemporaryDirectory() as folder:
+        return run_study(source_study(), Path(folder))
+
+
+def result(name: str = "sia", of: Record | None = None) -> SourceResult:
+    return next(s for s in (of or record()).sources if s.attack == name)
+
+
+@pytest.mark.parametrize("name", SIA)
+def test_overfitted_clients_are_told_apart_beyond_their_class_mixes(name: str) -> None:
+    found = result(name)
+    assert found.samples == 48
+    assert found.low > found.chance == 0.25
+    assert found.p_value < 0.01
+    assert found.class_p_value < 0.01
+    assert found.success > found.by_class_mix
+
+
+def test_a_record_adds_up() -> None:
+    found = result()
+    confusion = np.array(found.confusion)
+    assert np.trace(confusion) == round(found.success * found.samples)
+    assert confusion.sum(1).tolist() == [12] * 4
+    assert sum(one.samples for one in found.classes) == found.samples
+    assert sum(one.right for one in found.classes) == np.trace(confusion)
+    assert [one.least for one in found.answers] == sorted(one.least for one in found.answers)
+    answered = [one.answered for one in found.answers]
+    assert answered == sorted(answered, reverse=True)
+    assert found.blind_change == pytest.approx(found.success - found.blind)
+
+
+def test_success_round_by_round_is_of_the_attack_on_one_round() -> None:
+    found = result()
+    assert found.rounds == [2, 4]
+    assert found.by_round[-1] == found.success
+    assert result("sia-mean").by_round == []
+
+
+def test_overfitting_is_counted_for_every_client() -> None:
+    found = result()
+    assert len(found.overfitting) == 4
+    # Twenty digits, twenty epochs: all are learned by heart.
+    assert min(found.overfitting) > 0.02
+
+
+def test_membership_first_calls_no_more_strangers_than_allowed() -> None:
+    strict, loose = result().chained
+    assert (strict.fpr, loose.fpr) == (0.01, 0.1)
+    assert strict.realised_fpr <= 0.01
+    assert loose.realised_fpr <= 0.1
+    assert strict.called <= loose.called <= 48
+    assert loose.right <= loose.called
+
+
+def test_untrained_models_name_no_owners() -> None:
+    controls = [c for c in record().controls if c.attack in SIA]
+    assert len(controls) == len(SIA)
+    assert all(c.passed for c in controls)
+
+
+def test_the_whole_catalogue_asks_about_owners_too() -> None:
+    with TemporaryDirectory() as folder:
+        whole = run_study(small_study(audit={"fair": 90, "every": 2}), Path(folder))
+    assert {s.attack for s in whole.sources} == set(SIA)
+    # As many of each client as the one with fewest audited samples has.
+    each = min(row.audited for row in whole.clients)
+    assert {s.samples for s in whole.sources} == {4 * each}
+
+
+def test_a_client_without_audited_samples_is_said_to_be_the_reason(tmp_path: Path) -> None:
+    study = small_study(
+        partition={"clients": 8}, audit={"fair": 5, "every": 2}, attacks={"sia": {}}
+    )
+    assert asked(setup(study, 1, None)) is None
+    (row,) = run_study(study, tmp_path).attacks
+    assert row.status == "failed"
+    assert "no audited sample" in row.note
+
+
+def test_a_recording_is_asked_about_owners_afterwards(tmp_path: Path) -> None:
+    run_study(source_study(attacks={"loss-series": {}}), tmp_path / "run")
+    again = attack_again(tmp_path / "run", ["sia"], tmp_path / "again")
+    assert result(of=again) == result()
+
+
+def test_the_hash_is_over_what_is_said_of_owners(tmp_path: Path) -> None:
+    one = run_study(source_study(attacks={"sia": {}}), tmp_path / "one")
+    other = run_study(source_study(attacks={"sia": {"prior": "size"}}), tmp_path / "two")
+    assert one.content_hash != other.content_hash
+    assert read_record(tmp_path / "one" / "record.json").sources == one.sources
+
+
+def test_where_uploads_are_only_seen_in_sum_nobody_can_be_named() -> None:
+    with pytest.raises(NotVisible, match=r"'sia' needs .*hidden in the view 'sum'"):
+        setup(source_study(audit={"draw": "sia", "fair": 1, "view": "sum"}), 1, None)
+
+
+def test_clients_that_are_attacked_as_one_cannot_be_told_apart() -> None:
+    with pytest.raises(NotVisible, match="tells single clients apart"):
+        refuse_misfits([source_study(audit={"draw": "sia", "fair": 1, "merge": [1, 2]})])
+
+
+def test_where_nobody_is_a_member_owners_are_not_asked_for() -> None:
+    with pytest.raises(NotVisible, match="whose a sample is"):
+        refuse_misfits([source_study(figures={"nobody_is_a_member": True})])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"confusion": [[48]]},
+        {"samples": 47},
+        {"by_round": [0.5]},
+        {"overfitting": [0.1]},
+        {"low": 0.99, "success": 0.5},
+        {"clients": [0]},
+        {"answers": [{"least": 0.5, "answered": 1, "right": 2}]},
+        {"chained": [{"fpr": 0.1, "realised_fpr": 0.1, "called": 1, "right": 2}]},
+    ],
+)
+def test_a_result_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        SourceResult.model_validate({**result().model_dump(), **wrong})
+
+
+ALGORITHMS: dict[str, dict[str, object]] = {
+    "fedsgd": {"algorithm": {"name": "fedsgd"}, "training": {"epochs": 1}},
+    "legacy-fedsgd": {"algorithm": {"name": "legacy-fedsgd"}},
+    "fedprox": {"algorithm": {"name": "fedprox", "options": {"mu": 0.1}}},
+    "fedadam": {"algorithm": {"name": "fedadam", "options": {"server_lr": 0.1}}},
+}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_study_of_any_algorithm_is_whole(name: str, tmp_path: Path) -> None:
+    found = run_study(small_study(**ALGORITHMS[name]), tmp_path)
+    assert {row.name for row in found.attacks if row.status == "refused"} == {"seqmia"}
+    assert not [row for row in found.attacks if row.status == "failed"]
+    assert found.utility[0].test_accuracy > 0.3 or name == "fedsgd"
+
+
+def test_one_local_epoch_of_fedavg_is_what_was_published_as_fedsgd(tmp_path: Path) -> None:
+    one = run_study(source_study(algorithm={"name": "legacy-fedsgd"}), tmp_path / "a")
+    two = run_study(source_study(training={"epochs": 1, "lr": 0.3}), tmp_path / "b")
+    assert result(of=one) == result(of=two)
+
+
+def fedmd_study(**changes: object) -> Study:
+    return source_study(
+        **{
+            "algorithm": {
+                "name": "fedmd",
+                "options": {
+                    "public": "digits",
+                    "public_samples": 60,
+                    "public_epochs": 2,
+                    "private_epochs": 3,
+                    "student": "",
+                    "student_epochs": 3,
+                },
+            },
+            "data": PRIVATE,
+            "model": {"name": "mlp", "options": {"hidden": "20"}},
+            "training": {"epochs": 2, "lr": 0.01, "optimizer": "adam", "rounds": 3},
+            "audit": {"draw": "sia", "fair": 1, "every": 1, "options": {"per_client": 12}},
+            "attacks": {"sia": {}, "sia-mean": {}, "blackbox-loss": {}},
+            **changes,
+        }
+    )
+
+
+def test_fedmd_is_audited_through_students(tmp_path: Path) -> None:
+    found = run_study(fedmd_study(model={"name": "mlp"}), tmp_path)
+    assert [row.status for row in found.attacks] == ["run"] * 3
+    assert result(of=found).rounds == [1, 2, 3]
+    # The mean of the clients' own nets, each on its own samples and on the test part.
+    (utility,) = found.utility
+    assert utility.train_accuracy > 0.5
+    assert utility.n_test < 200
+
+
+def test_fedmds_clients_may_have_nets_of_their_own() -> None:
+    options = {"public": "digits", "public_samples": 60, "nets": "2,3; 2,2,3", "student": ""}
+    study = fedmd_study(algorithm={"name": "fedmd", "options": options})
+    algorithm = setup(study, 1, None).algorithm
+    sizes = [dict(net.settings)["channels"] for net in getattr(algorithm, "nets")]  # noqa: B009
+    assert sizes == ["2,3", "2,2,3"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": {"name": "digits"}}, "set data.first_class to 10"),
+        ({"data": {"name": "digits", "classes": [10]}}, "each once: whole numbers from 0 to 9"),
+        ({"algorithm": {"name": "fedmd"}}, "needs public"),
+        ({"algorithm": {"name": "fedsg"}}, "fedsgd"),
+        (
+            {"algorithm": {"name": "fedmd", "options": {"public": "synthetic"}}},
+            "samples of shape",
+        ),
+        (
+            {"algorithm": {"name": "fedmd", "options": {"public": "digits", "public_samples": 0}}},
+            "public_samples lies between 1 and",
+        ),
+    ],
+)
+def test_what_does_not_fit_an_algorithm_is_refused(
+    changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        setup(fedmd_study(**changes), 1, None)
+
+
+def test_the_guarantee_of_dp_sgd_counts_what_the_algorithm_does() -> None:
+    fedsgd = setup(source_study(algorithm={"name": "fedsgd"}, training={"epochs": 1}), 1, None)
+    work = fedsgd.algorithm.workload(4, 20)
+    assert (work.rounds, work.epochs, work.batch_size) == (4, 1, 20)
+    fedmd = setup(fedmd_study(), 1, None).algorithm.workload(3, 20)
+    assert (fedmd.rounds, fedmd.epochs) == (1, 3 + 2 * 2)
+
+
+def test_chosen_classes_keep_their_numbers_in_a_study() -> None:
+    run = setup(fedmd_study(), 1, None)
+    assert run.dataset.classes == 13
+    assert set(torch.unique(run.deal.audit.samples.labels).tolist()) <= {10, 11, 12}
