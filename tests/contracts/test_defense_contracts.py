@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.core import Architecture, Model, Params, Samples, Setting, cross_entropy
-from fedaudit.defenses.base import Defense, Task, Visit
+from fedaudit.defenses.base import Defense, Plan, Visit
 from fedaudit.defenses.catalog import DEFENSES, made
 from fedaudit.defenses.chain import Chain
 from fedaudit.devices import device_named
@@ -134,10 +134,10 @@ def test_the_neutral_setting_gives_the_undefended_run_to_the_bit(name: str) -> N
 
 @every_active
 def test_before_anything_is_trained_nothing_is_refused_that_would_run(name: str) -> None:
-    task = Task(architecture=FEDAVG.architecture, shape=(1, 2, 2), classes=3, rounds=2)
+    plan = Plan(architecture=FEDAVG.architecture, shape=(1, 2, 2), classes=3, rounds=2)
     for defense in (*active(name).values(), *neutral(name).values()):
-        defense.refuse_misfit(task)
-        Chain((defense,)).refuse_misfit(task)
+        defense.refuse_misfit(plan)
+        Chain((defense,)).refuse_misfit(plan)
 
 
 @every_active

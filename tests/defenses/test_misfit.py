@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedaudit.core import Architecture, Setting
-from fedaudit.defenses.base import Task
+from fedaudit.defenses.base import Plan
 from fedaudit.defenses.catalog import made
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.cofedmid.compensation import Compensation
@@ -19,26 +19,26 @@ from fedaudit.errors import BadInput, Unsupported
 from fedaudit.models import architecture
 
 
-def task(name: str = "resnet18", shape: tuple[int, ...] = (3, 8, 8), **settings: Setting) -> Task:
+def plan(name: str = "resnet18", shape: tuple[int, ...] = (3, 8, 8), **settings: Setting) -> Plan:
     net = architecture(name, shape=shape, classes=10, **settings)
-    return Task(architecture=net, shape=shape, classes=10, rounds=4)
+    return Plan(architecture=net, shape=shape, classes=10, rounds=4)
 
 
-BATCH_NORM = task(width=32, norm="batch")
-GROUP_NORM = task(width=32, norm="group")
+BATCH_NORM = plan(width=32, norm="batch")
+GROUP_NORM = plan(width=32, norm="group")
 
 
 def own_net() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(12), nn.Linear(12, 10)).eval()
 
 
-OWN = Task(
+OWN = Plan(
     architecture=Architecture("own", partial(own_net)), shape=(3, 2, 2), classes=10, rounds=4
 )
 
 
 @pytest.mark.parametrize("given", [BATCH_NORM, OWN], ids=lambda given: given.architecture.name)
-def test_dp_sgd_on_batch_normalisation_is_refused_in_a_chain_too(given: Task) -> None:
+def test_dp_sgd_on_batch_normalisation_is_refused_in_a_chain_too(given: Plan) -> None:
     alone = DPSGD(1.0, 1.0)
     for defense in (alone, Chain((GradientNoise(0.1), alone))):
         with pytest.raises(Unsupported, match=r"BatchNorm.d, whose statistics mix the samples"):
@@ -56,7 +56,7 @@ def test_dp_sgd_on_other_networks_or_set_to_do_nothing_is_not_refused() -> None:
 def test_dp_sgd_with_copies_of_what_is_no_large_image_is_refused(
     shape: tuple[int, ...], padding: int
 ) -> None:
-    given = task("mlp", shape, hidden="")
+    given = plan("mlp", shape, hidden="")
     DPSGD(1.0, 1.0).refuse_misfit(given)
     with pytest.raises(BadInput, match=f"got samples of shape {'x'.join(map(str, shape))};"):
         DPSGD(1.0, 1.0, multiplicity=2, padding=padding).refuse_misfit(given)

@@ -136,7 +136,7 @@ class Objective:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class Plan:
     """What is settled before anything is trained: what a defense has to fit.
 
     Attributes:
@@ -228,11 +228,11 @@ class Defense:
         """Whether :meth:`loss` has to know each sample's class, so that none may be mixed."""
         return False
 
-    def refuse_misfit(self, task: Task) -> None:
+    def refuse_misfit(self, plan: Plan) -> None:
         """Before anything is trained: refuses what the defense could not go through with.
 
         Args:
-            task: What it is to be used for.
+            plan: What it is to be used for.
         """
 
     def prepare(self, data: Samples, visit: Visit) -> Samples:

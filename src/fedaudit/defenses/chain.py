@@ -14,7 +14,7 @@ from fedaudit.defenses.base import (
     Defense,
     Guarantee,
     Objective,
-    Task,
+    Plan,
     Turn,
     Visit,
     Workload,
@@ -80,10 +80,10 @@ class Chain(Defense):
         """Where any part does."""
         return any(part.acts_in(hook) for part in self.parts)
 
-    def refuse_misfit(self, task: Task) -> None:
+    def refuse_misfit(self, plan: Plan) -> None:
         """Before anything is trained: for every part."""
         for part in self.parts:
-            part.refuse_misfit(task)
+            part.refuse_misfit(plan)
 
     def prepare(self, data: Samples, visit: Visit) -> Samples:
         """Once: by every part in order."""

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from fedaudit.core import Batch, Params, Samples
 from fedaudit.defenses.accounting import gaussian_epsilon
-from fedaudit.defenses.base import Defense, Guarantee, Objective, Task, Turn, Workload
+from fedaudit.defenses.base import Defense, Guarantee, Objective, Plan, Turn, Workload
 from fedaudit.errors import BadInput, Unsupported
 from fedaudit.fl.clipped import clipped_sum, refuse_mixing
 
@@ -71,7 +71,7 @@ class DPSGD(Defense):
     def _neutral(self) -> bool:
         return self.clip == float("inf") and self.noise_multiplier == 0 and self.multiplicity == 1
 
-    def refuse_misfit(self, task: Task) -> None:
+    def refuse_misfit(self, plan: Plan) -> None:
         """Before anything is trained: networks that mix samples, copies of what is no image.
 
         Raises:
@@ -81,9 +81,9 @@ class DPSGD(Defense):
         if self._neutral:
             return
         with torch.random.fork_rng(devices=[]):
-            refuse_mixing(task.architecture.build().train())
+            refuse_mixing(plan.architecture.build().train())
         if self.multiplicity > 1:
-            _refuse_other_than_images(task.shape, self.padding)
+            _refuse_other_than_images(plan.shape, self.padding)
 
     def batches(self, data: Samples, batch_size: int, turn: Turn) -> Iterator[Batch]:
         """Each epoch: as many draws as shuffled batches would be, of that size on average."""

@@ -9,7 +9,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from fedaudit.core import ClientId, Samples
-from fedaudit.defenses.base import Defense, Task, Turn, Visit
+from fedaudit.defenses.base import Defense, Plan, Turn, Visit
 from fedaudit.defenses.cofedmid.assignment import Assigned, at_random, bounded
 from fedaudit.defenses.cofedmid.coalition import check_coalition, present, shared_seed
 from fedaudit.defenses.cofedmid.sizes import DECAYS, sizes
@@ -57,13 +57,13 @@ class ClassGuided(Defense):
         if self.assignment not in ASSIGNMENTS:
             raise unknown_name("assignment", self.assignment, ASSIGNMENTS)
 
-    def refuse_misfit(self, task: Task) -> None:
+    def refuse_misfit(self, plan: Plan) -> None:
         """Before anything is trained: more classes a client than there are, or fewer at first.
 
         Raises:
             BadInput: m_max or m_min does not fit the number of classes.
         """
-        self.sizes(task.classes, task.rounds)
+        self.sizes(plan.classes, plan.rounds)
 
     def select(self, data: Samples, turn: Turn) -> Samples:
         """Each round: the samples of this client's classes, in the order that they had."""
