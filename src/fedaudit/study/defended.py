@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from fedaudit.core import ClientId
-from fedaudit.defenses.base import Defense, Task
+from fedaudit.defenses.base import Defense, Plan
 from fedaudit.defenses.catalog import DEFENSES, made
 from fedaudit.defenses.chain import Chain
 from fedaudit.errors import BadInput, unknown_name
@@ -26,7 +26,7 @@ def defenses_of(study: Study) -> dict[ClientId, Defense]:
     return found
 
 
-def refuse_unfit(defenses: Mapping[ClientId, Defense], task: Task) -> None:
+def refuse_unfit(defenses: Mapping[ClientId, Defense], plan: Plan) -> None:
     """Refuses defenses that could not go through with what they are to be used for.
 
     Raises:
@@ -34,7 +34,7 @@ def refuse_unfit(defenses: Mapping[ClientId, Defense], task: Task) -> None:
     """
     # Members of a coalition are set alike: one of them stands for all.
     for defense in {repr(one): one for one in defenses.values()}.values():
-        defense.refuse_misfit(task)
+        defense.refuse_misfit(plan)
 
 
 def _refuse_misplaced(group: Group, clients: int, found: dict[ClientId, Defense]) -> None:

@@ -9,7 +9,7 @@ from fedaudit.core import Sees
 from fedaudit.data.classes import some_classes
 from fedaudit.data.dataset import Dataset
 from fedaudit.data.sources import load
-from fedaudit.defenses.base import Task
+from fedaudit.defenses.base import Plan
 from fedaudit.errors import Refusal
 from fedaudit.fl.algorithm import Algorithm
 from fedaudit.fl.fedmd import FedMD
@@ -41,8 +41,8 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
     dataset = some_classes(whole, given.classes, first=given.first_class)
     algorithm = algorithm_of(study, dataset, seed, data_dir)
     defenses = defenses_of(study)
-    for task in _tasks(study, dataset, algorithm):
-        refuse_unfit(defenses, task)
+    for plan in _plans(study, dataset, algorithm):
+        refuse_unfit(defenses, plan)
     federation = {"rounds": study.training.rounds, "seed": seed_for(seed, "federation")}
     deal = as_trained(dealt(study, dataset, seed), defenses, **federation)
     run = Setup(
@@ -94,12 +94,12 @@ def _without_idle(run: Setup) -> Setup:
     )
 
 
-def _tasks(study: Study, dataset: Dataset, algorithm: Algorithm) -> list[Task]:
+def _plans(study: Study, dataset: Dataset, algorithm: Algorithm) -> list[Plan]:
     """What defenses have to fit: each of the networks that clients train."""
     # Of FedMD's, an observer rebuilds others than clients train.
     nets = algorithm.nets if isinstance(algorithm, FedMD) else (algorithm.architecture,)
     return [
-        Task(
+        Plan(
             architecture=net,
             shape=tuple(dataset.train.features.shape[1:]),
             classes=dataset.classes,
