@@ -1,10 +1,15 @@
 """Where a run stands after a whole round, on disk: one file, replaced in one step."""
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 
-from fedaudit.core import ClientId, Params
+import torch
+
+from fedaudit.core import ClientId, Params, Samples
+from fedaudit.defenses.base import UNDEFENDED, Defense
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.observe.tensors import read_tensors, write_tensors
 
@@ -24,6 +29,33 @@ class Standing:
     server: Params
     memories: Mapping[ClientId, Params] = field(default_factory=dict)
     defenses: Mapping[ClientId, Params] = field(default_factory=dict)
+
+
+def fingerprint_of(
+    settings: tuple[object, ...],
+    clients: Mapping[ClientId, Samples],
+    defenses: Mapping[ClientId, Defense],
+) -> str:
+    """Tells one run from another, so that a checkpoint is never taken up by a stranger.
+
+    Args:
+        settings: Of the run, in a fixed order.
+        clients: Each client's data.
+        defenses: By client, as they are before they prepare anything.
+    """
+    digest = sha256(_described(settings).encode())
+    for client in sorted(clients):
+        defense = defenses.get(client, UNDEFENDED)
+        digest.update(_described((client, type(defense).__name__, vars(defense))).encode())
+        data = clients[client]
+        for part in (data.ids, data.labels, data.features):
+            digest.update(part.contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _described(value: object) -> str:
+    """The value in words that are the same in every process: without places in memory."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def save(standing: Standing, path: Path, fingerprint: str) -> None:

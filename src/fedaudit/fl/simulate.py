@@ -1,9 +1,7 @@
 """The round loop: federated learning as a stream of rounds."""
 
-import re
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from hashlib import sha256
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import NamedTuple
@@ -17,7 +15,7 @@ from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL, Workers
 from fedaudit.errors import BadInput, Unsupported
 from fedaudit.fl.algorithm import HONEST, Algorithm, KeepsModels, Server
-from fedaudit.fl.checkpoint import Standing, resume, save
+from fedaudit.fl.checkpoint import Standing, fingerprint_of, resume, save
 from fedaudit.observe.round import Round, Sent, Upload
 from fedaudit.seeds import seed_for, seeded
 
@@ -116,7 +114,7 @@ def _rounds(
     """The loop of :func:`simulate`, whose arguments were checked."""
     algorithm = given.algorithm
     # First of all, because a defense that has prepared data may look otherwise than it was set.
-    fingerprint = _fingerprint_of(given, server, plan) if checkpoint else ""
+    fingerprint = _fingerprint(given, server, plan) if checkpoint else ""
     data = prepared(given.data, given.defenses, plan.rounds, plan.seed)
     standing = _beginning(given, plan)
     if checkpoint:
@@ -160,6 +158,14 @@ def _beginning(given: _Federation, plan: _Plan) -> Standing:
     start = given.algorithm.start(seed_for(plan.seed, "initial model"))
     states = {client: defense.state() for client, defense in given.defenses.items()}
     return Standing(0, start, defenses=states)
+
+
+def _fingerprint(given: _Federation, server: Server, plan: _Plan) -> str:
+    # The CPU goes without saying, so that older checkpoints stay valid.
+    kind = () if plan.device.type == "cpu" else (plan.device.type,)
+    drawn = (plan.rounds, plan.seed, plan.participation)
+    settings = (given.algorithm, type(server), vars(server), *drawn, *kind)
+    return fingerprint_of(settings, given.data, given.defenses)
 
 
 def _asked(
@@ -287,24 +293,3 @@ def _refuse_unusable(
                 f"{type(defense).__name__} (client {client}) acts on uploads of kind {kinds}, "
                 f"but {type(algorithm).__name__} sends {algorithm.upload_kind.__name__}"
             )
-
-
-def _fingerprint_of(given: _Federation, server: Server, plan: _Plan) -> str:
-    """Tells one run from another, so that a checkpoint is never taken up by a stranger."""
-    # The CPU goes without saying, so that older checkpoints stay valid.
-    kind = () if plan.device.type == "cpu" else (plan.device.type,)
-    drawn = (plan.rounds, plan.seed, plan.participation)
-    settings = (given.algorithm, type(server), vars(server), *drawn, *kind)
-    digest = sha256(_described(settings).encode())
-    for client in sorted(given.data):
-        defense = given.defenses.get(client, UNDEFENDED)
-        digest.update(_described((client, type(defense).__name__, vars(defense))).encode())
-        data = given.data[client]
-        for part in (data.ids, data.labels, data.features):
-            digest.update(part.contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _described(value: object) -> str:
-    """The value in words that are the same in every process: without places in memory."""
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))

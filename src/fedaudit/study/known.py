@@ -1,0 +1,112 @@
+"""All that a record says of attacks and accuracy, in the order that a comparison asks for it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from fedaudit.study.compared import Row
+from fedaudit.study.defense_section import NONE
+from fedaudit.study.differences import Value, Values
+from fedaudit.study.guessing import above_chance
+from fedaudit.study.record import Figure, Record
+from fedaudit.study.rows import is_compared
+
+
+class Key(NamedTuple):
+    """What a figure is of, within a row."""
+
+    attack: str
+    contrast: str
+    metric: str
+
+
+class Known(NamedTuple):
+    """All that a row's record says of attacks and accuracy.
+
+    Attributes:
+        values: Figures by seed and target.
+        notes: Why a figure was refused.
+        above: Targets at which a figure is above guessing, by test and interval.
+        by_test: Targets at which the test alone finds it above guessing.
+        tested: Figures that were tested at all.
+        accuracy: Test accuracy by seed; its one target is None.
+    """
+
+    values: Mapping[Key, Values]
+    notes: Mapping[Key, str]
+    above: Mapping[Key, set[int | None]]
+    by_test: Mapping[Key, set[int | None]]
+    tested: set[Key]
+    accuracy: Values
+
+
+def audited(values: Mapping[Key, Values]) -> set[int | None]:
+    """All clients that a row has figures of."""
+    return {t for by_seed in values.values() for by in by_seed.values() for t in by}
+
+
+def inside(row: Row, values: Mapping[Key, Values]) -> set[int | None]:
+    """Audited clients that a row's defense is of; all where it has none, or all use it."""
+    targets = audited(values)
+    return targets if row.coalition is None else targets.intersection(row.coalition)
+
+
+def known_of(record: Record, row: Row) -> Known:
+    """What a row's record says of it."""
+    own = [f for f in record.findings if is_compared(f) and (f.defense or NONE) == row.family]
+    single = [figure for figure in own if figure.seed is not None] or own
+    tested = [f for f in _most_summarised(own) if f.value is not None and f.significant is not None]
+    return Known(
+        values=_values(single),
+        notes=_notes(single),
+        above=_targets(figure for figure in tested if above_chance(figure)),
+        by_test=_targets(figure for figure in tested if figure.significant),
+        tested={_key(figure) for figure in tested},
+        accuracy=_accuracy(record, row.family),
+    )
+
+
+def _key(figure: Figure) -> Key:
+    return Key(figure.attack, figure.contrast, figure.metric)
+
+
+def _targets(figures: Iterable[Figure]) -> dict[Key, set[int | None]]:
+    found: dict[Key, set[int | None]] = {}
+    for figure in figures:
+        found.setdefault(_key(figure), set()).add(figure.target)
+    return found
+
+
+def _values(figures: Sequence[Figure]) -> dict[Key, Values]:
+    found: dict[Key, dict[int | None, dict[int | None, Value]]] = {}
+    for figure in figures:
+        if figure.value is not None:
+            value = Value(figure.value, figure.low, figure.high, figure.method)
+            by_seed = found.setdefault(_key(figure), {})
+            by_seed.setdefault(figure.seed, {})[figure.target] = value
+    return dict(found)
+
+
+def _notes(figures: Sequence[Figure]) -> dict[Key, str]:
+    """Why figures were refused; of several reasons the first."""
+    found: dict[Key, str] = {}
+    for figure in figures:
+        if figure.value is None:
+            found.setdefault(_key(figure), figure.note)
+    return found
+
+
+def _most_summarised(figures: Sequence[Figure]) -> list[Figure]:
+    """Figures over seeds where there are any: they make a family of tests of their own."""
+    return [figure for figure in figures if figure.seed is None] or list(figures)
+
+
+def _accuracy(record: Record, defense: str) -> Values:
+    return {
+        result.seed: {
+            None: Value(
+                result.test_accuracy, result.test_low, result.test_high, "Clopper-Pearson 95%"
+            )
+        }
+        for result in record.utility
+        if (result.defense or NONE) == defense
+    }
