@@ -1,6 +1,7 @@
 """What a figure shows: whether it is above guessing, and how large the leak is in words."""
 
-from typing import Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, get_args
 
 from fedaudit.report.grid import Tone
 from fedaudit.study.guessing import (
@@ -11,6 +12,28 @@ from fedaudit.study.guessing import (
 from fedaudit.study.record import Figure
 
 Size = Literal["trace", "weak", "clear", "strong"]
+
+Status = Literal[
+    "void",
+    "control failed",
+    "strong leak",
+    "clear leak",
+    "weak leak",
+    "trace of a leak",
+    "above guessing",
+    "inconclusive",
+    "no leak shown",
+]
+"""The verdicts, the gravest first. "Above guessing" is of sources: owners are named, but perhaps
+by the clients' class mixes alone."""
+
+LEAKS: Mapping[Size, Status] = {
+    "strong": "strong leak",
+    "clear": "clear leak",
+    "weak": "weak leak",
+    "trace": "trace of a leak",
+}
+"""The verdict that goes with a leak of each size."""
 
 
 class Threshold(NamedTuple):
@@ -76,6 +99,11 @@ def _threshold(threshold: Threshold, metric: str) -> float | None:
     return threshold.thousandth_rate if rate <= 0.001 else threshold.percent_rate
 
 
+def gravest(statuses: Sequence[Status]) -> Status:
+    """The one of several verdicts that stands in front."""
+    return min(statuses, key=get_args(Status).index)
+
+
 def a_leak(size: Size) -> str:
     """The size in running text: "a weak leak"."""
     return _ARTICLES[size]
@@ -130,6 +158,11 @@ def look_of(figure: Figure) -> Look:
     if not above_chance(figure):
         return Look()
     size = size_of(figure)
+    return Look("▲ ", tone_of(size), size or "")
+
+
+def tone_of(size: Size | None) -> Tone:
+    """The colour of a leak that is above guessing."""
     tones: dict[Size | None, Tone] = {None: "raised", "trace": "raised", "weak": "weak"}
     tones |= {"clear": "clear", "strong": "strong"}
-    return Look("▲ ", tones[size], size or "")
+    return tones[size]

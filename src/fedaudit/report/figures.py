@@ -14,6 +14,7 @@ from fedaudit.report.names import defense_name
 from fedaudit.report.roc import roc_figure
 from fedaudit.report.scores import histogram_figure
 from fedaudit.report.signals import trajectory_figure
+from fedaudit.report.source_figures import source_figures
 from fedaudit.report.styles import Key, style, swatch
 from fedaudit.study.record import Record, UtilityResult
 
@@ -28,6 +29,7 @@ def figures_of(record: Record) -> dict[str, Figures]:
         group_figure(record.groups, "client"),
         group_figure(record.groups, "class"),
         accuracy_figure(record.utility),
+        *source_figures(record),
     ]
     return {figure.ident: figure for figure in found if figure is not None}
 

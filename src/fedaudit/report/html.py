@@ -19,6 +19,8 @@ from fedaudit.report.page import rendered, write_page
 from fedaudit.report.plain import verdict
 from fedaudit.report.reproducing import reproducing
 from fedaudit.report.rows import rows_table
+from fedaudit.report.source_section import kind_of, source_section
+from fedaudit.report.source_words import only_sources
 from fedaudit.report.tables import attack_tables, every_figure_table, other_figures_table
 from fedaudit.report.tables_of_run import (
     catalogue_table,
@@ -93,9 +95,13 @@ def report_html(record: Record) -> str:
     """The report of a record as an HTML document."""
     record = cleaned(record)
     figures = figures_of(record)
+    kind = kind_of(record)
     return rendered(
         "report.html.j2",
-        title=f"Membership audit: {shortened(record.name, 80)}",
+        title=f"{kind}: {shortened(record.name, 80)}",
+        kind=kind,
+        on_membership=not only_sources(record),
+        sources=source_section(record),
         figures=figures,
         record=record,
         verdict=verdict(record),

@@ -1,7 +1,7 @@
 """The verdict in plain words, for a reader who decides and does not attack."""
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from fedaudit.report.choosing import (
     RunsBehind,
@@ -13,35 +13,37 @@ from fedaudit.report.choosing import (
     says_nothing,
 )
 from fedaudit.report.cleaning import cleaned
-from fedaudit.report.evidence import ROOM_FOR_DOUBT, Size, largest, size_of, size_reached
+from fedaudit.report.evidence import (
+    LEAKS,
+    ROOM_FOR_DOUBT,
+    Status,
+    gravest,
+    largest,
+    size_of,
+    size_reached,
+)
 from fedaudit.report.found import Bullet, bullets, room
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import NO_DEFENSE, defense_name
 from fedaudit.report.open_points import open_points
+from fedaudit.report.source_words import (
+    SOURCE_HEADLINES,
+    guessing,
+    only_sources,
+    source_attacks_tried,
+    source_audited,
+    source_bullets,
+    source_meaning,
+    source_question,
+    source_status,
+)
+from fedaudit.report.sources import on_sources
 from fedaudit.report.words import capital, count, listed, plural, sentence, shown
 from fedaudit.study.guessing import above_chance, by_test_alone, rate_of
 from fedaudit.study.record import ControlResult, Figure, Record
 
-Status = Literal[
-    "void",
-    "control failed",
-    "strong leak",
-    "clear leak",
-    "weak leak",
-    "trace of a leak",
-    "inconclusive",
-    "no leak shown",
-]
-
 MOST_NAMED = 5
 """Audited clients that are named; of more, their number stands."""
-
-_LEAKS: Mapping[Size, Status] = {
-    "strong": "strong leak",
-    "clear": "clear leak",
-    "weak": "weak leak",
-    "trace": "trace of a leak",
-}
 
 _HEADLINES: Mapping[Status, str] = {
     "void": "These figures say nothing about leakage",
@@ -55,13 +57,19 @@ _HEADLINES: Mapping[Status, str] = {
     "no leak shown": "No leak shown by the attacks that were run",
 }
 
+_BESIDE_SOURCES: Mapping[Status, str] = {
+    "inconclusive": "Inconclusive about membership: this audit is too small to say",
+    "no leak shown": "No leak of membership shown by the attacks that were run",
+}
+"""Headlines that would seem to speak of sources too, where a record is about both."""
+
 _MEANINGS: Mapping[Status, str] = {
     "void": "The non-members were drawn anew for every round and client, as the published code "
     "does. That alone produces high figures where nothing leaks, so nothing here describes the "
     "model. Run the study with aligned evaluation.",
     "control failed": "A failed control means that the figures may measure something other than "
-    "membership, or that the attacks do not work here. Find the cause and run the audit again "
-    "before anything is decided on these figures.",
+    "what they are called, or that the attacks do not work here. Find the cause and run the audit "
+    "again before anything is decided on these figures.",
     "strong leak": "Somebody with this view can learn which samples, and so whose data, took part "
     "in the training. Treat membership as disclosed to that adversary unless a defense brings it "
     "down.",
@@ -111,16 +119,56 @@ def verdict(record: Record) -> Verdict:
     """The verdict on a record, computed from its figures and controls alone."""
     record = cleaned(record)
     figures = headline(record)
-    status = _status(record, figures)
+    verdicts = _verdicts(record, figures)
+    status = verdicts.both
     return Verdict(
         status,
-        _HEADLINES[status],
+        _headline(verdicts),
         _audited(record),
-        () if status == "void" else bullets(figures),
-        _meaning(record, status, figures),
+        () if status == "void" else bullets(figures) + source_bullets(record),
+        _meanings(record, verdicts, figures),
         _controls(record.controls),
         open_points(record, figures),
     )
+
+
+class _Verdicts(NamedTuple):
+    """On membership and on sources, None where a record is not about it; and on both together."""
+
+    membership: Status | None
+    sources: Status | None
+
+    @property
+    def both(self) -> Status:
+        return gravest([one for one in self if one is not None])
+
+
+def _verdicts(record: Record, figures: list[Figure]) -> _Verdicts:
+    """A verdict that makes all figures doubtful stands for both."""
+    overall = _doubtful(record)
+    if overall is not None or not record.sources:
+        return _Verdicts(overall or _status(record, figures), None)
+    on = source_status(on_sources(record))
+    return _Verdicts(None if only_sources(record) else _status(record, figures), on)
+
+
+def _headline(verdicts: _Verdicts) -> str:
+    if verdicts.sources is None:
+        return _HEADLINES[verdicts.both]
+    on_sources_ = SOURCE_HEADLINES[verdicts.sources]
+    if verdicts.membership is None:
+        return on_sources_
+    first = _BESIDE_SOURCES.get(verdicts.membership, _HEADLINES[verdicts.membership])
+    return f"{first}. {on_sources_}"
+
+
+def _meanings(record: Record, verdicts: _Verdicts, figures: list[Figure]) -> str:
+    parts = []
+    if verdicts.membership is not None:
+        parts.append(_meaning(record, verdicts.membership, figures))
+    if verdicts.sources is not None:
+        parts.append(source_meaning(verdicts.sources, on_sources(record)))
+    return " ".join(parts)
 
 
 def as_text(record: Record) -> str:
@@ -136,15 +184,20 @@ def as_text(record: Record) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _status(record: Record, figures: list[Figure]) -> Status:
+def _doubtful(record: Record) -> Status | None:
+    """The verdict on a record whose figures cannot be relied on."""
     if says_nothing(record):
         return "void"
     if any(control.passed is False for control in record.controls):
         return "control failed"
+    return None
+
+
+def _status(record: Record, figures: list[Figure]) -> Status:
     above = [figure for figure in figures if above_chance(figure)]
     if above:
         sizes = [size for figure in above if (size := size_of(figure))]
-        return _LEAKS[largest(sizes) or "trace"]
+        return LEAKS[largest(sizes) or "trace"]
     return "no leak shown" if _little_can_hide(record, figures) else "inconclusive"
 
 
@@ -181,7 +234,7 @@ def _meaning(record: Record, status: Status, figures: list[Figure]) -> str:
     if status == "void" and record.nobody_is_a_member:
         return _NOBODY
     parts = [_MEANINGS[status]]
-    if status in _LEAKS.values():
+    if status in LEAKS.values():
         parts += [_where_found(figures), "Attacks not tried here may find more."]
     if status == "no leak shown":
         parts += [_power(record), _hidden(figures)]
@@ -237,17 +290,32 @@ def _hidden(figures: list[Figure]) -> str:
 def _audited(record: Record) -> str:
     sizes = [row.samples for row in record.clients]
     held = f" holding {count(min(sizes))} to {count(max(sizes))} samples each" if sizes else ""
-    tried = attacks_tried(record)
     targets = sorted({f.target for f in record.findings if f.target is not None})
-    defenses = distinct(defense_name(figure.defense) for figure in record.findings)
+    used = [f.defense for f in record.findings] + [run.defense for run in record.sources]
+    defenses = distinct(defense_name(defense) for defense in used)
     against = f", with {listed([shortened(name, 60) for name in defenses])}" if defenses else ""
     view = shortened(record.view.description, 400) or "not described in the record"
     return (
         f"This audit trained a federation of {plural(len(record.clients), 'client')}{held} "
-        f"({plural(len(record.seeds), 'seed')}){against}, and asked of {_asked(targets)}: can an "
-        f"adversary tell whether a given sample was among the training data? "
-        f"{plural(tried, 'attack was', 'attacks were')} tried; guessing gives an AUC of 0.5. "
+        f"({plural(len(record.seeds), 'seed')}){against}, and asked {_question(record, targets)} "
         f"The adversary: {sentence(view)}{_undefended(record, targets)}"
+    )
+
+
+def _question(record: Record, targets: list[int]) -> str:
+    """What was asked of the federation, and how many attacks tried to answer it."""
+    if only_sources(record):
+        tried = plural(source_attacks_tried(record), "attack was", "attacks were")
+        return (
+            f"of {source_question(record)}: can an adversary name the client that a sample is "
+            f"from? {tried} tried; a guess is right for {guessing(record)}."
+        )
+    others = max(attacks_tried(record) - source_attacks_tried(record), 0)
+    tried = plural(others, "attack was", "attacks were")
+    return (
+        f"of {_asked(targets)}: can an adversary tell whether a given sample was among the "
+        f"training data? {tried} tried; guessing gives an AUC of 0.5."
+        f"{' ' + source_audited(record) if record.sources else ''}"
     )
 
 

@@ -32,6 +32,7 @@ from fedaudit.report.grid import (
 )
 from fedaudit.report.names import contrast_name, contrast_order, defense_name, metric_name
 from fedaudit.report.plain import verdict
+from fedaudit.report.source_tables import short_source_table
 from fedaudit.report.tables_of_run import controls_summary, utility_table
 from fedaudit.report.words import MISSING, count, interval_of, percent, shown
 from fedaudit.study.guessing import HEADLINE_METRICS, rate_of
@@ -206,9 +207,10 @@ def _long_table(caption: str, figures: list[Figure]) -> Grid:
 
 
 def terminal_tables(record: Record) -> list[Table]:
-    """What a study prints at its end: attacks, other figures if few, utility and controls."""
+    """What a study prints at its end: attacks, sources, other figures if few, utility, controls."""
     record = cleaned(record)
     grids = [part for grid in attack_tables(record) for part in split(grid)]
+    grids += [short_source_table(record)] if record.sources else []
     other = other_figures_table(record)
     grids += [other] if other and len(other.rows) <= MOST_ROWS_PRINTED else []
     grids += [utility_table(record)] if record.utility else []

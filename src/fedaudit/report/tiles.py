@@ -8,10 +8,24 @@ from fedaudit.report.choosing import (
     says_nothing,
     strongest,
 )
-from fedaudit.report.evidence import a_leak, look_of, rate_found, size_of, strongest_found
+from fedaudit.report.evidence import (
+    a_leak,
+    look_of,
+    rate_found,
+    size_of,
+    strongest_found,
+    tone_of,
+)
 from fedaudit.report.found import ALARMS, of_thousand, room
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import NO_DEFENSE, contrast_name, defense_name
+from fedaudit.report.source_words import points, points_in_words
+from fedaudit.report.sources import (
+    excess_size,
+    labels_of_named,
+    on_sources,
+    strongest_on_sources,
+)
 from fedaudit.report.words import interval, interval_of, percent, plural, shown
 from fedaudit.study.guessing import above_chance
 from fedaudit.study.record import Figure, Record
@@ -30,7 +44,11 @@ def tiles(record: Record) -> list[Tile]:
     """The numbers that stand at the top of a report."""
     figures = headline(record)
     # Figures that say nothing about leakage must not stand out as if they told something.
-    found = [] if says_nothing(record) else [_strongest_tile(figures), _identified_tile(figures)]
+    found = (
+        []
+        if says_nothing(record)
+        else [_strongest_tile(figures), _identified_tile(figures), *_source_tiles(record)]
+    )
     return [tile for tile in found if tile is not None] + [
         *_utility_tile(record),
         _controls_tile(record),
@@ -57,6 +75,31 @@ def _identified_tile(figures: list[Figure]) -> Tile | None:
         return Tile(label, of_thousand(best.value), f"{price} · {_place(best, figures)}", tone)
     left = room([figure for figure in figures if figure.metric != "auc"])
     return Tile(label, "none shown", f"room for {left}") if left else None
+
+
+def _source_tiles(record: Record) -> list[Tile]:
+    """How often owners are named, and how much of that class mixes do not explain."""
+    named = on_sources(record)
+    best = strongest_on_sources(named)
+    if best is None:
+        return []
+    attack = labels_of_named(named)[named.index(best)]
+    found = "above guessing" if best.above_guessing else "not above guessing"
+    limits = interval(best.success.low, best.success.high, "accuracy") or "no interval"
+    tone = "raised" if best.above_guessing else ""
+    detail = f"{found} ({percent(best.chance)}) · {limits} · {shortened(attack, 60)}"
+    size = excess_size(best)
+    said = a_leak(size) if size else "not above class mixes"
+    beyond = f"{said} ({percent(best.mixes)}) · {points_in_words(best.excess)}"
+    return [
+        Tile("Owners named", percent(best.success.value), detail, tone),
+        Tile(
+            "Beyond class mixes",
+            f"{points(best.excess.value)} points",
+            beyond,
+            tone_of(size) if size else "",
+        ),
+    ]
 
 
 def _judged(figure: Figure) -> tuple[str, str]:

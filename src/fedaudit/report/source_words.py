@@ -1,0 +1,206 @@
+"""What source inference found, in plain words: for the verdict and above the section's tables."""
+
+from collections.abc import Mapping, Sequence
+
+from fedaudit.report.choosing import distinct, headline
+from fedaudit.report.evidence import LEAKS, ROOM_FOR_DOUBT, Status, a_leak, largest
+from fedaudit.report.found import Bullet, Sentence
+from fedaudit.report.grid import shortened
+from fedaudit.report.names import defense_name
+from fedaudit.report.sources import (
+    Estimate,
+    Named,
+    excess_size,
+    mean_of,
+    most_beyond,
+    on_sources,
+    strongest_on_sources,
+)
+from fedaudit.report.words import capital, count, interval, percent, plural
+from fedaudit.study.record import Record
+
+BY_ARG_MAX = "arg max"
+"""How a source attack combines clients, in a record's list of attacks."""
+
+SOURCE_HEADLINES: Mapping[Status, str] = {
+    "strong leak": "Strong leakage of sources: owners of samples are named far more often than "
+    "class mixes explain",
+    "clear leak": "Clear leakage of sources: owners of samples are named clearly more often than "
+    "class mixes explain",
+    "weak leak": "Weak leakage of sources: owners of samples are named somewhat more often than "
+    "class mixes explain",
+    "trace of a leak": "A trace of leakage of sources: owners of samples are named hardly more "
+    "often than class mixes explain",
+    "above guessing": "Owners of samples are named more often than by guessing, but not shown to "
+    "be named more often than class mixes explain",
+    "inconclusive": "Inconclusive about sources: this audit is too small to say whether owners of "
+    "samples can be named",
+    "no leak shown": "No leak of sources shown by the attacks that were run",
+}
+
+SOURCE_MEANINGS: Mapping[Status, str] = {
+    "strong leak": "Somebody with this view can name the client that many training samples are "
+    "from, where class mixes alone would not give it away. Treat the source of a sample as "
+    "disclosed to that adversary unless a defense brings it down.",
+    "clear leak": "Somebody with this view names the client that a training sample is from clearly "
+    "more often than class mixes alone allow. Do not rely on sources staying hidden from that "
+    "adversary unless a defense brings this down.",
+    "weak leak": "Somebody with this view names a few owners that class mixes alone would not give "
+    "away. Whether that can be borne depends on the data; it is no ground for promising that "
+    "sources stay hidden.",
+    "trace of a leak": "Hardly any owner is named that class mixes alone would not give away. The "
+    "trace is real all the same, and no ground for promising that sources stay hidden.",
+    "above guessing": "Which classes a client holds may be all that gives its samples away. Where "
+    "that is itself a secret, it is a leak all the same.",
+    "inconclusive": "The intervals on sources are too wide to tell a leak from none. That is not a "
+    "sign of safety. More audited samples of each client narrow them.",
+    "no leak shown": "These attacks do not name owners more often than guessing here.",
+}
+
+
+def only_sources(record: Record) -> bool:
+    """Whether a record is about owners alone and has no figure of a membership attack."""
+    return bool(record.sources) and not headline(record)
+
+
+def source_status(named: Sequence[Named]) -> Status:
+    """The verdict on sources alone."""
+    size = largest([found for one in named if (found := excess_size(one))])
+    if size is not None:
+        return LEAKS[size]
+    if any(one.above_guessing for one in named):
+        return "above guessing"
+    doubtful = ("strong", ROOM_FOR_DOUBT)
+    return "inconclusive" if any(most_beyond(one) in doubtful for one in named) else "no leak shown"
+
+
+def source_meaning(status: Status, named: Sequence[Named]) -> str:
+    """What follows from the verdict on sources, and what does not."""
+    if status != "no leak shown":
+        return SOURCE_MEANINGS[status]
+    highs = [one.success.high for one in named if one.success.high is not None]
+    highs += [run.high for one in named for run in one.runs if one.success.high is None]
+    return (
+        f"{SOURCE_MEANINGS[status]} What could still be hidden: owners named in up to "
+        f"{percent(max(highs))} of cases. This is a measurement, not a proof: a stronger attack "
+        "may exist."
+    )
+
+
+def source_question(record: Record) -> str:
+    """What was asked: "120 samples, 12 of each of 10 clients"; seeds together."""
+    samples = _span([run.samples for run in record.sources])
+    each = _span([run.samples // len(run.clients) for run in record.sources])
+    clients = _span([len(run.clients) for run in record.sources])
+    return f"{samples} samples, {each} of each of {clients} clients"
+
+
+def source_attacks_tried(record: Record) -> int:
+    """How many source attacks gave answers."""
+    return len({run.attack for run in record.sources})
+
+
+def guessing(record: Record) -> str:
+    """What a guess gives, in per cent."""
+    chances = sorted({percent(run.chance) for run in record.sources})
+    return "–".join(chances)
+
+
+def source_bullets(record: Record) -> tuple[Bullet, ...]:
+    """What was found about owners: a bullet for each defense and view."""
+    named = on_sources(record)
+    settings = distinct((one.defense, one.view) for one in named)
+    found = []
+    for defense, view in settings:
+        inside = [one for one in named if (one.defense, one.view) == (defense, view)]
+        parts = ["Whose sample it is"]
+        parts += [defense_name(defense)] if len({d for d, _ in settings}) > 1 else []
+        parts += [f"view: {view}"] if len({v for _, v in settings}) > 1 else []
+        label = ", ".join(shortened(part, 60) for part in parts)
+        against = f"Of {source_question(record)}"
+        found.append(Bullet(label, (Sentence(against, source_sentence(inside)),)))
+    return tuple(found)
+
+
+def source_sentence(named: Sequence[Named]) -> str:
+    """The strongest attack, what guessing and class mixes give, and whether it is above them."""
+    best = strongest_on_sources(named)
+    if best is None:
+        return "no attack gave an answer."
+    return f"{_success_sentence(best)} {_mixes_sentence(best)}"
+
+
+def _success_sentence(best: Named) -> str:
+    name = shortened(best.attack, 60)
+    seeds = f" on average over {plural(len(best.runs), 'seed')}" if len(best.runs) > 1 else ""
+    rate = f"{percent(best.success.value)} ({limits_in_words(best.success)})"
+    guess = percent(best.chance)
+    if best.above_guessing:
+        return (
+            f"the strongest attack, {name}, names the owner of {rate}{seeds}; a guess is right for "
+            f"{guess}."
+        )
+    return (
+        f"no attack is shown to name owners more often than guessing; the highest is {name} with "
+        f"{rate}{seeds}, a guess is right for {guess}."
+    )
+
+
+def _mixes_sentence(best: Named) -> str:
+    level = (
+        f"The clients' different class mixes alone explain {percent(best.mixes)}: so many are "
+        "right when owners are shuffled within each class."
+    )
+    rest = f"{points(best.excess.value)} points ({points_in_words(best.excess)})"
+    size = excess_size(best)
+    if size is not None:
+        return f"{level} The rest, {rest}, is above what such shuffles give: {a_leak(size)}."
+    return f"{level} The rest, {rest}, is not shown to be above what such shuffles give."
+
+
+def blind_sentence(record: Record) -> str:
+    """What who has most of a class gives away, for the attack that shows most."""
+    best = strongest_on_sources(on_sources(record))
+    if best is None:
+        return ""
+    blind = percent(mean_of(best, lambda run: run.blind))
+    return (
+        f"Naming the client that has most of the sample's class, without a look at any model, is "
+        f"right for {blind}."
+    )
+
+
+def limits_in_words(figure: Estimate) -> str:
+    """ "95% interval 39.1–57.6%"."""
+    if figure.low is None:
+        return "no interval"
+    return f"95% interval {interval(figure.low, figure.high, 'accuracy')}"
+
+
+def points_in_words(figure: Estimate) -> str:
+    """The limits of a difference in percentage points."""
+    if figure.low is None or figure.high is None:
+        return "no interval"
+    return f"95% interval {points(figure.low)} to {points(figure.high)}"
+
+
+def points(change: float) -> str:
+    """A difference of shares in percentage points, with its sign."""
+    size = f"{100 * abs(change):.1f}"
+    sign = "" if float(size) == 0 else "+" if change > 0 else "−"
+    return sign + size
+
+
+def source_audited(record: Record) -> str:
+    """What was asked about owners, for the verdict on a record that is about membership too."""
+    tried = source_attacks_tried(record)
+    return capital(
+        f"of {source_question(record)} it also asked: which client is it from? "
+        f"{plural(tried, 'attack was', 'attacks were')} tried; a guess is right for "
+        f"{guessing(record)}."
+    )
+
+
+def _span(amounts: Sequence[int]) -> str:
+    low, high = min(amounts), max(amounts)
+    return count(low) if low == high else f"{count(low)}–{count(high)}"
