@@ -7,12 +7,13 @@ import pytest
 import fedaudit.attacks
 import fedaudit.defenses
 import fedaudit.signals
-from fedaudit.attacks.catalog import ATTACKS
+from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS
 from fedaudit.defenses.catalog import DEFENSES
 
+EVERY = (ATTACKS | SOURCE_ATTACKS).values()
 ENTRIES: dict[str, set[str]] = {
-    "fedaudit.attacks": {type(attack.rule).__module__ for attack in ATTACKS.values()},
-    "fedaudit.signals": {type(s).__module__ for a in ATTACKS.values() for s in a.signals},
+    "fedaudit.attacks": {type(attack.rule).__module__ for attack in EVERY},
+    "fedaudit.signals": {type(s).__module__ for a in EVERY for s in a.signals},
     "fedaudit.defenses": {make.__module__ for make in DEFENSES.values()},
 }
 OTHERS: dict[str, set[str]] = {

@@ -1,7 +1,6 @@
 """The audit's truth where defenses hold samples out of training."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +14,8 @@ from fedaudit.defenses.cofedmid.validation import held_out
 from fedaudit.defenses.cofedmid.whole import CoFedMID
 from fedaudit.origin import Origin
 from fedaudit.seeds import seed_for
+from fedaudit.study.accuracy import exam
 from fedaudit.study.holdout import as_trained
-from fedaudit.study.observing import Work, observe
 from fedaudit.study.setup import setup
 from tests.study.studies import small_study
 
@@ -94,25 +93,18 @@ def test_no_sample_that_is_held_out_is_audited_as_a_member_in_a_study() -> None:
     assert torch.equal(plain.deal.clients[0].ids, defended.deal.clients[0].ids)
 
 
-def test_training_accuracy_is_of_what_is_trained_on_and_all_of_it_where_nothing_is_held_out(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    counted: list[set[int]] = []
-
-    def noted(given: Samples, seed: int) -> Samples:
-        counted.append(set(given.ids.tolist()))
-        return given
-
-    monkeypatch.setattr("fedaudit.study.observing._some", noted)
+def test_training_accuracy_is_of_what_is_trained_on_and_all_of_it_where_nothing_is_held_out() -> (
+    None
+):
+    plain = setup(small_study(), 1, None)
     pair = {"name": "cofedmid", "clients": [0, 1], "options": {"start": 2}}
-    for defense in ({"name": "none"}, pair):
-        study = small_study(training={"rounds": 2}, defense=defense, attacks={"blackbox-loss": {}})
-        run = setup(study, 1, None)
-        observe(run, tmp_path / study.defense.name, Work())
-    clients = [set(data.ids.tolist()) for data in run.deal.clients.values()]
+    defended = setup(small_study(defense=pair), 1, None)
+    clients = [set(data.ids.tolist()) for data in plain.deal.clients.values()]
+    counted = [set(exam(run).everybody.ids.tolist()) for run in (plain, defended)]
     assert counted[0] == set.union(*clients)
     mine = clients[0] | clients[1]
     held = held_out(torch.tensor(sorted(mine)), 0.1, seed=seed_for(1, "federation"))
     assert held.any()
     dropped = {one for one, out in zip(sorted(mine), held.tolist(), strict=True) if out}
     assert counted[1] == counted[0] - dropped
+    assert not set(exam(defended).own[0].ids.tolist()) & dropped
