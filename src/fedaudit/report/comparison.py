@@ -62,11 +62,11 @@ def _attack_table(
     rows = []
     for line in _lines(comparison, entries):
         cells = [_cell(line.entries.get(attack), notes) for attack in attacks]
-        heading = _heading(comparison.rows[line.row], labels[line.row])
+        heading = heading_of(comparison.rows[line.row], labels[line.row])
         if line.reference:
             first = next(iter(line.entries.values()))
             heading = replace(heading, detail=f"on {on_clients(first.targets)}")
-        cost = _cost_cell(costs.get(line.row), plain=line.reference)
+        cost = cost_cell(costs.get(line.row), plain=line.reference)
         rows.append((heading, cost, *cells))
     names = [
         shortened(attack).capitalize() if attack == EVERY_ATTACK else shortened(attack)
@@ -106,7 +106,7 @@ def _lines(comparison: Comparison, entries: Sequence[Entry]) -> list[_Line]:
     return [line for lines in blocks.values() for line in lines]
 
 
-def _heading(row: Row, label: str) -> Cell:
+def heading_of(row: Row, label: str) -> Cell:
     """The defense, and below it who uses it and what else differs."""
     details = " · ".join(part for part in (case_of(row), settings_text(row.settings)) if part)
     plain = defense_name(row.defense)
@@ -139,7 +139,7 @@ def _figure(entry: Entry) -> Figure:
     )
 
 
-def _cost_cell(accuracy: Accuracy | None, *, plain: bool) -> Cell:
+def cost_cell(accuracy: Accuracy | None, *, plain: bool) -> Cell:
     """The change of accuracy, or the accuracy itself in brackets where nothing is defended."""
     if accuracy is None:
         return Cell(MISSING, tone="muted")
@@ -216,7 +216,7 @@ def utility_table(comparison: Comparison) -> Grid:
             )
         rows.append(
             (
-                _heading(comparison.rows[one.row], labels[one.row]),
+                heading_of(comparison.rows[one.row], labels[one.row]),
                 Cell(percent(one.value), interval(one.low, one.high, "accuracy")),
                 change,
             )

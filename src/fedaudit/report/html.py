@@ -19,6 +19,7 @@ from fedaudit.report.page import rendered, write_page
 from fedaudit.report.plain import verdict
 from fedaudit.report.reproducing import reproducing
 from fedaudit.report.rows import rows_table
+from fedaudit.report.source_comparison import source_comparison
 from fedaudit.report.source_section import kind_of, source_section
 from fedaudit.report.source_words import only_sources
 from fedaudit.report.tables import attack_tables, every_figure_table, other_figures_table
@@ -81,6 +82,7 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
         tables=comparison_tables(comparison),
         outside=comparison_tables(comparison, "outside"),
         defended=any(row.family != NO_DEFENSE for row in comparison.rows),
+        sources=source_comparison(comparison, records),
         utility=comparison_utility(comparison),
         cautions=cautions(comparison, records),
         alarming=any(

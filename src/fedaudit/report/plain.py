@@ -289,7 +289,7 @@ def _hidden(figures: list[Figure]) -> str:
 
 def _audited(record: Record) -> str:
     sizes = [row.samples for row in record.clients]
-    held = f" holding {count(min(sizes))} to {count(max(sizes))} samples each" if sizes else ""
+    held = f" holding {_from_to(sizes)} samples each" if sizes else ""
     targets = sorted({f.target for f in record.findings if f.target is not None})
     used = [f.defense for f in record.findings] + [run.defense for run in record.sources]
     defenses = distinct(defense_name(defense) for defense in used)
@@ -300,6 +300,11 @@ def _audited(record: Record) -> str:
         f"({plural(len(record.seeds), 'seed')}){against}, and asked {_question(record, targets)} "
         f"The adversary: {sentence(view)}{_undefended(record, targets)}"
     )
+
+
+def _from_to(sizes: list[int]) -> str:
+    low, high = min(sizes), max(sizes)
+    return count(low) if low == high else f"{count(low)} to {count(high)}"
 
 
 def _question(record: Record, targets: list[int]) -> str:

@@ -23,6 +23,9 @@ from fedaudit.study.record import Record
 MOST_WRITTEN = 15
 """Clients up to which a confusion map has its numbers written in."""
 
+MOST_TICKS = 10
+"""Measured rounds up to which each has a mark on the axis."""
+
 _GUESS = Style("#7A7A7A", "dot", "circle")
 _MIXES = Style("#CC79A7", "dash", "square")
 _ORACLE = "Oracle round: chosen afterwards"
@@ -63,7 +66,7 @@ def rounds_figure(record: Record) -> Figures | None:
         traces += _levels(inside)
         spec = spec_of(
             traces,
-            xaxis={"title": {"text": "Round"}, "tickformat": "d", "nticks": 8},
+            xaxis={"title": {"text": "Round"}, "tickformat": "d", **_ticks(inside)},
             yaxis=_SHARE,
         )
         name = shortened(inside[0].attack)
@@ -88,6 +91,12 @@ _SHARE = {
     "rangemode": "tozero",
     "nticks": 6,
 }
+
+
+def _ticks(runs: Sequence[Run]) -> Spec:
+    """Few rounds are named one by one: plotly would put marks between them."""
+    rounds = sorted({index for run in runs for index in run.rounds})
+    return {"tickvals": rounds} if len(rounds) <= MOST_TICKS else {"nticks": 8}
 
 
 def _round_lines(run: Run, look: Style) -> list[Spec]:

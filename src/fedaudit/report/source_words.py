@@ -16,7 +16,7 @@ from fedaudit.report.sources import (
     on_sources,
     strongest_on_sources,
 )
-from fedaudit.report.words import capital, count, interval, percent, plural
+from fedaudit.report.words import count, interval, percent, plural
 from fedaudit.study.record import Record
 
 BY_ARG_MAX = "arg max"
@@ -194,8 +194,8 @@ def points(change: float) -> str:
 def source_audited(record: Record) -> str:
     """What was asked about owners, for the verdict on a record that is about membership too."""
     tried = source_attacks_tried(record)
-    return capital(
-        f"of {source_question(record)} it also asked: which client is it from? "
+    return (
+        f"It also asked of {source_question(record)}: which client is it from? "
         f"{plural(tried, 'attack was', 'attacks were')} tried; a guess is right for "
         f"{guessing(record)}."
     )

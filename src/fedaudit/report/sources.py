@@ -158,7 +158,7 @@ def look_of_named(one: Named) -> Look:
         return Look()
     size = excess_size(one)
     if size is None:
-        return Look("◇ ", "", "class mixes may be all")
+        return Look("◇ ", "", "mixes may be all")
     return Look("▲ ", tone_of(size), size)
 
 

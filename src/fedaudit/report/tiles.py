@@ -89,8 +89,8 @@ def _source_tiles(record: Record) -> list[Tile]:
     tone = "raised" if best.above_guessing else ""
     detail = f"{found} ({percent(best.chance)}) · {limits} · {shortened(attack, 60)}"
     size = excess_size(best)
-    said = a_leak(size) if size else "not above class mixes"
-    beyond = f"{said} ({percent(best.mixes)}) · {points_in_words(best.excess)}"
+    said = a_leak(size) if size else "not above them"
+    beyond = f"{said} · they alone {percent(best.mixes)} · {points_in_words(best.excess)}"
     return [
         Tile("Owners named", percent(best.success.value), detail, tone),
         Tile(
