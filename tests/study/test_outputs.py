@@ -188,9 +188,8 @@ def test_every_phase_of_a_study_is_told_from_its_start_to_its_end(tmp_path: Path
     run_study(
         small_study(figures={"planted_leak": True, "blind_classifier": True}), tmp_path, tick=tick
     )
-    assert list(told) == [
-        f"seed 1: {phase}" for phase in ("training rounds", "attacks", "controls", "planted leak")
-    ]
+    phases = ("training rounds", "attacks", "source inference", "controls", "planted leak")
+    assert list(told) == [f"seed 1: {phase}" for phase in phases]
     for steps in told.values():
         assert steps[0][0] == 0
         assert steps[-1][0] == steps[-1][1] == steps[0][1] > 0
