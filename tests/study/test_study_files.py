@@ -30,6 +30,9 @@ SIZES = {
     "cifar10": Size((3, 32, 32), 50_000, 10_000, 10),
     "cifar-100-python": Size((3, 32, 32), 50_000, 10_000, 100),
     "tiny_imagenet32": Size((3, 32, 32), 49_982, 4_998, 100),
+    "emnist_letters": Size((1, 28, 28), 124_800, 20_800, 26),
+    "location30": Size((446,), 4_008, 1_002, 30),
+    "synthetic": Size((60,), 80_000, 20_000, 10),
 }
 """What the data sets of the studies are like; their pictures are not needed to resolve a study."""
 
@@ -50,7 +53,8 @@ def blank(name: str) -> Dataset:
 
 @pytest.fixture(autouse=True)
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedaudit.study.setup.load", lambda name, **_: blank(name))
+    for place in ("setup", "algorithm"):
+        monkeypatch.setattr(f"fedaudit.study.{place}.load", lambda name, **_: blank(name))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
