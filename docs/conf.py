@@ -43,6 +43,8 @@ MEANINGS = {
     "partition.options": "Further settings of the scheme.",
     "model.name": "Architecture by catalogue name.",
     "model.options": "Settings of the architecture.",
+    "algorithm.name": "How the federation learns, by catalogue name.",
+    "algorithm.options": "Settings of the algorithm.",
     "training.rounds": "Rounds of the federation.",
     "training.participation": "Share of the clients asked in each round.",
     "defense.name": "Defense by catalogue name.",
