@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from scipy.stats import beta, rankdata
 
 from fedaudit.seeds import seeded_numpy
+from fedaudit.study.owners import Answered, Chained, ClassSuccess, SourceResult
 from fedaudit.study.record import (
     AttackRow,
     ClientRow,
@@ -438,6 +439,66 @@ def _summary(figure: Figure, findings: Sequence[Figure]) -> Figure:
     )
 
 
+def source(
+    attack: str = "sia",
+    right: int = 60,
+    *,
+    clients: int = 10,
+    each: int = 12,
+    seed: int = 1,
+    mixes: float = 0.2,
+    p_value: float = 1 / 1001,
+    class_p_value: float = 1 / 1001,
+    **changes: object,
+) -> SourceResult:
+    """What a source attack found; wrong answers name the next client."""
+    samples = clients * each
+    confusion = [[0] * clients for _ in range(clients)]
+    for client in range(clients):
+        own = right // clients + (client < right % clients)
+        confusion[client][client] = own
+        confusion[client][(client + 1) % clients] += each - own
+    low, high = limits(right, samples)
+    found: dict[str, object] = {
+        "attack": attack,
+        "seed": seed,
+        "clients": list(range(clients)),
+        "samples": samples,
+        "success": right / samples,
+        "low": low,
+        "high": high,
+        "null_high": min(1.5 / clients, 1.0),
+        "p_value": p_value,
+        "blind": 0.25,
+        "blind_change": right / samples - 0.25,
+        "blind_p_value": 0.5,
+        "by_class_mix": mixes,
+        "class_p_value": class_p_value,
+        "confusion": confusion,
+        "classes": [
+            ClassSuccess(label=0, samples=samples, right=right),
+            ClassSuccess(label=3, samples=0, right=0),
+        ],
+        "answers": [
+            Answered(least=0.5, answered=right, right=right // 2),
+            Answered(least=0.9, answered=0, right=0),
+        ],
+        "chained": [Chained(fpr=0.1, realised_fpr=0.08, called=right, right=right // 2)],
+        "rounds": [2, 4, 9],
+        "by_round": [0.5, min(right / samples + 0.1, 1.0), right / samples],
+        "overfitting": [0.01 * client for client in range(clients)],
+    }
+    return SourceResult.model_validate({**found, **changes})
+
+
+def with_sources(*sources: SourceResult, membership: bool = False, **rest: object) -> Record:
+    """A record that is about owners, and with ``membership`` about members too."""
+    changes = {"details": False, "defenses": (("none", 1.0),), **rest}
+    plain = record(**changes)  # type: ignore[arg-type]
+    only: dict[str, object] = {} if membership else {"findings": [], "attacks": []}
+    return plain.model_copy(update={"sources": list(sources), **only})
+
+
 def hostile() -> Record:
     """A record whose every free text tries to break out of the page."""
     plain = record(strengths=STRENGTH[:2], defenses=(("none", 1.0),))
@@ -480,6 +541,11 @@ def hostile() -> Record:
         ]
     update["trajectories"] = [
         t.model_copy(update={"signal": HOSTILE_TAG + HOSTILE_LINK}) for t in plain.trajectories
+    ]
+    update["sources"] = [
+        source(f"{bad} {place}", seed=seed, defense=HOSTILE_TAG, view=HOSTILE_LINK)
+        for place in range(2)
+        for seed in (1, 2)
     ]
     update["groups"] = [
         g.model_copy(update={"attack": renamed(g.attack), "group": HOSTILE_TAG + g.group})

@@ -9,7 +9,7 @@ import pytest
 
 from fedaudit.report.html import write_comparison, write_report
 from fedaudit.study.comparing import compared
-from tests.report.records import STRENGTH, hostile, record
+from tests.report.records import STRENGTH, hostile, record, source, with_sources
 
 BROWSER = next(
     (
@@ -90,6 +90,18 @@ def test_a_report_draws_every_panel_without_a_script_error(tmp_path: Path) -> No
     # Three contrasts, two signals, three attacks, clients, classes, accuracy.
     assert notes["figures"] == "11"
     assert int(notes["width"]) > 1200
+
+
+@pytest.mark.parametrize("membership", [False, True])
+def test_a_report_on_sources_draws_rounds_map_and_overfitting(
+    tmp_path: Path, membership: bool
+) -> None:
+    page = tmp_path / "report.html"
+    write_report(with_sources(source(), source(seed=2), membership=membership), page)
+    notes = notes_of(dom(page, tmp_path / "profile"))
+    assert is_sound(notes), notes
+    # Accuracy, rounds, one map of two, overfitting.
+    assert notes["figures"] == "4"
 
 
 def test_hostile_names_run_nothing_and_break_nothing(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from fedaudit.study.compared import EVERY_ATTACK, Accuracy, Comparison, Differen
 from fedaudit.study.guessing import HEADLINE_METRICS
 from fedaudit.study.record import Figure, Record
 
-_STAR = "* the interval of the change leaves out 0, without correction for the number of cells."
+STAR = "* the interval of the change leaves out 0, without correction for the number of cells."
 
 
 def attack_tables(comparison: Comparison, part: str = "inside") -> dict[str, list[Grid]]:
@@ -187,7 +187,7 @@ def _remark(comparison: Comparison, entries: Sequence[Entry]) -> str:
     if changes:
         how = listed([shortened(m, 80) for m in dict.fromkeys(c.method for c in changes)][:3])
         parts.append(
-            f"Δ: change against {_against(comparison)}, on the same clients ({how}). {_STAR}"
+            f"Δ: change against {_against(comparison)}, on the same clients ({how}). {STAR}"
         )
     if methods:
         parts.append(f"Intervals: {listed([shortened(method, 80) for method in methods][:3])}.")
@@ -229,7 +229,7 @@ def utility_table(comparison: Comparison) -> Grid:
         "Utility",
         columns_of("Defense", *numeric, numeric=numeric),
         tuple(rows),
-        remark=f"Intervals: {listed([shortened(m, 80) for m in methods][:3])}.{how} {_STAR}",
+        remark=f"Intervals: {listed([shortened(m, 80) for m in methods][:3])}.{how} {STAR}",
     )
 
 

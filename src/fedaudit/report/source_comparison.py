@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 from fedaudit.report.choosing import distinct
-from fedaudit.report.comparison import cost_cell, heading_of
+from fedaudit.report.comparison import STAR, cost_cell, heading_of
 from fedaudit.report.grid import Cell, Grid, columns_of, shortened
 from fedaudit.report.names import NO_DEFENSE
 from fedaudit.report.rows import labels_of
@@ -22,7 +22,7 @@ _REMARK = (
     "them. ◇ more often than by guessing, and class mixes may be all of it. Mixes: what is right "
     "when owners are shuffled within each class. Δ: change of success against the row that it is "
     "held against, over the seeds that both have (Student's t; no interval for one seed). "
-    "Accuracies are means over seeds."
+    f"Accuracies are means over seeds. {STAR}"
 )
 
 

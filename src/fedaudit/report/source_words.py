@@ -19,9 +19,6 @@ from fedaudit.report.sources import (
 from fedaudit.report.words import count, interval, percent, plural
 from fedaudit.study.record import Record
 
-BY_ARG_MAX = "arg max"
-"""How a source attack combines clients, in a record's list of attacks."""
-
 SOURCE_HEADLINES: Mapping[Status, str] = {
     "strong leak": "Strong leakage of sources: owners of samples are named far more often than "
     "class mixes explain",

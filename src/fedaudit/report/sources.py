@@ -165,7 +165,8 @@ def look_of_named(one: Named) -> Look:
 def over_runs(values: Sequence[float], *, within: tuple[float, float] = (0.0, 1.0)) -> Estimate:
     """The mean over at least two runs, with the runs as units (Student's t, 95%)."""
     middle = fmean(values)
-    if len(values) < 2 or min(values) == max(values):
+    # Equal gaps between shares differ by rounding, which is no spread.
+    if len(values) < 2 or max(values) - min(values) < 1e-12:
         return Estimate(middle, None, None, f"no spread over {count(len(values))} seeds")
     reach = float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / math.sqrt(len(values))
     low, high = max(middle - reach, within[0]), min(middle + reach, within[1])

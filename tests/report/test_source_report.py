@@ -1,0 +1,361 @@
+"""What a report says of source inference."""
+
+import re
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from fedaudit.report.figures import figures_of
+from fedaudit.report.grid import Grid
+from fedaudit.report.html import comparison_html, report_html
+from fedaudit.report.plain import as_text, verdict
+from fedaudit.report.source_comparison import source_comparison
+from fedaudit.report.source_figures import MOST_WRITTEN
+from fedaudit.report.source_tables import (
+    answers_table,
+    chained_table,
+    owners_table,
+    rounds_table,
+    seeds_table,
+    source_table,
+)
+from fedaudit.report.sources import combined, on_sources, over_runs, size_reached_by
+from fedaudit.report.tables import print_record
+from fedaudit.report.tiles import tiles
+from fedaudit.study.comparing import compared
+from fedaudit.study.owners import SourceResult
+from fedaudit.study.record import ControlResult, Figure, Record
+from tests.report.records import CONTROLS, utility, with_sources
+from tests.report.records import source as found
+
+BY_CHANCE = {"p_value": 0.4, "class_p_value": 0.4, "mixes": 0.1}
+SEEDS = tuple(found(right=right, seed=seed) for seed, right in enumerate((56, 60, 64)))
+
+
+def column(grid: Grid, heading: str) -> list[str]:
+    place = [one.text for one in grid.columns].index(heading)
+    return [row[place].text for row in grid.rows]
+
+
+def details(grid: Grid, heading: str) -> list[str]:
+    place = [one.text for one in grid.columns].index(heading)
+    return [row[place].detail for row in grid.rows]
+
+
+def words(document: str) -> str:
+    """The text of a page without its scripts, on one line."""
+    outside = re.sub(r"(?s)<(script|style).*?</\1>|<[^>]*>", " ", document)
+    return re.sub(r"\s+", " ", outside)
+
+
+def test_what_is_named_beyond_class_mixes_is_told_with_what_guessing_and_class_mixes_give() -> None:
+    said = verdict(with_sources(found()))
+    assert said.status == "clear leak"
+    assert said.headline == (
+        "Clear leakage of sources: owners of samples are named clearly more often than class mixes "
+        "explain"
+    )
+    (bullet,) = said.found
+    assert bullet.sentences[0].against == "Of 120 samples, 12 of each of 10 clients"
+    assert bullet.sentences[0].found == (
+        "the strongest attack, sia, names the owner of 50.0% (95% interval 40.7–59.3%); a guess is "
+        "right for 10.0%. The clients' different class mixes alone explain 20.0%: so many are "
+        "right when owners are shuffled within each class. The rest, +30.0 points (95% interval "
+        "+20.7 to +39.3), is above what such shuffles give: a clear leak."
+    )
+    assert "1 attack was tried; a guess is right for 10.0%" in said.audited
+    assert "AUC" not in as_text(with_sources(found()))
+
+
+def test_owners_that_class_mixes_give_away_are_above_guessing_and_no_leak_of_samples() -> None:
+    record = with_sources(found(mixes=0.48, class_p_value=0.3))
+    said = verdict(record)
+    assert said.status == "above guessing"
+    assert "not shown to be named more often than class mixes explain" in said.headline
+    assert "is not shown to be above what such shuffles give" in said.found[0].sentences[0].found
+    assert "it is a leak all the same" in said.meaning
+    assert column(source_table(record), "Owners named") == ["◇ 50.0%"]
+
+
+def test_success_by_chance_is_no_leak_shown_where_the_interval_leaves_little_room() -> None:
+    said = verdict(with_sources(found(right=120, each=120, **BY_CHANCE)))  # type: ignore[arg-type]
+    assert said.status == "no leak shown"
+    assert said.headline == "No leak of sources shown by the attacks that were run"
+    assert "no attack is shown to name owners more often than guessing" in (
+        said.found[0].sentences[0].found
+    )
+    assert "owners named in up to 11.8% of cases" in said.meaning
+    assert "not a proof" in said.meaning
+
+
+def test_few_samples_are_inconclusive() -> None:
+    said = verdict(with_sources(found(right=3, each=3, **BY_CHANCE)))  # type: ignore[arg-type]
+    assert said.status == "inconclusive"
+    assert "whether owners of samples can be named" in said.headline
+
+
+@pytest.mark.parametrize(
+    ("right", "status"),
+    [(480, "strong leak"), (300, "weak leak"), (260, "trace of a leak")],
+)
+def test_a_leak_has_the_word_that_its_lower_limit_reaches(right: int, status: str) -> None:
+    assert verdict(with_sources(found(right=right, each=100))).status == status
+
+
+def test_sizes_start_at_their_thresholds() -> None:
+    shares = (-0.1, 0.0, 0.01, 0.05, 0.15, 0.3, 1.0)
+    words_ = [size_reached_by(share) for share in shares]
+    assert words_ == [None, None, "trace", "weak", "clear", "strong", "strong"]
+
+
+def test_a_p_value_is_held_against_the_number_of_results() -> None:
+    barely = {"p_value": 0.02, "class_p_value": 0.02}
+    one = with_sources(found(**barely))  # type: ignore[arg-type]
+    three = with_sources(*(found(name, **barely) for name in ("a", "b", "c")))  # type: ignore[arg-type]
+    assert verdict(one).status == "clear leak"
+    assert not any(of_three.above_guessing for of_three in on_sources(three))
+    strict = one.model_copy(update={"config": {"figures": {"alpha": 0.01}}})
+    assert not on_sources(strict)[0].above_guessing
+
+
+def test_a_test_that_finds_something_needs_the_interval_too() -> None:
+    low = found(right=30, mixes=0.24)
+    (one,) = on_sources(with_sources(low))
+    assert one.above_guessing
+    assert not one.above_mixes
+
+
+def test_seeds_are_averaged_with_students_interval() -> None:
+    (one,) = on_sources(with_sources(*SEEDS))
+    assert one.success.value == pytest.approx(0.5)
+    # t with 2 degrees of freedom: 4.303; standard deviation of 56, 60, 64 of 120.
+    reach = 4.30265 * (4 / 120) / 3**0.5
+    assert one.success.low == pytest.approx(0.5 - reach, abs=1e-5)
+    assert one.excess.high == pytest.approx(0.3 + reach, abs=1e-5)
+    said = verdict(with_sources(*SEEDS)).found[0].sentences[0].found
+    assert "names the owner of 50.0% (95% interval 41.7–58.3%) on average over 3 seeds" in said
+    assert seeds_table(with_sources(SEEDS[0])) is None
+
+
+def test_p_values_of_seeds_are_combined_by_fisher() -> None:
+    # Two: p q (1 - log(p q)), by hand.
+    assert combined([0.1, 0.2]) == pytest.approx(0.02 * (1 - -3.912023), abs=1e-6)
+    assert combined([0.03]) == 0.03
+    assert combined([0.0, 0.5]) < 1e-100
+
+
+def test_seeds_that_agree_have_no_interval() -> None:
+    mean = over_runs([0.4, 0.4])
+    assert (mean.value, mean.low, mean.high) == (0.4, None, None)
+    record = with_sources(found(seed=1), found(seed=2))
+    assert "no interval" in source_table(record).rows[0][1].detail
+    assert verdict(record).status == "strong leak"
+
+
+def test_membership_is_told_first_and_sources_after_it() -> None:
+    both = verdict(with_sources(found(), membership=True))
+    assert both.status == "strong leak"
+    first, second = both.headline.split(". ")
+    assert first == "Strong leakage: training data can be told from other data"
+    assert second.startswith("Clear leakage of sources")
+    assert [bullet.label for bullet in both.found] == ["", "Whose sample it is"]
+    assert "It also asked of 120 samples, 12 of each of 10 clients: which client is it from?" in (
+        both.audited
+    )
+
+
+def test_no_verdict_is_milder_than_what_sources_show() -> None:
+    quiet = with_sources(found(), membership=True, strengths=(0.02, 0.03, 0.0))
+    said = verdict(quiet)
+    assert said.status == "clear leak"
+    assert said.headline.startswith("No leak of membership shown")
+
+
+def test_a_failed_control_stands_above_what_is_found_of_sources() -> None:
+    failed = ControlResult(
+        control="untrained model",
+        attack="sia",
+        expected="owners named no more often than class mixes explain",
+        value=0.5,
+        passed=False,
+    )
+    said = verdict(with_sources(found(), controls=(failed,)))
+    assert said.status == "control failed"
+    assert "untrained model" in said.controls
+
+
+def test_a_page_about_sources_alone_does_not_speak_of_membership() -> None:
+    document = report_html(with_sources(found(), found("b", by_round=[]), controls=()))
+    text = words(document)
+    assert "<title>Source audit: digits-fedavg-10</title>" in document
+    assert "Source audit of a federated-learning run" in text
+    assert "which client’s is it?" in text
+    assert "AUC" not in text
+    assert 'id="attacks"' not in document
+    assert "Oracle round: chosen afterwards" in text
+
+
+def test_a_page_about_both_has_both_units() -> None:
+    text = words(report_html(with_sources(found(), membership=True)))
+    assert "Membership and source audit of a federated-learning run" in text
+    assert "was it in that client’s training data?" in text
+    assert "Unit of source inference" in text
+
+
+def test_a_page_about_membership_alone_is_as_it_was() -> None:
+    document = report_html(with_sources(membership=True))
+    assert "Membership audit:" in document
+    assert 'id="sources"' not in document
+
+
+def test_the_oracle_round_is_named_as_chosen_afterwards_and_is_not_the_headline() -> None:
+    record = with_sources(found())
+    table = rounds_table(record)
+    assert table is not None
+    assert column(table, "Round") == ["2", "4", "9", "Oracle round (4)"]
+    assert column(table, "Owners named") == ["50.0%", "60.0%", "50.0%", "60.0%"]
+    assert "chosen afterwards" in table.remark
+    assert tiles(record)[0].value == "50.0%"
+
+
+def test_silent_and_chained_answers_have_their_counts() -> None:
+    record = with_sources(*SEEDS)
+    silent, chained = answers_table(record), chained_table(record)
+    assert silent is not None
+    assert chained is not None
+    assert column(silent, "Chance from 50.0%") == ["50.0%"]
+    assert details(silent, "Chance from 50.0%") == ["90/180 of 360"]
+    assert column(silent, "Chance from 90.0%") == ["–"]
+    assert details(chained, "Called members at 10.0%") == ["180/360\nFPR 8.0%"]
+    assert column(chained, "Of these, owner named") == ["50.0%"]
+
+
+def test_whose_samples_are_taken_for_whose_stands_in_a_table() -> None:
+    table = owners_table(with_sources(found(clients=3, right=30)))
+    assert column(table, "From") == ["Client 0", "Client 1", "Client 2"]
+    assert details(table, "Named") == ["10/12"] * 3
+    assert column(table, "Said to be another's") == ["1: 2", "2: 2", "0: 2"]
+    assert column(table, "Overfitting") == ["0.0", "+1.0", "+2.0"]
+
+
+def test_there_is_a_map_for_each_attack_and_seed_and_the_strongest_stands_first() -> None:
+    weak, strong = found("a", right=30, seed=1), found("b", right=90, seed=1)
+    again = found("b", right=91, seed=2)
+    figures = figures_of(with_sources(weak, strong, again))
+    labels = [choice.label for choice in figures["sources-confusion"].choices]
+    assert labels == ["b · seed 1", "b · seed 2", "a · seed 1"]
+    assert [c.label for c in figures["sources-overfitting"].choices] == ["b", "a"]
+    heat = figures["sources-confusion"].choices[0].panels[0].spec["data"][0]  # type: ignore[index]
+    assert heat["z"][0][0] == 9 / 12
+    assert heat["text"][0][:3] == ["9", "3", ""]
+
+
+def test_guessing_and_class_mixes_are_lines_over_the_rounds() -> None:
+    (choice,) = figures_of(with_sources(*SEEDS))["sources-by-round"].choices
+    traces = choice.panels[0].spec["data"]
+    assert isinstance(traces, list)
+    levels = {trace["name"]: trace["y"] for trace in traces}
+    assert levels["Guessing"] == pytest.approx([0.1, 0.1])
+    assert levels["Class mixes alone"] == pytest.approx([0.2, 0.2])
+    assert levels["Oracle round: chosen afterwards"] == [pytest.approx(64 / 120 + 0.1)]
+
+
+EMPTY: dict[str, object] = {"by_round": [], "overfitting": [], "chained": [], "answers": [], "classes": []}
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        (found(**EMPTY),),  # type: ignore[arg-type]
+        (found(clients=2, right=20),),
+        (found(clients=40, right=200), found("sia-mean", clients=40, right=480)),
+        tuple(found(seed=seed) for seed in range(8)),
+        (found(right=0, mixes=0.0), found("all", right=120, mixes=1.0)),
+        (found(defense="dp-sgd"), found(), found(view="globals")),
+        (found(), found(right=20, seed=2, clients=4, **EMPTY)),  # type: ignore[arg-type]
+        (found(p_value=0.0, class_p_value=0.0), found(seed=2, p_value=0.0, class_p_value=1.0)),
+    ],
+    ids=["empty", "two", "forty", "seeds", "none-and-all", "settings", "uneven", "zero"],
+)
+def test_every_page_is_whole(results: tuple[SourceResult, ...]) -> None:
+    record = with_sources(*results)
+    for of in (record, with_sources(*results, membership=True)):
+        assert 'id="sources"' in report_html(of)
+        console = Console(record=True, width=100, file=StringIO())
+        print_record(of, console)
+        assert "Whose sample is it?" in console.export_text()
+    assert "Whose sample is it?" in comparison_html(compared([record, record]), [record, record])
+
+
+def test_a_map_of_many_clients_has_no_numbers_written_in() -> None:
+    clients = MOST_WRITTEN + 1
+    figures = figures_of(with_sources(found(clients=clients)))
+    heat = figures["sources-confusion"].choices[0].panels[0].spec["data"][0]  # type: ignore[index]
+    assert "texttemplate" not in heat
+    assert len(heat["z"]) == clients
+
+
+def test_a_record_without_samples_of_its_own_settings_says_its_guarantee_below_the_table() -> None:
+    budget = Figure(metric="formal_epsilon", value=2.5, contrast="unseen", method="Renyi")
+    record = with_sources(found()).model_copy(update={"findings": [budget]})
+    document = report_html(record)
+    assert "2.500" in words(document)
+    assert 'id="every"' in document
+    assert 'id="attacks"' not in document
+
+
+def defended(right: int, seeds: tuple[int, ...] = (1,)) -> Record:
+    found_ = [found(right=right + 3 * seed, seed=seed, defense="dp-sgd") for seed in seeds]
+    budget = Figure(
+        metric="formal_epsilon",
+        defense="dp-sgd",
+        value=1.9,
+        contrast="unseen",
+        method="Renyi accountant, delta 1e-05",
+        note="unit: one sample",
+    )
+    record = with_sources(*found_)
+    return record.model_copy(
+        update={
+            "name": "defended",
+            "findings": [budget],
+            "utility": [utility("dp-sgd", seed, 0.5 + 0.01 * seed) for seed in seeds],
+        }
+    )
+
+
+def test_compared_records_show_success_beside_accuracy_and_formal_epsilon() -> None:
+    records = [with_sources(found(right=60)), defended(21)]
+    table = source_comparison(compared(records), records)
+    assert table is not None
+    assert column(table, "Formal ε") == ["–", "1.900"]
+    assert column(table, "Test accuracy") == ["86.7%", "51.0%"]
+    assert column(table, "Train accuracy") == ["97.7%", "62.0%"]
+    assert column(table, "sia") == ["▲ 50.0%", "◇ 20.0%"]
+    assert details(table, "sia")[1].split("\n")[-1] == "Δ −30.0 points"
+    assert "unit: one sample" in table.remark
+
+
+def test_changes_are_paired_by_seed() -> None:
+    seeds = (1, 2, 3)
+    plain = with_sources(*(found(right=60 + 3 * seed, seed=seed) for seed in seeds))
+    records = [plain, defended(30, (2, 3, 9))]
+    table = source_comparison(compared(records), records)
+    assert table is not None
+    assert details(table, "sia")[1].split("\n")[-1] == "Δ −25.0 points"
+
+
+def test_records_without_sources_have_no_such_table_in_a_comparison() -> None:
+    records = [with_sources(membership=True), with_sources(membership=True)]
+    assert source_comparison(compared(records), records) is None
+    mixed = [with_sources(membership=True), with_sources(found())]
+    table = source_comparison(compared(mixed), mixed)
+    assert table is not None
+    assert len(table.rows) == 1
+
+
+def test_controls_of_both_kinds_are_described() -> None:
+    text = words(report_html(with_sources(found(), membership=True, controls=CONTROLS)))
+    assert "A blind classifier that never sees the model" in text
+    assert "owners must not be named more often than class mixes explain" in text
