@@ -1,0 +1,79 @@
+"""What it costs to distil a student of each FedMD client, beside training one after another.
+
+    python -m benchmarks.students [--clients 10] [--turns 3]
+
+Prints a table in Markdown, in some two minutes. The usual way is a loop over the clients with
+autograd and torch's Adam, on one thread and on all; ours trains students side by side, one a
+core. Variants run in one process and in turn; the first turn is dropped, and the median of the
+others is shown. Times are wall-clock, so that nothing else should run. Outputs are random.
+"""
+
+import argparse
+import os
+from functools import partial
+from time import perf_counter
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from benchmarks.training import CASES, medians
+from fedaudit.core import Model, chunks
+from fedaudit.fl.distil import Distillation, distilled
+from fedaudit.seeds import seeded
+
+SAMPLES = 1024
+HOW = Distillation(epochs=1, batch_size=64, lr=1e-3)
+
+
+def one_after_another(start: Model, x: Tensor, outputs: dict[int, Tensor], threads: int) -> None:
+    """The usual loop, as in the published code."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    for targets in outputs.values():
+        module = start.module().train()
+        adam = torch.optim.Adam(module.parameters(), lr=HOW.lr)
+        for part in chunks(len(x), HOW.batch_size):
+            adam.zero_grad()
+            loss = functional.l1_loss(module(x[part]), targets[part])
+            torch.autograd.backward(loss)
+            adam.step()
+    torch.set_num_threads(before)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clients", type=int, default=10)
+    parser.add_argument("--turns", type=int, default=3)
+    given = parser.parse_args()
+    cores = os.cpu_count() or 1
+    print(f"torch {torch.__version__}, {cores} cores, load {os.getloadavg()[0]:.1f}\n")
+    print("| student | usual, one thread | usual, all threads | fedaudit | x one | x all |")
+    print("|---|---|---|---|---|---|")
+    for case in CASES:
+        start = case.architecture.initial(1)
+        rng = seeded(1, "benchmark")
+        x = torch.randn(SAMPLES, *case.shape, generator=rng)
+        outputs = {
+            client: torch.randn(SAMPLES, case.classes, generator=rng)
+            for client in range(given.clients)
+        }
+        seconds = medians(
+            {
+                "one": partial(one_after_another, start, x, outputs, 1),
+                "all": partial(one_after_another, start, x, outputs, cores),
+                "ours": lambda s=start, x=x, o=outputs: distilled(s, x, o, HOW, rng=seeded(1, "o")),
+            },
+            perf_counter,
+            given.turns,
+        )
+        one, every, ours = (seconds[name] for name in ("one", "all", "ours"))
+        print(
+            f"| {case.name} | {one:.2f} s | {every:.2f} s | {ours:.2f} s | {one / ours:.2f} | "
+            f"{every / ours:.2f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
