@@ -11,15 +11,9 @@ from fedaudit.report.grid import Grid
 from fedaudit.report.html import comparison_html, report_html
 from fedaudit.report.plain import as_text, verdict
 from fedaudit.report.source_comparison import source_comparison
+from fedaudit.report.source_details import owners_table, rounds_table, seeds_table
 from fedaudit.report.source_figures import MOST_WRITTEN
-from fedaudit.report.source_tables import (
-    answers_table,
-    chained_table,
-    owners_table,
-    rounds_table,
-    seeds_table,
-    source_table,
-)
+from fedaudit.report.source_tables import answers_table, chained_table, source_table
 from fedaudit.report.sources import combined, on_sources, over_runs, size_reached_by
 from fedaudit.report.tables import print_record
 from fedaudit.report.tiles import tiles
@@ -145,12 +139,14 @@ def test_p_values_of_seeds_are_combined_by_fisher() -> None:
     assert combined([0.0, 0.5]) < 1e-100
 
 
-def test_seeds_that_agree_have_no_interval() -> None:
-    mean = over_runs([0.4, 0.4])
-    assert (mean.value, mean.low, mean.high) == (0.4, None, None)
-    record = with_sources(found(seed=1), found(seed=2))
-    assert "no interval" in source_table(record).rows[0][1].detail
-    assert verdict(record).status == "strong leak"
+def test_seeds_that_agree_have_the_limits_of_the_runs() -> None:
+    assert over_runs([0.4, 0.4]).low is None
+    runs = found(seed=1), found(seed=2)
+    (one,) = on_sources(with_sources(*runs))
+    assert (one.success.low, one.success.high) == (runs[0].low, runs[0].high)
+    assert one.excess.low == pytest.approx(runs[0].low - 0.2)
+    assert one.success.method == "no spread over 2 seeds, so limits of the runs"
+    assert verdict(with_sources(*runs)).status == "clear leak"
 
 
 def test_membership_is_told_first_and_sources_after_it() -> None:
@@ -261,7 +257,13 @@ def test_guessing_and_class_mixes_are_lines_over_the_rounds() -> None:
     assert levels["Oracle round: chosen afterwards"] == [pytest.approx(64 / 120 + 0.1)]
 
 
-EMPTY: dict[str, object] = {"by_round": [], "overfitting": [], "chained": [], "answers": [], "classes": []}
+EMPTY: dict[str, object] = {
+    "by_round": [],
+    "overfitting": [],
+    "chained": [],
+    "answers": [],
+    "classes": [],
+}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The verdict in plain words, for a reader who decides and does not attack."""
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from fedaudit.report.choosing import (
@@ -38,59 +37,13 @@ from fedaudit.report.source_words import (
     source_status,
 )
 from fedaudit.report.sources import on_sources
+from fedaudit.report.verdict_texts import BESIDE_SOURCES, HEADLINES, MEANINGS, NOBODY
 from fedaudit.report.words import capital, count, listed, plural, sentence, shown
 from fedaudit.study.guessing import above_chance, by_test_alone, rate_of
 from fedaudit.study.record import ControlResult, Figure, Record
 
 MOST_NAMED = 5
 """Audited clients that are named; of more, their number stands."""
-
-_HEADLINES: Mapping[Status, str] = {
-    "void": "These figures say nothing about leakage",
-    "control failed": "A control failed: do not rely on these figures yet",
-    "strong leak": "Strong leakage: training data can be told from other data",
-    "clear leak": "Clear leakage: training data can be told apart clearly better than by guessing",
-    "weak leak": "Weak leakage: training data can be told apart somewhat better than by guessing",
-    "trace of a leak": "A trace of leakage: training data can be told apart, hardly better than "
-    "by guessing",
-    "inconclusive": "Inconclusive: this audit is too small to say",
-    "no leak shown": "No leak shown by the attacks that were run",
-}
-
-_BESIDE_SOURCES: Mapping[Status, str] = {
-    "inconclusive": "Inconclusive about membership: this audit is too small to say",
-    "no leak shown": "No leak of membership shown by the attacks that were run",
-}
-"""Headlines that would seem to speak of sources too, where a record is about both."""
-
-_MEANINGS: Mapping[Status, str] = {
-    "void": "The non-members were drawn anew for every round and client, as the published code "
-    "does. That alone produces high figures where nothing leaks, so nothing here describes the "
-    "model. Run the study with aligned evaluation.",
-    "control failed": "A failed control means that the figures may measure something other than "
-    "what they are called, or that the attacks do not work here. Find the cause and run the audit "
-    "again before anything is decided on these figures.",
-    "strong leak": "Somebody with this view can learn which samples, and so whose data, took part "
-    "in the training. Treat membership as disclosed to that adversary unless a defense brings it "
-    "down.",
-    "clear leak": "Somebody with this view guesses which samples, and so whose data, took part in "
-    "the training clearly better than chance, and may name some with confidence. Do not rely on "
-    "membership staying hidden from that adversary unless a defense brings this down.",
-    "weak leak": "Most single guesses about who took part would still be wrong, but they are "
-    "better than chance, and a few samples may stand out. Whether that can be borne depends on "
-    "the data; it is no ground for promising that membership stays hidden.",
-    "trace of a leak": "A guess about a single sample is hardly better than chance. The trace is "
-    "real all the same, and no ground for promising that membership stays hidden.",
-    "inconclusive": "The intervals are too wide, or too many figures had to be refused, to tell a "
-    "leak from none. That is not a sign of safety. More audited samples narrow them.",
-    "no leak shown": "These attacks do not tell members apart here.",
-}
-
-_NOBODY = (
-    "Nobody is a member here: half of the unseen samples were called members, to show what "
-    "this evaluation finds where there is nothing to find. A sound evaluation finds an AUC "
-    "of 0.5."
-)
 
 
 class Verdict(NamedTuple):
@@ -154,11 +107,11 @@ def _verdicts(record: Record, figures: list[Figure]) -> _Verdicts:
 
 def _headline(verdicts: _Verdicts) -> str:
     if verdicts.sources is None:
-        return _HEADLINES[verdicts.both]
+        return HEADLINES[verdicts.both]
     on_sources_ = SOURCE_HEADLINES[verdicts.sources]
     if verdicts.membership is None:
         return on_sources_
-    first = _BESIDE_SOURCES.get(verdicts.membership, _HEADLINES[verdicts.membership])
+    first = BESIDE_SOURCES.get(verdicts.membership, HEADLINES[verdicts.membership])
     return f"{first}. {on_sources_}"
 
 
@@ -232,8 +185,8 @@ def _upper_limit(figure: Figure, runs: RunsBehind) -> float | None:
 
 def _meaning(record: Record, status: Status, figures: list[Figure]) -> str:
     if status == "void" and record.nobody_is_a_member:
-        return _NOBODY
-    parts = [_MEANINGS[status]]
+        return NOBODY
+    parts = [MEANINGS[status]]
     if status in LEAKS.values():
         parts += [_where_found(figures), "Attacks not tried here may find more."]
     if status == "no leak shown":

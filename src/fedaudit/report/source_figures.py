@@ -27,7 +27,7 @@ MOST_TICKS = 10
 """Measured rounds up to which each has a mark on the axis."""
 
 _GUESS = Style("#7A7A7A", "dot", "circle")
-_MIXES = Style("#CC79A7", "dash", "square")
+_MIXES = Style("#7A7A7A", "longdash", "square")
 _ORACLE = "Oracle round: chosen afterwards"
 _MAP = [[0.0, "#F3F6FA"], [0.25, "#B3CDE6"], [0.5, "#5B9BD0"], [0.75, "#1F68AB"], [1.0, "#08306B"]]
 """One hue from light to dark: it reads without colour, and on both grounds."""

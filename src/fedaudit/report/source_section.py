@@ -4,13 +4,15 @@ from dataclasses import dataclass
 
 from fedaudit.report.found import Bullet
 from fedaudit.report.grid import Grid
-from fedaudit.report.source_tables import (
-    answers_table,
-    chained_table,
+from fedaudit.report.source_details import (
     owners_table,
     rounds_table,
     seeds_table,
     source_classes_table,
+)
+from fedaudit.report.source_tables import (
+    answers_table,
+    chained_table,
     source_sizes_table,
     source_table,
 )

@@ -10,6 +10,7 @@ from fedaudit.report.names import defense_name
 from fedaudit.report.sources import (
     Estimate,
     Named,
+    Run,
     excess_size,
     mean_of,
     most_beyond,
@@ -75,8 +76,7 @@ def source_meaning(status: Status, named: Sequence[Named]) -> str:
     """What follows from the verdict on sources, and what does not."""
     if status != "no leak shown":
         return SOURCE_MEANINGS[status]
-    highs = [one.success.high for one in named if one.success.high is not None]
-    highs += [run.high for one in named for run in one.runs if one.success.high is None]
+    highs = [1.0 if one.success.high is None else one.success.high for one in named]
     return (
         f"{SOURCE_MEANINGS[status]} What could still be hidden: owners named in up to "
         f"{percent(max(highs))} of cases. This is a measurement, not a proof: a stronger attack "
@@ -196,6 +196,11 @@ def source_audited(record: Record) -> str:
         f"{plural(tried, 'attack was', 'attacks were')} tried; a guess is right for "
         f"{guessing(record)}."
     )
+
+
+def asked_in(run: Run) -> str:
+    """Samples whose owner was named, of all: "58/120"."""
+    return f"{count(round(run.success * run.samples))}/{count(run.samples)}"
 
 
 def _span(amounts: Sequence[int]) -> str:

@@ -148,8 +148,8 @@ def most_beyond(one: Named) -> Size | None:
 
     Against guessing and not against class mixes, so that "no leak shown" covers both.
     """
-    highs = [run.high for run in one.runs] if one.success.high is None else [one.success.high]
-    return size_reached_by(beyond(max(highs) - one.chance, one.chance))
+    high = 1.0 if one.success.high is None else one.success.high
+    return size_reached_by(beyond(high - one.chance, one.chance))
 
 
 def look_of_named(one: Named) -> Look:
@@ -203,19 +203,27 @@ def combined(p_values: Sequence[float]) -> float:
 
 
 def _success(runs: Sequence[Run]) -> Estimate:
-    if len(runs) > 1:
-        return over_runs([run.success for run in runs])
-    (run,) = runs
-    return Estimate(run.success, run.low, run.high, "Clopper-Pearson 95%")
+    if len(runs) == 1:
+        return Estimate(runs[0].success, runs[0].low, runs[0].high, "Clopper-Pearson 95%")
+    mean = over_runs([run.success for run in runs])
+    return _or_of_runs(mean, [run.low for run in runs], [run.high for run in runs])
 
 
 def _excess(runs: Sequence[Run]) -> Estimate:
-    if len(runs) > 1:
-        return over_runs([run.success - run.by_class_mix for run in runs], within=(-1.0, 1.0))
-    run, success = runs[0], _success(runs)
-    level = run.by_class_mix
     # The level is a mean over a thousand shuffles: its own error is small beside the success's.
-    return Estimate(run.success - level, run.low - level, run.high - level, success.method)
+    lows = [run.low - run.by_class_mix for run in runs]
+    highs = [run.high - run.by_class_mix for run in runs]
+    gaps = [run.success - run.by_class_mix for run in runs]
+    if len(runs) == 1:
+        return Estimate(gaps[0], lows[0], highs[0], "Clopper-Pearson 95%")
+    return _or_of_runs(over_runs(gaps, within=(-1.0, 1.0)), lows, highs)
+
+
+def _or_of_runs(mean: Estimate, lows: Sequence[float], highs: Sequence[float]) -> Estimate:
+    """The mean; where it has no spread to make an interval of, with the runs' widest limits."""
+    if mean.low is not None:
+        return mean
+    return Estimate(mean.value, min(lows), max(highs), f"{mean.method}, so limits of the runs")
 
 
 def _lies_above(figure: Estimate, level: float) -> bool:
