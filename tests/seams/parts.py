@@ -40,6 +40,10 @@ class FedSGD:
     lr: float
     upload_kind = Gradient
 
+    @property
+    def nets(self) -> tuple[Architecture, ...]:
+        return (self.architecture,)
+
     def start(self, seed: int) -> Params:
         return self.architecture.initial(seed).tensors()
 
@@ -99,7 +103,7 @@ class Follow(Defense):
 class FedMD:
     """Clients keep nets of their own and send outputs on a public set (ids 0, 1, ...)."""
 
-    nets: Mapping[ClientId, Architecture]
+    own: Mapping[ClientId, Architecture]
     student: Architecture
     public: Samples
     training: LocalTraining
@@ -114,7 +118,7 @@ class FedMD:
     def local(
         self, sent: Sent, data: Samples, memory: Params, defense: Defense, visit: Visit
     ) -> Local:
-        mine = self.nets[visit.client]
+        mine = self.own[visit.client]
         own = Model.from_tensors(mine, memory) if memory else mine.initial(visit.client)
         turn = visit.at(own)
         digest = Follow(sent.extra["consensus"]) if visit.round > 1 else UNDEFENDED
@@ -156,6 +160,10 @@ class FedMD:
     @property
     def architecture(self) -> Architecture:
         return self.student
+
+    @property
+    def nets(self) -> tuple[Architecture, ...]:
+        return tuple(self.own.values())
 
     def workload(self, rounds: int, samples: int) -> Workload:
         return Workload(rounds=rounds, epochs=1, batch_size=8, samples=samples)
@@ -220,6 +228,10 @@ class IFCA:
     @property
     def architecture(self) -> Architecture:
         return self.one.architecture
+
+    @property
+    def nets(self) -> tuple[Architecture, ...]:
+        return self.one.nets
 
     def workload(self, rounds: int, samples: int) -> Workload:
         return self.one.workload(rounds, samples)

@@ -17,7 +17,7 @@ from fedaudit.study.reading import read_record
 from fedaudit.study.record import Record
 from fedaudit.study.run import run_study
 from fedaudit.study.setup import refuse_misfits, setup
-from fedaudit.study.source import asked
+from fedaudit.study.source import asked, source_results
 from tests.study.studies import small_study
 
 SIA: dict[str, dict[str, object]] = {
@@ -93,6 +93,15 @@ def test_membership_first_calls_no_more_strangers_than_allowed() -> None:
     assert loose.realised_fpr <= 0.1
     assert strict.called <= loose.called <= 48
     assert loose.right <= loose.called
+
+
+def test_every_seed_says_that_a_client_was_not_asked_about() -> None:
+    failed: dict[str, dict[str, str]] = {}
+    for seed in (1, 2):
+        few = setup(source_study(audit={"fair": 1}), seed, None)
+        assert source_results(few, {}, failed, {}) == []
+    assert list(failed) == list(SIA)
+    assert list(failed["sia"]) == ["seed 1", "seed 2"]
 
 
 def test_untrained_models_name_no_owners() -> None:
@@ -225,8 +234,8 @@ def test_fedmd_is_audited_through_students(tmp_path: Path) -> None:
 def test_fedmds_clients_may_have_nets_of_their_own() -> None:
     options = {"public": "digits", "public_samples": 60, "nets": "2,3; 2,2,3", "student": ""}
     study = fedmd_study(algorithm={"name": "fedmd", "options": options})
-    algorithm = setup(study, 1, None).algorithm
-    sizes = [dict(net.settings)["channels"] for net in getattr(algorithm, "nets")]  # noqa: B009
+    nets = setup(study, 1, None).algorithm.nets
+    sizes = [dict(net.settings)["channels"] for net in nets]
     assert sizes == ["2,3", "2,2,3"]
 
 

@@ -1,7 +1,7 @@
 """The hooks through which a defense acts, and what a hook may know."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
@@ -22,7 +22,7 @@ from fedaudit.core import (
 from fedaudit.devices import CPU
 from fedaudit.modules import outputs_of
 from fedaudit.observe.round import Gradient, Logits, Update, Upload
-from fedaudit.seeds import seeded
+from fedaudit.seeds import seed_for, seeded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +74,11 @@ class Visit:
                 self.seed, "client", self.client, "round", self.round, purpose
             )
         return self._generators[purpose]
+
+    def aside(self, purpose: str) -> "Visit":
+        """The same visit for training on what is nobody's data: draws and notes of its own."""
+        seed = seed_for(self.seed, purpose)
+        return replace(self, seed=seed, _generators={}, _noted={})
 
     def at(self, model: Model) -> "Turn":
         """This visit, once it is settled which model the client starts from."""

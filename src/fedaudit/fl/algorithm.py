@@ -30,11 +30,17 @@ class Algorithm(Protocol):
 
     Attributes:
         architecture: Of the models that an observer can rebuild of a client.
+        nets: The networks that clients train, which defenses must fit.
         upload_kind: The kind of upload, which defenses must accept.
     """
 
     @property
     def architecture(self) -> Architecture:
+        """See the class."""
+        ...
+
+    @property
+    def nets(self) -> tuple[Architecture, ...]:
         """See the class."""
         ...
 

@@ -28,6 +28,11 @@ class FedAvg:
     training: LocalTraining
 
     @property
+    def nets(self) -> tuple[Architecture, ...]:
+        """Everybody trains the one global model."""
+        return (self.architecture,)
+
+    @property
     def upload_kind(self) -> type[Upload]:
         """Clients send updates."""
         return Update

@@ -1,7 +1,7 @@
 """FedMD: clients keep nets of their own and share what these say of a public set."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -151,11 +151,7 @@ class FedMD:
         }
 
     def _publicly(self, model: Model, how: LocalTraining, loss: Defense, visit: Visit) -> Model:
-        # A visit of its own: what is noted there is of public samples, and nobody's data.
-        apart = replace(visit, seed=seed_for(visit.seed, "public"), _generators={}, _noted={}).at(
-            model
-        )
-        return train(model, self.public, how, loss, apart)
+        return train(model, self.public, how, loss, visit.aside("public").at(model))
 
 
 class Students(Mapping[ClientId, Exposed]):

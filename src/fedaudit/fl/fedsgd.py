@@ -49,6 +49,11 @@ class FedSGD:
             )
 
     @property
+    def nets(self) -> tuple[Architecture, ...]:
+        """Everybody trains the one global model."""
+        return (self.architecture,)
+
+    @property
     def upload_kind(self) -> type[Upload]:
         """Clients send gradients."""
         return Gradient

@@ -12,7 +12,6 @@ from fedaudit.data.sources import load
 from fedaudit.defenses.base import Plan
 from fedaudit.errors import Refusal
 from fedaudit.fl.algorithm import Algorithm
-from fedaudit.fl.fedmd import FedMD
 from fedaudit.seeds import seed_for
 from fedaudit.study.adversary import attacks_of, measured_rounds, view_of
 from fedaudit.study.algorithm import algorithm_of, check_algorithm
@@ -96,8 +95,6 @@ def _without_idle(run: Setup) -> Setup:
 
 def _plans(study: Study, dataset: Dataset, algorithm: Algorithm) -> list[Plan]:
     """What defenses have to fit: each of the networks that clients train."""
-    # Of FedMD's, an observer rebuilds others than clients train.
-    nets = algorithm.nets if isinstance(algorithm, FedMD) else (algorithm.architecture,)
     return [
         Plan(
             architecture=net,
@@ -105,5 +102,5 @@ def _plans(study: Study, dataset: Dataset, algorithm: Algorithm) -> list[Plan]:
             classes=dataset.classes,
             rounds=study.training.rounds,
         )
-        for net in nets
+        for net in algorithm.nets
     ]

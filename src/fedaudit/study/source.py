@@ -92,7 +92,8 @@ def source_results(
         tick(phase, done, len(run.on_source))
         where = f"seed {run.seed}"
         if samples is None:
-            failed[name] = {where: f"{where}: a client has no audited sample; ask for more"}
+            why = f"{where}: a client has no audited sample; ask for more"
+            failed.setdefault(name, {})[where] = why
             continue
         try:
             found.append(_result(run, name, attack, measured, samples, notes))
