@@ -128,6 +128,7 @@ def test_reports_read_records_only() -> None:
         "fedaudit.files",
         "fedaudit.study.compared",
         "fedaudit.study.guessing",
+        "fedaudit.study.owners",
         "fedaudit.study.record",
         "fedaudit.study.reading",
     }

@@ -18,7 +18,8 @@ from fedaudit.report.names import NO_DEFENSE, defense_name
 from fedaudit.report.words import count
 
 # The record's own module has it, but does not list it among the names it offers.
-from fedaudit.study.record import Record, SourceResult  # type: ignore[attr-defined]
+from fedaudit.study.owners import SourceResult
+from fedaudit.study.record import Record
 
 Run: TypeAlias = SourceResult
 """What one attack found in one run."""

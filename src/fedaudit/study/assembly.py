@@ -154,11 +154,12 @@ def _clients(run: Setup) -> list[ClientRow]:
 
 def _untested(run: Setup) -> list[str]:
     study = run.study
+    targets = ", ".join(f"client {target}" for target in study.audit.targets)
     said = [
         f"Other adversaries than this one: {run.view.description}.",
-        "Other clients than the audited "
-        + ", ".join(f"client {target}" for target in study.audit.targets)
-        + ".",
+        f"Other clients than the audited {targets}."
+        if run.on_membership
+        else "Whether a sample was in any client's data: only whose it was.",
         "A server that tampers with the model it sends out.",
         "Attacks published after this version.",
         "Reconstruction of samples, and inference of properties of a client's data.",
