@@ -101,7 +101,7 @@ def run_command(
     page = folder / "comparison.html"
     # Before anything is trained, as it would be the last thing to be refused.
     _refuse_other_comparison(page, [one / RECORD_FILE for one in together])
-    refuse_misfits(studies)
+    refuse_misfits(studies, data_dir)
     for place, one in enumerate(studies, 1):
         _say(f"\n{one.name} ({place} of {len(studies)})")
         _run(one, folder / one.name, shared or folder / "pool", data_dir, workers, device)

@@ -50,3 +50,9 @@ def test_groups_stay_with_their_samples() -> None:
 def test_classes_that_are_not_there_or_twice_are_refused(kept: tuple[int, ...]) -> None:
     with pytest.raises(BadInput, match=r"each once: whole numbers from 0 to 2"):
         some_classes(dataset(), kept)
+
+
+def test_one_class_alone_is_refused_unless_others_come_before_it() -> None:
+    with pytest.raises(BadInput, match=r"keeps \[1\] alone"):
+        some_classes(dataset(), (1,))
+    assert some_classes(dataset(), (1,), first=3).classes == 4

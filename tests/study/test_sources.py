@@ -177,7 +177,7 @@ def test_a_result_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
 
 ALGORITHMS: dict[str, dict[str, object]] = {
     "fedsgd": {"algorithm": {"name": "fedsgd"}, "training": {"epochs": 1}},
-    "legacy-fedsgd": {"algorithm": {"name": "legacy-fedsgd"}},
+    "legacy-fedsgd": {"algorithm": {"name": "legacy-fedsgd"}, "training": {"epochs": 1}},
     "fedprox": {"algorithm": {"name": "fedprox", "options": {"mu": 0.1}}},
     "fedadam": {"algorithm": {"name": "fedadam", "options": {"server_lr": 0.1}}},
 }
@@ -192,8 +192,10 @@ def test_a_study_of_any_algorithm_is_whole(name: str, tmp_path: Path) -> None:
 
 
 def test_one_local_epoch_of_fedavg_is_what_was_published_as_fedsgd(tmp_path: Path) -> None:
-    one = run_study(source_study(algorithm={"name": "legacy-fedsgd"}), tmp_path / "a")
-    two = run_study(source_study(training={"epochs": 1, "lr": 0.3}), tmp_path / "b")
+    once = {"epochs": 1, "lr": 0.3}
+    legacy = source_study(algorithm={"name": "legacy-fedsgd"}, training=once)
+    one = run_study(legacy, tmp_path / "a")
+    two = run_study(source_study(training=once), tmp_path / "b")
     assert result(of=one) == result(of=two)
 
 

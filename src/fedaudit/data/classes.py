@@ -21,7 +21,7 @@ def some_classes(dataset: Dataset, kept: Sequence[int], *, first: int = 0) -> Da
             such as those of a public set that has other ones.
 
     Raises:
-        BadInput: A class that the data set does not have, or one twice.
+        BadInput: A class that the data set does not have, one twice, or one alone.
     """
     if not kept and not first:
         return dataset
@@ -32,6 +32,8 @@ def some_classes(dataset: Dataset, kept: Sequence[int], *, first: int = 0) -> Da
             f"data.classes names classes of {dataset.name!r}, each once: whole numbers from 0 to "
             f"{dataset.classes - 1}, got {list(kept)}"
         )
+    if first + len(kept) < 2:
+        raise BadInput(f"data.classes keeps {list(kept)} alone; a classifier needs two classes")
     number = torch.full((dataset.classes,), -1)
     number[list(kept)] = torch.arange(first, first + len(kept))
     train = _renumbered(dataset.train, number)

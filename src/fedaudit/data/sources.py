@@ -136,7 +136,7 @@ def _nowhere(name: str, folder: Path | None) -> BadInput:
     )
     return BadInput(
         f"data set {name!r} must come from a file and {state}; set {DATA_DIR_VARIABLE} or give "
-        f"data_dir, or take one that needs no file: {', '.join(MADE)}"
+        f"data_dir (--data-dir), or take one that needs no file: {', '.join(MADE)}"
     )
 
 

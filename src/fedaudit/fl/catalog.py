@@ -64,10 +64,18 @@ def fedsgd(task: Task, *, together: str = "mean") -> FedSGD:
 def legacy_fedsgd(task: Task) -> FedAvg:
     """What SIA's published code runs as FedSGD: one local epoch in mini-batches, averaged.
 
+    Raises:
+        BadInput: More than one local epoch is asked for.
+
     Source: SIA, published code.
     Differs: From FedSGD, on purpose; it is FedAvg with one epoch.
     """
-    return FedAvg(task.architecture, replace(task.training, epochs=1))
+    if task.training.epochs != 1:
+        raise BadInput(
+            "legacy-fedsgd is one local epoch in mini-batches, got training.epochs = "
+            f"{task.training.epochs}; set it to 1, or use fedavg"
+        )
+    return FedAvg(task.architecture, task.training)
 
 
 def fedprox(task: Task, *, mu: float = 0.01) -> FedProx:

@@ -5,18 +5,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedaudit.attacks.catalog import ATTACKS
-from fedaudit.core import Sees
+from fedaudit.core import ClientId, Sees
 from fedaudit.data.classes import some_classes
 from fedaudit.data.dataset import Dataset
 from fedaudit.data.sources import load
-from fedaudit.defenses.base import Plan
+from fedaudit.defenses.base import Defense, Plan
 from fedaudit.errors import Refusal
 from fedaudit.fl.algorithm import Algorithm
 from fedaudit.seeds import seed_for
 from fedaudit.study.adversary import attacks_of, measured_rounds, view_of
 from fedaudit.study.algorithm import algorithm_of, check_algorithm
 from fedaudit.study.config import Study
-from fedaudit.study.dealing import dealt, partition_of
+from fedaudit.study.dealing import dealt
 from fedaudit.study.defended import defenses_of, refuse_unfit
 from fedaudit.study.examples import with_examples
 from fedaudit.study.guided import class_guided
@@ -35,13 +35,8 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
     if study.audit.keep == "full":
         view.refuse_unless_offered(Sees.GLOBAL_MODEL | Sees.UPDATE, 'audit.keep = "full"')
     attacks, refused = attacks_of(study, view)
-    given = study.data
-    whole = load(given.name, data_dir=data_dir, seed=seed, **given.options)
-    dataset = some_classes(whole, given.classes, first=given.first_class)
-    algorithm = algorithm_of(study, dataset, seed, data_dir)
-    defenses = defenses_of(study)
-    for plan in _plans(study, dataset, algorithm):
-        refuse_unfit(defenses, plan)
+    dataset = dataset_of(study, seed, data_dir)
+    algorithm, defenses = _fitting(study, dataset, seed, data_dir)
     federation = {"rounds": study.training.rounds, "seed": seed_for(seed, "federation")}
     deal = as_trained(dealt(study, dataset, seed), defenses, **federation)
     run = Setup(
@@ -59,23 +54,52 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
     return with_examples(_without_idle(run))
 
 
-def refuse_misfits(studies: Iterable[Study]) -> None:
-    """Refuses what can be refused of studies without their data, all before any is trained.
+def dataset_of(study: Study, seed: int, data_dir: Path | None) -> Dataset:
+    """The data that a study names, with the classes that it asks for."""
+    given = study.data
+    whole = load(given.name, data_dir=data_dir, seed=seed, **given.options)
+    return some_classes(whole, given.classes, first=given.first_class)
+
+
+def refuse_misfits(studies: Iterable[Study], data_dir: Path | None = None) -> None:
+    """Refuses studies that cannot work, all before any is trained; data are dealt by one seed.
+
+    Args:
+        studies: That are to be carried out one after another.
+        data_dir: Where their data lie.
 
     Raises:
-        BadInput: A name or setting that does not exist; the study is named.
-        NotVisible: A study names an attack that needs more than its view offers.
+        Refusal: What :func:`setup` would refuse, nearly always; the study is named.
     """
+    data, dataset, deals = None, None, set[str]()
     for study in studies:
+        seed = study.seeds[0]
         try:
             view = view_of(study)
             attacks_of(study, view)
-            partition_of(study)
             check_algorithm(study)
             defenses_of(study)
             measured_rounds(study, view)
+            # Points of a grid share their data nearly always, and reading is what takes long.
+            if dataset is None or study.data != data:
+                data, dataset = study.data, dataset_of(study, seed, data_dir)
+            _fitting(study, dataset, seed, data_dir)
+            deal = repr((study.data, study.partition, study.audit))
+            if deal not in deals:
+                dealt(study, dataset, seed)
+                deals.add(deal)
         except Refusal as error:
             raise type(error)(f"{study.name}: {error}") from error
+
+
+def _fitting(
+    study: Study, dataset: Dataset, seed: int, data_dir: Path | None
+) -> tuple[Algorithm, dict[ClientId, Defense]]:
+    """The algorithm and the clients' defenses, which fit its networks."""
+    algorithm, defenses = algorithm_of(study, dataset, seed, data_dir), defenses_of(study)
+    for plan in _plans(study, dataset, algorithm):
+        refuse_unfit(defenses, plan)
+    return algorithm, defenses
 
 
 def _without_idle(run: Setup) -> Setup:

@@ -1,0 +1,58 @@
+"""Points of a grid that cannot work are refused before any of them is trained."""
+
+from pathlib import Path
+
+import pytest
+
+from fedaudit.cli import main
+from fedaudit.data.dataset import Dataset
+from fedaudit.errors import BadInput
+from fedaudit.study.config import Study
+from fedaudit.study.setup import dataset_of, refuse_misfits
+from tests.study.studies import small_study
+
+COFEDMID = {"name": "cofedmid", "clients": [0, 1], "options": {"m_max": 12}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"audit": {"draw": "siaa"}}, "did you mean 'sia'"),
+        ({"audit": {"draw": "sia", "options": {"per_client": 0}}}, "per_client is at least 1"),
+        ({"audit": {"targets": [9]}}, "9"),
+        ({"partition": {"clients": 4, "samples_per_client": 10**6}}, "samples"),
+        ({"defense": COFEDMID}, "m_max is a number of classes from 1 to 10"),
+        ({"algorithm": {"name": "fedsgd"}}, "epochs is 1"),
+        ({"algorithm": {"name": "legacy-fedsgd"}}, "one local epoch in mini-batches"),
+        ({"data": {"name": "digits", "classes": [3]}}, "needs two classes"),
+    ],
+)
+def test_what_does_not_go_with_the_data_is_refused_by_the_points_name(
+    changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(BadInput, match=f"^wrong: .*{message}"):
+        refuse_misfits([small_study(), small_study(name="wrong", **changes)])
+
+
+def test_data_that_points_share_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def counted(study: Study, seed: int, data_dir: Path | None) -> Dataset:
+        read.append(study.data.name)
+        return dataset_of(study, seed, data_dir)
+
+    monkeypatch.setattr("fedaudit.study.setup.dataset_of", counted)
+    refuse_misfits([small_study(), small_study(training={"rounds": 5}), small_study()])
+    assert read == ["digits"]
+
+
+def test_nothing_is_trained_where_a_variant_cannot_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, out = tmp_path / "study.toml", tmp_path / "out"
+    study.write_text('name = "some"\n[variants.bad]\n"partition.clients" = 5000\n')
+    with pytest.raises(SystemExit) as ended:
+        main(["run", str(study), "--variant", "all", "--out", str(out)])
+    assert ended.value.code == 2
+    assert "some-bad: " in capsys.readouterr().err
+    assert not out.exists()
