@@ -16,8 +16,6 @@ from fedaudit.report.evidence import Look, Size, largest, tone_of
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import NO_DEFENSE, defense_name
 from fedaudit.report.words import count
-
-# The record's own module has it, but does not list it among the names it offers.
 from fedaudit.study.owners import SourceResult
 from fedaudit.study.record import Record
 
