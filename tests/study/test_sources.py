@@ -233,6 +233,30 @@ def test_fedmd_is_audited_through_students(tmp_path: Path) -> None:
     assert utility.n_test < 200
 
 
+def test_of_fedmd_the_whole_catalogue_without_what_needs_updates_is_run(tmp_path: Path) -> None:
+    whole = fedmd_study(model={"name": "mlp"}, training={"rounds": 1}, attacks={})
+    found = run_study(whole, tmp_path)
+    refused = {row.name for row in found.attacks if row.status == "refused"}
+    assert {"grad-cosine", "avg-cosine", "fedmia-2", "sia-cosine"} <= refused
+    assert {"blackbox-loss", "fedmia-1", "sia"}.isdisjoint(refused)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attacks": {"grad-cosine": {}}},
+        *({"audit": {"draw": "sia", "fair": 1, "view": v}, "attacks": {"blackbox-loss": {}}}
+          for v in ("sum", "globals", "final")),
+        {"audit": {"draw": "sia", "fair": 1, "merge": [1, 2]}, "attacks": {"blackbox-loss": {}}},
+        {"audit": {"draw": "sia", "fair": 1, "keep": "full"}},
+    ],
+)  # fmt: skip
+def test_what_fedmd_does_not_show_is_refused_before_training(changes: dict[str, object]) -> None:
+    for refuse in (lambda study: setup(study, 1, None), lambda study: refuse_misfits([study])):
+        with pytest.raises(NotVisible, match="outputs on public samples"):
+            refuse(fedmd_study(**changes))
+
+
 def test_fedmds_clients_may_have_nets_of_their_own() -> None:
     options = {"public": "digits", "public_samples": 60, "nets": "2,3; 2,2,3", "student": ""}
     study = fedmd_study(algorithm={"name": "fedmd", "options": options})

@@ -48,7 +48,12 @@ class View:
                     "give it some with a [shadow] table, or name the attack"
                 )
             able = [v.name for v in VIEWS.values() if v.can_offer(needs)]
-            hint = f"it can run in the view {', '.join(able)}" if able else "no passive view has it"
+            if self.name in able:
+                hint = "leave it out, or use an algorithm whose clients send updates"
+            elif able:
+                hint = f"it can run in the view {', '.join(able)}"
+            else:
+                hint = "no passive view has it"
             raise NotVisible(
                 f"{what} needs {names}, which is hidden in the view {self.name!r} "
                 f"({self.description}); {hint}"
@@ -129,6 +134,25 @@ def as_one(view: View, members: Collection[ClientId]) -> View:
         description=f"{view.description}, and attacks clients {names} as one, through the "
         "weighted mean of what they send",
         of=partial(merged, members=tuple(members)),
+    )
+
+
+def of_outputs(view: View) -> View:
+    """The adversary of a view, where clients send outputs on public samples and no updates.
+
+    Raises:
+        NotVisible: The view shows no single uploads, and nobody has a model that all have.
+    """
+    if view.name != "uploads":
+        raise NotVisible(
+            "clients of this algorithm send outputs on public samples and have no model in "
+            f"common, so that the view {view.name!r} shows nothing to attack; use the view "
+            "'uploads', without audit.merge, or another algorithm"
+        )
+    return replace(
+        view,
+        offers=view.offers & ~(Sees.GLOBAL_MODEL | Sees.UPDATE),
+        description=f"{view.description}: outputs on public samples",
     )
 
 

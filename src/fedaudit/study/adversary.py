@@ -4,7 +4,9 @@ from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS, attack_named
 from fedaudit.core import Sees
 from fedaudit.errors import BadInput, NotVisible
-from fedaudit.observe.views import View, as_one, view_named, with_own_data
+from fedaudit.fl.algorithm import Algorithm
+from fedaudit.observe.round import Logits
+from fedaudit.observe.views import View, as_one, of_outputs, view_named, with_own_data
 from fedaudit.study.config import Study
 from fedaudit.study.examples import asked_for
 
@@ -25,6 +27,15 @@ def view_of(study: Study) -> View:
     if study.audit.merge:
         view = as_one(view, study.audit.merge)
     return view if asked_for(study) is None else with_own_data(view)
+
+
+def as_sent(view: View, algorithm: Algorithm) -> View:
+    """What is left of a view by what the algorithm's clients send.
+
+    Raises:
+        NotVisible: Nothing.
+    """
+    return of_outputs(view) if algorithm.upload_kind is Logits else view
 
 
 def attacks_of(study: Study, view: View) -> tuple[dict[str, Attack], dict[str, str]]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import ATTACKS
 from fedaudit.core import ClientId, Sees
 from fedaudit.data.classes import some_classes
@@ -12,8 +13,9 @@ from fedaudit.data.sources import load
 from fedaudit.defenses.base import Defense, Plan
 from fedaudit.errors import Refusal
 from fedaudit.fl.algorithm import Algorithm
+from fedaudit.observe.views import View
 from fedaudit.seeds import seed_for
-from fedaudit.study.adversary import attacks_of, measured_rounds, view_of
+from fedaudit.study.adversary import as_sent, attacks_of, measured_rounds, view_of
 from fedaudit.study.algorithm import algorithm_of, check_algorithm
 from fedaudit.study.config import Study
 from fedaudit.study.dealing import dealt
@@ -31,12 +33,11 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
         BadInput: A name or setting that does not exist, or data that does not suffice.
         NotVisible: The study names an attack that needs more than the view offers.
     """
-    view = view_of(study)
-    if study.audit.keep == "full":
-        view.refuse_unless_offered(Sees.GLOBAL_MODEL | Sees.UPDATE, 'audit.keep = "full"')
-    attacks, refused = attacks_of(study, view)
+    _seen(study, view_of(study))
     dataset = dataset_of(study, seed, data_dir)
     algorithm, defenses = _fitting(study, dataset, seed, data_dir)
+    view = as_sent(view_of(study), algorithm)
+    attacks, refused = _seen(study, view)
     federation = {"rounds": study.training.rounds, "seed": seed_for(seed, "federation")}
     deal = as_trained(dealt(study, dataset, seed), defenses, **federation)
     run = Setup(
@@ -76,20 +77,28 @@ def refuse_misfits(studies: Iterable[Study], data_dir: Path | None = None) -> No
         seed = study.seeds[0]
         try:
             view = view_of(study)
-            attacks_of(study, view)
+            _seen(study, view)
             check_algorithm(study)
             defenses_of(study)
             measured_rounds(study, view)
             # Points of a grid share their data nearly always, and reading is what takes long.
             if dataset is None or study.data != data:
                 data, dataset = study.data, dataset_of(study, seed, data_dir)
-            _fitting(study, dataset, seed, data_dir)
+            algorithm, _ = _fitting(study, dataset, seed, data_dir)
+            _seen(study, as_sent(view, algorithm))
             deal = repr((study.data, study.partition, study.audit))
             if deal not in deals:
                 dealt(study, dataset, seed)
                 deals.add(deal)
         except Refusal as error:
             raise type(error)(f"{study.name}: {error}") from error
+
+
+def _seen(study: Study, view: View) -> tuple[dict[str, Attack], dict[str, str]]:
+    """The attacks that a view allows, as :func:`attacks_of`, where it also shows what is kept."""
+    if study.audit.keep == "full":
+        view.refuse_unless_offered(Sees.GLOBAL_MODEL | Sees.UPDATE, 'audit.keep = "full"')
+    return attacks_of(study, view)
 
 
 def _fitting(
