@@ -26,7 +26,7 @@ batch_size = 8
 
 [audit]
 fair = 150
-every = 3
+every = 6
 
 [figures]
 permutations = 20

@@ -10,6 +10,9 @@ from scipy.stats import binomtest
 from fedaudit.errors import BadInput
 from fedaudit.metrics.intervals import clopper_pearson
 
+_AT_ONCE = 100
+"""Shuffles that are held in memory together."""
+
 ABSTAINED = -1
 """The answer of an adversary that gives none."""
 
@@ -128,7 +131,12 @@ def source_null(
     _check(named, owner)
     groups = np.zeros(len(owner), dtype=np.int64) if within is None else within
     right = int((named == owner).sum())
-    found = np.array([(named == _shuffled(owner, groups, rng)).sum() for _ in range(permutations)])
+    found = np.concatenate(
+        [
+            _right_when_shuffled(named, owner, groups, min(_AT_ONCE, permutations - done), rng)
+            for done in range(0, permutations, _AT_ONCE)
+        ]
+    )
     answered = max(int((named != ABSTAINED).sum()), 1)
     return SourceNull(
         mean=float(found.mean()) / answered,
@@ -182,15 +190,18 @@ def paired(one_right: Bool[ndarray, " samples"], other_right: Bool[ndarray, " sa
     return Paired((first - second) / max(len(one_right), 1), p_value)
 
 
-def _shuffled(
-    owner: Int[ndarray, " samples"], groups: Int[ndarray, " samples"], rng: np.random.Generator
-) -> Int[ndarray, " samples"]:
-    """The owners, each group's in random order: sorted by group, once in order, once at random."""
-    at_random = np.lexsort((rng.random(len(owner)), groups))
+def _right_when_shuffled(
+    named: Int[ndarray, " samples"],
+    owner: Int[ndarray, " samples"],
+    groups: Int[ndarray, " samples"],
+    count: int,
+    rng: np.random.Generator,
+) -> Int[ndarray, " shuffles"]:
+    """How often each of some shuffles of the owners, within groups, agrees with the answers."""
+    # Whole numbers plus a fraction: in order of groups, and at random within each.
+    at_random = (groups + rng.random((count, len(owner)))).argsort(axis=1)
     in_order = np.argsort(groups, kind="stable")
-    shuffled = np.empty_like(owner)
-    shuffled[in_order] = owner[at_random]
-    return shuffled
+    return np.asarray((named[in_order] == owner[at_random]).sum(axis=1), dtype=np.int64)
 
 
 def _check(named: Int[ndarray, " samples"], owner: Int[ndarray, " samples"]) -> None:
