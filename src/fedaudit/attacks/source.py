@@ -1,5 +1,6 @@
 """Source inference: which client has a sample, as a posterior over the clients."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,8 +17,8 @@ PRIORS = ("equal", "size")
 
 
 @dataclass(frozen=True)
-class _Bayes:
-    """Bayes' rule over clients: the part that the rules share.
+class Bayes:
+    """Bayes' rule over clients; rules differ in the evidence.
 
     Attributes:
         temperature: gamma, above 0: divides the evidence. The smaller, the surer; it changes no
@@ -38,28 +39,37 @@ class _Bayes:
         if self.prior not in PRIORS:
             raise unknown_name("prior", self.prior, PRIORS)
 
-    def _given(
-        self,
-        evidence: Float[Tensor, "clients samples"],
-        clients: tuple[ClientId, ...],
-        sizes: Mapping[ClientId, int],
+    @abstractmethod
+    def evidence(self, m: Measurements) -> Float[Tensor, "clients samples"]:
+        """What speaks for each client to have each sample, in nats; NaN where nothing is known."""
+
+    def posterior(
+        self, *measurements: Measurements, sizes: Mapping[ClientId, int]
     ) -> Float[Tensor, "clients samples"]:
-        """Posterior from evidence in nats; NaN for clients without any."""
+        """See :class:`fedaudit.attacks.base.SourceRule`.
+
+        Raises:
+            NotVisible: No client was measured.
+
+        Source: SIA, Eq. (14), as a softmax over the clients.
+        """
+        (m,) = measurements
+        evidence = self.evidence(m).double()
         unseen = torch.isnan(evidence).any(1)
         if bool(unseen.all()):
             raise NotVisible(
                 "source inference needs what single clients sent in at least one measured round, "
                 "and none was measured; measure more rounds"
             )
-        log_prior = torch.zeros(len(clients), dtype=torch.float64)
+        log_prior = torch.zeros(len(m.clients), dtype=torch.float64)
         if self.prior == "size":
-            log_prior = torch.tensor([float(sizes[c]) for c in clients]).double().log()
-        log_weight = evidence.double() / self.temperature + log_prior[:, None]
+            log_prior = torch.tensor([float(sizes[c]) for c in m.clients]).double().log()
+        log_weight = evidence / self.temperature + log_prior[:, None]
         return log_weight.masked_fill(unseen[:, None], -torch.inf).softmax(0)
 
 
 @dataclass(frozen=True)
-class SourceAtLast(_Bayes):
+class SourceAtLast(Bayes):
     """The client whose model has the least loss in the last round in which it was measured.
 
     Attributes:
@@ -72,19 +82,16 @@ class SourceAtLast(_Bayes):
 
     over_rounds = "last"
 
-    def posterior(
-        self, *measurements: Measurements, sizes: Mapping[ClientId, int]
-    ) -> Float[Tensor, "clients samples"]:
-        """See :class:`fedaudit.attacks.base.SourceRule`."""
-        (m,) = measurements
+    def evidence(self, m: Measurements) -> Float[Tensor, "clients samples"]:
+        """See :class:`Bayes`."""
         latest = torch.full_like(m.values[0], torch.nan)
         for values in m.values:
             latest = torch.where(torch.isnan(values), latest, values)
-        return self._given(latest, m.clients, sizes)
+        return latest
 
 
 @dataclass(frozen=True)
-class SourceOnAverage(_Bayes):
+class SourceOnAverage(Bayes):
     """The client whose models have the least loss on average over its measured rounds.
 
     The mean rather than the product of the rounds' likelihoods: where all clients take part in
@@ -101,16 +108,13 @@ class SourceOnAverage(_Bayes):
     over_rounds = "mean"
     needs = Sees.UPLOADS | Sees.ROUNDS
 
-    def posterior(
-        self, *measurements: Measurements, sizes: Mapping[ClientId, int]
-    ) -> Float[Tensor, "clients samples"]:
-        """See :class:`fedaudit.attacks.base.SourceRule`."""
-        (m,) = measurements
-        return self._given(m.values.double().nanmean(0), m.clients, sizes)
+    def evidence(self, m: Measurements) -> Float[Tensor, "clients samples"]:
+        """See :class:`Bayes`."""
+        return m.values.double().nanmean(0)
 
 
 @dataclass(frozen=True)
-class SourceByProduct(_Bayes):
+class SourceByProduct(Bayes):
     """The client that is likeliest by the product of the rounds' posteriors.
 
     Each round's losses are seen against those of the clients that took part in it, so that a
@@ -126,11 +130,8 @@ class SourceByProduct(_Bayes):
     over_rounds = "product"
     needs = Sees.UPLOADS | Sees.ROUNDS
 
-    def posterior(
-        self, *measurements: Measurements, sizes: Mapping[ClientId, int]
-    ) -> Float[Tensor, "clients samples"]:
-        """See :class:`fedaudit.attacks.base.SourceRule`."""
-        (m,) = measurements
+    def evidence(self, m: Measurements) -> Float[Tensor, "clients samples"]:
+        """See :class:`Bayes`."""
         values = m.values.double()
         there = ~torch.isnan(values).any(2)
         alone = values.masked_fill(torch.isnan(values), -torch.inf).log_softmax(1)
@@ -138,11 +139,11 @@ class SourceByProduct(_Bayes):
         gain = alone + there.sum(1).log()[:, None, None]
         total = gain.where(there[:, :, None], 0.0).sum(0)
         total[~there.any(0)] = torch.nan
-        return self._given(total, m.clients, sizes)
+        return total
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceByTail(_Bayes):
+class SourceByTail(Bayes):
     """The client for which a membership rule finds the sample least like a non-member's.
 
     The evidence for a client is minus the logarithm of the rule's tail probability with that
@@ -162,15 +163,12 @@ class SourceByTail(_Bayes):
     over_rounds = "mean"
     needs = Sees.UPLOADS | Sees.ROUNDS
 
-    def posterior(
-        self, *measurements: Measurements, sizes: Mapping[ClientId, int]
-    ) -> Float[Tensor, "clients samples"]:
-        """See :class:`fedaudit.attacks.base.SourceRule`."""
-        (m,) = measurements
-        evidence = torch.full(m.values.shape[1:], torch.nan, dtype=torch.float64)
+    def evidence(self, m: Measurements) -> Float[Tensor, "clients samples"]:
+        """See :class:`Bayes`."""
+        found = torch.full(m.values.shape[1:], torch.nan, dtype=torch.float64)
         for row, client in enumerate(m.clients):
             if not bool(torch.isnan(m.of(client)).any(1).all()):
                 # The smallest positive number, where the tail is 0 in 64 bits.
                 least = torch.finfo(torch.float64).tiny
-                evidence[row] = -(-self.rule(m, target=client)).clamp_min(least).log()
-        return self._given(evidence, m.clients, sizes)
+                found[row] = -(-self.rule(m, target=client)).clamp_min(least).log()
+        return found

@@ -127,6 +127,9 @@ def source_null(
         within: Class of each sample; None shuffles among all.
         permutations: How many.
         rng: Decides the shuffles.
+
+    Raises:
+        BadInput: No samples.
     """
     _check(named, owner)
     groups = np.zeros(len(owner), dtype=np.int64) if within is None else within
@@ -169,6 +172,9 @@ def confusion(
         named: Whom the attack names; silent answers are left out.
         owner: Who it was.
         clients: How many there are.
+
+    Raises:
+        BadInput: No samples.
     """
     _check(named, owner)
     answered = named != ABSTAINED

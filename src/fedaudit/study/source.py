@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from fedaudit.attacks.base import Attack
-from fedaudit.core import NOBODY, ClientId
+from fedaudit.core import NOBODY, ClientId, Sees
 from fedaudit.devices import CPU
 from fedaudit.errors import Refusal
 from fedaudit.metrics.source import (
@@ -35,7 +35,6 @@ LEAST_CHANCES = (0.2, 0.3, 0.5, 0.7, 0.9)
 
 CHAINED_FPRS = (0.01, 0.1)
 """How many samples of nobody may be called members before owners are asked for."""
-
 
 _SPREADS = 5
 """So far above shuffled owners no sound control lies, once in millions."""
@@ -115,7 +114,6 @@ def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlR
     if not run.on_source or samples is None:
         return
     once, twice = measured_untrained(run, samples.kept, device)
-    everything = samples._replace(kept=np.arange(len(samples.kept)))
     for name, attack in run.on_source.items():
         result = ControlResult(
             control="untrained model",
@@ -129,7 +127,7 @@ def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlR
         )
         slow = any(signal.name not in twice for signal in attack.signals)
         try:
-            posterior = _posterior(run, attack, once if slow else twice, everything)
+            posterior = _posterior(run, attack, once if slow else twice, samples)
         except Refusal as refusal:
             yield result.model_copy(update={"note": str(refusal)})
             continue
@@ -157,7 +155,8 @@ def _result(
     samples: Asked,
     notes: Mapping[str, str],
 ) -> SourceResult:
-    posterior = _posterior(run, attack, measured, samples)
+    cubes = _asked_alone(attack, measured, samples)
+    posterior = _posterior(run, attack, cubes, samples)
     named = named_owner(posterior)
     right = named == samples.owner
     success = source_success(named, samples.owner)
@@ -167,7 +166,7 @@ def _result(
     rng = seeded_numpy(run.seed, "shuffled owners")
     null = source_null(named, samples.owner, rng=rng)
     mixed = source_null(named, samples.owner, within=samples.labels, rng=rng)
-    rounds = _one_by_one(attack, measured)
+    rounds = _one_by_one(attack, cubes)
     return SourceResult(
         attack=name,
         defense=run.study.defense.label,
@@ -198,12 +197,22 @@ def _result(
     )
 
 
+def _asked_alone(
+    attack: Attack, measured: Mapping[str, Measurements], samples: Asked
+) -> dict[str, Measurements]:
+    """The signals of an attack at the samples whose owner is asked for."""
+    kept, names = torch.from_numpy(samples.kept), {signal.name for signal in attack.signals}
+    return {
+        name: replace(m, values=m.values[:, :, kept])
+        for name, m in measured.items()
+        if name in names
+    }
+
+
 def _posterior(
-    run: Setup, attack: Attack, measured: Mapping[str, Measurements], samples: Asked
+    run: Setup, attack: Attack, cubes: Mapping[str, Measurements], samples: Asked
 ) -> Float[ndarray, "clients samples"]:
     """Chances of all clients, in their order; none for who was never measured."""
-    kept = torch.from_numpy(samples.kept)
-    cubes = {name: replace(m, values=m.values[:, :, kept]) for name, m in measured.items()}
     found = attack.posterior(cubes, run.deal.sizes).numpy()
     clients = cubes[attack.signals[0].name].clients
     chances = np.zeros((len(samples.clients), len(samples.kept)))
@@ -211,14 +220,12 @@ def _posterior(
     return chances
 
 
-def _one_by_one(
-    attack: Attack, measured: Mapping[str, Measurements]
-) -> list[dict[str, Measurements]]:
+def _one_by_one(attack: Attack, cubes: Mapping[str, Measurements]) -> list[dict[str, Measurements]]:
     """The measurements of each round alone, for an attack that needs no more."""
-    if attack.rule.over_rounds != "last":
+    if Sees.ROUNDS in attack.needs:
         return []
-    rounds = next(iter(measured.values())).rounds
-    return [{name: _only(m, row) for name, m in measured.items()} for row in range(len(rounds))]
+    rounds = next(iter(cubes.values())).rounds
+    return [{name: _only(m, row) for name, m in cubes.items()} for row in range(len(rounds))]
 
 
 def _only(m: Measurements, row: int) -> Measurements:
