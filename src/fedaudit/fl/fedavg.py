@@ -3,16 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedaudit.core import Architecture, ClientId, Model, Params, Samples
+from fedaudit.core import ClientId, Model, Params, Samples
 from fedaudit.defenses.base import Defense, Turn, Visit, Workload
 from fedaudit.fl.algorithm import Local
+from fedaudit.fl.one_model import OneModel
 from fedaudit.fl.training import LocalTraining, train
 from fedaudit.observe.round import Exposed, Sent, Update, Upload
 from fedaudit.params import difference, plus, weighted_sum
 
 
 @dataclass(frozen=True)
-class FedAvg:
+class FedAvg(OneModel):
     """Averages the clients' updates by data size.
 
     Attributes:
@@ -24,26 +25,12 @@ class FedAvg:
         not; the published FedMIA code averages every entry of the state dictionary.
     """
 
-    architecture: Architecture
     training: LocalTraining
-
-    @property
-    def nets(self) -> tuple[Architecture, ...]:
-        """Everybody trains the one global model."""
-        return (self.architecture,)
 
     @property
     def upload_kind(self) -> type[Upload]:
         """Clients send updates."""
         return Update
-
-    def start(self, seed: int) -> Params:
-        """A freshly initialised global model."""
-        return self.architecture.initial(seed).tensors()
-
-    def send(self, state: Params, client: ClientId, round: int) -> Sent:
-        """Everybody gets the global model."""
-        return Sent((Model.from_tensors(self.architecture, state),))
 
     def local(
         self, sent: Sent, data: Samples, memory: Params, defense: Defense, visit: Visit
@@ -69,11 +56,7 @@ class FedAvg:
         before = Model.from_tensors(self.architecture, state)
         mean = weighted_sum([uploads[client].values for client in clients], shares)
         buffers = [received_update(uploads[client]).buffers for client in clients]
-        return Model(
-            self.architecture,
-            plus(before.params, mean),
-            weighted_sum(buffers, shares) if before.buffers else {},
-        ).tensors()
+        return self.moved(before, mean, buffers, shares)
 
     def expose(
         self,
@@ -90,10 +73,6 @@ class FedAvg:
             scale = self.training.gradient_scale(round, rounds, samples=update.samples)
             exposed[client] = rebuilt(sent[client].model, update, scale)
         return exposed
-
-    def models(self, state: Params) -> Mapping[str, Model]:
-        """The one global model."""
-        return {"global": Model.from_tensors(self.architecture, state)}
 
     def workload(self, rounds: int, samples: int) -> Workload:
         """Epochs of batches in every round."""

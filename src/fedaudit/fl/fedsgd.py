@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedaudit.core import Architecture, ClientId, Model, Params, Samples
+from fedaudit.core import ClientId, Model, Params, Samples
 from fedaudit.defenses.base import Defense, Visit, Workload
 from fedaudit.errors import BadInput, unknown_name
 from fedaudit.fl.algorithm import Local
 from fedaudit.fl.fedavg import rebuilt
 from fedaudit.fl.full_batch import full_gradient
+from fedaudit.fl.one_model import OneModel
 from fedaudit.fl.training import LocalTraining
 from fedaudit.observe.round import Exposed, Gradient, Sent, Update, Upload
 from fedaudit.params import plus, scaled, weighted_sum
@@ -17,7 +18,7 @@ _TOGETHER = ("mean", "sum")
 
 
 @dataclass(frozen=True)
-class FedSGD:
+class FedSGD(OneModel):
     """The server descends along the clients' gradients; nobody trains locally.
 
     Attributes:
@@ -32,7 +33,6 @@ class FedSGD:
         mini-batches; that is FedAvg with ``epochs = 1``, "legacy-fedsgd" in the catalogue.
     """
 
-    architecture: Architecture
     training: LocalTraining
     together: str = "mean"
 
@@ -49,22 +49,9 @@ class FedSGD:
             )
 
     @property
-    def nets(self) -> tuple[Architecture, ...]:
-        """Everybody trains the one global model."""
-        return (self.architecture,)
-
-    @property
     def upload_kind(self) -> type[Upload]:
         """Clients send gradients."""
         return Gradient
-
-    def start(self, seed: int) -> Params:
-        """A freshly initialised global model."""
-        return self.architecture.initial(seed).tensors()
-
-    def send(self, state: Params, client: ClientId, round: int) -> Sent:
-        """Everybody gets the global model."""
-        return Sent((Model.from_tensors(self.architecture, state),))
 
     def local(
         self, sent: Sent, data: Samples, memory: Params, defense: Defense, visit: Visit
@@ -84,13 +71,8 @@ class FedSGD:
         along = shares if self.together == "mean" else [1.0] * len(clients)
         before = Model.from_tensors(self.architecture, state)
         direction = weighted_sum([gradient.values for gradient in gradients], along)
-        return Model(
-            self.architecture,
-            plus(before.params, self._step(before, direction)),
-            weighted_sum([gradient.buffers for gradient in gradients], shares)
-            if before.buffers
-            else {},
-        ).tensors()
+        buffers = [gradient.buffers for gradient in gradients]
+        return self.moved(before, self._step(before, direction), buffers, shares)
 
     def expose(
         self,
@@ -111,10 +93,6 @@ class FedSGD:
             scale = gradient.samples / self.training.lr if gradient.samples else None
             exposed[client] = rebuilt(base, update, scale)
         return exposed
-
-    def models(self, state: Params) -> Mapping[str, Model]:
-        """The one global model."""
-        return {"global": Model.from_tensors(self.architecture, state)}
 
     def workload(self, rounds: int, samples: int) -> Workload:
         """One step over everything in every round."""
