@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Tests use small tensors: one thread a worker, a worker a core of a small machine. Files stay whole,
 # since what a file trains once for all its tests would else be trained by both workers.
-TEST_ARGS ?= -n 2 --dist loadfile
+TEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test check lint types docs bench clean
 
