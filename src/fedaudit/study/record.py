@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from fedaudit.files import write_whole
+from fedaudit.study.clustered import ClusterResult
 from fedaudit.study.fields import (
     Change,
     Drawn,
@@ -325,6 +326,7 @@ class Record(Part):
     utility: list[UtilityResult] = Field(default_factory=list)
     usage: list[UsageRow] = Field(default_factory=list)
     sources: list[SourceResult] = Field(default_factory=list)
+    clusters: list[ClusterResult] = Field(default_factory=list)
     untested: list[str] = Field(default_factory=list)
 
 

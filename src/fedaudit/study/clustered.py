@@ -1,0 +1,154 @@
+"""The part of a record that is about clustered learning: who trains which model, at what risk."""
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from fedaudit.study.fields import Drawn, Part, Share, Whole, refuse_disorder, refuse_ragged
+
+
+class ModelState(Part):
+    """One of the federation's models after a measured round.
+
+    Attributes:
+        clients: That trained it in this round.
+        told: Membership risk that clients were told of it before they chose; None where the
+            algorithm tells them nothing.
+        estimated: Risk of it after the round by the server's shadow models: balanced accuracy
+            of membership inference on samples of the server's own. None if nobody trained it.
+        risk: The same attack on its real members and on samples that nobody trained on.
+        low: Lower limit of ``risk`` (95%).
+        high: Upper limit.
+        members: Real members that were asked about.
+        others: Samples of nobody that were.
+        loss: Mean loss on test samples like its clients'; None if nobody trained it.
+        accuracy: Share of these that it classifies correctly.
+    """
+
+    clients: Whole
+    told: Share | None = None
+    estimated: Share | None = None
+    risk: Share | None = None
+    low: Share | None = None
+    high: Share | None = None
+    members: Whole = 0
+    others: Whole = 0
+    loss: Drawn | None = None
+    accuracy: Share | None = None
+
+    @model_validator(mode="after")
+    def _possible(self) -> "ModelState":
+        refuse_disorder(self.low, self.risk, self.high)
+        return self
+
+
+class ClusterRound(Part):
+    """A measured round of clustered learning.
+
+    Attributes:
+        round: Counted from 1.
+        choice: For each client, the model that it last trained.
+        models: The models after the round.
+    """
+
+    round: Whole
+    choice: list[Whole]
+    models: list[ModelState]
+
+
+class GroupAccuracy(Part):
+    """Test samples like those of one group of clients, classified by these clients' models.
+
+    Attributes:
+        group: Its name.
+        clients: How many there are.
+        right: Samples that the model of the client whose shift they have classifies correctly.
+        tested: Such samples.
+        accuracy: Their share, with Clopper-Pearson limits.
+    """
+
+    group: str
+    clients: Whole
+    right: Whole
+    tested: Whole
+    accuracy: Share
+    low: Share
+    high: Share
+
+    @model_validator(mode="after")
+    def _possible(self) -> "GroupAccuracy":
+        refuse_disorder(self.low, self.accuracy, self.high)
+        return self
+
+
+class FairnessGap(Part):
+    """How differently the groups are treated: an absolute difference, 0 is equal treatment.
+
+    Attributes:
+        metric: "demographic parity", "equal opportunity" or "equalised odds"; with many classes
+            the mean over classes, one against the rest.
+        value: The gap at the last measured round, with bootstrap limits.
+    """
+
+    metric: str
+    value: Share
+    low: Share
+    high: Share
+
+    @model_validator(mode="after")
+    def _possible(self) -> "FairnessGap":
+        refuse_disorder(self.low, None, self.high)
+        return self
+
+
+class ClusterResult(Part):
+    """Who trained which model in one run, at what membership risk, and how well it serves them.
+
+    Attributes:
+        algorithm: Its name in the catalogue.
+        defense: Name of the defense in force, "none" without.
+        seed: Root seed of the run.
+        measure: How risk is measured.
+        clients: In the order of ``group``, ``thresholds`` and every ``choice``.
+        group_names: Of the groups of clients; "everybody" where there are none.
+        group: For each client, its group.
+        thresholds: For each client, the highest membership risk that it accepts.
+        rounds: The measured rounds.
+        violations: Clients whose model's risk is above their threshold at the end.
+        sure_violations: Those of them whose threshold lies below the lower limit of that risk.
+        expected_violations: As the server's estimates have it.
+        accuracy: Group by group, and of "everybody" last where there are several.
+        fairness: Gaps between the groups; empty with one group.
+        fairness_note: Why there are none.
+    """
+
+    algorithm: str
+    defense: str = "none"
+    seed: Whole
+    measure: str
+    clients: Annotated[list[Whole], Field(min_length=2)]
+    group_names: Annotated[list[str], Field(min_length=1)]
+    group: list[Whole]
+    thresholds: list[Share]
+    rounds: Annotated[list[ClusterRound], Field(min_length=1)]
+    violations: Whole
+    sure_violations: Whole
+    expected_violations: Whole
+    accuracy: Annotated[list[GroupAccuracy], Field(min_length=1)]
+    fairness: list[FairnessGap] = Field(default_factory=list)
+    fairness_note: str = ""
+
+    @model_validator(mode="after")
+    def _possible(self) -> "ClusterResult":
+        refuse_ragged(clients=self.clients, group=self.group, thresholds=self.thresholds)
+        models = self.rounds[0].models
+        for one in self.rounds:
+            refuse_ragged(clients=self.clients, choice=one.choice)
+            refuse_ragged(models=models, others=one.models)
+            if max(one.choice) >= len(models):
+                raise ValueError(f"model {max(one.choice)} of {len(models)}")
+        if max(self.group) >= len(self.group_names):
+            raise ValueError(f"group {max(self.group)} of {len(self.group_names)}")
+        if max(self.violations, self.expected_violations) > len(self.clients):
+            raise ValueError(f"more violations than the {len(self.clients)} clients")
+        return self
