@@ -98,6 +98,15 @@ class KeepsModels(Protocol):
         ...
 
 
+@runtime_checkable
+class ChoosesModels(Protocol):
+    """An algorithm with several models, of which each client uses the one that it chooses."""
+
+    def choices_of_clients(self, memories: Mapping[ClientId, Params]) -> Mapping[ClientId, str]:
+        """Name of each client's model, from what stays with the clients."""
+        ...
+
+
 class Server:
     """A server that sends what the algorithm says. Subclasses tamper."""
 

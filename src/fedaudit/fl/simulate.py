@@ -14,7 +14,7 @@ from fedaudit.devices import CPU, params_on, refuse_several_workers
 from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL, Workers
 from fedaudit.errors import BadInput, Unsupported
-from fedaudit.fl.algorithm import HONEST, Algorithm, KeepsModels, Server
+from fedaudit.fl.algorithm import HONEST, Algorithm, ChoosesModels, KeepsModels, Server
 from fedaudit.fl.checkpoint import Standing, fingerprint_of, resume, save
 from fedaudit.observe.round import Round, Sent, Upload
 from fedaudit.seeds import seed_for, seeded
@@ -136,6 +136,7 @@ def _rounds(
                 after=algorithm.models(state),
                 facts={client: result.facts for client, result in done.items()},
                 kept=_kept(algorithm, standing, done),
+                chosen=_chosen(algorithm, standing, done),
                 seconds={client: result.seconds for client, result in done.items()},
             )
             standing = _next(standing, index, state, done)
@@ -149,8 +150,21 @@ def _kept(
     """The models that stay with the clients, if they have any of their own."""
     if not isinstance(algorithm, KeepsModels):
         return {}
-    new = {client: result.memory for client, result in done.items()}
-    return algorithm.models_of_clients({**standing.memories, **new})
+    return algorithm.models_of_clients(_memories(standing, done))
+
+
+def _chosen(
+    algorithm: Algorithm, standing: Standing, done: Mapping[ClientId, _Done]
+) -> Mapping[ClientId, str]:
+    """The model that each client uses, where clients choose one."""
+    if not isinstance(algorithm, ChoosesModels):
+        return {}
+    return algorithm.choices_of_clients(_memories(standing, done))
+
+
+def _memories(standing: Standing, done: Mapping[ClientId, _Done]) -> dict[ClientId, Params]:
+    """What stays with the clients after a round; those that were not asked are as they were."""
+    return {**standing.memories, **{client: result.memory for client, result in done.items()}}
 
 
 def _beginning(given: _Federation, plan: _Plan) -> Standing:
@@ -213,7 +227,7 @@ def _next(
     return Standing(
         index,
         state,
-        {**standing.memories, **{client: result.memory for client, result in done.items()}},
+        _memories(standing, done),
         {**standing.defenses, **{client: result.defense for client, result in done.items()}},
     )
 

@@ -108,6 +108,8 @@ class Round:
             studies the run, and taken out before an adversary looks.
         kept: Models that stay with the clients, where the algorithm has such; for measuring how
             good the run's models are, and taken out before an adversary looks.
+        chosen: For each client the name of its model in ``after``, where clients choose; for
+            measuring as well, and taken out before an adversary looks.
         seconds: What each client's round cost; of the machine, not of the result.
     """
 
@@ -122,6 +124,7 @@ class Round:
     stands_for: Mapping[ClientId, ClientId] = field(default_factory=dict)
     facts: Mapping[ClientId, Params] = field(default_factory=dict)
     kept: Mapping[ClientId, Model] = field(default_factory=dict)
+    chosen: Mapping[ClientId, str] = field(default_factory=dict)
     seconds: Mapping[ClientId, float] = field(default_factory=dict)
 
     @property

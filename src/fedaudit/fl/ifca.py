@@ -1,0 +1,166 @@
+"""IFCA: several global models, of which every client trains the one that suits its data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedaudit.core import Architecture, ClientId, Model, Params, Samples
+from fedaudit.defenses.base import Defense, Visit, Workload
+from fedaudit.errors import BadInput
+from fedaudit.fl.algorithm import Local
+from fedaudit.fl.fedavg import FedAvg, received_update
+from fedaudit.fl.training import LocalTraining
+from fedaudit.observe.round import Exposed, Sent, Update, Upload
+from fedaudit.seeds import seed_for
+
+CHOICE = "choice"
+"""What a client remembers: the model that it last trained."""
+
+
+@dataclass(frozen=True)
+class Ifca:
+    """Clustered federated averaging: the server averages each model over the clients that chose it.
+
+    With one model it is FedAvg, to the bit.
+
+    Attributes:
+        architecture: Of all models.
+        training: Each client's local training.
+        count: Number of models (clusters), s in the paper; at least 1.
+
+    Source: Ghosh et al. 2020, Algorithm 1 (model averaging); IFCA-MIR, section 3.1.
+    Differs: A cluster's mean is weighted by data size, as in FedAvg, where the published code's
+        has equal weights; all clients have as much data there. Local training is the study's,
+        where the published code takes ten full-batch steps.
+    """
+
+    architecture: Architecture
+    training: LocalTraining
+    count: int = 2
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise BadInput(f"clustered learning needs at least one model, got {self.count}")
+
+    @property
+    def nets(self) -> tuple[Architecture, ...]:
+        """All models are of one architecture."""
+        return (self.architecture,)
+
+    @property
+    def upload_kind(self) -> type[Upload]:
+        """Clients send updates, and say of which model."""
+        return Update
+
+    def start(self, seed: int) -> Params:
+        """Models with an initialisation each, the first one's being FedAvg's."""
+        seeds = [seed, *(seed_for(seed, "model", j) for j in range(1, self.count))]
+        first = {f"{j}": self.architecture.initial(own) for j, own in enumerate(seeds)}
+        return _together({name: model.tensors() for name, model in first.items()})
+
+    def send(self, state: Params, client: ClientId, round: int) -> Sent:
+        """Everybody gets all models."""
+        return Sent(self._models(state))
+
+    def local(
+        self, sent: Sent, data: Samples, memory: Params, defense: Defense, visit: Visit
+    ) -> Local:
+        """Chooses a model, trains it and uploads its change."""
+        choice = self.choose(sent, data, memory, visit)
+        one = Sent((sent.models[choice],))
+        upload, _ = self._one.local(one, data, {}, defense, visit)
+        update = replace(received_update(upload), choice=choice)
+        return Local(update, {CHOICE: torch.tensor(choice)})
+
+    def choose(self, sent: Sent, data: Samples, memory: Params, visit: Visit) -> int:
+        """The model of least mean loss on the client's data, the first of equals."""
+        return int(losses(sent, data, visit).argmin())
+
+    def fold(
+        self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
+    ) -> Params:
+        """Each model plus the weighted mean of its clients' updates; without clients it stays."""
+        models = {str(j): model.tensors() for j, model in enumerate(self._models(state))}
+        for j, clients in enumerate(self.clusters(uploads)):
+            if clients:
+                total = sum(weights[client] for client in clients)
+                shares = {client: weights[client] / total for client in clients}
+                theirs = {client: uploads[client] for client in clients}
+                models[str(j)] = self._one.fold(models[str(j)], theirs, shares)
+        return _together(models)
+
+    def clusters(self, uploads: Mapping[ClientId, Upload]) -> list[list[ClientId]]:
+        """For each model, the clients that trained it.
+
+        Raises:
+            BadInput: An upload is of a model that there is not.
+        """
+        choices = {client: received_update(uploads[client]).choice for client in sorted(uploads)}
+        for client, choice in choices.items():
+            if not 0 <= choice < self.count:
+                raise BadInput(
+                    f"client {client} says that it trained model {choice}, and there are "
+                    f"{self.count}, numbered from 0"
+                )
+        return [[c for c, choice in choices.items() if choice == j] for j in range(self.count)]
+
+    def expose(
+        self,
+        sent: Mapping[ClientId, Sent],
+        uploads: Mapping[ClientId, Upload],
+        round: int,
+        rounds: int,
+        seed: int,
+    ) -> Mapping[ClientId, Exposed]:
+        """As in FedAvg, from the model that the client says it trained."""
+        trained = {
+            client: Sent((sent[client].models[j],))
+            for j, clients in enumerate(self.clusters(uploads))
+            for client in clients
+        }
+        return self._one.expose(trained, uploads, round, rounds, seed)
+
+    def models(self, state: Params) -> Mapping[str, Model]:
+        """The models, by their names."""
+        return {model_name(j): model for j, model in enumerate(self._models(state))}
+
+    def choices_of_clients(self, memories: Mapping[ClientId, Params]) -> Mapping[ClientId, str]:
+        """Name of the model that each client last trained; without those that never did."""
+        return {c: model_name(int(memories[c][CHOICE])) for c in sorted(memories)}
+
+    def workload(self, rounds: int, samples: int) -> Workload:
+        """As in FedAvg: a client trains one model a round."""
+        return self._one.workload(rounds, samples)
+
+    @cached_property
+    def _one(self) -> FedAvg:
+        return FedAvg(self.architecture, self.training)
+
+    def _models(self, state: Params) -> tuple[Model, ...]:
+        return tuple(
+            Model.from_tensors(self.architecture, _part(state, str(j))) for j in range(self.count)
+        )
+
+
+def model_name(number: int) -> str:
+    """What a model is called in a round's outcome."""
+    return f"model-{number}"
+
+
+def losses(sent: Sent, data: Samples, visit: Visit) -> Float[Tensor, " models"]:
+    """Mean loss of every model sent on a client's data, in evaluation mode."""
+    means = [visit.at(model).evaluate(data).double().mean() for model in sent.models]
+    return torch.stack(means)
+
+
+def _together(parts: Mapping[str, Params]) -> Params:
+    return {f"{name}/{key}": value for name, part in parts.items() for key, value in part.items()}
+
+
+def _part(state: Params, name: str) -> Params:
+    start = f"{name}/"
+    return {k.removeprefix(start): value for k, value in state.items() if k.startswith(start)}
