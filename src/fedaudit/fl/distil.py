@@ -1,8 +1,6 @@
 """Students: models that learn to give the outputs that somebody else's model gave."""
 
-import os
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,9 +9,10 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from fedaudit.core import ClientId, Model, chunks
-from fedaudit.devices import CPU, by_kind, computing_on
+from fedaudit.devices import CPU
 from fedaudit.errors import BadInput, Unsupported
 from fedaudit.fl.by_hand import written_out
+from fedaudit.fl.side_by_side import draws_as_it_trains, side_by_side
 from fedaudit.fl.step import Adam
 from fedaudit.modules import loaded
 
@@ -68,16 +67,14 @@ def distilled(
         Unsupported: The student draws at random as it trains (dropout), which cannot be done
             side by side.
     """
-    drops = nn.modules.dropout._DropoutNd
-    if any(isinstance(part, drops) and part.p > 0 for part in student.module().modules()):
+    if draws_as_it_trains(student):
         raise Unsupported("a student with dropout cannot be distilled; set its dropout to 0")
     orders = [torch.randperm(len(features), generator=rng) for _ in range(how.epochs)]
     learn = partial(_student, student, features.to(device), how=how, orders=orders)
-    taught = [(client, outputs[client].to(device)) for client in sorted(outputs)]
-    count = by_kind(device, cpu=min(len(taught), _cores()), gpu=1)
-    with computing_on(device), ThreadPoolExecutor(count, initializer=_worker) as pool:
-        models = list(pool.map(learn, [targets for _, targets in taught]))
-    return {client: model for (client, _), model in zip(taught, models, strict=True)}
+    clients = sorted(outputs)
+    taught = [outputs[client].to(device) for client in clients]
+    models = side_by_side(learn, taught, device=device)
+    return dict(zip(clients, models, strict=True))
 
 
 def _student(
@@ -112,11 +109,3 @@ def _toward(
 ) -> Float[Tensor, "samples outputs"]:
     """The derivative of the sum over samples of the mean absolute difference."""
     return (outputs.detach() - targets).sign() / outputs.shape[1]
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _worker() -> None:
-    torch.set_num_threads(1)

@@ -1,0 +1,62 @@
+"""Trainings that have nothing to do with each other, side by side: one a processor core."""
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from fedaudit.core import Model
+from fedaudit.devices import CPU, by_kind, computing_on, forked
+from fedaudit.engines.local import one_thread
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def side_by_side(
+    work: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    device: torch.device = CPU,
+    alone: bool = False,
+) -> list[Result]:
+    """What the work makes of each item, in their order; how many cores there are changes nothing.
+
+    Threads rather than processes: torch lets go of the interpreter while it calculates, and
+    neither data nor models have to travel.
+
+    Args:
+        work: Calculates on one thread, and draws from generators of its own.
+        items: What to work on.
+        device: Where the work calculates; a GPU takes one item after another.
+        alone: One after another on CPUs too: for work that uses torch's global generator.
+    """
+    given = list(items)
+    most = 1 if alone else by_kind(device, cpu=_cores(), gpu=1)
+    count = max(1, min(len(given), most))
+    # Building a module draws from the global generator and puts it back, which several threads
+    # at once cannot do: it is put back once more, when all are done.
+    with (
+        computing_on(device),
+        forked(device),
+        one_thread(),
+        ThreadPoolExecutor(count, initializer=_worker) as pool,
+    ):
+        return list(pool.map(work, given))
+
+
+def draws_as_it_trains(model: Model) -> bool:
+    """Whether a model has dropout, which draws from torch's global generator in every step."""
+    drops = nn.modules.dropout._DropoutNd
+    return any(isinstance(part, drops) and part.p > 0 for part in model.module().modules())
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _worker() -> None:
+    torch.set_num_threads(1)
