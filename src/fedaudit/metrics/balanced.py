@@ -48,6 +48,54 @@ class HeldOutAccuracy(NamedTuple):
     method: str
 
 
+class CountedAccuracy(NamedTuple):
+    """A balanced accuracy from counts of right answers.
+
+    Attributes:
+        value: (TPR + TNR) / 2.
+        low: Lower limit.
+        high: Upper limit.
+        method: How the interval was made.
+    """
+
+    value: float
+    low: float
+    high: float
+    method: str
+
+
+def counted_balanced_accuracy(
+    caught: int, members: int, cleared: int, nonmembers: int, *, confidence: float = 0.95
+) -> CountedAccuracy:
+    """(TPR + TNR) / 2 from counts, with an interval that is sound for any sizes.
+
+    The limits are the means of the TPR's and the TNR's exact limits, each with half of the
+    error allowed, so the interval is conservative.
+
+    Args:
+        caught: Members that are called members.
+        members: All of them.
+        cleared: Non-members that are called non-members.
+        nonmembers: All of them.
+        confidence: Two-sided confidence, in (0, 1).
+
+    Raises:
+        BadInput: A side is empty, or has more right answers than samples.
+
+    Source: IFCA-MIR, Eqs. (8)-(10); limits by Bonferroni's inequality.
+    """
+    require_confidence(confidence)
+    each = 1 - (1 - confidence) / 2
+    tpr = share(caught, members, confidence=each)
+    tnr = share(cleared, nonmembers, confidence=each)
+    return CountedAccuracy(
+        value=(tpr.value + tnr.value) / 2,
+        low=(tpr.low + tnr.low) / 2,
+        high=(tpr.high + tnr.high) / 2,
+        method=f"Clopper-Pearson {percent(confidence)}",
+    )
+
+
 def balanced_accuracy(
     scores: npt.ArrayLike, is_member: npt.ArrayLike, *, threshold: float | None
 ) -> float:
@@ -86,8 +134,7 @@ def held_out_balanced_accuracy(
 ) -> HeldOutAccuracy:
     """Balanced accuracy on one half of the samples, at the threshold best on the other.
 
-    The limits are the means of the TPR's and the TNR's exact limits, each with half of the
-    error allowed, so the interval is conservative.
+    The limits are those of ``counted_balanced_accuracy``.
 
     Args:
         scores: One a sample, larger for likelier members.
@@ -101,20 +148,20 @@ def held_out_balanced_accuracy(
     require_confidence(confidence)
     calibration, evaluation = halves(sides(scores, is_member), rng=rng)
     threshold = _best(calibration).threshold
-    each = 1 - (1 - confidence) / 2
     members, nonmembers = (len(side) for side in evaluation)
     caught, alarms = (_flagged(side, threshold) for side in evaluation)
-    tpr = share(caught, members, confidence=each)
-    tnr = share(nonmembers - alarms, nonmembers, confidence=each)
+    found = counted_balanced_accuracy(
+        caught, members, nonmembers - alarms, nonmembers, confidence=confidence
+    )
     return HeldOutAccuracy(
-        value=(tpr.value + tnr.value) / 2,
-        low=(tpr.low + tnr.low) / 2,
-        high=(tpr.high + tnr.high) / 2,
+        value=found.value,
+        low=found.low,
+        high=found.high,
         realised_fpr=alarms / nonmembers,
         threshold=threshold,
         n_members=members,
         n_nonmembers=nonmembers,
-        method=f"Clopper-Pearson {percent(confidence)}, threshold from the other half",
+        method=f"{found.method}, threshold from the other half",
     )
 
 

@@ -1,0 +1,240 @@
+"""How differently a classifier treats groups: parity of predictions, opportunity and odds."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
+
+from fedaudit.errors import BadInput, Unsupported
+from fedaudit.metrics.intervals import Interval, require_confidence
+
+METRICS = ("demographic parity", "equal opportunity", "equalised odds")
+"""What is measured, in this order."""
+
+
+class GroupGap(NamedTuple):
+    """A difference between groups; 0 is equal treatment.
+
+    Attributes:
+        metric: One of ``METRICS``.
+        value: The largest difference between two groups.
+        low: Lower bootstrap limit.
+        high: Upper bootstrap limit.
+    """
+
+    metric: str
+    value: float
+    low: float
+    high: float
+
+
+def fairness_gaps(
+    labels: Int[ndarray, " samples"],
+    predictions: Int[ndarray, " predicted"],
+    group: Int[ndarray, " grouped"],
+    *,
+    rng: np.random.Generator,
+    resamples: int = 500,
+    confidence: float = 0.95,
+) -> list[GroupGap]:
+    """Demographic parity, equal opportunity and equalised odds, with bootstrap intervals.
+
+    With classes 0 and 1 a prediction of 1 is the good one. With others, each class in turn is
+    held against the rest, and the gap is the mean over classes. The gap of equalised odds is the
+    larger of the true-positive and the false-positive rates' gaps, class by class.
+
+    An absolute difference is never below 0, so that equal treatment too gives a gap above it,
+    and resampling adds to it: a value may lie below its lower limit. Compare gaps of the same
+    numbers of samples only.
+
+    Args:
+        labels: True class of each sample.
+        predictions: Class that the sample's own model gives it.
+        group: Group of each sample; two or more groups.
+        rng: Draws the resamples, of each group's samples among themselves.
+        resamples: How many; at least 1.
+        confidence: Two-sided confidence, in (0, 1).
+
+    Raises:
+        BadInput: Lengths differ, there are fewer than two groups or resamples than 1, or no
+            class has samples in every group (and, for the false-positive rate, samples outside
+            of it), so that rates cannot be compared.
+        Unsupported: fairlearn is not installed.
+
+    Source: IFCA-MIR, section 3.2, Eqs. (5)-(7); the value is fairlearn's.
+    Differs: The paper's definitions are for two classes; the mean over classes, each against the
+        rest, is this toolkit's. fairlearn counts a rate without samples as 0, which makes gaps
+        of classes that a group lacks; such a class is left out of equal opportunity and
+        equalised odds here.
+    """
+    require_confidence(confidence)
+    tables = _tables(labels, predictions, group)
+    if resamples < 1:
+        raise BadInput(f"at least 1 resample makes an interval, got {resamples}; 500 are usual")
+    comparable = _comparable(tables)
+    values = _by_fairlearn(tables, comparable)
+    drawn = gaps_of(_resampled(tables, resamples, rng))
+    return [
+        GroupGap(metric, value, *_limits(gaps, (1 - confidence) / 2))
+        for metric, value, gaps in zip(METRICS, values, drawn.T, strict=True)
+    ]
+
+
+def gaps_of(
+    tables: Float[ndarray, "draws groups classes classes"],
+) -> Float[ndarray, "draws metrics"]:
+    """The three gaps from counts of predictions, many tables at once.
+
+    Args:
+        tables: For each group, how many samples of each class are given each class. Of two
+            classes, the second alone is looked at; of more, all.
+
+    Returns:
+        Gaps in the order of ``METRICS``; not a number where no class can be compared.
+    """
+    rates = _rates(tables)
+    selected, caught, alarms = (np.ptp(rate, axis=-2) for rate in rates)
+    odds = np.maximum(caught, alarms)
+    return np.stack([_mean_of_known(gap) for gap in (selected, caught, odds)], axis=-1)
+
+
+def _limits(gaps: Float[ndarray, " draws"], tail: float) -> Interval:
+    """Percentiles of the resamples that have a class to compare; all that is possible of none."""
+    known = gaps[np.isfinite(gaps)]
+    if not len(known):
+        return Interval(0.0, 1.0)
+    low, high = np.quantile(known, [tail, 1 - tail])
+    return Interval(float(low), float(high))
+
+
+class _Rates(NamedTuple):
+    """Not a number where a group has no samples to take a rate of."""
+
+    selected: Float[ndarray, "draws groups compared"]
+    caught: Float[ndarray, "draws groups compared"]
+    alarms: Float[ndarray, "draws groups compared"]
+
+
+def _rates(tables: Float[ndarray, "draws groups classes classes"]) -> _Rates:
+    size = tables.sum((-2, -1))[..., None]
+    of_class, given = tables.sum(-1), tables.sum(-2)
+    hits = np.diagonal(tables, axis1=-2, axis2=-1)
+    if tables.shape[-1] == 2:
+        of_class, given, hits = of_class[..., 1:], given[..., 1:], hits[..., 1:]
+    with np.errstate(invalid="ignore"):
+        return _Rates(given / size, hits / of_class, (given - hits) / (size - of_class))
+
+
+def _mean_of_known(gap: Float[ndarray, "draws compared"]) -> Float[ndarray, " draws"]:
+    known = np.isfinite(gap)
+    with np.errstate(invalid="ignore"):
+        mean: Float[ndarray, " draws"] = np.where(known, gap, 0.0).sum(-1) / known.sum(-1)
+    return mean
+
+
+def _tables(
+    labels: Int[ndarray, " samples"],
+    predictions: Int[ndarray, " predicted"],
+    group: Int[ndarray, " grouped"],
+) -> Float[ndarray, "groups classes classes"]:
+    if not len(labels) == len(predictions) == len(group):
+        raise BadInput(
+            "every sample needs a label, a prediction and a group, got "
+            f"{len(labels)}, {len(predictions)} and {len(group)}"
+        )
+    groups, place = np.unique(group, return_inverse=True)
+    if len(groups) < 2:
+        raise BadInput(
+            f"fairness is between groups, and here are {len(groups)}; give at least 2 groups"
+        )
+    both = np.concatenate([labels, predictions])
+    # Classes 0 and 1 stay what they are where one of them never occurs.
+    classes = np.array([0, 1]) if np.isin(both, (0, 1)).all() else np.unique(both)
+    true, given = np.searchsorted(classes, labels), np.searchsorted(classes, predictions)
+    tables = np.zeros((len(groups), len(classes), len(classes)))
+    np.add.at(tables, (place, true, given), 1)
+    return tables
+
+
+class _Comparable(NamedTuple):
+    """Classes whose rates every group has samples for."""
+
+    caught: Bool[ndarray, " compared"]
+    odds: Bool[ndarray, " compared"]
+
+
+def _comparable(tables: Float[ndarray, "groups classes classes"]) -> _Comparable:
+    rates = _rates(tables[None])
+    caught = np.isfinite(rates.caught[0]).all(0)
+    found = _Comparable(caught, caught & np.isfinite(rates.alarms[0]).all(0))
+    if not found.odds.any():
+        raise BadInput(
+            "no class has samples in every group and outside of it, so that rates cannot be "
+            "compared between groups; give more samples of each group"
+        )
+    return found
+
+
+def _by_fairlearn(
+    tables: Float[ndarray, "groups classes classes"], comparable: _Comparable
+) -> tuple[float, float, float]:
+    """The gaps as fairlearn has them, from counts as weights: samples one by one take seconds."""
+    try:
+        from fairlearn.metrics import (
+            MetricFrame,
+            false_positive_rate,
+            selection_rate,
+            true_positive_rate,
+        )
+    except ImportError as error:
+        raise Unsupported(
+            "fairness metrics need fairlearn, which is not installed; run: "
+            "pip install fedaudit[fairness]"
+        ) from error
+    # For each class: within it or not, given it or not, in each group.
+    weights = np.stack([_against_rest(tables, at) for at in _looked_at(tables)])
+    klass, group, true, given = np.indices(weights.shape).reshape(4, -1)
+    metrics = {"given": selection_rate, "caught": true_positive_rate, "alarms": false_positive_rate}
+    frame = MetricFrame(
+        metrics=metrics,
+        y_true=true,
+        y_pred=given,
+        sensitive_features=group,
+        control_features=klass,
+        sample_params={name: {"sample_weight": weights.ravel()} for name in metrics},
+    )
+    gaps = frame.difference()
+    caught, alarms = gaps["caught"].to_numpy(), gaps["alarms"].to_numpy()
+    return (
+        float(gaps["given"].mean()),
+        float(caught[comparable.caught].mean()),
+        float(np.maximum(caught, alarms)[comparable.odds].mean()),
+    )
+
+
+def _looked_at(tables: Float[ndarray, "groups classes classes"]) -> range:
+    return range(1, 2) if tables.shape[-1] == 2 else range(tables.shape[-1])
+
+
+def _against_rest(
+    tables: Float[ndarray, "groups classes classes"], at: int
+) -> Float[ndarray, "groups 2 2"]:
+    """Counts of one class (second) against all others together (first)."""
+    size, hits = tables.sum((1, 2)), tables[:, at, at]
+    of_class, given = tables[:, at].sum(1), tables[:, :, at].sum(1)
+    rest = size - of_class - given + hits
+    cells = np.stack([rest, given - hits, of_class - hits, hits], axis=-1)
+    return cells.reshape(len(tables), 2, 2)
+
+
+def _resampled(
+    tables: Float[ndarray, "groups classes classes"], resamples: int, rng: np.random.Generator
+) -> Float[ndarray, "draws groups classes classes"]:
+    """Counts of samples drawn again from each group, as many as it has."""
+    drawn = np.zeros((resamples, len(tables), tables[0].size))
+    for at, table in enumerate(tables.reshape(len(tables), -1)):
+        filled = np.flatnonzero(table)
+        total = int(table.sum())
+        drawn[:, at, filled] = rng.multinomial(total, table[filled] / total, size=resamples)
+    return drawn.reshape(resamples, *tables.shape)

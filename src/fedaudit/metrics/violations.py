@@ -1,0 +1,83 @@
+"""Clients whose model is riskier than they accept."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from numpy import ndarray
+
+from fedaudit.errors import BadInput
+from fedaudit.metrics.intervals import SeedMean, mean_over_seeds
+
+
+class Violations(NamedTuple):
+    """Clients whose model's membership risk is above their threshold.
+
+    Attributes:
+        above: Those whose model's measured risk is above it.
+        sure: Those of them for whom even the lower limit of that risk is.
+        clients: All of them.
+    """
+
+    above: int
+    sure: int
+    clients: int
+
+
+def violations(
+    risks: Float[ndarray, " clients"],
+    thresholds: Float[ndarray, " thresholds"],
+    *,
+    lows: Float[ndarray, " lows"] | None = None,
+) -> Violations:
+    """How many clients use a model that is riskier than they accept.
+
+    A risk that equals the threshold is accepted.
+
+    Args:
+        risks: Membership risk of each client's model, in [0, 1]; not a number where it was not
+            measured, which is no violation.
+        thresholds: The highest risk that each client accepts, in [0, 1].
+        lows: Lower limits of the risks; without them no violation is sure.
+
+    Raises:
+        BadInput: Lengths differ, or there is no client.
+
+    Source: IFCA-MIR, section 5.2.2.
+    """
+    lengths = {len(risks), len(thresholds), len(risks if lows is None else lows)}
+    if len(lengths) > 1 or not len(risks):
+        raise BadInput(
+            f"every client needs a risk and a threshold, got {len(risks)} risks and "
+            f"{len(thresholds)} thresholds"
+            + ("" if lows is None else f" and {len(lows)} lower limits")
+        )
+    above = risks > thresholds
+    sure = 0 if lows is None else int((above & (lows > thresholds)).sum())
+    return Violations(int(above.sum()), sure, len(risks))
+
+
+def violations_over_seeds(
+    counts: Sequence[int], *, clients: int, confidence: float = 0.95
+) -> SeedMean:
+    """Mean number of violations over runs, with the runs as units (Student's t).
+
+    Within a run all clients share a few models, so that they are no independent trials and a
+    binomial interval over clients would be far too narrow.
+
+    Args:
+        counts: Of each run; at least two.
+        clients: In the federation: the most that there can be.
+        confidence: Two-sided confidence, in (0, 1).
+
+    Raises:
+        BadInput: Fewer than two runs, or more violations than clients.
+    """
+    if not all(0 <= count <= clients for count in counts):
+        raise BadInput(
+            f"violations are between 0 and the {clients} clients, got {list(counts)}; count each "
+            "client once"
+        )
+    numbers = [float(count) for count in np.asarray(counts)]
+    return mean_over_seeds(numbers, confidence=confidence, within=(0.0, float(clients)))

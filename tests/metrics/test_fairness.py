@@ -1,0 +1,211 @@
+"""Gaps between groups: by hand, and against fairlearn asked class by class."""
+
+import sys
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from fairlearn.metrics import (
+    demographic_parity_difference,
+    equal_opportunity_difference,
+    equalized_odds_difference,
+)
+from hypothesis import Phase, given, reject, settings
+from hypothesis import strategies as st
+
+from fedaudit.errors import BadInput, Unsupported
+from fedaudit.metrics.fairness import METRICS, GroupGap, fairness_gaps, gaps_of
+from fedaudit.seeds import seeded_numpy
+
+Answers = np.ndarray
+SHORT = (Phase.explicit, Phase.reuse, Phase.generate)
+"""Without making a failing case small: fairlearn takes too long to be asked that often."""
+
+FAIRLEARN = {
+    "demographic parity": demographic_parity_difference,
+    "equal opportunity": equal_opportunity_difference,
+    "equalised odds": equalized_odds_difference,
+}
+
+
+def values(
+    labels: list[int], predictions: list[int], group: list[int], resamples: int = 2
+) -> dict[str, float]:
+    gaps = fairness_gaps(
+        np.array(labels),
+        np.array(predictions),
+        np.array(group),
+        rng=seeded_numpy(1, "gaps"),
+        resamples=resamples,
+    )
+    return {gap.metric: gap.value for gap in gaps}
+
+
+def one_class(metric: str, labels: Answers, predictions: Answers, group: Answers) -> float:
+    """What fairlearn says of a class against the rest."""
+    how: Callable[..., float] = FAIRLEARN[metric]
+    return how(labels, predictions, sensitive_features=group)
+
+
+def class_by_class(labels: Answers, predictions: Answers, group: Answers) -> dict[str, float]:
+    """The slow way: fairlearn asked once for each class and metric, and the mean of these."""
+    found = {}
+    for metric in METRICS:
+        gaps = []
+        for klass in np.unique(np.concatenate([labels, predictions])):
+            inside = labels == klass
+            every = all(inside[group == g].any() for g in np.unique(group))
+            outside = all((~inside[group == g]).any() for g in np.unique(group))
+            needs = {"equal opportunity": every, "equalised odds": every and outside}
+            if needs.get(metric, True):
+                given = predictions == klass
+                gaps.append(one_class(metric, inside.astype(int), given.astype(int), group))
+        found[metric] = float(np.mean(gaps))
+    return found
+
+
+def test_gaps_of_two_classes_are_those_worked_out_by_hand() -> None:
+    labels = [1, 1, 0, 0, 1, 1, 0, 0]
+    predictions = [1, 1, 1, 0, 1, 0, 0, 0]
+    found = values(labels, predictions, [0] * 4 + [1] * 4)
+    # Given 1: 3/4 and 1/4. Caught: 2/2 and 1/2. False alarms: 1/2 and 0/2.
+    assert found == pytest.approx(dict(zip(METRICS, (0.5, 0.5, 0.5), strict=True)))
+
+
+def test_equalised_odds_take_the_larger_of_two_gaps() -> None:
+    labels = [1, 1, 0, 0, 1, 1, 0, 0]
+    predictions = [1, 1, 1, 1, 1, 0, 0, 0]
+    found = values(labels, predictions, [0] * 4 + [1] * 4)
+    assert found["equal opportunity"] == pytest.approx(0.5)
+    assert found["equalised odds"] == pytest.approx(1.0)
+
+
+def test_groups_that_are_treated_alike_have_no_gap() -> None:
+    found = values([0, 1, 2, 0, 1, 2], [0, 1, 1, 0, 1, 1], [0, 0, 0, 7, 7, 7])
+    assert found == pytest.approx(dict.fromkeys(METRICS, 0.0))
+
+
+def test_of_several_groups_the_largest_difference_counts() -> None:
+    labels, group = [1, 0] * 6, [0] * 4 + [1] * 4 + [2] * 4
+    predictions = [1, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0]
+    assert values(labels, predictions, group)["equal opportunity"] == pytest.approx(1.0)
+
+
+def test_a_class_that_a_group_lacks_is_left_out_of_rates_within_classes() -> None:
+    labels, predictions = [0, 1, 2, 0, 1, 1], [0, 1, 2, 0, 0, 1]
+    found = values(labels, predictions, [0, 0, 0, 1, 1, 1])
+    # Caught: class 0 alike, class 1 in 1/1 against 1/2, class 2 in group 0 alone.
+    assert found["equal opportunity"] == pytest.approx(0.25)
+    # Class 2 counts for parity: given to 1/3 of one group and to nobody of the other.
+    assert found["demographic parity"] == pytest.approx((1 / 3 + 0 + 1 / 3) / 3)
+
+
+answers = st.integers(2, 3).flatmap(
+    lambda classes: st.lists(
+        st.tuples(
+            st.integers(0, classes - 1), st.integers(0, classes - 1), st.integers(0, classes - 1)
+        ),
+        min_size=4,
+        max_size=40,
+    )
+)
+
+
+def counted(labels: Answers, predictions: Answers, group: Answers) -> np.ndarray:
+    """Samples of each class that are given each class, counted one by one."""
+    both = np.concatenate([labels, predictions])
+    classes = [0, 1] if max(both) < 2 else np.unique(both).tolist()
+    tables = np.zeros((len(np.unique(group)), len(classes), len(classes)))
+    for label, prediction, g in zip(labels, predictions, group, strict=True):
+        place = np.unique(group).tolist().index(g)
+        tables[place, classes.index(label), classes.index(prediction)] += 1
+    return tables
+
+
+@settings(max_examples=8, deadline=None, phases=SHORT)
+@given(answers)
+def test_values_and_the_fast_formula_are_fairlearns(rows: list[tuple[int, int, int]]) -> None:
+    labels, predictions, group = (np.array(column) for column in zip(*rows, strict=True))
+    try:
+        gaps = fairness_gaps(labels, predictions, group, rng=seeded_numpy(1), resamples=1)
+    except BadInput:
+        reject()
+    tables = counted(labels, predictions, group)
+    if tables.shape[-1] == 2:
+        slow = {metric: one_class(metric, labels, predictions, group) for metric in METRICS}
+    else:
+        slow = class_by_class(labels, predictions, group)
+    assert {gap.metric: gap.value for gap in gaps} == pytest.approx(slow)
+    assert dict(zip(METRICS, gaps_of(tables[None])[0], strict=True)) == pytest.approx(slow)
+
+
+def test_limits_hold_most_resampled_gaps_and_are_the_same_for_the_same_seed() -> None:
+    rng = seeded_numpy(3, "answers")
+    labels, group = rng.integers(0, 4, 4000), np.repeat([0, 1], 2000)
+    wrong = rng.random(4000) < np.where(group == 1, 0.4, 0.1)
+    predictions = np.where(wrong, rng.integers(0, 4, 4000), labels)
+
+    def found() -> list[GroupGap]:
+        return fairness_gaps(labels, predictions, group, rng=seeded_numpy(5, "gaps"))
+
+    assert found() == found()
+    _, value, low, high = found()[1]
+    # Three quarters of wrong answers name another class: 0.1 * 0.75 against 0.4 * 0.75.
+    assert low < 0.225 < high
+    assert low < value < high
+    assert high - low < 0.08
+
+
+def test_bootstrap_limits_are_those_of_samples_drawn_one_by_one() -> None:
+    rng = seeded_numpy(4, "answers")
+    labels, group = rng.integers(0, 2, 400), np.repeat([0, 1], 200)
+    predictions = np.where(rng.random(400) < 0.8 - 0.3 * group, labels, 1 - labels)
+    gaps = fairness_gaps(labels, predictions, group, rng=seeded_numpy(1), resamples=2000)
+    caught = [np.flatnonzero((labels == 1) & (group == g)) for g in (0, 1)]
+    slow = []
+    for _ in range(2000):
+        drawn = np.concatenate([rng.integers(200 * g, 200 * g + 200, 200) for g in (0, 1)])
+        rates = [predictions[drawn[np.isin(drawn, inside)]].mean() for inside in caught]
+        slow.append(abs(rates[0] - rates[1]))
+    assert (gaps[1].low, gaps[1].high) == pytest.approx(
+        tuple(np.quantile(slow, [0.025, 0.975])), abs=0.02
+    )
+
+
+@pytest.mark.parametrize(
+    ("labels", "predictions", "group", "match"),
+    [
+        ([0, 1], [0], [0, 1], "got 2, 1 and 2"),
+        ([0, 1], [0, 1], [3, 3], "at least 2 groups"),
+        ([0, 1], [0, 1], [0, 1], "more samples of each group"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    labels: list[int], predictions: list[int], group: list[int], match: str
+) -> None:
+    with pytest.raises(BadInput, match=match):
+        values(labels, predictions, group)
+
+
+def test_no_resample_makes_no_interval() -> None:
+    with pytest.raises(BadInput, match="500 are usual"):
+        values([0, 1, 0, 1], [0, 1, 0, 1], [0, 0, 1, 1], resamples=0)
+
+
+def test_without_fairlearn_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fairlearn.metrics", None)
+    with pytest.raises(Unsupported, match=r"pip install fedaudit\[fairness\]"):
+        values([0, 1, 0, 1], [0, 1, 0, 1], [0, 0, 1, 1])
+
+
+def test_nothing_is_warned_of_where_resamples_lack_a_class() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gaps = fairness_gaps(
+            np.array([0, 1, 2, 0, 1, 2]),
+            np.array([0, 1, 2, 0, 2, 2]),
+            np.array([0, 0, 0, 1, 1, 1]),
+            rng=seeded_numpy(1),
+        )
+    assert all(np.isfinite(gap).all() for _, *gap in gaps)

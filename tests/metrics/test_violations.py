@@ -1,0 +1,92 @@
+"""Violations, by hand, and the interval of a balanced accuracy from counts."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+
+from fedaudit.errors import BadInput
+from fedaudit.metrics.balanced import balanced_accuracy, counted_balanced_accuracy
+from fedaudit.metrics.violations import Violations, violations, violations_over_seeds
+from fedaudit.seeds import seeded_numpy
+
+
+def test_a_client_is_violated_where_its_models_risk_is_above_its_threshold() -> None:
+    # The paper's example: 0.65 is too much for who accepts 0.6, and not for who accepts 0.7.
+    risks, thresholds = np.array([0.65, 0.65, 0.52, 0.52]), np.array([0.6, 0.7, 0.5, 0.8])
+    lows = np.array([0.62, 0.62, 0.49, 0.49])
+    assert violations(risks, thresholds, lows=lows) == Violations(above=2, sure=1, clients=4)
+
+
+def test_a_risk_at_the_threshold_is_accepted_and_an_unknown_one_is_no_violation() -> None:
+    found = violations(np.array([0.6, np.nan]), np.array([0.6, 0.5]), lows=np.array([0.7, 0.7]))
+    assert found == (0, 0, 2)
+
+
+def test_without_lower_limits_no_violation_is_sure() -> None:
+    assert violations(np.array([0.9]), np.array([0.6])) == (1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("risks", "thresholds", "lows"),
+    [([0.5], [0.5, 0.6], None), ([], [], None), ([0.5], [0.5], [0.4, 0.4])],
+)
+def test_a_client_without_risk_or_threshold_is_refused(
+    risks: list[float], thresholds: list[float], lows: list[float] | None
+) -> None:
+    limits = None if lows is None else np.array(lows)
+    with pytest.raises(BadInput, match="risk and a threshold"):
+        violations(np.array(risks), np.array(thresholds), lows=limits)
+
+
+def test_counts_over_seeds_have_a_t_interval_within_the_clients() -> None:
+    mean = violations_over_seeds([10, 14, 12], clients=200)
+    assert (mean.value, mean.seeds) == (12.0, 3)
+    # Student's t for two degrees of freedom: 4.303 standard errors, 2 / sqrt(3) each.
+    assert mean.high == pytest.approx(12 + 4.3027 * 2 / 3**0.5, abs=1e-3)
+    assert violations_over_seeds([0, 1, 5], clients=200).low == 0.0
+
+
+def test_more_violations_than_clients_are_refused() -> None:
+    with pytest.raises(BadInput, match="between 0 and the 3 clients"):
+        violations_over_seeds([2, 4], clients=3)
+
+
+def test_a_balanced_accuracy_from_counts_is_the_mean_of_two_shares_with_their_limits() -> None:
+    found = counted_balanced_accuracy(60, 100, 45, 50)
+    sides = [binomtest(60, 100), binomtest(45, 50)]
+    limits = [side.proportion_ci(0.975, method="exact") for side in sides]
+    assert found.value == pytest.approx(0.75)
+    assert found.low == pytest.approx(sum(one.low for one in limits) / 2)
+    assert found.high == pytest.approx(sum(one.high for one in limits) / 2)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.booleans(), min_size=1), st.lists(st.booleans(), min_size=1))
+def test_counts_and_answers_give_the_same_balanced_accuracy(
+    members: list[bool], others: list[bool]
+) -> None:
+    called = np.array(members + others, dtype=np.float64)
+    truth = np.array([True] * len(members) + [False] * len(others))
+    cleared = len(others) - sum(others)
+    found = counted_balanced_accuracy(sum(members), len(members), cleared, len(others))
+    assert found.value == pytest.approx(balanced_accuracy(called, truth, threshold=1.0))
+    assert found.low <= found.value <= found.high
+
+
+@pytest.mark.parametrize(("members", "others", "tpr", "tnr"), [(30, 30, 0.6, 0.9), (8, 60, 1, 0.5)])
+def test_the_interval_holds_the_truth_at_least_as_often_as_it_says(
+    members: int, others: int, tpr: float, tnr: float
+) -> None:
+    rng = seeded_numpy(2, "coverage")
+    caught, cleared = rng.binomial(members, tpr, 2000), rng.binomial(others, tnr, 2000)
+    cache = {
+        pair: counted_balanced_accuracy(pair[0], members, pair[1], others)
+        for pair in set(zip(caught.tolist(), cleared.tolist(), strict=True))
+    }
+    held = [
+        cache[pair].low <= (tpr + tnr) / 2 <= cache[pair].high
+        for pair in zip(caught.tolist(), cleared.tolist(), strict=True)
+    ]
+    assert np.mean(held) >= 0.95
