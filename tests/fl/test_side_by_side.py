@@ -1,0 +1,67 @@
+import threading
+
+import pytest
+import torch
+
+from fedaudit.core import Architecture
+from fedaudit.fl import side_by_side as module
+from fedaudit.fl.side_by_side import draws_as_it_trains, side_by_side
+from fedaudit.models import architecture
+from fedaudit.modules import loaded
+
+
+def mlp(dropout: float) -> Architecture:
+    return architecture("mlp", shape=(6,), classes=3, hidden="5", dropout=dropout)
+
+
+def test_results_come_in_the_order_of_the_items() -> None:
+    assert side_by_side(lambda item: item * item, range(7)) == [0, 1, 4, 9, 16, 25, 36]
+
+
+def test_of_nothing_nothing_is_made() -> None:
+    assert side_by_side(lambda item: item, []) == []
+
+
+def test_every_worker_calculates_on_one_thread_and_the_caller_gets_its_own_count_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_cores", lambda: 3)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert side_by_side(lambda _: torch.get_num_threads(), range(6)) == [1] * 6
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_as_many_items_are_worked_on_at_once_as_there_are_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_cores", lambda: 2)
+    both = threading.Barrier(2, timeout=20)
+    assert side_by_side(lambda _: both.wait() >= 0, range(4)) == [True] * 4
+
+
+def test_alone_means_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_cores", lambda: 4)
+    workers = side_by_side(lambda _: threading.get_ident(), range(8), alone=True)
+    assert len(set(workers)) == 1
+
+
+def test_the_global_generator_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_cores", lambda: 4)
+    model = mlp(0.0).initial(1)
+    before = torch.get_rng_state()
+    side_by_side(lambda number: loaded(model, f"use {number}"), range(40))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_fault_in_one_item_is_the_callers() -> None:
+    with pytest.raises(ZeroDivisionError):
+        side_by_side(lambda item: 1 / item, [1, 0, 2])
+
+
+def test_only_dropout_that_drops_draws() -> None:
+    assert draws_as_it_trains(mlp(0.5).initial(1))
+    assert not draws_as_it_trains(mlp(0.0).initial(1))

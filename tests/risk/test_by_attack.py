@@ -1,0 +1,145 @@
+import pytest
+import torch
+from torch.nn import functional
+
+from fedaudit.attacks.base import Attack
+from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS
+from fedaudit.core import Model, Samples
+from fedaudit.errors import BadInput, NotVisible, Unsupported
+from fedaudit.models import architecture
+from fedaudit.params import plus
+from fedaudit.risk.base import Decision, Measure
+from fedaudit.risk.by_attack import AtLeast, ByAttack, why_unfit
+from fedaudit.risk.catalog import MEASURES, measure_named
+from fedaudit.seeds import seeded
+
+KIND = architecture("mlp", shape=(4,), classes=3, hidden="5")
+START = KIND.initial(1)
+
+
+def samples(count: int) -> Samples:
+    rng = seeded(1, "samples")
+    return Samples(
+        torch.randn(count, 4, generator=rng),
+        torch.randint(3, (count,), generator=rng),
+        torch.arange(count),
+    )
+
+
+DATA = samples(9)
+
+
+def gradients(model: Model) -> list[torch.Tensor]:
+    """Every sample's, one after another."""
+    module, found = model.module(), []
+    for x, y in zip(DATA.features, DATA.labels, strict=True):
+        loss = functional.cross_entropy(module(x[None]), y[None])
+        parts = torch.autograd.grad(loss, list(module.parameters()))
+        found.append(torch.cat([part.flatten() for part in parts]).double())
+    return found
+
+
+def moved() -> Model:
+    rng = seeded(1, "step")
+    step = {name: torch.randn(p.shape, generator=rng) for name, p in START.params.items()}
+    return Model(KIND, plus(START.params, step, 0.1))
+
+
+def test_the_loss_attack_scores_as_one_sample_at_a_time_does() -> None:
+    model, module = moved(), moved().module()
+    found = ByAttack(ATTACKS["blackbox-loss"]).evidence(model, DATA, start=START)
+    slow = []
+    for x, y in zip(DATA.features, DATA.labels.tolist(), strict=True):
+        outputs = module(x[None])[0].double().detach()
+        slow.append(float(outputs[y] - outputs.exp().sum().log()))
+    torch.testing.assert_close(found[:, 0], torch.tensor(slow).double(), rtol=1e-5, atol=1e-6)
+
+
+def test_the_gradients_that_count_are_those_in_the_model_itself_where_no_update_is_seen() -> None:
+    found = ByAttack(ATTACKS["grad-norm"]).evidence(moved(), DATA, start=START)
+    slow = torch.stack([-g.square().sum() for g in gradients(moved())])
+    torch.testing.assert_close(found[:, 0], slow, rtol=1e-4, atol=1e-6)
+
+
+def test_an_update_goes_from_where_training_started() -> None:
+    model = moved()
+    found = ByAttack(ATTACKS["grad-cosine"]).evidence(model, DATA, start=START)
+    update = torch.cat([(model.params[n] - START.params[n]).flatten() for n in model.params])
+    slow = [functional.cosine_similarity(-update.double(), g, dim=0) for g in gradients(START)]
+    torch.testing.assert_close(found[:, 0], torch.stack(slow), rtol=1e-4, atol=1e-5)
+
+
+def test_an_attack_on_updates_is_told_where_training_started_or_refuses() -> None:
+    measure = ByAttack(ATTACKS["grad-cosine"])
+    decide = Decision(measure, AtLeast(0.0), start=START)
+    with pytest.raises(NotVisible, match="has not moved"):
+        decide(START, DATA)
+    assert torch.equal(
+        decide(START, DATA, start=moved()),
+        measure.evidence(START, DATA, start=moved())[:, 0] >= 0,
+    )
+
+
+def test_the_line_is_the_best_of_all() -> None:
+    for seed in range(20):
+        rng = seeded(seed, "scores")
+        inside, outside = torch.randint(6, (2, 7, 1), generator=rng).double()
+        line = ByAttack(ATTACKS["blackbox-loss"]).fitted(inside, outside)
+        assert isinstance(line, AtLeast)
+
+        def right(verdict: AtLeast, inside: torch.Tensor, outside: torch.Tensor) -> int:
+            return int(verdict(inside).sum()) + int((~verdict(outside)).sum())
+
+        best = max(right(AtLeast(float(level)), inside, outside) for level in range(8))
+        assert right(line, inside, outside) == best
+
+
+def test_scores_that_say_nothing_make_nobody_a_member() -> None:
+    same = torch.ones(5, 1, dtype=torch.float64)
+    line = ByAttack(ATTACKS["blackbox-loss"]).fitted(same, same)
+    assert not bool(line(same).any())
+
+
+@pytest.mark.parametrize("name", sorted(MEASURES))
+def test_every_measure_looks_at_a_model_and_fits(name: str) -> None:
+    measure = MEASURES[name]
+    assert isinstance(measure, Measure)
+    evidence = measure.evidence(moved(), DATA, start=START)
+    assert evidence.dtype == torch.float64
+    assert bool(evidence.isfinite().all())
+    verdict = measure.fitted(evidence[:4], evidence[4:8])
+    assert verdict(evidence).shape == (9,)
+
+
+def test_the_catalogue_has_every_attack_that_looks_at_one_model_and_no_other() -> None:
+    expected = {"train-mia", "blackbox-loss", "grad-cosine", "grad-norm", "grad-diff"}
+    assert set(MEASURES) == expected
+    assert measure_named("train-mia") is MEASURES["train-mia"]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("fedmia-1", "several rounds"),
+        ("fta-l", "several rounds"),
+        ("seqmia", "several rounds"),
+        ("loss-series-aware", "several rounds"),
+        ("sia", "whose a sample is"),
+    ],
+)
+def test_an_attack_that_cannot_measure_is_refused_by_name_with_the_reason(
+    name: str, why: str
+) -> None:
+    with pytest.raises(Unsupported, match=f"'{name}' cannot measure .*{why}"):
+        measure_named(name)
+
+
+@pytest.mark.parametrize("attack", [a for a in (ATTACKS | SOURCE_ATTACKS).values() if why_unfit(a)])
+def test_an_unfit_attack_cannot_be_made_a_measure(attack: Attack) -> None:
+    with pytest.raises(Unsupported, match="cannot measure the risk"):
+        ByAttack(attack)
+
+
+def test_a_misspelt_measure_gets_the_nearest() -> None:
+    with pytest.raises(BadInput, match="did you mean 'train-mia'"):
+        measure_named("train-mai")

@@ -1,0 +1,69 @@
+from math import inf
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedaudit.errors import BadInput
+from fedaudit.risk.client import risk_of, threshold_of
+
+LOSSES = st.lists(st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0, 3.0]), min_size=1, max_size=12)
+
+
+def exactly(losses: list[float]) -> torch.Tensor:
+    return torch.tensor(losses, dtype=torch.float64)
+
+
+def brute(trained: list[float], held_out: list[float], threshold: float) -> float:
+    hits = sum(loss <= threshold for loss in trained) / len(trained)
+    return (hits + sum(loss > threshold for loss in held_out) / len(held_out)) / 2
+
+
+@given(trained=LOSSES, held_out=LOSSES)
+def test_the_threshold_is_the_lowest_of_the_best(
+    trained: list[float], held_out: list[float]
+) -> None:
+    found = threshold_of(exactly(trained), exactly(held_out))
+    right = {level: brute(trained, held_out, level) for level in [-inf, *trained, *held_out]}
+    best = max(right.values())
+    assert right[found] == pytest.approx(best)
+    assert found == min(level for level, share in right.items() if share > best - 1e-12)
+
+
+@given(trained=LOSSES, held_out=LOSSES, threshold=st.sampled_from([-inf, 0.0, 0.2, 0.5, inf]))
+def test_the_risk_is_the_mean_share_that_is_right_on_either_side(
+    trained: list[float], held_out: list[float], threshold: float
+) -> None:
+    found = risk_of(exactly(trained), exactly(held_out), threshold)
+    assert found == pytest.approx(brute(trained, held_out, threshold))
+
+
+def test_a_threshold_worked_by_hand() -> None:
+    trained, held_out = (
+        torch.tensor([0.1, 0.2, 0.9]).double(),
+        torch.tensor([0.2, 0.8, 1.5]).double(),
+    )
+    # Up to 0.2 there are two of three members and one of three others.
+    assert threshold_of(trained, held_out) == pytest.approx(0.1)
+    assert risk_of(trained, held_out, 0.15) == pytest.approx((1 / 3 + 1) / 2)
+    assert risk_of(trained, held_out, 0.25) == pytest.approx((2 / 3 + 2 / 3) / 2)
+
+
+def test_losses_of_single_precision_keep_their_place() -> None:
+    trained, held_out = torch.tensor([0.1]), torch.tensor([0.7])
+    assert risk_of(trained, held_out, threshold_of(trained, held_out)) == 1.0
+
+
+def test_a_client_whose_model_gives_nothing_away_sees_no_risk_anywhere() -> None:
+    nothing = threshold_of(torch.tensor([2.0, 3.0]), torch.tensor([0.0, 1.0]))
+    assert nothing == -inf
+    assert risk_of(torch.tensor([0.0]), torch.tensor([9.0]), nothing) == 0.5
+
+
+@pytest.mark.parametrize("held_out", [[], [float("nan")]])
+def test_a_client_without_losses_of_samples_held_out_is_refused(held_out: list[float]) -> None:
+    with pytest.raises(BadInput, match="of both kinds"):
+        threshold_of(exactly([0.1]), exactly(held_out))
+    with pytest.raises(BadInput, match="of both kinds"):
+        risk_of(exactly([0.1]), exactly(held_out), 0.5)

@@ -1,0 +1,72 @@
+import pytest
+import torch
+
+from fedaudit.core import Samples
+from fedaudit.errors import BadInput
+from fedaudit.models import architecture
+from fedaudit.risk.posteriors import Linear, TrainMia
+from fedaudit.seeds import seeded
+
+TWO = architecture("mlp", shape=(4,), classes=2, hidden="3").initial(1)
+
+
+def samples(count: int, scale: float = 1.0) -> Samples:
+    rng = seeded(1, "samples")
+    features = scale * torch.randn(count, 4, generator=rng)
+    return Samples(features, torch.arange(count) % 2, torch.arange(count))
+
+
+def test_evidence_is_the_largest_posteriors_in_order_and_the_loss_of_the_true_class() -> None:
+    data = samples(6)
+    found = TrainMia(top=1).evidence(TWO, data, start=TWO)
+    with torch.no_grad():
+        posteriors = TWO.module()(data.features).double().softmax(1)
+    assert found.shape == (6, 2)
+    torch.testing.assert_close(found[:, 0], posteriors.amax(1))
+    true = posteriors[torch.arange(6), data.labels]
+    torch.testing.assert_close(found[:, 1], -true.log(), rtol=1e-5, atol=1e-6)
+
+
+def test_of_two_classes_there_are_no_three_posteriors() -> None:
+    found = TrainMia(top=3).evidence(TWO, samples(6), start=TWO)
+    assert found.shape == (6, 3)
+    torch.testing.assert_close(found[:, 0] + found[:, 1], torch.ones(6, dtype=torch.float64))
+
+
+def test_members_that_stand_apart_are_told() -> None:
+    rng = seeded(1, "evidence")
+    inside = torch.randn(200, 4, generator=rng, dtype=torch.float64)
+    outside = inside + torch.tensor([0.0, 0.0, 0.0, 30.0])
+    verdict = TrainMia().fitted(inside, outside)
+    assert bool(verdict(inside).all())
+    assert not bool(verdict(outside).any())
+
+
+def test_units_do_not_matter() -> None:
+    rng = seeded(1, "evidence")
+    inside, outside = torch.randn(2, 100, 4, generator=rng, dtype=torch.float64)
+    units = torch.tensor([1e-6, 1.0, 1e4, 3.0], dtype=torch.float64)
+    plain = TrainMia().fitted(inside, outside)
+    scaled = TrainMia().fitted(inside * units, outside * units)
+    assert torch.equal(plain(inside), scaled(inside * units))
+
+
+def test_evidence_that_never_differs_makes_nobody_a_member() -> None:
+    same = torch.full((20, 4), 0.25, dtype=torch.float64)
+    assert not bool(TrainMia().fitted(same, same)(same).any())
+
+
+def test_a_plane_puts_members_on_its_positive_side() -> None:
+    plane = Linear(torch.tensor([1.0, 1.0]), torch.tensor([2.0, -1.0]), 0.5)
+    told = plane(torch.tensor([[1.0, 1.0], [1.0, 1.5], [1.0, 2.0], [0.0, 0.0]]))
+    assert told.tolist() == [True, False, False, False]
+
+
+def test_outputs_that_are_not_finite_are_refused() -> None:
+    with pytest.raises(BadInput, match="not finite"):
+        TrainMia().evidence(TWO, samples(6, scale=float("inf")), start=TWO)
+
+
+def test_an_attack_that_sees_no_posterior_is_refused() -> None:
+    with pytest.raises(BadInput, match="at least 1"):
+        TrainMia(top=0)

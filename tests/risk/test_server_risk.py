@@ -1,0 +1,193 @@
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from torch.nn import functional
+
+from fedaudit.attacks.catalog import ATTACKS
+from fedaudit.core import Samples
+from fedaudit.errors import BadInput
+from fedaudit.fl import side_by_side
+from fedaudit.fl.checkpoint import fingerprint_of
+from fedaudit.fl.ifca_mir import Cluster, IfcaMir, Risk
+from fedaudit.fl.training import LocalTraining
+from fedaudit.models import architecture
+from fedaudit.risk.base import Measure
+from fedaudit.risk.by_attack import ByAttack
+from fedaudit.risk.posteriors import TrainMia
+from fedaudit.risk.server import ServerRisk
+from fedaudit.risk.shadow_models import ShadowTraining, shadow_models
+from fedaudit.seeds import seeded
+
+MLP = architecture("mlp", shape=(20,), classes=4, hidden="64")
+TRAINING = LocalTraining(batch_size=10, lr=0.2)
+LOSS = ByAttack(ATTACKS["blackbox-loss"])
+
+
+def noisy(count: int) -> Samples:
+    """Half of the labels say nothing of the features, so that they can only be learned by heart."""
+    rng = seeded(2, "noisy", count)
+    features = torch.randn(count, 20, generator=rng)
+    labels = features[:, :4].argmax(1)
+    wrong = torch.rand(count, generator=rng) < 0.5
+    return Samples(
+        features,
+        torch.where(wrong, torch.randint(4, (count,), generator=rng), labels),
+        torch.arange(count),
+    )
+
+
+def risk(measure: Measure, *, count: int = 3, epochs: int = 40, lr: float = 0.2) -> ServerRisk:
+    how = ShadowTraining(replace(TRAINING, lr=lr), count=count, epochs=epochs)
+    return ServerRisk(noisy(400), how, measure)
+
+
+def predicted(seen: tuple[torch.Tensor, torch.Tensor], tried: torch.Tensor) -> np.ndarray:
+    """TrainMIA's verdict by scikit-learn alone."""
+    inside, outside = seen
+    both = torch.cat([inside, outside]).numpy()
+    center, scale = both.mean(0), both.std(0)
+    known = np.repeat([1, 0], [len(inside), len(outside)])
+    model = LogisticRegression(max_iter=1000).fit((both - center) / scale, known)
+    return np.asarray(model.predict((tried.numpy() - center) / scale)).astype(bool)
+
+
+@pytest.mark.parametrize("measure", [TrainMia(), LOSS])
+def test_a_cluster_of_memorisers_has_the_higher_risk(measure: Measure) -> None:
+    model = MLP.initial(1)
+    few, many = risk(measure, epochs=8).judged([Cluster(model, 20), Cluster(model, 10_000)], seed=3)
+    assert few is not None
+    assert many is not None
+    assert few.estimate > 0.75
+    assert many.estimate < few.estimate - 0.05
+
+
+@pytest.mark.parametrize("measure", [TrainMia(), LOSS])
+def test_shadows_that_learn_nothing_give_nothing_away(measure: Measure) -> None:
+    idle = risk(measure, epochs=1, lr=1e-9)
+    for seed in range(3):
+        (found,) = idle.judged([Cluster(MLP.initial(1), 200)], seed=seed)
+        assert found is not None
+        assert found.low <= 0.5 <= found.high
+        assert abs(found.estimate - 0.5) < 0.06
+
+
+def test_the_estimate_is_the_share_that_is_right_on_shadows_never_learned_from() -> None:
+    server = risk(TrainMia(), epochs=5)
+    cluster = Cluster(MLP.initial(1), 50)
+    (shadows,) = shadow_models([cluster], server.samples, server.shadows, seed=3)
+    seen = []
+    for model, *positions in zip(shadows.models, shadows.inside, shadows.outside, strict=True):
+        rows = []
+        for chosen in positions:
+            part = server.samples.take(chosen)
+            with torch.no_grad():
+                outputs = model.module()(part.features)
+            top = outputs.double().softmax(1).sort(1, descending=True).values[:, :3]
+            loss = functional.cross_entropy(outputs, part.labels, reduction="none")
+            rows.append(torch.cat([top, loss[:, None].double()], 1))
+        seen.append((rows[0], rows[1]))
+    right = 0.0
+    for left_out, (inside, outside) in enumerate(seen):
+        others = [one for place, one in enumerate(seen) if place != left_out]
+        known = (torch.cat([one[0] for one in others]), torch.cat([one[1] for one in others]))
+        right += float(np.mean(predicted(known, inside)))
+        right += 1 - float(np.mean(predicted(known, outside)))
+    (found,) = server.judged([cluster], seed=3)
+    assert found is not None
+    assert found.estimate == pytest.approx(right / 6, abs=1e-12)
+    assert found.low < found.estimate < found.high
+    assert server([cluster], seed=3) == [found.estimate]
+
+
+def test_the_decision_is_fitted_on_all_shadows() -> None:
+    server = risk(LOSS, epochs=10)
+    cluster = Cluster(MLP.initial(1), 30)
+    (shadows,) = shadow_models([cluster], server.samples, server.shadows, seed=3)
+    (found,) = server.judged([cluster], seed=3)
+    assert found is not None
+    losses = [
+        [
+            functional.cross_entropy(
+                model.module()(server.samples.features[side]),
+                server.samples.labels[side],
+                reduction="none",
+            ).detach()
+            for model, side in zip(shadows.models, sides, strict=True)
+        ]
+        for sides in (shadows.inside, shadows.outside)
+    ]
+    inside, outside = (torch.cat(side) for side in losses)
+    best = max(
+        torch.cat([inside, outside]).tolist(),
+        key=lambda t: float((inside <= t).float().mean() - (outside <= t).float().mean()),
+    )
+    fresh = noisy(90)
+    with torch.no_grad():
+        outputs = shadows.models[0].module()(fresh.features)
+        expected = functional.cross_entropy(outputs, fresh.labels, reduction="none") <= best
+    assert torch.equal(found.decide(shadows.models[0], fresh), expected)
+    assert 0 < int(expected.sum()) < 90
+
+
+def test_one_shadow_is_tried_half_by_half() -> None:
+    server = risk(LOSS, count=1)
+    (found,) = server.judged([Cluster(MLP.initial(1), 21)], seed=3)
+    assert found is not None
+    assert found.estimate > 0.7
+    # 21 members and 21 others: counted in halves of 10 and 11, all of them once.
+    assert (found.estimate * 42) == pytest.approx(round(found.estimate * 42))
+
+
+def test_a_cluster_of_one_sample_can_be_judged() -> None:
+    for count in (1, 3):
+        (found,) = risk(TrainMia(), count=count, epochs=2)([Cluster(MLP.initial(1), 1)], seed=3)
+        assert 0 <= found <= 1
+
+
+def test_what_nobody_trains_has_the_risk_of_a_guess() -> None:
+    server, model = risk(LOSS, epochs=1), MLP.initial(1)
+    empty, _ = server.judged([Cluster(model, 0), Cluster(model, 30)], seed=3)
+    assert empty is None
+    assert server([Cluster(model, 0)], seed=3) == [0.5]
+
+
+def test_an_estimate_depends_neither_on_other_clusters_nor_on_the_number_of_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server, found = risk(TrainMia(), epochs=3), []
+    own, other = Cluster(MLP.initial(1), 30), Cluster(MLP.initial(2), 200)
+    for cores, clusters in ((1, [own]), (2, [own, other]), (4, [own, own, other])):
+        monkeypatch.setattr(side_by_side, "_cores", lambda cores=cores: cores)
+        found.append(server(clusters, seed=3)[0])
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_model_with_dropout_can_be_judged() -> None:
+    drops = architecture("mlp", shape=(20,), classes=4, hidden="16", dropout=0.3)
+    server = risk(TrainMia(), epochs=3)
+    first, second = (server([Cluster(drops.initial(1), 30)], seed=3) for _ in range(2))
+    assert first == second
+
+
+def test_a_server_without_samples_of_its_own_is_refused_at_once() -> None:
+    with pytest.raises(BadInput, match="at least 10 samples"):
+        ServerRisk(noisy(400).take(slice(9)), ShadowTraining(TRAINING))
+
+
+def test_it_travels_and_tells_runs_apart() -> None:
+    server = risk(LOSS, epochs=2)
+    clusters = [Cluster(MLP.initial(1), 30)]
+    copy = pickle.loads(pickle.dumps(server))
+    assert copy(clusters, seed=3) == server(clusters, seed=3)
+    assert isinstance(server, Risk)
+
+    def fingerprint(one: ServerRisk) -> str:
+        return fingerprint_of((IfcaMir(MLP, TRAINING, 2, risk=one),), {}, {})
+
+    assert fingerprint(server) == fingerprint(copy)
+    assert fingerprint(server) != fingerprint(replace(server, measure=TrainMia()))
+    assert fingerprint(server) != fingerprint(replace(server, samples=noisy(300)))

@@ -1,0 +1,155 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedaudit.core import Architecture, Samples
+from fedaudit.defenses.base import UNDEFENDED, Visit
+from fedaudit.errors import BadInput
+from fedaudit.fl import side_by_side
+from fedaudit.fl.ifca_mir import Cluster
+from fedaudit.fl.training import LocalTraining, train
+from fedaudit.models import architecture
+from fedaudit.risk.shadow_models import Shadows, ShadowTraining, shadow_models
+from fedaudit.seeds import seed_for, seeded
+
+MLP = architecture("mlp", shape=(6,), classes=3, hidden="5")
+CNN = architecture("cnn", shape=(1, 8, 8), classes=3, channels="4", kernel=3, hidden="6")
+DROPS = architecture("mlp", shape=(6,), classes=3, hidden="5", dropout=0.5)
+TRAINING = LocalTraining(epochs=7, batch_size=4, lr=0.1)
+HOW = ShadowTraining(TRAINING, count=3, epochs=2)
+
+
+def samples(count: int, shape: tuple[int, ...] = (6,)) -> Samples:
+    rng = seeded(1, "server's samples", count)
+    return Samples(
+        torch.randn(count, *shape, generator=rng),
+        torch.randint(3, (count,), generator=rng),
+        torch.arange(count) + 100,
+    )
+
+
+def clusters(*sizes: int, kind: Architecture = MLP) -> list[Cluster]:
+    return [Cluster(kind.initial(place), size) for place, size in enumerate(sizes)]
+
+
+def same(left: Shadows, right: Shadows) -> bool:
+    return all(
+        torch.equal(one.params[name], other.params[name])
+        for one, other in zip(left.models, right.models, strict=True)
+        for name in one.params
+    ) and all(map(torch.equal, left.inside + left.outside, right.inside + right.outside))
+
+
+@settings(max_examples=15)
+@given(size=st.integers(1, 40), available=st.integers(10, 40), seed=st.integers(0, 10**6))
+def test_a_shadow_is_trained_on_as_many_as_its_cluster_and_as_many_are_left_out(
+    size: int, available: int, seed: int
+) -> None:
+    how = replace(HOW, epochs=1)
+    (one,) = shadow_models(clusters(size), samples(available), how, seed=seed)
+    expected = max(2, min(size, available // 2))
+    for inside, outside in zip(one.inside, one.outside, strict=True):
+        assert len(inside) == len(outside) == expected
+        both = set(inside.tolist()) | set(outside.tolist())
+        assert len(both) == 2 * expected
+        assert both <= set(range(available))
+
+
+def test_a_shadow_is_its_model_trained_on_with_its_samples() -> None:
+    server, (cluster,) = samples(20), clusters(8)
+    (found,) = shadow_models([cluster], server, HOW, seed=5)
+    visit = Visit(
+        round=1,
+        rounds=1,
+        client=1,
+        cohort=(1,),
+        weights={},
+        seed=seed_for(5, "cluster", 0, "shadow"),
+    )
+    alone = train(
+        cluster.model,
+        server.take(found.inside[1]),
+        replace(TRAINING, epochs=2),
+        UNDEFENDED,
+        visit.at(cluster.model),
+    )
+    assert all(
+        torch.equal(found.models[1].params[name], alone.params[name]) for name in alone.params
+    )
+    assert found.base is cluster.model
+
+
+@pytest.mark.parametrize("kind", [MLP, DROPS])
+def test_shadows_do_not_depend_on_the_number_of_cores(
+    monkeypatch: pytest.MonkeyPatch, kind: Architecture
+) -> None:
+    found = []
+    for cores in (1, 2, 4):
+        monkeypatch.setattr(side_by_side, "_cores", lambda cores=cores: cores)
+        found.append(shadow_models(clusters(9, 4, kind=kind), samples(30), HOW, seed=3))
+    for others in found[1:]:
+        assert all(map(same, found[0], others))
+
+
+def test_convolutional_shadows_do_not_depend_on_the_number_of_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = []
+    for cores in (1, 2):
+        monkeypatch.setattr(side_by_side, "_cores", lambda cores=cores: cores)
+        server = samples(40, (1, 8, 8))
+        found.append(shadow_models(clusters(20, 6, kind=CNN), server, HOW, seed=3))
+    assert all(map(same, *found))
+
+
+def test_shadows_do_not_depend_on_other_clusters() -> None:
+    one, other = clusters(9, 4)
+    together = shadow_models([one, other], samples(30), HOW, seed=3)
+    alone = shadow_models([one], samples(30), HOW, seed=3)
+    assert same(together[0], alone[0])
+    changed = shadow_models([one._replace(samples=0), other], samples(30), HOW, seed=3)
+    assert same(together[1], changed[1])
+
+
+def test_shadows_of_one_model_differ_and_so_do_those_of_another_seed() -> None:
+    (one,) = shadow_models(clusters(9), samples(30), HOW, seed=3)
+    (other,) = shadow_models(clusters(9), samples(30), HOW, seed=4)
+    assert not torch.equal(one.inside[0].sort().values, one.inside[1].sort().values)
+    assert not same(one, other)
+
+
+def test_a_model_that_nobody_trains_has_no_shadows() -> None:
+    empty, used = shadow_models(clusters(0, 5), samples(30), HOW, seed=3)
+    assert empty.models == empty.inside == empty.outside == ()
+    assert len(used.models) == 3
+
+
+def test_running_statistics_go_on_from_the_models() -> None:
+    model = architecture("vgg11", shape=(3, 32, 32), classes=3, hidden="").initial(1)
+    server = samples(10, (3, 32, 32))
+    how = ShadowTraining(LocalTraining(batch_size=2, lr=1e-3), count=1, epochs=1)
+    (found,) = shadow_models([Cluster(model, 4)], server, how, seed=3)
+    means = [name for name in model.buffers if name.endswith("running_mean")]
+    assert means
+    for name in means:
+        assert not torch.equal(found.models[0].buffers[name], model.buffers[name])
+
+
+def test_too_few_samples_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"at least 10 samples .* got 9"):
+        shadow_models(clusters(4), samples(9), HOW, seed=3)
+
+
+@pytest.mark.parametrize(("count", "epochs"), [(0, 1), (1, 0)])
+def test_no_shadows_and_untrained_ones_are_refused(count: int, epochs: int) -> None:
+    with pytest.raises(BadInput, match="at least 1 shadow"):
+        ShadowTraining(TRAINING, count=count, epochs=epochs)
+
+
+def test_a_shadow_that_diverges_is_named() -> None:
+    wild = ShadowTraining(replace(TRAINING, lr=1e30), count=1, epochs=3)
+    with pytest.raises(BadInput, match="shadow 0 of model 0 diverged"):
+        shadow_models(clusters(8), samples(20), wild, seed=3)
