@@ -6,6 +6,24 @@ from pydantic import Field, model_validator
 
 from fedaudit.study.fields import Drawn, Part, Share, Whole, refuse_disorder, refuse_ragged
 
+EVERYBODY = "everybody"
+"""The group of all clients."""
+
+ACCURACY = "accuracy"
+MODEL_RISK = "risk of the model"
+MODEL_ESTIMATE = "estimated risk of the model"
+CLIENT_RISK = "mean risk of a client"
+CLIENT_ESTIMATE = "mean estimated risk of a client"
+ESTIMATE_ERROR = "error of the estimate"
+VIOLATIONS = "violations"
+SURE_VIOLATIONS = "sure violations"
+EXPECTED_VIOLATIONS = "expected violations"
+OWN_MODEL = "clients with the model"
+MOVED = "clients that moved"
+MOVED_AT_THE_END = "clients that moved at the end"
+AGREEMENT = "agreement with the groups"
+"""Figures of ``ClusterMean``; fairness gaps go by the names that ``FairnessGap`` has."""
+
 
 class ModelState(Part):
     """One of the federation's models after a measured round.
@@ -151,4 +169,41 @@ class ClusterResult(Part):
             raise ValueError(f"group {max(self.group)} of {len(self.group_names)}")
         if max(self.violations, self.expected_violations) > len(self.clients):
             raise ValueError(f"more violations than the {len(self.clients)} clients")
+        return self
+
+
+class ClusterMean(Part):
+    """A figure of clustered learning over the runs of a study.
+
+    Attributes:
+        algorithm: Its name in the catalogue.
+        defense: Name of the defense in force, "none" without.
+        figure: What it is: one of the names at the top of this file, or a fairness metric.
+        group: Of clients; "everybody" for all of them.
+        seeds: Root seeds of the runs that have this figure.
+        values: One a seed.
+        value: Their mean.
+        low: Lower limit; of one run its own. None where nothing makes an interval.
+        high: Upper limit; None likewise.
+        method: How the interval was made.
+        note: What to bear in mind, such as runs without this figure.
+    """
+
+    algorithm: str
+    defense: str = "none"
+    figure: str
+    group: str
+    seeds: Annotated[list[Whole], Field(min_length=1)]
+    values: list[Drawn]
+    value: Drawn
+    low: Drawn | None = None
+    high: Drawn | None = None
+    method: str = ""
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _possible(self) -> "ClusterMean":
+        refuse_ragged(seeds=self.seeds, values=self.values)
+        # A bootstrap of an absolute gap may leave out the gap itself.
+        refuse_disorder(self.low, None, self.high)
         return self
