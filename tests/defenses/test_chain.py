@@ -11,6 +11,7 @@ from fedaudit.core import Architecture, Batch, Model, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense, Guarantee, Objective, Turn, Visit, Workload
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.clip import ClientDP
+from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.defenses.cofedmid.partition import ClassGuided
 from fedaudit.defenses.cofedmid.whole import CoFedMID
 from fedaudit.defenses.dpsgd import DPSGD
@@ -186,6 +187,17 @@ def test_what_mixes_labels_and_what_asks_for_classes_are_refused_by_name(asking:
     for parts in ((MixUp(1.0), asking), (asking, MixUp(1.0))):
         with pytest.raises(Unsupported, match=f"MixUp mixes labels, and {name} needs to know"):
             Chain(parts)
+
+
+def test_noise_that_cancels_is_refused_where_an_upload_is_changed_after_it() -> None:
+    cancelling, sparse = NeutralNoise((0, 1)), GradientSparsification(0.5)
+    said = "GradientSparsification does so after it; put GradientSparsification before it"
+    with pytest.raises(Unsupported, match=said):
+        Chain((cancelling, sparse))
+    with pytest.raises(Unsupported, match=said):
+        Chain((Chain((DataSampling(0.5), cancelling)), sparse))
+    assert Chain((sparse, cancelling)).needs_the_last_word
+    assert not Chain((NeutralNoise((0, 1), sigma=0.0), sparse)).needs_the_last_word
 
 
 def test_labels_may_be_mixed_where_nobody_asks_for_classes() -> None:

@@ -233,6 +233,11 @@ class Defense:
         """Whether :meth:`loss` has to know each sample's class, so that none may be mixed."""
         return False
 
+    @property
+    def needs_the_last_word(self) -> bool:
+        """Whether what :meth:`upload` gives must be sent as it is to keep its promise."""
+        return False
+
     def refuse_misfit(self, plan: Plan) -> None:
         """Before anything is trained: refuses what the defense could not go through with.
 

@@ -48,6 +48,12 @@ class Chain(Defense):
                         f"{type(first).__name__} and {type(second).__name__} both replace the "
                         f"{_MEANING[hook]}; put at most one of them into a chain"
                     )
+            if first.needs_the_last_word and second.acts_in("upload"):
+                raise Unsupported(
+                    f"the noise of {type(first).__name__} cancels between clients only where "
+                    f"nothing changes the upload any more, and {type(second).__name__} does so "
+                    f"after it; put {type(second).__name__} before it"
+                )
         self._refuse_mixed_labels()
         kinds = tuple(
             kind for kind in Defense.accepts if all(kind in part.accepts for part in self.parts)
@@ -75,6 +81,11 @@ class Chain(Defense):
     def needs_classes(self) -> bool:
         """Where any part does."""
         return any(part.needs_classes for part in self.parts)
+
+    @property
+    def needs_the_last_word(self) -> bool:
+        """Where any part does."""
+        return any(part.needs_the_last_word for part in self.parts)
 
     def acts_in(self, hook: str) -> bool:
         """Where any part does."""
