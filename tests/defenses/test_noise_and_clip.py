@@ -3,7 +3,7 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm as normal
@@ -94,9 +94,12 @@ def test_noise_works_on_every_kind_of_upload(kind: type[Upload]) -> None:
 
 
 @settings(max_examples=40)
-@given(limit=st.floats(1e-3, 1e3), scale=st.floats(1e-4, 1e4))
-def test_a_clipped_upload_is_as_long_as_the_clip_at_most(limit: float, scale: float) -> None:
+@example(share=0.999, scale=1.0)
+@example(share=1.001, scale=1.0)
+@given(share=st.floats(1e-3, 1e3), scale=st.floats(1e-4, 1e4))
+def test_a_clipped_upload_is_as_long_as_the_clip_at_most(share: float, scale: float) -> None:
     given = values(20, scale)
+    limit = share * norm(given)
     sent = clipped(given, limit)
     assert norm(sent) <= limit * (1 + 1e-6)
     if norm(given) <= limit:

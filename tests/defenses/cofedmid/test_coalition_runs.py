@@ -194,6 +194,16 @@ def test_confidence_on_samples_that_came_back_by_hand() -> None:
     torch.testing.assert_close(found[0], expected)
 
 
+def test_confidence_is_drawn_to_a_label_that_does_not_move_with_it() -> None:
+    outputs = torch.tensor([[2.0, 0.0, -1.0]], requires_grad=True)
+    (slope,) = torch.autograd.grad(unconfident(outputs, torch.tensor([0]), mu=0.0).sum(), outputs)
+    p = outputs.detach().softmax(1)[0]
+    rest = (1 - p[0]) / 2
+    # The true class keeps its probability; the others are drawn to the mean of theirs.
+    expected = torch.stack([torch.zeros(()), p[1] - rest, p[2] - rest]) / 3
+    torch.testing.assert_close(slope[0], expected)
+
+
 def test_the_loss_adds_lack_of_confidence_for_samples_that_came_back_only() -> None:
     ours = Compensation(coalition=PAIR, m_max=2, m_min=2, start=1, mu=0.1)
     at = turn()
