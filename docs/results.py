@@ -6,8 +6,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from fedaudit.report.sources import Named, on_sources
 from fedaudit.study.guessing import above_chance
+from fedaudit.study.older import completed
+from fedaudit.study.owner_figures import SourceFigure
 from fedaudit.study.reading import read_record
 from fedaudit.study.record import Figure, Record
 
@@ -62,7 +63,7 @@ def studies() -> list[Study]:
 
 def _records(folder: Path, name: str) -> dict[str, Record]:
     found = {
-        path.stem.removeprefix(name).removeprefix("-") or "as it is": read_record(path)
+        path.stem.removeprefix(name).removeprefix("-") or "as it is": completed(read_record(path))
         for path in sorted(folder.glob("*.json"), key=lambda path: (len(path.stem), path.stem))
     }
     order = list(_variants(name))
@@ -176,22 +177,18 @@ def _sources(study: Study) -> str:
     head = ["", "accuracy", *attacks, "class mixes alone", "blind guess", "oracle round", "guess"]
     lines = [_row(head), _row(["---"] * len(head))]
     for name, record in study.records.items():
-        found = {one.attack: one for one in on_sources(record)}
-        runs = found[attacks[0]].runs
+        found = {one.attack: one for one in record.source_figures}
+        first = found[attacks[0]]
+        runs = [run for run in record.sources if run.attack == first.attack]
         best = fmean(max(run.by_round or [run.success]) for run in runs)
-        levels = (
-            found[attacks[0]].mixes,
-            fmean(run.blind for run in runs),
-            best,
-            1 / len(runs[0].clients),
-        )
+        levels = (first.mixes, first.blind, best, first.chance)
         cells = [_named_share(found[attack]) if attack in found else "–" for attack in attacks]
         shares = [f"{100 * level:.1f}%" for level in levels]
         lines.append(_row([name, _accuracy(record), *cells, *shares]))
     return f"{title}\n\n" + "\n".join(lines)
 
 
-def _named_share(one: Named) -> str:
+def _named_share(one: SourceFigure) -> str:
     value = f"{100 * one.success.value:.1f}%"
     strong = f"**{value}**" if one.above_mixes else value
     if one.success.low is None or one.success.high is None:

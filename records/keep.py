@@ -11,6 +11,7 @@ utility and usage, nothing to be drawn.
 import sys
 from pathlib import Path
 
+from fedaudit.study.older import completed
 from fedaudit.study.reading import read_record
 from fedaudit.study.record import write_record
 
@@ -24,7 +25,7 @@ def keep(runs: Path, name: str) -> int:
     found = sorted(runs.glob("*/record.json"))
     (HERE / name).mkdir(exist_ok=True)
     for path in found:
-        record = read_record(path)
+        record = completed(read_record(path))
         whole = record.name == name or len(found) == 1
         if not whole or path.stat().st_size > MOST_BYTES:
             record = record.model_copy(update={part: [] for part in DRAWN})

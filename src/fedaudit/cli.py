@@ -166,12 +166,13 @@ def report(record: Path, /, *, out: Path | None = None) -> None:
         The HTML file; by default report.html beside the record. Only HTML is ever replaced.
     """
     from fedaudit.report.html import write_report
+    from fedaudit.study.older import completed
     from fedaudit.study.outputs import refuse_foreign_page, refuse_missing_folder
     from fedaudit.study.reading import read_record
 
     path = record / RECORD_FILE if record.is_dir() else record
     target = out or path.with_name(REPORT_FILE)
-    found = read_record(path)
+    found = completed(read_record(path))
     refuse_missing_folder(target)
     refuse_foreign_page(target, [path])
     write_report(found, target)
@@ -195,6 +196,7 @@ def compare(*records: Path, out: Path | None = None) -> None:
     from fedaudit.report.html import write_comparison
     from fedaudit.study.compared import COMPARISON_FILE, write_comparison_file
     from fedaudit.study.comparing import compared, named_records, relative
+    from fedaudit.study.older import completed
     from fedaudit.study.outputs import refuse_missing_folder
     from fedaudit.study.reading import read_record
 
@@ -209,7 +211,7 @@ def compare(*records: Path, out: Path | None = None) -> None:
     else:
         paths = [r / RECORD_FILE if r.is_dir() else r for r in records]
     target = out or (again.with_suffix(".html") if again else Path("comparison.html"))
-    found = [read_record(path) for path in paths]
+    found = [completed(read_record(path)) for path in paths]
     _refuse_other_comparison(target, paths)
     refuse_missing_folder(target)
     comparison = compared(found, [relative(path, target.parent) for path in paths])

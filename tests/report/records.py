@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 from scipy.stats import beta, rankdata
 
 from fedaudit.seeds import seeded_numpy
+from fedaudit.study.guessing import alpha_of
 from fedaudit.study.owners import Answered, Chained, ClassSuccess, SourceResult
+from fedaudit.study.owners_over_seeds import source_figures
 from fedaudit.study.record import (
     AttackRow,
     ClientRow,
@@ -496,7 +498,8 @@ def with_sources(*sources: SourceResult, membership: bool = False, **rest: objec
     changes = {"details": False, "defenses": (("none", 1.0),), **rest}
     plain = record(**changes)  # type: ignore[arg-type]
     only: dict[str, object] = {} if membership else {"findings": [], "attacks": []}
-    return plain.model_copy(update={"sources": list(sources), **only})
+    figures = source_figures(sources, alpha_of(plain))
+    return plain.model_copy(update={"sources": list(sources), "source_figures": figures, **only})
 
 
 def hostile() -> Record:
@@ -542,11 +545,12 @@ def hostile() -> Record:
     update["trajectories"] = [
         t.model_copy(update={"signal": HOSTILE_TAG + HOSTILE_LINK}) for t in plain.trajectories
     ]
-    update["sources"] = [
+    owners = [
         source(f"{bad} {place}", seed=seed, defense=HOSTILE_TAG, view=HOSTILE_LINK)
         for place in range(2)
         for seed in (1, 2)
     ]
+    update |= {"sources": owners, "source_figures": source_figures(owners, 0.05)}
     update["groups"] = [
         g.model_copy(update={"attack": renamed(g.attack), "group": HOSTILE_TAG + g.group})
         for g in plain.groups

@@ -14,7 +14,7 @@ from fedaudit.report.source_comparison import source_comparison
 from fedaudit.report.source_details import owners_table, rounds_table, seeds_table
 from fedaudit.report.source_figures import MOST_WRITTEN
 from fedaudit.report.source_tables import answers_table, chained_table, source_table
-from fedaudit.report.sources import combined, on_sources, over_runs, size_reached_by
+from fedaudit.report.sources import size_reached_by
 from fedaudit.report.tables import print_record
 from fedaudit.report.tiles import tiles
 from fedaudit.study.comparing import compared
@@ -103,50 +103,28 @@ def test_sizes_start_at_their_thresholds() -> None:
     assert words_ == [None, None, "trace", "weak", "clear", "strong", "strong"]
 
 
-def test_a_p_value_is_held_against_the_number_of_results() -> None:
-    barely = {"p_value": 0.02, "class_p_value": 0.02}
-    one = with_sources(found(**barely))  # type: ignore[arg-type]
-    three = with_sources(*(found(name, **barely) for name in ("a", "b", "c")))  # type: ignore[arg-type]
-    assert verdict(one).status == "clear leak"
-    assert not any(of_three.above_guessing for of_three in on_sources(three))
-    strict = one.model_copy(update={"config": {"figures": {"alpha": 0.01}}})
-    assert not on_sources(strict)[0].above_guessing
-
-
-def test_a_test_that_finds_something_needs_the_interval_too() -> None:
-    low = found(right=30, mixes=0.24)
-    (one,) = on_sources(with_sources(low))
-    assert one.above_guessing
-    assert not one.above_mixes
-
-
-def test_seeds_are_averaged_with_students_interval() -> None:
-    (one,) = on_sources(with_sources(*SEEDS))
-    assert one.success.value == pytest.approx(0.5)
-    # t with 2 degrees of freedom: 4.303; standard deviation of 56, 60, 64 of 120.
-    reach = 4.30265 * (4 / 120) / 3**0.5
-    assert one.success.low == pytest.approx(0.5 - reach, abs=1e-5)
-    assert one.excess.high == pytest.approx(0.3 + reach, abs=1e-5)
+def test_a_mean_over_seeds_is_told_as_one() -> None:
     said = verdict(with_sources(*SEEDS)).found[0].sentences[0].found
     assert "names the owner of 50.0% (95% interval 41.7–58.3%) on average over 3 seeds" in said
     assert seeds_table(with_sources(SEEDS[0])) is None
 
 
-def test_p_values_of_seeds_are_combined_by_fisher() -> None:
-    # Two: p q (1 - log(p q)), by hand.
-    assert combined([0.1, 0.2]) == pytest.approx(0.02 * (1 - -3.912023), abs=1e-6)
-    assert combined([0.03]) == 0.03
-    assert combined([0.0, 0.5]) < 1e-100
+def test_a_table_has_p_values_corrected_and_alone() -> None:
+    grid = source_table(with_sources(found(p_value=0.01), found("b", p_value=0.02)))
+    assert column(grid, "p: guessing") == ["0.020", "0.020"]
+    assert details(grid, "p: guessing") == ["alone 0.010", "alone 0.020"]
+    assert "Holm" in grid.remark
 
 
-def test_seeds_that_agree_have_the_limits_of_the_runs() -> None:
-    assert over_runs([0.4, 0.4]).low is None
-    runs = found(seed=1), found(seed=2)
-    (one,) = on_sources(with_sources(*runs))
-    assert (one.success.low, one.success.high) == (runs[0].low, runs[0].high)
-    assert one.excess.low == pytest.approx(runs[0].low - 0.2)
-    assert one.success.method == "no spread over 2 seeds, so limits of the runs"
-    assert verdict(with_sources(*runs)).status == "clear leak"
+def test_seeds_that_agree_have_a_verdict_by_the_limits_of_the_runs() -> None:
+    assert verdict(with_sources(found(seed=1), found(seed=2))).status == "clear leak"
+
+
+def test_figures_are_shown_as_the_record_has_them() -> None:
+    record = with_sources(found())
+    (figure,) = record.source_figures
+    quiet = figure.model_copy(update={"above_mixes": False})
+    assert verdict(record.model_copy(update={"source_figures": [quiet]})).status == "above guessing"
 
 
 def test_membership_is_told_first_and_sources_after_it() -> None:
@@ -317,11 +295,12 @@ def defended(right: int, seeds: tuple[int, ...] = (1,)) -> Record:
         method="Renyi accountant, delta 1e-05",
         note="unit: one sample",
     )
+    a_round = budget.model_copy(update={"metric": "formal_epsilon_of_a_round", "value": 0.7})
     record = with_sources(*found_)
     return record.model_copy(
         update={
             "name": "defended",
-            "findings": [budget],
+            "findings": [budget, a_round],
             "utility": [utility("dp-sgd", seed, 0.5 + 0.01 * seed) for seed in seeds],
         }
     )
@@ -331,11 +310,13 @@ def test_compared_records_show_success_beside_accuracy_and_formal_epsilon() -> N
     records = [with_sources(found(right=60)), defended(21)]
     table = source_comparison(compared(records), records)
     assert table is not None
-    assert column(table, "Formal ε") == ["–", "1.900"]
+    assert column(table, "Formal ε, training") == ["–", "1.900"]
+    assert column(table, "Formal ε, one round") == ["–", "0.700"]
+    assert "sees that round's upload and no other" in table.remark
     assert column(table, "Test accuracy") == ["86.7%", "51.0%"]
     assert column(table, "Train accuracy") == ["97.7%", "62.0%"]
     assert column(table, "sia") == ["▲ 50.0%", "◇ 20.0%"]
-    assert details(table, "sia")[1].split("\n")[-1] == "Δ −30.0 points"
+    assert details(table, "sia")[1].split("\n")[-2] == "Δ −30.0 points *"
     assert "unit: one sample" in table.remark
 
 

@@ -11,13 +11,14 @@ from pydantic import ValidationError
 
 from fedaudit.errors import BadInput, NotVisible
 from fedaudit.study.again import attack_again
+from fedaudit.study.asking import asked
 from fedaudit.study.config import Study
 from fedaudit.study.owners import SourceResult
 from fedaudit.study.reading import read_record
 from fedaudit.study.record import Record
 from fedaudit.study.run import run_study
 from fedaudit.study.setup import refuse_misfits, setup
-from fedaudit.study.source import asked, source_results
+from fedaudit.study.source import source_results
 from tests.study.studies import small_study
 
 SIA: dict[str, dict[str, object]] = {

@@ -74,6 +74,8 @@ def combined(p_values: Sequence[float]) -> float:
     """
     if not p_values or not all(0 <= p <= 1 for p in p_values):
         raise BadInput(f"p-values to combine are shares in [0, 1], at least one, got {p_values}")
+    if len(p_values) == 1:
+        return p_values[0]
     # A p-value that underflowed to 0 would make the statistic infinite: this is as small.
     floored = [max(p, np.finfo(np.float64).tiny) for p in p_values]
     return float(combine_pvalues(floored, method="fisher").pvalue)

@@ -10,6 +10,9 @@ from scipy.stats import t as student
 
 from fedaudit.errors import BadInput
 
+_ROUNDING = 1e-12
+"""Equal gaps between shares differ by so much at most, which is no spread."""
+
 
 class Interval(NamedTuple):
     """Lower and upper limit."""
@@ -130,7 +133,7 @@ def mean_over_seeds(
     require_confidence(confidence)
     runs = _runs(values, least=2, way_out="report the run's own interval")
     center, error = float(runs.mean()), float(runs.std(ddof=1) / np.sqrt(len(runs)))
-    if np.ptp(runs) == 0:
+    if np.ptp(runs) <= _ROUNDING:
         return SeedMean(center, None, None, f"no spread over {len(runs)} seeds", len(runs))
     reach = float(student.ppf(1 - (1 - confidence) / 2, len(runs) - 1)) * error
     method = f"Student t over {len(runs)} seeds {percent(confidence)}"

@@ -55,7 +55,12 @@ SIGNALS = {
 }
 """What the numbers of a signal are: all are turned so that larger stands for members."""
 
-METRICS = {"auc": "AUC", "epsilon": "ε (lower bound)"}
+METRICS = {
+    "auc": "AUC",
+    "epsilon": "ε (lower bound)",
+    "formal_epsilon": "formal ε, whole training",
+    "formal_epsilon_of_a_round": "formal ε, one round",
+}
 """Metrics whose words are not those of their name; rates at a rate have words of their own."""
 
 _IN_NOTES = {key.upper(): words for key, words in SIGHTS.items()} | {

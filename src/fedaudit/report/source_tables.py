@@ -7,15 +7,14 @@ from fedaudit.report.grid import Cell, Grid, columns_of, named
 from fedaudit.report.source_words import asked_in, points
 from fedaudit.report.sources import (
     SOURCE_SIZES,
-    Estimate,
     Named,
-    alpha_of,
     labels_of_named,
-    look_of_named,
-    mean_of,
+    look_of_source,
     on_sources,
 )
 from fedaudit.report.words import MISSING, count, interval, number, percent, plural
+from fedaudit.study.guessing import alpha_of
+from fedaudit.study.owner_figures import Mean, Tested
 from fedaudit.study.record import Record
 
 _EMPTY = Cell(MISSING, tone="muted")
@@ -23,8 +22,8 @@ _EMPTY = Cell(MISSING, tone="muted")
 _SIGNS = (
     "▲ owners are named more often than class mixes explain; the word is the size of what is "
     "beyond them by its lower limit. ◇ more often than by guessing alone, and class mixes may be "
-    "all of it. Both need the interval and the test, whose p-values (one-sided, from shuffles) "
-    "are held to {share} divided by the number of rows of this table ({rows})."
+    "all of it. Both need the interval and the test. p-values are one-sided, corrected by Holm's "
+    "method over the rows of this table ({rows}), and held to {share}; alone: before that."
 )
 
 
@@ -37,13 +36,14 @@ def source_table(record: Record) -> Grid:
             (
                 named(label, limit=80),
                 _success_cell(one),
-                Cell(percent(one.chance)),
-                Cell(f"≤ {percent(mean_of(one, lambda run: run.null_high))}"),
+                Cell(percent(one.figure.chance)),
+                Cell(f"≤ {percent(one.figure.null_high)}"),
                 _blind_cell(one),
-                Cell(percent(one.mixes)),
-                _excess_cell(one.excess),
-                Cell(number(one.guess_p)),
-                Cell(number(one.mixes_p)),
+                Cell(percent(one.figure.mixes)),
+                _excess_cell(one.figure.excess),
+                _p_cell(one.figure.guessing),
+                _p_cell(one.figure.class_mixes),
+                _p_cell(one.figure.blind_guess),
             )
         )
     names = (
@@ -55,6 +55,7 @@ def source_table(record: Record) -> Grid:
         "Beyond them, points",
         "p: guessing",
         "p: class mixes",
+        "p: blind guess",
     )
     return Grid(
         "Whose sample is it? All attacks",
@@ -65,7 +66,7 @@ def source_table(record: Record) -> Grid:
 
 
 def _how(found: Sequence[Named]) -> str:
-    methods = distinct(one.success.method for one in found)
+    methods = distinct(one.figure.success.method for one in found)
     several = any(len(one.runs) > 1 for one in found)
     means = (
         " Figures are means over seeds, and p-values of the seeds are combined by Fisher's method."
@@ -79,20 +80,22 @@ def _how(found: Sequence[Named]) -> str:
 
 
 def _success_cell(one: Named) -> Cell:
-    look = look_of_named(one)
-    lines = [look.word, interval(one.success.low, one.success.high, "accuracy") or "no interval"]
+    look, success = look_of_source(one.figure), one.figure.success
+    lines = [look.word, interval(success.low, success.high, "accuracy") or "no interval"]
     lines.append(plural(len(one.runs), "seed") if len(one.runs) > 1 else asked_in(one.runs[0]))
-    text = f"{look.sign}{percent(one.success.value)}"
+    text = f"{look.sign}{percent(success.value)}"
     return Cell(text, "\n".join(line for line in lines if line), look.tone)
 
 
 def _blind_cell(one: Named) -> Cell:
-    change = f"attack {points(mean_of(one, lambda run: run.blind_change))}"
-    p_value = f", p {number(one.runs[0].blind_p_value)}" if len(one.runs) == 1 else ""
-    return Cell(percent(mean_of(one, lambda run: run.blind)), change + p_value)
+    return Cell(percent(one.figure.blind), f"attack {points(one.figure.over_blind.value)}")
 
 
-def _excess_cell(excess: Estimate) -> Cell:
+def _p_cell(test: Tested) -> Cell:
+    return Cell(number(test.adjusted), f"alone {number(test.p_value)}")
+
+
+def _excess_cell(excess: Mean) -> Cell:
     if excess.low is None or excess.high is None:
         return Cell(points(excess.value), "no interval")
     return Cell(points(excess.value), f"{points(excess.low)} to {points(excess.high)}")

@@ -8,16 +8,16 @@ from fedaudit.report.found import Bullet, Sentence
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import defense_name
 from fedaudit.report.sources import (
-    Estimate,
     Named,
     Run,
     excess_size,
-    mean_of,
+    highest_of,
     most_beyond,
     on_sources,
     strongest_on_sources,
 )
 from fedaudit.report.words import count, interval, percent, plural
+from fedaudit.study.owner_figures import Mean, SourceFigure
 from fedaudit.study.record import Record
 
 SOURCE_HEADLINES: Mapping[Status, str] = {
@@ -63,20 +63,25 @@ def only_sources(record: Record) -> bool:
 
 def source_status(named: Sequence[Named]) -> Status:
     """The verdict on sources alone."""
-    size = largest([found for one in named if (found := excess_size(one))])
+    figures = [one.figure for one in named]
+    size = largest([found for figure in figures if (found := excess_size(figure))])
     if size is not None:
         return LEAKS[size]
-    if any(one.above_guessing for one in named):
+    if any(figure.above_guessing for figure in figures):
         return "above guessing"
     doubtful = ("strong", ROOM_FOR_DOUBT)
-    return "inconclusive" if any(most_beyond(one) in doubtful for one in named) else "no leak shown"
+    return (
+        "inconclusive"
+        if any(most_beyond(figure) in doubtful for figure in figures)
+        else "no leak shown"
+    )
 
 
 def source_meaning(status: Status, named: Sequence[Named]) -> str:
     """What follows from the verdict on sources, and what does not."""
     if status != "no leak shown":
         return SOURCE_MEANINGS[status]
-    highs = [1.0 if one.success.high is None else one.success.high for one in named]
+    highs = [highest_of(one.figure.success) for one in named]
     return (
         f"{SOURCE_MEANINGS[status]} What could still be hidden: owners named in up to "
         f"{percent(max(highs))} of cases. This is a measurement, not a proof: a stronger attack "
@@ -106,10 +111,10 @@ def guessing(record: Record) -> str:
 def source_bullets(record: Record) -> tuple[Bullet, ...]:
     """What was found about owners: a bullet for each defense and view."""
     named = on_sources(record)
-    settings = distinct((one.defense, one.view) for one in named)
+    settings = distinct((one.figure.defense, one.figure.view) for one in named)
     found = []
     for defense, view in settings:
-        inside = [one for one in named if (one.defense, one.view) == (defense, view)]
+        inside = [one for one in named if (one.figure.defense, one.figure.view) == (defense, view)]
         parts = ["Whose sample it is"]
         parts += [defense_name(defense)] if len({d for d, _ in settings}) > 1 else []
         parts += [f"view: {view}"] if len({v for _, v in settings}) > 1 else []
@@ -124,12 +129,12 @@ def source_sentence(named: Sequence[Named]) -> str:
     best = strongest_on_sources(named)
     if best is None:
         return "no attack gave an answer."
-    return f"{_success_sentence(best)} {_mixes_sentence(best)}"
+    return f"{_success_sentence(best.figure)} {_mixes_sentence(best.figure)}"
 
 
-def _success_sentence(best: Named) -> str:
+def _success_sentence(best: SourceFigure) -> str:
     name = shortened(best.attack, 60)
-    seeds = f" on average over {plural(len(best.runs), 'seed')}" if len(best.runs) > 1 else ""
+    seeds = f" on average over {plural(len(best.seeds), 'seed')}" if len(best.seeds) > 1 else ""
     rate = f"{percent(best.success.value)} ({limits_in_words(best.success)})"
     guess = percent(best.chance)
     if best.above_guessing:
@@ -143,7 +148,7 @@ def _success_sentence(best: Named) -> str:
     )
 
 
-def _mixes_sentence(best: Named) -> str:
+def _mixes_sentence(best: SourceFigure) -> str:
     level = (
         f"The clients' different class mixes alone explain {percent(best.mixes)}: so many are "
         "right when owners are shuffled within each class."
@@ -160,21 +165,21 @@ def blind_sentence(record: Record) -> str:
     best = strongest_on_sources(on_sources(record))
     if best is None:
         return ""
-    blind = percent(mean_of(best, lambda run: run.blind))
+    blind = percent(best.figure.blind)
     return (
         f"Naming the client that has most of the sample's class, without a look at any model, is "
         f"right for {blind}."
     )
 
 
-def limits_in_words(figure: Estimate) -> str:
+def limits_in_words(figure: Mean) -> str:
     """ "95% interval 39.1–57.6%"."""
     if figure.low is None:
         return "no interval"
     return f"95% interval {interval(figure.low, figure.high, 'accuracy')}"
 
 
-def points_in_words(figure: Estimate) -> str:
+def points_in_words(figure: Mean) -> str:
     """The limits of a difference in percentage points."""
     if figure.low is None or figure.high is None:
         return "no interval"

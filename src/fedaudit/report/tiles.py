@@ -84,18 +84,19 @@ def _source_tiles(record: Record) -> list[Tile]:
     if best is None:
         return []
     attack = labels_of_named(named)[named.index(best)]
-    found = "above guessing" if best.above_guessing else "not above guessing"
-    limits = interval(best.success.low, best.success.high, "accuracy") or "no interval"
-    tone = "raised" if best.above_guessing else ""
-    detail = f"{found} ({percent(best.chance)}) · {limits} · {shortened(attack, 60)}"
-    size = excess_size(best)
+    figure = best.figure
+    found = "above guessing" if figure.above_guessing else "not above guessing"
+    limits = interval(figure.success.low, figure.success.high, "accuracy") or "no interval"
+    tone = "raised" if figure.above_guessing else ""
+    detail = f"{found} ({percent(figure.chance)}) · {limits} · {shortened(attack, 60)}"
+    size = excess_size(figure)
     said = a_leak(size) if size else "not above them"
-    beyond = f"{said} · they alone {percent(best.mixes)} · {points_in_words(best.excess)}"
+    beyond = f"{said} · they alone {percent(figure.mixes)} · {points_in_words(figure.excess)}"
     return [
-        Tile("Owners named", percent(best.success.value), detail, tone),
+        Tile("Owners named", percent(figure.success.value), detail, tone),
         Tile(
             "Beyond class mixes",
-            f"{points(best.excess.value)} points",
+            f"{points(figure.excess.value)} points",
             beyond,
             tone_of(size) if size else "",
         ),

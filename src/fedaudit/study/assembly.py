@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from fedaudit.attacks.catalog import attack_named
 from fedaudit.core import Sees
-from fedaudit.defenses.base import Guarantee
 from fedaudit.observe.store import Stored
 from fedaudit.study.accuracy import utility
 from fedaudit.study.config import Study
+from fedaudit.study.guarantees import formal_epsilons
 from fedaudit.study.guided import class_guided
 from fedaudit.study.identity import settings_of
 from fedaudit.study.owners import SourceResult
+from fedaudit.study.owners_over_seeds import source_figures
 from fedaudit.study.parts import Setup
 from fedaudit.study.record import (
     AttackRow,
@@ -28,8 +29,6 @@ from fedaudit.study.significance import corrected
 from fedaudit.study.text import made_plain, plain
 from fedaudit.study.truth import Findings
 
-FORMAL_DELTA = 1e-5
-
 
 def assembled(
     runs: Sequence[Setup],
@@ -42,7 +41,7 @@ def assembled(
 ) -> Record:
     """The record of runs of one study."""
     first, study = runs[0], runs[0].study
-    figures = corrected(findings, study.figures.alpha) + _formal_epsilon(runs)
+    figures = corrected(findings, study.figures.alpha) + formal_epsilons(runs)
     return Record(
         name=study.name,
         content_hash=_content_hash(settings_of(study), stored, [*figures, *sources]),
@@ -68,6 +67,7 @@ def assembled(
         utility=[utility(run, rounds) for run, rounds in zip(runs, stored, strict=True)],
         usage=list(usage),
         sources=list(sources),
+        source_figures=source_figures(sources, study.figures.alpha),
         untested=_untested(first),
     )
 
@@ -76,40 +76,6 @@ def _config(study: Study) -> dict[str, object]:
     """The settings as they are printed: what a user wrote may hold any character."""
     values = study.model_dump(mode="json")
     return {name: made_plain(value) for name, value in values.items()}
-
-
-def _formal_epsilon(runs: Sequence[Setup]) -> list[Figure]:
-    """What is proven of a defense with a formal guarantee, where it protects least."""
-    # Of all runs: another seed may deal a client fewer samples, which are drawn more often.
-    guarantees = [guarantee for run in runs for guarantee in _guarantees(run)]
-    if not guarantees:
-        return []
-    run = runs[0]
-    weakest = max(guarantees, key=lambda guarantee: guarantee.epsilon)
-    finite = weakest.epsilon < float("inf")
-    return [
-        Figure(
-            defense=run.study.defense.label,
-            view=run.view.name,
-            contrast="unseen",
-            metric="formal_epsilon",
-            value=weakest.epsilon if finite else None,
-            method=f"Renyi accountant, delta {FORMAL_DELTA:g}",
-            note=f"unit: {weakest.unit}" if finite else "without noise there is no guarantee",
-        )
-    ]
-
-
-def _guarantees(run: Setup) -> list[Guarantee]:
-    """Those of the defended targets; of all defended clients where no target is among them."""
-    targets = [client for client in run.study.audit.targets if client in run.defenses]
-    rounds = run.study.training.rounds
-    works = {
-        client: run.algorithm.workload(rounds, run.deal.sizes[client])
-        for client in targets or run.defenses
-    }
-    found = [run.defenses[c].guarantee(work, delta=FORMAL_DELTA) for c, work in works.items()]
-    return [guarantee for guarantee in found if guarantee is not None]
 
 
 def _attack_rows(run: Setup, findings: Findings) -> list[AttackRow]:

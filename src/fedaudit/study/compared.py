@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedaudit.files import write_whole
+from fedaudit.study.owner_figures import SourceFigure
 
 COMPARISON_FORMAT = "fedaudit-comparison"
 COMPARISON_FILE = "comparison.json"
@@ -112,6 +113,20 @@ class Accuracy(_Part):
     change: Difference | None = None
 
 
+class OwnerEntry(_Part):
+    """A source attack in a row: how often it names the client that a sample is from.
+
+    Attributes:
+        figure: Over the seeds of the row's record.
+        change: Of success, against the row's base, paired by seed; None where there is no such
+            base, or no seed that both have.
+    """
+
+    row: int
+    figure: SourceFigure
+    change: Difference | None = None
+
+
 class FrontPoint(_Part):
     """A row as a point: what leaks and how wrong the model is, both shares in [0, 1]."""
 
@@ -161,6 +176,7 @@ class Comparison(_Part):
     rows: list[Row]
     entries: list[Entry]
     accuracies: list[Accuracy]
+    owners: list[OwnerEntry] = Field(default_factory=list)
     fronts: list[Front] = Field(default_factory=list)
 
 

@@ -15,6 +15,7 @@ from fedaudit.study.compared import (
     Row,
     Source,
 )
+from fedaudit.study.comparing_owners import owner_entries
 from fedaudit.study.differences import (
     Values,
     difference,
@@ -62,6 +63,7 @@ def compared(records: Sequence[Record], paths: Sequence[str] = ()) -> Comparison
         rows=rows,
         entries=_entries(rows, known, keys),
         accuracies=_accuracies(rows, known),
+        owners=owner_entries(rows, records),
         fronts=fronts(
             rows,
             [{(k.attack, k.contrast, k.metric): v for k, v in one.values.items()} for one in known],

@@ -15,7 +15,8 @@ from fedaudit.study.owners import SourceResult
 from fedaudit.study.parts import Setup
 from fedaudit.study.planted import planted_leak
 from fedaudit.study.record import ControlResult, Record, write_record
-from fedaudit.study.source import source_controls, source_results
+from fedaudit.study.source import source_results
+from fedaudit.study.source_controls import source_controls
 from fedaudit.study.truth import Findings
 from fedaudit.study.used import usage_rows
 

@@ -2,10 +2,17 @@
 
 import re
 
-from fedaudit.study.record import Figure
+from fedaudit.study.record import Figure, Record
 
 HEADLINE_METRICS = ("auc", "tpr@0.01", "tpr@0.001")
 """The metrics that verdicts are of, in the order of a report's columns."""
+
+
+def alpha_of(record: Record) -> float:
+    """The study's error level of a family of tests; 5% where the record does not say."""
+    figures = record.config.get("figures")
+    alpha = figures.get("alpha") if isinstance(figures, dict) else None
+    return alpha if isinstance(alpha, float) and 0 < alpha < 1 else 0.05
 
 
 def rate_of(metric: str) -> float | None:

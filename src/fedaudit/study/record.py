@@ -24,6 +24,7 @@ from fedaudit.study.fields import (
     refuse_disorder,
     refuse_ragged,
 )
+from fedaudit.study.owner_figures import SourceFigure
 from fedaudit.study.owners import SourceResult
 
 FORMAT = "fedaudit-record"
@@ -301,6 +302,10 @@ class Record(Part):
             non-members anew for every round and client.
         nobody_is_a_member: Unseen samples were called members, to show what an evaluation
             finds where there is nothing to find.
+        sources: What each source attack found in each run.
+        source_figures: The same over runs, with what is above guessing; it follows from
+            ``sources`` and the configuration; empty in older records
+            (:func:`fedaudit.study.older.completed`).
         untested: What this study says nothing about, in plain words.
     """
 
@@ -326,8 +331,19 @@ class Record(Part):
     utility: list[UtilityResult] = Field(default_factory=list)
     usage: list[UsageRow] = Field(default_factory=list)
     sources: list[SourceResult] = Field(default_factory=list)
+    source_figures: list[SourceFigure] = Field(default_factory=list)
     clusters: list[ClusterResult] = Field(default_factory=list)
     untested: list[str] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _figures_of_sources_fit(self) -> "Record":
+        runs: dict[tuple[str, str, str], list[int]] = {}
+        for one in self.sources:
+            runs.setdefault((one.attack, one.defense, one.view), []).append(one.seed)
+        seeds = {(f.attack, f.defense, f.view): f.seeds for f in self.source_figures}
+        if self.source_figures and (seeds != runs or len(seeds) != len(self.source_figures)):
+            raise ValueError("source_figures are not those of the attacks and seeds in sources")
+        return self
 
 
 def write_record(record: Record, path: Path) -> None:

@@ -1,0 +1,92 @@
+"""The part of a record that says what each source attack found over all runs, and what it shows."""
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from fedaudit.study.fields import Change, Part, Share, Whole, refuse_disorder
+
+
+class Mean(Part):
+    """A share, or a difference of shares, over the runs of a study.
+
+    Attributes:
+        value: That of the one run, or the mean.
+        low: Lower limit; None where nothing makes an interval.
+        high: Upper limit; None likewise.
+        method: How the interval was made, with its level.
+    """
+
+    value: Change
+    low: Change | None
+    high: Change | None
+    method: str
+
+    @model_validator(mode="after")
+    def _possible(self) -> "Mean":
+        refuse_disorder(self.low, self.value, self.high)
+        return self
+
+    def above(self, level: float) -> bool:
+        """Whether the interval lies above a level; the value alone where there is none."""
+        return (self.value if self.low is None else self.low) > level
+
+
+class Tested(Part):
+    """Whether owners are named more often than by something that knows no model.
+
+    Attributes:
+        p_value: One-sided; the runs' combined by Fisher's method, not corrected.
+        adjusted: The smallest error over all source attacks of the study at which it would be
+            significant (Holm).
+        significant: Whether it is at the study's own error.
+    """
+
+    p_value: Share
+    adjusted: Share
+    significant: bool
+
+
+class SourceFigure(Part):
+    """One attack on sources under one defense and view, over the runs of a study.
+
+    Each attack answers once a run: from the round, or the rounds, that it says beforehand. These
+    answers are what is tested. Success in single rounds is in the runs' own results, untested.
+
+    Attributes:
+        attack: Catalogue name.
+        defense: Name of the defense in force, "none" without.
+        view: What the adversary saw.
+        seeds: Root seeds of the runs.
+        chance: Success of a guess.
+        success: Share of samples whose owner is named.
+        null_high: 95% quantile of the success when owners are shuffled among the samples, mean.
+        mixes: Success when owners are shuffled within each class, mean.
+        excess: Success less that, run by run.
+        blind: Success of naming the client that has most of the sample's class, mean.
+        over_blind: Success less that, run by run.
+        guessing: Against shuffled owners.
+        class_mixes: Against owners shuffled within each class.
+        blind_guess: Against the blind guess on the same samples.
+        above_guessing: By test and interval.
+        above_mixes: By test and interval, and above guessing too.
+        above_blind: Likewise; of one run, which has no such interval, by the test.
+    """
+
+    attack: str
+    defense: str = "none"
+    view: str = "uploads"
+    seeds: Annotated[list[Whole], Field(min_length=1)]
+    chance: Share
+    success: Mean
+    null_high: Share
+    mixes: Share
+    excess: Mean
+    blind: Share
+    over_blind: Mean
+    guessing: Tested
+    class_mixes: Tested
+    blind_guess: Tested
+    above_guessing: bool
+    above_mixes: bool
+    above_blind: bool

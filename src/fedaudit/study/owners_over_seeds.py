@@ -1,0 +1,120 @@
+"""What source attacks find over the runs of a study, and what of it is above guessing."""
+
+from collections.abc import Callable, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from fedaudit.metrics import combined, holm, mean_over_seeds
+from fedaudit.metrics.source import one_sided
+from fedaudit.study.owner_figures import Mean, SourceFigure, Tested
+from fedaudit.study.owners import SourceResult
+
+Runs = Sequence[SourceResult]
+
+
+class _Tests(NamedTuple):
+    """The tests of one attack."""
+
+    guessing: Tested
+    class_mixes: Tested
+    blind_guess: Tested
+
+
+def source_figures(results: Runs, alpha: float) -> list[SourceFigure]:
+    """A figure for each attack, defense and view, in the order of the results.
+
+    Each question (more often than guessing, than class mixes explain, than the blind guess) is a
+    family of tests of its own over all source attacks, which answer once each. "Above" means two
+    things: the corrected test, and the interval of the mean.
+
+    Args:
+        results: What each attack found in each run.
+        alpha: Error of each family, in (0, 1).
+
+    Source: Holm 1979 (correction); Fisher 1925, section 21.1 (runs combined).
+    """
+    groups: dict[tuple[str, str, str], list[SourceResult]] = {}
+    for one in results:
+        groups.setdefault((one.attack, one.defense, one.view), []).append(one)
+    families = [
+        _tested(list(groups.values()), question, alpha)
+        for question in (
+            lambda run: run.p_value,
+            lambda run: run.class_p_value,
+            lambda run: one_sided(run.blind_change, run.blind_p_value),
+        )
+    ]
+    tests = [_Tests(*of_attack) for of_attack in zip(*families, strict=True)]
+    return [_figure(runs, found) for runs, found in zip(groups.values(), tests, strict=True)]
+
+
+def _tested(
+    groups: Sequence[Runs], question: Callable[[SourceResult], float], alpha: float
+) -> list[Tested]:
+    p_values = [combined([question(run) for run in runs]) for runs in groups]
+    found = holm(p_values, alpha=alpha)
+    return [
+        Tested(p_value=p, adjusted=adjusted or 0.0, significant=bool(significant))
+        for p, adjusted, significant in zip(
+            p_values, found.adjusted, found.significant, strict=True
+        )
+    ]
+
+
+def _figure(runs: Runs, tests: _Tests) -> SourceFigure:
+    first, chance = runs[0], fmean(run.chance for run in runs)
+    success, excess, over_blind = _success(runs), _excess(runs), _over_blind(runs)
+    above_guessing = tests.guessing.significant and success.above(chance)
+    return SourceFigure(
+        attack=first.attack,
+        defense=first.defense,
+        view=first.view,
+        seeds=[run.seed for run in runs],
+        chance=chance,
+        success=success,
+        null_high=fmean(run.null_high for run in runs),
+        mixes=fmean(run.by_class_mix for run in runs),
+        excess=excess,
+        blind=fmean(run.blind for run in runs),
+        over_blind=over_blind,
+        **tests._asdict(),
+        above_guessing=above_guessing,
+        above_mixes=above_guessing and tests.class_mixes.significant and excess.above(0.0),
+        above_blind=above_guessing and tests.blind_guess.significant and over_blind.above(0.0),
+    )
+
+
+def _success(runs: Runs) -> Mean:
+    lows, highs = [run.low for run in runs], [run.high for run in runs]
+    return _mean([run.success for run in runs], lows, highs, within=(0.0, 1.0))
+
+
+def _excess(runs: Runs) -> Mean:
+    # The level is a mean over a thousand shuffles: its own error is small beside the success's.
+    lows = [run.low - run.by_class_mix for run in runs]
+    highs = [run.high - run.by_class_mix for run in runs]
+    return _mean([run.success - run.by_class_mix for run in runs], lows, highs)
+
+
+def _over_blind(runs: Runs) -> Mean:
+    changes = [run.blind_change for run in runs]
+    if len(runs) == 1:
+        return Mean(value=changes[0], low=None, high=None, method="exact test on the same samples")
+    mean = mean_over_seeds(changes, within=(-1.0, 1.0))
+    return Mean(value=mean.value, low=mean.low, high=mean.high, method=mean.method)
+
+
+def _mean(
+    values: Sequence[float],
+    lows: Sequence[float],
+    highs: Sequence[float],
+    within: tuple[float, float] = (-1.0, 1.0),
+) -> Mean:
+    """The one run's; or the mean, with the runs' widest limits where they show no spread."""
+    if len(values) == 1:
+        return Mean(value=values[0], low=lows[0], high=highs[0], method="Clopper-Pearson 95%")
+    mean = mean_over_seeds(values, within=within)
+    if mean.low is not None:
+        return Mean(value=mean.value, low=mean.low, high=mean.high, method=mean.method)
+    method = f"{mean.method}, so limits of the runs"
+    return Mean(value=mean.value, low=min(lows), high=max(highs), method=method)

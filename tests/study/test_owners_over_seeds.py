@@ -1,0 +1,124 @@
+"""What a record says of source attacks over its seeds, and what is above guessing."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedaudit.errors import Damaged
+from fedaudit.study.older import completed
+from fedaudit.study.owner_figures import SourceFigure
+from fedaudit.study.owners import SourceResult
+from fedaudit.study.owners_over_seeds import source_figures
+from fedaudit.study.reading import read_record
+from fedaudit.study.record import write_record
+from tests.report.records import source as found
+from tests.report.records import with_sources
+
+
+def figure(*runs: SourceResult, alpha: float = 0.05) -> SourceFigure:
+    (one,) = source_figures(runs, alpha)
+    return one
+
+
+def test_one_run_is_its_own_figure() -> None:
+    run = found()
+    one = figure(run)
+    assert (one.success.value, one.success.low, one.success.high) == (0.5, run.low, run.high)
+    assert one.excess.value == pytest.approx(0.3)
+    assert one.excess.low == pytest.approx(run.low - 0.2)
+    assert one.success.method == "Clopper-Pearson 95%"
+    assert (one.over_blind.value, one.over_blind.low) == (0.25, None)
+    assert (one.guessing.p_value, one.guessing.adjusted) == (run.p_value, run.p_value)
+
+
+def test_seeds_are_averaged_with_students_interval() -> None:
+    one = figure(*(found(right=right, seed=right) for right in (56, 60, 64)))
+    assert one.seeds == [56, 60, 64]
+    assert one.success.value == pytest.approx(0.5)
+    # t with 2 degrees of freedom: 4.303; standard deviation of 56, 60, 64 of 120.
+    reach = 4.30265 * (4 / 120) / 3**0.5
+    assert one.success.low == pytest.approx(0.5 - reach, abs=1e-5)
+    assert one.excess.high == pytest.approx(0.3 + reach, abs=1e-5)
+    assert one.over_blind.low == pytest.approx(0.25 - reach, abs=1e-5)
+
+
+def test_seeds_that_agree_but_for_rounding_have_the_limits_of_the_runs() -> None:
+    runs = found(seed=1), found(seed=2, mixes=0.1 + 0.1 + 1e-17)
+    one = figure(*runs)
+    assert (one.success.low, one.success.high) == (runs[0].low, runs[0].high)
+    assert one.excess.low == pytest.approx(runs[0].low - 0.2)
+    assert one.success.method == "no spread over 2 seeds, so limits of the runs"
+
+
+def test_p_values_of_seeds_are_combined_by_fisher() -> None:
+    one = figure(found(seed=1, p_value=0.1), found(seed=2, p_value=0.2))
+    # Two: p q (1 - log(p q)), by hand.
+    assert one.guessing.p_value == pytest.approx(0.02 * (1 - -3.912023), abs=1e-6)
+
+
+def test_each_question_is_corrected_over_the_attacks_by_holm() -> None:
+    p_values = (0.01, 0.02, 0.03, 0.2)
+    runs = [found(f"a{p}", p_value=p, class_p_value=0.001) for p in p_values]
+    figures = source_figures(runs, 0.05)
+    # 4 x 0.01, then 3 x 0.02, which 2 x 0.03 does not fall below, then 0.2 itself.
+    assert [one.guessing.adjusted for one in figures] == pytest.approx([0.04, 0.06, 0.06, 0.2])
+    assert [one.above_guessing for one in figures] == [True, False, False, False]
+    # The other question is a family of its own, and passes only above guessing.
+    assert all(one.class_mixes.significant for one in figures)
+    assert [one.above_mixes for one in figures] == [True, False, False, False]
+
+
+def test_the_error_is_the_studys_own() -> None:
+    assert figure(found(p_value=0.02)).above_guessing
+    assert not figure(found(p_value=0.02), alpha=0.01).above_guessing
+
+
+def test_a_test_that_finds_something_needs_the_interval_too() -> None:
+    one = figure(found(right=30, mixes=0.24))
+    assert one.above_guessing
+    assert one.class_mixes.significant
+    assert not one.above_mixes
+
+
+@pytest.mark.parametrize(
+    ("change", "two_sided", "above"),
+    [(0.25, 0.08, True), (0.25, 0.2, False), (-0.25, 0.001, False)],
+)
+def test_the_blind_guess_is_beaten_from_one_side_only(
+    change: float, two_sided: float, above: bool
+) -> None:
+    one = figure(found(blind=0.5 - change, blind_change=change, blind_p_value=two_sided))
+    assert one.blind_guess.p_value == (two_sided / 2 if change > 0 else 1.0)
+    assert one.above_blind is above
+
+
+def test_every_attack_defense_and_view_has_its_figure() -> None:
+    runs = [found(), found(defense="dp-sgd"), found(view="globals"), found(seed=2)]
+    figures = source_figures(runs, 0.05)
+    settings = [(one.defense, one.view, one.seeds) for one in figures]
+    assert settings == [
+        ("none", "uploads", [1, 2]),
+        ("dp-sgd", "uploads", [1]),
+        ("none", "globals", [1]),
+    ]
+
+
+def test_an_older_record_is_completed_with_its_figures(tmp_path: Path) -> None:
+    record = with_sources(found(seed=1), found(seed=2, right=70))
+    path = tmp_path / "old.json"
+    document = json.loads(record.model_dump_json())
+    del document["source_figures"]
+    path.write_text(json.dumps(document))
+    old = read_record(path)
+    assert not old.source_figures
+    assert completed(old) == record
+    assert completed(record) is record
+
+
+def test_figures_of_other_attacks_than_the_records_are_refused(tmp_path: Path) -> None:
+    record = with_sources(found())
+    other = source_figures([found("another")], 0.05)
+    write_record(record.model_copy(update={"source_figures": other}), tmp_path / "bad.json")
+    with pytest.raises(Damaged, match="attacks and seeds in sources"):
+        read_record(tmp_path / "bad.json")
