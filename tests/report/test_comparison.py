@@ -12,6 +12,7 @@ from fedaudit.report.fronts import front_figure, hypervolume_tables
 from fedaudit.report.grid import Grid
 from fedaudit.report.html import comparison_html, write_comparison
 from fedaudit.report.rows import case_of, labels_of, rows_table
+from fedaudit.report.styles import RESERVED, style
 from fedaudit.report.usage import usage_figure, usage_table
 from fedaudit.report.words import MISSING
 from fedaudit.study.compared import Row
@@ -118,6 +119,13 @@ def test_the_front_draws_the_line_over_points_that_are_not_beaten() -> None:
     line, marks = json.loads(json.dumps(figure.choices[1].panels[0].spec))["data"]
     assert line["x"] == pytest.approx([0.09, 0.10, 0.29])
     assert marks["marker"]["symbol"] == ["cross", "circle", "circle", "circle-open"]
+    assert len(set(marks["marker"]["color"])) == 2
+    assert len(set(marks["marker"]["color"][1:])) == 1
+
+
+def test_no_defense_has_the_cross_to_itself() -> None:
+    assert all(style(place).symbol != RESERVED for place in range(100))
+    assert len({style(place) for place in range(210)}) == 210
 
 
 def test_a_front_of_nearly_equal_points_does_not_fill_the_picture() -> None:

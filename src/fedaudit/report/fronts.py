@@ -12,7 +12,7 @@ from fedaudit.report.names import (
     metric_name,
 )
 from fedaudit.report.rows import case_of, labels_of, settings_text
-from fedaudit.report.styles import Key, Style, style, swatch
+from fedaudit.report.styles import RESERVED, Key, Style, style, swatch
 from fedaudit.report.words import MISSING, interval, listed, number
 from fedaudit.study.compared import STRONGEST_ATTACK, Comparison, Entry, Front, Row
 from fedaudit.study.guessing import HEADLINE_METRICS
@@ -21,7 +21,7 @@ LEAST_SPAN = 0.03
 """Of both axes of a front: differences of a thousandth must not fill the picture."""
 
 _GREY = Style("#7A7A7A", "dot", "circle")
-_CROSS = swatch(_GREY._replace(symbol="cross"))
+_UNDEFENDED = _GREY._replace(symbol=RESERVED)
 
 
 def front_figure(comparison: Comparison) -> Figures | None:
@@ -46,11 +46,11 @@ def front_figure(comparison: Comparison) -> Figures | None:
         "fronts",
         "What each defense offers: leakage against test error, a point a strength, each a mean "
         "over seeds. Low and to the left is good. Lines join the points that no other point of "
-        "the defense beats; hollow points are beaten. A cross is no defense, on the same clients, "
-        "which every defense may fall back on. The larger the area above and to the right of a "
-        "line, the better: that is its hypervolume, in the tables below.",
+        "the defense beats; hollow points are beaten. A grey cross is no defense, on the same "
+        "clients, which every defense may fall back on. The larger the area above and to the right "
+        "of a line, the better: that is its hypervolume, in the tables below.",
         choices,
-        (*keys, Key("no defense, on the same clients", "", _CROSS)),
+        (*keys, Key("no defense, on the same clients", "", swatch(_UNDEFENDED))),
     )
 
 
@@ -136,17 +136,18 @@ def _traces(front: Front, name: str, look: Style, labels: Sequence[str]) -> list
     best = sorted((point.error, point.leakage) for point in front.points if point.on_front)
     line = series_line([x for x, _ in best], [y for _, y in best], look, name, shape="hv")
     line |= {"hoverinfo": "skip"}
-    undefended = front.gain is not None
+    bare = 1 if front.gain is not None else 0
+    looks = [_UNDEFENDED] * bare + [look] * (len(front.points) - bare)
     symbols = [
-        ("cross" if undefended and at == 0 else look.symbol) + ("" if p.on_front else "-open")
-        for at, p in enumerate(front.points)
+        of.symbol + ("" if point.on_front else "-open")
+        for of, point in zip(looks, front.points, strict=True)
     ]
     marks = series_line(
         [p.error for p in front.points], [p.leakage for p in front.points], look, name, marks=1
     )
     marks |= {
         "mode": "markers",
-        "marker": {"size": 10, "color": look.color, "symbol": symbols},
+        "marker": {"size": 10, "color": [of.color for of in looks], "symbol": symbols},
         "text": [plotly_text(labels[point.row]) for point in front.points],
         "hovertemplate": "%{text}<br>leakage %{y:.3f}, error %{x:.1%}<extra></extra>",
     }

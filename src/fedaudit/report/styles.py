@@ -14,8 +14,13 @@ _MARKS = {
     "diamond": '<path d="M17 2l5 5-5 5-5-5z"/>',
     "triangle-up": '<path d="M17 2.4l4.8 8.2h-9.6z"/>',
     "triangle-down": '<path d="M17 11.6l4.8-8.2h-9.6z"/>',
+    "star": '<path d="M17 1.6l1.5 3.4 3.7.4-2.8 2.5.8 3.6-3.2-1.9-3.2 1.9.8-3.6-2.8-2.5 3.7-.4z"/>',
     "cross": '<path d="M15.4 2.6h3.2v2.8h2.8v3.2h-2.8v2.8h-3.2V8.6h-2.8V5.4h2.8z"/>',
 }
+
+
+RESERVED = "cross"
+"""The marker of no defense, which no series has."""
 
 
 class Style(NamedTuple):
@@ -42,7 +47,7 @@ class Key(NamedTuple):
 
 def style(position: int) -> Style:
     """The style of the series at a position; repeats after 210 series."""
-    dashes, symbols = list(_DASHES), list(_MARKS)
+    dashes, symbols = list(_DASHES), [mark for mark in _MARKS if mark != RESERVED]
     return Style(
         OKABE_ITO[position % len(OKABE_ITO)],
         dashes[position % len(dashes)],

@@ -46,8 +46,8 @@ def _refuse_misplaced(group: Group, clients: int, found: dict[ClientId, Defense]
     twice = [client for client in group.clients if client in found]
     if twice:
         raise BadInput(
-            f"clients {twice} are in two groups of defense.also; put each client into one, and "
-            "several defenses of one client into a chain"
+            f"clients {twice} are in two groups, of defense and its defense.also; put each client "
+            "into one, and several defenses of one client into a chain"
         )
 
 
