@@ -92,11 +92,18 @@ def test_without_noise_and_clip_a_step_is_that_of_sgd_on_the_same_batch() -> Non
             torch.testing.assert_close(found[name], value * len(batch) / 8)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_where_every_step_draws_everybody_training_is_plain_training(optimizer: str) -> None:
+@pytest.mark.parametrize(("optimizer", "batch_size"), [("sgd", 12), ("sgd", 100), ("adam", 12)])
+def test_where_every_step_draws_everybody_training_is_plain_training(
+    optimizer: str, batch_size: int
+) -> None:
     data, at = samples(12), turn()
     how = LocalTraining(
-        epochs=5, batch_size=12, lr=0.1, momentum=0.5, weight_decay=0.01, optimizer=optimizer
+        epochs=5,
+        batch_size=batch_size,
+        lr=0.1,
+        momentum=0.5,
+        weight_decay=0.01,
+        optimizer=optimizer,
     )
     ours = train(at.received, data, how, DPSGD(clip=1e9, noise_multiplier=0.0), at)
     plain = train(at.received, data, how, UNDEFENDED, turn())

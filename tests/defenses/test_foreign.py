@@ -70,6 +70,8 @@ def test_the_cosine_between_raw_and_filtered_is_noted() -> None:
     Filter(swapped).upload(Update(dict(RAW)), at)
     # (3, 0, 4) and (0, 0, 8): 32 over 5 times 8.
     assert at.facts["filter_cosine"].tolist() == pytest.approx([0.8])
+    Filter(lambda update: scaled(update, -2.0)).upload(Update(dict(RAW)), at)
+    assert at.facts["filter_cosine"].tolist() == pytest.approx([0.8, -1.0])
 
 
 def test_no_cosine_is_noted_where_there_is_no_direction() -> None:
