@@ -1,7 +1,7 @@
 """What every federated algorithm owes, and what each is known by."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +22,8 @@ from fedaudit.fl.fedavg import FedAvg
 from fedaudit.fl.fedmd import FedMD, Students
 from fedaudit.fl.fedprox import FedProx
 from fedaudit.fl.fedsgd import FedSGD
+from fedaudit.fl.ifca import Ifca
+from fedaudit.fl.ifca_mir import Cluster, IfcaMir
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training import LocalTraining
 from fedaudit.observe.round import Round, Update
@@ -53,6 +55,14 @@ def samples(count: int, name: str | int) -> Samples:
     )
 
 
+@dataclass(frozen=True)
+class Size:
+    """Fewer samples, more risk."""
+
+    def __call__(self, clusters: Sequence[Cluster], *, seed: int) -> list[float]:
+        return [0.5 + 0.5 / (1 + cluster.samples) for cluster in clusters]
+
+
 SGD = LocalTraining(lr=0.1, batch_size=4)
 ADAM = LocalTraining(lr=0.01, batch_size=4, optimizer="adam")
 FEDMD = FedMD(
@@ -71,6 +81,8 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fedprox": FedProx(tiny(), SGD),
     "fedadam": FedAdam(tiny(), SGD),
     "fedmd": FEDMD,
+    "ifca": Ifca(tiny(), SGD),
+    "ifca-mir": IfcaMir(tiny(), SGD, risk=Size(), every=1),
 }
 DATA = {client: samples(6 + client, client) for client in range(3)}
 each = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
@@ -103,7 +115,7 @@ def base(round: Round, client: ClientId) -> Model:
     return model
 
 
-@pytest.mark.parametrize("name", ["fedsgd", "fedmd"])  # the others train as fedavg does
+@pytest.mark.parametrize("name", ["fedsgd", "fedmd", "ifca-mir"])  # the others train as fedavg does
 def test_two_workers_give_the_bits_of_one(name: str) -> None:
     algorithm = ALGORITHMS[name]
     alone = list(simulate(algorithm, DATA, rounds=2, seed=3))

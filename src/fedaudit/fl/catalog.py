@@ -14,6 +14,9 @@ from fedaudit.fl.fedavg import FedAvg
 from fedaudit.fl.fedmd import FedMD
 from fedaudit.fl.fedprox import FedProx
 from fedaudit.fl.fedsgd import FedSGD
+from fedaudit.fl.ifca import Ifca
+from fedaudit.fl.ifca_mir import IfcaMir, Risk
+from fedaudit.fl.preference import Preference
 from fedaudit.fl.training import LocalTraining
 from fedaudit.seeds import seeded
 
@@ -30,6 +33,8 @@ class Task:
         model: Another model of the catalogue for the same samples, by name and settings.
         public: Training samples of another data set, by name.
         seed: Decides which of these are taken.
+        risk: How a server finds out what its models give away.
+        accepted: The lowest and the highest membership risk that clients accept.
     """
 
     architecture: Architecture
@@ -39,6 +44,8 @@ class Task:
     model: Callable[..., Architecture]
     public: Callable[[str], Samples]
     seed: int
+    risk: Callable[[], Risk]
+    accepted: tuple[float, float] = (0.5, 0.8)
 
 
 def fedavg(task: Task) -> FedAvg:
@@ -161,6 +168,52 @@ def fedmd(
     )
 
 
+def ifca(task: Task, *, models: int = 2) -> Ifca:
+    """Clients train the one of several global models that has the least loss on their data.
+
+    Args:
+        task: See :func:`fedavg`.
+        models: How many, at least 1.
+
+    Source: Ghosh et al. 2020, Algorithm 1.
+    """
+    return Ifca(task.architecture, task.training, models)
+
+
+def ifca_mir(
+    task: Task,
+    *,
+    models: int = 2,
+    every: int = 5,
+    preference: str = "threshold",
+    alpha: float = 0.5,
+    bonus: float = 0.0,
+) -> IfcaMir:
+    """IFCA whose clients weigh a model's loss against its membership risk.
+
+    Args:
+        task: How risk is measured, and what clients accept, is said in the study's risk section.
+        models: How many, at least 1.
+        every: Rounds between two measurements of their risk.
+        preference: "threshold" weighs by the risk that a client accepts, "fixed" by alpha for
+            everybody, "hard" takes only models whose risk is accepted.
+        alpha: Weight of the loss where it is fixed; 1 is IFCA.
+        bonus: Offered for training a model that nobody trains, in units of the cost.
+
+    Source: IFCA-MIR, Algorithm 1.
+    """
+    low, high = task.accepted
+    return IfcaMir(
+        task.architecture,
+        task.training,
+        models,
+        risk=task.risk(),
+        every=every,
+        preference=Preference(preference, alpha, low, high),
+        bonus=bonus,
+    )
+
+
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "fedavg": fedavg,
     "fedsgd": fedsgd,
@@ -168,6 +221,8 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "fedprox": fedprox,
     "fedadam": fedadam,
     "fedmd": fedmd,
+    "ifca": ifca,
+    "ifca-mir": ifca_mir,
 }
 
 

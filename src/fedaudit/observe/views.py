@@ -156,6 +156,21 @@ def of_outputs(view: View) -> View:
     )
 
 
+def of_several_models(view: View) -> View:
+    """The adversary of a view, where clients choose among several models.
+
+    Raises:
+        NotVisible: The view follows one model, or adds up changes of different ones.
+    """
+    if view.name != "uploads":
+        raise NotVisible(
+            "clients of this algorithm train different models, and the view "
+            f"{view.name!r} follows one that all have; use the view 'uploads', without "
+            "audit.merge, or another algorithm"
+        )
+    return view
+
+
 def seen_from(rounds: Iterable[Round], view: View) -> Iterator[Round]:
     """The rounds as this adversary sees them."""
     return view.of(rounds)

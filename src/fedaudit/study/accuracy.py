@@ -15,8 +15,10 @@ from fedaudit.modules import outputs_of
 from fedaudit.observe.round import Round
 from fedaudit.observe.store import Stored
 from fedaudit.seeds import seed_for, seeded
+from fedaudit.study.groups import EVERYBODY
 from fedaudit.study.parts import Setup
 from fedaudit.study.record import UtilityResult
+from fedaudit.study.served import outputs_served
 
 TRAIN_ACCURACY_SAMPLES = 5_000
 """Training accuracy of a model is counted on at most so many samples."""
@@ -62,7 +64,8 @@ def accuracy_notes(
     """Counts of correct predictions by the models of a round, as text.
 
     The server's models are tried on everybody's samples; those that clients keep, where there
-    are such, on their client's own. In the last measured round the models that single clients
+    are such, on their client's own; where clients choose a model, that one on samples like the
+    client's. In the last measured round the models that single clients
     sent are tried too: how much better they are on their client's own samples.
 
     Args:
@@ -71,6 +74,10 @@ def accuracy_notes(
         round: As the adversary sees it.
         device: Where models are run.
     """
+    single = Sees.UPLOADS in run.view.offers and not run.study.audit.merge
+    gaps = _gaps(given, round, device) if run.on_source and single and _is_last(run, round) else {}
+    if round.chosen:
+        return _served(run, given, round, device) | gaps
     models: dict[str, tuple[Model, Samples]] = {
         name: (model, given.everybody) for name, model in round.after.items()
     }
@@ -82,8 +89,7 @@ def accuracy_notes(
             f"{_TRAIN}{name}": str(_correct(model, trained_on, device)),
             f"{_TOTAL}{name}": str(len(trained_on)),
         }
-    single = Sees.UPLOADS in run.view.offers and not run.study.audit.merge
-    return notes | (_gaps(given, round, device) if single and _is_last(run, round) else {})
+    return notes | gaps
 
 
 def counts_fit(run: Setup, notes: Mapping[str, str]) -> bool:
@@ -137,6 +143,17 @@ def _models(notes: Mapping[str, str]) -> list[str]:
 
 def _mean_count(notes: Mapping[str, str], part: str) -> float:
     return float(np.mean([int(notes[f"{part}{name}"]) for name in _models(notes)]))
+
+
+def _served(run: Setup, given: Exam, round: Round, device: torch.device) -> dict[str, str]:
+    """Counts of correct predictions by the models that clients chose."""
+    right = {
+        part: int((outputs.argmax(1) == samples.labels).sum())
+        for part, samples in ((_TEST, given.test), (_TRAIN, given.everybody))
+        for outputs in [outputs_served(round, samples, run.groups.place, device)]
+    }
+    counts = {**right, _TOTAL: len(given.everybody)}
+    return {f"{part}{EVERYBODY}": str(count) for part, count in counts.items()}
 
 
 def _is_last(run: Setup, round: Round) -> bool:

@@ -4,9 +4,16 @@ from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS, attack_named
 from fedaudit.core import Sees
 from fedaudit.errors import BadInput, NotVisible
-from fedaudit.fl.algorithm import Algorithm
+from fedaudit.fl.algorithm import Algorithm, ChoosesModels
 from fedaudit.observe.round import Logits
-from fedaudit.observe.views import View, as_one, of_outputs, view_named, with_own_data
+from fedaudit.observe.views import (
+    View,
+    as_one,
+    of_outputs,
+    of_several_models,
+    view_named,
+    with_own_data,
+)
 from fedaudit.study.config import Study
 from fedaudit.study.examples import asked_for
 
@@ -35,7 +42,9 @@ def as_sent(view: View, algorithm: Algorithm) -> View:
     Raises:
         NotVisible: Nothing.
     """
-    return of_outputs(view) if algorithm.upload_kind is Logits else view
+    if algorithm.upload_kind is Logits:
+        return of_outputs(view)
+    return of_several_models(view) if isinstance(algorithm, ChoosesModels) else view
 
 
 def attacks_of(study: Study, view: View) -> tuple[dict[str, Attack], dict[str, str]]:

@@ -116,6 +116,45 @@ class ShadowSection(Section):
     known: Positive = 400
 
 
+class ShiftSection(Section):
+    """A minority of clients whose samples differ from the majority's.
+
+    Attributes:
+        kind: "rotation" (degrees) or "brightness" (factors).
+        minority: Share of the clients that are in the minority, the first ones.
+        minority_range: Each of its clients draws its own amount from there.
+        majority_range: And each of the others from there.
+    """
+
+    kind: str
+    minority: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    minority_range: tuple[float, float] = (0.0, 25.0)
+    majority_range: tuple[float, float] = (25.0, 50.0)
+
+
+class RiskSection(Section):
+    """How the membership risk of a federation's models is measured, and what clients accept.
+
+    Only for algorithms whose clients choose among several models.
+
+    Attributes:
+        measure: "train-mia", or an attack of the catalogue.
+        shadows: Shadow models for each model.
+        epochs: Passes of a shadow model over its samples.
+        samples: Of the server's own for shadow models, which nobody trains on or audits; 0 for
+            all there are.
+        low: The lowest risk (balanced accuracy) that some client may accept.
+        high: The highest; each client's own is drawn in between.
+    """
+
+    measure: str = "train-mia"
+    shadows: Positive = 3
+    epochs: Positive = 5
+    samples: Count = 0
+    low: Annotated[float, Field(ge=0, le=1)] = 0.5
+    high: Annotated[float, Field(ge=0, le=1)] = 0.8
+
+
 class FiguresSection(Section):
     """Which figures are printed.
 
@@ -151,6 +190,7 @@ class Study(Section):
         seeds: One run each.
         shadow: Examples for attacks that learn. Without this table they run only where they are
             named, on a shadow federation.
+        shift: Groups of clients with other features; none without this table.
         attacks: Settings by attack name; all attacks of the catalogue if there is no table.
     """
 
@@ -164,6 +204,8 @@ class Study(Section):
     algorithm: AlgorithmSection = AlgorithmSection()
     training: TrainingSection = TrainingSection()
     audit: AuditSection = AuditSection()
+    shift: ShiftSection | None = None
+    risk: RiskSection = RiskSection()
     shadow: ShadowSection | None = None
     defense: DefenseSection = DefenseSection()
     figures: FiguresSection = FiguresSection()

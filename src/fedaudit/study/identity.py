@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping
 
-from fedaudit.study.config import Study
+from fedaudit.study.config import RiskSection, Study
 
 _FOR_PEOPLE = {"about", "hours"}
 _AFTERWARDS = {"name", "seeds", "figures", "attacks"}
@@ -13,6 +13,8 @@ _NEWER: Mapping[str, object] = {
     "data.classes": [],
     "data.first_class": 0,
     "shadow": None,
+    "shift": None,
+    "risk": RiskSection().model_dump(mode="json"),
     "audit.merge": [],
     "defense.chain": [],
     "defense.also": [],

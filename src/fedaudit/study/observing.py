@@ -27,6 +27,7 @@ from fedaudit.progress import Tick, quiet
 from fedaudit.seeds import seed_for
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.accuracy import Exam, accuracy_notes, counts_fit, exam
+from fedaudit.study.cluster_notes import cluster_notes
 from fedaudit.study.identity import run_key
 from fedaudit.study.learning import measure_known
 from fedaudit.study.parts import Setup
@@ -149,6 +150,7 @@ def _measure(setup: Setup, round: Round, folder: Path, given: Exam, work: Work) 
     if device.type != "cpu":
         notes["device"] = device.type
     notes |= accuracy_notes(setup, given, round, device)
+    notes |= cluster_notes(setup, round, device)
     measure_known(setup, round, folder, notes, device)
     # Last, because a round counts as measured once this file is there.
     write_measured(folder, measured, notes)

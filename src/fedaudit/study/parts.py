@@ -13,6 +13,7 @@ from fedaudit.fl.algorithm import Algorithm
 from fedaudit.observe.views import View
 from fedaudit.signals.base import Signal
 from fedaudit.study.config import Study
+from fedaudit.study.groups import Groups
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Setup:
         attacks: Those that the view allows, on membership and on sources.
         refused: For each other attack, what is missing.
         measured_rounds: Rounds to be measured, ascending.
+        groups: Which clients are alike, and whose data each sample is like.
         shadow: The undefended run on other data that attacks learn from, if they do so.
         known: The samples of this run that attacks learn from, if they do so.
     """
@@ -44,6 +46,7 @@ class Setup:
     attacks: Mapping[str, Attack]
     refused: Mapping[str, str]
     measured_rounds: tuple[int, ...]
+    groups: Groups
     shadow: "Setup | None" = None
     known: Known | None = None
 

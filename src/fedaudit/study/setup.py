@@ -21,6 +21,7 @@ from fedaudit.study.config import Study
 from fedaudit.study.dealing import dealt
 from fedaudit.study.defended import defenses_of, refuse_unfit
 from fedaudit.study.examples import with_examples
+from fedaudit.study.groups import Grouped, grouped
 from fedaudit.study.guided import class_guided
 from fedaudit.study.holdout import as_trained
 from fedaudit.study.parts import Setup
@@ -34,23 +35,23 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
         NotVisible: The study names an attack that needs more than the view offers.
     """
     _seen(study, view_of(study))
-    dataset = dataset_of(study, seed, data_dir)
-    algorithm, defenses = _fitting(study, dataset, seed, data_dir)
+    world = _dealt(study, dataset_of(study, seed, data_dir), seed)
+    algorithm, defenses = _fitting(study, world, seed, data_dir)
     view = as_sent(view_of(study), algorithm)
     attacks, refused = _seen(study, view)
     federation = {"rounds": study.training.rounds, "seed": seed_for(seed, "federation")}
-    deal = as_trained(dealt(study, dataset, seed), defenses, **federation)
     run = Setup(
         study=study,
         seed=seed,
-        dataset=dataset,
-        deal=deal,
+        dataset=world.dataset,
+        deal=as_trained(world.deal, defenses, **federation),
         algorithm=algorithm,
         defenses=defenses,
         view=view,
         attacks=attacks,
         refused=refused,
         measured_rounds=measured_rounds(study, view),
+        groups=world.groups,
     )
     return with_examples(_without_idle(run))
 
@@ -72,7 +73,7 @@ def refuse_misfits(studies: Iterable[Study], data_dir: Path | None = None) -> No
     Raises:
         Refusal: What :func:`setup` would refuse, nearly always; the study is named.
     """
-    data, dataset, deals = None, None, set[str]()
+    data, dataset, deal, world = None, None, "", None
     for study in studies:
         seed = study.seeds[0]
         try:
@@ -83,15 +84,19 @@ def refuse_misfits(studies: Iterable[Study], data_dir: Path | None = None) -> No
             measured_rounds(study, view)
             # Points of a grid share their data nearly always, and reading is what takes long.
             if dataset is None or study.data != data:
-                data, dataset = study.data, dataset_of(study, seed, data_dir)
-            algorithm, _ = _fitting(study, dataset, seed, data_dir)
+                data, dataset, world = study.data, dataset_of(study, seed, data_dir), None
+            wanted = repr((study.partition, study.audit, study.shift))
+            if world is None or wanted != deal:
+                deal, world = wanted, _dealt(study, dataset, seed)
+            algorithm, _ = _fitting(study, world, seed, data_dir)
             _seen(study, as_sent(view, algorithm))
-            deal = repr((study.data, study.partition, study.audit))
-            if deal not in deals:
-                dealt(study, dataset, seed)
-                deals.add(deal)
         except Refusal as error:
             raise type(error)(f"{study.name}: {error}") from error
+
+
+def _dealt(study: Study, dataset: Dataset, seed: int) -> Grouped:
+    """Who trains on what and what is audited, as the groups of clients have it."""
+    return grouped(study, dataset, dealt(study, dataset, seed), seed)
 
 
 def _seen(study: Study, view: View) -> tuple[dict[str, Attack], dict[str, str]]:
@@ -102,11 +107,11 @@ def _seen(study: Study, view: View) -> tuple[dict[str, Attack], dict[str, str]]:
 
 
 def _fitting(
-    study: Study, dataset: Dataset, seed: int, data_dir: Path | None
+    study: Study, world: Grouped, seed: int, data_dir: Path | None
 ) -> tuple[Algorithm, dict[ClientId, Defense]]:
     """The algorithm and the clients' defenses, which fit its networks."""
-    algorithm, defenses = algorithm_of(study, dataset, seed, data_dir), defenses_of(study)
-    for plan in _plans(study, dataset, algorithm):
+    algorithm, defenses = algorithm_of(study, world, seed, data_dir), defenses_of(study)
+    for plan in _plans(study, world.dataset, algorithm):
         refuse_unfit(defenses, plan)
     return algorithm, defenses
 

@@ -1,0 +1,225 @@
+"""Clustered learning, round by round: who uses which model, at what risk, and how served."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fedaudit.core import ClientId, Model, Samples
+from fedaudit.devices import CPU
+from fedaudit.errors import Refusal
+from fedaudit.fl.algorithm import ChoosesModels
+from fedaudit.fl.ifca_mir import Cluster, IfcaMir
+from fedaudit.metrics import share
+from fedaudit.metrics.balanced import counted_balanced_accuracy
+from fedaudit.metrics.fairness import fairness_gaps
+from fedaudit.observe.round import Round
+from fedaudit.risk.server import Judged, ServerRisk
+from fedaudit.seeds import seed_for, seeded, seeded_numpy
+from fedaudit.study.clustered import ClusterRound, FairnessGap, GroupAccuracy, ModelState
+from fedaudit.study.fields import Part
+from fedaudit.study.groups import EVERYBODY, Grouped
+from fedaudit.study.parts import Setup
+from fedaudit.study.risk import server_risk
+from fedaudit.study.served import model_of_each, outputs_served
+
+ASKED = 5_000
+"""Real members of a model, and as many samples of nobody, that its risk is found on, at most."""
+
+STATE, END = "clusters", "clusters/end"
+"""Names of the notes."""
+
+
+class AtTheEnd(Part):
+    """What is counted in the last measured round only."""
+
+    accuracy: list[GroupAccuracy]
+    fairness: list[FairnessGap]
+    fairness_note: str
+
+
+class _Seen(NamedTuple):
+    """A round, and what its models say of the test part, each sample by its place's model.
+
+    Attributes:
+        run: The run.
+        round: As the adversary sees it.
+        used: Name of every client's model.
+        outputs: Of the test samples.
+        place: For each test sample, the client whose data it is like.
+    """
+
+    run: Setup
+    round: Round
+    used: dict[ClientId, str]
+    outputs: Float[Tensor, "samples outputs"]
+    place: Int[Tensor, " samples"]
+
+
+def is_clustered(run: Setup) -> bool:
+    """Whether clients choose among several models."""
+    return isinstance(run.algorithm, ChoosesModels)
+
+
+def cluster_notes(run: Setup, round: Round, device: torch.device = CPU) -> dict[str, str]:
+    """What a round's models are and do, as text; nothing where clients do not choose.
+
+    Args:
+        run: The run.
+        round: As the adversary sees it.
+        device: Where models are run.
+    """
+    if not is_clustered(run):
+        return {}
+    test = run.dataset.test
+    seen = _Seen(
+        run,
+        round,
+        model_of_each(round, sorted(run.deal.clients)),
+        outputs_served(round, test, run.groups.place, device),
+        torch.from_numpy(run.groups.place)[test.ids],
+    )
+    notes = {STATE: _state(seen, device).model_dump_json()}
+    if round.index == run.measured_rounds[-1]:
+        notes[END] = _end(seen).model_dump_json()
+    return notes
+
+
+def _state(seen: _Seen, device: torch.device) -> ClusterRound:
+    """The models after the round, each with its clients, its risk and what it does for them."""
+    run, after = seen.run, seen.round.after
+    clients = {name: [c for c, used in seen.used.items() if used == name] for name in after}
+    clusters = [
+        Cluster(model, sum(run.deal.sizes[client] for client in clients[name]))
+        for name, model in after.items()
+    ]
+    seed = seed_for(run.seed, "risk of real members", seen.round.index)
+    judged = replace(_risk(run), device=device).judged(clusters, seed=seed)
+    told = _told(seen.round, len(after))
+    models = [
+        ModelState.model_validate(
+            {"clients": len(clients[name]), "told": tell}
+            | _real_risk(seen, judge, name, clients[name])
+            | _service(seen, clients[name])
+        )
+        for name, judge, tell in zip(after, judged, told, strict=True)
+    ]
+    names = list(after)
+    return ClusterRound(
+        round=seen.round.index,
+        choice=[names.index(used) for used in seen.used.values()],
+        models=models,
+    )
+
+
+def _risk(run: Setup) -> ServerRisk:
+    """The server's own measure where it has one, and otherwise the one it could have."""
+    algorithm = run.algorithm
+    if isinstance(algorithm, IfcaMir) and isinstance(algorithm.risk, ServerRisk):
+        return algorithm.risk
+    world = Grouped(run.dataset, run.deal, run.groups)
+    return server_risk(run.study, world, run.seed)
+
+
+def _told(round: Round, models: int) -> Sequence[float | None]:
+    """The risks that clients were sent, if any were."""
+    sent = next(iter(round.sent.values()), None)
+    if sent is None or "risk" not in sent.extra:
+        return [None] * models
+    told: list[float | None] = sent.extra["risk"].tolist()
+    return told
+
+
+def _real_risk(
+    seen: _Seen, judge: Judged | None, name: str, clients: Sequence[ClientId]
+) -> dict[str, float | int]:
+    """What the attack that was fitted on a model's shadows gets right about its real members."""
+    run, round = seen.run, seen.round
+    if judge is None:
+        return {}
+    rng = seeded(run.seed, "asked about", round.index, name)
+    members = _some(Samples.joined(*(run.deal.clients[client] for client in clients)), rng)
+    like = torch.isin(seen.place, torch.tensor(clients))
+    others = _some(run.dataset.test.take(like), rng)
+    if not len(others):
+        return {"estimated": judge.estimate}
+    start = _start(round, clients)
+    found, let_go = (
+        int(judge.decide(round.after[name], part, start=start).sum()) for part in (members, others)
+    )
+    real = counted_balanced_accuracy(found, len(members), len(others) - let_go, len(others))
+    return {
+        "estimated": judge.estimate,
+        "risk": real.value,
+        "low": real.low,
+        "high": real.high,
+        "members": len(members),
+        "others": len(others),
+    }
+
+
+def _start(round: Round, clients: Sequence[ClientId]) -> Model | None:
+    """The model that a cluster's clients trained from, where it is to be seen."""
+    bases = [round.exposed[client].base for client in clients if client in round.exposed]
+    return next((base for base in bases if base is not None), None)
+
+
+def _service(seen: _Seen, clients: Sequence[ClientId]) -> dict[str, float]:
+    """Loss and accuracy of a model on test samples like its clients'."""
+    mine = torch.isin(seen.place, torch.tensor(clients, dtype=torch.int64))
+    if not bool(mine.any()):
+        return {}
+    outputs, labels = seen.outputs[mine], seen.run.dataset.test.labels[mine]
+    loss = seen.run.algorithm.architecture.loss(outputs, labels).double().mean()
+    right = (outputs.argmax(1) == labels).double().mean()
+    return {"loss": float(loss), "accuracy": float(right)}
+
+
+def _end(seen: _Seen) -> AtTheEnd:
+    """How well and how evenly groups of clients are served."""
+    run, labels = seen.run, seen.run.dataset.test.labels
+    predicted = seen.outputs.argmax(1)
+    of_client, names = run.groups.group, run.groups.names
+    group = torch.tensor([of_client[client] for client in seen.place.tolist()])
+    right = predicted == labels
+    parts = {name: group == number for number, name in enumerate(names)}
+    parts |= {EVERYBODY: torch.ones_like(right)}
+    sizes = {name: sum(of == n for of in of_client.values()) for n, name in enumerate(names)}
+    accuracy = [
+        _accuracy(name, sizes.get(name, len(of_client)), right[part])
+        for name, part in parts.items()
+        if bool(part.any())
+    ]
+    attribute = run.dataset.group
+    groups = group if attribute is None else attribute[run.dataset.test.ids]
+    try:
+        gaps = fairness_gaps(
+            labels.numpy(),
+            predicted.numpy(),
+            groups.numpy(),
+            rng=seeded_numpy(run.seed, "fairness"),
+        )
+    except Refusal as refusal:
+        return AtTheEnd(accuracy=accuracy, fairness=[], fairness_note=str(refusal))
+    fairness = [FairnessGap(metric=g.metric, value=g.value, low=g.low, high=g.high) for g in gaps]
+    return AtTheEnd(accuracy=accuracy, fairness=fairness, fairness_note="")
+
+
+def _accuracy(name: str, clients: int, right: Tensor) -> GroupAccuracy:
+    counted = share(int(right.sum()), len(right))
+    return GroupAccuracy(
+        group=name,
+        clients=clients,
+        right=counted.hits,
+        tested=counted.total,
+        accuracy=counted.value,
+        low=counted.low,
+        high=counted.high,
+    )
+
+
+def _some(samples: Samples, rng: torch.Generator) -> Samples:
+    return samples.take(torch.randperm(len(samples), generator=rng)[:ASKED].sort().values)

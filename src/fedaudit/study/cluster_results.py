@@ -1,0 +1,85 @@
+"""Clustered learning over a whole run, put together from what was noted round by round."""
+
+from collections.abc import Sequence
+
+from pydantic import ValidationError
+
+from fedaudit.errors import Damaged
+from fedaudit.fl.preference import Preference
+from fedaudit.observe.store import Stored
+from fedaudit.seeds import seed_for
+from fedaudit.study.cluster_notes import END, STATE, AtTheEnd, is_clustered
+from fedaudit.study.clustered import ClusterResult, ClusterRound
+from fedaudit.study.parts import Setup
+
+
+def clusters_of(runs: Sequence[Setup], stored: Sequence[Sequence[Stored]]) -> list[ClusterResult]:
+    """What is known of each run's models; nothing where clients do not choose.
+
+    Args:
+        runs: Of one study.
+        stored: For each run, its measured rounds.
+
+    Raises:
+        Damaged: Notes are missing, or cannot be.
+    """
+    results = [cluster_result(run, rounds) for run, rounds in zip(runs, stored, strict=True)]
+    return [result for result in results if result is not None]
+
+
+def cluster_result(run: Setup, stored: Sequence[Stored]) -> ClusterResult | None:
+    """Who used which model at what risk; None where clients do not choose.
+
+    Args:
+        run: The run.
+        stored: Its measured rounds.
+
+    Raises:
+        Damaged: Notes are missing, or cannot be.
+    """
+    if not is_clustered(run):
+        return None
+    try:
+        rounds = [ClusterRound.model_validate_json(one.notes[STATE]) for one in stored]
+        end = AtTheEnd.model_validate_json(stored[-1].notes[END])
+        return _result(run, rounds, end)
+    except (KeyError, IndexError, ValidationError) as error:
+        raise Damaged(
+            f"what is known of the models of seed {run.seed} is missing or cannot be; restore "
+            "the run's folder from a copy, or delete it and run the study again"
+        ) from error
+
+
+def thresholds(run: Setup) -> list[float]:
+    """The highest risk that each client accepts, as it has it in the federation itself."""
+    given, seed = run.study.risk, seed_for(run.seed, "federation")
+    preference = Preference(low=given.low, high=given.high)
+    return [preference.threshold(seed, client) for client in sorted(run.deal.clients)]
+
+
+def _result(run: Setup, rounds: Sequence[ClusterRound], end: AtTheEnd) -> ClusterResult:
+    clients, groups, accepted = sorted(run.deal.clients), run.groups, thresholds(run)
+    used = [rounds[-1].models[choice] for choice in rounds[-1].choice]
+    return ClusterResult(
+        algorithm=run.study.algorithm.name,
+        defense=run.study.defense.label,
+        seed=run.seed,
+        measure=run.study.risk.measure,
+        clients=clients,
+        group_names=list(groups.names),
+        group=[groups.group[client] for client in clients],
+        thresholds=accepted,
+        rounds=list(rounds),
+        violations=_above([model.risk for model in used], accepted),
+        sure_violations=_above([model.low for model in used], accepted),
+        expected_violations=_above([model.estimated for model in used], accepted),
+        accuracy=end.accuracy,
+        fairness=end.fairness,
+        fairness_note=end.fairness_note,
+    )
+
+
+def _above(risks: Sequence[float | None], accepted: Sequence[float]) -> int:
+    """How many clients have a risk that they do not accept."""
+    pairs = zip(risks, accepted, strict=True)
+    return sum(risk is not None and risk > most for risk, most in pairs)

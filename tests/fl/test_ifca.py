@@ -1,0 +1,250 @@
+"""What clustered learning comes to, and what weighing risk changes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from fedaudit.core import Architecture, Model, Samples
+from fedaudit.defenses.base import Visit
+from fedaudit.errors import BadInput
+from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.ifca import Ifca, losses
+from fedaudit.fl.ifca_mir import GUESS, Cluster, IfcaMir, shortage
+from fedaudit.fl.preference import Preference
+from fedaudit.fl.simulate import simulate
+from fedaudit.fl.training import LocalTraining
+from fedaudit.observe.round import Round, Sent, Update
+from fedaudit.params import flat, weighted_sum
+from fedaudit.seeds import seeded
+
+HOW = LocalTraining(lr=0.2, batch_size=10)
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+TINY = Architecture("tiny", partial(net))
+
+
+def samples(client: int, flipped: bool = False, count: int = 30) -> Samples:
+    """Points whose class is the side of a line that they are on, or the other side."""
+    rng = seeded(2, "points", client)
+    points = torch.randn(count, 2, generator=rng)
+    side = (points.sum(1) > 0) ^ flipped
+    return Samples(points, side.long(), torch.arange(count) + 100 * client)
+
+
+TWO_KINDS = {client: samples(client, flipped=client >= 4) for client in range(6)}
+
+
+@dataclass(frozen=True)
+class Told:
+    """The same risks at every measurement."""
+
+    risks: tuple[float, ...]
+
+    def __call__(self, clusters: Sequence[Cluster], *, seed: int) -> list[float]:
+        return list(self.risks)
+
+
+def run(algorithm: Ifca, rounds: int = 6, **how: object) -> list[Round]:
+    return list(simulate(algorithm, TWO_KINDS, rounds=rounds, seed=5, **how))  # type: ignore[arg-type]
+
+
+def bits(rounds: Sequence[Round]) -> Tensor:
+    return torch.cat([flat(m.tensors()) for r in rounds for m in r.after.values()])
+
+
+def choices(round: Round) -> list[str]:
+    return [round.chosen[client] for client in sorted(round.chosen)]
+
+
+def test_with_one_model_it_is_federated_averaging_to_the_bit() -> None:
+    ours = run(Ifca(TINY, HOW, 1))
+    theirs = list(simulate(FedAvg(TINY, HOW), TWO_KINDS, rounds=6, seed=5))
+    assert torch.equal(bits(ours), bits(theirs))
+
+
+def test_planted_clusters_are_recovered() -> None:
+    last = run(Ifca(TINY, HOW, 2), rounds=15)[-1]
+    first, second = choices(last)[:4], choices(last)[4:]
+    assert len(set(first)) == len(set(second)) == 1
+    assert first[0] != second[0]
+    outputs = {n: m.module()(TWO_KINDS[5].features) for n, m in last.after.items()}
+    right = (outputs[second[0]].argmax(1) == TWO_KINDS[5].labels).float().mean()
+    assert right > 0.9
+
+
+def test_each_client_trains_the_model_of_least_loss_on_its_data() -> None:
+    for round in run(Ifca(TINY, HOW, 3)):
+        for client, data in TWO_KINDS.items():
+            models = round.sent[client].models
+            found = [
+                nn.functional.cross_entropy(m.module()(data.features), data.labels) for m in models
+            ]
+            upload = round.uploads[client]
+            assert isinstance(upload, Update)
+            assert upload.choice == int(torch.stack(found).argmin())
+            base = round.exposed[client].base
+            assert base is not None
+            assert torch.equal(flat(base.params), flat(models[upload.choice].params))
+
+
+def test_a_model_is_the_mean_of_its_clients_by_size_and_stays_without_any() -> None:
+    clients = {0: samples(0, count=10), 1: samples(1, count=30), 2: samples(2, flipped=True)}
+    algorithm = Ifca(TINY, HOW, 3)
+    for round in simulate(algorithm, clients, rounds=4, seed=5):
+        before = {f"model-{j}": m for j, m in enumerate(round.sent[0].models)}
+        for name, model in round.after.items():
+            mine = [client for client in clients if round.chosen[client] == name]
+            if not mine:
+                assert torch.equal(flat(model.params), flat(before[name].params))
+                continue
+            sizes = [len(clients[client]) for client in mine]
+            locals_ = [round.exposed[client].local for client in mine]
+            parts = [one.params for one in locals_ if one is not None]
+            mean = weighted_sum(parts, [size / sum(sizes) for size in sizes])
+            torch.testing.assert_close(flat(model.params), flat(mean))
+
+
+def test_where_only_the_loss_counts_risk_changes_nothing_to_the_bit() -> None:
+    plain = run(Ifca(TINY, HOW, 2))
+    mir = IfcaMir(
+        TINY, HOW, 2, risk=Told((0.9, 0.5)), every=1, preference=Preference("fixed", alpha=1.0)
+    )
+    assert torch.equal(bits(plain), bits(run(mir)))
+
+
+def test_equal_risks_leave_the_choice_to_loss() -> None:
+    plain = run(Ifca(TINY, HOW, 2))
+    mir = IfcaMir(TINY, HOW, 2, risk=Told((0.7, 0.7)), preference=Preference("fixed", alpha=0.3))
+    assert torch.equal(bits(plain), bits(run(mir)))
+
+
+def test_who_minds_the_risk_leaves_the_risky_model() -> None:
+    mir = IfcaMir(
+        TINY, HOW, 2, risk=Told((0.9, 0.5)), every=2, preference=Preference("fixed", alpha=0.0)
+    )
+    rounds = run(mir)
+    # With nothing measured yet both are alike, and the first is taken.
+    assert choices(rounds[0]) == choices(rounds[1]) == ["model-0"] * 6
+    assert choices(rounds[2]) == ["model-1"] * 6
+    assert rounds[2].sent[0].extra["risk"].tolist() == [0.9, GUESS]
+
+
+def test_a_model_that_nobody_trained_keeps_the_risk_it_was_last_found_to_have() -> None:
+    mir = IfcaMir(
+        TINY, HOW, 2, risk=Told((0.9, 0.2)), every=1, preference=Preference("fixed", alpha=0.0)
+    )
+    rounds = run(mir, rounds=3)
+    # Told 0.9 and a guess, everybody moves to the second, which is then found to have 0.2.
+    told = [round.sent[0].extra["risk"].tolist() for round in rounds]
+    assert told == [[0.5, 0.5], [0.9, 0.5], [0.9, 0.2]]
+
+
+def test_a_bonus_brings_clients_to_a_model_that_nobody_trains() -> None:
+    plain = IfcaMir(TINY, HOW, 2, preference=Preference("fixed", alpha=0.0))
+    assert [set(choices(round)) for round in run(plain, rounds=2)] == [{"model-0"}] * 2
+    offered = run(replace(plain, bonus=0.1), rounds=2)
+    assert [set(choices(round)) for round in offered] == [{"model-0"}, {"model-1"}]
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"), [([0.5, 0.5], [0, 0]), ([1.0, 0.0], [0, 1]), ([0.75, 0.25], [0, 0.5])]
+)
+def test_the_shortage_of_a_model_by_hand(share: list[float], expected: list[float]) -> None:
+    assert shortage(torch.tensor(share)).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("preference", "threshold", "chosen"),
+    [
+        (Preference("fixed", alpha=0.5), 0.6, 1),  # 0.6 + 0.9, 0.7 + 0.6, 1.2 + 0.5
+        (Preference("fixed", alpha=1.0), 0.6, 0),
+        (Preference("fixed", alpha=0.0), 0.6, 2),
+        (Preference("threshold"), 0.8, 0),
+        (Preference("threshold"), 0.5, 2),
+        (Preference("threshold"), 0.65, 1),
+        (Preference("hard"), 0.95, 0),
+        (Preference("hard"), 0.7, 1),
+        (Preference("hard"), 0.55, 2),
+        (Preference("hard"), 0.4, 2),
+    ],
+)
+def test_what_a_client_chooses_by_hand(
+    preference: Preference, threshold: float, chosen: int
+) -> None:
+    loss, risk = torch.tensor([0.6, 0.7, 1.2]), torch.tensor([0.9, 0.6, 0.5])
+    assert preference.choose(loss, risk, threshold, torch.zeros(3)) == chosen
+
+
+@given(
+    st.lists(st.floats(0, 5), min_size=2, max_size=5),
+    st.floats(0, 1),
+    st.sampled_from(["threshold", "fixed", "hard"]),
+    st.floats(0.51, 0.8),
+)
+def test_with_equal_risks_every_preference_takes_the_least_loss(
+    found: list[float], risk: float, way: str, threshold: float
+) -> None:
+    loss = torch.tensor(found, dtype=torch.float64)
+    same = torch.full_like(loss, risk)
+    chosen = Preference(way).choose(loss, same, threshold, torch.zeros_like(loss))
+    if way != "hard" or risk <= threshold:
+        assert float(loss[chosen]) == pytest.approx(float(loss.min()), abs=1e-9)
+
+
+def test_thresholds_are_each_clients_own_and_lie_where_they_should() -> None:
+    preference = Preference(low=0.5, high=0.8)
+    drawn = [preference.threshold(1, client) for client in range(2000)]
+    assert drawn[:9] == [preference.threshold(1, client) for client in range(9)]
+    assert 0.5 <= min(drawn) < 0.501
+    assert 0.799 < max(drawn) <= 0.8
+    assert sum(drawn) / len(drawn) == pytest.approx(0.65, abs=0.005)
+
+
+def test_mean_losses_are_those_of_all_the_clients_data() -> None:
+    visit = Visit(round=1, rounds=1, client=0, cohort=(0,), weights={0: 1.0}, seed=1)
+    models = tuple(TINY.initial(seed) for seed in (1, 2))
+    found = losses(Sent(models), TWO_KINDS[0], visit)
+    for model, loss in zip(models, found, strict=True):
+        outputs = model.module()(TWO_KINDS[0].features).detach()
+        expected = nn.functional.cross_entropy(outputs, TWO_KINDS[0].labels)
+        assert float(loss) == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_an_upload_of_a_model_that_there_is_not_is_refused() -> None:
+    algorithm = Ifca(TINY, HOW, 2)
+    with pytest.raises(BadInput, match="trained model 2, and there are 2"):
+        algorithm.fold(algorithm.start(1), {0: Update({}, choice=2)}, {0: 1.0})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        partial(Ifca, TINY, HOW, 0),
+        partial(IfcaMir, TINY, HOW, 2, every=0),
+        partial(IfcaMir, TINY, HOW, 2, bonus=-1.0),
+        partial(Preference, "soft"),
+        partial(Preference, alpha=1.1),
+        partial(Preference, low=0.8, high=0.8),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(wrong: partial[object]) -> None:
+    with pytest.raises(BadInput):
+        wrong()
+
+
+def test_models_begin_differently_and_the_first_as_fedavgs() -> None:
+    state = Ifca(TINY, HOW, 3).start(9)
+    models = list(Ifca(TINY, HOW, 3).models(state).values())
+    assert torch.equal(flat(models[0].params), flat(TINY.initial(9).params))
+    assert len({tuple(flat(model.params).tolist()) for model in models}) == 3
+    assert isinstance(models[0], Model)
