@@ -57,7 +57,8 @@ class Dataset:
             )
         first_test = len(self.train)
         tested = ids >= first_test
-        features = torch.empty((len(ids), *self.train.features.shape[1:]))
+        shape = (len(ids), *self.train.features.shape[1:])
+        features = torch.empty(shape, device=self.train.features.device)
         labels = torch.empty(len(ids), dtype=torch.int64)
         for part, chosen, offset in ((self.train, ~tested, 0), (self.test, tested, first_test)):
             features[chosen] = part.features[ids[chosen] - offset]
