@@ -9,6 +9,7 @@ import torch
 
 from fedaudit.core import NOBODY
 from fedaudit.data.dataset import Dataset, numbered
+from fedaudit.study.parts import Setup
 from fedaudit.study.setup import setup
 from fedaudit.study.study_file import read_studies
 
@@ -51,6 +52,12 @@ def blank(name: str) -> Dataset:
     )
 
 
+@lru_cache
+def resolved(path: Path) -> dict[str, Setup]:
+    """The study of a file and its variants, each resolved to the run of its first seed."""
+    return {study.name: setup(study, study.seeds[0], None) for study in read_studies(path)}
+
+
 @pytest.fixture(autouse=True)
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     for place in ("setup", "algorithm"):
@@ -68,7 +75,7 @@ def test_a_study_is_called_as_its_file_is_and_says_what_it_asks_and_takes(path: 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_study_and_all_its_variants_resolve_to_runs(path: Path) -> None:
     for study in read_studies(path):
-        run = setup(study, study.seeds[0], None)
+        run = resolved(path)[study.name]
         assert run.attacks, study.name
         assert run.measured_rounds[-1] <= study.training.rounds
         assert len(run.deal.clients) == study.partition.clients
@@ -78,8 +85,7 @@ def test_a_study_and_all_its_variants_resolve_to_runs(path: Path) -> None:
 def test_the_paper_of_cofedmid_has_its_sizes_and_attacks_learn_from_what_is_not_audited(
     path: Path,
 ) -> None:
-    base, *variants = read_studies(path)
-    run = setup(base, base.seeds[0], None)
+    run, *variants = resolved(path).values()
     owners = run.deal.audit.owner
     counts = [(owners == client).sum() for client in (0, NOBODY, *range(1, 10))]
     assert counts == [5000, 1000, *[1000] * 9]
@@ -91,5 +97,5 @@ def test_the_paper_of_cofedmid_has_its_sizes_and_attacks_learn_from_what_is_not_
     assert run.known is not None
     assert int(run.known.is_member.sum()) == 2000
     assert not set(run.known.samples.ids.tolist()) & set(run.deal.audit.samples.ids.tolist())
-    defended = [len(setup(study, 1, None).defenses) for study in variants]
+    defended = [len(variant.defenses) for variant in variants]
     assert defended == [2] * 7 + [5] * 7 + [10] * 4
