@@ -134,6 +134,8 @@ def test_reports_read_records_only() -> None:
         "fedaudit",
         "fedaudit.errors",
         "fedaudit.files",
+        "fedaudit.study.cluster_groups",
+        "fedaudit.study.clustered",
         "fedaudit.study.compared",
         "fedaudit.study.guessing",
         "fedaudit.study.owner_figures",

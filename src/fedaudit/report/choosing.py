@@ -58,6 +58,11 @@ def headline(record: Record) -> list[Figure]:
     return [figure for figures in levels.values() for figure in _most_summarised(figures)]
 
 
+def about_members(record: Record) -> bool:
+    """Whether a record has figures of membership attacks, or is about nothing else."""
+    return bool(headline(record)) or not (record.sources or record.clusters)
+
+
 def _without_repeats(figures: list[Figure]) -> list[Figure]:
     """Without "mixed" where only one kind of non-members gave figures: it is the same again."""
     given = {figure.contrast for figure in figures if figure.attack and figure.n_nonmembers}

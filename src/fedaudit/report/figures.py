@@ -7,6 +7,7 @@ is a choice of the same figure, drawn when the reader picks it.
 from collections.abc import Sequence
 
 from fedaudit.report.choosing import distinct
+from fedaudit.report.cluster_figures import cluster_figures
 from fedaudit.report.dots import group_figure, target_figure
 from fedaudit.report.drawing import Choice, Figures, Panel, series_line, spec_of
 from fedaudit.report.grid import shortened
@@ -28,14 +29,20 @@ def figures_of(record: Record) -> dict[str, Figures]:
         target_figure(record),
         group_figure(record.groups, "client"),
         group_figure(record.groups, "class"),
-        accuracy_figure(record.utility),
+        accuracy_figure(record.utility, chosen=bool(record.clusters)),
         *source_figures(record),
+        *cluster_figures(record),
     ]
     return {figure.ident: figure for figure in found if figure is not None}
 
 
-def accuracy_figure(utility: Sequence[UtilityResult]) -> Figures | None:
-    """Test accuracy by round, a curve for each defense and seed."""
+def accuracy_figure(utility: Sequence[UtilityResult], *, chosen: bool = False) -> Figures | None:
+    """Test accuracy by round, a curve for each defense and seed.
+
+    Args:
+        utility: Of every run.
+        chosen: Whether clients choose between models, so that there is no global one.
+    """
     parts = [result for result in utility if result.rounds]
     if not parts:
         return None
@@ -59,7 +66,8 @@ def accuracy_figure(utility: Sequence[UtilityResult]) -> Figures | None:
     )
     return Figures(
         "accuracy",
-        "Accuracy of the global model on test samples, round by round; a line for each seed.",
+        f"Accuracy of {'the models that clients chose' if chosen else 'the global model'} on test "
+        "samples, round by round; a line for each seed.",
         (Choice("", (Panel("", "Test accuracy by round.", spec),)),),
         tuple(Key(shortened(defense_name(name)), "", swatch(look)) for name, look in looks.items()),
     )

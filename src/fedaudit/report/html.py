@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedaudit.report.choosing import attacks_tried, says_nothing
+from fedaudit.report.choosing import about_members, attacks_tried, says_nothing
 from fedaudit.report.cleaning import cleaned
+from fedaudit.report.cluster_comparison import cluster_comparison
+from fedaudit.report.cluster_section import cluster_section
 from fedaudit.report.comparison import attack_tables as comparison_tables
 from fedaudit.report.comparison import cautions
 from fedaudit.report.comparison import utility_table as comparison_utility
@@ -21,7 +23,6 @@ from fedaudit.report.reproducing import reproducing
 from fedaudit.report.rows import rows_table
 from fedaudit.report.source_comparison import source_comparison
 from fedaudit.report.source_section import kind_of, source_section
-from fedaudit.report.source_words import only_sources
 from fedaudit.report.tables import attack_tables, every_figure_table, other_figures_table
 from fedaudit.report.tables_of_run import (
     catalogue_table,
@@ -83,6 +84,7 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
         outside=comparison_tables(comparison, "outside"),
         defended=any(row.family != NO_DEFENSE for row in comparison.rows),
         sources=source_comparison(comparison, records),
+        clusters=cluster_comparison(comparison),
         utility=comparison_utility(comparison),
         cautions=cautions(comparison, records),
         alarming=any(
@@ -102,8 +104,9 @@ def report_html(record: Record) -> str:
         "report.html.j2",
         title=f"{kind}: {shortened(record.name, 80)}",
         kind=kind,
-        on_membership=not only_sources(record),
+        on_membership=about_members(record),
         sources=source_section(record),
+        clusters=cluster_section(record),
         figures=figures,
         record=record,
         verdict=verdict(record),
@@ -132,7 +135,7 @@ def _meta(record: Record) -> list[str]:
     parts = [
         record.environment.started[:10],
         plural(len(record.clients), "client"),
-        plural(attacks_tried(record), "attack"),
+        plural(attacks_tried(record), "attack") if record.attacks else "",
         plural(len(record.seeds), "seed"),
         f"record {shortened(record.content_hash, 13)}",
     ]

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from fedaudit.report.choosing import (
     RunsBehind,
+    about_members,
     attacks_tried,
     distinct,
     headline,
@@ -12,6 +13,14 @@ from fedaudit.report.choosing import (
     says_nothing,
 )
 from fedaudit.report.cleaning import cleaned
+from fedaudit.report.cluster_words import (
+    cluster_bullets,
+    cluster_headline,
+    cluster_meaning,
+    cluster_question,
+    cluster_status,
+)
+from fedaudit.report.clusters import clustered_of
 from fedaudit.report.evidence import (
     LEAKS,
     ROOM_FOR_DOUBT,
@@ -28,7 +37,6 @@ from fedaudit.report.open_points import open_points
 from fedaudit.report.source_words import (
     SOURCE_HEADLINES,
     guessing,
-    only_sources,
     source_attacks_tried,
     source_audited,
     source_bullets,
@@ -37,7 +45,7 @@ from fedaudit.report.source_words import (
     source_status,
 )
 from fedaudit.report.sources import on_sources
-from fedaudit.report.verdict_texts import BESIDE_SOURCES, HEADLINES, MEANINGS, NOBODY
+from fedaudit.report.verdict_texts import BESIDE_OTHERS, HEADLINES, MEANINGS, NOBODY
 from fedaudit.report.words import capital, count, listed, plural, sentence, shown
 from fedaudit.study.guessing import above_chance, by_test_alone, rate_of
 from fedaudit.study.record import ControlResult, Figure, Record
@@ -73,46 +81,59 @@ def verdict(record: Record) -> Verdict:
     record = cleaned(record)
     figures = headline(record)
     verdicts = _verdicts(record, figures)
-    status = verdicts.both
+    status = verdicts.together
     return Verdict(
         status,
-        _headline(verdicts),
+        _headline(record, verdicts),
         _audited(record),
-        () if status == "void" else bullets(figures) + source_bullets(record),
+        () if status == "void" else _found(record, figures),
         _meanings(record, verdicts, figures),
         _controls(record.controls),
         open_points(record, figures),
     )
 
 
+def _found(record: Record, figures: list[Figure]) -> tuple[Bullet, ...]:
+    # Of clusters one sentence each: the others stand in their section.
+    short = [Bullet(b.label, b.sentences[:2]) for b in cluster_bullets(record)]
+    return (*bullets(figures), *source_bullets(record), *short)
+
+
 class _Verdicts(NamedTuple):
-    """On membership and on sources, None where a record is not about it; and on both together."""
+    """On membership, sources and clusters, None where a record is not about it; and together."""
 
     membership: Status | None
-    sources: Status | None
+    sources: Status | None = None
+    clusters: Status | None = None
 
     @property
-    def both(self) -> Status:
+    def together(self) -> Status:
         return gravest([one for one in self if one is not None])
 
 
 def _verdicts(record: Record, figures: list[Figure]) -> _Verdicts:
     """A verdict that makes all figures doubtful stands for both."""
     overall = _doubtful(record)
-    if overall is not None or not record.sources:
-        return _Verdicts(overall or _status(record, figures), None)
-    on = source_status(on_sources(record))
-    return _Verdicts(None if only_sources(record) else _status(record, figures), on)
+    if overall is not None:
+        return _Verdicts(overall)
+    return _Verdicts(
+        _status(record, figures) if about_members(record) else None,
+        source_status(on_sources(record)) if record.sources else None,
+        cluster_status(clustered_of(record)) if record.clusters else None,
+    )
 
 
-def _headline(verdicts: _Verdicts) -> str:
-    if verdicts.sources is None:
-        return HEADLINES[verdicts.both]
-    on_sources_ = SOURCE_HEADLINES[verdicts.sources]
+def _headline(record: Record, verdicts: _Verdicts) -> str:
+    others = []
+    if verdicts.sources is not None:
+        others.append(SOURCE_HEADLINES[verdicts.sources])
+    if verdicts.clusters is not None:
+        others.append(cluster_headline(clustered_of(record)))
     if verdicts.membership is None:
-        return on_sources_
-    first = BESIDE_SOURCES.get(verdicts.membership, HEADLINES[verdicts.membership])
-    return f"{first}. {on_sources_}"
+        return ". ".join(others)
+    plain = HEADLINES[verdicts.membership]
+    first = BESIDE_OTHERS.get(verdicts.membership, plain) if others else plain
+    return ". ".join([first, *others])
 
 
 def _meanings(record: Record, verdicts: _Verdicts, figures: list[Figure]) -> str:
@@ -121,6 +142,8 @@ def _meanings(record: Record, verdicts: _Verdicts, figures: list[Figure]) -> str
         parts.append(_meaning(record, verdicts.membership, figures))
     if verdicts.sources is not None:
         parts.append(source_meaning(verdicts.sources, on_sources(record)))
+    if verdicts.clusters is not None:
+        parts.append(cluster_meaning(clustered_of(record)))
     return " ".join(parts)
 
 
@@ -244,7 +267,8 @@ def _audited(record: Record) -> str:
     sizes = [row.samples for row in record.clients]
     held = f" holding {_from_to(sizes)} samples each" if sizes else ""
     targets = sorted({f.target for f in record.findings if f.target is not None})
-    used = [f.defense for f in record.findings] + [run.defense for run in record.sources]
+    used = [f.defense for f in record.findings]
+    used += [run.defense for run in (*record.sources, *record.clusters)]
     defenses = distinct(defense_name(defense) for defense in used)
     against = f", with {listed([shortened(name, 60) for name in defenses])}" if defenses else ""
     view = shortened(record.view.description, 400) or "not described in the record"
@@ -262,19 +286,26 @@ def _from_to(sizes: list[int]) -> str:
 
 def _question(record: Record, targets: list[int]) -> str:
     """What was asked of the federation, and how many attacks tried to answer it."""
-    if only_sources(record):
+    on_clusters = f" It also asked {_of_clusters(record)}" if record.clusters else ""
+    if not about_members(record) and not record.sources:
+        return _of_clusters(record)
+    if not about_members(record):
         tried = plural(source_attacks_tried(record), "attack was", "attacks were")
         return (
             f"of {source_question(record)}: can an adversary name the client that a sample is "
-            f"from? {tried} tried; a guess is right for {guessing(record)}."
+            f"from? {tried} tried; a guess is right for {guessing(record)}.{on_clusters}"
         )
     others = max(attacks_tried(record) - source_attacks_tried(record), 0)
     tried = plural(others, "attack was", "attacks were")
     return (
         f"of {_asked(targets)}: can an adversary tell whether a given sample was among the "
         f"training data? {tried} tried; guessing gives an AUC of 0.5."
-        f"{' ' + source_audited(record) if record.sources else ''}"
+        f"{' ' + source_audited(record) if record.sources else ''}{on_clusters}"
     )
+
+
+def _of_clusters(record: Record) -> str:
+    return cluster_question(clustered_of(record))
 
 
 def _undefended(record: Record, targets: list[int]) -> str:

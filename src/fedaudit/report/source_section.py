@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from fedaudit.report.choosing import about_members
 from fedaudit.report.found import Bullet
 from fedaudit.report.grid import Grid
 from fedaudit.report.source_details import (
@@ -16,7 +17,8 @@ from fedaudit.report.source_tables import (
     source_sizes_table,
     source_table,
 )
-from fedaudit.report.source_words import blind_sentence, only_sources, source_bullets
+from fedaudit.report.source_words import blind_sentence, source_bullets
+from fedaudit.report.words import capital, listed
 from fedaudit.study.record import Record
 
 
@@ -56,6 +58,6 @@ def source_section(record: Record) -> SourceSection | None:
 
 def kind_of(record: Record) -> str:
     """What kind of audit a record is of, as a heading."""
-    if only_sources(record):
-        return "Source audit"
-    return "Membership and source audit" if record.sources else "Membership audit"
+    topics = ["membership"] * about_members(record)
+    topics += ["source"] * bool(record.sources) + ["cluster"] * bool(record.clusters)
+    return f"{capital(listed(topics))} audit"

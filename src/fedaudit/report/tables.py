@@ -17,6 +17,7 @@ from fedaudit.report.choosing import (
     settings_of,
 )
 from fedaudit.report.cleaning import cleaned
+from fedaudit.report.cluster_tables import short_cluster_tables
 from fedaudit.report.counts import counts_in_words, in_all, sizes_in_words
 from fedaudit.report.evidence import look_of
 from fedaudit.report.grid import (
@@ -207,10 +208,11 @@ def _long_table(caption: str, figures: list[Figure]) -> Grid:
 
 
 def terminal_tables(record: Record) -> list[Table]:
-    """What a study prints at its end: attacks, sources, other figures if few, utility, controls."""
+    """What a study prints at its end: attacks, sources, clusters, a few others, controls."""
     record = cleaned(record)
     grids = [part for grid in attack_tables(record) for part in split(grid)]
     grids += [short_source_table(record)] if record.sources else []
+    grids += short_cluster_tables(record)
     other = other_figures_table(record)
     grids += [other] if other and len(other.rows) <= MOST_ROWS_PRINTED else []
     grids += [utility_table(record)] if record.utility else []

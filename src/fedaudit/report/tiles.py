@@ -8,6 +8,8 @@ from fedaudit.report.choosing import (
     says_nothing,
     strongest,
 )
+from fedaudit.report.cluster_words import figure_text, limits_text
+from fedaudit.report.clusters import clustered_of, label_of, risk_size, riskiest
 from fedaudit.report.evidence import (
     a_leak,
     look_of,
@@ -27,6 +29,7 @@ from fedaudit.report.sources import (
     strongest_on_sources,
 )
 from fedaudit.report.words import interval, interval_of, percent, plural, shown
+from fedaudit.study.clustered import VIOLATIONS, ClusterMean
 from fedaudit.study.guessing import above_chance
 from fedaudit.study.record import Figure, Record
 
@@ -47,7 +50,12 @@ def tiles(record: Record) -> list[Tile]:
     found = (
         []
         if says_nothing(record)
-        else [_strongest_tile(figures), _identified_tile(figures), *_source_tiles(record)]
+        else [
+            _strongest_tile(figures),
+            _identified_tile(figures),
+            *_source_tiles(record),
+            *_cluster_tiles(record),
+        ]
     )
     return [tile for tile in found if tile is not None] + [
         *_utility_tile(record),
@@ -101,6 +109,29 @@ def _source_tiles(record: Record) -> list[Tile]:
             tone_of(size) if size else "",
         ),
     ]
+
+
+def _cluster_tiles(record: Record) -> list[Tile]:
+    """Of every algorithm and defense: who uses a model that is too risky, and how risky one is."""
+    studies = clustered_of(record)
+    found = []
+    for one in studies:
+        above, worst, label = one.mean(VIOLATIONS), riskiest(one), label_of(one, studies)
+        if above is not None:
+            total = f"of {plural(len(one.runs[0].clients), 'client')}"
+            found.append(_cluster_tile("Violations", above, total, label, bool(above.value)))
+        if worst is not None:
+            size = risk_size(worst)
+            said = a_leak(size) if size else "not above guessing"
+            found.append(_cluster_tile("Riskiest model", worst, said, label, bool(size)))
+    return found
+
+
+def _cluster_tile(name: str, mean: ClusterMean, said: str, label: str, raised: bool) -> Tile:
+    limits = limits_text(mean)
+    parts = (said, limits and f"95% interval {limits}", label)
+    detail = " · ".join(part for part in parts if part)
+    return Tile(name, figure_text(mean), detail, "raised" if raised else "")
 
 
 def _judged(figure: Figure) -> tuple[str, str]:

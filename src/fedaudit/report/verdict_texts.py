@@ -16,11 +16,11 @@ HEADLINES: Mapping[Status, str] = {
     "no leak shown": "No leak shown by the attacks that were run",
 }
 
-BESIDE_SOURCES: Mapping[Status, str] = {
+BESIDE_OTHERS: Mapping[Status, str] = {
     "inconclusive": "Inconclusive about membership: this audit is too small to say",
     "no leak shown": "No leak of membership shown by the attacks that were run",
 }
-"""Headlines that would seem to speak of sources too, where a record is about both."""
+"""Headlines that would seem to speak of sources or clusters too, where a record has these."""
 
 MEANINGS: Mapping[Status, str] = {
     "void": "The non-members were drawn anew for every round and client, as the published code "

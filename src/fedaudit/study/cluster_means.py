@@ -157,7 +157,7 @@ def _of_models(run: ClusterResult) -> Iterator[tuple[_Key, _Value]]:
         state = run.rounds[-1].models[model]
         note = ""
         if shares_its_model(run, group):
-            note = f"most clients of {name} use another group's model, and this is the other one"
+            note = f"most clients of the {name} use another group's model; this is the other one"
         if state.risk is not None:
             limits = (state.risk, state.low, state.high, "Clopper-Pearson 95%")
             yield _Key(MODEL_RISK, name), _Value(*limits, note=note)

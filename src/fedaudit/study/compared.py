@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedaudit.files import write_whole
+from fedaudit.study.clustered import ClusterMean
 from fedaudit.study.owner_figures import SourceFigure
 
 COMPARISON_FORMAT = "fedaudit-comparison"
@@ -127,6 +128,18 @@ class OwnerEntry(_Part):
     change: Difference | None = None
 
 
+class ClusterEntry(_Part):
+    """A figure of clustered learning in a row, and its change against the row's base.
+
+    Attributes:
+        change: Paired by seed; None for a row without a base, or no seed that both have.
+    """
+
+    row: int
+    figure: ClusterMean
+    change: Difference | None = None
+
+
 class FrontPoint(_Part):
     """A row as a point: what leaks and how wrong the model is, both shares in [0, 1]."""
 
@@ -177,6 +190,7 @@ class Comparison(_Part):
     entries: list[Entry]
     accuracies: list[Accuracy]
     owners: list[OwnerEntry] = Field(default_factory=list)
+    clusters: list[ClusterEntry] = Field(default_factory=list)
     fronts: list[Front] = Field(default_factory=list)
 
 

@@ -15,6 +15,7 @@ from fedaudit.study.compared import (
     Row,
     Source,
 )
+from fedaudit.study.comparing_clusters import cluster_entries
 from fedaudit.study.comparing_owners import owner_entries
 from fedaudit.study.differences import (
     Values,
@@ -64,6 +65,7 @@ def compared(records: Sequence[Record], paths: Sequence[str] = ()) -> Comparison
         entries=_entries(rows, known, keys),
         accuracies=_accuracies(rows, known),
         owners=owner_entries(rows, records),
+        clusters=cluster_entries(rows, records),
         fronts=fronts(
             rows,
             [{(k.attack, k.contrast, k.metric): v for k, v in one.values.items()} for one in known],

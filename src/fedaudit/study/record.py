@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from fedaudit.files import write_whole
-from fedaudit.study.clustered import ClusterResult
+from fedaudit.study.clustered import ClusterMean, ClusterResult
 from fedaudit.study.fields import (
     Change,
     Drawn,
@@ -306,6 +306,8 @@ class Record(Part):
         source_figures: The same over runs, with what is above guessing; it follows from
             ``sources`` and the configuration; empty in older records
             (:func:`fedaudit.study.older.completed`).
+        clusters: Who trained which model of a clustered federation in each run, at what risk.
+        cluster_means: The same over runs, for groups of clients.
         untested: What this study says nothing about, in plain words.
     """
 
@@ -333,6 +335,7 @@ class Record(Part):
     sources: list[SourceResult] = Field(default_factory=list)
     source_figures: list[SourceFigure] = Field(default_factory=list)
     clusters: list[ClusterResult] = Field(default_factory=list)
+    cluster_means: list[ClusterMean] = Field(default_factory=list)
     untested: list[str] = Field(default_factory=list)
 
     @model_validator(mode="after")

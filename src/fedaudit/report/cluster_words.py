@@ -1,0 +1,295 @@
+"""Clustered learning in plain words: violations, who went where, and how good estimates are."""
+
+from collections.abc import Sequence
+
+from fedaudit.report.choosing import distinct
+from fedaudit.report.clusters import (
+    Clustered,
+    clustered_of,
+    gravest_size,
+    group_names,
+    label_of,
+    riskiest,
+)
+from fedaudit.report.evidence import LEAKS, ROOM_FOR_DOUBT, Status, a_leak
+from fedaudit.report.found import Bullet, Sentence
+from fedaudit.report.grid import shortened
+from fedaudit.report.sources import size_reached_by
+from fedaudit.report.words import (
+    capital,
+    count,
+    interval,
+    listed,
+    percent,
+    plural,
+    sentence,
+)
+from fedaudit.study.cluster_groups import clients_of, groups_by_size
+from fedaudit.study.clustered import (
+    ACCURACY,
+    AGREEMENT,
+    ESTIMATE_ERROR,
+    EVERYBODY,
+    EXPECTED_VIOLATIONS,
+    MODEL_ESTIMATE,
+    MODEL_RISK,
+    MOVED,
+    MOVED_AT_THE_END,
+    OWN_MODEL,
+    SURE_VIOLATIONS,
+    VIOLATIONS,
+    ClusterMean,
+)
+from fedaudit.study.record import Record
+
+COUNTS = (
+    VIOLATIONS,
+    SURE_VIOLATIONS,
+    EXPECTED_VIOLATIONS,
+    OWN_MODEL,
+    MOVED,
+    MOVED_AT_THE_END,
+)
+"""Figures that are numbers of clients; all others are shares, but for the agreement."""
+
+PLAIN_INDEX = (AGREEMENT,)
+"""Figures that are neither shares nor counts."""
+
+RISK = (
+    "A model’s membership risk is the balanced accuracy of an attack that tells samples it was "
+    "trained on from others: 50% is guessing."
+)
+
+
+def figure_text(mean: ClusterMean) -> str:
+    """A figure's value as it stands in tables."""
+    if mean.figure in COUNTS:
+        return amount(mean.value)
+    return (
+        f"{mean.value:.2f}".replace("-", "−") if mean.figure in PLAIN_INDEX else percent(mean.value)
+    )
+
+
+def limits_text(mean: ClusterMean) -> str:
+    """Its interval; empty without one."""
+    if mean.low is None or mean.high is None:
+        return ""
+    if mean.figure in COUNTS:
+        return f"{amount(mean.low)}–{amount(mean.high)}"
+    if mean.figure in PLAIN_INDEX:
+        return f"{mean.low:.2f} to {mean.high:.2f}".replace("-", "−")
+    return interval(mean.low, mean.high, "accuracy")
+
+
+def amount(value: float) -> str:
+    """A number of clients that may be a mean: whole numbers without decimals."""
+    return count(round(value)) if abs(value - round(value)) < 1e-6 else f"{value:.1f}"
+
+
+def in_words(mean: ClusterMean) -> str:
+    """ "12.4 (95% interval 9.1–15.7)"."""
+    limits = limits_text(mean)
+    return figure_text(mean) + (f" (95% interval {limits})" if limits else "")
+
+
+def cluster_bullets(record: Record) -> tuple[Bullet, ...]:
+    """What was found about models and their clients: a bullet for each algorithm and defense."""
+    studies = clustered_of(record)
+    return tuple(
+        Bullet(capital(label_of(one, studies)) or "Who trained which model", sentences(one))
+        for one in studies
+    )
+
+
+def sentences(one: Clustered) -> tuple[Sentence, ...]:
+    """Violations, risks, estimates, movement and accuracy, in this order."""
+    parts = (
+        ("Violations", violations_sentence(one)),
+        ("Risk", risk_sentence(one)),
+        ("Estimated against true risk", estimate_sentence(one)),
+        ("Who went where", movement_sentence(one)),
+        ("Accuracy", accuracy_sentence(one)),
+    )
+    return tuple(Sentence(name, said) for name, said in parts if said)
+
+
+def violations_sentence(one: Clustered) -> str:
+    """How many clients use a model that is riskier than they accept."""
+    mean, sure = one.mean(VIOLATIONS), one.mean(SURE_VIOLATIONS)
+    if mean is None:
+        return ""
+    total = count(len(one.runs[0].clients))
+    use = "client uses" if total == "1" else "clients use"
+    said = (
+        f"{in_words(mean)} of {total} {use} a model whose membership risk is above what they "
+        f"accept{_over_seeds(one)}."
+    )
+    if sure is not None and mean.value:
+        said += f" For {amount(sure.value)} of them even the lower limit of that risk is."
+    if len(group_names(one)) > 1:
+        parts = [
+            f"{amount(found.value)} of {count(size)} of the {_name(name)}"
+            for name, size in _sizes(one)
+            if (found := one.mean(VIOLATIONS, name)) is not None
+        ]
+        said += f" By group: {listed(parts)}."
+    return said
+
+
+def risk_sentence(one: Clustered) -> str:
+    """The true risk of each group's model."""
+    found = [(n, mean) for n in group_names(one) if (mean := one.mean(MODEL_RISK, n))]
+    if not found:
+        return ""
+    parts = [f"{_model_of(one, name)} {in_words(mean)}" for name, mean in found]
+    notes = [f" {capital(sentence(mean.note))}" for _, mean in found if mean.note]
+    return f"{capital(listed(parts))}; guessing gives 50%.{notes[0] if notes else ''}"
+
+
+def estimate_sentence(one: Clustered) -> str:
+    """How good the server's estimates are, without hiding where they mislead."""
+    error = one.mean(ESTIMATE_ERROR)
+    if error is None:
+        return "the server estimated no risk, so that nobody could have been warned."
+    parts = []
+    for name in group_names(one):
+        guess, truth = one.mean(MODEL_ESTIMATE, name), one.mean(MODEL_RISK, name)
+        if guess is not None and truth is not None:
+            parts.append(
+                f"{_model_of(one, name)}: {percent(guess.value)} estimated, "
+                f"{percent(truth.value)} true ({_side(guess, truth)})"
+            )
+    expected, real = one.mean(EXPECTED_VIOLATIONS), one.mean(VIOLATIONS)
+    counts = ""
+    if expected is not None and real is not None:
+        counts = (
+            f" Going by the estimates, {amount(expected.value)} clients would be above what they "
+            f"accept; by the true risks {amount(real.value)} are."
+        )
+    return (
+        f"the server’s estimates are off by {_points(error.value)} points in the mean over "
+        f"clients. {capital('; '.join(parts))}.{counts}"
+    )
+
+
+def _side(guess: ClusterMean, truth: ClusterMean) -> str:
+    """Whether an estimate lies within the interval of the truth."""
+    if truth.low is None or truth.high is None:
+        return "no interval"
+    if truth.low <= guess.value <= truth.high:
+        return "within its interval"
+    return "too high" if guess.value > truth.high else "too low"
+
+
+def movement_sentence(one: Clustered) -> str:
+    """Who uses which model at the end, and who changed it on the way."""
+    parts = []
+    if len(group_names(one)) > 1:
+        parts = [
+            f"{amount(mean.value)} of {count(size)} clients of the {_name(name)} use "
+            f"{_model_of(one, name)}"
+            for name, size in _sizes(one)
+            if (mean := one.mean(OWN_MODEL, name)) is not None
+        ]
+    moved, last = one.mean(MOVED), one.mean(MOVED_AT_THE_END)
+    if moved is None or last is None:
+        return f"{listed(parts)} at the end." if parts else ""
+    changed = (
+        f"{amount(moved.value)} of {count(len(one.runs[0].clients))} changed model between "
+        f"measured rounds, {amount(last.value)} of them before the last one."
+    )
+    agreement = one.mean(AGREEMENT)
+    near = ""
+    if agreement is not None:
+        near = (
+            f" Models and groups agree by {agreement.value:.2f} (adjusted Rand index: 1 is the "
+            "groups themselves, 0 chance)."
+        ).replace("-", "−")
+    return f"{listed(parts)} at the end. {changed}{near}" if parts else changed + near
+
+
+def accuracy_sentence(one: Clustered) -> str:
+    """How well each group's clients are served by the models that they chose."""
+    found = [
+        f"{_name(name)} {in_words(mean)}"
+        for name in (EVERYBODY, *group_names(one))
+        if (mean := one.mean(ACCURACY, name)) is not None
+    ]
+    return f"{listed(list(dict.fromkeys(found)))}." if found else ""
+
+
+def cluster_headline(studies: Sequence[Clustered]) -> str:
+    """The violations, as the verdict's heading has them."""
+    parts = []
+    for one in studies:
+        mean = one.mean(VIOLATIONS)
+        if mean is not None:
+            total = count(len(one.runs[0].clients))
+            label = label_of(one, tuple(studies))
+            parts.append(f"{amount(mean.value)} of {total}" + (f" ({label})" if label else ""))
+    if not parts:
+        return "Nobody’s membership risk was measured"
+    mean_ = "On average " if any(len(one.runs) > 1 for one in studies) else ""
+    return f"{mean_}{listed(parts)} clients use a model riskier than they accept"
+
+
+def cluster_status(studies: Sequence[Clustered]) -> Status:
+    """The verdict on the models' risk alone."""
+    size = gravest_size(tuple(studies))
+    if size is not None:
+        return LEAKS[size]
+    found = [mean for one in studies if (mean := riskiest(one))]
+    highs = [1.0 if mean.high is None else mean.high for mean in found]
+    doubtful = ("strong", ROOM_FOR_DOUBT)
+    if not highs or any(size_reached_by(2 * high - 1) in doubtful for high in highs):
+        return "inconclusive"
+    return "no leak shown"
+
+
+def cluster_meaning(studies: Sequence[Clustered]) -> str:
+    """What follows from the models' risk, and what does not."""
+    size = gravest_size(tuple(studies))
+    if size is None:
+        return (
+            "That the measure used here tells members apart is not shown for any of the groups’ "
+            "models. Another attack may do better than this one."
+        )
+    return (
+        f"By its lower limit the riskiest model’s risk is {a_leak(size)}. A client that accepts "
+        "less than its model’s risk gets less protection than it asked for. The risk is that of "
+        "one attack: another may do better."
+    )
+
+
+def cluster_question(studies: Sequence[Clustered]) -> str:
+    """What was asked of the models."""
+    models = max(len(one.runs[0].rounds[-1].models) for one in studies)
+    measures = distinct(shortened(run.measure, 40) for one in studies for run in one.runs)
+    return (
+        f"of its {plural(models, 'model')}, between which clients choose: can samples that one "
+        f"was trained on be told from others ({listed(measures)}; guessing is right for 50%), "
+        "and is that more than its clients accept?"
+    )
+
+
+def _over_seeds(one: Clustered) -> str:
+    return f", on average over {plural(len(one.runs), 'seed')}" if len(one.runs) > 1 else ""
+
+
+def _sizes(one: Clustered) -> list[tuple[str, int]]:
+    run = one.runs[0]
+    return [(run.group_names[g], len(clients_of(run, g))) for g in groups_by_size(run)]
+
+
+def _name(group: str) -> str:
+    return shortened(group, 40)
+
+
+def _model_of(one: Clustered, group: str) -> str:
+    if len(group_names(one)) == 1:
+        return "the model of most clients"
+    return f"the {_name(group)}’s model"
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:.1f}"

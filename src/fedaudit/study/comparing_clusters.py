@@ -1,0 +1,61 @@
+"""Clustered learning in several records side by side, and what changes against each row's base."""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from fedaudit.metrics.intervals import mean_over_seeds
+from fedaudit.study.clustered import ClusterMean
+from fedaudit.study.compared import ClusterEntry, Difference, Row
+from fedaudit.study.defense_section import NONE
+from fedaudit.study.record import Record
+
+_Means: TypeAlias = dict[tuple[str, str], ClusterMean]
+
+
+def cluster_entries(rows: Sequence[Row], records: Sequence[Record]) -> list[ClusterEntry]:
+    """Each figure of clustered learning in each row, with its change paired by seed.
+
+    Args:
+        rows: Of the comparison.
+        records: Its records.
+    """
+    means = [_means(records[row.source], row) for row in rows]
+    found = []
+    for at, row in enumerate(rows):
+        base: _Means = {} if row.base is None else means[row.base]
+        for key, mean in means[at].items():
+            change = paired_change(mean, base[key]) if key in base else None
+            found.append(ClusterEntry(row=at, figure=mean, change=change))
+    return found
+
+
+def paired_change(mean: ClusterMean, base: ClusterMean) -> Difference | None:
+    """A figure less that of another study of the same seeds; None without a seed of both.
+
+    Two runs of one seed deal the same data to the same groups and begin with the same models, so
+    that the luck of the draw falls out of their difference.
+
+    Args:
+        mean: The figure.
+        base: The same figure of the study that it is held against.
+    """
+    before = dict(zip(base.seeds, base.values, strict=True))
+    values = zip(mean.seeds, mean.values, strict=True)
+    gaps = [value - before[seed] for seed, value in values if seed in before]
+    if not gaps:
+        return None
+    if len(gaps) == 1:
+        return Difference(value=gaps[0], low=None, high=None, method="one seed", runs=1)
+    over = mean_over_seeds(gaps, within=(-float("inf"), float("inf")))
+    method = over.method.replace("Student t over", "paired, Student t over")
+    return Difference(
+        value=over.value, low=over.low, high=over.high, method=method, runs=over.seeds
+    )
+
+
+def _means(record: Record, row: Row) -> _Means:
+    found: _Means = {}
+    for mean in record.cluster_means:
+        if (mean.defense or NONE) == row.family:
+            found.setdefault((mean.figure, mean.group), mean)
+    return found

@@ -1,0 +1,191 @@
+"""Means over seeds of clustered learning, from results small enough to check by eye."""
+
+import pytest
+
+from fedaudit.study.cluster_groups import models_of_groups, moves
+from fedaudit.study.cluster_means import cluster_means
+from fedaudit.study.clustered import (
+    ClusterMean,
+    ClusterResult,
+    ClusterRound,
+    FairnessGap,
+    GroupAccuracy,
+    ModelState,
+)
+from fedaudit.study.compared import Row
+from fedaudit.study.comparing_clusters import cluster_entries, paired_change
+from tests.report.clustered import clustered, with_clusters
+
+GROUPS = [0, 0, 0, 0, 1, 1]
+
+
+def states(*sizes: int, risks: tuple[float | None, ...] = (0.52, 0.7)) -> list[ModelState]:
+    return [
+        ModelState(
+            clients=size,
+            risk=risk,
+            low=None if risk is None else risk - 0.05,
+            high=None if risk is None else risk + 0.05,
+            estimated=None if risk is None else risk + 0.02,
+        )
+        for size, risk in zip(sizes, risks, strict=True)
+    ]
+
+
+def result(
+    *choices: list[int],
+    seed: int = 1,
+    accuracy: float = 0.8,
+    risks: tuple[float | None, ...] = (0.52, 0.7),
+    violations: int = 2,
+) -> ClusterResult:
+    rounds = [
+        ClusterRound(
+            round=5 * at + 5,
+            choice=choice,
+            models=states(*(choice.count(m) for m in range(len(risks))), risks=risks),
+        )
+        for at, choice in enumerate(choices)
+    ]
+    parts = [("majority", 0.84), ("minority", 0.72), ("everybody", accuracy)]
+    return ClusterResult(
+        algorithm="ifca",
+        seed=seed,
+        measure="train-mia",
+        clients=list(range(10, 16)),
+        group_names=["majority", "minority"],
+        group=GROUPS,
+        thresholds=[0.51, 0.6, 0.7, 0.8, 0.6, 0.75],
+        rounds=rounds,
+        violations=violations,
+        sure_violations=1,
+        expected_violations=2,
+        accuracy=[
+            GroupAccuracy(
+                group=name, clients=3, right=8, tested=10, accuracy=share, low=0.1, high=0.95
+            )
+            for name, share in parts
+        ],
+        fairness=[FairnessGap(metric="equal opportunity", value=0.1, low=0.05, high=0.2)],
+    )
+
+
+def mean_of(means: list[ClusterMean], figure: str, group: str = "everybody") -> ClusterMean:
+    (found,) = [one for one in means if (one.figure, one.group) == (figure, group)]
+    return found
+
+
+def test_each_group_has_the_model_that_most_of_its_clients_chose() -> None:
+    means = cluster_means([result([0, 0, 0, 1, 1, 1])])
+    assert models_of_groups(result([0, 0, 0, 1, 1, 1])) == {0: 0, 1: 1}
+    assert mean_of(means, "risk of the model", "majority").value == 0.52
+    assert mean_of(means, "risk of the model", "minority").value == 0.7
+    assert mean_of(means, "clients with the model", "majority").value == 3
+
+
+def test_where_both_groups_chose_one_model_the_minoritys_is_the_other_one_and_it_is_said() -> None:
+    run = result([0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0])
+    assert models_of_groups(run) == {0: 0, 1: 1}
+    one = mean_of(cluster_means([run]), "risk of the model", "minority")
+    assert one.value == 0.7
+    assert "use another group's model" in one.note
+
+
+def test_where_nobody_trains_the_other_model_the_minority_has_none() -> None:
+    empty = result([0] * 6, risks=(0.52, None), seed=2)
+    assert models_of_groups(empty) == {0: 0, 1: None}
+    means = cluster_means([result([0, 0, 0, 0, 1, 1]), empty])
+    one = mean_of(means, "risk of the model", "minority")
+    assert (one.seeds, one.value) == ([1], 0.7)
+    assert "1 of 2 runs do not have this figure" in one.note
+
+
+def test_a_clients_risk_is_that_of_the_model_it_uses() -> None:
+    means = cluster_means([result([0, 0, 0, 0, 0, 1])])
+    assert mean_of(means, "mean risk of a client", "minority").value == pytest.approx(0.61)
+    assert mean_of(means, "mean risk of a client").value == pytest.approx((5 * 0.52 + 0.7) / 6)
+    assert mean_of(means, "error of the estimate").value == pytest.approx(0.02)
+
+
+def test_violations_are_counted_group_by_group() -> None:
+    means = cluster_means([result([0, 0, 0, 0, 1, 1])])
+    # 0.52 is above 0.51, and 0.7 above 0.6.
+    assert mean_of(means, "violations", "majority").value == 1
+    assert mean_of(means, "violations", "minority").value == 1
+    assert mean_of(means, "violations").value == 2
+    assert mean_of(means, "sure violations").value == 1
+    assert mean_of(means, "expected violations").value == 2
+
+
+def test_one_run_keeps_its_own_interval_and_several_have_students() -> None:
+    one = mean_of(cluster_means([result([0, 0, 0, 0, 1, 1])]), "accuracy")
+    assert (one.low, one.high, one.method) == (0.1, 0.95, "Clopper-Pearson 95%")
+    runs = [result(GROUPS, seed=seed, accuracy=0.8 + 0.01 * seed) for seed in (1, 2, 3)]
+    mean = mean_of(cluster_means(runs), "accuracy")
+    assert mean.value == pytest.approx(0.82)
+    # 4.303 standard errors, 0.01 / sqrt(3) each.
+    assert mean.high == pytest.approx(0.82 + 4.3027 * 0.01 / 3**0.5, abs=1e-6)
+    assert mean.values == pytest.approx([0.81, 0.82, 0.83])
+
+
+def test_agreement_is_one_for_the_groups_themselves_and_nothing_for_one_model_for_all() -> None:
+    turned = [1 - group for group in GROUPS]
+    assert mean_of(cluster_means([result(turned)]), "agreement with the groups").value == 1.0
+    assert mean_of(cluster_means([result([0] * 6)]), "agreement with the groups").value == 0.0
+
+
+def test_moves_are_counted_client_by_client() -> None:
+    run = result([0, 0, 0, 0, 1, 1], [1, 0, 0, 0, 1, 0], [0, 0, 0, 0, 1, 0])
+    assert moves(run) == [[0, 5], [0]]
+    means = cluster_means([run])
+    assert mean_of(means, "clients that moved").value == 2
+    assert mean_of(means, "clients that moved at the end").value == 1
+
+
+def test_one_measured_round_says_nothing_of_moves() -> None:
+    assert not [m for m in cluster_means([result(GROUPS)]) if "moved" in m.figure]
+
+
+def test_one_group_has_figures_of_everybody_alone() -> None:
+    means = cluster_means([clustered(minority=0, clients=12)])
+    assert {mean.group for mean in means} == {"everybody"}
+    assert len({mean.figure for mean in means}) == len(means)
+
+
+def test_algorithms_are_kept_apart() -> None:
+    means = cluster_means([clustered(name, clients=40) for name in ("ifca", "ifca-mir")])
+    assert {mean.algorithm for mean in means} == {"ifca", "ifca-mir"}
+
+
+def test_changes_are_paired_by_seed() -> None:
+    ifca = [result(GROUPS, seed=s, violations=v) for s, v in ((1, 4), (2, 5), (3, 6))]
+    mir = [result(GROUPS, seed=s, violations=v) for s, v in ((3, 3), (2, 3), (9, 0))]
+    change = paired_change(
+        mean_of(cluster_means(mir), "violations"), mean_of(cluster_means(ifca), "violations")
+    )
+    assert change is not None
+    # 3 - 6 and 3 - 5; seed 9 has no partner.
+    assert (change.value, change.runs) == (-2.5, 2)
+    assert change.method == "paired, Student t over 2 seeds 95%"
+    assert change.low == pytest.approx(-2.5 - 12.706 * 0.5, abs=1e-3)
+
+
+def test_one_common_seed_gives_a_change_without_interval_and_none_gives_none() -> None:
+    one, two = (
+        mean_of(cluster_means([result(GROUPS, seed=1, violations=v)]), "violations") for v in (4, 1)
+    )
+    change = paired_change(two, one)
+    assert change is not None
+    assert (change.value, change.low, change.method) == (-3.0, None, "one seed")
+    assert paired_change(two, one.model_copy(update={"seeds": [7]})) is None
+
+
+def test_each_row_of_a_comparison_has_its_figures() -> None:
+    records = [with_clusters(clustered("ifca")), with_clusters(clustered("ifca-mir"))]
+    rows = [
+        Row(source=0, defense="none", family="none"),
+        Row(source=1, defense="none", family="none", base=0),
+    ]
+    entries = cluster_entries(rows, records)
+    assert all(entry.change is None for entry in entries if entry.row == 0)
+    assert all(entry.change is not None for entry in entries if entry.row == 1)
