@@ -196,8 +196,8 @@ def test_noise_that_cancels_is_refused_where_an_upload_is_changed_after_it() -> 
         Chain((cancelling, sparse))
     with pytest.raises(Unsupported, match=said):
         Chain((Chain((DataSampling(0.5), cancelling)), sparse))
-    assert Chain((sparse, cancelling)).needs_the_last_word
-    assert not Chain((NeutralNoise((0, 1), sigma=0.0), sparse)).needs_the_last_word
+    assert Chain((sparse, cancelling)).cancels
+    assert not Chain((NeutralNoise((0, 1), sigma=0.0), sparse)).cancels
 
 
 def test_labels_may_be_mixed_where_nobody_asks_for_classes() -> None:

@@ -234,8 +234,11 @@ class Defense:
         return False
 
     @property
-    def needs_the_last_word(self) -> bool:
-        """Whether what :meth:`upload` gives must be sent as it is to keep its promise."""
+    def cancels(self) -> bool:
+        """Whether what :meth:`upload` adds is gone in the average with other clients' uploads.
+
+        Then it must be sent as it is, to a server that averages all of them together.
+        """
         return False
 
     def refuse_misfit(self, plan: Plan) -> None:

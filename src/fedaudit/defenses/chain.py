@@ -48,7 +48,7 @@ class Chain(Defense):
                         f"{type(first).__name__} and {type(second).__name__} both replace the "
                         f"{_MEANING[hook]}; put at most one of them into a chain"
                     )
-            if first.needs_the_last_word and second.acts_in("upload"):
+            if first.cancels and second.acts_in("upload"):
                 raise Unsupported(
                     f"the noise of {type(first).__name__} cancels between clients only where "
                     f"nothing changes the upload any more, and {type(second).__name__} does so "
@@ -83,9 +83,9 @@ class Chain(Defense):
         return any(part.needs_classes for part in self.parts)
 
     @property
-    def needs_the_last_word(self) -> bool:
+    def cancels(self) -> bool:
         """Where any part does."""
-        return any(part.needs_the_last_word for part in self.parts)
+        return any(part.cancels for part in self.parts)
 
     def acts_in(self, hook: str) -> bool:
         """Where any part does."""

@@ -307,3 +307,9 @@ def _refuse_unusable(
                 f"{type(defense).__name__} (client {client}) acts on uploads of kind {kinds}, "
                 f"but {type(algorithm).__name__} sends {algorithm.upload_kind.__name__}"
             )
+        if defense.cancels and isinstance(algorithm, ChoosesModels):
+            raise Unsupported(
+                f"the noise of {type(defense).__name__} (client {client}) cancels between clients "
+                f"that are averaged together, and {type(algorithm).__name__} averages those of "
+                "each model by themselves; set sigma to 0, or use another algorithm"
+            )

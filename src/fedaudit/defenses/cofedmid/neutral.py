@@ -26,7 +26,8 @@ class NeutralNoise(Defense):
     Members draw each other's noise from a seed that they share, once a round and with the
     weights that the server really uses. Members that are not in the round's cohort are left
     out, so that the noise of those present cancels; a member that is there alone adds none.
-    In a chain, it is the last to change the upload.
+    In a chain, it is the last to change the upload; where clients choose among several models,
+    it is refused, since the server averages those of each model by themselves.
 
     Attributes:
         coalition: The clients among which the noise cancels.
@@ -58,8 +59,8 @@ class NeutralNoise(Defense):
             raise unknown_name("noise", self.noise, KINDS)
 
     @property
-    def needs_the_last_word(self) -> bool:
-        """Where it adds noise: an upload that is cut or rounded afterwards no longer cancels."""
+    def cancels(self) -> bool:
+        """Where it adds noise."""
         return self.sigma > 0
 
     def upload(self, upload: Upload, turn: Turn) -> Upload:
