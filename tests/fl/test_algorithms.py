@@ -24,10 +24,12 @@ from fedaudit.fl.fedprox import FedProx
 from fedaudit.fl.fedsgd import FedSGD
 from fedaudit.fl.ifca import Ifca
 from fedaudit.fl.ifca_mir import Cluster, IfcaMir
+from fedaudit.fl.ifca_mir_clients import IfcaMirOfClients
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training import LocalTraining
 from fedaudit.observe.round import Round, Update
 from fedaudit.params import flat
+from fedaudit.risk.client import ByLoss
 from fedaudit.seeds import seeded
 
 FEATURES, CLASSES = 4, 3
@@ -83,6 +85,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fedmd": FEDMD,
     "ifca": Ifca(tiny(), SGD),
     "ifca-mir": IfcaMir(tiny(), SGD, risk=Size(), every=1),
+    "ifca-mir-clients": IfcaMirOfClients(tiny(), SGD, own_risk=ByLoss(), share=0.4),
 }
 DATA = {client: samples(6 + client, client) for client in range(3)}
 each = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)

@@ -18,6 +18,7 @@ from fedaudit.errors import BadInput, Unsupported
 from fedaudit.fl.fedavg import FedAvg
 from fedaudit.fl.ifca import Ifca, losses
 from fedaudit.fl.ifca_mir import GUESS, Cluster, IfcaMir, shortage
+from fedaudit.fl.ifca_mir_clients import IfcaMirOfClients
 from fedaudit.fl.preference import Preference
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training import LocalTraining
@@ -259,3 +260,53 @@ def test_models_begin_differently_and_the_first_as_fedavgs() -> None:
     assert torch.equal(flat(models[0].params), flat(TINY.initial(9).params))
     assert len({tuple(flat(model.params).tolist()) for model in models}) == 3
     assert isinstance(models[0], Model)
+
+
+@dataclass(frozen=True)
+class Halfway:
+    """Draws the line between the mean losses."""
+
+    def line(self, trained: Tensor, held_out: Tensor) -> float:
+        return float((trained.mean() + held_out.mean()) / 2)
+
+    def risk(self, trained: Tensor, held_out: Tensor, line: float) -> float:
+        return float(((trained <= line).double().mean() + (held_out > line).double().mean()) / 2)
+
+
+def of_clients(**how: object) -> IfcaMirOfClients:
+    return IfcaMirOfClients(TINY, HOW, 2, own_risk=Halfway(), share=0.3, **how)  # type: ignore[arg-type]
+
+
+def test_clients_that_find_risks_out_themselves_train_on_none_of_what_they_hold_out() -> None:
+    algorithm = of_clients()
+    for round in run(algorithm, rounds=3):
+        for client, data in TWO_KINDS.items():
+            used = set(round.facts[client]["used"].tolist())
+            apart = data.ids[algorithm.held_out(data.ids, seed=5)]
+            assert 0 < len(apart) < len(data) / 2
+            assert used == set(data.ids.tolist()) - set(apart.tolist())
+
+
+def test_a_clients_own_risks_are_those_of_its_line_in_the_models_it_is_sent() -> None:
+    algorithm = of_clients(preference=Preference("fixed", alpha=0.0))
+    first, second = run(algorithm, rounds=2)
+    for client, data in TWO_KINDS.items():
+        apart = algorithm.held_out(data.ids, seed=5)
+        own, risks = first.exposed[client].local, []
+        assert own is not None
+        line = Halfway().line(*_sides(own, data, apart))
+        risks = [Halfway().risk(*_sides(m, data, apart), line) for m in second.sent[client].models]
+        upload = second.uploads[client]
+        assert isinstance(upload, Update)
+        assert upload.choice == risks.index(min(risks))
+
+
+def _sides(model: Model, data: Samples, apart: Tensor) -> tuple[Tensor, Tensor]:
+    outputs = model.module()(data.features).detach()
+    loss = nn.functional.cross_entropy(outputs, data.labels, reduction="none")
+    return loss[~apart], loss[apart]
+
+
+def test_who_has_nothing_to_hold_out_is_told_so() -> None:
+    with pytest.raises(BadInput, match="holds out 0"):
+        list(simulate(of_clients(), {0: samples(0, count=1)}, rounds=1, seed=5))

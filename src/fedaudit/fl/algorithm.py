@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from jaxtyping import Bool, Int
+from torch import Tensor
+
 from fedaudit.core import Architecture, ClientId, Model, Params, Samples
 from fedaudit.defenses.base import Defense, Visit, Workload
 from fedaudit.observe.round import Exposed, Sent, Upload
@@ -104,6 +107,20 @@ class ChoosesModels(Protocol):
 
     def choices_of_clients(self, memories: Mapping[ClientId, Params]) -> Mapping[ClientId, str]:
         """Name of each client's model, from what stays with the clients."""
+        ...
+
+
+@runtime_checkable
+class HoldsOut(Protocol):
+    """An algorithm whose clients keep some of their samples out of training."""
+
+    def held_out(self, ids: Int[Tensor, " samples"], *, seed: int) -> Bool[Tensor, " samples"]:
+        """Which samples no client ever trains on, by a rule on each sample alone.
+
+        Args:
+            ids: Of the samples.
+            seed: That the federation is simulated with.
+        """
         ...
 
 

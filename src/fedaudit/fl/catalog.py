@@ -16,6 +16,7 @@ from fedaudit.fl.fedprox import FedProx
 from fedaudit.fl.fedsgd import FedSGD
 from fedaudit.fl.ifca import Ifca
 from fedaudit.fl.ifca_mir import IfcaMir, Risk
+from fedaudit.fl.ifca_mir_clients import IfcaMirOfClients, OwnRisk
 from fedaudit.fl.preference import Preference
 from fedaudit.fl.training import LocalTraining
 from fedaudit.seeds import seeded
@@ -34,6 +35,7 @@ class Task:
         public: Training samples of another data set, by name.
         seed: Decides which of these are taken.
         risk: How a server finds out what its models give away.
+        own_risk: How a client finds out what a model gives away.
         accepted: The lowest and the highest membership risk that clients accept.
     """
 
@@ -45,6 +47,7 @@ class Task:
     public: Callable[[str], Samples]
     seed: int
     risk: Callable[[], Risk]
+    own_risk: OwnRisk
     accepted: tuple[float, float] = (0.5, 0.8)
 
 
@@ -214,6 +217,36 @@ def ifca_mir(
     )
 
 
+def ifca_mir_clients(
+    task: Task,
+    *,
+    models: int = 2,
+    held_out: float = 0.1,
+    preference: str = "threshold",
+    alpha: float = 0.5,
+) -> IfcaMirOfClients:
+    """IFCA-MIR whose clients attack the models themselves, each on samples that it holds out.
+
+    Args:
+        task: What clients accept is said in the study's risk section.
+        models: How many, at least 1.
+        held_out: About how many of their samples clients keep out of training, in (0, 1).
+        preference: See :func:`ifca_mir`.
+        alpha: See there.
+
+    Source: IFCA-MIR, section 5.7.
+    """
+    low, high = task.accepted
+    return IfcaMirOfClients(
+        task.architecture,
+        task.training,
+        models,
+        own_risk=task.own_risk,
+        share=held_out,
+        preference=Preference(preference, alpha, low, high),
+    )
+
+
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "fedavg": fedavg,
     "fedsgd": fedsgd,
@@ -223,6 +256,7 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "fedmd": fedmd,
     "ifca": ifca,
     "ifca-mir": ifca_mir,
+    "ifca-mir-clients": ifca_mir_clients,
 }
 
 

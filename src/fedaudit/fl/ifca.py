@@ -72,9 +72,13 @@ class Ifca:
         """Chooses a model, trains it and uploads its change."""
         choice = self.choose(sent, data, memory, visit)
         one = Sent((sent.models[choice],))
-        upload, _ = self._one.local(one, data, {}, defense, visit)
+        upload, _ = self._one.local(one, self.trained_on(data, visit), {}, defense, visit)
         update = replace(received_update(upload), choice=choice)
         return Local(update, {CHOICE: torch.tensor(choice)})
+
+    def trained_on(self, data: Samples, visit: Visit) -> Samples:
+        """What of its data a client trains on: all of it."""
+        return data
 
     def choose(self, sent: Sent, data: Samples, memory: Params, visit: Visit) -> int:
         """The model of least mean loss on the client's data, the first of equals."""

@@ -4,10 +4,32 @@ A client knows its own model, and which of its samples it held out. Where losses
 apart in its own model is where it draws the line in the models that it is sent.
 """
 
+from dataclasses import dataclass
+
 from jaxtyping import Float
 from torch import Tensor
 
 from fedaudit.risk.threshold import best_threshold, refuse_unusable
+
+
+@dataclass(frozen=True)
+class ByLoss:
+    """A client's own attack, as an algorithm takes it."""
+
+    def line(
+        self, trained: Float[Tensor, " trained"], held_out: Float[Tensor, " held_out"]
+    ) -> float:
+        """See :func:`threshold_of`."""
+        return threshold_of(trained, held_out)
+
+    def risk(
+        self,
+        trained: Float[Tensor, " trained"],
+        held_out: Float[Tensor, " held_out"],
+        line: float,
+    ) -> float:
+        """See :func:`risk_of`."""
+        return risk_of(trained, held_out, line)
 
 
 def threshold_of(trained: Float[Tensor, " trained"], held_out: Float[Tensor, " held_out"]) -> float:

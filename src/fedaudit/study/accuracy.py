@@ -1,7 +1,6 @@
 """How good a run's models are: counted in its measured rounds, and kept in their notes."""
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,13 +8,13 @@ import torch
 
 from fedaudit.core import ClientId, Model, Samples, Sees
 from fedaudit.devices import CPU
-from fedaudit.fl.simulate import prepared
 from fedaudit.metrics import Share, generalisation_gap, share
 from fedaudit.modules import outputs_of
 from fedaudit.observe.round import Round
 from fedaudit.observe.store import Stored
-from fedaudit.seeds import seed_for, seeded
+from fedaudit.seeds import seeded
 from fedaudit.study.groups import EVERYBODY
+from fedaudit.study.holdout import left_to_train
 from fedaudit.study.parts import Setup
 from fedaudit.study.record import UtilityResult
 from fedaudit.study.served import outputs_served
@@ -43,13 +42,11 @@ class Exam:
 
 
 def exam(run: Setup) -> Exam:
-    """Without what defenses hold out, which no training can have fitted."""
-    given, guards = run.deal.clients, deepcopy(dict(run.defenses))
-    seed = seed_for(run.seed, "federation")
-    left = prepared(given, guards, run.study.training.rounds, seed)
+    """Without what clients hold out, which no training can have fitted."""
+    left = left_to_train(run.deal.clients, run.trainers)
     trained_on = {
         client: data if left[client] is data else data.take(torch.isin(data.ids, left[client].ids))
-        for client, data in given.items()
+        for client, data in run.deal.clients.items()
     }
     return Exam(
         run.dataset.test,

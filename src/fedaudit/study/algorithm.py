@@ -10,6 +10,7 @@ from fedaudit.errors import unknown_name
 from fedaudit.fl.algorithm import Algorithm
 from fedaudit.fl.catalog import ALGORITHMS, Task
 from fedaudit.models import architecture
+from fedaudit.risk.client import ByLoss
 from fedaudit.study.config import Study
 from fedaudit.study.groups import Grouped
 from fedaudit.study.options import check_options
@@ -42,6 +43,7 @@ def algorithm_of(study: Study, world: Grouped, seed: int, data_dir: Path | None)
         public=partial(_training_part, seed=seed, data_dir=data_dir),
         seed=seed,
         risk=partial(server_risk, study, world, seed),
+        own_risk=ByLoss(),
         accepted=(study.risk.low, study.risk.high),
     )
     return ALGORITHMS[study.algorithm.name](task, **study.algorithm.options)

@@ -22,6 +22,7 @@ from fedaudit.seeds import seed_for, seeded, seeded_numpy
 from fedaudit.study.clustered import ClusterRound, FairnessGap, GroupAccuracy, ModelState
 from fedaudit.study.fields import Part
 from fedaudit.study.groups import EVERYBODY, Grouped
+from fedaudit.study.holdout import left_to_train
 from fedaudit.study.parts import Setup
 from fedaudit.study.risk import server_risk
 from fedaudit.study.served import model_of_each, outputs_served
@@ -48,6 +49,7 @@ class _Seen(NamedTuple):
         run: The run.
         round: As the adversary sees it.
         used: Name of every client's model.
+        trained: What each client trains on.
         outputs: Of the test samples.
         place: For each test sample, the client whose data it is like.
     """
@@ -55,6 +57,7 @@ class _Seen(NamedTuple):
     run: Setup
     round: Round
     used: dict[ClientId, str]
+    trained: dict[ClientId, Samples]
     outputs: Float[Tensor, "samples outputs"]
     place: Int[Tensor, " samples"]
 
@@ -79,6 +82,7 @@ def cluster_notes(run: Setup, round: Round, device: torch.device = CPU) -> dict[
         run,
         round,
         model_of_each(round, sorted(run.deal.clients)),
+        left_to_train(run.deal.clients, run.trainers),
         outputs_served(round, test, run.groups.place, device),
         torch.from_numpy(run.groups.place)[test.ids],
     )
@@ -93,7 +97,7 @@ def _state(seen: _Seen, device: torch.device) -> ClusterRound:
     run, after = seen.run, seen.round.after
     clients = {name: [c for c, used in seen.used.items() if used == name] for name in after}
     clusters = [
-        Cluster(model, sum(run.deal.sizes[client] for client in clients[name]))
+        Cluster(model, sum(len(seen.trained[client]) for client in clients[name]))
         for name, model in after.items()
     ]
     seed = seed_for(run.seed, "risk of real members", seen.round.index)
@@ -141,7 +145,7 @@ def _real_risk(
     if judge is None:
         return {}
     rng = seeded(run.seed, "asked about", round.index, name)
-    members = _some(Samples.joined(*(run.deal.clients[client] for client in clients)), rng)
+    members = _some(Samples.joined(*(seen.trained[client] for client in clients)), rng)
     like = torch.isin(seen.place, torch.tensor(clients))
     others = _some(run.dataset.test.take(like), rng)
     if not len(others):

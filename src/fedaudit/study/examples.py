@@ -10,7 +10,7 @@ from fedaudit.seeds import seed_for
 from fedaudit.study.config import ShadowSection, Study
 from fedaudit.study.dealing import dealt
 from fedaudit.study.defense_section import DefenseSection
-from fedaudit.study.holdout import trained_on
+from fedaudit.study.holdout import left_to_train
 from fedaudit.study.parts import Setup
 
 _LARGEST_SEED = 10**9
@@ -39,15 +39,14 @@ def with_examples(run: Setup) -> Setup:
 def _known(run: Setup, given: ShadowSection) -> Known:
     """Samples of one client of the run, some of which it trained on."""
     client = _known_client(run, given)
-    ids = trained_on(
-        run.deal,
-        run.defenses,
-        client,
-        rounds=run.study.training.rounds,
-        seed=seed_for(run.seed, "federation"),
-    )
+    left = left_to_train({client: run.deal.clients[client]}, run.trainers)[client]
     return known_split(
-        run.dataset, run.deal, client=client, trained_on=ids, size=given.known, seed=run.seed
+        run.dataset,
+        run.deal,
+        client=client,
+        trained_on=left.ids.numpy(),
+        size=given.known,
+        seed=run.seed,
     )
 
 

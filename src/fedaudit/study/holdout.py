@@ -1,8 +1,9 @@
-"""What defenses keep out of training is not trained on, and the audit's truth must say so."""
+"""What clients keep out of training is not trained on, and the audit's truth must say so."""
 
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int
@@ -11,30 +12,50 @@ from numpy import ndarray
 from fedaudit.core import NOBODY, ClientId, Samples
 from fedaudit.data.deal import Deal
 from fedaudit.defenses.base import Defense
+from fedaudit.fl.algorithm import Algorithm, HoldsOut
 from fedaudit.fl.simulate import prepared
 
 
-def as_trained(deal: Deal, defenses: Mapping[ClientId, Defense], *, rounds: int, seed: int) -> Deal:
-    """The deal with the truth about samples that defenses hold out of their clients' training.
+class Trainers(NamedTuple):
+    """What decides which of their samples clients train on.
+
+    Attributes:
+        defenses: By client; they are left as they are.
+        algorithm: Some have clients hold samples out.
+        rounds: Of the run.
+        seed: That the federation is simulated with.
+    """
+
+    defenses: Mapping[ClientId, Defense]
+    algorithm: Algorithm
+    rounds: int
+    seed: int
+
+
+def as_trained(deal: Deal, given: Trainers) -> Deal:
+    """The deal with the truth about samples that clients hold out of their training.
 
     An audited sample that its owner holds out (as validation data, say) is nobody's: it counts
-    as unseen. Where a defense holds samples out by a rule on each sample alone, the same samples
+    as unseen. Where samples are held out by a rule on each sample alone, the same samples
     leave the fair draw whoever owns them, so that among the rest membership stays as fair as it
     was drawn; where it does not, no sample is fair any more. Clients keep their data, and with
     it their weights.
 
     Args:
         deal: As dealt.
-        defenses: By client; they are left as they are.
-        rounds: Of the run.
-        seed: That the federation is simulated with.
+        given: What decides which.
     """
-    acting = {client: d for client, d in defenses.items() if d.acts_in("prepare")}
+    everybody = isinstance(given.algorithm, HoldsOut)
+    acting = [
+        client
+        for client in sorted(deal.clients)
+        if everybody or (client in given.defenses and given.defenses[client].acts_in("prepare"))
+    ]
     if not acting:
         return deal
     audit, ids = deal.audit, deal.audit.samples.ids.numpy()
     mine = {client: deal.clients[client] for client in acting}
-    left = _left(mine, acting, rounds, seed)
+    left = _ids(left_to_train(mine, given))
     held = {c: (audit.owner == c) & ~np.isin(ids, left[c]) for c in acting}
     anywhere = np.logical_or.reduce(list(held.values()))
     if not anywhere.any():
@@ -42,9 +63,7 @@ def as_trained(deal: Deal, defenses: Mapping[ClientId, Defense], *, rounds: int,
     # What would be held out if every audited sample were this client's.
     would = {
         client: ~np.isin(ids, kept)
-        for client, kept in _left(
-            dict.fromkeys(acting, audit.samples), acting, rounds, seed
-        ).items()
+        for client, kept in _ids(left_to_train(dict.fromkeys(acting, audit.samples), given)).items()
     }
     by_sample = all((would[c] & (audit.owner == c) == held[c]).all() for c in acting)
     gone = np.logical_or.reduce(list(would.values())) if by_sample else np.ones_like(anywhere)
@@ -56,25 +75,20 @@ def as_trained(deal: Deal, defenses: Mapping[ClientId, Defense], *, rounds: int,
     return replace(deal, audit=changed)
 
 
-def trained_on(
-    deal: Deal, defenses: Mapping[ClientId, Defense], client: ClientId, *, rounds: int, seed: int
-) -> Int[ndarray, " _"]:
-    """Ids of a client's samples that its defense leaves it to train on.
+def left_to_train(data: Mapping[ClientId, Samples], given: Trainers) -> dict[ClientId, Samples]:
+    """What is left of clients' samples to train on.
 
     Args:
-        deal: As dealt.
-        defenses: By client; they are left as they are.
-        client: Which one.
-        rounds: Of the run.
-        seed: That the federation is simulated with.
+        data: By client.
+        given: What decides.
     """
-    acting = {client: defenses[client]} if client in defenses else {}
-    return _left({client: deal.clients[client]}, acting, rounds, seed)[client]
+    guards = {client: given.defenses[client] for client in data if client in given.defenses}
+    left = prepared(data, deepcopy(guards), given.rounds, given.seed)
+    if not isinstance(given.algorithm, HoldsOut):
+        return left
+    algorithm, seed = given.algorithm, given.seed
+    return {c: mine.take(~algorithm.held_out(mine.ids, seed=seed)) for c, mine in left.items()}
 
 
-def _left(
-    data: Mapping[ClientId, Samples], defenses: Mapping[ClientId, Defense], rounds: int, seed: int
-) -> dict[ClientId, Int[ndarray, " _"]]:
-    """The ids that are left of each client's data."""
-    kept = prepared(data, deepcopy(dict(defenses)), rounds, seed)
-    return {client: samples.ids.numpy() for client, samples in kept.items()}
+def _ids(data: Mapping[ClientId, Samples]) -> dict[ClientId, Int[ndarray, " _"]]:
+    return {client: samples.ids.numpy() for client, samples in data.items()}

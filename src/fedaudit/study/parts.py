@@ -11,9 +11,11 @@ from fedaudit.data.shadow import Known
 from fedaudit.defenses.base import Defense
 from fedaudit.fl.algorithm import Algorithm
 from fedaudit.observe.views import View
+from fedaudit.seeds import seed_for
 from fedaudit.signals.base import Signal
 from fedaudit.study.config import Study
 from fedaudit.study.groups import Groups
+from fedaudit.study.holdout import Trainers
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,12 @@ class Setup:
     groups: Groups
     shadow: "Setup | None" = None
     known: Known | None = None
+
+    @property
+    def trainers(self) -> Trainers:
+        """What decides which of their samples clients train on."""
+        rounds, seed = self.study.training.rounds, seed_for(self.seed, "federation")
+        return Trainers(self.defenses, self.algorithm, rounds, seed)
 
     @property
     def on_membership(self) -> dict[str, Attack]:

@@ -23,7 +23,7 @@ from fedaudit.study.defended import defenses_of, refuse_unfit
 from fedaudit.study.examples import with_examples
 from fedaudit.study.groups import Grouped, grouped
 from fedaudit.study.guided import class_guided
-from fedaudit.study.holdout import as_trained
+from fedaudit.study.holdout import Trainers, as_trained
 from fedaudit.study.parts import Setup
 
 
@@ -39,12 +39,12 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
     algorithm, defenses = _fitting(study, world, seed, data_dir)
     view = as_sent(view_of(study), algorithm)
     attacks, refused = _seen(study, view)
-    federation = {"rounds": study.training.rounds, "seed": seed_for(seed, "federation")}
+    trainers = Trainers(defenses, algorithm, study.training.rounds, seed_for(seed, "federation"))
     run = Setup(
         study=study,
         seed=seed,
         dataset=world.dataset,
-        deal=as_trained(world.deal, defenses, **federation),
+        deal=as_trained(world.deal, trainers),
         algorithm=algorithm,
         defenses=defenses,
         view=view,
