@@ -1,21 +1,28 @@
 """The audit's truth where defenses hold samples out of training."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from fedaudit.core import NOBODY, Samples
+from fedaudit.core import NOBODY, Architecture, ClientId, Samples
 from fedaudit.data.audit_set import AuditSet
 from fedaudit.data.deal import Deal
 from fedaudit.defenses.base import Defense, Visit
 from fedaudit.defenses.cofedmid.validation import held_out
 from fedaudit.defenses.cofedmid.whole import CoFedMID
+from fedaudit.fl.algorithm import Algorithm
+from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.ifca_mir_clients import IfcaMirOfClients
+from fedaudit.fl.training import LocalTraining
 from fedaudit.origin import Origin
+from fedaudit.risk.client import ByLoss
 from fedaudit.seeds import seed_for
 from fedaudit.study.accuracy import exam
-from fedaudit.study.holdout import as_trained
+from fedaudit.study.holdout import Trainers, as_trained
 from fedaudit.study.setup import setup
 from tests.study.studies import small_study
 
@@ -31,6 +38,15 @@ DEAL = Deal(CLIENTS, AuditSet(samples(IDS), OWNER, np.zeros(400, dtype=np.int64)
 PAIR = {c: CoFedMID(coalition=(0, 1), start=2) for c in (0, 1)}
 
 
+NOTHING_HELD_OUT = FedAvg(Architecture("none", nn.Identity), LocalTraining())
+
+
+def trainers(
+    defenses: Mapping[ClientId, Defense], rounds: int = 5, algorithm: Algorithm = NOTHING_HELD_OUT
+) -> Trainers:
+    return Trainers(defenses, algorithm, rounds, seed=4)
+
+
 @dataclass(frozen=True)
 class DropsTheFirst(Defense):
     """Holds out by place, so that being held out depends on what else the client has."""
@@ -40,7 +56,7 @@ class DropsTheFirst(Defense):
 
 
 def test_what_a_member_of_the_coalition_holds_out_is_nobodys() -> None:
-    audit = as_trained(DEAL, PAIR, rounds=5, seed=4).audit
+    audit = as_trained(DEAL, trainers(PAIR)).audit
     held = held_out(IDS, 0.1, seed=4).numpy()
     assert 20 < held.sum() < 60
     assert (audit.owner[held & (OWNER < 2)] == NOBODY).all()
@@ -50,24 +66,34 @@ def test_what_a_member_of_the_coalition_holds_out_is_nobodys() -> None:
 
 
 def test_the_same_samples_leave_the_fair_draw_whoever_owns_them() -> None:
-    audit = as_trained(DEAL, PAIR, rounds=5, seed=4).audit
+    audit = as_trained(DEAL, trainers(PAIR)).audit
     assert (audit.fair_for(0) == ~held_out(IDS, 0.1, seed=4).numpy()).all()
 
 
 def test_clients_keep_their_data_and_the_deal_given_is_left_as_it_was() -> None:
-    changed = as_trained(DEAL, PAIR, rounds=5, seed=4)
+    changed = as_trained(DEAL, trainers(PAIR))
     assert changed.clients is DEAL.clients
     assert (DEAL.audit.owner == OWNER).all()
 
 
 def test_nothing_changes_where_nothing_is_held_out() -> None:
-    assert as_trained(DEAL, {}, rounds=5, seed=4) is DEAL
-    assert as_trained(DEAL, {0: Defense()}, rounds=5, seed=4) is DEAL
-    assert as_trained(DEAL, PAIR, rounds=1, seed=4) is DEAL
+    assert as_trained(DEAL, trainers({})) is DEAL
+    assert as_trained(DEAL, trainers({0: Defense()})) is DEAL
+    assert as_trained(DEAL, trainers(PAIR, rounds=1)) is DEAL
+
+
+def test_what_an_algorithm_has_clients_hold_out_is_nobodys_and_leaves_the_fair_draw() -> None:
+    net = Architecture("none", nn.Identity)
+    algorithm = IfcaMirOfClients(net, LocalTraining(), own_risk=ByLoss(), share=0.2)
+    audit = as_trained(DEAL, trainers({}, algorithm=algorithm)).audit
+    held = held_out(IDS, 0.2, seed=4).numpy()
+    assert 50 < held.sum() < 110
+    assert (audit.owner == np.where(held, NOBODY, OWNER)).all()
+    assert (audit.fair_for(0) == ~held).all()
 
 
 def test_a_rule_that_is_not_on_single_samples_leaves_nothing_fair() -> None:
-    audit = as_trained(DEAL, {1: DropsTheFirst()}, rounds=5, seed=4).audit
+    audit = as_trained(DEAL, trainers({1: DropsTheFirst()})).audit
     assert audit.owner[100] == NOBODY
     assert (audit.owner == np.where(IDS.numpy() == 100, NOBODY, OWNER)).all()
     assert not audit.fair.any()

@@ -10,10 +10,9 @@ from fedaudit.core import Sees
 from fedaudit.errors import BadInput, Damaged, NotVisible
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.origin import Origin
-from fedaudit.seeds import seed_for
 from fedaudit.study.again import attack_again
 from fedaudit.study.config import Study
-from fedaudit.study.holdout import trained_on
+from fedaudit.study.holdout import left_to_train
 from fedaudit.study.identity import run_key, settings_of
 from fedaudit.study.parts import Setup
 from fedaudit.study.record import Record
@@ -202,8 +201,7 @@ def test_what_a_defense_holds_out_is_not_known_as_trained_on() -> None:
     defense = {"name": "compensation", "options": {"validation": 0.5, "start": 2}}
     run = setup(learning_study(shadow={**KNOWN, "known": 20}, defense=defense), 1, None)
     assert run.known is not None
-    rounds, seed = run.study.training.rounds, seed_for(1, "federation")
-    left = trained_on(run.deal, run.defenses, 3, rounds=rounds, seed=seed)
+    left = left_to_train(run.deal.clients, run.trainers)[3].ids
     assert len(left) < len(run.deal.clients[3])
     known = run.known.samples.ids[run.known.is_member]
     assert set(known.tolist()) <= set(left.tolist())
