@@ -126,7 +126,16 @@ def test_the_likelihood_names_the_client_with_the_largest_fedmia_score() -> None
     assert found.argmax(0).tolist() == scores.argmax(0).tolist()
 
 
-@pytest.mark.parametrize("temperature", [0.0, -1.0, math.inf, NAN])
+@pytest.mark.parametrize("temperature", [1e-6, 1.0, 1e6])
+def test_no_temperature_changes_who_is_likeliest(temperature: float) -> None:
+    m = measured(random())
+    named = SourceAtLast().posterior(m, sizes=sizes()).argmax(0)
+    found = SourceAtLast(temperature=temperature).posterior(m, sizes=sizes())
+    assert torch.equal(found.argmax(0), named)
+    torch.testing.assert_close(found.sum(0), torch.ones(30).double())
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, 1e-320, 1e18, math.inf, NAN])
 def test_a_temperature_that_is_none_is_refused(temperature: float) -> None:
     with pytest.raises(BadInput, match="temperature"):
         SourceAtLast(temperature=temperature)

@@ -120,6 +120,15 @@ def test_seeds_that_agree_have_a_verdict_by_the_limits_of_the_runs() -> None:
     assert verdict(with_sources(found(seed=1), found(seed=2))).status == "clear leak"
 
 
+def test_what_the_test_alone_finds_is_marked_as_of_open_size() -> None:
+    record = with_sources(found(seed=1, right=20), found(seed=2, right=90))
+    assert column(source_table(record), "Owners named") == ["△ 45.8%"]
+    assert details(source_table(record), "Owners named")[0].startswith("size open")
+    said = verdict(record)
+    assert "by the test more in at least one seed" in said.found[0].sentences[0].found
+    assert "more seeds" in said.meaning
+
+
 def test_figures_are_shown_as_the_record_has_them() -> None:
     record = with_sources(found())
     (figure,) = record.source_figures

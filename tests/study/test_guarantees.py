@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 
 from fedaudit.defenses.dpsgd import sample_epsilon
+from fedaudit.study.guarantees import FORMAL_DELTA, formal_epsilons
 from fedaudit.study.record import Figure
 from fedaudit.study.run import run_study
+from fedaudit.study.setup import setup
 from tests.study.studies import small_study
 
 
-def formal(noise_multiplier: float, folder: Path) -> Figure:
+def formal(noise_multiplier: float, folder: Path, metric: str = "formal_epsilon") -> Figure:
     options = {"clip": 1.0, "noise_multiplier": noise_multiplier}
     record = run_study(
         small_study(
@@ -20,7 +22,7 @@ def formal(noise_multiplier: float, folder: Path) -> Figure:
         ),
         folder,
     )
-    (found,) = [f for f in record.findings if f.metric == "formal_epsilon"]
+    (found,) = [f for f in record.findings if f.metric == metric]
     return found
 
 
@@ -30,6 +32,31 @@ def test_a_sample_of_a_client_with_dp_sgd_has_its_epsilon_stated(tmp_path: Path)
     figure = formal(1.5, tmp_path)
     assert figure.value == pytest.approx(sample_epsilon(1.5, 10 / 39, 32, delta=1e-5))
     assert figure.note == "unit: one sample, in 32 steps that each draw it with probability 0.256"
+
+
+def test_one_round_has_an_epsilon_of_its_own_that_says_so(tmp_path: Path) -> None:
+    figure = formal(1.5, tmp_path, "formal_epsilon_of_a_round")
+    assert figure.value == pytest.approx(sample_epsilon(1.5, 10 / 39, 8, delta=1e-5))
+    assert figure.note.startswith("one round alone; unit: one sample, in 8 steps")
+
+
+def test_where_all_clients_are_asked_about_the_one_protected_least_is_stated() -> None:
+    # Their sizes differ: the smallest client's samples are drawn most often, whoever the target.
+    study = small_study(
+        defense={"name": "dp-sgd", "options": {"clip": 1.0, "noise_multiplier": 1.5}},
+        attacks={"sia": {}},
+        partition={"scheme": "dirichlet", "options": {"beta": 0.5}},
+        audit={"draw": "sia", "fair": 1, "options": {"per_client": 2}},
+    )
+    run = setup(study, 1, None)
+    smallest = min(run.deal.sizes, key=run.deal.sizes.__getitem__)
+    assert smallest not in study.audit.targets
+    epsilons = [
+        run.defenses[client].guarantee(run.algorithm.workload(4, size), delta=FORMAL_DELTA)
+        for client, size in run.deal.sizes.items()
+    ]
+    whole, _ = formal_epsilons([run])
+    assert whole.value == max(one.epsilon for one in epsilons if one is not None)
 
 
 def test_of_several_seeds_the_one_that_protects_least_is_stated(tmp_path: Path) -> None:

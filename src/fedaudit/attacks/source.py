@@ -14,6 +14,7 @@ from fedaudit.errors import BadInput, NotVisible, unknown_name
 from fedaudit.observe.measurements import Measurements
 
 PRIORS = ("equal", "size")
+_COLDEST, _HOTTEST = 1e-6, 1e6
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,8 @@ class Bayes:
     """Bayes' rule over clients; rules differ in the evidence.
 
     Attributes:
-        temperature: gamma, above 0: divides the evidence. The smaller, the surer; it changes no
-            ranking of the clients under equal priors.
+        temperature: gamma, from 1e-6 to 1e6: divides the evidence. The smaller, the surer; it
+            changes no ranking of the clients under equal priors.
         prior: "equal" gives every client the same chance beforehand (the paper's 1/K), "size"
             one in proportion to its data.
     """
@@ -34,8 +35,12 @@ class Bayes:
     needs = Sees.UPLOADS
 
     def __post_init__(self) -> None:
-        if not 0 < self.temperature < float("inf"):
-            raise BadInput(f"temperature is above 0 and finite, got {self.temperature}")
+        # Beyond, chances round to equal ones or their logarithms to infinite ones.
+        if not _COLDEST <= self.temperature <= _HOTTEST:
+            raise BadInput(
+                f"temperature lies between {_COLDEST:g} and {_HOTTEST:g}, got {self.temperature}; "
+                "at 1 losses in nats count as they are"
+            )
         if self.prior not in PRIORS:
             raise unknown_name("prior", self.prior, PRIORS)
 
@@ -73,7 +78,7 @@ class SourceAtLast(Bayes):
     """The client whose model has the least loss in the last round in which it was measured.
 
     Attributes:
-        temperature: gamma, above 0; the smaller, the surer of the answer.
+        temperature: gamma, from 1e-6 to 1e6; the smaller, the surer of the answer.
         prior: "equal", or "size" for one in proportion to the clients' data.
 
     Source: SIA, Algorithm 2 (one round) and Eq. (14), with the other clients' mean loss for the
@@ -99,7 +104,7 @@ class SourceOnAverage(Bayes):
     many times smaller as there are rounds.
 
     Attributes:
-        temperature: gamma, above 0; the smaller, the surer of the answer.
+        temperature: gamma, from 1e-6 to 1e6; the smaller, the surer of the answer.
         prior: "equal", or "size" for one in proportion to the clients' data.
 
     Source: SIA, section 5 (several rounds, left for future work).
@@ -121,7 +126,7 @@ class SourceByProduct(Bayes):
     client is not blamed for having been asked in early rounds only, when all losses were high.
 
     Attributes:
-        temperature: gamma, above 0; the smaller, the surer of the answer.
+        temperature: gamma, from 1e-6 to 1e6; the smaller, the surer of the answer.
         prior: "equal", or "size" for one in proportion to the clients' data.
 
     Source: SIA, section 5 (several rounds, left for future work).
@@ -151,7 +156,7 @@ class SourceByTail(Bayes):
 
     Attributes:
         rule: Scores are minus such a probability, as FedMIA's are.
-        temperature: Above 0; the smaller, the surer of the answer.
+        temperature: From 1e-6 to 1e6; the smaller, the surer of the answer.
         prior: "equal", or "size" for one in proportion to the clients' data.
 
     Source: FedMIA, Eqs. (9)-(12), read as a source posterior.

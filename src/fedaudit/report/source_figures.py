@@ -58,7 +58,7 @@ def rounds_figure(record: Record) -> Figures | None:
     keys += [
         Key("Guessing", "Guessing", swatch(_GUESS, marked=False)),
         Key("Class mixes alone", "Class mixes alone", swatch(_MIXES, marked=False)),
-        Key(_ORACLE, _ORACLE, swatch(Style("#7A7A7A", "solid", "diamond"))),
+        Key(_ORACLE, _ORACLE, swatch(Style("#7A7A7A", "solid", "diamond"), lined=False)),
     ]
 
     def panels(inside: list[Run]) -> tuple[Panel, ...]:
@@ -209,7 +209,8 @@ def overfitting_figure(record: Record) -> Figures | None:
         return (Panel(name, f"Success of {name} for each client by its overfitting.", spec),)
 
     keys = tuple(
-        Key(f"Seed {seed}", plotly_text(f"Seed {seed}"), swatch(looks[seed])) for seed in seeds
+        Key(f"Seed {seed}", plotly_text(f"Seed {seed}"), swatch(looks[seed], lined=False))
+        for seed in seeds
     )
     return Figures(
         "sources-overfitting",

@@ -22,8 +22,10 @@ _EMPTY = Cell(MISSING, tone="muted")
 _SIGNS = (
     "▲ owners are named more often than class mixes explain; the word is the size of what is "
     "beyond them by its lower limit. ◇ more often than by guessing alone, and class mixes may be "
-    "all of it. Both need the interval and the test. p-values are one-sided, corrected by Holm's "
-    "method over the rows of this table ({rows}), and held to {share}; alone: before that."
+    "all of it. Both need the interval and the test. △ more often than by guessing by the test "
+    "alone: in at least one seed, and how much to expect is open. p-values are one-sided, "
+    "corrected by Holm's method over the rows of this table ({rows}), and held to {share}; "
+    "alone: before that."
 )
 
 

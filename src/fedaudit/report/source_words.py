@@ -51,7 +51,8 @@ SOURCE_MEANINGS: Mapping[Status, str] = {
     "above guessing": "Which classes a client holds may be all that gives its samples away. Where "
     "that is itself a secret, it is a leak all the same.",
     "inconclusive": "The intervals on sources are too wide to tell a leak from none. That is not a "
-    "sign of safety. More audited samples of each client narrow them.",
+    "sign of safety. More audited samples of each client narrow them, and more seeds where they "
+    "are over seeds.",
     "no leak shown": "These attacks do not name owners more often than guessing here.",
 }
 
@@ -142,9 +143,10 @@ def _success_sentence(best: SourceFigure) -> str:
             f"the strongest attack, {name}, names the owner of {rate}{seeds}; a guess is right for "
             f"{guess}."
         )
+    tested = ", by the test more in at least one seed" if best.guessing.significant else ""
     return (
         f"no attack is shown to name owners more often than guessing; the highest is {name} with "
-        f"{rate}{seeds}, a guess is right for {guess}."
+        f"{rate}{seeds}{tested}, a guess is right for {guess}."
     )
 
 

@@ -108,7 +108,7 @@ def most_beyond(figure: SourceFigure) -> Size | None:
 def look_of_source(figure: SourceFigure) -> Look:
     """How a success is marked in tables."""
     if not figure.above_guessing:
-        return Look()
+        return Look("△ ", "", "size open") if figure.guessing.significant else Look()
     size = excess_size(figure)
     if size is None:
         return Look("◇ ", "", "mixes may be all")

@@ -62,13 +62,16 @@ ORIGIN_STYLES = {
 }
 
 
-def swatch(look: Style, *, marked: bool = True) -> Markup:
+def swatch(look: Style, *, marked: bool = True, lined: bool = True) -> Markup:
     """A legend's drawing of a style. Holds fixed strings only, so it is safe as markup."""
     mark = _MARKS[look.symbol] if marked else ""
+    line = (
+        f'<path d="M0 7h34" stroke="{look.color}" stroke-width="2" '
+        f'stroke-dasharray="{_DASHES[look.dash]}"/>'
+    )
     return Markup(
         '<svg class="swatch" width="34" height="14" viewBox="0 0 34 14" aria-hidden="true">'
-        f'<path d="M0 7h34" stroke="{look.color}" stroke-width="2" '
-        f'stroke-dasharray="{_DASHES[look.dash]}"/><g fill="{look.color}">{mark}</g></svg>'
+        f'{line if lined else ""}<g fill="{look.color}">{mark}</g></svg>'
     )
 
 

@@ -1,0 +1,85 @@
+"""What source inference costs beside K plain forward passes over the samples it asks about.
+
+    python -m benchmarks.sources [--rounds 20] [--each 100]
+
+Prints a table in Markdown, in some two minutes: SIA's CNN, ten clients, a hundred samples of
+each, twenty rounds. Forward passes and signals take turns, a round of each, on one thread; times
+are processor time, over all rounds, and the ratio is the median of the rounds'. Data and models
+are random, of the right shapes.
+"""
+
+import argparse
+import os
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+from time import process_time
+
+import torch
+
+from benchmarks.losses import forward, in_order
+from benchmarks.training import CASES, Case
+from fedaudit.attacks.catalog import attack_named
+from fedaudit.core import Model, Samples
+from fedaudit.observe.measurements import MeasuredRound, stacked
+from fedaudit.observe.round import Exposed, Round
+from fedaudit.params import plus
+from fedaudit.signals.measure import measure_round
+
+CLIENTS = 10
+ATTACKS = ("sia", "sia-mean", "sia-product", "sia-likelihood")
+
+
+def timed(work: Callable[[], object]) -> float:
+    start = process_time()
+    work()
+    return process_time() - start
+
+
+def models_of(case: Case, index: int) -> list[Model]:
+    """Clients' models of one round: close to each other, and others in every round."""
+    first, *rest = (case.architecture.initial(100 * index + client) for client in range(CLIENTS))
+    near = [Model(m.architecture, plus(first.params, m.params, 0.01), m.buffers) for m in rest]
+    return [first, *near]
+
+
+def passes(models: list[Model], data: Samples) -> None:
+    for model in models:
+        forward(in_order(model, torch.channels_last), data)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--each", type=int, default=100)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    (case,) = (one for one in CASES if one.name.startswith("SIA"))
+    data, names = case.data(CLIENTS * given.each), tuple(range(CLIENTS))
+    signals = list({s.name: s for name in ATTACKS for s in attack_named(name).signals}.values())
+    floors, ours, measured = list[float](), list[float](), list[MeasuredRound]()
+    for index in range(given.rounds + 1):
+        models = models_of(case, index)
+        exposed = {client: Exposed(local=model) for client, model in enumerate(models)}
+        seen = Round(index, exposed, {}, {}, {}, names, names)
+        floors.append(timed(partial(passes, models, data)))
+        start = process_time()
+        measured.append(measure_round(seen, signals, data))
+        ours.append(process_time() - start)
+    # The first round warms up.
+    floors, ours, cubes = floors[1:], ours[1:], stacked(measured[1:])
+    sizes = dict.fromkeys(names, 1_000)
+    answers = timed(lambda: [attack_named(name).posterior(cubes, sizes) for name in ATTACKS])
+    ratio = median(one / other for one, other in zip(ours, floors, strict=True))
+    print(f"torch {torch.__version__}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
+    print("| model | samples x clients x rounds | forward passes | signals | x | all attacks |")
+    print("|---|---|---|---|---|---|")
+    amount = f"{len(data)} x {CLIENTS} x {given.rounds}"
+    print(
+        f"| {case.name} | {amount} | {sum(floors):.1f} s | {sum(ours):.1f} s | {ratio:.3f} | "
+        f"{answers:.2f} s |"
+    )
+
+
+if __name__ == "__main__":
+    main()
