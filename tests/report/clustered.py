@@ -13,7 +13,7 @@ from fedaudit.study.clustered import (
     ModelState,
 )
 from fedaudit.study.record import Record
-from tests.report.records import limits, record
+from tests.report.records import HOSTILE, HOSTILE_LINK, HOSTILE_TAG, limits, record
 
 Choices = NDArray[np.int64]
 
@@ -162,4 +162,30 @@ def with_clusters(*results: ClusterResult, membership: bool = False, **rest: obj
             "seeds": seeds,
             **only,
         }
+    )
+
+
+def hostile_clusters() -> Record:
+    """A record of clustered learning whose every free text tries to break out of the page."""
+    bad = HOSTILE + HOSTILE_TAG + HOSTILE_LINK + "x" * 3000
+    names = [HOSTILE, HOSTILE_TAG, "everybody"]
+    runs = [clustered(name, clients=20, minority=4, rounds=3) for name in ("ifca", "ifca-mir")]
+    return with_clusters(
+        *(
+            run.model_copy(
+                update={
+                    "algorithm": f"{at} {bad}",
+                    "defense": HOSTILE_TAG,
+                    "measure": HOSTILE_LINK,
+                    "group_names": names[:2],
+                    "fairness_note": bad,
+                    "accuracy": [
+                        one.model_copy(update={"group": name})
+                        for one, name in zip(run.accuracy, names, strict=True)
+                    ],
+                    "fairness": [one.model_copy(update={"metric": bad}) for one in run.fairness],
+                }
+            )
+            for at, run in enumerate(runs)
+        )
     )

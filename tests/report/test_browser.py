@@ -3,12 +3,15 @@
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fedaudit.report.html import write_comparison, write_report
 from fedaudit.study.comparing import compared
+from fedaudit.study.record import Record
+from tests.report.clustered import clustered, hostile_clusters, with_clusters
 from tests.report.records import STRENGTH, hostile, record, source, with_sources
 
 BROWSER = next(
@@ -104,9 +107,21 @@ def test_a_report_on_sources_draws_rounds_map_and_overfitting(
     assert notes["figures"] == "4"
 
 
-def test_hostile_names_run_nothing_and_break_nothing(tmp_path: Path) -> None:
+def test_a_report_on_clusters_draws_who_went_where_and_at_what_risk(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    write_report(hostile(), page)
+    write_report(with_clusters(clustered(), clustered(seed=2)), page)
+    notes = notes_of(dom(page, tmp_path / "profile"))
+    assert is_sound(notes), notes
+    # Accuracy, two groups, risk and thresholds of two models, violations, loss.
+    assert notes["figures"] == "9"
+
+
+@pytest.mark.parametrize("make", [hostile, hostile_clusters])
+def test_hostile_names_run_nothing_and_break_nothing(
+    tmp_path: Path, make: Callable[[], Record]
+) -> None:
+    page = tmp_path / "report.html"
+    write_report(make(), page)
     document = dom(page, tmp_path / "profile")
     notes = notes_of(document)
     assert is_sound(notes), notes
@@ -116,10 +131,14 @@ def test_hostile_names_run_nothing_and_break_nothing(tmp_path: Path) -> None:
     assert not re.search(r"<a[^>]*href=.http", visible)
 
 
-@pytest.mark.parametrize("name", ["plain", "hostile"])
-def test_on_a_phone_nothing_sticks_out_of_the_page(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "make", [lambda: record(strengths=STRENGTH[:3]), hostile, hostile_clusters]
+)
+def test_on_a_phone_nothing_sticks_out_of_the_page(
+    tmp_path: Path, make: Callable[[], Record]
+) -> None:
     page = tmp_path / "report.html"
-    write_report(hostile() if name == "hostile" else record(strengths=STRENGTH[:3]), page)
+    write_report(make(), page)
     # A busy Chromium at times blocks the five-megabyte script of a framed page, whose hash it
     # accepts at the next try; a page that is really unsound fails every time.
     for attempt in range(4):

@@ -24,8 +24,8 @@ _STEPS = 8
 class _Block(NamedTuple):
     """Clients of one model in one round, as the heights between which they stand."""
 
-    low: float
-    high: float
+    low: int
+    high: int
 
 
 class _Ribbon(NamedTuple):
@@ -98,7 +98,7 @@ def _ribbons(
         flows = Counter(zip(choices[at], choices[at + 1], strict=True))
         left = {model: block.low for model, block in stacks[at].items()}
         right = {model: block.low for model, block in stacks[at + 1].items()}
-        starts: dict[tuple[int, int], float] = {}
+        starts: dict[tuple[int, int], int] = {}
         for target in order:
             for source in order:
                 starts[source, target] = right[target]
@@ -130,7 +130,7 @@ def _ribbon(ribbon: _Ribbon, shown: Sequence[Shown]) -> Spec:
     across = [round(start + (end - start) * share, 4) for share in shares]
     bends = [share * share * (3 - 2 * share) for share in shares]
 
-    def edge(left: float, right: float) -> list[float]:
+    def edge(left: int, right: int) -> list[float]:
         return [round(left + (right - left) * bend, 3) for bend in bends]
 
     top = edge(ribbon.left.high, ribbon.right.high)

@@ -1,0 +1,323 @@
+"""What a report says of clustered learning."""
+
+import re
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from fedaudit.report.cluster_comparison import cluster_comparison
+from fedaudit.report.cluster_migration import migration_panel
+from fedaudit.report.cluster_tables import cluster_rounds_table, cluster_table, models_table
+from fedaudit.report.clusters import above, clustered_of, shown_models
+from fedaudit.report.drawing import Spec
+from fedaudit.report.figures import figures_of
+from fedaudit.report.grid import Grid
+from fedaudit.report.html import comparison_html, report_html
+from fedaudit.report.plain import as_text, verdict
+from fedaudit.report.tables import print_record
+from fedaudit.report.tiles import tiles
+from fedaudit.study.cluster_means import cluster_means
+from fedaudit.study.clustered import ClusterResult, ClusterRound, ModelState
+from fedaudit.study.comparing import compared
+from fedaudit.study.record import Record
+from tests.report.clustered import clustered, hostile_clusters, with_clusters
+from tests.report.records import HOSTILE, HOSTILE_LINK, HOSTILE_TAG, source, with_sources
+
+ONE = clustered()
+SEEDS = tuple(clustered(seed=seed) for seed in (1, 2, 3))
+SMALL = clustered(clients=20, minority=4, rounds=3)
+
+
+def words(document: str) -> str:
+    """The visible text of a page."""
+    visible = re.sub(r"(?s)<(script|style).*?</\1>", " ", document)
+    return " ".join(re.sub(r"<[^>]+>", " ", visible).split())
+
+
+def column(grid: Grid, name: str) -> list[str]:
+    place = [one.text for one in grid.columns].index(name)
+    return [row[place].text for row in grid.rows]
+
+
+def row(grid: Grid, name: str) -> list[str]:
+    (found,) = [one for one in grid.rows if one[0].text == name]
+    return [cell.text for cell in found[1:]]
+
+
+def traces(figure: str, record: Record, panel: int = 0) -> list[Spec]:
+    data = figures_of(record)[figure].choices[0].panels[panel].spec["data"]
+    assert isinstance(data, list)
+    return data
+
+
+def trace(figure: str, name: str, record: Record, panel: int = 0) -> Spec:
+    return [one for one in traces(figure, record, panel) if one["name"] == name][-1]
+
+
+def tiny(*choices: list[int], **changes: object) -> ClusterResult:
+    """Six clients, the last two the minority; risks 0.52 and 0.7."""
+    rounds = [
+        ClusterRound(
+            round=at + 1,
+            choice=choice,
+            models=[
+                ModelState(
+                    clients=choice.count(model),
+                    risk=risk,
+                    low=risk - 0.03,
+                    high=risk + 0.03,
+                    estimated=risk,
+                )
+                for model, risk in enumerate((0.52, 0.7))
+            ],
+        )
+        for at, choice in enumerate(choices)
+    ]
+    changed: dict[str, object] = {
+        "clients": list(range(6)),
+        "group": [0, 0, 0, 0, 1, 1],
+        "thresholds": [0.51, 0.6, 0.7, 0.8, 0.68, 0.75],
+        "rounds": rounds,
+        "violations": 2,
+        "sure_violations": 0,
+        "expected_violations": 2,
+        **changes,
+    }
+    return SMALL.model_copy(update=changed)
+
+
+def test_the_verdict_begins_with_who_uses_a_model_that_is_too_risky() -> None:
+    record = with_clusters(tiny([0, 0, 0, 0, 1, 1]))
+    said = verdict(record)
+    assert said.headline == "2 of 6 clients use a model riskier than they accept"
+    text = as_text(record)
+    assert "2 of 6 clients use a model whose membership risk is above what they accept" in text
+    assert "By group: 1 of 4 of the majority and 1 of 2 of the minority" in text
+
+
+def test_a_mean_over_seeds_is_said_to_be_one() -> None:
+    record = with_clusters(*SEEDS)
+    assert verdict(record).headline.startswith("On average ")
+    assert "on average over 3 seeds" in as_text(record)
+
+
+def test_the_status_is_the_size_of_the_riskiest_models_leak_by_its_lower_limit() -> None:
+    assert verdict(with_clusters(tiny([0, 0, 0, 0, 1, 1]))).status == "strong leak"
+    safe = [ModelState(clients=3, risk=0.5, low=0.47, high=0.53, estimated=0.5)] * 2
+    rounds = [ClusterRound(round=1, choice=[0, 0, 0, 0, 1, 1], models=safe)]
+    assert verdict(with_clusters(tiny(rounds=rounds))).status == "no leak shown"
+    wide = [one.model_copy(update={"low": 0.3, "high": 0.7}) for one in safe]
+    rounds = [ClusterRound(round=1, choice=[0, 0, 0, 0, 1, 1], models=wide)]
+    assert verdict(with_clusters(tiny(rounds=rounds))).status == "inconclusive"
+
+
+def test_membership_sources_and_clusters_stand_side_by_side() -> None:
+    record = with_sources(source(), membership=True).model_copy(
+        update={"clusters": [ONE], "cluster_means": cluster_means([ONE])}
+    )
+    assert "Membership, source and cluster audit" in words(report_html(record))
+    text = verdict(record)
+    assert "clients use a model riskier than they accept" in text.headline
+    assert "It also asked of its 2 models" in text.audited
+
+
+def test_an_estimate_outside_of_the_true_risks_interval_is_said_to_mislead() -> None:
+    models = [
+        ModelState(clients=4, risk=0.52, low=0.5, high=0.54, estimated=0.53),
+        ModelState(clients=2, risk=0.7, low=0.68, high=0.72, estimated=0.6),
+    ]
+    rounds = [ClusterRound(round=1, choice=[0, 0, 0, 0, 1, 1], models=models)]
+    text = words(report_html(with_clusters(tiny(rounds=rounds))))
+    assert "53.0% estimated, 52.0% true (within its interval)" in text
+    assert "60.0% estimated, 70.0% true (too low)" in text
+
+
+def test_without_estimates_it_is_said_that_nobody_could_have_been_warned() -> None:
+    models = [ModelState(clients=3, risk=0.6, low=0.5, high=0.7)] * 2
+    rounds = [ClusterRound(round=1, choice=[0, 0, 0, 0, 1, 1], models=models)]
+    text = words(report_html(with_clusters(tiny(rounds=rounds))))
+    assert "nobody could have been warned" in text
+
+
+def test_models_are_named_after_the_group_that_most_of_their_clients_are_of() -> None:
+    labels = [one.label for one in shown_models(tiny([1, 1, 1, 1, 0, 0]))]
+    assert labels == ["Majority’s model", "Minority’s model"]
+    assert [one.model for one in shown_models(tiny([1, 1, 1, 1, 0, 0]))] == [1, 0]
+    left = shown_models(tiny([0, 0, 0, 0, 0, 0]))
+    assert [one.label for one in left] == ["Majority’s model", "Model 2"]
+
+
+def test_the_same_groups_model_looks_the_same_in_every_run() -> None:
+    one, two = (shown_models(tiny(c)) for c in ([0, 0, 0, 0, 1, 1], [1, 1, 1, 1, 0, 0]))
+    assert [(s.label, s.look) for s in one] == [(s.label, s.look) for s in two]
+
+
+def test_violations_are_those_whose_threshold_is_below_the_risk() -> None:
+    run = tiny([0, 0, 0, 0, 1, 1])
+    assert [above(run, run.rounds[-1], model) for model in (0, 1, None)] == [1, 1, 2]
+    grid = models_table(with_clusters(run))
+    assert column(grid, "Accept less") == ["1 of 4", "1 of 2"]
+
+
+def test_the_table_has_groups_beside_everybody() -> None:
+    (grid,) = cluster_table(with_clusters(tiny([0, 0, 0, 0, 1, 1])))
+    assert [one.text for one in grid.columns] == ["Figure", "Everybody", "Majority", "Minority"]
+    assert row(grid, "Risk of the group’s model") == ["–", "52.0%", "70.0%"]
+    assert row(grid, "Violations") == ["2", "1", "1"]
+    assert row(grid, "Clients with the group’s model") == ["–", "4", "2"]
+
+
+def test_bars_hold_all_clients_of_a_group_and_bands_those_who_move() -> None:
+    run = tiny([0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 1])
+    panel = migration_panel(run, 0)
+    assert panel.title == "Majority: 4 clients"
+    data = panel.spec["data"]
+    assert isinstance(data, list)
+    bars = {one["name"]: one for one in data if one["type"] == "bar"}
+    assert bars["Majority’s model"]["y"] == [4, 3]
+    assert bars["Minority’s model"]["base"] == [4, 3]
+    bands = [one for one in data if one.get("fill") == "toself"]
+    heights = [max(one["y"][:9]) - min(one["y"][9:]) for one in bands]
+    assert sorted(round(height) for height in heights) == [1, 3]
+    (moved,) = [one for one in data if one.get("text")]
+    assert moved["text"] == ["1 from Majority’s model"]
+
+
+def test_bands_leave_no_client_out_and_count_none_twice() -> None:
+    for group in (0, 1):
+        data = migration_panel(ONE, group).spec["data"]
+        assert isinstance(data, list)
+        bands = [one for one in data if one.get("fill") == "toself"]
+        for at in range(len(ONE.rounds) - 1):
+            between = [one for one in bands if at < one["x"][0] < at + 1]
+            sizes = [one["y"][0] - one["y"][-1] for one in between]
+            assert sum(sizes) == pytest.approx(ONE.group.count(group))
+
+
+def test_thresholds_are_in_order_and_violations_are_marked() -> None:
+    record = with_clusters(tiny([0, 0, 0, 0, 1, 1]))
+    fine = trace("clusters-thresholds", "Accepts this risk", record)
+    assert (fine["x"], fine["y"]) == ([2, 3, 4], [0.6, 0.7, 0.8])
+    assert trace("clusters-thresholds", "Accepts less: a violation", record)["y"] == [0.51]
+    titles = [p.title for p in figures_of(record)["clusters-thresholds"].choices[0].panels]
+    assert titles == [
+        "Majority’s model: 1 of 4 accept less",
+        "Minority’s model: 1 of 2 accept less",
+    ]
+
+
+def test_risk_is_drawn_as_told_as_estimated_and_as_it_is() -> None:
+    record = with_clusters(ONE)
+    names = {str(one["name"]) for one in traces("clusters-risk", record)}
+    assert names == {"True risk", "Estimated by the server", "Told to clients", "Guessing"}
+    keys = [key.name for key in figures_of(with_clusters(clustered("ifca")))["clusters-risk"].keys]
+    assert keys == ["True risk", "Estimated by the server", "Guessing"]
+
+
+def test_violations_are_drawn_round_by_round() -> None:
+    record = with_clusters(tiny([1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 1, 1]))
+    assert trace("clusters-violations", "By the true risk", record)["y"] == [3, 2]
+    assert trace("clusters-violations", "Sure: by the lower limit", record)["y"] == [2, 0]
+
+
+def test_rounds_have_a_line_for_each_model() -> None:
+    grid = cluster_rounds_table(with_clusters(SMALL))
+    assert column(grid, "Round") == ["5", "5", "10", "10", "15", "15"]
+
+
+def test_seeds_are_choices_of_each_figure() -> None:
+    figures = figures_of(with_clusters(*SEEDS))
+    for name in ("migration", "risk", "thresholds", "violations", "loss"):
+        labels = [choice.label for choice in figures[f"clusters-{name}"].choices]
+        assert labels == ["seed 1", "seed 2", "seed 3"]
+
+
+def test_tiles_have_violations_and_the_riskiest_model() -> None:
+    found = {tile.label: tile for tile in tiles(with_clusters(tiny([0, 0, 0, 0, 1, 1])))}
+    assert found["Violations"].value == "2"
+    assert found["Riskiest model"].value == "70.0%"
+    assert "a strong leak" in found["Riskiest model"].detail
+
+
+UNKNOWN = [ModelState(clients=3), ModelState(clients=3)]
+EMPTY = [
+    ModelState(clients=6, risk=0.5, low=0.4, high=0.6, loss=1e9, accuracy=0.0),
+    ModelState(clients=0),
+]
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        (clustered(clients=12, minority=0),),
+        (clustered(clients=30, minority=10, models=5),),
+        (clustered(clients=12, minority=6, rounds=1),),
+        tuple(clustered(clients=20, minority=5, rounds=2, seed=seed) for seed in range(4)),
+        (tiny(rounds=[ClusterRound(round=3, choice=[0] * 6, models=EMPTY)] * 2),),
+        (tiny(rounds=[ClusterRound(round=3, choice=[0, 1] * 3, models=UNKNOWN)]),),
+        (SMALL, clustered("ifca", clients=20, minority=4)),
+        (SMALL.model_copy(update={"defense": "dp-sgd"}), SMALL),
+        (tiny([0] * 6, [1] * 6, [0] * 6), tiny([1] * 6, seed=2)),
+    ],
+    ids=["one-group", "five", "one-round", "seeds", "empty", "unknown", "two", "defense", "all"],
+)
+def test_every_page_is_whole(results: tuple[ClusterResult, ...]) -> None:
+    record = with_clusters(*results)
+    assert 'id="clusters"' in report_html(record)
+    console = Console(record=True, width=100, file=StringIO())
+    print_record(record, console)
+    assert "Who is served how" in console.export_text()
+    assert cluster_comparison(compared([record, record]))
+
+
+def test_hostile_names_are_escaped_and_shortened() -> None:
+    record = hostile_clusters()
+    for page in (
+        report_html(record),
+        comparison_html(compared([record, record]), [record, record]),
+    ):
+        assert HOSTILE not in page
+        assert HOSTILE_TAG not in page
+        assert HOSTILE_LINK[:30] not in page
+        assert "x" * 1000 not in page
+        assert "\u202e" not in page
+
+
+def both(seeds: tuple[int, ...] = (1, 2, 3)) -> list[Record]:
+    return [
+        with_clusters(*(clustered(name, seed=seed) for seed in seeds), name=name)
+        for name in ("ifca", "ifca-mir")
+    ]
+
+
+def test_a_comparison_has_the_papers_tables_with_paired_changes() -> None:
+    records = both()
+    grids = {grid.caption.split(":")[0]: grid for grid in cluster_comparison(compared(records))}
+    assert list(grids) == [
+        "Accuracy, each client with the model that it chose",
+        "Membership risk",
+        "Violations",
+        "Who went where",
+        "Fairness gaps between groups",
+    ]
+    grid = grids["Violations"]
+    assert [one[0].text for one in grid.rows] == ["ifca", "ifca-mir"]
+    means = [cluster_means(record.clusters) for record in records]
+    plain, mir = (next(m for m in part if m.figure == "violations").values for part in means)
+    change = sum(b - a for a, b in zip(plain, mir, strict=True)) / 3
+    first = grid.rows[1][1].detail.split("\n")[1]
+    assert first.startswith(f"Δ −{abs(change):.1f}")
+    assert "paired, Student t over 3 seeds 95%" in grid.remark
+
+
+def test_records_without_clusters_have_no_such_tables() -> None:
+    plain = with_clusters(membership=True)
+    assert clustered_of(plain) == ()
+    assert 'id="clusters"' not in report_html(plain)
+    assert cluster_comparison(compared([plain, plain])) == []
+
+
+def test_one_seed_gives_changes_without_intervals() -> None:
+    grids = cluster_comparison(compared(both((1,))))
+    assert "one seed" in grids[2].remark
