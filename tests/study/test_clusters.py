@@ -1,0 +1,208 @@
+"""A study of clustered learning, and what its record says of models, risks and groups."""
+
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+import torch
+
+from fedaudit.errors import BadInput, Damaged, NotVisible, Refusal
+from fedaudit.fl.ifca_mir import IfcaMir
+from fedaudit.fl.simulate import simulate
+from fedaudit.observe.measurements import MeasuredRound
+from fedaudit.observe.round import Round
+from fedaudit.observe.store import Stored
+from fedaudit.risk.server import ServerRisk
+from fedaudit.seeds import seed_for
+from fedaudit.study.cluster_notes import END, cluster_notes
+from fedaudit.study.cluster_results import cluster_result, thresholds
+from fedaudit.study.clustered import ClusterResult
+from fedaudit.study.config import Study
+from fedaudit.study.parts import Setup
+from fedaudit.study.record import Record
+from fedaudit.study.run import run_study
+from fedaudit.study.setup import refuse_misfits, setup
+from tests.study.studies import small_study
+
+CLIENTS = 6
+
+
+def clustered(**changes: object) -> Study:
+    settings: dict[str, object] = {
+        "partition": {"clients": CLIENTS, "samples_per_client": 60},
+        "shift": {
+            "kind": "rotation",
+            "minority": 0.34,
+            "minority_range": (0.0, 10.0),
+            "majority_range": (80.0, 90.0),
+        },
+        "algorithm": {"name": "ifca-mir", "options": {"every": 2}},
+        "risk": {"shadows": 2, "epochs": 2, "samples": 200},
+        "training": {"rounds": 4, "lr": 0.2, "batch_size": 10},
+        "audit": {"fair": 60, "every": 2},
+        "attacks": {"blackbox-loss": {}},
+    }
+    return small_study(**settings | changes)
+
+
+@cache
+def found() -> Record:
+    with TemporaryDirectory() as folder:
+        return run_study(clustered(), Path(folder))
+
+
+@cache
+def made() -> tuple[Setup, tuple[Round, ...]]:
+    """The same run by hand."""
+    run = setup(clustered(), 1, None)
+    seed = seed_for(1, "federation")
+    return run, tuple(simulate(run.algorithm, run.deal.clients, rounds=4, seed=seed))
+
+
+def result() -> ClusterResult:
+    (one,) = found().clusters
+    return one
+
+
+def noted(notes: dict[str, str]) -> Stored:
+    """A measured round of which nothing but the notes is of interest."""
+    return Stored(
+        MeasuredRound(index=4, clients=(), bases=torch.zeros(0).long(), signals={}), notes
+    )
+
+
+def predictions(run: Setup, round: Round) -> np.ndarray:
+    """Of each test sample, by the model that the client chose whose sample it is like."""
+    place = run.groups.place[run.dataset.test.ids.numpy()]
+    given = [
+        int(round.after[round.chosen[int(client)]].module()(x[None]).argmax())
+        for client, x in zip(place, run.dataset.test.features, strict=True)
+    ]
+    return np.array(given)
+
+
+def test_the_record_says_who_trained_which_model_in_every_measured_round() -> None:
+    _, rounds = made()
+    assert [one.round for one in result().rounds] == [2, 4]
+    for one in result().rounds:
+        chosen = rounds[one.round - 1].chosen
+        assert [f"model-{choice}" for choice in one.choice] == [chosen[c] for c in range(CLIENTS)]
+        assert [model.clients for model in one.models] == [
+            one.choice.count(number) for number in range(2)
+        ]
+
+
+def test_clients_are_told_the_risks_that_the_server_found() -> None:
+    run, rounds = made()
+    assert isinstance(run.algorithm, IfcaMir)
+    assert [model.told for model in result().rounds[0].models] == [0.5, 0.5]
+    told = rounds[2].sent[0].extra["risk"].tolist()
+    assert [model.told for model in result().rounds[1].models] == told
+    untrained = set(rounds[1].after) - set(rounds[1].chosen.values())
+    assert all(told[list(rounds[1].after).index(name)] == 0.5 for name in untrained)
+
+
+def test_accuracy_is_of_each_groups_samples_by_its_clients_models() -> None:
+    run, rounds = made()
+    right = predictions(run, rounds[-1]) == run.dataset.test.labels.numpy()
+    place = run.groups.place[run.dataset.test.ids.numpy()]
+    minority = place < 2
+    expected = {"majority": right[~minority], "minority": right[minority], "everybody": right}
+    assert {one.group: one.right for one in result().accuracy} == {
+        name: int(part.sum()) for name, part in expected.items()
+    }
+    assert [one.clients for one in result().accuracy] == [4, 2, 6]
+    assert found().utility[0].test_accuracy == pytest.approx(right.mean())
+
+
+def test_violations_are_clients_with_more_risk_than_they_accept() -> None:
+    last, accepted = result().rounds[-1], result().thresholds
+    risks = [last.models[choice].risk for choice in last.choice]
+    assert result().violations == sum(
+        risk is not None and risk > most for risk, most in zip(risks, accepted, strict=True)
+    )
+    assert result().sure_violations <= result().violations
+    run, _ = made()
+    assert isinstance(run.algorithm, IfcaMir)
+    seed = seed_for(1, "federation")
+    assert accepted == thresholds(run)
+    assert accepted == [run.algorithm.preference.threshold(seed, c) for c in range(CLIENTS)]
+
+
+def test_real_risk_is_asked_of_real_members_and_of_samples_of_nobody() -> None:
+    run, _ = made()
+    last = result().rounds[-1]
+    place = run.groups.place[run.dataset.test.ids.numpy()]
+    for number, model in enumerate(last.models):
+        clients = [c for c in range(CLIENTS) if last.choice[c] == number]
+        assert model.members == sum(run.deal.sizes[client] for client in clients)
+        assert model.others == int(np.isin(place, clients).sum())
+        assert (model.estimated is None) == (not clients)
+
+
+def test_the_servers_samples_are_nobodys() -> None:
+    run, _ = made()
+    assert isinstance(run.algorithm, IfcaMir)
+    risk = run.algorithm.risk
+    assert isinstance(risk, ServerRisk)
+    own = set(risk.samples.ids.tolist())
+    used = {int(i) for data in run.deal.clients.values() for i in data.ids}
+    assert len(own) == 200
+    assert not own & (used | set(run.deal.audit.samples.ids.tolist()))
+    assert own <= set(run.dataset.train.ids.tolist())
+
+
+def test_plain_ifca_tells_nobody_and_is_judged_all_the_same() -> None:
+    run = setup(clustered(algorithm={"name": "ifca"}), 1, None)
+    (*_, last) = simulate(run.algorithm, run.deal.clients, rounds=4, seed=1)
+    notes = cluster_notes(run, last)
+    one = cluster_result(run, [noted(notes)])
+    assert one is not None
+    assert [model.told for model in one.rounds[0].models] == [None, None]
+    assert any(model.risk is not None for model in one.rounds[0].models)
+
+
+def test_federated_averaging_has_no_clusters() -> None:
+    run = setup(clustered(algorithm={"name": "fedavg"}), 1, None)
+    (first, *_) = simulate(run.algorithm, run.deal.clients, rounds=4, seed=1)
+    assert cluster_notes(run, first) == {}
+    assert cluster_result(run, []) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "says"),
+    [
+        ({"audit": {"fair": 60, "view": "sum"}}, NotVisible, "train different models"),
+        ({"audit": {"fair": 60, "merge": (1, 2)}}, NotVisible, "train different models"),
+        ({"risk": {"samples": 5000}}, BadInput, "risk.samples"),
+        ({"risk": {"samples": 10}}, BadInput, "at least 100"),
+        ({"risk": {"measure": "train-mea"}}, BadInput, "train-mia"),
+        ({"risk": {"measure": "seqmia"}}, Refusal, "cannot measure the risk"),
+        ({"risk": {"low": 0.9, "high": 0.6}}, BadInput, "0 <= low < high"),
+        ({"shift": {"kind": "shear"}}, BadInput, "no shift"),
+        ({"shift": {"kind": "brightness"}}, BadInput, "standardise"),
+        ({"algorithm": {"name": "ifca", "options": {"models": 0}}}, BadInput, "at least one"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_trained(
+    changes: dict[str, object], kind: type[Refusal], says: str
+) -> None:
+    with pytest.raises(kind, match=says.replace(".", r"\.")):
+        refuse_misfits([clustered(**changes)])
+
+
+def test_notes_that_cannot_be_are_damage() -> None:
+    run, rounds = made()
+    notes = cluster_notes(run, rounds[-1])
+    for broken in ({}, notes | {END: "{}"}, notes | {"clusters": '{"round": 4}'}):
+        with pytest.raises(Damaged, match="missing or cannot be"):
+            cluster_result(run, [noted(broken)])
+
+
+def test_groups_are_equal_parts_of_what_is_tested() -> None:
+    run, _ = made()
+    place = torch.from_numpy(run.groups.place)[run.dataset.test.ids]
+    counts = torch.bincount(place, minlength=CLIENTS)
+    assert int(counts.max() - counts.min()) <= 1
