@@ -15,7 +15,7 @@ from fedaudit.study.config import Study
 from fedaudit.study.pool import RUN_FILE, RUNS_FILE, held, run_folder
 from fedaudit.study.record import Record
 from fedaudit.study.run import run_study
-from tests.study.studies import small_study
+from tests.study.studies import quick_study
 
 Runner = Callable[..., Record]
 
@@ -51,11 +51,11 @@ def run(tmp_path: Path) -> Counted:
 
 
 def test_two_studies_of_the_same_settings_train_once_and_find_the_same(run: Counted) -> None:
-    first = run("a", small_study(seeds=[1, 2]))
+    first = run("a", quick_study(seeds=[1, 2]))
     assert run.rounds == 8
-    second = run("b", small_study(seeds=[2]))
+    second = run("b", quick_study(seeds=[2]))
     assert run.rounds == 0
-    alone = run_study(small_study(seeds=[2]), run.place / "alone")
+    alone = run_study(quick_study(seeds=[2]), run.place / "alone")
     assert second.content_hash == alone.content_hash != first.content_hash
     assert not (run.place / "a" / "seed-1").exists()
 
@@ -73,27 +73,28 @@ def test_two_studies_of_the_same_settings_train_once_and_find_the_same(run: Coun
 def test_a_changed_setting_never_gets_a_stale_result(
     changes: dict[str, object], run: Counted
 ) -> None:
-    run("a", small_study())
-    changed = run("b", small_study(**changes))
+    run("a", quick_study())
+    changed = run("b", quick_study(**changes))
     assert run.rounds > 0
-    fresh = run_study(small_study(**changes), run.place / "fresh")
+    fresh = run_study(quick_study(**changes), run.place / "fresh")
     assert changed.content_hash == fresh.content_hash
 
 
 def test_figures_and_attacks_do_not_need_another_run(run: Counted) -> None:
-    run("a", small_study())
-    fewer = small_study(attacks={"loss-series": {}}, figures={"fprs": [0.05]})
+    run("a", quick_study())
+    fewer = quick_study(attacks={"loss-series": {}}, figures={"fprs": [0.05]})
     record = run("b", fewer)
     assert run.rounds == 0
     assert record.content_hash == run_study(fewer, run.place / "alone").content_hash
 
 
 def test_a_run_that_lacks_a_signal_is_not_taken_for_one_that_has_it(run: Counted) -> None:
-    run("a", small_study(attacks={"loss-series": {}}))
-    whole = run("b", small_study())
+    run("a", quick_study())
+    both = quick_study(attacks={"loss-series": {}, "avg-cosine": {}})
+    whole = run("b", both)
     assert run.rounds == 4
-    assert whole.content_hash == run_study(small_study(), run.place / "alone").content_hash
-    run("c", small_study(attacks={"avg-cosine": {}}))
+    assert whole.content_hash == run_study(both, run.place / "alone").content_hash
+    run("c", quick_study(attacks={"avg-cosine": {}}))
     assert run.rounds == 0
     assert run.pooled == 2
 
@@ -103,7 +104,7 @@ def test_data_changed_in_their_place_give_another_run(run: Counted) -> None:
     x, y = rng.random((800, 8), dtype=np.float32), np.arange(800) % 4
     file = run.place / "mine.npz"
     np.savez(file, x=x, y=y)
-    study = small_study(data={"name": "mine"})
+    study = quick_study(data={"name": "mine"})
     run("a", study, data_dir=run.place)
     x[5] += 1
     np.savez(file, x=x, y=y)
@@ -121,14 +122,14 @@ def test_a_run_that_was_stopped_goes_on_in_the_pool(run: Counted) -> None:
             raise Stopped
 
     with pytest.raises(Stopped):
-        run_study(small_study(), run.place / "a", pool=run.place / "pool", tick=stop)
-    record = run("b", small_study())
+        run_study(quick_study(), run.place / "a", pool=run.place / "pool", tick=stop)
+    record = run("b", quick_study())
     assert 0 < run.rounds < 4
-    assert record.content_hash == run_study(small_study(), run.place / "alone").content_hash
+    assert record.content_hash == run_study(quick_study(), run.place / "alone").content_hash
 
 
 def test_an_attack_finds_runs_in_the_pool_and_wherever_both_are_moved(run: Counted) -> None:
-    record = run("a", small_study())
+    record = run("a", quick_study())
     moved = run.place / "elsewhere"
     moved.mkdir()
     for part in ("a", "pool"):
@@ -155,13 +156,13 @@ def test_a_folder_that_is_no_run_is_passed_by(text: str, run: Counted) -> None:
     stranger = run.place / "pool" / "stranger"
     stranger.mkdir(parents=True)
     (stranger / RUN_FILE).write_text(text)
-    run("a", small_study())
+    run("a", quick_study())
     assert run.rounds == 4
 
 
 def test_runs_in_the_folder_of_a_study_stay_there(run: Counted) -> None:
-    run_study(small_study(), run.place / "a")
-    run("a", small_study())
+    run_study(quick_study(), run.place / "a")
+    run("a", quick_study())
     assert (run.rounds, run.pooled) == (0, 0)
 
 
@@ -174,7 +175,7 @@ def test_two_studies_at_once_train_a_shared_run_once(run: Counted) -> None:
 
     def started(name: str) -> None:
         run_study(
-            small_study(),
+            quick_study(),
             run.place / name,
             pool=run.place / "pool",
             tick=tick,

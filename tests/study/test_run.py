@@ -17,33 +17,31 @@ from fedaudit.study.again import attack_again
 from fedaudit.study.reading import read_record
 from fedaudit.study.record import Record
 from fedaudit.study.run import run_study
-from tests.study.studies import small_study
+from tests.study.studies import Carried, quick_study, small_study
 
 ATTACKED = sum(not (attack.learns or attack.informed) for attack in ATTACKS.values())
 """Attacks that a study makes without a table of attacks, a shadow or a defense."""
 
 
-def test_a_study_run_twice_has_the_same_hash_and_another_seed_another(tmp_path: Path) -> None:
-    first = run_study(small_study(), tmp_path / "a")
+def test_a_study_run_twice_has_the_same_hash_and_another_seed_another(
+    small: Carried, tmp_path: Path
+) -> None:
     again = run_study(small_study(), tmp_path / "b")
     other = run_study(small_study(seeds=[2]), tmp_path / "c")
-    assert first.content_hash == again.content_hash != other.content_hash
+    assert small.record.content_hash == again.content_hash != other.content_hash
 
 
-def test_the_number_of_workers_changes_no_bit(tmp_path: Path) -> None:
-    alone = run_study(small_study(), tmp_path / "a", workers=1)
-    together = run_study(small_study(), tmp_path / "b", workers=2)
-    assert alone.content_hash == together.content_hash
+def test_the_number_of_workers_changes_no_bit(small: Carried, tmp_path: Path) -> None:
+    together = run_study(small_study(), tmp_path, workers=2)
+    assert small.record.content_hash == together.content_hash
 
 
-def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
-    record = run_study(small_study(), tmp_path)
-    assert read_record(tmp_path / "record.json") == record
+def test_a_record_reads_back_as_it_was_written(small: Carried) -> None:
+    assert read_record(small.folder / "record.json") == small.record
 
 
-def test_every_attack_has_three_contrasts_with_intervals(tmp_path: Path) -> None:
-    record = run_study(small_study(), tmp_path)
-    aucs = [f for f in record.findings if f.metric == "auc"]
+def test_every_attack_has_three_contrasts_with_intervals(small: Carried) -> None:
+    aucs = [f for f in small.record.findings if f.metric == "auc"]
     assert len(aucs) == ATTACKED * 3
     for figure in aucs:
         assert figure.value is not None
@@ -52,17 +50,16 @@ def test_every_attack_has_three_contrasts_with_intervals(tmp_path: Path) -> None
         assert figure.low <= figure.value <= figure.high
 
 
-def test_a_rate_that_the_sample_is_too_small_for_is_inconclusive(tmp_path: Path) -> None:
-    record = run_study(small_study(), tmp_path)
-    rates = [f for f in record.findings if f.metric == "tpr@0.001"]
+def test_a_rate_that_the_sample_is_too_small_for_is_inconclusive(small: Carried) -> None:
+    rates = [f for f in small.record.findings if f.metric == "tpr@0.001"]
     assert rates
     assert all(f.value is None and f.note.startswith("inconclusive: needs") for f in rates)
 
 
 def test_several_seeds_also_give_their_mean(tmp_path: Path) -> None:
-    record = run_study(small_study(seeds=[1, 2, 3]), tmp_path)
+    record = run_study(quick_study(seeds=[1, 2, 3]), tmp_path)
     means = [f for f in record.findings if f.seed is None and f.metric == "auc"]
-    assert len(means) == ATTACKED * 3
+    assert len(means) == 2 * 3
     for mean in means:
         runs = [
             f.value
@@ -77,7 +74,7 @@ def test_several_seeds_also_give_their_mean(tmp_path: Path) -> None:
 def test_under_the_sum_view_rules_over_clients_are_refused_with_what_is_missing(
     tmp_path: Path,
 ) -> None:
-    record = run_study(small_study(audit={"view": "sum"}), tmp_path)
+    record = run_study(quick_study(audit={"view": "sum"}, attacks={}), tmp_path)
     refused = {row.name: row.note for row in record.attacks if row.status == "refused"}
     learned = {name for name, attack in ATTACKS.items() if attack.learns}
     # Whose sample it is cannot be asked where nobody's upload is seen.
@@ -93,12 +90,16 @@ def test_an_attack_named_for_too_weak_a_view_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("view", ["sum", "globals", "final"])
 def test_weaker_views_run_to_the_end(view: str, tmp_path: Path) -> None:
-    record = run_study(small_study(audit={"view": view}), tmp_path)
+    record = run_study(quick_study(audit={"view": view}, attacks={}), tmp_path)
     assert any(f.value is not None for f in record.findings)
 
 
 def test_redrawn_non_members_stand_out_where_nobody_is_a_member(tmp_path: Path) -> None:
-    settings = {"audit": {"fair": 30, "extra_unseen": 400}, "training": {"rounds": 20, "epochs": 2}}
+    settings = {
+        "audit": {"fair": 30, "extra_unseen": 400},
+        "training": {"rounds": 20, "epochs": 2},
+        "attacks": {"loss-series": {}},
+    }
     nobody = {"nobody_is_a_member": True}
     aligned = run_study(small_study(**settings, figures=nobody), tmp_path / "a")
     redrawn = run_study(
@@ -119,45 +120,46 @@ def test_redrawn_non_members_stand_out_where_nobody_is_a_member(tmp_path: Path) 
     assert redrawn.evaluation == "redraw"
 
 
-def test_attacks_on_a_recording_give_the_figures_of_the_run(tmp_path: Path) -> None:
-    record = run_study(small_study(), tmp_path / "run")
-    again = attack_again(tmp_path / "run", ["fedmia-2"], tmp_path / "again")
-    ours = [f for f in record.findings if f.attack == "fedmia-2" and f.metric == "auc"]
+def test_attacks_on_a_recording_give_the_figures_of_the_run(small: Carried, tmp_path: Path) -> None:
+    again = attack_again(small.folder, ["fedmia-2"], tmp_path)
+    ours = [f for f in small.record.findings if f.attack == "fedmia-2" and f.metric == "auc"]
     theirs = [f for f in again.findings if f.attack == "fedmia-2" and f.metric == "auc"]
     assert [f.value for f in ours] == [f.value for f in theirs]
 
 
 def test_kept_updates_allow_attacks_that_were_not_run(tmp_path: Path) -> None:
-    kept = small_study(audit={"keep": "full"}, attacks={"blackbox-loss": {}})
-    run_study(kept, tmp_path / "run")
+    run_study(quick_study(audit={"keep": "full"}), tmp_path / "run")
     again = attack_again(tmp_path / "run", ["avg-cosine"], tmp_path / "again")
-    whole = run_study(small_study(attacks={"avg-cosine": {}}), tmp_path / "whole")
+    whole = run_study(quick_study(attacks={"avg-cosine": {}}), tmp_path / "whole")
     pairs = [[f.value for f in record.findings if f.metric == "auc"] for record in (again, whole)]
     # Updates are kept in scaled 16 bits, which moves a cosine by about 1e-6.
     assert pairs[0] == pytest.approx(pairs[1], abs=0.01)
 
 
-def test_without_updates_another_attack_is_refused_by_name(tmp_path: Path) -> None:
-    run_study(small_study(attacks={"blackbox-loss": {}}), tmp_path / "run")
+def test_without_updates_another_attack_is_refused_by_name(quick: Carried, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="'avg-cosine' cannot be run on this recording"):
-        attack_again(tmp_path / "run", ["avg-cosine"], tmp_path / "again")
+        attack_again(quick.folder, ["avg-cosine"], tmp_path)
 
 
-def test_a_folder_with_another_study_is_refused_and_left_alone(tmp_path: Path) -> None:
-    run_study(small_study(), tmp_path)
-    before = (tmp_path / "record.json").read_bytes()
+@pytest.fixture
+def folder(quick: Carried, tmp_path: Path) -> Path:
+    """A study's folder to do with as one likes."""
+    return shutil.copytree(quick.folder, tmp_path / "study")
+
+
+def test_a_folder_with_another_study_is_refused_and_left_alone(folder: Path) -> None:
+    before = (folder / "record.json").read_bytes()
     with pytest.raises(BadInput, match="holds a study with other settings"):
-        run_study(small_study(training={"rounds": 6}), tmp_path)
-    assert (tmp_path / "record.json").read_bytes() == before
+        run_study(quick_study(training={"rounds": 6}), folder)
+    assert (folder / "record.json").read_bytes() == before
 
 
-def test_a_damaged_measurement_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
-    run_study(small_study(), tmp_path)
-    victim = tmp_path / "seed-1" / "measured" / "round-000002.safetensors"
+def test_a_damaged_measurement_is_refused_and_nothing_is_lost(folder: Path) -> None:
+    victim = folder / "seed-1" / "measured" / "round-000002.safetensors"
     victim.write_bytes(victim.read_bytes()[:100])
     with pytest.raises(Damaged, match="damaged or not a safetensors file"):
-        attack_again(tmp_path, [], tmp_path / "again")
-    assert (tmp_path / "record.json").exists()
+        attack_again(folder, [], folder / "again")
+    assert (folder / "record.json").exists()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"name": "x", "unknown": 1}'])
@@ -202,22 +204,20 @@ def test_an_unknown_setting_names_the_nearest() -> None:
         small_study(training={"round": 3})
 
 
-def test_the_hash_covers_the_findings(tmp_path: Path) -> None:
-    record = run_study(small_study(), tmp_path)
-    figures = json.loads((tmp_path / "record.json").read_text())["findings"]
+def test_the_hash_covers_the_findings(quick: Carried, tmp_path: Path) -> None:
+    figures = json.loads((quick.folder / "record.json").read_text())["findings"]
     assert figures
-    other = run_study(small_study(figures={"fprs": [0.05]}), tmp_path / "other")
-    assert other.content_hash != record.content_hash
+    other = run_study(quick_study(figures={"fprs": [0.05]}), tmp_path)
+    assert other.content_hash != quick.record.content_hash
 
 
-def test_other_figures_of_a_recording_need_no_other_run(tmp_path: Path) -> None:
-    run_study(small_study(), tmp_path / "run")
+def test_other_figures_of_a_recording_need_no_other_run(quick: Carried, tmp_path: Path) -> None:
     again = attack_again(
-        tmp_path / "run", [], tmp_path / "again", figures={"figures.evaluation": "redraw"}
+        quick.folder, [], tmp_path / "again", figures={"figures.evaluation": "redraw"}
     )
     assert again.evaluation == "redraw"
     with pytest.raises(BadInput, match=r"'training\.rounds' cannot be changed on a recording"):
-        attack_again(tmp_path / "run", [], tmp_path / "b", figures={"training.rounds": 2})
+        attack_again(quick.folder, [], tmp_path / "b", figures={"training.rounds": 2})
 
 
 def altered(path: Path, name: str, value: float) -> None:
@@ -230,16 +230,14 @@ def altered(path: Path, name: str, value: float) -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("signal/loss", float("nan")), ("clients", -7), ("clients", 1)]
 )
-def test_altered_measurements_are_refused(name: str, value: float, tmp_path: Path) -> None:
-    run_study(small_study(), tmp_path)
-    altered(tmp_path / "seed-1" / "measured" / "round-000002.safetensors", name, value)
+def test_altered_measurements_are_refused(name: str, value: float, folder: Path) -> None:
+    altered(folder / "seed-1" / "measured" / "round-000002.safetensors", name, value)
     with pytest.raises(Damaged, match=r"odd shapes or values|each once|is damaged: it has clients"):
-        attack_again(tmp_path, [], tmp_path / "again")
+        attack_again(folder, [], folder / "again")
 
 
-def test_damaged_rounds_are_called_damaged_and_not_another_runs(tmp_path: Path) -> None:
-    run_study(small_study(), tmp_path)
-    path = tmp_path / "seed-1" / "measured" / "round-000002.safetensors"
+def test_damaged_rounds_are_called_damaged_and_not_another_runs(folder: Path) -> None:
+    path = folder / "seed-1" / "measured" / "round-000002.safetensors"
     tensors, notes = read_tensors(path)
     cut = {n: v[:, :-1].clone() if v.ndim == 2 and len(v) else v for n, v in tensors.items()}
     for changed, noted, said in (
@@ -249,16 +247,15 @@ def test_damaged_rounds_are_called_damaged_and_not_another_runs(tmp_path: Path) 
     ):
         write_tensors(changed, path, notes | noted)
         with pytest.raises(Damaged, match=f"round 2 .* is damaged: .*{said}"):
-            attack_again(tmp_path, [], tmp_path / "again")
+            attack_again(folder, [], folder / "again")
     for other in path.parent.iterdir():
         write_tensors(cut, other, notes)
     with pytest.raises(Damaged, match=r"is damaged: it has \d+ samples instead of \d+"):
-        attack_again(tmp_path, [], tmp_path / "again")
+        attack_again(folder, [], folder / "again")
 
 
 def test_kept_updates_of_clients_that_the_run_has_not_are_refused(tmp_path: Path) -> None:
-    kept = small_study(audit={"keep": "full"}, attacks={"blackbox-loss": {}})
-    run_study(kept, tmp_path / "run")
+    run_study(quick_study(audit={"keep": "full"}), tmp_path / "run")
     path = tmp_path / "run" / "seed-1" / "rounds" / "round-000002" / "server.safetensors"
     tensors, notes = read_tensors(path)
     write_tensors(tensors | {"asked": torch.tensor([0, 1, 2, 3, 77])}, path, notes)
@@ -267,13 +264,13 @@ def test_kept_updates_of_clients_that_the_run_has_not_are_refused(tmp_path: Path
 
 
 def test_what_a_killed_study_left_half_written_is_swept_when_it_goes_on(tmp_path: Path) -> None:
-    run_study(small_study(), tmp_path / "run", pool=tmp_path / "pool")
+    run_study(quick_study(), tmp_path / "run", pool=tmp_path / "pool")
     (place,) = (tmp_path / "pool").iterdir()
     left = [folder / "x.json.0123abcd.partial" for folder in (tmp_path / "run", place)]
     for path in left:
         path.write_text("{")
         os.utime(path, (1000, 1000))
-    run_study(small_study(), tmp_path / "run", pool=tmp_path / "pool")
+    run_study(quick_study(), tmp_path / "run", pool=tmp_path / "pool")
     assert not any(path.exists() for path in left)
 
 
@@ -288,21 +285,20 @@ def test_a_defense_that_cannot_go_through_with_it_is_refused_before_training(
 
 
 def test_another_runs_measurements_are_refused(tmp_path: Path) -> None:
-    run_study(small_study(seeds=[1, 2]), tmp_path)
+    run_study(quick_study(seeds=[1, 2]), tmp_path)
     place = Path("measured") / "round-000002.safetensors"
     shutil.copy(tmp_path / "seed-2" / place, tmp_path / "seed-1" / place)
     with pytest.raises(Damaged, match="is of another run"):
-        run_study(small_study(seeds=[1, 2]), tmp_path)
+        run_study(quick_study(seeds=[1, 2]), tmp_path)
 
 
-def test_words_for_people_may_change_without_another_run(tmp_path: Path) -> None:
-    first = run_study(small_study(hours="?"), tmp_path)
-    again = run_study(small_study(hours="a minute", about="Small."), tmp_path)
-    assert first.content_hash == again.content_hash
+def test_words_for_people_may_change_without_another_run(quick: Carried, folder: Path) -> None:
+    again = run_study(quick_study(hours="a minute", about="Small."), folder)
+    assert again.content_hash == quick.record.content_hash
 
 
 def test_an_attack_again_keeps_the_settings_of_the_study(tmp_path: Path) -> None:
-    given = small_study(attacks={"fedmia-2": {"outlier_sigmas": 1.0, "leave_one_out": True}})
+    given = quick_study(attacks={"fedmia-2": {"outlier_sigmas": 1.0, "leave_one_out": True}})
     record = run_study(given, tmp_path / "run")
     again = attack_again(tmp_path / "run", ["fedmia-2"], tmp_path / "again")
     assert again.config["attacks"] == record.config["attacks"]
@@ -310,7 +306,7 @@ def test_an_attack_again_keeps_the_settings_of_the_study(tmp_path: Path) -> None
 
 def test_a_formal_guarantee_is_stated(tmp_path: Path) -> None:
     defense = {"name": "client-dp", "options": {"clip": 1.0, "noise_multiplier": 2.0}}
-    record = run_study(small_study(defense=defense), tmp_path)
+    record = run_study(quick_study(defense=defense), tmp_path)
     (formal,) = [f for f in record.findings if f.metric == "formal_epsilon"]
     assert formal.value == pytest.approx(client_epsilon(2.0, 4, delta=1e-5))
 
@@ -343,10 +339,7 @@ def test_an_option_of_another_type_is_refused(value: object, tmp_path: Path) -> 
 
 
 def test_a_published_draw_takes_its_own_settings(tmp_path: Path) -> None:
-    study = small_study(
-        audit={"draw": "fedmia_paper", "fair": 0, "options": {"share": 0.2}},
-        partition={"samples_per_client": 100},
-    )
+    study = quick_study(audit={"draw": "fedmia_paper", "fair": 0, "options": {"share": 0.2}})
     record = run_study(study, tmp_path)
     (row,) = [f for f in record.findings if (f.attack, f.contrast, f.metric) == UNSEEN_AUC]
     # All of the target's 100 samples against a fifth of the 360 tested ones.
