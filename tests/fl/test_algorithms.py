@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedaudit.core import Architecture, ClientId, Model, Params, Samples, chunks
+from fedaudit.defenses.base import UNDEFENDED, Visit
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.hamp import Hamp
 from fedaudit.engines.local import Workers
@@ -27,7 +28,7 @@ from fedaudit.fl.ifca_mir import Cluster, IfcaMir
 from fedaudit.fl.ifca_mir_clients import IfcaMirOfClients
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training import LocalTraining
-from fedaudit.observe.round import Round, Update
+from fedaudit.observe.round import Round, Sent, Update
 from fedaudit.params import flat
 from fedaudit.risk.client import ByLoss
 from fedaudit.seeds import seeded
@@ -308,6 +309,22 @@ def test_fedmds_clients_keep_nets_of_their_own() -> None:
     assert [list(round.uploads[0].values) for round in (first, second)] == [["outputs"]] * 2
     outputs = torch.stack([first.uploads[client].values["outputs"] for client in DATA])
     torch.testing.assert_close(second.sent[0].extra["outputs"], outputs.mean(0))
+
+
+def test_fedmds_clients_digest_what_all_say_and_not_the_labels() -> None:
+    still = replace(ADAM, lr=1e-12)
+    learning = replace(
+        FEDMD, nets=(tiny(40),), digest=replace(ADAM, epochs=60, lr=0.03), revisit=still
+    )
+    said = torch.randn(12, CLASSES, generator=seeded(1, "said")) * 3
+    memory = tiny(40).initial(2).tensors()
+    visit = Visit(round=2, rounds=3, client=0, cohort=(0,), weights={0: 1.0}, seed=3)
+    sent = Sent(extra={"outputs": said})
+    upload, kept = learning.local(sent, DATA[0], memory, UNDEFENDED, visit)
+    # It sends what the net says that it keeps.
+    outputs = Model.from_tensors(tiny(40), kept).module()(FEDMD.public.features)
+    torch.testing.assert_close(upload.values["outputs"], outputs.detach())
+    assert (outputs - said).abs().mean() < 0.2 * said.abs().mean()
 
 
 def test_fedmds_public_samples_are_nobodys_data() -> None:
