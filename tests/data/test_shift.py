@@ -13,7 +13,7 @@ from fedaudit.data.dataset import Dataset, numbered
 from fedaudit.data.deal import Deal
 from fedaudit.data.draws import draw
 from fedaudit.data.partition import Iid
-from fedaudit.data.shift import Shift, brightened, places, rotated, shifted
+from fedaudit.data.shift import Shift, brightened, of_clients, places, rotated, shifted
 from fedaudit.errors import BadInput
 from fedaudit.seeds import seeded
 
@@ -75,12 +75,12 @@ def test_brightness_of_standardised_pixels_is_refused() -> None:
 
 @pytest.mark.parametrize(("share", "size"), [(0.25, 2), (0.01, 1), (0.99, 7), (0.5, 4)])
 def test_the_minority_are_the_first_clients_and_never_all_or_none(share: float, size: int) -> None:
-    group = replace(SHIFT, minority=share).of_clients(CLIENTS)
+    group = of_clients(CLIENTS, share)
     assert group.tolist() == [1] * size + [0] * (CLIENTS - size)
 
 
 def test_clients_draw_from_their_groups_range() -> None:
-    group = SHIFT.of_clients(1000)
+    group = of_clients(1000, 0.25)
     amounts = SHIFT.amounts(group, seed=1)
     assert 0.2 <= amounts[group == 1].min() < 0.21
     assert 0.39 < amounts[group == 1].max() <= 0.4
@@ -103,7 +103,7 @@ def test_samples_are_shifted_as_their_owner_and_others_by_turns() -> None:
 def test_every_sample_everywhere_has_the_amount_of_its_place() -> None:
     world, hands = dataset(), deal(dataset())
     place = places(world, hands, (0,), seed=1)
-    amounts = SHIFT.amounts(SHIFT.of_clients(CLIENTS), seed=1)
+    amounts = SHIFT.amounts(of_clients(CLIENTS, 0.25), seed=1)
     new, dealt = shifted(world, hands, SHIFT, place, seed=1)
     for before, after in (
         (world.train, new.train),

@@ -111,10 +111,16 @@ class Shift:
         drawn: Float[ndarray, " clients"] = seeded_numpy(seed, "shift").uniform(low, high)
         return drawn
 
-    def of_clients(self, clients: int) -> Int[ndarray, " clients"]:
-        """Each client's group: 1 for the minority, which has at least one client, and not all."""
-        size = min(max(round(self.minority * clients), 1), clients - 1)
-        return (np.arange(clients) < size).astype(np.int64)
+
+def of_clients(clients: int, minority: float) -> Int[ndarray, " clients"]:
+    """Each client's group: 1 for the minority, the first clients, at least one and not all.
+
+    Args:
+        clients: How many there are.
+        minority: The minority's share of them.
+    """
+    size = min(max(round(minority * clients), 1), clients - 1)
+    return (np.arange(clients) < size).astype(np.int64)
 
 
 class Shifted(NamedTuple):
@@ -174,7 +180,7 @@ def shifted(
             f"the shift {shift.kind!r} is of images, and samples of {dataset.name!r} have shape "
             f"{tuple(dataset.train.features.shape[1:])}; use a data set of images"
         )
-    amounts = shift.amounts(shift.of_clients(len(deal.clients)), seed=seed)
+    amounts = shift.amounts(of_clients(len(deal.clients), shift.minority), seed=seed)
     amount = torch.from_numpy(amounts[place]).to(torch.float32)
     world = replace(
         dataset,

@@ -120,8 +120,11 @@ class ShiftSection(Section):
     """A minority of clients whose samples differ from the majority's.
 
     Attributes:
-        kind: "rotation" (degrees) or "brightness" (factors).
+        kind: "rotation" (degrees) or "brightness" (factors) of images; "attribute" where the
+            minority's clients have people with one value of the data set's attribute, and the
+            others' all others.
         minority: Share of the clients that are in the minority, the first ones.
+        value: Of the attribute; the rarest if empty.
         minority_range: Each of its clients draws its own amount from there.
         majority_range: And each of the others from there.
     """
@@ -130,6 +133,7 @@ class ShiftSection(Section):
     minority: Annotated[float, Field(gt=0, lt=1)] = 0.15
     minority_range: tuple[float, float] = (0.0, 25.0)
     majority_range: tuple[float, float] = (25.0, 50.0)
+    value: str = ""
 
 
 class RiskSection(Section):

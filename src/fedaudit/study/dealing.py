@@ -2,14 +2,19 @@
 
 from inspect import signature
 
+from fedaudit.data.attribute import BySide, dealt_by_side, sides_of
 from fedaudit.data.dataset import Dataset
 from fedaudit.data.deal import Deal
 from fedaudit.data.draws import DRAWS
 from fedaudit.data.partition import PARTITIONS, Partition
+from fedaudit.data.shift import of_clients
 from fedaudit.errors import BadInput, unknown_name
 from fedaudit.study.config import Study
 from fedaudit.study.options import check_options
 from fedaudit.study.section import Settings
+
+ATTRIBUTE = "attribute"
+"""The kind of shift in which groups of clients have different people."""
 
 
 def dealt(study: Study, dataset: Dataset, seed: int) -> Deal:
@@ -18,12 +23,21 @@ def dealt(study: Study, dataset: Dataset, seed: int) -> Deal:
     Raises:
         BadInput: A draw, partition or setting that does not exist, or data that do not suffice.
     """
+    if study.shift is None or study.shift.kind != ATTRIBUTE:
+        return _dealt(study, dataset, partition_of(study), seed)
+    group = of_clients(study.partition.clients, study.shift.minority)
+    partition = BySide(partition_of(study), tuple(group.tolist()))
+    sides = sides_of(dataset, study.shift.value)
+    return dealt_by_side(dataset, sides, lambda apart: _dealt(study, apart, partition, seed))
+
+
+def _dealt(study: Study, dataset: Dataset, partition: Partition, seed: int) -> Deal:
     audit = study.audit
     if audit.draw not in DRAWS:
         raise unknown_name("draw", audit.draw, DRAWS)
     settings: dict[str, object] = {
         "clients": study.partition.clients,
-        "partition": partition_of(study),
+        "partition": partition,
         "seed": seed,
         "targets": audit.targets,
     }

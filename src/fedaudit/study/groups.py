@@ -2,14 +2,18 @@
 
 from typing import NamedTuple
 
+import numpy as np
 from jaxtyping import Int
 from numpy import ndarray
 
 from fedaudit.core import ClientId
+from fedaudit.data.attribute import like_their_side, sides_of
 from fedaudit.data.dataset import Dataset
 from fedaudit.data.deal import Deal
-from fedaudit.data.shift import Shift, places, shifted
+from fedaudit.data.shift import Shift, of_clients, places, shifted
+from fedaudit.seeds import seeded_numpy
 from fedaudit.study.config import Study
+from fedaudit.study.dealing import ATTRIBUTE
 
 EVERYBODY = "everybody"
 MAJORITY_AND_MINORITY = ("majority", "minority")
@@ -43,12 +47,18 @@ def grouped(study: Study, dataset: Dataset, deal: Deal, seed: int) -> Grouped:
     Raises:
         BadInput: No such shift, or samples cannot be shifted that way.
     """
-    clients = sorted(deal.clients)
+    clients, given = sorted(deal.clients), study.shift
     place = places(dataset, deal, study.audit.targets, seed=seed)
-    given = study.shift
     if given is None:
         return Grouped(dataset, deal, Groups((EVERYBODY,), dict.fromkeys(clients, 0), place))
+    group = of_clients(len(clients), given.minority)
+    groups = Groups(MAJORITY_AND_MINORITY, dict(zip(clients, group.tolist(), strict=True)), place)
+    if given.kind == ATTRIBUTE:
+        sides, rng = sides_of(dataset, given.value), seeded_numpy(seed, "places by attribute")
+        held = np.concatenate([samples.ids.numpy() for samples in deal.clients.values()])
+        free = np.setdiff1d(np.arange(len(dataset)), held)
+        place[free] = like_their_side(sides, group, free, rng=rng)
+        return Grouped(dataset, deal, groups)
     shift = Shift(given.kind, given.minority, given.minority_range, given.majority_range)
-    group = dict(zip(clients, shift.of_clients(len(clients)).tolist(), strict=True))
     world = shifted(dataset, deal, shift, place, seed=seed)
-    return Grouped(world.dataset, world.deal, Groups(MAJORITY_AND_MINORITY, group, place))
+    return Grouped(world.dataset, world.deal, groups)
