@@ -8,6 +8,8 @@ from fedaudit.attacks.catalog import attack_named
 from fedaudit.core import Sees
 from fedaudit.observe.store import Stored
 from fedaudit.study.accuracy import utility
+from fedaudit.study.cluster_means import cluster_means
+from fedaudit.study.cluster_results import clusters_of
 from fedaudit.study.config import Study
 from fedaudit.study.guarantees import formal_epsilons
 from fedaudit.study.guided import class_guided
@@ -41,6 +43,7 @@ def assembled(
 ) -> Record:
     """The record of runs of one study."""
     first, study = runs[0], runs[0].study
+    clusters = clusters_of(runs, stored)
     figures = corrected(findings, study.figures.alpha) + formal_epsilons(runs)
     return Record(
         name=study.name,
@@ -68,6 +71,8 @@ def assembled(
         usage=list(usage),
         sources=list(sources),
         source_figures=source_figures(sources, study.figures.alpha),
+        clusters=clusters,
+        cluster_means=cluster_means(clusters),
         untested=_untested(first),
     )
 
