@@ -298,8 +298,14 @@ def test_a_comparison_has_the_papers_tables_with_paired_changes() -> None:
         "Accuracy, each client with the model that it chose",
         "Membership risk",
         "Violations",
+        "What the server estimates",
         "Who went where",
         "Fairness gaps between groups",
+    ]
+    assert [one.text for one in grids["Fairness gaps between groups"].headings[1:]] == [
+        "Demographic parity",
+        "Equal opportunity",
+        "Equalised odds",
     ]
     grid = grids["Violations"]
     assert [one[0].text for one in grid.rows] == ["ifca", "ifca-mir"]

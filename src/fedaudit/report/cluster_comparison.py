@@ -13,6 +13,7 @@ from fedaudit.report.words import MISSING, capital
 from fedaudit.study.clustered import (
     ACCURACY,
     AGREEMENT,
+    CLIENT_ESTIMATE,
     CLIENT_RISK,
     ESTIMATE_ERROR,
     EVERYBODY,
@@ -31,17 +32,13 @@ _EMPTY = Cell(MISSING, tone="muted")
 
 TABLES = {
     "Accuracy, each client with the model that it chose": (ACCURACY,),
-    "Membership risk: balanced accuracy, 50% is guessing": (
-        MODEL_RISK,
-        MODEL_ESTIMATE,
-        CLIENT_RISK,
-        ESTIMATE_ERROR,
-    ),
+    "Membership risk: balanced accuracy, 50% is guessing": (MODEL_RISK, CLIENT_RISK),
     "Violations: clients whose model is riskier than they accept": (
         VIOLATIONS,
         SURE_VIOLATIONS,
         EXPECTED_VIOLATIONS,
     ),
+    "What the server estimates": (MODEL_ESTIMATE, CLIENT_ESTIMATE, ESTIMATE_ERROR),
     "Who went where": (OWN_MODEL, MOVED, MOVED_AT_THE_END, AGREEMENT),
 }
 """The figures of each table; those of no table, which are the fairness gaps, have one more."""
@@ -92,10 +89,10 @@ def _table(comparison: Comparison, caption: str, figures: Sequence[str]) -> Grid
 
 
 def _headings(keys: Sequence[tuple[str, str]]) -> tuple[Heading, ...]:
-    """A heading over the groups of each figure; none over the rows' names."""
+    """A heading over the groups of each figure, where there are several."""
     spans = [(f, sum(figure == f for figure, _ in keys)) for f in distinct(f for f, _ in keys)]
-    named = [Heading(FIGURES.get(figure, capital(shortened(figure))), n) for figure, n in spans]
-    return (Heading("", 1), *named)
+    over = [Heading(FIGURES.get(figure, capital(shortened(figure))), n) for figure, n in spans]
+    return (Heading("", 1), *over) if len(over) > 1 else ()
 
 
 def _column(figure: str, group: str) -> str:

@@ -40,9 +40,9 @@ _EMPTY = Cell(MISSING, tone="muted")
 FIGURES = {
     ACCURACY: "Accuracy",
     MODEL_RISK: "Risk of the group’s model",
-    MODEL_ESTIMATE: "… as the server estimates it",
+    MODEL_ESTIMATE: "Estimated risk of the group’s model",
     CLIENT_RISK: "Mean risk of a client",
-    CLIENT_ESTIMATE: "… as estimated",
+    CLIENT_ESTIMATE: "Estimated mean risk of a client",
     ESTIMATE_ERROR: "Error of the estimate",
     VIOLATIONS: "Violations",
     SURE_VIOLATIONS: "Sure violations",
@@ -90,11 +90,11 @@ def _figures(one: Clustered, label: str, kept: Sequence[str] = ()) -> Grid:
         if any(means):
             name = FIGURES.get(figure, capital(figure))
             rows.append((named(name), *(_mean_cell(mean, notes) for mean in means)))
-    names = [capital(group) for group in groups]
+    names = [named(capital(group)).text for group in groups]
     method = f" Intervals: {_method(one)}."
     return Grid(
         "Who is served how, and at what risk" + (f" · {label}" if label else ""),
-        columns_of("Figure", *(named(name).text for name in names), numeric=names),
+        columns_of("Figure", *names, numeric=names),
         tuple(rows),
         notes=notes.listed(),
         remark=_REMARK + ("" if kept else _MORE) + method,

@@ -18,7 +18,6 @@ from fedaudit.study.clustered import (
     ClusterMean,
     ClusterResult,
     ClusterRound,
-    ModelState,
 )
 from fedaudit.study.record import Record
 
@@ -167,8 +166,3 @@ def gravest_size(studies: tuple[Clustered, ...]) -> Size | None:
         if (size := risk_size(one.mean(MODEL_RISK, name)))
     ]
     return largest(sizes)
-
-
-def trained(state: ClusterRound) -> list[ModelState]:
-    """The models that somebody trains."""
-    return [model for model in state.models if model.clients]

@@ -119,19 +119,23 @@ def _cluster_tiles(record: Record) -> list[Tile]:
         above, worst, label = one.mean(VIOLATIONS), riskiest(one), label_of(one, studies)
         if above is not None:
             total = f"of {plural(len(one.runs[0].clients), 'client')}"
-            found.append(_cluster_tile("Violations", above, total, label, bool(above.value)))
+            found.append(
+                _cluster_tile("Violations", above, total, label, "raised" if above.value else "")
+            )
         if worst is not None:
             size = risk_size(worst)
             said = a_leak(size) if size else "not above guessing"
-            found.append(_cluster_tile("Riskiest model", worst, said, label, bool(size)))
+            found.append(
+                _cluster_tile("Riskiest model", worst, said, label, tone_of(size) if size else "")
+            )
     return found
 
 
-def _cluster_tile(name: str, mean: ClusterMean, said: str, label: str, raised: bool) -> Tile:
+def _cluster_tile(name: str, mean: ClusterMean, said: str, label: str, tone: str) -> Tile:
     limits = limits_text(mean)
     parts = (said, limits and f"95% interval {limits}", label)
     detail = " · ".join(part for part in parts if part)
-    return Tile(name, figure_text(mean), detail, "raised" if raised else "")
+    return Tile(name, figure_text(mean), detail, tone)
 
 
 def _judged(figure: Figure) -> tuple[str, str]:
