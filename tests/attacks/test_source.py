@@ -119,6 +119,14 @@ def test_a_product_does_not_blame_a_client_for_early_rounds() -> None:
     assert SourceOnAverage().posterior(m, sizes=sizes(3)).argmax(0).item() == 1
 
 
+def test_in_a_product_nobody_gains_by_taking_part_less() -> None:
+    # All losses alike: three clients in the first round, two in the second, one in the third.
+    values = torch.full((3, 3, 1), -1.0)
+    values[1, 2] = values[2, 1] = values[2, 2] = NAN
+    found = SourceByProduct().posterior(measured(values), sizes=sizes(3))
+    torch.testing.assert_close(found, torch.full((3, 1), 1 / 3).double())
+
+
 def test_the_likelihood_names_the_client_with_the_largest_fedmia_score() -> None:
     m = measured(random())
     found = SourceByTail(rule=OneSidedLikelihood()).posterior(m, sizes=sizes())

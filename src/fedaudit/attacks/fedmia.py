@@ -63,13 +63,13 @@ class OneSidedLikelihood:
         """
         (m,) = measurements
         own, peers = m.of(target).double(), m.peers(target).double()
-        usable = (~torch.isnan(peers)).all(2).sum(1) >= 2
-        usable &= ~torch.isnan(own).any(1)
+        there = (~torch.isnan(peers)).all(2).sum(1) * ~torch.isnan(own).any(1)
+        usable = there >= 2
         if not bool(usable.any()):
             raise NotVisible(
                 "the likelihood rule needs at least 2 clients besides the target that were sent "
-                f"the same model in the same round, got {peers.shape[1]} other clients; use a rule "
-                "that looks at the target alone, such as avg-cosine or loss-series"
+                f"the same model in the same round, got {int(there.max())} other at best; "
+                "use a rule that looks at the target alone, such as avg-cosine or loss-series"
             )
         return -torch.stack(
             [
