@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from fedaudit.report.choosing import distinct
+from fedaudit.report.cluster_numbers import COUNTS, PLAIN_INDEX, figure_text, limits_text
 from fedaudit.report.cluster_tables import FIGURES
-from fedaudit.report.cluster_words import COUNTS, PLAIN_INDEX, figure_text, limits_text
 from fedaudit.report.comparison import STAR, star
 from fedaudit.report.grid import Cell, Grid, Heading, columns_of, named, shortened
 from fedaudit.report.rows import labels_of

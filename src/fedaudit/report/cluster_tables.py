@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedaudit.report.cluster_words import COUNTS, figure_text, limits_text
+from fedaudit.report.cluster_numbers import COUNTS, figure_text, limits_text
 from fedaudit.report.clusters import (
     Clustered,
     Run,

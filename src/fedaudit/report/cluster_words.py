@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from fedaudit.report.choosing import distinct
+from fedaudit.report.cluster_numbers import amount, in_words
 from fedaudit.report.clusters import (
     Clustered,
     clustered_of,
@@ -18,7 +19,6 @@ from fedaudit.report.sources import size_reached_by
 from fedaudit.report.words import (
     capital,
     count,
-    interval,
     listed,
     percent,
     plural,
@@ -42,54 +42,10 @@ from fedaudit.study.clustered import (
 )
 from fedaudit.study.record import Record
 
-COUNTS = (
-    VIOLATIONS,
-    SURE_VIOLATIONS,
-    EXPECTED_VIOLATIONS,
-    OWN_MODEL,
-    MOVED,
-    MOVED_AT_THE_END,
-)
-"""Figures that are numbers of clients; all others are shares, but for the agreement."""
-
-PLAIN_INDEX = (AGREEMENT,)
-"""Figures that are neither shares nor counts."""
-
 RISK = (
     "A model’s membership risk is the balanced accuracy of an attack that tells samples it was "
     "trained on from others: 50% is guessing."
 )
-
-
-def figure_text(mean: ClusterMean) -> str:
-    """A figure's value as it stands in tables."""
-    if mean.figure in COUNTS:
-        return amount(mean.value)
-    return (
-        f"{mean.value:.2f}".replace("-", "−") if mean.figure in PLAIN_INDEX else percent(mean.value)
-    )
-
-
-def limits_text(mean: ClusterMean) -> str:
-    """Its interval; empty without one."""
-    if mean.low is None or mean.high is None:
-        return ""
-    if mean.figure in COUNTS:
-        return f"{amount(mean.low)}–{amount(mean.high)}"
-    if mean.figure in PLAIN_INDEX:
-        return f"{mean.low:.2f} to {mean.high:.2f}".replace("-", "−")
-    return interval(mean.low, mean.high, "accuracy")
-
-
-def amount(value: float) -> str:
-    """A number of clients that may be a mean: whole numbers without decimals."""
-    return count(round(value)) if abs(value - round(value)) < 1e-6 else f"{value:.1f}"
-
-
-def in_words(mean: ClusterMean) -> str:
-    """ "12.4 (95% interval 9.1–15.7)"."""
-    limits = limits_text(mean)
-    return figure_text(mean) + (f" (95% interval {limits})" if limits else "")
 
 
 def cluster_bullets(record: Record) -> tuple[Bullet, ...]:

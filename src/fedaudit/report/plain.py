@@ -267,8 +267,9 @@ def _audited(record: Record) -> str:
     sizes = [row.samples for row in record.clients]
     held = f" holding {_from_to(sizes)} samples each" if sizes else ""
     targets = sorted({f.target for f in record.findings if f.target is not None})
-    used = [f.defense for f in record.findings]
-    used += [run.defense for run in (*record.sources, *record.clusters)]
+    used = [figure.defense for figure in record.findings]
+    used += [run.defense for run in record.sources]
+    used += [run.defense for run in record.clusters]
     defenses = distinct(defense_name(defense) for defense in used)
     against = f", with {listed([shortened(name, 60) for name in defenses])}" if defenses else ""
     view = shortened(record.view.description, 400) or "not described in the record"

@@ -8,7 +8,7 @@ from fedaudit.report.choosing import (
     says_nothing,
     strongest,
 )
-from fedaudit.report.cluster_words import figure_text, limits_text
+from fedaudit.report.cluster_numbers import figure_text, limits_text
 from fedaudit.report.clusters import clustered_of, label_of, risk_size, riskiest
 from fedaudit.report.evidence import (
     a_leak,
