@@ -81,7 +81,8 @@ def violations_sentence(one: Clustered) -> str:
         f"accept{_over_seeds(one)}."
     )
     if sure is not None and mean.value:
-        said += f" For {amount(sure.value)} of them even the lower limit of that risk is."
+        number = amount(sure.value) if sure.value else "none"
+        said += f" For {number} of them even the lower limit of that risk is."
     if len(group_names(one)) > 1:
         parts = [
             f"{amount(found.value)} of {count(size)} of the {_name(name)}"
