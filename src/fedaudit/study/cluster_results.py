@@ -2,10 +2,14 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+from jaxtyping import Float
+from numpy import ndarray
 from pydantic import ValidationError
 
 from fedaudit.errors import Damaged
 from fedaudit.fl.preference import Preference
+from fedaudit.metrics.violations import violations
 from fedaudit.observe.store import Stored
 from fedaudit.seeds import seed_for
 from fedaudit.study.cluster_notes import END, STATE, AtTheEnd, is_clustered
@@ -60,6 +64,12 @@ def thresholds(run: Setup) -> list[float]:
 def _result(run: Setup, rounds: Sequence[ClusterRound], end: AtTheEnd) -> ClusterResult:
     clients, groups, accepted = sorted(run.deal.clients), run.groups, thresholds(run)
     used = [rounds[-1].models[choice] for choice in rounds[-1].choice]
+    real = violations(
+        _risks([model.risk for model in used]),
+        np.array(accepted),
+        lows=_risks([model.low for model in used]),
+    )
+    expected = violations(_risks([model.estimated for model in used]), np.array(accepted))
     return ClusterResult(
         algorithm=run.study.algorithm.name,
         defense=run.study.defense.label,
@@ -70,16 +80,14 @@ def _result(run: Setup, rounds: Sequence[ClusterRound], end: AtTheEnd) -> Cluste
         group=[groups.group[client] for client in clients],
         thresholds=accepted,
         rounds=list(rounds),
-        violations=_above([model.risk for model in used], accepted),
-        sure_violations=_above([model.low for model in used], accepted),
-        expected_violations=_above([model.estimated for model in used], accepted),
+        violations=real.above,
+        sure_violations=real.sure,
+        expected_violations=expected.above,
         accuracy=end.accuracy,
         fairness=end.fairness,
         fairness_note=end.fairness_note,
     )
 
 
-def _above(risks: Sequence[float | None], accepted: Sequence[float]) -> int:
-    """How many clients have a risk that they do not accept."""
-    pairs = zip(risks, accepted, strict=True)
-    return sum(risk is not None and risk > most for risk, most in pairs)
+def _risks(values: Sequence[float | None]) -> Float[ndarray, " clients"]:
+    return np.array([np.nan if value is None else value for value in values])
