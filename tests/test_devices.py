@@ -24,7 +24,7 @@ from fedaudit.study.again import attack_again
 from fedaudit.study.identity import run_key
 from fedaudit.study.run import run_study
 from tests.simulated_gpu import GPU, Card, OnTwoDevices, simulated_gpu
-from tests.study.studies import small_study
+from tests.study.studies import quick_study
 
 
 @pytest.fixture
@@ -321,12 +321,12 @@ def test_a_run_begun_on_a_cpu_is_not_gone_on_with_on_a_gpu(
 
 
 def test_a_run_is_named_after_its_kind_of_device_unless_that_is_the_cpu() -> None:
-    study = small_study()
+    study = quick_study()
     assert run_key(study, 1, "cuda") != run_key(study, 1) == run_key(study, 1, "cpu")
 
 
 def test_a_study_on_a_gpu_finds_what_it_finds_on_a_cpu(gpu: torch.device, tmp_path: Path) -> None:
-    study = small_study(figures={"planted_leak": True})
+    study = quick_study(attacks={}, figures={"planted_leak": True})
     there = run_study(study, tmp_path / "gpu", device=gpu, workers=0)
     here = run_study(study, tmp_path / "cpu")
     assert there.content_hash != here.content_hash
@@ -345,7 +345,8 @@ def test_a_study_on_a_gpu_finds_what_it_finds_on_a_cpu(gpu: torch.device, tmp_pa
 def test_no_product_of_matrices_is_left_on_the_cpu(
     gpu: torch.device, card: Card, tmp_path: Path
 ) -> None:
-    run_study(small_study(figures={"planted_leak": True}), tmp_path / "run", device=gpu)
+    study = quick_study(attacks={}, figures={"planted_leak": True})
+    run_study(study, tmp_path / "run", device=gpu)
     attack_again(tmp_path / "run", [], tmp_path / "again", device=gpu)
     for name in ("addmm", "mm"):
         assert card.ran["cuda"][name] > 0
@@ -353,7 +354,7 @@ def test_no_product_of_matrices_is_left_on_the_cpu(
 
 
 def test_signals_left_out_on_a_gpu_are_measured_on_a_gpu(gpu: torch.device, tmp_path: Path) -> None:
-    study = small_study(audit={"keep": "full"}, attacks={"fedmia-1": {}})
+    study = quick_study(audit={"keep": "full"}, attacks={"fedmia-1": {}})
     run_study(study, tmp_path / "run", device=gpu)
     with pytest.raises(BadInput, match="--device cuda"):
         attack_again(tmp_path / "run", ["fedmia-2"], tmp_path / "cpu")
@@ -395,7 +396,7 @@ def test_a_gpu_takes_one_worker(gpu: torch.device, tmp_path: Path) -> None:
     base, data = model(dense), samples()
     several: list[Callable[[], object]] = [
         partial(federation, device=gpu, engine=Workers(2)),
-        partial(run_study, small_study(), tmp_path, workers=2, device=gpu),
+        partial(run_study, quick_study(), tmp_path, workers=2, device=gpu),
         partial(gradient_products, base, [], data.features, data.labels, workers=2, device=gpu),
     ]
     for ask in several:

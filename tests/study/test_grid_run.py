@@ -15,9 +15,10 @@ name = "front"
 seeds = [1, 2]
 [partition]
 clients = 4
+samples_per_client = 100
 [training]
 rounds = 4
-batch_size = 10
+batch_size = 20
 [audit]
 fair = 90
 targets = [0, 3]

@@ -17,17 +17,15 @@ from fedaudit.study.reading import read_record
 from fedaudit.study.record import write_record
 from fedaudit.study.run import run_study
 from tests.study.compare_records import given
-from tests.study.studies import small_study
+from tests.study.studies import Carried, quick_study
 
 PAGE = "<!DOCTYPE html>\n<title>an older page</title>"
 REDRAW = {"figures.evaluation": "redraw"}
 
 
-@pytest.fixture(scope="module")
-def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("recording")
-    run_study(small_study(), folder)
-    return folder
+@pytest.fixture
+def recording(quick: Carried) -> Path:
+    return quick.folder
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
@@ -76,14 +74,14 @@ def test_a_study_never_replaces_the_record_of_an_attack(recording: Path, tmp_pat
     attack_again(recording, [], tmp_path, figures=REDRAW)
     before = files_in(tmp_path)
     with pytest.raises(BadInput, match="holds the record of other settings"):
-        run_study(small_study(), tmp_path)
+        run_study(quick_study(), tmp_path)
     assert files_in(tmp_path) == before
 
 
 def test_a_record_that_cannot_be_read_and_a_page_that_is_none_are_left_alone(
     tmp_path: Path,
 ) -> None:
-    study: Study = small_study()
+    study: Study = quick_study()
     refuse_other_record(tmp_path / "nothing there yet", study)
     (tmp_path / "record.json").write_text("{}")
     with pytest.raises(BadInput, match=r"not of this study as far as can be read.*--out"):
@@ -186,7 +184,9 @@ def test_every_phase_of_a_study_is_told_from_its_start_to_its_end(tmp_path: Path
         told.setdefault(phase, []).append((done, total))
 
     run_study(
-        small_study(figures={"planted_leak": True, "blind_classifier": True}), tmp_path, tick=tick
+        quick_study(attacks={}, figures={"planted_leak": True, "blind_classifier": True}),
+        tmp_path,
+        tick=tick,
     )
     phases = ("training rounds", "attacks", "source inference", "controls", "planted leak")
     assert list(told) == [f"seed 1: {phase}" for phase in phases]
@@ -197,7 +197,7 @@ def test_every_phase_of_a_study_is_told_from_its_start_to_its_end(tmp_path: Path
 
 
 def test_what_a_user_wrote_does_not_make_a_record_unreadable(tmp_path: Path) -> None:
-    study = small_study(about="turned \u202e round\x1b[2J", hours="x" * 20_000)
+    study = quick_study(about="turned \u202e round\x1b[2J", hours="x" * 20_000)
     written = run_study(study, tmp_path)
     assert read_record(tmp_path / "record.json") == written
     assert written.config["about"] == "turned \ufffd round\ufffd[2J"
@@ -210,7 +210,7 @@ def test_links_in_a_studys_folder_lead_to_no_file_that_is_written(tmp_path: Path
     (out / "seed-1").mkdir(parents=True)
     for name in ("record.json.partial", "study.json.partial", "seed-1/lock"):
         (out / name).symlink_to(foreign)
-    run_study(small_study(), out)
+    run_study(quick_study(), out)
     assert foreign.read_text() == "precious"
 
 
@@ -218,7 +218,7 @@ def test_links_in_a_studys_folder_lead_to_no_file_that_is_written(tmp_path: Path
 def test_new_signals_are_not_measured_on_updates_of_other_rounds_or_clients(
     tmp_path: Path, damage: str
 ) -> None:
-    study = small_study(audit={"keep": "full"}, attacks={"blackbox-loss": {}})
+    study = quick_study(audit={"keep": "full"})
     run_study(study, tmp_path / "own")
     last = max((tmp_path / "own" / "seed-1" / "rounds").iterdir())
     client = min(last.glob("client-*"))
