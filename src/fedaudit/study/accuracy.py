@@ -72,7 +72,10 @@ def accuracy_notes(
         device: Where models are run.
     """
     single = Sees.UPLOADS in run.view.offers and not run.study.audit.merge
-    gaps = _gaps(given, round, device) if run.on_source and single and _is_last(run, round) else {}
+    # Counted whatever the attacks are: they may be chosen after the run. Clustered federations have
+    # hundreds of clients, and theirs are counted where they are asked for.
+    wanted = single and _is_last(run, round) and (bool(run.on_source) or not round.chosen)
+    gaps = _gaps(given, round, device) if wanted else {}
     if round.chosen:
         return _served(run, given, round, device) | gaps
     models: dict[str, tuple[Model, Samples]] = {
