@@ -68,7 +68,8 @@ def test_of_several_seeds_the_one_that_protects_least_is_stated(tmp_path: Path) 
             partition={"scheme": "dirichlet", "options": {"beta": 0.5}},
             audit={"fair": 20},
         )
-        record = run_study(study, tmp_path / "-".join(map(str, seeds)))
+        folder = tmp_path / "-".join(map(str, seeds))
+        record = run_study(study, folder, pool=tmp_path / "pool")
         (value,) = [f.value for f in record.findings if f.metric == "formal_epsilon"]
         assert value is not None
         return value
