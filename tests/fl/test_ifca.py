@@ -125,6 +125,19 @@ def test_where_only_the_loss_counts_risk_changes_nothing_to_the_bit() -> None:
     assert torch.equal(bits(plain), bits(run(mir)))
 
 
+def test_clients_that_explore_choose_at_random_and_then_by_loss() -> None:
+    many = {client: samples(client) for client in range(60)}
+    first, second = simulate(Ifca(TINY, HOW, 2, explore=1), many, rounds=2, seed=5)
+    assert 15 <= choices(first).count("model-0") <= 45
+    for client, data in many.items():
+        found = losses(second.sent[client], data, visit(client))
+        assert second.chosen[client] == f"model-{int(found.argmin())}"
+
+
+def visit(client: int) -> Visit:
+    return Visit(round=1, rounds=1, client=client, cohort=(client,), weights={client: 1.0}, seed=1)
+
+
 def test_equal_risks_leave_the_choice_to_loss() -> None:
     plain = run(Ifca(TINY, HOW, 2))
     mir = IfcaMir(TINY, HOW, 2, risk=Told((0.7, 0.7)), preference=Preference("fixed", alpha=0.3))
@@ -214,9 +227,8 @@ def test_thresholds_are_each_clients_own_and_lie_where_they_should() -> None:
 
 
 def test_mean_losses_are_those_of_all_the_clients_data() -> None:
-    visit = Visit(round=1, rounds=1, client=0, cohort=(0,), weights={0: 1.0}, seed=1)
     models = tuple(TINY.initial(seed) for seed in (1, 2))
-    found = losses(Sent(models), TWO_KINDS[0], visit)
+    found = losses(Sent(models), TWO_KINDS[0], visit(0))
     for model, loss in zip(models, found, strict=True):
         outputs = model.module()(TWO_KINDS[0].features).detach()
         expected = nn.functional.cross_entropy(outputs, TWO_KINDS[0].labels)
@@ -242,6 +254,7 @@ def test_an_upload_of_a_model_that_there_is_not_is_refused() -> None:
     "wrong",
     [
         partial(Ifca, TINY, HOW, 0),
+        partial(Ifca, TINY, HOW, 2, explore=-1),
         partial(IfcaMir, TINY, HOW, 2, every=0),
         partial(IfcaMir, TINY, HOW, 2, bonus=-1.0),
         partial(Preference, "soft"),

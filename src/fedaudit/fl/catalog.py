@@ -171,16 +171,17 @@ def fedmd(
     )
 
 
-def ifca(task: Task, *, models: int = 2) -> Ifca:
+def ifca(task: Task, *, models: int = 2, explore: int = 0) -> Ifca:
     """Clients train the one of several global models that has the least loss on their data.
 
     Args:
         task: See :func:`fedavg`.
         models: How many, at least 1.
+        explore: First rounds in which clients choose at random, so that no model is left behind.
 
     Source: Ghosh et al. 2020, Algorithm 1.
     """
-    return Ifca(task.architecture, task.training, models)
+    return Ifca(task.architecture, task.training, models, explore=explore)
 
 
 def ifca_mir(
@@ -191,6 +192,7 @@ def ifca_mir(
     preference: str = "threshold",
     alpha: float = 0.5,
     bonus: float = 0.0,
+    explore: int = 0,
 ) -> IfcaMir:
     """IFCA whose clients weigh a model's loss against its membership risk.
 
@@ -202,6 +204,7 @@ def ifca_mir(
             everybody, "hard" takes only models whose risk is accepted.
         alpha: Weight of the loss where it is fixed; 1 is IFCA.
         bonus: Offered for training a model that nobody trains, in units of the cost.
+        explore: See :func:`ifca`.
 
     Source: IFCA-MIR, Algorithm 1.
     """
@@ -214,6 +217,7 @@ def ifca_mir(
         every=every,
         preference=Preference(preference, alpha, low, high),
         bonus=bonus,
+        explore=explore,
     )
 
 
@@ -224,6 +228,7 @@ def ifca_mir_clients(
     held_out: float = 0.1,
     preference: str = "threshold",
     alpha: float = 0.5,
+    explore: int = 0,
 ) -> IfcaMirOfClients:
     """IFCA-MIR whose clients attack the models themselves, each on samples that it holds out.
 
@@ -233,6 +238,7 @@ def ifca_mir_clients(
         held_out: About how many of their samples clients keep out of training, in (0, 1).
         preference: See :func:`ifca_mir`.
         alpha: See there.
+        explore: See :func:`ifca`.
 
     Source: IFCA-MIR, section 5.7.
     """
@@ -244,6 +250,7 @@ def ifca_mir_clients(
         own_risk=task.own_risk,
         share=held_out,
         preference=Preference(preference, alpha, low, high),
+        explore=explore,
     )
 
 

@@ -1,7 +1,7 @@
 """IFCA: several global models, of which every client trains the one that suits its data."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -31,6 +31,8 @@ class Ifca:
         architecture: Of all models.
         training: Each client's local training.
         count: Number of models (clusters), s in the paper; at least 1.
+        explore: Rounds in the beginning in which clients choose at random. Without any, all may
+            come to train the one model that happens to begin with the least loss.
 
     Source: Ghosh et al. 2020, Algorithm 1 (model averaging); IFCA-MIR, section 3.1.
     Differs: A cluster's mean is weighted by data size, as in FedAvg, where the published code's
@@ -41,10 +43,14 @@ class Ifca:
     architecture: Architecture
     training: LocalTraining
     count: int = 2
+    explore: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise BadInput(f"clustered learning needs at least one model, got {self.count}")
+        if self.count < 1 or self.explore < 0:
+            raise BadInput(
+                "clustered learning needs at least one model and 0 or more rounds to explore in, "
+                f"got {self.count} and {self.explore}"
+            )
 
     @property
     def nets(self) -> tuple[Architecture, ...]:
@@ -70,7 +76,8 @@ class Ifca:
         self, sent: Sent, data: Samples, memory: Params, defense: Defense, visit: Visit
     ) -> Local:
         """Chooses a model, trains it and uploads its change."""
-        choice = self.choose(sent, data, memory, visit)
+        exploring = visit.round <= self.explore
+        choice = self._any(visit) if exploring else self.choose(sent, data, memory, visit)
         one = Sent((sent.models[choice],))
         upload, _ = self._one.local(one, self.trained_on(data, visit), {}, defense, visit)
         update = replace(received_update(upload), choice=choice)
@@ -139,6 +146,9 @@ class Ifca:
     def workload(self, rounds: int, samples: int) -> Workload:
         """As in FedAvg: a client trains one model a round."""
         return self._one.workload(rounds, samples)
+
+    def _any(self, visit: Visit) -> int:
+        return int(torch.randint(self.count, (), generator=visit.rng("choice")))
 
     @cached_property
     def _one(self) -> FedAvg:
