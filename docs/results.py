@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
+from fedaudit.study import clustered
 from fedaudit.study.guessing import above_chance
 from fedaudit.study.older import completed
 from fedaudit.study.owner_figures import SourceFigure
@@ -99,6 +100,7 @@ def _section(study: Study) -> str:
     ]
     parts += [_table(study, panel) for panel in _panels(study)]
     parts += [_sources(study)] if any(record.sources for record in study.records.values()) else []
+    parts += [_clusters(study)] if any(r.cluster_means for r in study.records.values()) else []
     return "\n\n".join(parts)
 
 
@@ -194,6 +196,62 @@ def _named_share(one: SourceFigure) -> str:
     if one.success.low is None or one.success.high is None:
         return strong
     return f"{strong} ({100 * one.success.low:.1f}–{100 * one.success.high:.1f})"
+
+
+class ClusterColumn(NamedTuple):
+    """A figure of clustered learning, and how it is printed."""
+
+    head: str
+    figure: str
+    group: str
+    share: bool = True
+
+
+CLUSTERS = (
+    ClusterColumn("accuracy", clustered.ACCURACY, "everybody"),
+    ClusterColumn("of the majority", clustered.ACCURACY, "majority"),
+    ClusterColumn("of the minority", clustered.ACCURACY, "minority"),
+    ClusterColumn("risk of the majority's model", clustered.MODEL_RISK, "majority"),
+    ClusterColumn("of the minority's", clustered.MODEL_RISK, "minority"),
+    ClusterColumn("estimated, majority", clustered.MODEL_ESTIMATE, "majority"),
+    ClusterColumn("minority", clustered.MODEL_ESTIMATE, "minority"),
+    ClusterColumn("violations", clustered.VIOLATIONS, "everybody", share=False),
+    ClusterColumn("expected", clustered.EXPECTED_VIOLATIONS, "everybody", share=False),
+    ClusterColumn("agreement with the groups", clustered.AGREEMENT, "everybody", share=False),
+    ClusterColumn("demographic parity", "demographic parity", "everybody"),
+    ClusterColumn("equal opportunity", "equal opportunity", "everybody"),
+    ClusterColumn("equalised odds", "equalised odds", "everybody"),
+)
+
+
+def _clusters(study: Study) -> str:
+    """Clustered learning: IFCA-MIR's Tables 1 and 2, and what its figures show."""
+    clients = {len(run.clients) for r in study.records.values() for run in r.clusters}
+    title = (
+        "Clustered learning, means over seeds. Risk: balanced accuracy of membership inference on a "
+        "model's real members, at the attack's own threshold; estimated: by the server, on shadow "
+        f"models. Violations: of {' or '.join(map(str, sorted(clients)))} clients those whose "
+        "model's risk is above what they accept; expected: by the estimates. Agreement: adjusted "
+        "Rand index of models and groups, 1 for the groups themselves, 0 for chance; a dash where "
+        "it is not defined. Fairness: absolute gaps between groups."
+    )
+    head = ["", *(column.head for column in CLUSTERS)]
+    lines = [_row(head), _row(["---"] * len(head))]
+    for name, record in study.records.items():
+        lines.append(_row([name, *(_cluster_cell(record, column) for column in CLUSTERS)]))
+    return f"{title}\n\n" + "\n".join(lines)
+
+
+def _cluster_cell(record: Record, column: ClusterColumn) -> str:
+    def shown(value: float) -> str:
+        return f"{100 * value:.1f}%" if column.share else f"{value:.3g}"
+
+    for mean in record.cluster_means:
+        if (mean.figure, mean.group) == (column.figure, column.group):
+            if mean.low is None or mean.high is None:
+                return shown(mean.value)
+            return f"{shown(mean.value)} ({shown(mean.low)}–{shown(mean.high)})"
+    return "–"
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from fedaudit.modules import outputs_of
 from fedaudit.observe.round import Round
 from fedaudit.observe.store import Stored
 from fedaudit.seeds import seeded
-from fedaudit.study.groups import EVERYBODY
+from fedaudit.study.clustered import EVERYBODY
 from fedaudit.study.holdout import left_to_train
 from fedaudit.study.parts import Setup
 from fedaudit.study.record import UtilityResult

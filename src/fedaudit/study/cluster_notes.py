@@ -19,9 +19,15 @@ from fedaudit.metrics.fairness import fairness_gaps
 from fedaudit.observe.round import Round
 from fedaudit.risk.server import Judged, ServerRisk
 from fedaudit.seeds import seed_for, seeded, seeded_numpy
-from fedaudit.study.clustered import ClusterRound, FairnessGap, GroupAccuracy, ModelState
+from fedaudit.study.clustered import (
+    EVERYBODY,
+    ClusterRound,
+    FairnessGap,
+    GroupAccuracy,
+    ModelState,
+)
 from fedaudit.study.fields import Part
-from fedaudit.study.groups import EVERYBODY, Grouped
+from fedaudit.study.groups import Grouped
 from fedaudit.study.holdout import left_to_train
 from fedaudit.study.parts import Setup
 from fedaudit.study.risk import server_risk

@@ -12,10 +12,10 @@ from fedaudit.data.dataset import Dataset
 from fedaudit.data.deal import Deal
 from fedaudit.data.shift import Shift, of_clients, places, shifted
 from fedaudit.seeds import seeded_numpy
+from fedaudit.study.clustered import EVERYBODY
 from fedaudit.study.config import Study
 from fedaudit.study.dealing import ATTRIBUTE
 
-EVERYBODY = "everybody"
 MAJORITY_AND_MINORITY = ("majority", "minority")
 
 
