@@ -228,8 +228,8 @@ def _clusters(study: Study) -> str:
     """Clustered learning: IFCA-MIR's Tables 1 and 2, and what its figures show."""
     clients = {len(run.clients) for r in study.records.values() for run in r.clusters}
     title = (
-        "Clustered learning, means over seeds. Risk: balanced accuracy of membership inference on a "
-        "model's real members, at the attack's own threshold; estimated: by the server, on shadow "
+        "Clustered learning, means over seeds. Risk: balanced accuracy of membership inference on "
+        "a model's real members, at the attack's own threshold; estimated: by the server on shadow "
         f"models. Violations: of {' or '.join(map(str, sorted(clients)))} clients those whose "
         "model's risk is above what they accept; expected: by the estimates. Agreement: adjusted "
         "Rand index of models and groups, 1 for the groups themselves, 0 for chance; a dash where "

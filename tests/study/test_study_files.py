@@ -9,6 +9,7 @@ import torch
 
 from fedaudit.core import NOBODY
 from fedaudit.data.dataset import Dataset, numbered
+from fedaudit.data.shift import SHIFTS
 from fedaudit.study.parts import Setup
 from fedaudit.study.setup import setup
 from fedaudit.study.study_file import read_studies
@@ -34,14 +35,18 @@ SIZES = {
     "emnist_letters": Size((1, 28, 28), 124_800, 20_800, 26),
     "location30": Size((446,), 4_008, 1_002, 30),
     "synthetic": Size((60,), 80_000, 20_000, 10),
+    "adult": Size((108,), 32_561, 16_281, 2),
 }
 """What the data sets of the studies are like; their pictures are not needed to resolve a study."""
 
 
+GROUPS = {"sex": ("Female", "Male"), "race": ("White", "Black", "Other")}
+
+
 @lru_cache
-def blank(name: str) -> Dataset:
+def blank(name: str, group: str = "") -> Dataset:
     """A data set of that size with labels in turn, and pictures that take no memory."""
-    size = SIZES[name]
+    size, groups = SIZES[name], GROUPS.get(group, ())
     train, test = (torch.arange(n) % size.classes for n in (size.train, size.test))
     return Dataset(
         name,
@@ -49,7 +54,14 @@ def blank(name: str) -> Dataset:
         numbered(torch.zeros(len(test), *size.shape, device="meta"), test, first=len(train)),
         size.classes,
         "none",
+        # Not in step with the labels.
+        torch.arange(size.train + size.test) // 3 % len(groups) if groups else None,
+        groups,
     )
+
+
+def as_it_is(images: torch.Tensor, amounts: torch.Tensor) -> torch.Tensor:
+    return images
 
 
 @lru_cache
@@ -61,7 +73,13 @@ def resolved(path: Path) -> dict[str, Setup]:
 @pytest.fixture(autouse=True)
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     for place in ("setup", "algorithm"):
-        monkeypatch.setattr(f"fedaudit.study.{place}.load", lambda name, **_: blank(name))
+        monkeypatch.setattr(f"fedaudit.study.{place}.load", _blank)
+    for kind in SHIFTS:
+        monkeypatch.setitem(SHIFTS, kind, as_it_is)
+
+
+def _blank(name: str, **options: object) -> Dataset:
+    return blank(name, str(options.get("group", "")))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

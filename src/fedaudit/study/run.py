@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from fedaudit.core import ClientId
 from fedaudit.devices import CPU, refuse_several_workers
 from fedaudit.engines.local import local_engine
 from fedaudit.errors import BadInput
@@ -25,6 +26,9 @@ from fedaudit.study.parts import Setup
 from fedaudit.study.pool import held, is_measured, place_of, remember
 from fedaudit.study.record import Record
 from fedaudit.study.setup import setup
+
+_LISTED = 20
+"""Of more clients than these the sizes are not listed one by one."""
 
 SHADOW = "shadow"
 """Folder, within a study's, of shadow federations that are in no pool."""
@@ -116,7 +120,7 @@ def _announce(
     runs: Sequence[Setup], places: Mapping[int, Path], out: Path, say: Callable[[str], None]
 ) -> None:
     first = runs[0]
-    sizes = ", ".join(f"{client}: {size}" for client, size in first.deal.sizes.items())
+    sizes = _sizes(first.deal.sizes)
     place = places[first.seed].parent
     missing = [run for run in runs if not is_measured(run, places[run.seed])]
     need = sum(disk_needed(run) for run in missing)
@@ -131,6 +135,13 @@ def _announce(
             f"this study needs about {_size(need)} and {place} has {_size(free)} free; choose "
             'another folder, or audit.keep = "signals"'
         )
+
+
+def _sizes(of: Mapping[ClientId, int]) -> str:
+    """Each client's number of samples, or of many clients the range."""
+    if len(of) > _LISTED:
+        return f"{min(of.values())} to {max(of.values())} samples, {len(of)} clients"
+    return ", ".join(f"{client}: {size}" for client, size in of.items())
 
 
 def _size(count: int) -> str:
