@@ -43,6 +43,6 @@ def refuse_unusable(inside: Tensor, outside: Tensor) -> None:
     if broken or not (len(inside) and len(outside)):
         raise BadInput(
             f"a line is drawn between members and others, got {len(inside)} and {len(outside)} of "
-            f"them, of whose scores or losses {broken} are not numbers; give samples of both kinds and "
-            "check the model's outputs"
+            f"them, of whose scores or losses {broken} are not numbers; give samples of both kinds "
+            "and check the model's outputs"
         )
