@@ -107,6 +107,8 @@ def _letters(number: int) -> str:
 
 def clean(text: str) -> str:
     """Text on one line without control, direction or surrogate characters."""
+    if text.isprintable():  # nearly every text: no such character, and no line end
+        return text
     parts = (" " if char in "\n\r\t\u2028\u2029" else char for char in text)
     return "".join("\ufffd" if unicodedata.category(char)[0] == "C" else char for char in parts)
 
