@@ -8,6 +8,7 @@ from scipy.stats import rankdata
 from fedaudit.errors import BadInput
 from fedaudit.metrics import auc, auc_interval, compare_auc
 from fedaudit.metrics.delong import _covariance, _placements, interval_between, interval_of_ranks
+from fedaudit.metrics.ranks import ranked
 from fedaudit.metrics.sides import Sides, sides
 
 
@@ -29,7 +30,7 @@ def test_the_fast_variance_is_the_one_over_all_pairs(
 ) -> None:
     scores = np.array(members + nonmembers, dtype=float)
     truth = np.arange(len(scores)) < len(members)
-    placed = _placements(sides(scores, truth))
+    placed = _placements(ranked(sides(scores, truth)))
     assert placed.auc == pytest.approx(auc(scores, truth))
     assert _covariance(placed, placed) == pytest.approx(slow_variance(scores, truth), abs=1e-12)
 

@@ -5,10 +5,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from jaxtyping import Float
-from scipy.special import expit, logit
-from scipy.stats import norm, rankdata
+from scipy.special import expit, logit, ndtr, ndtri
 
 from fedaudit.metrics.intervals import clopper_pearson, percent, require_confidence
+from fedaudit.metrics.ranks import ranked, within_side
 from fedaudit.metrics.sides import Sides, sides
 
 FEWEST_DISORDERED = 5.0
@@ -87,30 +87,23 @@ def auc_interval(
 
 def interval_between(split: Sides, confidence: float) -> AucInterval:
     """:func:`auc_interval` for scores that were checked and divided before."""
-    return _interval(_placements(split), confidence)
+    return interval_of_ranks(ranked(split), confidence)
 
 
-def interval_of_ranks(split: Sides, confidence: float) -> AucInterval:
+def interval_of_ranks(ranks: Sides, confidence: float) -> AucInterval:
     """:func:`interval_between` for scores that are midranks of all samples: without a sort.
 
     Args:
-        split: Midranks among members and non-members together, as ``rankdata`` gives them.
+        ranks: Midranks among members and non-members together, as :func:`ranked` gives them.
         confidence: Two-sided confidence, in (0, 1).
     """
-    placed = _Placements(
-        members=(split.members - _midranks(split.members)) / len(split.nonmembers),
-        nonmembers=1 - (split.nonmembers - _midranks(split.nonmembers)) / len(split.members),
-    )
-    return _interval(placed, confidence)
-
-
-def _interval(placed: _Placements, confidence: float) -> AucInterval:
+    placed = _placements(ranks)
     variance = _covariance(placed, placed)
     value, pairs = placed.auc, min(map(len, placed))
     if variance <= 0 or pairs * min(value, 1 - value) < FEWEST_DISORDERED:
         low, high = clopper_pearson(pairs * value, pairs, confidence=confidence)
         return AucInterval(value, low, high, f"exact on pairs {percent(confidence)}")
-    reach = norm.isf((1 - confidence) / 2) * np.sqrt(variance) / (value * (1 - value))
+    reach = -ndtri((1 - confidence) / 2) * np.sqrt(variance) / (value * (1 - value))
     low, high = (float(expit(logit(value) + side * reach)) for side in (-1, 1))
     return AucInterval(value, low, high, f"DeLong {percent(confidence)}")
 
@@ -139,7 +132,7 @@ def compare_auc(
     """
     half = 1 - (1 - confidence) / 2
     alone = [auc_interval(each, is_member, confidence=half) for each in (scores, other_scores)]
-    first, second = (_placements(sides(each, is_member)) for each in (scores, other_scores))
+    first, second = (_placements(ranked(sides(each, is_member))) for each in (scores, other_scores))
     value = first.auc - second.auc
     variance = (
         _covariance(first, first) + _covariance(second, second) - 2 * _covariance(first, second)
@@ -151,32 +144,21 @@ def compare_auc(
         method = f"separate intervals {percent(confidence)}"
         return AucDifference(value, low, high, 1.0, method)
     error = float(np.sqrt(variance))
-    reach = float(norm.isf((1 - confidence) / 2)) * error
+    reach = -float(ndtri((1 - confidence) / 2)) * error
     return AucDifference(
         value=value,
         low=max(-1.0, value - reach),
         high=min(1.0, value + reach),
-        p_value=float(2 * norm.sf(abs(value) / error)),
+        p_value=float(2 * ndtr(-abs(value) / error)),
         method=f"paired DeLong {percent(confidence)}",
     )
 
 
-def _midranks(ranks: Float[np.ndarray, " side"]) -> Float[np.ndarray, " side"]:
-    """Midranks within one side of samples that are ranked already: counted, not sorted."""
-    place = (2 * ranks).astype(np.int64)  # midranks are whole or half
-    upto = np.cumsum(np.bincount(place))
-    before = np.concatenate([[0], upto[:-1]])
-    midranks: Float[np.ndarray, " side"] = 0.5 * (upto[place] + before[place] + 1)
-    return midranks
-
-
-def _placements(split: Sides) -> _Placements:
-    members, nonmembers = split
-    together = rankdata(np.concatenate([members, nonmembers]))
-    n = len(members)
+def _placements(ranks: Sides) -> _Placements:
+    members, nonmembers = ranks
     return _Placements(
-        members=(together[:n] - rankdata(members)) / len(nonmembers),
-        nonmembers=1 - (together[n:] - rankdata(nonmembers)) / n,
+        members=(members - within_side(members)) / len(nonmembers),
+        nonmembers=1 - (nonmembers - within_side(nonmembers)) / len(members),
     )
 
 

@@ -9,7 +9,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtri
 
 from fedaudit.errors import BadInput
@@ -100,6 +99,8 @@ def gaussian_budget(shift: float, delta: float) -> float:
 
     Source: Dong, Roth and Su 2022, Corollary 2.13.
     """
+    from scipy.optimize import brentq
+
     if shift <= 0 or _gaussian_delta(0.0, shift) <= delta:
         return 0.0
     high = 1.0
@@ -110,6 +111,8 @@ def gaussian_budget(shift: float, delta: float) -> float:
 
 def gaussian_shift(epsilon: float, delta: float) -> float:
     """The shift between two unit normals that is exactly (epsilon, delta)-DP."""
+    from scipy.optimize import brentq
+
     high = 1.0
     while _gaussian_delta(epsilon, high) < delta:
         high *= 2

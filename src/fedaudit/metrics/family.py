@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import combine_pvalues, hypergeom, mannwhitneyu
 
 from fedaudit.errors import BadInput
 from fedaudit.metrics.sides import sides
@@ -32,6 +31,8 @@ def above_chance(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
     Raises:
         BadInput: Lengths differ, a score is NaN, or a side is empty.
     """
+    from scipy.stats import mannwhitneyu
+
     members, nonmembers = sides(scores, is_member)
     if members.min() == members.max() == nonmembers.min() == nonmembers.max():
         return 1.0
@@ -55,6 +56,8 @@ def rate_above_chance(true_positives: int, members: int, *, allowed: int, nonmem
     Raises:
         BadInput: Counts that do not fit together.
     """
+    from scipy.stats import hypergeom
+
     if not (0 <= true_positives <= members and 0 <= allowed <= nonmembers):
         raise BadInput(
             f"{true_positives} of {members} members and {allowed} of {nonmembers} non-members "
@@ -72,6 +75,8 @@ def combined(p_values: Sequence[float]) -> float:
     Raises:
         BadInput: No p-values, or one out of range.
     """
+    from scipy.stats import combine_pvalues
+
     if not p_values or not all(0 <= p <= 1 for p in p_values):
         raise BadInput(f"p-values to combine are shares in [0, 1], at least one, got {p_values}")
     if len(p_values) == 1:

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import beta
-from scipy.stats import t as student
+from scipy.special import betaincinv, stdtrit
 
 from fedaudit.errors import BadInput
 
@@ -67,7 +66,7 @@ def lower_limit(count: float | int, total: float | int, *, confidence: float = 0
     _require_count(count, total)
     if count == 0:
         return 0.0
-    return float(beta.ppf(1 - confidence, count, total - count + 1))
+    return float(betaincinv(count, total - count + 1, 1 - confidence))
 
 
 def upper_limit(count: float | int, total: float | int, *, confidence: float = 0.95) -> float:
@@ -87,7 +86,7 @@ def upper_limit(count: float | int, total: float | int, *, confidence: float = 0
     _require_count(count, total)
     if count == total:
         return 1.0
-    return float(beta.ppf(confidence, count + 1, total - count))
+    return float(betaincinv(count + 1, total - count, confidence))
 
 
 def clopper_pearson(
@@ -135,7 +134,7 @@ def mean_over_seeds(
     center, error = float(runs.mean()), float(runs.std(ddof=1) / np.sqrt(len(runs)))
     if np.ptp(runs) <= _ROUNDING:
         return SeedMean(center, None, None, f"no spread over {len(runs)} seeds", len(runs))
-    reach = float(student.ppf(1 - (1 - confidence) / 2, len(runs) - 1)) * error
+    reach = float(stdtrit(len(runs) - 1, 1 - (1 - confidence) / 2)) * error
     method = f"Student t over {len(runs)} seeds {percent(confidence)}"
     low, high = max(within[0], center - reach), min(within[1], center + reach)
     return SeedMean(center, low, high, method, len(runs))

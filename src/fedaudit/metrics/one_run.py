@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from scipy.special import expit, ndtr, ndtri
-from scipy.stats import binom, binomtest
 
 from fedaudit.errors import BadInput
 from fedaudit.metrics.epsilon import EpsilonBound, bound_method, gaussian_shift, require_error
@@ -59,6 +58,8 @@ def one_run_epsilon(
 
     Source: Steinke, Nasr and Jagielski 2023, main result with abstentions (p_value_DP_audit).
     """
+    from scipy.stats import binomtest
+
     split = sides(scores, is_member)
     members, nonmembers = map(len, split)
     if guesses < 2 or guesses % 2 or guesses > members + nonmembers:
@@ -110,6 +111,8 @@ def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
 
     Source: Steinke, Nasr and Jagielski 2023, main result with abstentions (p_value_DP_audit).
     """
+    from scipy.stats import binom
+
     made, correct, samples = guesses
     rate = expit(epsilon)
     tail = binom.sf(correct - 1, made, rate)

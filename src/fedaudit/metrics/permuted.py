@@ -5,11 +5,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from jaxtyping import Float
-from scipy.stats import binomtest, rankdata
 
 from fedaudit.errors import BadInput
 from fedaudit.metrics.delong import interval_of_ranks
 from fedaudit.metrics.intervals import percent, require_confidence
+from fedaudit.metrics.ranks import ranked
 from fedaudit.metrics.sides import Sides, sides
 
 _INTERVAL = 0.95
@@ -44,6 +44,8 @@ class PermutationNull(NamedTuple):
     @property
     def passed(self) -> bool:
         """Whether intervals of these scores raise no more false alarms than they promise."""
+        from scipy.stats import binomtest
+
         promised = 1 - _INTERVAL
         test = binomtest(self.alarms, self.permutations, promised, alternative="greater")
         return bool(test.pvalue > _FALSE_ALARM)
@@ -76,9 +78,9 @@ def permuted_membership(
     require_confidence(confidence)
     if permutations < 20:
         raise BadInput(f"a null distribution needs at least 20 permutations, got {permutations}")
-    members, nonmembers = sides(scores, is_member)
+    members, nonmembers = ranked(sides(scores, is_member))
     n = len(members)
-    ranks = rankdata(np.concatenate([members, nonmembers]))
+    ranks = np.concatenate([members, nonmembers])
 
     def from_ranks(of_members: Float[np.ndarray, " members"]) -> float:
         return float((of_members.sum() - n * (n + 1) / 2) / (n * len(nonmembers)))

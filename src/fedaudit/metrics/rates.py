@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import beta
+from scipy.special import betaincinv
 
 from fedaudit.errors import BadInput
 from fedaudit.metrics.intervals import (
@@ -126,7 +126,7 @@ def true_fpr_range(fpr: float, n_nonmembers: int, *, confidence: float = 0.95) -
     if allowed == n_nonmembers:
         return Interval(1.0, 1.0)
     tail = (1 - confidence) / 2
-    low, high = beta.ppf([tail, 1 - tail], allowed + 1, n_nonmembers - allowed)
+    low, high = betaincinv(allowed + 1, n_nonmembers - allowed, [tail, 1 - tail])
     return Interval(float(low), float(high))
 
 

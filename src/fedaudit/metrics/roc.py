@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from jaxtyping import Float
-from scipy.stats import rankdata
 
 from fedaudit.errors import BadInput
+from fedaudit.metrics.ranks import ranked
 from fedaudit.metrics.sides import sides
 
 
@@ -79,10 +79,9 @@ def auc(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
     Raises:
         BadInput: Lengths differ, a score is NaN, or a side is empty.
     """
-    members, nonmembers = sides(scores, is_member)
+    members, nonmembers = ranked(sides(scores, is_member))
     n = len(members)
-    ranks = rankdata(np.concatenate([members, nonmembers]))[:n]
-    return float((ranks.sum() - n * (n + 1) / 2) / (n * len(nonmembers)))
+    return float((members.sum() - n * (n + 1) / 2) / (n * len(nonmembers)))
 
 
 def allowed_false_positives(fpr: float, n_nonmembers: int) -> int:

@@ -5,7 +5,6 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
-from scipy.stats import binomtest
 
 from fedaudit.errors import BadInput
 from fedaudit.metrics.intervals import clopper_pearson
@@ -190,6 +189,8 @@ def paired(one_right: Bool[ndarray, " samples"], other_right: Bool[ndarray, " sa
         one_right: Where the first way is right.
         other_right: Where the second is.
     """
+    from scipy.stats import binomtest
+
     first, second = int((one_right & ~other_right).sum()), int((other_right & ~one_right).sum())
     differ = first + second
     p_value = float(binomtest(first, differ, 0.5).pvalue) if differ else 1.0

@@ -1,0 +1,31 @@
+import math
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import rankdata
+
+from fedaudit.metrics.ranks import midranks, ranked, within_side
+from fedaudit.metrics.sides import Sides
+
+SCORES = st.lists(st.sampled_from([-math.inf, -1.5, 0.0, 0.1, 2.0, math.inf]), min_size=1)
+
+
+@given(SCORES)
+@settings(deadline=None)
+def test_midranks_are_scipys(scores: list[float]) -> None:
+    assert midranks(np.array(scores)).tolist() == rankdata(scores).tolist()
+
+
+def test_equal_scores_share_the_mean_of_their_places() -> None:
+    assert midranks(np.array([0.5, 0.1, 0.5, 0.9])).tolist() == [2.5, 1, 2.5, 4]
+
+
+@given(SCORES, SCORES)
+@settings(deadline=None)
+def test_ranks_of_all_are_enough_to_rank_each_side(
+    members: list[float], nonmembers: list[float]
+) -> None:
+    split = Sides(np.array(members), np.array(nonmembers))
+    for ranks, scores in zip(ranked(split), split, strict=True):
+        assert within_side(ranks).tolist() == rankdata(scores).tolist()
