@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 import fedaudit
+from tests.report.records import record
 
 ROOT = Path(fedaudit.__file__).parent
 ARITHMETIC = "fedaudit.signals.kernels"
@@ -177,12 +178,34 @@ def test_no_module_imports_itself_by_a_detour() -> None:
         visit(module, ())
 
 
-def test_help_answers_without_loading_anything_heavy() -> None:
-    code = (
-        "import sys, fedaudit.cli; "
-        "print(*({'torch', 'numpy', 'sklearn', 'scipy', 'plotly', 'pydantic'} & set(sys.modules)))"
-    )
+def loaded(code: str, of: set[str]) -> list[str]:
+    """Which of some packages a fresh interpreter has loaded after a few statements."""
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", f"import sys; {code}; print(*({of} & set(sys.modules)))"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
     )
-    assert done.stdout.split() == []
+    return done.stdout.split()
+
+
+HEAVY = {"torch", "numpy", "sklearn", "scipy", "plotly", "pydantic"}
+
+
+def test_help_answers_without_loading_anything_heavy() -> None:
+    assert loaded("import fedaudit.cli", HEAVY) == []
+
+
+def test_a_report_is_written_without_loading_what_trains_or_calculates(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    path.write_text(record(details=False).model_dump_json(), encoding="utf-8")
+    code = f"from fedaudit.cli import report; from pathlib import Path; report(Path({str(path)!r}))"
+    found = loaded(code, HEAVY | {"plotly.graph_objs"})
+    assert path.with_name("report.html").exists()
+    assert set(found) <= {"report:", str(path.with_name("report.html")), "plotly", "pydantic"}
+
+
+def test_figures_of_metrics_come_without_the_slow_halves_of_scipy_and_scikit_learn() -> None:
+    slow = {"scipy.stats", "scipy.optimize", "sklearn", "pandas", "torch"}
+    assert loaded("import fedaudit.metrics", slow) == []

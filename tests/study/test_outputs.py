@@ -12,7 +12,8 @@ from fedaudit.errors import BadInput, Damaged
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.study.again import attack_again
 from fedaudit.study.config import Study
-from fedaudit.study.outputs import refuse_foreign_page, refuse_other_record
+from fedaudit.study.other_record import refuse_other_record
+from fedaudit.study.outputs import refuse_foreign_page
 from fedaudit.study.reading import read_record
 from fedaudit.study.record import write_record
 from fedaudit.study.run import run_study

@@ -2,7 +2,6 @@
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 
 from fedaudit.data.arrays import assembled, split
 from fedaudit.data.dataset import Dataset
@@ -18,6 +17,8 @@ def digits(*, seed: int, test_share: float = 0.2) -> Dataset:
         seed: Decides which digits are tested on.
         test_share: Share of each class in the test part, in (0, 1).
     """
+    from sklearn.datasets import load_digits
+
     bunch = load_digits()
     labels = bunch.target.astype(np.int64)
     parts = split(labels, test_share, rng=seeded_numpy(seed, "digits split"))

@@ -21,7 +21,7 @@ from fedaudit.study.environment import Clock
 from fedaudit.study.folder import STUDY_FILE, recorded_study
 from fedaudit.study.learning import Examples, of_known, of_shadow, taught
 from fedaudit.study.observing import Work, measured_on, recalled
-from fedaudit.study.outputs import refuse_other_record
+from fedaudit.study.other_record import refuse_other_record
 from fedaudit.study.parts import Setup
 from fedaudit.study.pool import is_measured, run_folder
 from fedaudit.study.record import Record

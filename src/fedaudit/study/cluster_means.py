@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from sklearn.metrics import adjusted_rand_score
-
 from fedaudit.metrics.intervals import mean_over_seeds
 from fedaudit.study.cluster_groups import (
     clients_of,
@@ -209,6 +207,9 @@ def _violations(run: ClusterResult) -> Iterator[tuple[_Key, _Value]]:
 
 def _stability(run: ClusterResult) -> Iterator[tuple[_Key, _Value]]:
     if len(set(run.group)) > 1:
+        # Here, since it takes longer to load than most records without clusters take to compare.
+        from sklearn.metrics import adjusted_rand_score
+
         agreement = float(adjusted_rand_score(run.group, run.rounds[-1].choice))
         yield _Key(AGREEMENT, EVERYBODY), _Value(agreement, least=-1.0)
     changed = moves(run)

@@ -6,7 +6,7 @@ from fedaudit.errors import BadInput
 from fedaudit.files import read_object, write_whole
 from fedaudit.study.config import Study
 from fedaudit.study.identity import settings_of
-from fedaudit.study.outputs import refuse_other_record
+from fedaudit.study.other_record import refuse_other_record
 from fedaudit.study.values import study_from
 
 STUDY_FILE = "study.json"
