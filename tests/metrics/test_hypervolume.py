@@ -8,6 +8,7 @@ from hypothesis.extra.numpy import arrays
 
 from fedaudit.errors import BadInput
 from fedaudit.metrics import advantage, hypervolume, hypervolume_over_seeds, on_front
+from fedaudit.metrics.hypervolume import _areas
 
 SHARES = st.floats(0, 1, width=32)
 POINTS = arrays(np.float64, st.tuples(st.integers(1, 8), st.just(2)), elements=SHARES)
@@ -74,6 +75,17 @@ def test_a_further_choice_never_makes_less_of_it(given_: np.ndarray, x: float, y
 @given(POINTS)
 def test_leakage_and_error_count_alike(given_: np.ndarray) -> None:
     assert hypervolume(given_[:, ::-1].copy()) == pytest.approx(hypervolume(given_), abs=1e-12)
+
+
+@given(st.lists(POINTS, min_size=1, max_size=4), st.integers(0, 3))
+def test_many_fronts_at_once_have_the_areas_of_each_alone(
+    fronts: list[np.ndarray], repeated: int
+) -> None:
+    shortest = min(map(len, fronts))
+    together = np.stack([front[:shortest] for front in fronts])
+    together[:, repeated % shortest] = together[:, 0]
+    alone = [hypervolume(front) for front in together]
+    assert _areas(together) == pytest.approx(np.array(alone), abs=1e-12)
 
 
 def test_two_seeds_give_every_draw_its_chance() -> None:

@@ -4,8 +4,7 @@ A point is one way to train: how much leaks and how wrong the model is, both sha
 and both better when smaller.
 """
 
-from collections import Counter
-from collections.abc import Iterator
+from functools import cache
 from itertools import combinations_with_replacement
 from math import comb, factorial, prod
 from typing import NamedTuple
@@ -105,14 +104,14 @@ def hypervolume_over_seeds(
     _require_shares(runs.reshape(-1, 2))
     seeds = len(runs)
 
-    def area(means: Float[np.ndarray, "points 2"]) -> float:
-        return hypervolume(means) - (hypervolume(means[:beyond]) if beyond else 0.0)
+    def areas_of(means: Float[np.ndarray, "draws points 2"]) -> Float[np.ndarray, " draws"]:
+        return _areas(means) - (_areas(means[:, :beyond]) if beyond else 0.0)
 
-    value = area(runs.mean(axis=0))
+    value = float(areas_of(runs.mean(axis=0)[None])[0])
     if seeds < 2:
         return FrontArea(value, None, None, "one seed, no interval", seeds)
-    draws = [(area(np.einsum("s,spc->pc", w, runs)), p) for w, p in _draws(seeds, rng)]
-    areas, chances = (np.array(part) for part in zip(*draws, strict=True))
+    weights, chances = _draws(seeds, rng)
+    areas = areas_of(np.einsum("ds,spc->dpc", weights, runs))
     order = np.argsort(areas)
     below = np.cumsum(chances[order])
     side = (1 - confidence) / 2
@@ -127,18 +126,36 @@ def hypervolume_over_seeds(
     return FrontArea(value, low, high, method, seeds)
 
 
-def _draws(
-    seeds: int, rng: np.random.Generator
-) -> Iterator[tuple[Float[np.ndarray, " seeds"], float]]:
-    """Weights of the seeds in a resample, and the resample's probability."""
+def _areas(fronts: Float[np.ndarray, "draws points 2"]) -> Float[np.ndarray, " draws"]:
+    """Hypervolumes of many fronts at once, in strips from each leakage to the next larger one."""
+    order = np.argsort(fronts[:, :, :1], axis=1)
+    leakage, error = np.moveaxis(np.take_along_axis(fronts, order, axis=1), 2, 0)
+    widths = np.diff(leakage, axis=1, append=WORST)
+    heights = WORST - np.minimum.accumulate(error, axis=1)
+    areas: Float[np.ndarray, " draws"] = (widths * heights).sum(axis=1)
+    return areas
+
+
+class _Draws(NamedTuple):
+    """Resamples of seeds: the weight of each seed, and each resample's probability."""
+
+    weights: Float[np.ndarray, "draws seeds"]
+    chances: Float[np.ndarray, " draws"]
+
+
+def _draws(seeds: int, rng: np.random.Generator) -> _Draws:
     if comb(2 * seeds - 1, seeds) <= _MOST_DRAWS:
-        for chosen in combinations_with_replacement(range(seeds), seeds):
-            times = Counter(chosen)
-            ways = factorial(seeds) // prod(factorial(count) for count in times.values())
-            yield np.bincount(chosen, minlength=seeds) / seeds, ways / seeds**seeds
-        return
-    for _ in range(_MOST_DRAWS):
-        yield rng.multinomial(seeds, np.full(seeds, 1 / seeds)) / seeds, 1 / _MOST_DRAWS
+        return _every_draw(seeds)
+    times = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=_MOST_DRAWS)
+    return _Draws(times / seeds, np.full(_MOST_DRAWS, 1 / _MOST_DRAWS))
+
+
+@cache
+def _every_draw(seeds: int) -> _Draws:
+    drawn = list(combinations_with_replacement(range(seeds), seeds))
+    times = np.array([np.bincount(chosen, minlength=seeds) for chosen in drawn])
+    ways = [factorial(seeds) // prod(map(factorial, of_each)) for of_each in times.tolist()]
+    return _Draws(times / seeds, np.array(ways) / seeds**seeds)
 
 
 def _require_shares(points: Float[np.ndarray, "points 2"]) -> None:
