@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from fedaudit.core import Architecture, Model, Samples
 from fedaudit.defenses.base import Visit
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise
-from fedaudit.errors import BadInput, Unsupported
+from fedaudit.errors import BadInput, Damaged, Unsupported
 from fedaudit.fl.fedavg import FedAvg
 from fedaudit.fl.ifca import Ifca, losses
 from fedaudit.fl.ifca_mir import GUESS, Cluster, IfcaMir, shortage
@@ -23,6 +24,7 @@ from fedaudit.fl.preference import Preference
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training import LocalTraining
 from fedaudit.observe.round import Round, Sent, Update
+from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.params import flat, weighted_sum
 from fedaudit.seeds import seeded
 
@@ -318,6 +320,42 @@ def _sides(model: Model, data: Samples, apart: Tensor) -> tuple[Tensor, Tensor]:
     outputs = model.module()(data.features).detach()
     loss = nn.functional.cross_entropy(outputs, data.labels, reduction="none")
     return loss[~apart], loss[apart]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("memory/0/choice", torch.tensor(2), "trained model 2, and there are 2"),
+        ("memory/0/choice", torch.tensor(-1), "trained model -1"),
+        ("memory/0/choice", torch.zeros(3).long(), r"its choice has shape \(3,\)"),
+        ("memory/0/choice", torch.tensor(1.5), "its choice has shape"),
+        ("memory/0/nothing", torch.tensor(0), "trained model none"),
+        ("server/server/risk", torch.tensor([7.0, 0.5]), "its models' risks"),
+        ("server/server/round", torch.tensor(5), "of round 5"),
+    ],
+)
+def test_what_no_run_can_have_come_to_is_refused(
+    name: str, value: Tensor, says: str, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "checkpoint.safetensors"
+    mir = IfcaMir(TINY, HOW, 2, risk=Told((0.9, 0.5)), preference=Preference("fixed", alpha=0.3))
+
+    def go_on() -> list[Round]:
+        return run(mir, rounds=3, checkpoint=checkpoint, participation=0.5)
+
+    stopped = simulate(mir, TWO_KINDS, rounds=3, seed=5, checkpoint=checkpoint, participation=0.5)
+    first, _ = next(stopped), next(stopped)
+    tensors, notes = read_tensors(checkpoint)
+    if name.startswith("memory"):
+        client = min(first.uploads)
+        del tensors[f"memory/{client}/choice"]
+        name = name.replace("0", str(client))
+    like = tensors.get(name)
+    tensors[name] = value if like is None else value.to(like.dtype)
+    write_tensors(tensors, checkpoint, notes)
+    with pytest.raises(Damaged, match=f"{says}.*afresh") as refused:
+        go_on()
+    assert "\n" not in str(refused.value)
 
 
 def test_who_has_nothing_to_hold_out_is_told_so() -> None:

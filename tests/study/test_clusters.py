@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedaudit.errors import BadInput, Damaged, NotVisible, Refusal
+from fedaudit.errors import BadInput, Damaged, NotVisible, Refusal, Unsupported
 from fedaudit.fl.ifca_mir import IfcaMir
 from fedaudit.fl.simulate import simulate
 from fedaudit.observe.measurements import MeasuredRound
@@ -175,7 +175,10 @@ def test_federated_averaging_has_no_clusters() -> None:
     ("changes", "kind", "says"),
     [
         ({"audit": {"fair": 60, "view": "sum"}}, NotVisible, "train different models"),
-        ({"audit": {"fair": 60, "merge": (1, 2)}}, NotVisible, "train different models"),
+        ({"audit": {"fair": 60, "merge": (1, 2)}, "shift": None}, NotVisible, "different models"),
+        ({"audit": {"fair": 60, "merge": (1, 2)}}, Unsupported, "pass for membership"),
+        ({"audit": {"fair": 60, "targets": (0, 5)}}, Unsupported, "pass for membership"),
+        ({"risk": {"shadows": 101}}, BadInput, "100"),
         ({"risk": {"samples": 5000}}, BadInput, "risk.samples"),
         ({"risk": {"samples": 10}}, BadInput, "at least 100"),
         ({"risk": {"measure": "train-mea"}}, BadInput, "train-mia"),
@@ -193,6 +196,29 @@ def test_what_cannot_work_is_refused_before_anything_is_trained(
         refuse_misfits([clustered(**changes)])
 
 
+def test_attacks_cannot_learn_membership_from_samples_that_a_shift_tells_apart() -> None:
+    with pytest.raises(Unsupported, match="learn the shift"):
+        setup(clustered(attacks={"seqmia": {}}, shadow={"mode": "known-split"}), 1, None)
+
+
+def test_of_clients_of_whom_nothing_would_be_seen_none_is_audited() -> None:
+    rounds, share, seed = 2, 0.17, seed_for(1, "federation")
+    run, _ = made()
+    *_, last = simulate(
+        run.algorithm, run.deal.clients, rounds=rounds, seed=seed, participation=share
+    )
+    for client in range(CLIENTS):
+        study = clustered(
+            training={"rounds": rounds, "participation": share},
+            audit={"fair": 60, "targets": (client,)},
+        )
+        if client in last.uploads:
+            assert setup(study, 1, None).study.audit.targets == (client,)
+            continue
+        with pytest.raises(BadInput, match=f"client {client} takes part in no measured round"):
+            setup(study, 1, None)
+
+
 def test_notes_that_cannot_be_are_damage() -> None:
     run, rounds = made()
     notes = cluster_notes(run, rounds[-1])
@@ -206,3 +232,13 @@ def test_groups_are_equal_parts_of_what_is_tested() -> None:
     place = torch.from_numpy(run.groups.place)[run.dataset.test.ids]
     counts = torch.bincount(place, minlength=CLIENTS)
     assert int(counts.max() - counts.min()) <= 1
+
+
+def test_a_shadow_federation_has_groups_of_its_own() -> None:
+    run = setup(clustered(attacks={"seqmia": {}}, audit={"fair": 30, "every": 2}), 1, None)
+    assert run.shadow is not None
+    theirs, ours = run.shadow, run
+    assert not torch.equal(theirs.dataset.train.features, ours.dataset.train.features)
+    assert (theirs.groups.names, theirs.groups.group) == (ours.groups.names, ours.groups.group)
+    used = {int(i) for data in theirs.deal.clients.values() for i in data.ids}
+    assert not used & {int(i) for data in ours.deal.clients.values() for i in data.ids}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedaudit.core import Architecture, ClientId, Model, Params, Samples
 from fedaudit.defenses.base import Defense, Visit, Workload
-from fedaudit.errors import BadInput
+from fedaudit.errors import BadInput, Damaged
 from fedaudit.fl.algorithm import Local
 from fedaudit.fl.fedavg import FedAvg, received_update
 from fedaudit.fl.training import LocalTraining
@@ -19,6 +19,8 @@ from fedaudit.seeds import seed_for
 
 CHOICE = "choice"
 """What a client remembers: the model that it last trained."""
+
+AFRESH = "delete the run's checkpoint to start afresh"
 
 
 @dataclass(frozen=True)
@@ -140,12 +142,26 @@ class Ifca:
         return {model_name(j): model for j, model in enumerate(self._models(state))}
 
     def choices_of_clients(self, memories: Mapping[ClientId, Params]) -> Mapping[ClientId, str]:
-        """Name of the model that each client last trained; without those that never did."""
-        return {c: model_name(int(memories[c][CHOICE])) for c in sorted(memories)}
+        """Name of the model that each client last trained; without those that never did.
+
+        Raises:
+            Damaged: A client remembers no model, or one that there is not.
+        """
+        return {c: model_name(self._remembered(memories[c], c)) for c in sorted(memories)}
 
     def workload(self, rounds: int, samples: int) -> Workload:
         """As in FedAvg: a client trains one model a round."""
         return self._one.workload(rounds, samples)
+
+    def _remembered(self, memory: Params, client: ClientId) -> int:
+        kept = remembered(memory, CHOICE, torch.int64, client)
+        if kept is None or not 0 <= int(kept) < self.count:
+            raise Damaged(
+                f"client {client} remembers to have trained model "
+                f"{'none' if kept is None else int(kept)}, and there are {self.count}, numbered "
+                f"from 0; {AFRESH}"
+            )
+        return int(kept)
 
     def _any(self, visit: Visit) -> int:
         return int(torch.randint(self.count, (), generator=visit.rng("choice")))
@@ -158,6 +174,27 @@ class Ifca:
         return tuple(
             Model.from_tensors(self.architecture, _part(state, str(j))) for j in range(self.count)
         )
+
+
+def remembered(memory: Params, name: str, kind: torch.dtype, client: ClientId) -> Tensor | None:
+    """The one number that a client remembers under a name; None if it remembers none.
+
+    Args:
+        memory: The client's.
+        name: Of the number.
+        kind: Of the number.
+        client: Whose memory it is.
+
+    Raises:
+        Damaged: It is not one number of that kind.
+    """
+    kept = memory.get(name)
+    if kept is not None and (kept.shape, kept.dtype) != (torch.Size([]), kind):
+        raise Damaged(
+            f"what client {client} remembers as its {name} has shape {tuple(kept.shape)} and type "
+            f"{kept.dtype}, and it is one number of {kind}; {AFRESH}"
+        )
+    return kept
 
 
 def model_name(number: int) -> str:

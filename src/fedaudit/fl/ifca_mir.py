@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fedaudit.core import ClientId, Model, Params, Samples
 from fedaudit.defenses.base import Visit
-from fedaudit.errors import BadInput
+from fedaudit.errors import BadInput, Damaged
 from fedaudit.fl.fedavg import received_update
-from fedaudit.fl.ifca import Ifca, losses
+from fedaudit.fl.ifca import AFRESH, Ifca, losses
 from fedaudit.fl.preference import Preference
 from fedaudit.observe.round import Sent, Upload
 from fedaudit.seeds import seed_for
@@ -96,8 +96,19 @@ class IfcaMir(Ifca):
         }
 
     def send(self, state: Params, client: ClientId, round: int) -> Sent:
-        """All models, the risk of each, and its share of the clients' data."""
+        """All models, the risk of each, and its share of the clients' data.
+
+        Raises:
+            Damaged: One of these is no share, or they are of another round.
+        """
         told = {name: state[f"{_SERVER}{name}"] for name in ("risk", "share")}
+        shares = torch.cat(list(told.values()))
+        last = int(state[f"{_SERVER}round"])
+        if not bool(((shares >= 0) & (shares <= 1)).all()) or last != round - 1:
+            raise Damaged(
+                f"what the server keeps of its models' risks ({shares.tolist()}, of round {last}) "
+                f"cannot be before round {round}; {AFRESH}"
+            )
         return Sent(self._models(state), told)
 
     def choose(self, sent: Sent, data: Samples, memory: Params, visit: Visit) -> int:

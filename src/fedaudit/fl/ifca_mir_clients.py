@@ -13,7 +13,7 @@ from fedaudit.defenses.cofedmid.validation import held_out
 from fedaudit.errors import BadInput
 from fedaudit.fl.algorithm import Local
 from fedaudit.fl.fedavg import received_update
-from fedaudit.fl.ifca import Ifca, losses
+from fedaudit.fl.ifca import Ifca, losses, remembered
 from fedaudit.fl.ifca_mir import GUESS
 from fedaudit.fl.preference import Preference
 from fedaudit.observe.round import Sent
@@ -87,7 +87,8 @@ class IfcaMirOfClients(Ifca):
 
     def choose(self, sent: Sent, data: Samples, memory: Params, visit: Visit) -> int:
         """By the client's own weights of loss and of what its own attack finds."""
-        sides, known = self._sides(data, visit), memory.get(LINE)
+        sides = self._sides(data, visit)
+        known = remembered(memory, LINE, torch.float64, visit.client)
         risks = [
             GUESS if known is None else self._risk(visit, model, sides, float(known))
             for model in sent.models

@@ -185,7 +185,7 @@ def _fingerprint(given: _Federation, server: Server, plan: _Plan) -> str:
 def _asked(
     given: _Federation, server: Server, plan: _Plan, standing: Standing, index: int
 ) -> _Asked:
-    cohort = _cohort(sorted(given.data), plan.participation, plan.seed, index)
+    cohort = cohort_of(sorted(given.data), plan.participation, plan.seed, index)
     total = sum(len(given.data[client]) for client in cohort)
     return _Asked(
         cohort,
@@ -247,9 +247,17 @@ def _visit(federation: _Federation, job: _Job) -> _Done:
     return _Done(upload, memory, params_on(defense.state(), CPU), job.visit.facts, seconds)
 
 
-def _cohort(
+def cohort_of(
     clients: list[ClientId], participation: float, seed: int, index: int
 ) -> tuple[ClientId, ...]:
+    """The clients that are asked in a round.
+
+    Args:
+        clients: All of them, ascending.
+        participation: Share of them that is asked, at least one.
+        seed: That the federation is simulated with.
+        index: Of the round, counted from 1.
+    """
     size = max(1, round(participation * len(clients)))
     if size == len(clients):
         return tuple(clients)

@@ -100,8 +100,9 @@ def cluster_notes(run: Setup, round: Round, device: torch.device = CPU) -> dict[
 
 def _state(seen: _Seen, device: torch.device) -> ClusterRound:
     """The models after the round, each with its clients, its risk and what it does for them."""
-    run, after = seen.run, seen.round.after
-    clients = {name: [c for c, used in seen.used.items() if used == name] for name in after}
+    run, after, chosen = seen.run, seen.round.after, seen.round.chosen
+    # Who was never asked uses a model as well, but no model has seen its samples.
+    clients = {name: [c for c in sorted(chosen) if chosen[c] == name] for name in after}
     clusters = [
         Cluster(model, sum(len(seen.trained[client]) for client in clients[name]))
         for name, model in after.items()
@@ -151,9 +152,9 @@ def _real_risk(
     if judge is None:
         return {}
     rng = seeded(run.seed, "asked about", round.index, name)
-    members = _some(Samples.joined(*(seen.trained[client] for client in clients)), rng)
+    members = _some([seen.trained[client] for client in clients], rng)
     like = torch.isin(seen.place, torch.tensor(clients))
-    others = _some(run.dataset.test.take(like), rng)
+    others = _some([run.dataset.test.take(like)], rng)
     if not len(others):
         return {"estimated": judge.estimate}
     start = _start(round, clients)
@@ -231,5 +232,10 @@ def _accuracy(name: str, clients: int, right: Tensor) -> GroupAccuracy:
     )
 
 
-def _some(samples: Samples, rng: torch.Generator) -> Samples:
-    return samples.take(torch.randperm(len(samples), generator=rng)[:ASKED].sort().values)
+def _some(parts: Sequence[Samples], rng: torch.Generator) -> Samples:
+    """At most ``ASKED`` of all parts' samples; not joined first, since that may fill the memory."""
+    sizes = [len(part) for part in parts]
+    chosen = torch.zeros(sum(sizes), dtype=torch.bool)
+    chosen[torch.randperm(len(chosen), generator=rng)[:ASKED]] = True
+    of_parts = zip(parts, torch.split(chosen, sizes), strict=True)
+    return Samples.joined(*(part.take(mine) for part, mine in of_parts))

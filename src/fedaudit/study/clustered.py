@@ -29,7 +29,7 @@ class ModelState(Part):
     """One of the federation's models after a measured round.
 
     Attributes:
-        clients: That trained it in this round.
+        clients: That trained it when they last took part.
         told: Membership risk that clients were told of it before they chose; None where the
             algorithm tells them nothing.
         estimated: Risk of it after the round by the server's shadow models: balanced accuracy
@@ -65,7 +65,8 @@ class ClusterRound(Part):
 
     Attributes:
         round: Counted from 1.
-        choice: For each client, the model that it last trained.
+        choice: For each client, the model that it last trained; the first for one that never
+            took part, whose samples are then in none.
         models: The models after the round.
     """
 

@@ -143,7 +143,7 @@ class RiskSection(Section):
 
     Attributes:
         measure: "train-mia", or an attack of the catalogue.
-        shadows: Shadow models for each model.
+        shadows: Shadow models for each model, at most 100.
         epochs: Passes of a shadow model over its samples.
         samples: Of the server's own for shadow models, which nobody trains on or audits; 0 for
             all there are.
@@ -152,7 +152,7 @@ class RiskSection(Section):
     """
 
     measure: str = "train-mia"
-    shadows: Positive = 3
+    shadows: Annotated[int, Field(ge=1, le=100, strict=True)] = 3
     epochs: Positive = 5
     samples: Count = 0
     low: Annotated[float, Field(ge=0, le=1)] = 0.5

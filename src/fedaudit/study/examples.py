@@ -4,13 +4,15 @@ from dataclasses import replace
 
 from fedaudit.attacks.catalog import attack_named
 from fedaudit.core import ClientId
+from fedaudit.data.dataset import Dataset
 from fedaudit.data.shadow import Known, known_split, shadow_deal
-from fedaudit.errors import BadInput
+from fedaudit.errors import BadInput, Unsupported
 from fedaudit.seeds import seed_for
 from fedaudit.study.config import ShadowSection, Study
 from fedaudit.study.dealing import dealt
 from fedaudit.study.defense_section import DefenseSection
-from fedaudit.study.holdout import left_to_train
+from fedaudit.study.groups import grouped
+from fedaudit.study.holdout import Trainers, as_trained, left_to_train
 from fedaudit.study.parts import Setup
 
 _LARGEST_SEED = 10**9
@@ -22,22 +24,33 @@ def asked_for(study: Study) -> ShadowSection | None:
     return study.shadow or (ShadowSection() if named else None)
 
 
-def with_examples(run: Setup) -> Setup:
+def with_examples(run: Setup, dataset: Dataset) -> Setup:
     """The run with what its attacks learn from, if one of them learns.
+
+    Args:
+        run: The audited one.
+        dataset: Its data as they are without a shift; a shadow federation has its own.
 
     Raises:
         BadInput: The client of a known split is audited or merged, or data do not suffice.
+        Unsupported: A known split is asked for where clients' data are shifted.
     """
     given = asked_for(run.study)
     if given is None or not any(attack.learns for attack in run.attacks.values()):
         return run
     if given.mode == "federation":
-        return replace(run, shadow=_shadow(run, given))
+        return replace(run, shadow=_shadow(run, given, dataset))
     return replace(run, known=_known(run, given))
 
 
 def _known(run: Setup, given: ShadowSection) -> Known:
     """Samples of one client of the run, some of which it trained on."""
+    if run.study.shift is not None:
+        raise Unsupported(
+            "a known split holds samples of one client against samples of nobody, which a shift "
+            "tells apart whoever trained on them, so that attacks would learn the shift; set "
+            'shadow.mode = "federation"'
+        )
     client = _known_client(run, given)
     left = left_to_train({client: run.deal.clients[client]}, run.trainers)[client]
     return known_split(
@@ -62,7 +75,7 @@ def _known_client(run: Setup, given: ShadowSection) -> ClientId:
     return client
 
 
-def _shadow(run: Setup, given: ShadowSection) -> Setup:
+def _shadow(run: Setup, given: ShadowSection, dataset: Dataset) -> Setup:
     """The same federation without a defense, on data that the run does not touch."""
     # Beyond the seeds that a study can name: no run of somebody's draws as a shadow does.
     seed = _LARGEST_SEED + 1 + seed_for(run.seed, "shadow") % _LARGEST_SEED
@@ -87,6 +100,18 @@ def _shadow(run: Setup, given: ShadowSection) -> Setup:
             ),
         }
     )
-    deal = shadow_deal(run.dataset, run.deal, lambda rest: dealt(study, rest, seed))
+    deal = shadow_deal(dataset, run.deal, lambda rest: dealt(study, rest, seed))
+    world = grouped(study, dataset, deal, seed)
+    trainers = Trainers({}, run.algorithm, study.training.rounds, seed_for(seed, "federation"))
     learned = {name: attack for name, attack in run.attacks.items() if attack.learns}
-    return replace(run, study=study, seed=seed, deal=deal, defenses={}, attacks=learned, refused={})
+    return replace(
+        run,
+        study=study,
+        seed=seed,
+        dataset=world.dataset,
+        deal=as_trained(world.deal, trainers),
+        groups=world.groups,
+        defenses={},
+        attacks=learned,
+        refused={},
+    )

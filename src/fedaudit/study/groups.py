@@ -11,6 +11,7 @@ from fedaudit.data.attribute import like_their_side, sides_of
 from fedaudit.data.dataset import Dataset
 from fedaudit.data.deal import Deal
 from fedaudit.data.shift import Shift, of_clients, places, shifted
+from fedaudit.errors import Unsupported
 from fedaudit.seeds import seeded_numpy
 from fedaudit.study.clustered import EVERYBODY
 from fedaudit.study.config import Study
@@ -46,7 +47,9 @@ def grouped(study: Study, dataset: Dataset, deal: Deal, seed: int) -> Grouped:
 
     Raises:
         BadInput: No such shift, or samples cannot be shifted that way.
+        Unsupported: Several clients are audited whose samples the shift tells apart.
     """
+    _refuse_different_targets(study)
     clients, given = sorted(deal.clients), study.shift
     place = places(dataset, deal, study.audit.targets, seed=seed)
     if given is None:
@@ -62,3 +65,20 @@ def grouped(study: Study, dataset: Dataset, deal: Deal, seed: int) -> Grouped:
     shift = Shift(given.kind, given.minority, given.minority_range, given.majority_range)
     world = shifted(dataset, deal, shift, place, seed=seed)
     return Grouped(world.dataset, world.deal, groups)
+
+
+def _refuse_different_targets(study: Study) -> None:
+    """One set of samples of nobody cannot be like several clients that a shift makes different."""
+    audit, given = study.audit, study.shift
+    together = sorted({*audit.targets, *audit.merge})
+    if given is None or len(together) < 2:
+        return
+    if given.kind == ATTRIBUTE:
+        group = of_clients(study.partition.clients, given.minority)
+        if len({int(group[c]) for c in together if c < len(group)}) < 2:
+            return
+    raise Unsupported(
+        f"clients {together} are audited against the same samples of nobody, and a shift makes "
+        "their own differ from each other's, so that the shift would pass for membership; name "
+        "one client in audit.targets, none in audit.merge, and carry out a study for each"
+    )

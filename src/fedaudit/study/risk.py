@@ -42,9 +42,9 @@ def _samples(world: Grouped, count: int, seed: int) -> Samples:
     wanted = count or len(left)
     if not FEWEST <= wanted <= len(left):
         raise BadInput(
-            f"the server needs {max(wanted, FEWEST)} samples of its own to measure membership "
-            f"risk, and there are {len(left)} that nobody trains on or audits; set risk.samples "
-            f"to at least {FEWEST} and no more than that, or give clients less "
+            f"the server is to measure membership risk on {wanted} samples of its own; it takes at "
+            f"least {FEWEST}, and there are {len(left)} that nobody trains on or audits; set "
+            "risk.samples to a number between these, or give clients less "
             "(partition.samples_per_client)"
         )
     order = torch.randperm(len(left), generator=seeded(seed, "server samples"))

@@ -15,6 +15,7 @@ from fedaudit.errors import Refusal
 from fedaudit.fl.algorithm import Algorithm
 from fedaudit.observe.views import View
 from fedaudit.seeds import seed_for
+from fedaudit.study.absent import refuse_absent_targets
 from fedaudit.study.adversary import as_sent, attacks_of, measured_rounds, view_of
 from fedaudit.study.algorithm import algorithm_of, check_algorithm
 from fedaudit.study.config import Study
@@ -35,7 +36,8 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
         NotVisible: The study names an attack that needs more than the view offers.
     """
     _seen(study, view_of(study))
-    world = _dealt(study, dataset_of(study, seed, data_dir), seed)
+    dataset = dataset_of(study, seed, data_dir)
+    world = _dealt(study, dataset, seed)
     algorithm, defenses = _fitting(study, world, seed, data_dir)
     view = as_sent(view_of(study), algorithm)
     attacks, refused = _seen(study, view)
@@ -53,7 +55,11 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
         measured_rounds=measured_rounds(study, view),
         groups=world.groups,
     )
-    return with_examples(_without_idle(run))
+    run = with_examples(_without_idle(run), dataset)
+    for one in (run, run.shadow):
+        if one is not None:
+            refuse_absent_targets(one)
+    return run
 
 
 def dataset_of(study: Study, seed: int, data_dir: Path | None) -> Dataset:
