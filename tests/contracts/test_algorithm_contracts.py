@@ -109,9 +109,11 @@ def test_one_client_with_all_data_trains_as_if_there_were_no_federation(
     data = samples(0)
     ours = federated(net, how, {0: data}, ROUNDS)[-1]
     theirs = Model.of(ours.architecture, plainly(net, data, how))
+    # Adam divides by the gradient's own size: what rounding leaves of a small one counts in full.
+    near = 1e-5 if how.optimizer == "adam" else 1e-6
     for name, value in (ours.params | ours.buffers).items():
         expected = (theirs.params | theirs.buffers)[name]
-        torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(value, expected, rtol=1e-5, atol=near)
 
 
 def test_updates_and_running_statistics_are_averaged_by_data_size() -> None:
