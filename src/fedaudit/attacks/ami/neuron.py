@@ -1,0 +1,48 @@
+"""The planted neuron: one of the second layer, over all of the first."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+class Neurons(NamedTuple):
+    """Neurons that fire for one record each: v(x) = h . ReLU(W x + c) + b.
+
+    Attributes:
+        first: W, the weights of the first layer.
+        first_bias: c.
+        second: h, the neuron's own weights in the second layer.
+        second_bias: b.
+
+    Source: AMI, Eqs. (5) and (7).
+    Differs: the paper suppresses biases; its published code has both.
+    """
+
+    first: Float[Tensor, "neurons hidden features"]
+    first_bias: Float[Tensor, "neurons hidden"]
+    second: Float[Tensor, "neurons hidden"]
+    second_bias: Float[Tensor, " neurons"]
+
+    def values(
+        self, records: Float[Tensor, "neurons records features"]
+    ) -> Float[Tensor, "neurons records"]:
+        """What each neuron is before its ReLU, on records of its own."""
+        inner = torch.baddbmm(self.first_bias[:, None], records, self.first.transpose(1, 2))
+        outer = torch.bmm(inner.relu_(), self.second[:, :, None]).squeeze(2)
+        return outer + self.second_bias[:, None]
+
+    def fires(
+        self, records: Float[Tensor, "neurons records features"]
+    ) -> Bool[Tensor, "neurons records"]:
+        """For which records the neuron has a gradient."""
+        return self.values(records) > 0
+
+    def shifted(self, by: Float[Tensor, " neurons"]) -> "Neurons":
+        """The same neurons, each easier to fire by that much."""
+        return self._replace(second_bias=self.second_bias + by)
+
+    def at(self, index: int) -> "Neurons":
+        """One of them."""
+        return Neurons(*(part[index : index + 1] for part in self))

@@ -1,0 +1,135 @@
+"""The security games: who wins when, and that nothing leaks between their parts."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedaudit.attacks.ami.game import Played, Pools, Rules, play, target_of
+from fedaudit.attacks.ami.training import NeuronTraining
+from fedaudit.errors import BadInput
+from fedaudit.seeds import seed_for, seeded
+
+RULES = Rules(
+    batch=10,
+    copies=1,
+    background=30,
+    validation=200,
+    validation_copies=1,
+    training=NeuronTraining(hidden=50, epochs=60),
+)
+
+
+def pools(clients: int = 300, servers: int = 400, features: int = 20) -> Pools:
+    rng = seeded(3, "pools")
+    return Pools(
+        torch.randn(clients, features, generator=rng), torch.randn(servers, features, generator=rng)
+    )
+
+
+def played(
+    given: Pools | None = None,
+    rules: Rules = RULES,
+    targets: int = 20,
+    games: int = 200,
+    **how: object,
+) -> Played:
+    parts = list(play(given or pools(), rules, targets=targets, games=games, seed=5, **how))  # type: ignore[arg-type]
+    return Played(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+
+def test_without_a_randomiser_every_target_is_caught_and_games_are_won() -> None:
+    one = played()
+    assert bool(one.by_target[one.was_in].all())
+    assert bool(one.said_in[one.was_in].all())
+    assert float((one.said_in == one.was_in).float().mean()) > 0.95
+
+
+def test_with_targets_far_from_everything_all_games_are_won() -> None:
+    given = pools()
+    far = given._replace(clients=given.clients * 10)
+    one = played(far, games=60, rules=replace(RULES, batch=1))
+    assert bool((one.by_target == one.was_in).all())
+
+
+def test_noise_that_hides_everything_leaves_guessing() -> None:
+    def hide(records: Tensor, rng: torch.Generator) -> Tensor:
+        return torch.randn(records.shape, generator=rng)
+
+    one = played(rules=replace(RULES, copies=8, validation_copies=50), games=400, randomiser=hide)
+    tpr = float(one.said_in[one.was_in].float().mean())
+    tnr = float((~one.said_in[~one.was_in]).float().mean())
+    assert (tpr + tnr) / 2 == pytest.approx(0.5, abs=0.08)
+
+
+def test_a_targets_games_do_not_depend_on_how_many_targets_there_are() -> None:
+    few, many = played(targets=3, games=30), played(targets=20, games=200)
+    for name in ("was_in", "by_target", "by_others"):
+        assert torch.equal(getattr(few, name), getattr(many, name)[:30])
+    assert many.target.tolist() == [n for n in range(20) for _ in range(10)]
+
+
+def test_targets_are_in_half_of_the_games_and_are_drawn_anew() -> None:
+    one = played(targets=50, games=500, rules=replace(RULES, training=NeuronTraining(5, 1)))
+    assert 0.4 < float(one.was_in.float().mean()) < 0.6
+    seeds = [seed_for(5, "target", number) for number in range(50)]
+    assert len({target_of(pools(), seed) for seed in seeds}) > 40
+
+
+def test_the_client_sees_every_record_randomised_once_and_the_target_only_where_it_is_in() -> None:
+    given, seen = pools(clients=12), []
+
+    def mark(records: Tensor, rng: torch.Generator) -> Tensor:
+        seen.append(records)
+        return records
+
+    one = played(given, targets=1, games=9, randomiser=mark)
+    batches = [records for records in seen if len(records) == RULES.batch]
+    target = given.clients[target_of(given, seed_for(5, "target", 0))]
+    assert len(batches) == 9
+    for was_in, batch in zip(one.was_in.tolist(), batches, strict=True):
+        places = [int((given.clients == record).all(1).nonzero()) for record in batch]
+        assert len(set(places)) == RULES.batch, "drawn without replacement"
+        assert bool((batch == target).all(1).any()) == was_in
+    own = torch.cat([r for r in seen if len(r) in (31, 201)])
+    mine = (own == target).all(1)
+    assert int(mine.sum()) == 2, "a copy to train on, a copy to validate on"
+    known = {tuple(record) for record in given.servers.tolist()}
+    assert all(tuple(record) in known for record in own[~mine].tolist())
+    (train,), (check,) = ([r for r in seen if len(r) == n] for n in (31, 201))
+    assert not {tuple(r) for r in train[1:].tolist()} & {tuple(r) for r in check[1:].tolist()}
+
+
+def test_a_shared_mask_may_act_on_a_whole_batch() -> None:
+    sizes = []
+
+    def shared(records: Tensor, rng: torch.Generator) -> Tensor:
+        sizes.append(len(records))
+        return records + torch.randn(1, records.shape[1], generator=rng)
+
+    played(targets=1, games=5, randomiser=shared)
+    assert sizes.count(RULES.batch) == 5
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"targets": 0}, "0 targets"),
+        ({"targets": 9, "games": 8}, "8 games, 9 targets"),
+        ({"given": pools(clients=10)}, "there are 10 and 400"),
+        ({"given": pools(servers=229)}, "there are 300 and 229"),
+    ],
+)
+def test_games_that_cannot_be_played_are_refused(how: dict[str, object], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        played(**how)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"batch": 0}, {"copies": 0}, {"background": 0}, {"validation": 0}, {"validation_copies": 0}],
+)
+def test_rules_that_make_no_game_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(BadInput, match="at least"):
+        replace(RULES, **wrong)  # type: ignore[arg-type]

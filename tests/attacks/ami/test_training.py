@@ -1,0 +1,155 @@
+"""A planted neuron fires for its target alone, and both ways of training it agree."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from fedaudit.attacks.ami.neuron import Neurons
+from fedaudit.attacks.ami.threshold import best_shift
+from fedaudit.attacks.ami.training import NeuronTraining, Standard, train_neurons
+from fedaudit.errors import BadInput
+from fedaudit.seeds import seeded
+
+HOW = NeuronTraining(hidden=20, epochs=30)
+
+
+def rows(neurons: int = 2, count: int = 12, features: int = 30) -> Tensor:
+    return torch.randn(neurons, count, features, generator=seeded(1, "rows")) * 3 + 1
+
+
+def first_two(given_: Tensor) -> Tensor:
+    return (torch.arange(given_.shape[1]) < 2).expand(len(given_), -1)
+
+
+def trained(given_: Tensor, how: NeuronTraining = HOW) -> Neurons:
+    standard = Standard.of(given_.flatten(0, 1))
+    return train_neurons(given_, first_two(given_), how, standard=standard, rng=seeded(2, "w"))
+
+
+def by_autograd(given_: Tensor, how: NeuronTraining) -> Tensor:
+    """Values of the first neuron's rows, trained by torch's own SGD on the standardised rows."""
+    standard = Standard.of(given_.flatten(0, 1))
+    x, y = standard(given_[0]), first_two(given_)[0].float()
+    outputs = 2 if how.output == "two-sigmoids" else 1
+    rng = seeded(2, "w")
+    first, second = nn.Linear(x.shape[1], how.hidden), nn.Linear(how.hidden, outputs)
+    with torch.no_grad():
+        first.weight.uniform_(-1, 1, generator=rng)
+        second.weight.uniform_(-1, 1, generator=rng).div_(how.hidden**0.5)
+        first.bias.zero_(), second.bias.zero_()
+    steps = [
+        torch.optim.SGD(layer.parameters(), lr=lr, momentum=how.momentum)
+        for layer, lr in ((first, how.lr), (second, how.lr / how.hidden))
+    ]
+    weight = torch.where(y > 0, how.target_share / 2, (1 - how.target_share) / (len(y) - 2))
+    for _ in range(how.epochs):
+        out = second(first(x).relu())
+        if outputs == 1:
+            losses = nn.functional.binary_cross_entropy_with_logits(out[:, 0], y, reduction="none")
+        else:
+            losses = nn.functional.cross_entropy(out.sigmoid(), 1 - y.long(), reduction="none")
+        for step in steps:
+            step.zero_grad()
+        torch.autograd.backward((losses * weight).sum())
+        for step in steps:
+            step.step()
+    with torch.no_grad():
+        values: Tensor = second(first(x).relu())[:, 0]
+    return values
+
+
+@pytest.mark.parametrize("output", ["one-logit", "two-sigmoids"])
+@pytest.mark.parametrize("features", [3, 30], ids=["by weights", "by coefficients"])
+def test_training_is_momentum_descent_as_autograd_does_it(features: int, output: str) -> None:
+    data = rows(features=features)
+    how = replace(HOW, output=output, lr=3.0)
+    ours = trained(data, how).values(data)[0]
+    torch.testing.assert_close(ours, by_autograd(data, how), rtol=1e-3, atol=1e-4)
+
+
+def test_a_neuron_fires_for_its_target_and_for_nothing_else_it_has_seen() -> None:
+    data = rows(neurons=3, count=20, features=50)
+    fires = trained(data, NeuronTraining(hidden=100, epochs=200)).fires(data)
+    assert torch.equal(fires, first_two(data))
+
+
+def test_each_neuron_is_trained_on_rows_of_its_own() -> None:
+    data = rows(neurons=3)
+    standard = Standard.of(data.flatten(0, 1))
+    rng = seeded(2, "w")
+    alone = [
+        train_neurons(one[None], first_two(data)[:1], HOW, standard=standard, rng=rng)
+        for one in data
+    ]
+    together = trained(data)
+    for number, one in enumerate(alone):
+        mine = data[number][None]
+        ours, theirs = together.at(number).values(mine), one.values(mine)
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_values_by_hand() -> None:
+    neuron = Neurons(
+        torch.tensor([[[1.0, 0.0], [0.0, -2.0]]]),
+        torch.tensor([[0.5, 1.0]]),
+        torch.tensor([[3.0, -1.0]]),
+        torch.tensor([0.25]),
+    )
+    # ReLU(1 + 0.5) * 3 - ReLU(-4 + 1) + 0.25, and ReLU(-1 + 0.5) * 3 - ReLU(2 + 1) + 0.25
+    records = torch.tensor([[[1.0, 2.0], [-1.0, -1.0]]])
+    assert neuron.values(records).tolist() == [[4.75, -2.75]]
+    assert neuron.fires(records).tolist() == [[True, False]]
+    assert neuron.shifted(torch.tensor([-4.75])).fires(records).tolist() == [[False, False]]
+
+
+@given(st.integers(1, 6), st.integers(1, 12), st.integers(1, 50), st.integers(0, 10**6))
+def test_no_other_zero_wins_more_of_the_games_it_was_placed_by(
+    copies: int, records: int, batch: int, seed: int
+) -> None:
+    rng = seeded(seed, "values")
+    target, others = torch.randn(1, copies, generator=rng), torch.randn(1, records, generator=rng)
+    shift = float(best_shift(target, others, batch=batch))
+
+    def won(zero: float) -> float:
+        return float((target > zero).float().mean() + (others <= zero).float().mean() ** batch) / 2
+
+    every = torch.cat([target, others], dim=1)[0].sort().values
+    between = ((every[1:] + every[:-1]) / 2).tolist()
+    assert won(-shift) >= max(map(won, between)) - 1e-6
+
+
+def test_a_zero_between_target_and_others_lies_in_the_middle() -> None:
+    shift = best_shift(torch.tensor([[5.0, 6.0]]), torch.tensor([[1.0, -3.0]]), batch=10)
+    assert shift.tolist() == [-3.0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"hidden": 0}, "at least one hidden unit"),
+        ({"epochs": -1}, "no fewer than 0 epochs"),
+        ({"lr": 0.0}, "above 0"),
+        ({"momentum": 1.0}, "below 1"),
+        ({"target_share": 1.0}, "between 0 and 1"),
+        ({"output": "softmax"}, "one-logit"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(wrong: dict[str, object], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        NeuronTraining(**wrong)  # type: ignore[arg-type]
+
+
+def test_rows_of_one_kind_only_are_refused() -> None:
+    data = rows()
+    standard = Standard.of(data.flatten(0, 1))
+    for nothing in (torch.zeros(2, 12).bool(), torch.ones(2, 12).bool()):
+        with pytest.raises(BadInput, match="of its target and of others"):
+            train_neurons(data, nothing, HOW, standard=standard, rng=seeded(1))
+    with pytest.raises(BadInput, match="all the same"):
+        Standard.of(torch.ones(4, 3))
+    with pytest.raises(BadInput, match="batches of at least one record"):
+        best_shift(torch.zeros(1, 2), torch.zeros(1, 0), batch=3)
