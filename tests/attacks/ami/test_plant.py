@@ -1,0 +1,166 @@
+"""Neurons planted in a real federated round: the gradient says what their sign says."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from fedaudit.attacks.ami.game import Pools, Rules, planted
+from fedaudit.attacks.ami.neuron import Neurons
+from fedaudit.attacks.ami.plant import Planted, gradient_row, plant, said_in
+from fedaudit.attacks.ami.training import NeuronTraining, Standard
+from fedaudit.core import Architecture, Model, Samples
+from fedaudit.errors import BadInput, Unsupported
+from fedaudit.fl.fedsgd import FedSGD
+from fedaudit.fl.simulate import simulate
+from fedaudit.fl.tampering import Tampering
+from fedaudit.fl.training import LocalTraining
+from fedaudit.models.mlp import mlp
+from fedaudit.observe.round import Gradient, Round
+from fedaudit.seeds import seeded
+
+FEATURES, UNITS, TARGETS = 12, 30, 3
+NET = Architecture("net", partial(mlp, shape=(FEATURES,), classes=4, hidden=f"{UNITS * TARGETS},6"))
+TRAINING = NeuronTraining(hidden=UNITS, epochs=60)
+RULES = Rules(
+    batch=20, copies=1, background=20, validation=50, validation_copies=1, training=TRAINING
+)
+POOLS = Pools(
+    torch.randn(100, FEATURES, generator=seeded(1, "clients")),
+    torch.randn(200, FEATURES, generator=seeded(1, "server")),
+)
+
+
+def neurons() -> Neurons:
+    seeds = list(range(TARGETS))
+    return planted(POOLS, RULES, seeds, Standard.of(POOLS.servers))
+
+
+def changed(model: Model) -> Model:
+    return plant(model, neurons()).model
+
+
+def honest() -> Model:
+    return Model.of(NET, NET.build())
+
+
+def clients(batch: int = 20) -> dict[int, Samples]:
+    labels = torch.randint(4, (100,), generator=seeded(1, "labels"))
+    order = torch.randperm(100, generator=seeded(2, "order"))
+    return {
+        client: Samples(POOLS.clients[part], labels[part], part)
+        for client, part in enumerate(torch.split(order, batch))
+    }
+
+
+def run(*lied_to: int) -> Round:
+    algorithm = FedSGD(NET, LocalTraining(lr=0.1))
+    server = Tampering(dict.fromkeys(lied_to, changed))
+    (round,) = simulate(algorithm, clients(), rounds=1, seed=3, server=server)
+    return round
+
+
+def test_the_verdict_from_a_real_gradient_is_the_sign_of_the_neuron() -> None:
+    data = clients()
+    round = run(*data)
+    places = plant(honest(), neurons()).places
+    verdicts = set()
+    for client, samples in data.items():
+        upload = round.uploads[client]
+        assert isinstance(upload, Gradient)
+        update = round.exposed[client].update
+        assert update is not None
+        fires = neurons().fires(samples.features.expand(TARGETS, -1, -1)).any(1)
+        for place, expected in zip(places, fires.tolist(), strict=True):
+            verdicts.add(expected)
+            assert said_in(upload.values, place) is expected
+            assert said_in(update, place) is expected
+    assert verdicts == {True, False}
+
+
+def test_only_the_client_that_is_lied_to_gets_the_neurons() -> None:
+    round = run(2)
+    place = plant(honest(), neurons()).places[0]
+    for client, sent in round.sent.items():
+        row = sent.model.params[place.weight][place.row, :UNITS]
+        assert torch.equal(row, neurons().second[0]) is (client == 2)
+
+
+def test_a_server_that_lies_in_some_rounds_is_honest_in_the_others() -> None:
+    server = Tampering({0: changed}, frozenset({2}))
+    algorithm = FedSGD(NET, LocalTraining(lr=0.1))
+    rounds = simulate(algorithm, clients(), rounds=3, seed=3, server=server)
+    lies = [
+        not torch.equal(a.params["1.weight"], b.params["1.weight"])
+        for a, b in ((r.sent[0].model, r.sent[1].model) for r in rounds)
+    ]
+    assert lies == [False, True, False]
+
+
+def inner(planted_: Planted, x: torch.Tensor) -> torch.Tensor:
+    """What the second layer gives before its ReLU."""
+    module = planted_.model.module()
+    assert isinstance(module, nn.Sequential)
+    values: torch.Tensor = module[:4](x)
+    return values
+
+
+def test_the_models_second_layer_is_the_neurons() -> None:
+    made = plant(honest(), neurons())
+    values = inner(made, POOLS.clients)[:, :TARGETS].T
+    expected = neurons().values(POOLS.clients.expand(TARGETS, -1, -1))
+    torch.testing.assert_close(values, expected, rtol=1e-4, atol=1e-4)
+    assert [place.row for place in made.places] == [0, 1, 2]
+
+
+def test_neurons_that_are_not_planted_over_are_left_as_they_are() -> None:
+    before = honest()
+    after = plant(before, neurons().at(1)).model
+    first, second = "1.weight", "3.weight"
+    assert torch.equal(after.params[first][UNITS:], before.params[first][UNITS:])
+    assert torch.equal(after.params[second][1:, UNITS:], before.params[second][1:, UNITS:])
+    assert not after.params[second][1:, :UNITS].any()
+    assert torch.equal(after.params["5.weight"], before.params["5.weight"])
+
+
+def test_a_gradients_row_by_hand() -> None:
+    place = plant(honest(), neurons()).places[1]
+    gradient = {"3.weight": torch.zeros(6, 90), "3.bias": torch.zeros(6)}
+    assert not said_in(gradient, place)
+    gradient["3.bias"][1] = -1e-30
+    assert said_in(gradient, place)
+    assert gradient_row(gradient, place).shape == (91,)
+    gradient["3.bias"][1] = 0.0
+    gradient["3.weight"][2] = 1.0
+    assert not said_in(gradient, place)
+
+
+@pytest.mark.parametrize(
+    ("net", "says"),
+    [
+        (
+            nn.Sequential(nn.Linear(FEATURES, 90), nn.ReLU(), nn.Linear(90, 4)),
+            "Linear, ReLU, Linear;",
+        ),
+        (
+            nn.Sequential(
+                nn.Linear(FEATURES, 90, bias=False), nn.ReLU(), nn.Linear(90, 4), nn.ReLU()
+            ),
+            "with biases",
+        ),
+        (nn.Sequential(nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(20, 4)), "Conv1d"),
+    ],
+)
+def test_models_without_two_dense_layers_are_refused(net: nn.Module, says: str) -> None:
+    with pytest.raises(Unsupported, match=says):
+        plant(Model.of(Architecture("other", lambda: net), net), neurons())
+
+
+def test_neurons_that_do_not_fit_are_refused() -> None:
+    small = Architecture("small", partial(mlp, shape=(FEATURES,), classes=4, hidden="80,6"))
+    with pytest.raises(BadInput, match=r"need 90 units .* it has 80 and 6"):
+        plant(Model.of(small, small.build()), neurons())
+    wide = Architecture("wide", partial(mlp, shape=(FEATURES + 1,), classes=4, hidden="90,6"))
+    with pytest.raises(BadInput, match="reads 13 features, and the neurons 12"):
+        plant(Model.of(wide, wide.build()), neurons())
