@@ -1,5 +1,6 @@
 """A study of clustered learning, and what its record says of models, risks and groups."""
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,11 +15,12 @@ from fedaudit.fl.simulate import simulate
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Round
 from fedaudit.observe.store import Stored
+from fedaudit.risk.catalog import measure_named
 from fedaudit.risk.server import ServerRisk
 from fedaudit.seeds import seed_for
-from fedaudit.study.cluster_notes import END, cluster_notes
+from fedaudit.study.cluster_notes import END, STATE, cluster_notes
 from fedaudit.study.cluster_results import cluster_result, thresholds
-from fedaudit.study.clustered import ClusterResult
+from fedaudit.study.clustered import ClusterResult, ClusterRound
 from fedaudit.study.config import Study
 from fedaudit.study.parts import Setup
 from fedaudit.study.record import Record
@@ -27,6 +29,7 @@ from fedaudit.study.setup import refuse_misfits, setup
 from tests.study.studies import small_study
 
 CLIENTS = 6
+IFCA = {"name": "ifca"}
 
 
 def clustered(**changes: object) -> Study:
@@ -71,6 +74,14 @@ def noted(notes: dict[str, str]) -> Stored:
     return Stored(
         MeasuredRound(index=4, clients=(), bases=torch.zeros(0).long(), signals={}), notes
     )
+
+
+def by_updates(run: Setup) -> IfcaMir:
+    """The run's algorithm with a measure of risk that looks at updates."""
+    algorithm = run.algorithm
+    assert isinstance(algorithm, IfcaMir)
+    assert isinstance(algorithm.risk, ServerRisk)
+    return replace(algorithm, risk=replace(algorithm.risk, measure=measure_named("grad-cosine")))
 
 
 def predictions(run: Setup, round: Round) -> np.ndarray:
@@ -184,7 +195,11 @@ def test_federated_averaging_has_no_clusters() -> None:
         ({"risk": {"measure": "train-mea"}}, BadInput, "train-mia"),
         ({"risk": {"measure": "seqmia"}}, Refusal, "cannot measure the risk"),
         ({"risk": {"low": 0.9, "high": 0.6}}, BadInput, "0 <= low < high"),
-        ({"shift": {"kind": "shear"}}, BadInput, "no shift"),
+        ({"algorithm": IFCA, "risk": {"samples": 5000}}, BadInput, "risk.samples"),
+        ({"algorithm": IFCA, "risk": {"measure": "train-mea"}}, BadInput, "train-mia"),
+        ({"algorithm": IFCA, "risk": {"low": 0.9}}, BadInput, "0 <= low < high"),
+        ({"shift": {"kind": "shear"}}, BadInput, "known: attribute, brightness, rotation"),
+        ({"shift": {"kind": "rotation", "minority_range": (9, 1)}}, BadInput, "smaller first"),
         ({"shift": {"kind": "brightness"}}, BadInput, "standardise"),
         ({"algorithm": {"name": "ifca", "options": {"models": 0}}}, BadInput, "at least one"),
     ],
@@ -242,3 +257,39 @@ def test_a_shadow_federation_has_groups_of_its_own() -> None:
     assert (theirs.groups.names, theirs.groups.group) == (ours.groups.names, ours.groups.group)
     used = {int(i) for data in theirs.deal.clients.values() for i in data.ids}
     assert not used & {int(i) for data in ours.deal.clients.values() for i in data.ids}
+
+
+def test_the_server_of_a_shadow_federation_has_samples_of_neither_federation() -> None:
+    study = clustered(
+        attacks={"seqmia": {}}, audit={"fair": 30, "every": 2}, risk={"samples": 0, "shadows": 1}
+    )
+    ours = setup(study, 1, None)
+    theirs = ours.shadow
+    assert theirs is not None
+    assert isinstance(theirs.algorithm, IfcaMir)
+    assert isinstance(theirs.algorithm.risk, ServerRisk)
+    used = {
+        int(i)
+        for deal in (ours.deal, theirs.deal)
+        for data in (*deal.clients.values(), deal.audit.samples)
+        for i in data.ids
+    }
+    assert not used & set(theirs.algorithm.risk.samples.ids.tolist())
+
+
+def test_nothing_is_noted_of_a_shadow_federations_models() -> None:
+    run, (first, *_) = made()
+    assert cluster_notes(run, first)
+    assert cluster_notes(replace(run, teaches=True), first) == {}
+
+
+def test_a_model_that_nobody_trained_in_a_round_shows_nothing_to_an_attack_on_updates() -> None:
+    run, (_, second, *_) = made()
+    updates = replace(run, algorithm=by_updates(run))
+    (idle, *_) = set(second.chosen.values())
+    there = {c: shown for c, shown in second.exposed.items() if second.chosen[c] != idle}
+    notes = cluster_notes(updates, replace(second, exposed=there))
+    models = ClusterRound.model_validate_json(notes[STATE]).models
+    (state,) = [m for name, m in zip(second.after, models, strict=True) if name == idle]
+    assert state.estimated is not None
+    assert state.risk is None

@@ -95,7 +95,10 @@ class Shift:
             raise BadInput(f"the minority's share lies between 0 and 1, got {self.minority}")
         for low, high in (self.minority_range, self.majority_range):
             if not (np.isfinite([low, high]).all() and low <= high):
-                raise BadInput(f"a range goes from its smallest to its largest, got {low}, {high}")
+                raise BadInput(
+                    f"a group's range is two finite numbers, the smaller first, got {low} and "
+                    f"{high}; see shift.minority_range and shift.majority_range"
+                )
             if self.kind == "brightness" and low < 0:
                 raise BadInput(f"a factor of brightness is at least 0, got {low}")
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedaudit.core import ClientId, Model, Samples
 from fedaudit.devices import CPU
-from fedaudit.errors import Refusal
+from fedaudit.errors import NotVisible, Refusal
 from fedaudit.fl.algorithm import ChoosesModels
 from fedaudit.fl.ifca_mir import Cluster, IfcaMir
 from fedaudit.metrics import share
@@ -19,6 +19,7 @@ from fedaudit.metrics.fairness import fairness_gaps
 from fedaudit.observe.round import Round
 from fedaudit.risk.server import Judged, ServerRisk
 from fedaudit.seeds import seed_for, seeded, seeded_numpy
+from fedaudit.study.cluster_sides import sides
 from fedaudit.study.clustered import (
     EVERYBODY,
     ClusterRound,
@@ -32,9 +33,6 @@ from fedaudit.study.holdout import left_to_train
 from fedaudit.study.parts import Setup
 from fedaudit.study.risk import server_risk
 from fedaudit.study.served import model_of_each, outputs_served
-
-ASKED = 5_000
-"""Real members of a model, and as many samples of nobody, that its risk is found on, at most."""
 
 STATE, END = "clusters", "clusters/end"
 """Names of the notes."""
@@ -76,12 +74,14 @@ def is_clustered(run: Setup) -> bool:
 def cluster_notes(run: Setup, round: Round, device: torch.device = CPU) -> dict[str, str]:
     """What a round's models are and do, as text; nothing where clients do not choose.
 
+    Nor is anything noted of a shadow federation, which nobody is told about.
+
     Args:
         run: The run.
         round: As the adversary sees it.
         device: Where models are run.
     """
-    if not is_clustered(run):
+    if run.teaches or not is_clustered(run):
         return {}
     test = run.dataset.test
     seen = _Seen(
@@ -152,15 +152,19 @@ def _real_risk(
     if judge is None:
         return {}
     rng = seeded(run.seed, "asked about", round.index, name)
-    members = _some([seen.trained[client] for client in clients], rng)
     like = torch.isin(seen.place, torch.tensor(clients))
-    others = _some([run.dataset.test.take(like)], rng)
+    members, others = sides(run, [seen.trained[c] for c in clients], like, rng=rng)
     if not len(others):
         return {"estimated": judge.estimate}
     start = _start(round, clients)
-    found, let_go = (
-        int(judge.decide(round.after[name], part, start=start).sum()) for part in (members, others)
-    )
+    try:
+        found, let_go = (
+            int(judge.decide(round.after[name], part, start=start).sum())
+            for part in (members, others)
+        )
+    except NotVisible:
+        # Nobody trained the model in this round: an attack on updates has nothing to look at.
+        return {"estimated": judge.estimate}
     real = counted_balanced_accuracy(found, len(members), len(others) - let_go, len(others))
     return {
         "estimated": judge.estimate,
@@ -230,12 +234,3 @@ def _accuracy(name: str, clients: int, right: Tensor) -> GroupAccuracy:
         low=counted.low,
         high=counted.high,
     )
-
-
-def _some(parts: Sequence[Samples], rng: torch.Generator) -> Samples:
-    """At most ``ASKED`` of all parts' samples; not joined first, since that may fill the memory."""
-    sizes = [len(part) for part in parts]
-    chosen = torch.zeros(sum(sizes), dtype=torch.bool)
-    chosen[torch.randperm(len(chosen), generator=rng)[:ASKED]] = True
-    of_parts = zip(parts, torch.split(chosen, sizes), strict=True)
-    return Samples.joined(*(part.take(mine) for part, mine in of_parts))

@@ -8,13 +8,13 @@ from numpy import ndarray
 from pydantic import ValidationError
 
 from fedaudit.errors import Damaged
-from fedaudit.fl.preference import Preference
 from fedaudit.metrics.violations import violations
 from fedaudit.observe.store import Stored
 from fedaudit.seeds import seed_for
 from fedaudit.study.cluster_notes import END, STATE, AtTheEnd, is_clustered
 from fedaudit.study.clustered import ClusterResult, ClusterRound
 from fedaudit.study.parts import Setup
+from fedaudit.study.risk import accepted
 
 
 def clusters_of(runs: Sequence[Setup], stored: Sequence[Sequence[Stored]]) -> list[ClusterResult]:
@@ -56,20 +56,19 @@ def cluster_result(run: Setup, stored: Sequence[Stored]) -> ClusterResult | None
 
 def thresholds(run: Setup) -> list[float]:
     """The highest risk that each client accepts, as it has it in the federation itself."""
-    given, seed = run.study.risk, seed_for(run.seed, "federation")
-    preference = Preference(low=given.low, high=given.high)
+    preference, seed = accepted(run.study), seed_for(run.seed, "federation")
     return [preference.threshold(seed, client) for client in sorted(run.deal.clients)]
 
 
 def _result(run: Setup, rounds: Sequence[ClusterRound], end: AtTheEnd) -> ClusterResult:
-    clients, groups, accepted = sorted(run.deal.clients), run.groups, thresholds(run)
+    clients, groups, limits = sorted(run.deal.clients), run.groups, thresholds(run)
     used = [rounds[-1].models[choice] for choice in rounds[-1].choice]
     real = violations(
         _risks([model.risk for model in used]),
-        np.array(accepted),
+        np.array(limits),
         lows=_risks([model.low for model in used]),
     )
-    expected = violations(_risks([model.estimated for model in used]), np.array(accepted))
+    expected = violations(_risks([model.estimated for model in used]), np.array(limits))
     return ClusterResult(
         algorithm=run.study.algorithm.name,
         defense=run.study.defense.label,
@@ -78,7 +77,7 @@ def _result(run: Setup, rounds: Sequence[ClusterRound], end: AtTheEnd) -> Cluste
         clients=clients,
         group_names=list(groups.names),
         group=[groups.group[client] for client in clients],
-        thresholds=accepted,
+        thresholds=limits,
         rounds=list(rounds),
         violations=real.above,
         sure_violations=real.sure,

@@ -34,7 +34,9 @@ class ModelState(Part):
             algorithm tells them nothing.
         estimated: Risk of it after the round by the server's shadow models: balanced accuracy
             of membership inference on samples of the server's own. None if nobody trained it.
-        risk: The same attack on its real members and on samples that nobody trained on.
+        risk: The same attack on its real members and on samples that nobody trained on; where
+            clients' classes are skewed, on as many of each class. None also where an attack on
+            updates had none of this model's to see.
         low: Lower limit of ``risk`` (95%).
         high: Upper limit.
         members: Real members that were asked about.

@@ -7,6 +7,7 @@ from fedaudit.core import ClientId
 from fedaudit.data.dataset import Dataset
 from fedaudit.data.shadow import Known, known_split, shadow_deal
 from fedaudit.errors import BadInput, Unsupported
+from fedaudit.fl.ifca_mir import IfcaMir
 from fedaudit.seeds import seed_for
 from fedaudit.study.config import ShadowSection, Study
 from fedaudit.study.dealing import dealt
@@ -14,6 +15,7 @@ from fedaudit.study.defense_section import DefenseSection
 from fedaudit.study.groups import grouped
 from fedaudit.study.holdout import Trainers, as_trained, left_to_train
 from fedaudit.study.parts import Setup
+from fedaudit.study.risk import server_risk
 
 _LARGEST_SEED = 10**9
 
@@ -102,7 +104,11 @@ def _shadow(run: Setup, given: ShadowSection, dataset: Dataset) -> Setup:
     )
     deal = shadow_deal(dataset, run.deal, lambda rest: dealt(study, rest, seed))
     world = grouped(study, dataset, deal, seed)
-    trainers = Trainers({}, run.algorithm, study.training.rounds, seed_for(seed, "federation"))
+    algorithm = run.algorithm
+    if isinstance(algorithm, IfcaMir):
+        # The run's own server may have samples that the shadow's clients train on.
+        algorithm = replace(algorithm, risk=server_risk(study, world, seed, besides=run.deal))
+    trainers = Trainers({}, algorithm, study.training.rounds, seed_for(seed, "federation"))
     learned = {name: attack for name, attack in run.attacks.items() if attack.learns}
     return replace(
         run,
@@ -110,7 +116,9 @@ def _shadow(run: Setup, given: ShadowSection, dataset: Dataset) -> Setup:
         seed=seed,
         dataset=world.dataset,
         deal=as_trained(world.deal, trainers),
+        algorithm=algorithm,
         groups=world.groups,
+        teaches=True,
         defenses={},
         attacks=learned,
         refused={},

@@ -10,8 +10,8 @@ from fedaudit.core import ClientId
 from fedaudit.data.attribute import like_their_side, sides_of
 from fedaudit.data.dataset import Dataset
 from fedaudit.data.deal import Deal
-from fedaudit.data.shift import Shift, of_clients, places, shifted
-from fedaudit.errors import Unsupported
+from fedaudit.data.shift import SHIFTS, Shift, of_clients, places, shifted
+from fedaudit.errors import Unsupported, unknown_name
 from fedaudit.seeds import seeded_numpy
 from fedaudit.study.clustered import EVERYBODY
 from fedaudit.study.config import Study
@@ -49,6 +49,8 @@ def grouped(study: Study, dataset: Dataset, deal: Deal, seed: int) -> Grouped:
         BadInput: No such shift, or samples cannot be shifted that way.
         Unsupported: Several clients are audited whose samples the shift tells apart.
     """
+    if study.shift is not None and study.shift.kind not in (*SHIFTS, ATTRIBUTE):
+        raise unknown_name("shift", study.shift.kind, (*SHIFTS, ATTRIBUTE))
     _refuse_different_targets(study)
     clients, given = sorted(deal.clients), study.shift
     place = places(dataset, deal, study.audit.targets, seed=seed)

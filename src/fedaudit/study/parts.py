@@ -36,6 +36,7 @@ class Setup:
         groups: Which clients are alike, and whose data each sample is like.
         shadow: The undefended run on other data that attacks learn from, if they do so.
         known: The samples of this run that attacks learn from, if they do so.
+        teaches: Whether it is such a shadow, of which nothing but its signals is of interest.
     """
 
     study: Study
@@ -51,6 +52,7 @@ class Setup:
     groups: Groups
     shadow: "Setup | None" = None
     known: Known | None = None
+    teaches: bool = False
 
     @property
     def trainers(self) -> Trainers:

@@ -3,8 +3,11 @@
 import torch
 
 from fedaudit.core import Samples
+from fedaudit.data.deal import Deal
 from fedaudit.data.shadow import untouched
 from fedaudit.errors import BadInput
+from fedaudit.fl.algorithm import Algorithm, ChoosesModels
+from fedaudit.fl.preference import Preference
 from fedaudit.risk.catalog import measure_named
 from fedaudit.risk.server import ServerRisk
 from fedaudit.risk.shadow_models import ShadowTraining
@@ -17,28 +20,61 @@ FEWEST = 100
 """With fewer samples of its own a server says nothing of any use."""
 
 
-def server_risk(study: Study, world: Grouped, seed: int) -> ServerRisk:
+def server_risk(
+    study: Study, world: Grouped, seed: int, *, besides: Deal | None = None
+) -> ServerRisk:
     """The server's shadow models, and what it makes of them.
 
     Args:
         study: Its settings.
         world: Who trains on what, and what is audited: nothing of this is the server's.
         seed: Of the run.
+        besides: Of another run, whose samples are not the server's either; with it fewer samples
+            than asked for will do.
 
     Raises:
         BadInput: No such measure, or too few samples are left for the server.
     """
     given = study.risk
     return ServerRisk(
-        samples=_samples(world, given.samples, seed),
+        samples=_samples(world, given.samples, seed, besides),
         shadows=ShadowTraining(local_training(study), count=given.shadows, epochs=given.epochs),
         measure=measure_named(given.measure),
     )
 
 
-def _samples(world: Grouped, count: int, seed: int) -> Samples:
+def accepted(study: Study) -> Preference:
+    """What clients accept, whatever they do about it.
+
+    Raises:
+        BadInput: The limits cannot be.
+    """
+    return Preference(low=study.risk.low, high=study.risk.high)
+
+
+def refuse_unmeasured(study: Study, world: Grouped, seed: int, algorithm: Algorithm) -> None:
+    """Refuses what keeps models' risk from being measured, whether or not clients are told.
+
+    Args:
+        study: Its settings.
+        world: Who trains on what, and what is audited.
+        seed: Of the run.
+        algorithm: Nothing is refused where its clients do not choose among models.
+
+    Raises:
+        BadInput: As :func:`server_risk` and :func:`accepted`.
+    """
+    if isinstance(algorithm, ChoosesModels):
+        accepted(study)
+        server_risk(study, world, seed)
+
+
+def _samples(world: Grouped, count: int, seed: int, besides: Deal | None) -> Samples:
     """Training samples that nobody trains on and nobody audits."""
     left = untouched(world.dataset, world.deal)
+    if besides is not None:
+        left = left[torch.isin(left, untouched(world.dataset, besides))]
+        count = min(count, len(left))
     wanted = count or len(left)
     if not FEWEST <= wanted <= len(left):
         raise BadInput(

@@ -26,6 +26,7 @@ from fedaudit.study.groups import Grouped, grouped
 from fedaudit.study.guided import class_guided
 from fedaudit.study.holdout import Trainers, as_trained
 from fedaudit.study.parts import Setup
+from fedaudit.study.risk import refuse_unmeasured
 
 
 def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
@@ -119,6 +120,7 @@ def _fitting(
     algorithm, defenses = algorithm_of(study, world, seed, data_dir), defenses_of(study)
     for plan in _plans(study, world.dataset, algorithm):
         refuse_unfit(defenses, plan)
+    refuse_unmeasured(study, world, seed, algorithm)
     return algorithm, defenses
 
 

@@ -1,0 +1,65 @@
+"""Which samples a model's real risk is asked of."""
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from fedaudit.seeds import seeded
+from fedaudit.study.cluster_sides import Sides, sides
+from fedaudit.study.parts import Setup
+from fedaudit.study.setup import setup
+from tests.study.studies import small_study
+
+SKEWED = {"scheme": "dirichlet", "options": {"beta": 0.2}, "clients": 4, "samples_per_client": 80}
+
+
+def run(**partition: object) -> Setup:
+    changes = {"partition": {"clients": 4, "samples_per_client": 80} | partition}
+    return setup(small_study(algorithm={"name": "ifca"}, **changes), 1, None)
+
+
+def asked(given: Setup, like: Bool[Tensor, " samples"]) -> Sides:
+    trained = [given.deal.clients[client] for client in (0, 1)]
+    return sides(given, trained, like, rng=seeded(1, "asked"))
+
+
+def everything(given: Setup) -> Bool[Tensor, " samples"]:
+    return torch.ones(len(given.dataset.test), dtype=torch.bool)
+
+
+def test_where_classes_are_skewed_both_sides_have_as_many_of_each() -> None:
+    given = run(**SKEWED)
+    members, others = asked(given, everything(given))
+    mine = torch.cat([given.deal.clients[client].labels for client in (0, 1)])
+    classes = given.dataset.classes
+    have, there = (
+        torch.bincount(labels, minlength=classes) for labels in (mine, given.dataset.test.labels)
+    )
+    assert not torch.equal(have, there)
+    counts = [torch.bincount(side.labels, minlength=classes) for side in (members, others)]
+    assert torch.equal(counts[0], counts[1])
+    assert torch.equal(counts[0], torch.minimum(have, there))
+
+
+def test_members_are_the_clients_own_and_the_others_are_those_that_are_like_them() -> None:
+    for given in (run(), run(**SKEWED)):
+        like = everything(given)
+        like[::2] = False
+        members, others = asked(given, like)
+        mine = {int(i) for client in (0, 1) for i in given.deal.clients[client].ids}
+        assert set(members.ids.tolist()) <= mine
+        assert set(others.ids.tolist()) <= set(given.dataset.test.ids[like].tolist())
+        assert len(members.ids.unique()) == len(members)
+
+
+def test_where_classes_are_dealt_alike_all_are_asked_about() -> None:
+    given = run()
+    members, others = asked(given, everything(given))
+    assert len(members) == sum(len(given.deal.clients[client]) for client in (0, 1))
+    assert len(others) == len(given.dataset.test)
+
+
+def test_without_a_sample_like_the_clients_nobody_is_asked_about_where_classes_are_skewed() -> None:
+    given = run(**SKEWED)
+    members, others = asked(given, ~everything(given))
+    assert (len(members), len(others)) == (0, 0)
