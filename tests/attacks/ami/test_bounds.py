@@ -1,0 +1,58 @@
+"""No record within the box takes a neuron beyond its range."""
+
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedaudit.attacks.ami.bounds import range_over_box
+from fedaudit.attacks.ami.neuron import Neurons
+from fedaudit.errors import BadInput
+from fedaudit.seeds import seeded
+
+
+def drawn(seed: int, features: int = 3, hidden: int = 4, neurons: int = 2) -> Neurons:
+    rng = seeded(seed, "neurons")
+    return Neurons(
+        torch.randn(neurons, hidden, features, generator=rng),
+        torch.randn(neurons, hidden, generator=rng),
+        torch.randn(neurons, hidden, generator=rng),
+        torch.randn(neurons, generator=rng),
+    )
+
+
+@given(st.integers(0, 10**6), st.floats(0, 5))
+def test_values_lie_in_their_range(seed: int, half: float) -> None:
+    neurons = drawn(seed)
+    rng = seeded(seed, "records")
+    inside = (torch.rand(2, 200, 3, generator=rng) * 2 - 1) * half
+    corners = torch.tensor(list(product((-half, half), repeat=3)), dtype=torch.float32)
+    values = neurons.values(torch.cat([inside, corners.expand(2, -1, -1)], dim=1)).double()
+    found = range_over_box(neurons, torch.tensor(-half), torch.tensor(half))
+    assert bool((values >= found.low[:, None] - 1e-4).all())
+    assert bool((values <= found.high[:, None] + 1e-4).all())
+
+
+def test_the_range_of_one_unit_is_exact() -> None:
+    # v = 2 ReLU(x - 1) - 3 over x in [-1, 4]: from -3 to 3.
+    neuron = Neurons(
+        torch.ones(1, 1, 1), torch.tensor([[-1.0]]), torch.tensor([[2.0]]), torch.tensor([-3.0])
+    )
+    found = range_over_box(neuron, torch.tensor([-1.0]), torch.tensor([4.0]))
+    assert (found.low.tolist(), found.high.tolist(), found.width.tolist()) == ([-3.0], [3.0], [6.0])
+
+
+def test_a_point_has_no_width() -> None:
+    neurons, point = drawn(4), torch.tensor([0.5, -1.0, 2.0])
+    found = range_over_box(neurons, point, point)
+    values = neurons.values(point.expand(2, 1, 3))[:, 0].double()
+    torch.testing.assert_close(found.low, values, rtol=1e-5, atol=1e-5)
+    assert found.width.abs().max() < 1e-12
+
+
+@pytest.mark.parametrize(("low", "high"), [(1.0, 0.0), (0.0, float("inf")), (float("nan"), 1.0)])
+def test_boxes_that_are_none_are_refused(low: float, high: float) -> None:
+    with pytest.raises(BadInput, match="finite ends"):
+        range_over_box(drawn(1), torch.tensor(low), torch.tensor(high))

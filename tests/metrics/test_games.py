@@ -1,0 +1,150 @@
+"""Success in security games: by hand, by counting every case, and against what is claimed."""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from fedaudit.errors import BadInput
+from fedaudit.metrics.games import certify, expected_success, game_success, most_success
+from fedaudit.metrics.means import BoundedMean, hoeffding_margin, signs_of_means
+
+RATES = st.floats(0, 1)
+
+
+def test_success_by_hand() -> None:
+    found = game_success(90, 100, 30, 60)
+    assert found.tpr.value == 0.9
+    assert found.tnr.value == 0.5
+    assert found.adv.value == pytest.approx(0.7)
+    assert found.adv.low < 0.7 < found.adv.high
+    assert (found.tpr.low, found.tpr.high) == pytest.approx(
+        tuple(stats.binomtest(90, 100).proportion_ci(0.95, "exact"))
+    )
+
+
+@given(RATES, RATES, st.integers(1, 4))
+def test_expected_success_counts_every_way_a_batch_can_fire(p: float, f: float, batch: int) -> None:
+    tpr = tnr = 0.0
+    for fires in product((True, False), repeat=batch):
+        with_target = [p] + [f] * (batch - 1)
+        tpr += any(fires) * math.prod(
+            q if one else 1 - q for q, one in zip(with_target, fires, strict=True)
+        )
+        tnr += (not any(fires)) * math.prod(f if one else 1 - f for one in fires)
+    assert expected_success(p, f, batch) == pytest.approx((tpr + tnr) / 2, abs=1e-9)
+
+
+@given(st.floats(0, 20), RATES, st.integers(2, 6))
+def test_no_randomiser_lets_more_be_won_than_its_budget_allows(
+    epsilon: float, flip: float, batch: int
+) -> None:
+    # One bit a record, kept with the odds e^eps: the target's is 1, all others' are 0.
+    keep = most_success(epsilon)
+    assert expected_success(keep, 1 - keep, batch) <= keep + 1e-12
+    assert most_success(0.0) == 0.5
+    assert most_success(math.inf) == 1.0
+    assert most_success(3.0) == pytest.approx(0.9526, abs=1e-4)
+
+
+@given(RATES, RATES, st.integers(1, 200), st.integers(0, 10**6))
+def test_a_certificate_holds_whatever_the_rates_between_its_limits(
+    p: float, f: float, batch: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    found = certify(int(rng.binomial(50, p)), 50, int(rng.binomial(400, f)), 400, batch=batch)
+    for share_ in np.linspace(0, 1, 7):
+        for other in np.linspace(0, 1, 7):
+            target = found.of_target.low + share_ * (found.of_target.high - found.of_target.low)
+            rate = found.of_others.low + other * (found.of_others.high - found.of_others.low)
+            assert found.low - 1e-9 <= expected_success(target, rate, batch) <= found.high + 1e-9
+
+
+@pytest.mark.parametrize(("p", "f", "batch"), [(0.9, 0.01, 20), (0.5, 0.1, 5), (1.0, 0.0005, 100)])
+def test_certificates_are_wrong_no_more_often_than_they_say(p: float, f: float, batch: int) -> None:
+    rng, truth = np.random.default_rng(1), expected_success(p, f, batch)
+    wrong = 0
+    for fired, alarms in zip(rng.binomial(60, p, 400), rng.binomial(800, f, 400), strict=True):
+        found = certify(int(fired), 60, int(alarms), 800, batch=batch, confidence=0.9)
+        wrong += not found.low <= truth <= found.high
+    assert wrong <= 40
+
+
+def test_certificates_get_narrow_with_more_records() -> None:
+    few, many = (certify(n, n, 0, 10 * n, batch=20) for n in (50, 5000))
+    assert few.low < many.low
+    assert many.low == pytest.approx(1.0, abs=0.01)
+    assert certify(0, 50, 0, 500, batch=20).low == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_claimed_budget_is_refuted_by_success_that_it_does_not_allow() -> None:
+    assert game_success(990, 1000, 990, 1000).epsilon.value > 3
+    assert game_success(505, 1000, 505, 1000).epsilon.value == 0.0
+
+
+def test_signs_of_means_are_the_line_searchs_smallest_delta() -> None:
+    target, others = BoundedMean(0.8, 400, 10.0), BoundedMean(-0.9, 300, 8.0)
+    found = signs_of_means(target, others)
+
+    def holds(delta: float) -> bool:
+        low = target.mean - hoeffding_margin(target, delta)
+        high = others.mean + hoeffding_margin(others, delta)
+        return low > 0 and high <= 0
+
+    line = 10 ** np.linspace(-12, -1e-9, 4000)
+    searched = next(delta for delta in line if holds(delta))
+    assert found.delta == pytest.approx(searched, rel=0.01)
+    assert found.failure == pytest.approx(2 * found.delta)
+    # exp(-2 * 400 * (0.8 / 10)^2) = exp(-5.12)
+    assert found.delta == pytest.approx(math.exp(-5.12))
+
+
+def test_means_of_the_wrong_sign_certify_nothing() -> None:
+    good, bad = BoundedMean(1.0, 100, 2.0), BoundedMean(0.5, 100, 2.0)
+    assert signs_of_means(good, bad) == (1.0, 1.0)
+    assert signs_of_means(bad._replace(mean=-0.1), BoundedMean(-1.0, 10, 1.0)) == (1.0, 1.0)
+
+
+def test_hoeffdings_margin_fails_no_more_often_than_it_says() -> None:
+    rng, sample = np.random.default_rng(2), BoundedMean(0.0, 30, 1.0)
+    means = rng.binomial(30, 0.5, 4000) / 30
+    for delta in (0.3, 0.05):
+        wrong = (means - hoeffding_margin(sample, delta) > 0.5).mean()
+        assert wrong <= delta
+
+
+def test_means_say_nothing_of_games() -> None:
+    """Finding: certified with near certainty, and half of the games are lost all the same."""
+    rng = np.random.default_rng(3)
+    target, others = rng.normal(0.5, 1, 4000), rng.normal(-0.5, 1, 4000)
+    sign = signs_of_means(
+        BoundedMean(float(target.mean()), 4000, 12.0), BoundedMean(float(others.mean()), 4000, 12.0)
+    )
+    assert sign.failure < 1e-5
+    game = certify(int((target > 0).sum()), 4000, int((others > 0).sum()), 4000, batch=100)
+    assert game.high < 0.51
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: game_success(5, 0, 1, 1),
+        lambda: game_success(5, 4, 1, 1),
+        lambda: certify(1, 0, 1, 5, batch=2),
+        lambda: certify(1, 2, 6, 5, batch=2),
+        lambda: certify(1, 2, 1, 5, batch=0),
+        lambda: most_success(-1.0),
+        lambda: most_success(math.nan),
+        lambda: hoeffding_margin(BoundedMean(1.0, 5, 1.0), 0.0),
+        lambda: hoeffding_margin(BoundedMean(1.0, 0, 1.0), 0.5),
+        lambda: signs_of_means(BoundedMean(1.0, 5, math.inf), BoundedMean(-1.0, 5, 1.0)),
+        lambda: signs_of_means(BoundedMean(math.nan, 5, 1.0), BoundedMean(-1.0, 5, 1.0)),
+    ],
+)
+def test_what_cannot_be_is_refused(wrong: object) -> None:
+    with pytest.raises(BadInput):
+        wrong()  # type: ignore[operator]
