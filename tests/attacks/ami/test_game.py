@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedaudit.attacks.ami.game import Played, Pools, Rules, play, target_of
+from fedaudit.attacks.ami.game import NONE, Contest, Played, Pools, Randomiser, Randomisers, Rules
 from fedaudit.attacks.ami.training import NeuronTraining
 from fedaudit.errors import BadInput
-from fedaudit.seeds import seed_for, seeded
+from fedaudit.seeds import seeded
 
 RULES = Rules(
     batch=10,
@@ -28,15 +28,21 @@ def pools(clients: int = 300, servers: int = 400, features: int = 20) -> Pools:
     )
 
 
+def contest(
+    given: Pools | None = None, rules: Rules = RULES, randomiser: Randomiser | None = None
+) -> Contest:
+    both = NONE if randomiser is None else Randomisers(randomiser, randomiser)
+    return Contest(given or pools(), rules, seed=5, randomisers=both)
+
+
 def played(
     given: Pools | None = None,
     rules: Rules = RULES,
     targets: int = 20,
     games: int = 200,
-    **how: object,
+    randomiser: Randomiser | None = None,
 ) -> Played:
-    parts = list(play(given or pools(), rules, targets=targets, games=games, seed=5, **how))  # type: ignore[arg-type]
-    return Played(*(torch.cat(part) for part in zip(*parts, strict=True)))
+    return Played.joined(contest(given, rules, randomiser).play(targets=targets, games=games))
 
 
 def test_without_a_randomiser_every_target_is_caught_and_games_are_won() -> None:
@@ -73,8 +79,7 @@ def test_a_targets_games_do_not_depend_on_how_many_targets_there_are() -> None:
 def test_targets_are_in_half_of_the_games_and_are_drawn_anew() -> None:
     one = played(targets=50, games=500, rules=replace(RULES, training=NeuronTraining(5, 1)))
     assert 0.4 < float(one.was_in.float().mean()) < 0.6
-    seeds = [seed_for(5, "target", number) for number in range(50)]
-    assert len({target_of(pools(), seed) for seed in seeds}) > 40
+    assert len({contest().target(number) for number in range(50)}) > 40
 
 
 def test_the_client_sees_every_record_randomised_once_and_the_target_only_where_it_is_in() -> None:
@@ -86,7 +91,7 @@ def test_the_client_sees_every_record_randomised_once_and_the_target_only_where_
 
     one = played(given, targets=1, games=9, randomiser=mark)
     batches = [records for records in seen if len(records) == RULES.batch]
-    target = given.clients[target_of(given, seed_for(5, "target", 0))]
+    target = given.clients[contest(given).target(0)]
     assert len(batches) == 9
     for was_in, batch in zip(one.was_in.tolist(), batches, strict=True):
         places = [int((given.clients == record).all(1).nonzero()) for record in batch]
@@ -110,6 +115,21 @@ def test_a_shared_mask_may_act_on_a_whole_batch() -> None:
 
     played(targets=1, games=5, randomiser=shared)
     assert sizes.count(RULES.batch) == 5
+
+
+def test_the_server_may_train_for_other_noise_than_clients_have() -> None:
+    seen: dict[str, set[int]] = {"client": set(), "server": set()}
+
+    def noting(who: str) -> Randomiser:
+        def note(records: Tensor, rng: torch.Generator) -> Tensor:
+            seen[who].add(len(records))
+            return records
+
+        return note
+
+    both = Randomisers(noting("client"), noting("server"))
+    list(Contest(pools(), RULES, seed=5, randomisers=both).play(targets=1, games=3))
+    assert seen == {"client": {RULES.batch}, "server": {31, 201, 400}}
 
 
 @pytest.mark.parametrize(

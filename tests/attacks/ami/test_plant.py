@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from fedaudit.attacks.ami.game import Pools, Rules, planted
+from fedaudit.attacks.ami.game import Contest, Pools, Rules
 from fedaudit.attacks.ami.neuron import Neurons
 from fedaudit.attacks.ami.plant import Planted, gradient_row, plant, said_in
-from fedaudit.attacks.ami.training import NeuronTraining, Standard
+from fedaudit.attacks.ami.training import NeuronTraining
 from fedaudit.core import Architecture, Model, Samples
 from fedaudit.errors import BadInput, Unsupported
 from fedaudit.fl.fedsgd import FedSGD
@@ -33,8 +33,7 @@ POOLS = Pools(
 
 
 def neurons() -> Neurons:
-    seeds = list(range(TARGETS))
-    return planted(POOLS, RULES, seeds, Standard.of(POOLS.servers))
+    return Contest(POOLS, RULES, seed=1).neurons(range(TARGETS))
 
 
 def changed(model: Model) -> Model:

@@ -1,7 +1,8 @@
 """The security games: does the server tell whether its target was in a client's batch?"""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -17,8 +18,8 @@ from fedaudit.seeds import seed_for, seeded
 Randomiser = Callable[[Float[Tensor, "records features"], torch.Generator], Tensor]
 """What a client does to its records before it trains: a mechanism of local differential privacy."""
 
-_TOGETHER = 8
-"""Neurons prepared at once; fixed, since another number may round differently."""
+TOGETHER = 8
+"""Targets whose games are played at once; fixed, since another number may round differently."""
 
 _USUAL = 2000
 """The server's records by which features are standardised."""
@@ -75,6 +76,26 @@ class Pools(NamedTuple):
     servers: Float[Tensor, "records features"]
 
 
+class Randomisers(NamedTuple):
+    """What clients do to their records, and what the server trains for.
+
+    Attributes:
+        client: Applied to each batch.
+        server: Applied to what neurons are trained and validated on.
+    """
+
+    client: Randomiser
+    server: Randomiser
+
+
+def as_it_is(records: Tensor, rng: torch.Generator) -> Tensor:
+    """No randomiser: records stay what they are."""
+    return records
+
+
+NONE = Randomisers(as_it_is, as_it_is)
+
+
 class Played(NamedTuple):
     """What happened in each game.
 
@@ -95,153 +116,167 @@ class Played(NamedTuple):
         """The verdict b': the neuron's gradient is not zero."""
         return self.by_target | (self.by_others > 0)
 
+    @staticmethod
+    def joined(parts: Iterable["Played"]) -> "Played":
+        """All games of several parts."""
+        return Played(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
-def play(
-    pools: Pools,
-    rules: Rules,
-    *,
-    targets: int,
-    games: int,
-    seed: int,
-    randomiser: Randomiser | None = None,
-) -> Iterator[Played]:
-    """Plays target after target; yields the games of a few targets at once.
+
+@dataclass(frozen=True)
+class Contest:
+    """Games of one server against one kind of client.
 
     For each target a neuron is trained on records of the server's own and validated on others of
     them. Then batches are drawn from the clients' records without replacement, with the target
     among them by the toss of a coin, and everything is randomised anew.
 
-    Args:
+    Attributes:
         pools: Where records come from.
         rules: Of the game.
-        targets: How many, each drawn with a neuron of its own; as many as games gives the
-            paper's Exp, one its published code.
-        games: In all, shared out among the targets evenly.
         seed: Of every draw; a target's games do not depend on how many targets there are.
-        randomiser: What the client does to its records; None for nothing.
+        randomisers: What is done to records.
 
     Raises:
-        BadInput: There are too few records, or fewer games than targets.
+        BadInput: There are too few records.
 
     Source: AMI, Figs. 1 (Exp) and 3 (Exp_LDP).
     Differs: the verdict is read off the neuron's sign instead of its gradient, which is not zero
         where the neuron is positive for a record (but for the chance of exact cancellation).
     """
-    if not 1 <= targets <= games:
-        raise BadInput(f"games are shared out among targets: {games} games, {targets} targets")
-    _refuse_few(pools, rules)
-    standard = Standard.of(_randomised(pools.servers[:_USUAL], randomiser, seeded(seed, "usual")))
-    for first in range(0, targets, _TOGETHER):
-        chosen = range(first, min(first + _TOGETHER, targets))
-        of_each = [games // targets + (number < games % targets) for number in chosen]
-        seeds = [seed_for(seed, "target", number) for number in chosen]
-        neurons = planted(pools, rules, seeds, standard, randomiser)
+
+    pools: Pools
+    rules: Rules
+    seed: int
+    randomisers: Randomisers = NONE
+
+    def __post_init__(self) -> None:
+        batch, wanted = self.rules.batch, self.rules.background + self.rules.validation
+        clients, servers = self.pools
+        if len(clients) <= batch or len(servers) < wanted:
+            raise BadInput(
+                f"games with batches of {batch} need more clients' records than that, and the "
+                f"server {wanted} of its own; there are {len(clients)} and {len(servers)}"
+            )
+
+    @cached_property
+    def standard(self) -> Standard:
+        """How records look to the server on the whole."""
+        some = self.pools.servers[:_USUAL]
+        return Standard.of(self.randomisers.server(some, seeded(self.seed, "usual")))
+
+    def play(self, *, targets: int, games: int) -> Iterator[Played]:
+        """Plays target after target; yields the games of a few targets at once.
+
+        Args:
+            targets: How many, each drawn with a neuron of its own; as many as games gives the
+                paper's Exp, one its published code.
+            games: In all, shared out among the targets evenly.
+
+        Raises:
+            BadInput: There are fewer games than targets, or no targets.
+        """
+        for numbers in shared_out(targets, games):
+            yield self.play_some(numbers)
+
+    def play_some(self, games: Mapping[int, int]) -> Played:
+        """Plays the games of some targets.
+
+        Args:
+            games: How many, by number of the target.
+        """
+        neurons = self.neurons(list(games))
         parts = [
-            _games(pools, rules.batch, neurons.at(i), count, seeds[i], randomiser)
-            for i, count in enumerate(of_each)
+            self._games(number, neurons.at(i), count)
+            for i, (number, count) in enumerate(games.items())
         ]
-        numbers = torch.repeat_interleave(torch.tensor(list(chosen)), torch.tensor(of_each))
-        yield Played(numbers, *(torch.cat(part) for part in zip(*parts, strict=True)))
+        return Played.joined(parts)
 
+    def target(self, number: int) -> int:
+        """Which of the clients' records is the target of that number."""
+        rng = seeded(self._seed(number), "record")
+        return int(torch.randint(len(self.pools.clients), (), generator=rng))
 
-def planted(
-    pools: Pools,
-    rules: Rules,
-    seeds: Sequence[int],
-    standard: Standard,
-    randomiser: Randomiser | None = None,
-) -> Neurons:
-    """A trained and validated neuron for each seed's target.
+    def neurons(self, targets: Sequence[int]) -> Neurons:
+        """A trained and validated neuron for each target.
 
-    Args:
-        pools: Where records come from.
-        rules: Of the game.
-        seeds: One a target.
-        standard: Of records as clients send them through the model.
-        randomiser: What clients do to their records.
-    """
-    prepared = [_prepared(pools, rules, seed, randomiser) for seed in seeds]
-    training = torch.stack([one.training for one in prepared])
-    is_target = (torch.arange(training.shape[1]) < rules.copies).expand(len(seeds), -1)
-    neurons = [
-        # One at a time: begun by its own seed, and no slower (what is trained fits the cache).
-        train_neurons(
-            training[i : i + 1],
-            is_target[i : i + 1],
-            rules.training,
-            standard=standard,
-            rng=seeded(seed, "weights"),
+        Args:
+            targets: Their numbers.
+        """
+        rows = [self._rows(number) for number in targets]
+        training = torch.stack([one.training for one in rows])
+        is_target = (torch.arange(training.shape[1]) < self.rules.copies)[None]
+        trained = [
+            # One at a time: begun by its own seed, and no slower (what is trained fits the cache).
+            train_neurons(
+                training[i : i + 1],
+                is_target,
+                self.rules.training,
+                standard=self.standard,
+                rng=seeded(self._seed(number), "weights"),
+            )
+            for i, number in enumerate(targets)
+        ]
+        together = Neurons(*(torch.cat(part) for part in zip(*trained, strict=True)))
+        copies = self.rules.validation_copies
+        if not copies:
+            return together
+        values = together.values(torch.stack([one.validation for one in rows]))
+        shift = best_shift(values[:, :copies], values[:, copies:], batch=self.rules.batch)
+        return together.shifted(shift)
+
+    def _seed(self, number: int) -> int:
+        return seed_for(self.seed, "target", number)
+
+    def _rows(self, number: int) -> "_Rows":
+        """What a neuron is trained and validated on: the target's copies, the server's records."""
+        rules, seed, randomise = self.rules, self._seed(number), self.randomisers.server
+        target = self.pools.clients[self.target(number)]
+        wanted = rules.background + rules.validation
+        order = torch.randperm(len(self.pools.servers), generator=seeded(seed, "own"))
+        train, check = self.pools.servers[order[:wanted]].tensor_split([rules.background])
+
+        def with_copies(copies: int, records: Tensor) -> Tensor:
+            return torch.cat([target.expand(copies, -1), records])
+
+        return _Rows(
+            randomise(with_copies(rules.copies, train), seeded(seed, "noise of training")),
+            randomise(
+                with_copies(rules.validation_copies, check), seeded(seed, "noise of validation")
+            ),
         )
-        for i, seed in enumerate(seeds)
-    ]
-    together = Neurons(*(torch.cat(part) for part in zip(*neurons, strict=True)))
-    if not rules.validation:
-        return together
-    values = together.values(torch.stack([one.validation for one in prepared]))
-    copies = rules.validation_copies
-    return together.shifted(best_shift(values[:, :copies], values[:, copies:], batch=rules.batch))
+
+    def _games(self, number: int, neuron: Neurons, count: int) -> Played:
+        """All games of one target."""
+        target, batch, clients = self.target(number), self.rules.batch, self.pools.clients
+        seed = self._seed(number)
+        draws, noise = seeded(seed, "batches"), seeded(seed, "noise of games")
+        was_in = torch.rand(count, generator=draws) < 0.5
+        fired = torch.empty(count, batch, dtype=torch.bool)
+        for game in range(count):
+            chosen = torch.randperm(len(clients) - 1, generator=draws)[:batch]
+            chosen += chosen >= target
+            if was_in[game]:
+                chosen[0] = target
+            records = self.randomisers.client(clients[chosen], noise)
+            fired[game] = neuron.fires(records[None])[0]
+        by_target = fired[:, 0] & was_in
+        numbers = torch.full((count,), number)
+        return Played(numbers, was_in, by_target, fired.sum(1) - by_target.long())
 
 
-def target_of(pools: Pools, seed: int) -> int:
-    """Which of the clients' records is the target of the games of that seed."""
-    return int(torch.randint(len(pools.clients), (), generator=seeded(seed, "record")))
-
-
-class _Prepared(NamedTuple):
+class _Rows(NamedTuple):
     training: Float[Tensor, "rows features"]
     validation: Float[Tensor, "rows features"]
 
 
-def _prepared(pools: Pools, rules: Rules, seed: int, randomiser: Randomiser | None) -> _Prepared:
-    """Rows to train and to validate on: copies of the target first, then the server's records."""
-    target = pools.clients[target_of(pools, seed)]
-    wanted = rules.background + rules.validation
-    chosen = torch.randperm(len(pools.servers), generator=seeded(seed, "own"))[:wanted]
-    own = pools.servers[chosen]
+def shared_out(targets: int, games: int) -> Iterator[dict[int, int]]:
+    """How many games each target gets, a few targets at once.
 
-    def rows(copies: int, records: Tensor) -> Tensor:
-        return torch.cat([target.expand(copies, -1), records])
-
-    train = rows(rules.copies, own[: rules.background])
-    check = rows(rules.validation_copies, own[rules.background :])
-    return _Prepared(
-        _randomised(train, randomiser, seeded(seed, "noise of training")),
-        _randomised(check, randomiser, seeded(seed, "noise of validation")),
-    )
-
-
-def _randomised(records: Tensor, randomiser: Randomiser | None, rng: torch.Generator) -> Tensor:
-    return records if randomiser is None else randomiser(records, rng)
-
-
-def _games(
-    pools: Pools,
-    batch: int,
-    neuron: Neurons,
-    count: int,
-    seed: int,
-    randomiser: Randomiser | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Whether the target was in, whether it fired, and how many others did, of one target."""
-    target = target_of(pools, seed)
-    draws, noise = seeded(seed, "batches"), seeded(seed, "noise of games")
-    was_in = torch.rand(count, generator=draws) < 0.5
-    fired = torch.empty(count, batch, dtype=torch.bool)
-    for game in range(count):
-        chosen = torch.randperm(len(pools.clients) - 1, generator=draws)[:batch]
-        chosen += chosen >= target
-        if was_in[game]:
-            chosen[0] = target
-        records = _randomised(pools.clients[chosen], randomiser, noise)
-        fired[game] = neuron.fires(records[None])[0]
-    by_target = fired[:, 0] & was_in
-    return was_in, by_target, fired.sum(1) - by_target.long()
-
-
-def _refuse_few(pools: Pools, rules: Rules) -> None:
-    wanted = rules.background + rules.validation
-    if len(pools.clients) <= rules.batch or len(pools.servers) < wanted:
-        raise BadInput(
-            f"games with batches of {rules.batch} need more clients' records than that, and the "
-            f"server {wanted} of its own; there are {len(pools.clients)} and {len(pools.servers)}"
-        )
+    Raises:
+        BadInput: There are fewer games than targets, or no targets.
+    """
+    if not 1 <= targets <= games:
+        raise BadInput(f"games are shared out among targets: {games} games, {targets} targets")
+    for first in range(0, targets, TOGETHER):
+        chosen = range(first, min(first + TOGETHER, targets))
+        yield {number: games // targets + (number < games % targets) for number in chosen}
