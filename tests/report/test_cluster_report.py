@@ -9,6 +9,7 @@ from rich.console import Console
 from fedaudit.report.cluster_comparison import cluster_comparison
 from fedaudit.report.cluster_migration import migration_panel
 from fedaudit.report.cluster_tables import cluster_rounds_table, cluster_table, models_table
+from fedaudit.report.cluster_words import movement_sentence
 from fedaudit.report.clusters import above, clustered_of, shown_models
 from fedaudit.report.drawing import Spec
 from fedaudit.report.figures import figures_of
@@ -327,3 +328,15 @@ def test_records_without_clusters_have_no_such_tables() -> None:
 def test_one_seed_gives_changes_without_intervals() -> None:
     grids = cluster_comparison(compared(both((1,))))
     assert "one seed" in grids[2].remark
+
+
+def test_clients_that_took_part_in_no_round_are_in_no_bar_and_it_is_said() -> None:
+    one = tiny([0, 0, 0, 0, 1, 0], joined=[1, 1, 1, 1, 1, None])
+    (study,) = clustered_of(with_clusters(one))
+    assert "1 of 6 took part in no round" in movement_sentence(study)
+    panel = migration_panel(one, 1)
+    data = panel.spec["data"]
+    assert isinstance(data, list)
+    bars = [trace["y"] for trace in data if trace["type"] == "bar"]
+    assert sum(sum(heights) for heights in bars) == 1
+    assert "took part" not in movement_sentence(clustered_of(with_clusters(ONE))[0])

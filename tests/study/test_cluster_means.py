@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedaudit.study.cluster_groups import models_of_groups, moves
+from fedaudit.study.cluster_groups import choices, models_of_groups, moves
 from fedaudit.study.cluster_means import cluster_means
 from fedaudit.study.clustered import (
     ClusterMean,
@@ -189,3 +189,39 @@ def test_each_row_of_a_comparison_has_its_figures() -> None:
     entries = cluster_entries(rows, records)
     assert all(entry.change is None for entry in entries if entry.row == 0)
     assert all(entry.change is not None for entry in entries if entry.row == 1)
+
+
+def late(first: list[int | None]) -> ClusterResult:
+    """Clients that first take part in these rounds, measured after rounds 5 and 10."""
+    choice = [1, 0, 0, 0, 1, 0]
+    before = [model if since == 1 else 0 for model, since in zip(choice, first, strict=True)]
+    return result(before, choice).model_copy(update={"joined": first})
+
+
+def test_a_client_chose_nothing_before_it_took_part() -> None:
+    one = late([7, 1, 1, 1, 1, None])
+    assert choices(one, one.rounds[0]) == [None, 0, 0, 0, 1, None]
+    assert choices(one) == [1, 0, 0, 0, 1, None]
+
+
+def test_to_take_part_for_the_first_time_is_no_move() -> None:
+    assert moves(late([7, 1, 1, 1, 1, 1])) == [[]]
+    assert moves(result([0, 0, 0, 0, 1, 0], [1, 0, 0, 0, 1, 0])) == [[0]]
+
+
+def test_who_takes_no_part_counts_neither_for_a_model_nor_in_a_mean() -> None:
+    everybody, without = result([1, 0, 0, 0, 1, 0]), late([1, 1, 1, 1, 1, None])
+    count = mean_of(cluster_means([without]), "clients with the model", "minority")
+    assert count.value == 1
+    risk = mean_of(cluster_means([without]), "mean risk of a client", "minority")
+    assert risk.value == pytest.approx(0.7)
+    assert mean_of(cluster_means([everybody]), risk.figure, "minority").value < 0.7
+    (agreement, of_all) = (
+        mean_of(cluster_means([one]), "agreement with the groups").value
+        for one in (without, everybody)
+    )
+    assert agreement != of_all
+
+
+def test_a_group_that_takes_no_part_has_no_model() -> None:
+    assert models_of_groups(late([1, 1, 1, 1, None, None]))[1] is None

@@ -49,7 +49,7 @@ def test_members_are_the_clients_own_and_the_others_are_those_that_are_like_them
         mine = {int(i) for client in (0, 1) for i in given.deal.clients[client].ids}
         assert set(members.ids.tolist()) <= mine
         assert set(others.ids.tolist()) <= set(given.dataset.test.ids[like].tolist())
-        assert len(members.ids.unique()) == len(members)
+        assert len(set(members.ids.tolist())) == len(members)
 
 
 def test_where_classes_are_dealt_alike_all_are_asked_about() -> None:

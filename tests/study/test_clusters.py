@@ -11,7 +11,7 @@ import torch
 
 from fedaudit.errors import BadInput, Damaged, NotVisible, Refusal, Unsupported
 from fedaudit.fl.ifca_mir import IfcaMir
-from fedaudit.fl.simulate import simulate
+from fedaudit.fl.simulate import cohort_of, simulate
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Round
 from fedaudit.observe.store import Stored
@@ -293,3 +293,25 @@ def test_a_model_that_nobody_trained_in_a_round_shows_nothing_to_an_attack_on_up
     (state,) = [m for name, m in zip(second.after, models, strict=True) if name == idle]
     assert state.estimated is not None
     assert state.risk is None
+
+
+def test_who_never_took_part_has_no_model_and_violates_nothing() -> None:
+    training = {"rounds": 2, "lr": 0.2, "batch_size": 10, "participation": 0.34}
+    seed = seed_for(1, "federation")
+    target = cohort_of(list(range(CLIENTS)), 0.34, seed, 2)[0]
+    audit = {"fair": 60, "every": 2, "targets": (target,)}
+    run = setup(
+        clustered(training=training, audit=audit, risk={"samples": 200, "low": 0, "high": 0.01}),
+        1,
+        None,
+    )
+    rounds = tuple(
+        simulate(run.algorithm, run.deal.clients, rounds=2, seed=seed, participation=0.34)
+    )
+    first = {client: round.index for round in reversed(rounds) for client in round.asked}
+    found = cluster_result(run, [noted(cluster_notes(run, rounds[-1]))])
+    assert found is not None
+    assert found.joined == [first.get(client) for client in range(CLIENTS)]
+    assert None in found.joined
+    # Everybody accepts less than any model's risk.
+    assert found.violations == found.expected_violations == len(first)

@@ -9,7 +9,7 @@ from fedaudit.report.drawing import Panel, Spec, plotly_text, spec_of
 from fedaudit.report.grid import shortened
 from fedaudit.report.styles import see_through
 from fedaudit.report.words import capital, count, plural
-from fedaudit.study.cluster_groups import clients_of, groups_by_size
+from fedaudit.study.cluster_groups import choices, clients_of, groups_by_size
 
 BAR = 0.34
 """Width of a round's bar, of the distance between rounds."""
@@ -43,9 +43,9 @@ def migration_panel(run: Run, group: int) -> Panel:
     """Clients of one group by model, a bar for each measured round, with ribbons between them."""
     shown = shown_models(run)
     places = clients_of(run, group)
-    choices = [[one.choice[at] for at in places] for one in run.rounds]
-    stacks = [_stacked(choice, shown) for choice in choices]
-    ribbons = _ribbons(choices, stacks, shown)
+    used = [[choice[at] for at in places] for choice in (choices(run, one) for one in run.rounds)]
+    stacks = [_stacked(choice, shown) for choice in used]
+    ribbons = _ribbons(used, stacks, shown)
     traces = [_ribbon(ribbon, shown) for ribbon in ribbons]
     traces += [_bars(one, stacks) for one in shown]
     traces += _labels(ribbons, shown)
@@ -65,7 +65,7 @@ def migration_panel(run: Run, group: int) -> Panel:
         },
         yaxis={"title": {"text": "Clients"}, "range": [0, len(places)], "nticks": 6},
     )
-    return Panel(f"{name}: {plural(len(places), 'client')}", _summary(name, choices, shown), spec)
+    return Panel(f"{name}: {plural(len(places), 'client')}", _summary(name, used, shown), spec)
 
 
 def migration_panels(run: Run) -> tuple[Panel, ...]:
@@ -73,13 +73,13 @@ def migration_panels(run: Run) -> tuple[Panel, ...]:
     return tuple(migration_panel(run, group) for group in groups_by_size(run))
 
 
-def _summary(name: str, choices: Sequence[Sequence[int]], shown: Sequence[Shown]) -> str:
-    last = Counter(choices[-1])
+def _summary(name: str, used: Sequence[Sequence[int | None]], shown: Sequence[Shown]) -> str:
+    last = Counter(used[-1])
     parts = ", ".join(f"{one.label} {count(last[one.model])}" for one in shown)
     return f"Clients of {name} by model, round by round; at the end: {parts}."
 
 
-def _stacked(choice: Sequence[int], shown: Sequence[Shown]) -> dict[int, _Block]:
+def _stacked(choice: Sequence[int | None], shown: Sequence[Shown]) -> dict[int, _Block]:
     sizes, blocks, base = Counter(choice), {}, 0
     for one in shown:
         blocks[one.model] = _Block(base, base + sizes[one.model])
@@ -88,14 +88,14 @@ def _stacked(choice: Sequence[int], shown: Sequence[Shown]) -> dict[int, _Block]
 
 
 def _ribbons(
-    choices: Sequence[Sequence[int]],
+    used: Sequence[Sequence[int | None]],
     stacks: Sequence[dict[int, _Block]],
     shown: Sequence[Shown],
 ) -> list[_Ribbon]:
     """Flows between neighbouring rounds, stacked within each bar in the models' order."""
     order, found = [one.model for one in shown], []
-    for at in range(len(choices) - 1):
-        flows = Counter(zip(choices[at], choices[at + 1], strict=True))
+    for at in range(len(used) - 1):
+        flows = Counter(zip(used[at], used[at + 1], strict=True))
         left = {model: block.low for model, block in stacks[at].items()}
         right = {model: block.low for model, block in stacks[at + 1].items()}
         starts: dict[tuple[int, int], int] = {}

@@ -23,6 +23,7 @@ from fedaudit.report.drawing import (
 )
 from fedaudit.report.styles import OKABE_ITO, Key, Style, see_through, swatch
 from fedaudit.report.words import count, percent
+from fedaudit.study.cluster_groups import choices, used_by
 from fedaudit.study.clustered import ModelState
 from fedaudit.study.record import Record
 
@@ -65,8 +66,8 @@ def risk_figure(record: Record) -> Figures | None:
 
 def thresholds_figure(record: Record) -> Figures | None:
     """For each model what its clients accept, in order, against its risk at the end."""
-    if not any(run.rounds[-1].models[m].risk is not None for run in record.clusters
-               for m in run.rounds[-1].choice):  # fmt: skip
+    used = [model for run in record.clusters for model in used_by(run, None)]
+    if not any(model is not None and model.risk is not None for model in used):
         return None
     return Figures(
         "clusters-thresholds",
@@ -161,19 +162,18 @@ def _band(rounds: list[int], states: Sequence[ModelState]) -> Spec:
 
 
 def _threshold_panels(run: Run) -> tuple[Panel, ...]:
-    last = run.rounds[-1]
+    chosen = choices(run)
     least, most = _range(run)
     limits = [min(least, *run.thresholds) - 0.01, max(most, *run.thresholds) + 0.01]
-    used = [shown for shown in shown_models(run) if shown.model in last.choice]
+    used = [shown for shown in shown_models(run) if shown.model in chosen]
     return tuple(_threshold_panel(run, shown, limits) for shown in used)
 
 
 def _threshold_panel(run: Run, shown: Shown, limits: list[float]) -> Panel:
-    last = run.rounds[-1]
-    state = last.models[shown.model]
+    state = run.rounds[-1].models[shown.model]
     theirs = sorted(
         (threshold, client)
-        for threshold, client, choice in zip(run.thresholds, run.clients, last.choice, strict=True)
+        for threshold, client, choice in zip(run.thresholds, run.clients, choices(run), strict=True)
         if choice == shown.model
     )
     risk = state.risk

@@ -15,7 +15,7 @@ from fedaudit.report.clusters import (
 from fedaudit.report.grid import Cell, Footnotes, Grid, Tone, columns_of, named, without_constants
 from fedaudit.report.sources import SOURCE_SIZES
 from fedaudit.report.words import MISSING, capital, count, interval, number, percent, plural
-from fedaudit.study.cluster_groups import groups_by_size
+from fedaudit.study.cluster_groups import choices, groups_by_size
 from fedaudit.study.clustered import (
     ACCURACY,
     AGREEMENT,
@@ -148,18 +148,18 @@ def models_table(record: Record) -> Grid:
 
 
 def _model_rows(run: Run) -> list[tuple[Cell, ...]]:
-    last = run.rounds[-1]
+    last, used = run.rounds[-1], choices(run)
     rows: list[tuple[Cell, ...]] = []
     for shown in shown_models(run):
         state = last.models[shown.model]
-        size = sum(choice == shown.model for choice in last.choice)
+        size = used.count(shown.model)
         rows.append(
             (
                 Cell(shown.label),
                 named(run.algorithm),
                 named(run.defense),
                 Cell(str(run.seed)),
-                Cell(count(size), by_group(run, last.choice, shown.model)),
+                Cell(count(size), by_group(run, used, shown.model)),
                 _share(state.told),
                 _share(state.estimated),
                 _risk(state),
@@ -171,7 +171,7 @@ def _model_rows(run: Run) -> list[tuple[Cell, ...]]:
     return rows
 
 
-def by_group(run: Run, choice: Sequence[int], model: int) -> str:
+def by_group(run: Run, choice: Sequence[int | None], model: int) -> str:
     """Clients of a model, group by group; empty with one group."""
     groups = groups_by_size(run)
     if len(groups) < 2:
@@ -201,6 +201,7 @@ def cluster_rounds_table(record: Record) -> Grid:
     for run in record.clusters:
         shown = shown_models(run)
         for state in run.rounds:
+            used = choices(run, state)
             for one in shown:
                 model = state.models[one.model]
                 rows.append(
@@ -211,8 +212,8 @@ def cluster_rounds_table(record: Record) -> Grid:
                         Cell(str(run.seed)),
                         Cell(one.label),
                         Cell(
-                            count(state.choice.count(one.model)),
-                            by_group(run, state.choice, one.model).replace("\n", ", "),
+                            count(used.count(one.model)),
+                            by_group(run, used, one.model).replace("\n", ", "),
                         ),
                         _share(model.told),
                         _share(model.estimated),

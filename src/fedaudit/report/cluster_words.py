@@ -24,7 +24,7 @@ from fedaudit.report.words import (
     plural,
     sentence,
 )
-from fedaudit.study.cluster_groups import clients_of, groups_by_size
+from fedaudit.study.cluster_groups import choices, clients_of, groups_by_size
 from fedaudit.study.clustered import (
     ACCURACY,
     AGREEMENT,
@@ -150,7 +150,7 @@ def movement_sentence(one: Clustered) -> str:
         ]
     moved, last = one.mean(MOVED), one.mean(MOVED_AT_THE_END)
     if moved is None or last is None:
-        return f"{listed(parts)} at the end." if parts else ""
+        return f"{listed(parts)} at the end.{_absent(one)}" if parts else ""
     changed = (
         f"{amount(moved.value)} of {count(len(one.runs[0].clients))} changed model between "
         f"measured rounds, {amount(last.value)} of them before the last one."
@@ -162,7 +162,20 @@ def movement_sentence(one: Clustered) -> str:
             f" Models and groups agree by {agreement.value:.2f} (adjusted Rand index: 1 is the "
             "groups themselves, 0 chance)."
         ).replace("-", "−")
-    return f"{listed(parts)} at the end. {changed}{near}" if parts else changed + near
+    said = f"{listed(parts)} at the end. {changed}" if parts else changed
+    return said + near + _absent(one)
+
+
+def _absent(one: Clustered) -> str:
+    """Clients that took part in no round so far, who are in no model."""
+    most = max(choices(run).count(None) for run in one.runs)
+    if not most:
+        return ""
+    upto = "Up to " if len(one.runs) > 1 else ""
+    return (
+        f" {upto}{count(most)} of {count(len(one.runs[0].clients))} took part in no round: their "
+        "samples are in no model, and they count among no model’s clients."
+    )
 
 
 def accuracy_sentence(one: Clustered) -> str:

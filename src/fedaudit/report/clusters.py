@@ -11,7 +11,7 @@ from fedaudit.report.names import defense_name
 from fedaudit.report.sources import size_reached_by
 from fedaudit.report.styles import Style, style
 from fedaudit.report.words import capital
-from fedaudit.study.cluster_groups import groups_by_size, models_of_groups
+from fedaudit.study.cluster_groups import choices, groups_by_size, models_of_groups
 from fedaudit.study.clustered import (
     EVERYBODY,
     MODEL_RISK,
@@ -104,8 +104,8 @@ def shown_models(run: Run) -> list[Shown]:
 
 def _mostly_of(run: Run, model: int) -> int | None:
     """The group that most clients of a model are of at the end; None where it has none."""
-    choices = run.rounds[-1].choice
-    votes = Counter(g for g, choice in zip(run.group, choices, strict=True) if choice == model)
+    used = choices(run)
+    votes = Counter(g for g, choice in zip(run.group, used, strict=True) if choice == model)
     return votes.most_common(1)[0][0] if votes else None
 
 
@@ -133,8 +133,8 @@ def expected_above(run: Run, state: ClusterRound, model: int | None = None) -> i
 
 def _over(run: Run, state: ClusterRound, model: int | None, risks: list[float | None]) -> list[int]:
     found = []
-    for at, (choice, accepted) in enumerate(zip(state.choice, run.thresholds, strict=True)):
-        risk = risks[choice]
+    for at, (choice, accepted) in enumerate(zip(choices(run, state), run.thresholds, strict=True)):
+        risk = None if choice is None else risks[choice]
         if model in (choice, None) and risk is not None and risk > accepted:
             found.append(at)
     return found

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from fedaudit.metrics.intervals import mean_over_seeds
 from fedaudit.study.cluster_groups import (
+    choices,
     clients_of,
     groups_by_size,
     known_mean,
@@ -162,13 +163,14 @@ def _of_models(run: ClusterResult) -> Iterator[tuple[_Key, _Value]]:
         if state.estimated is not None:
             yield _Key(MODEL_ESTIMATE, name), _Value(state.estimated, note=note)
         size = len(clients_of(run, group))
-        with_it = sum(run.rounds[-1].choice[at] == model for at in clients_of(run, group))
+        used = choices(run)
+        with_it = sum(used[at] == model for at in clients_of(run, group))
         yield _Key(OWN_MODEL, name), _Value(with_it, most=float(size), note=note)
 
 
 def _of_clients(run: ClusterResult) -> Iterator[tuple[_Key, _Value]]:
     for group, name in _groups(run).items():
-        used = used_by(run, group)
+        used = [model for model in used_by(run, group) if model is not None]
         figures = {
             CLIENT_RISK: known_mean([model.risk for model in used]),
             CLIENT_ESTIMATE: known_mean([model.estimated for model in used]),
@@ -200,17 +202,19 @@ def _violations(run: ClusterResult) -> Iterator[tuple[_Key, _Value]]:
             places = clients_of(run, group)
             pairs = zip(places, used_by(run, group), strict=True)
             above = sum(
-                model.risk is not None and model.risk > run.thresholds[at] for at, model in pairs
+                model is not None and model.risk is not None and model.risk > run.thresholds[at]
+                for at, model in pairs
             )
             yield _Key(VIOLATIONS, name), _Value(above, most=float(len(places)))
 
 
 def _stability(run: ClusterResult) -> Iterator[tuple[_Key, _Value]]:
-    if len(set(run.group)) > 1:
+    pairs = [(g, m) for g, m in zip(run.group, choices(run), strict=True) if m is not None]
+    if len(set(run.group)) > 1 and pairs:
         # Here, since it takes longer to load than most records without clusters take to compare.
         from sklearn.metrics import adjusted_rand_score
 
-        agreement = float(adjusted_rand_score(run.group, run.rounds[-1].choice))
+        agreement = float(adjusted_rand_score(*zip(*pairs, strict=True)))
         yield _Key(AGREEMENT, EVERYBODY), _Value(agreement, least=-1.0)
     changed = moves(run)
     if changed:

@@ -7,12 +7,14 @@ from jaxtyping import Float
 from numpy import ndarray
 from pydantic import ValidationError
 
+from fedaudit.core import ClientId
 from fedaudit.errors import Damaged
+from fedaudit.fl.simulate import cohort_of
 from fedaudit.metrics.violations import violations
 from fedaudit.observe.store import Stored
 from fedaudit.seeds import seed_for
 from fedaudit.study.cluster_notes import END, STATE, AtTheEnd, is_clustered
-from fedaudit.study.clustered import ClusterResult, ClusterRound
+from fedaudit.study.clustered import ClusterResult, ClusterRound, ModelState
 from fedaudit.study.parts import Setup
 from fedaudit.study.risk import accepted
 
@@ -60,9 +62,23 @@ def thresholds(run: Setup) -> list[float]:
     return [preference.threshold(seed, client) for client in sorted(run.deal.clients)]
 
 
+def joined(run: Setup) -> list[int | None]:
+    """The first round that each client took part in; None where there was none."""
+    clients, share = sorted(run.deal.clients), run.study.training.participation
+    first: dict[ClientId, int] = {}
+    for index in range(run.measured_rounds[-1], 0, -1):
+        asked = cohort_of(clients, share, run.trainers.seed, index)
+        first |= dict.fromkeys(asked, index)
+    return [first.get(client) for client in clients]
+
+
 def _result(run: Setup, rounds: Sequence[ClusterRound], end: AtTheEnd) -> ClusterResult:
     clients, groups, limits = sorted(run.deal.clients), run.groups, thresholds(run)
-    used = [rounds[-1].models[choice] for choice in rounds[-1].choice]
+    since, last = joined(run), rounds[-1]
+    used = [
+        last.models[choice] if first else ModelState(clients=0)
+        for choice, first in zip(last.choice, since, strict=True)
+    ]
     real = violations(
         _risks([model.risk for model in used]),
         np.array(limits),
@@ -79,6 +95,7 @@ def _result(run: Setup, rounds: Sequence[ClusterRound], end: AtTheEnd) -> Cluste
         group=[groups.group[client] for client in clients],
         thresholds=limits,
         rounds=list(rounds),
+        joined=[] if set(since) == {1} else since,
         violations=real.above,
         sure_violations=real.sure,
         expected_violations=expected.above,

@@ -135,7 +135,10 @@ class ClusterResult(Part):
         group: For each client, its group.
         thresholds: For each client, the highest membership risk that it accepts.
         rounds: The measured rounds.
-        violations: Clients whose model's risk is above their threshold at the end.
+        joined: For each client the first round that it took part in, None where there was none;
+            empty where all clients did from the first.
+        violations: Clients whose model's risk is above their threshold at the end; never one that
+            took no part, whose samples are in no model.
         sure_violations: Those of them whose threshold lies below the lower limit of that risk.
         expected_violations: As the server's estimates have it.
         accuracy: Group by group, and of "everybody" last where there are several.
@@ -152,6 +155,7 @@ class ClusterResult(Part):
     group: list[Whole]
     thresholds: list[Share]
     rounds: Annotated[list[ClusterRound], Field(min_length=1)]
+    joined: list[Whole | None] = Field(default_factory=list)
     violations: Whole
     sure_violations: Whole
     expected_violations: Whole
@@ -162,6 +166,8 @@ class ClusterResult(Part):
     @model_validator(mode="after")
     def _possible(self) -> "ClusterResult":
         refuse_ragged(clients=self.clients, group=self.group, thresholds=self.thresholds)
+        if self.joined:
+            refuse_ragged(clients=self.clients, joined=self.joined)
         models = self.rounds[0].models
         for one in self.rounds:
             refuse_ragged(clients=self.clients, choice=one.choice)
