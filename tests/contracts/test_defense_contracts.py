@@ -54,6 +54,11 @@ NEUTRAL: dict[str, Mapping[str, Setting]] = {
     "class-guided": {"m_max": 3, "m_min": 3},
     "compensation": {"m_max": 3, "m_min": 3, "recycle": 0.0},
     "neutral-noise": {"sigma": 0.0},
+    "bitrand": {"nominal_epsilon": float("inf")},
+    "ome": {"nominal_epsilon": float("inf")},
+    "bitwise-rr": {"epsilon": float("inf")},
+    "ldp-laplace": {"epsilon": float("inf"), "clip": float("inf")},
+    "ldp-gaussian": {"epsilon": float("inf"), "clip": float("inf")},
 }
 """For each defense the settings at which it does nothing."""
 
@@ -73,6 +78,11 @@ ACTIVE: dict[str, Mapping[str, Setting]] = {
     "class-guided": {"m_max": 2, "m_min": 1},
     "compensation": {"m_max": 2, "m_min": 1, "start": 1, "recycle": 0.3},
     "neutral-noise": {},
+    "bitrand": {"nominal_epsilon": 5.0},
+    "ome": {"nominal_epsilon": 5.0},
+    "bitwise-rr": {"epsilon": 20.0},
+    "ldp-laplace": {"epsilon": 5.0, "clip": 2.0},
+    "ldp-gaussian": {"epsilon": 5.0, "clip": 2.0},
 }
 """For each defense that can do something, settings at which it does."""
 

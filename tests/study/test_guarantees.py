@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedaudit.defenses.dpsgd import sample_epsilon
+from fedaudit.defenses.ldp.bitrand import BitRandPublished
 from fedaudit.study.guarantees import FORMAL_DELTA, formal_epsilons
 from fedaudit.study.record import Figure
 from fedaudit.study.run import run_study
@@ -83,3 +84,37 @@ def test_without_noise_nothing_is_stated(tmp_path: Path) -> None:
     figure = formal(0.0, tmp_path)
     assert figure.value is None
     assert figure.note == "without noise there is no guarantee"
+
+
+def proven(name: str, folder: Path, **options: object) -> Figure:
+    record = run_study(
+        small_study(
+            defense={"name": name, "options": options},
+            attacks={"loss-series": {}},
+            partition={"samples_per_client": 40},
+        ),
+        folder,
+    )
+    (found,) = [f for f in record.findings if f.metric == "formal_epsilon"]
+    return found
+
+
+def test_perturbed_features_have_their_true_epsilon_stated_beside_the_nominal_one(
+    tmp_path: Path,
+) -> None:
+    figure = proven("bitrand", tmp_path, nominal_epsilon=5.0)
+    features = setup(small_study(), 1, None).dataset.train.features[0].numel()
+    assert features > 1
+    assert figure.value == pytest.approx(BitRandPublished(5.0).true_epsilon(features))
+    assert figure.method == "nominal epsilon 5; log ratios summed over bits"
+    assert figure.note == (
+        "unit: one record's features against any other features; labels are not protected"
+    )
+
+
+def test_a_mask_that_all_records_share_proves_nothing_and_the_record_says_why(
+    tmp_path: Path,
+) -> None:
+    figure = proven("bitrand", tmp_path, nominal_epsilon=5.0, shared_mask=True)
+    assert figure.value is None
+    assert figure.note == "there is no guarantee: nominal epsilon 5; one mask for all records"

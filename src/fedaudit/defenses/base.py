@@ -166,12 +166,14 @@ class Workload:
         epochs: A round.
         batch_size: Samples a step.
         samples: How many the client has.
+        features: Numbers in one sample; 0 where unknown.
     """
 
     rounds: int
     epochs: int
     batch_size: int
     samples: int
+    features: int = 0
 
 
 class Guarantee(NamedTuple):
@@ -179,11 +181,13 @@ class Guarantee(NamedTuple):
 
     Attributes:
         epsilon: In nats; infinite where nothing is proven after all.
-        unit: Whose presence it is that cannot be told, and under what assumption.
+        unit: What it is that cannot be told, such as whose presence, and under what assumption.
+        method: How epsilon was worked out; empty for Renyi accounting.
     """
 
     epsilon: float
     unit: str
+    method: str = ""
 
 
 class Defense:
@@ -240,6 +244,11 @@ class Defense:
         Then it must be sent as it is, to a server that averages all of them together.
         """
         return False
+
+    @property
+    def prepares_apart(self) -> bool:
+        """Whether :meth:`prepare` makes one sample of each, by itself, and keeps none as it was."""
+        return not self.acts_in("prepare")
 
     def refuse_misfit(self, plan: Plan) -> None:
         """Before anything is trained: refuses what the defense could not go through with.

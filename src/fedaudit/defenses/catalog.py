@@ -14,6 +14,10 @@ from fedaudit.defenses.cofedmid.whole import CoFedMID
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.foreign import imported_filter
 from fedaudit.defenses.hamp import Hamp
+from fedaudit.defenses.ldp.additive import LdpGaussian, LdpLaplace
+from fedaudit.defenses.ldp.bitrand import BitRandPublished
+from fedaudit.defenses.ldp.bitwise_rr import BitwiseRR
+from fedaudit.defenses.ldp.ome import OmePublished
 from fedaudit.defenses.mixup import MixUp
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.defenses.quantize import GradientQuantization
@@ -38,6 +42,11 @@ DEFENSES: dict[str, Callable[..., Defense]] = {
     "class-guided": ClassGuided,
     "compensation": Compensation,
     "neutral-noise": NeutralNoise,
+    "bitrand": BitRandPublished,
+    "ome": OmePublished,
+    "bitwise-rr": BitwiseRR,
+    "ldp-laplace": LdpLaplace,
+    "ldp-gaussian": LdpGaussian,
 }
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, takewhile
 
 import torch
 from jaxtyping import Bool
@@ -87,6 +87,11 @@ class Chain(Defense):
         """Where any part does."""
         return any(part.cancels for part in self.parts)
 
+    @property
+    def prepares_apart(self) -> bool:
+        """Where every part does."""
+        return all(part.prepares_apart for part in self.parts)
+
     def acts_in(self, hook: str) -> bool:
         """Where any part does."""
         return any(part.acts_in(hook) for part in self.parts)
@@ -151,20 +156,29 @@ class Chain(Defense):
 
         What happens to an upload after a part has protected it takes nothing away. A guarantee on
         single samples' gradients counts only where no other part touches data, batches or loss:
-        a mixed batch, for one, shows a sample twice.
+        a mixed batch, for one, shows a sample twice. One that is given to features in
+        :meth:`prepare` counts only where no part before it has seen them and may keep some.
         """
         proven = [
             part.guarantee(work, delta=delta)
             for part in self.parts
             if not (part.acts_in("gradient") and self._others_touch_samples(part))
+            and not (part.acts_in("prepare") and self._others_saw_samples(part))
         ]
         known = [guarantee for guarantee in proven if guarantee is not None]
         return min(known, key=lambda guarantee: guarantee.epsilon, default=None)
 
     def _others_touch_samples(self, part: Defense) -> bool:
-        hooks = ("prepare", "select", "batches", "batch", "loss")
+        hooks = ("select", "batches", "batch", "loss")
         others = [other for other in self.parts if other is not part]
-        return any(other.acts_in(hook) for other in others for hook in hooks)
+        return any(
+            not other.prepares_apart or any(other.acts_in(hook) for hook in hooks)
+            for other in others
+        )
+
+    def _others_saw_samples(self, part: Defense) -> bool:
+        before = takewhile(lambda other: other is not part, self.parts)
+        return not all(other.prepares_apart for other in before)
 
     def state(self) -> Params:
         """Every part's, under its place in the chain."""

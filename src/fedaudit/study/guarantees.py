@@ -1,6 +1,7 @@
 """What is proven of a study's defense: of the whole training, and of one round of it."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from fedaudit.defenses.base import Guarantee
 from fedaudit.study.parts import Setup
@@ -40,9 +41,15 @@ def _figure(run: Setup, metric: str, weakest: Guarantee, of_what: str) -> Figure
         contrast="unseen",
         metric=metric,
         value=weakest.epsilon if finite else None,
-        method=f"Renyi accountant, delta {FORMAL_DELTA:g}",
-        note=f"{of_what}unit: {weakest.unit}" if finite else "without noise there is no guarantee",
+        method=weakest.method or f"Renyi accountant, delta {FORMAL_DELTA:g}",
+        note=f"{of_what}unit: {weakest.unit}" if finite else _nothing(weakest),
     )
+
+
+def _nothing(guarantee: Guarantee) -> str:
+    if guarantee.method:
+        return f"there is no guarantee: {guarantee.method}"
+    return "without noise there is no guarantee"
 
 
 def _weakest(runs: Sequence[Setup], rounds: int) -> Guarantee | None:
@@ -59,7 +66,10 @@ def _guarantees(run: Setup, rounds: int) -> Iterator[Guarantee]:
     targets = [client for client in run.study.audit.targets if client in run.defenses]
     targets = [] if run.on_source else targets
     for client in targets or run.defenses:
-        work = run.algorithm.workload(rounds, run.deal.sizes[client])
+        work = replace(
+            run.algorithm.workload(rounds, run.deal.sizes[client]),
+            features=run.dataset.train.features[0].numel(),
+        )
         guarantee = run.defenses[client].guarantee(work, delta=FORMAL_DELTA)
         if guarantee is not None:
             yield guarantee

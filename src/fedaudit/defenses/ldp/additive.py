@@ -1,0 +1,178 @@
+"""Noise on features: each record is brought into a ball, and what is drawn hides where."""
+
+from dataclasses import dataclass
+from math import inf
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from fedaudit.defenses.base import Guarantee, Workload
+from fedaudit.defenses.ldp.calibration import (
+    epsilon_of_gaussian,
+    noise_of_gaussian,
+    refuse_no_probability,
+)
+from fedaudit.defenses.ldp.mechanism import UNIT, LocalDP, by_parts, refuse_no_budget
+from fedaudit.errors import BadInput
+
+
+@dataclass(frozen=True)
+class LdpLaplace(LocalDP):
+    """Shortens each record to a length in the sum of absolute values and adds Laplace noise.
+
+    Attributes:
+        epsilon: Of a whole record, above 0; infinity adds no noise.
+        clip: Largest sum of a record's absolute values; infinity shortens nothing.
+
+    Source: Dwork et al. 2006 (the Laplace mechanism); sensitivity is the ball's diameter, since
+        any two records may have to be told apart.
+    Differs: Proven for real numbers; what is drawn are the nearest numbers in double precision.
+    """
+
+    epsilon: float
+    clip: float
+
+    def __post_init__(self) -> None:
+        refuse_no_budget("epsilon", self.epsilon)
+        _refuse_no_ball(self.clip, self.epsilon)
+
+    @property
+    def nominal(self) -> float:
+        """The epsilon that the settings name."""
+        return self.epsilon
+
+    @property
+    def off(self) -> bool:
+        """Whether features are left as they are."""
+        return self.epsilon == self.clip == inf
+
+    @property
+    def method(self) -> str:
+        """How the true epsilon is worked out."""
+        return "Laplace noise"
+
+    @property
+    def scale(self) -> float:
+        """Mean absolute value of the noise."""
+        return 2 * self.clip / self.epsilon if self.epsilon < inf else 0.0
+
+    def true_epsilon(self, features: int) -> float:
+        """As asked for, however many features."""
+        return self.epsilon
+
+    def perturbed(
+        self, x: Float[Tensor, "records features"], rng: torch.Generator
+    ) -> Float[Tensor, "records features"]:
+        """Shortened, with noise."""
+        return by_parts(x, lambda part: self._noisy(part, rng))
+
+    def _noisy(self, x: Tensor, rng: torch.Generator) -> Tensor:
+        short = within_ball(x, self.clip, order=1)
+        if self.scale == 0:
+            return short
+        # The difference of two waiting times has a Laplace distribution.
+        waits = torch.empty(2, *x.shape, dtype=torch.float64).exponential_(generator=rng)
+        here, there = waits.unbind()
+        return short + self.scale * (here - there)
+
+
+@dataclass(frozen=True)
+class LdpGaussian(LocalDP):
+    """Shortens each record to a Euclidean length and adds normal noise.
+
+    Attributes:
+        epsilon: Of a whole record, above 0; infinity adds no noise.
+        clip: Largest Euclidean length of a record; infinity shortens nothing.
+        delta: Probability with which epsilon may be exceeded, from 1e-12 to below 1.
+
+    Source: Balle and Wang 2018, Theorem 8 and Algorithm 1 (the least noise that suffices);
+        sensitivity is the ball's diameter, since any two records may have to be told apart.
+    Differs: Proven for real numbers; what is drawn are the nearest numbers in double precision.
+    """
+
+    epsilon: float
+    clip: float
+    delta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        refuse_no_budget("epsilon", self.epsilon)
+        _refuse_no_ball(self.clip, self.epsilon)
+        refuse_no_probability(self.delta)
+
+    @property
+    def nominal(self) -> float:
+        """The epsilon that the settings name."""
+        return self.epsilon
+
+    @property
+    def off(self) -> bool:
+        """Whether features are left as they are."""
+        return self.epsilon == self.clip == inf
+
+    @property
+    def method(self) -> str:
+        """How the true epsilon is worked out."""
+        return "normal noise"
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of the noise."""
+        if self.epsilon == inf:
+            return 0.0
+        return 2 * self.clip * noise_of_gaussian(self.epsilon, self.delta)
+
+    def true_epsilon(self, features: int) -> float:
+        """As asked for, however many features, but for a probability of ``delta``."""
+        return self.epsilon
+
+    def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
+        """What is proven of each record's features at another delta than the settings'."""
+        if self.epsilon == inf:
+            return Guarantee(inf, UNIT)
+        epsilon = epsilon_of_gaussian(self.sigma / (2 * self.clip), delta)
+        said = f"nominal epsilon {self.epsilon:g} at delta {self.delta:g}"
+        return Guarantee(epsilon, UNIT, f"{said}; {self.method}, delta {delta:g}")
+
+    def perturbed(
+        self, x: Float[Tensor, "records features"], rng: torch.Generator
+    ) -> Float[Tensor, "records features"]:
+        """Shortened, with noise."""
+        sigma = self.sigma
+        return by_parts(x, lambda part: _with_normal(within_ball(part, self.clip), sigma, rng))
+
+
+def within_ball(
+    x: Float[Tensor, "records features"], radius: float, *, order: int = 2
+) -> Float64[Tensor, "records features"]:
+    """Records shortened to at most a length; what is shorter stays as it is.
+
+    Args:
+        x: One row a record.
+        radius: Of the ball; infinity shortens nothing.
+        order: 1 for the sum of absolute values, 2 for the Euclidean length.
+    """
+    exact = x.double()
+    if radius == inf:
+        return exact
+    length = torch.linalg.vector_norm(exact, ord=order, dim=1, keepdim=True)
+    # A record of zeros has no length to divide by; rounding must not leave one outside.
+    share = radius * (1 - 2.0**-40) / length.clamp_min(radius * 2.0**-40)
+    short: Tensor = exact * share.clamp_max(1)
+    return short
+
+
+def _with_normal(exact: Tensor, sigma: float, rng: torch.Generator) -> Tensor:
+    if sigma == 0:
+        return exact
+    return exact + sigma * torch.randn(exact.shape, dtype=torch.float64, generator=rng)
+
+
+def _refuse_no_ball(clip: float, epsilon: float) -> None:
+    if not clip > 0:
+        raise BadInput(f"clip is the largest length of a record, above 0, got {clip}")
+    if clip == inf and epsilon < inf:
+        raise BadInput(
+            "noise is fitted to the largest length of a record: with a finite epsilon, clip must "
+            "be finite"
+        )

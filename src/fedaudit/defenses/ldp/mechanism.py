@@ -1,0 +1,168 @@
+"""What a mechanism of local differential privacy is, and how it makes a defense."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedaudit.core import Samples, chunks
+from fedaudit.defenses.base import Defense, Guarantee, Plan, Visit, Workload
+from fedaudit.errors import BadInput
+
+NUMBERS_AT_ONCE = 1 << 17
+"""Features that are drawn for together; part of what a seed means, so it never changes."""
+
+UNIT = "one record's features against any other features; labels are not protected"
+
+
+@runtime_checkable
+class Mechanism(Protocol):
+    """Anything that perturbs the features of each record by itself."""
+
+    def __call__(
+        self, x: Float[Tensor, "records features"], rng: torch.Generator
+    ) -> Float[Tensor, "records features"]:
+        """Perturbed features, in the precision of those given.
+
+        Args:
+            x: Finite features, one row a record.
+            rng: Of the draws.
+        """
+
+    def true_epsilon(self, features: int) -> float:
+        """What somebody who sees one perturbed record is held to, whatever he knew before.
+
+        Args:
+            features: How many a record has.
+
+        Returns:
+            Epsilon in nats, of any features of a record against any other; infinite where
+            nothing is proven.
+        """
+
+
+class LocalDP(Defense):
+    """A mechanism as a defense: features are perturbed once and for all, before training.
+
+    Labels and ids stay as they are. What a client does with perturbed records afterwards, in
+    however many rounds, gives nothing more away about their features.
+    """
+
+    @property
+    def nominal(self) -> float:
+        """The epsilon that the settings name."""
+        raise NotImplementedError
+
+    @property
+    def off(self) -> bool:
+        """Whether features are left as they are."""
+        return self.nominal == float("inf")
+
+    @property
+    def method(self) -> str:
+        """How the true epsilon is worked out."""
+        raise NotImplementedError
+
+    @property
+    def prepares_apart(self) -> bool:
+        """Each record is perturbed by itself, and nothing of it is kept as it was."""
+        return True
+
+    def acts_in(self, hook: str) -> bool:
+        """Whether the named hook does more than the neutral one."""
+        return super().acts_in(hook) and not (hook == "prepare" and self.off)
+
+    def perturbed(
+        self, x: Float[Tensor, "records features"], rng: torch.Generator
+    ) -> Float[Tensor, "records features"]:
+        """What :meth:`__call__` makes of finite features."""
+        raise NotImplementedError
+
+    def true_epsilon(self, features: int) -> float:
+        """See :meth:`Mechanism.true_epsilon`."""
+        raise NotImplementedError
+
+    def __call__(
+        self, x: Float[Tensor, "records features"], rng: torch.Generator
+    ) -> Float[Tensor, "records features"]:
+        """See :meth:`Mechanism.__call__`.
+
+        Raises:
+            BadInput: A feature is not finite.
+        """
+        if self.off or x.numel() == 0:
+            return x
+        # Both extremes are not a number where any feature is.
+        if not all(bool(extreme.isfinite()) for extreme in x.aminmax()):
+            raise BadInput(
+                f"{type(self).__name__} perturbs finite features, got some that are infinite or "
+                "not a number; leave those samples out or replace the values"
+            )
+        return self.perturbed(x, rng)
+
+    def refuse_misfit(self, plan: Plan) -> None:
+        """Before anything is trained: samples without features.
+
+        Raises:
+            BadInput: A sample has none.
+        """
+        if not self.off:
+            self._refuse_none(prod(plan.shape))
+
+    def prepare(self, data: Samples, visit: Visit) -> Samples:
+        """Once: all features perturbed.
+
+        Raises:
+            BadInput: Features are no real numbers, or not finite.
+        """
+        if self.off or len(data) == 0:
+            return data
+        features = data.features
+        if not features.is_floating_point():
+            raise BadInput(
+                f"{type(self).__name__} perturbs real numbers, got features of type "
+                f"{features.dtype}; convert them to floating point first"
+            )
+        noisy = self(features.reshape(len(data), -1), visit.rng("local differential privacy"))
+        return replace(data, features=noisy.reshape(features.shape))
+
+    def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
+        """What is proven of each record's features, after all rounds: the true epsilon."""
+        self._refuse_none(work.features)
+        epsilon = self.true_epsilon(work.features)
+        return Guarantee(epsilon, UNIT, f"nominal epsilon {self.nominal:g}; {self.method}")
+
+    def _refuse_none(self, features: int) -> None:
+        if features < 1:
+            raise BadInput(
+                f"what {type(self).__name__} gives depends on how many features a sample has, at "
+                f"least 1, got {features}; give their number"
+            )
+
+
+def by_parts(
+    x: Float[Tensor, "records features"],
+    noisy: Callable[[Float[Tensor, "part features"]], Tensor],
+) -> Float[Tensor, "records features"]:
+    """What a function makes of so many records at a time, in the precision of those given.
+
+    Args:
+        x: At least one feature a record.
+        noisy: Gives as many rows as it is given.
+    """
+    out = torch.empty_like(x)
+    for part in chunks(len(x), max(1, NUMBERS_AT_ONCE // x.shape[1])):
+        out[part] = noisy(x[part]).to(x.dtype)
+    return out
+
+
+def refuse_no_budget(name: str, epsilon: float) -> None:
+    """Refuses what is no privacy budget; infinity is one, and stands for no protection."""
+    if not epsilon > 0:
+        raise BadInput(
+            f"{name} is a privacy budget in nats, above 0; infinity perturbs nothing; got {epsilon}"
+        )

@@ -1,0 +1,133 @@
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedaudit.core import Architecture, Samples
+from fedaudit.defenses.augment import Augmentation
+from fedaudit.defenses.base import Defense, Guarantee, Plan, Visit, Workload
+from fedaudit.defenses.chain import Chain
+from fedaudit.defenses.dpsgd import DPSGD
+from fedaudit.defenses.ldp.additive import LdpGaussian, LdpLaplace
+from fedaudit.defenses.ldp.bitrand import BitRandPublished
+from fedaudit.defenses.ldp.bitwise_rr import BitwiseRR
+from fedaudit.defenses.ldp.mechanism import LocalDP
+from fedaudit.defenses.ldp.ome import OmePublished
+from fedaudit.errors import BadInput
+from fedaudit.seeds import seeded
+
+WORK = Workload(rounds=3, epochs=1, batch_size=4, samples=40, features=12)
+EACH = [
+    BitRandPublished(5.0),
+    OmePublished(5.0),
+    BitwiseRR(20.0),
+    LdpLaplace(epsilon=5.0, clip=2.0),
+    LdpGaussian(epsilon=5.0, clip=2.0),
+]
+every = pytest.mark.parametrize("defense", EACH, ids=repr)
+
+
+def visit(client: int = 0) -> Visit:
+    return Visit(round=0, rounds=3, client=client, cohort=(client,), weights={}, seed=3)
+
+
+def images() -> Samples:
+    features = torch.randn(6, 3, 2, 2, generator=seeded(0, "images"))
+    return Samples(features, torch.arange(6) % 2, torch.arange(6) + 10)
+
+
+@every
+def test_features_are_perturbed_in_their_shape_and_nothing_else_is_touched(
+    defense: LocalDP,
+) -> None:
+    given = images()
+    made = defense.prepare(given, visit())
+    assert made.features.shape == given.features.shape
+    assert not torch.equal(made.features, given.features)
+    assert torch.equal(made.labels, given.labels)
+    assert torch.equal(made.ids, given.ids)
+    assert torch.equal(given.features, images().features)
+    rng = visit().rng("local differential privacy")
+    assert torch.equal(made.features.flatten(1), defense(given.features.flatten(1), rng))
+
+
+@every
+def test_single_numbers_and_no_samples_at_all_are_features_too(defense: LocalDP) -> None:
+    data = Samples(torch.ones(4), torch.zeros(4, dtype=torch.int64), torch.arange(4))
+    assert defense.prepare(data, visit()).features.shape == (4,)
+    none = images().take(slice(0))
+    assert defense.prepare(none, visit()).features.shape == (0, 3, 2, 2)
+
+
+@every
+def test_whole_numbers_are_refused(defense: LocalDP) -> None:
+    data = Samples(torch.ones(4, 2).long(), torch.zeros(4, dtype=torch.int64), torch.arange(4))
+    with pytest.raises(BadInput, match="perturbs real numbers, got features of type"):
+        defense.prepare(data, visit())
+
+
+@every
+def test_the_true_epsilon_is_stated_with_the_nominal_one_beside_it(defense: LocalDP) -> None:
+    found = defense.guarantee(WORK, delta=1e-5)
+    assert found.epsilon == pytest.approx(defense.true_epsilon(12))
+    assert found.unit.startswith("one record's features against any other features")
+    assert found.unit.endswith("labels are not protected")
+    assert f"nominal epsilon {defense.nominal:g}" in found.method
+
+
+def test_the_published_ones_state_far_more_than_they_are_said_to_have() -> None:
+    assert BitRandPublished(5.0).guarantee(WORK, delta=1e-5).epsilon > 200
+    assert OmePublished(5.0).guarantee(WORK, delta=1e-5).epsilon > 800
+
+
+def test_another_delta_than_the_settings_gives_another_epsilon_of_the_same_noise() -> None:
+    defense = LdpGaussian(epsilon=5.0, clip=2.0, delta=1e-3)
+    assert defense.guarantee(WORK, delta=1e-3).epsilon == pytest.approx(5.0)
+    assert defense.guarantee(WORK, delta=1e-5).epsilon > 5.5
+
+
+@every
+def test_without_the_number_of_features_nothing_is_stated(defense: LocalDP) -> None:
+    if isinstance(defense, LdpGaussian):  # depends on it in no way
+        return
+    unknown = Workload(rounds=3, epochs=1, batch_size=4, samples=40)
+    with pytest.raises(BadInput, match="how many features a sample has"):
+        defense.guarantee(unknown, delta=1e-5)
+    empty = Plan(architecture=NET, shape=(3, 0), classes=2, rounds=1)
+    with pytest.raises(BadInput, match="how many features a sample has"):
+        defense.refuse_misfit(empty)
+
+
+NET = Architecture("net", partial(nn.Linear, 2, 2))
+
+
+def chained(*parts: Defense) -> Guarantee | None:
+    return Chain(parts).guarantee(WORK, delta=1e-5)
+
+
+def test_a_chain_keeps_what_a_part_proves_of_features_where_nobody_has_seen_them_before() -> None:
+    local, images_too = BitwiseRR(2.0), Augmentation(padding=1)
+    alone = local.guarantee(WORK, delta=1e-5)
+    assert chained(local, images_too) == alone
+    assert chained(images_too, local) is None
+    assert chained(OmePublished(1.0), local) == alone
+
+
+def test_records_perturbed_one_by_one_leave_dp_sgd_its_guarantee() -> None:
+    private = DPSGD(clip=1.0, noise_multiplier=2.0)
+    alone = private.guarantee(WORK, delta=1e-5)
+    assert chained(OmePublished(1.0), private) == alone
+    assert chained(private, OmePublished(1.0)) == alone
+
+
+def test_several_in_a_chain_draw_for_themselves() -> None:
+    twice = Chain((LdpGaussian(5.0, 2.0), LdpGaussian(5.0, 2.0)))
+
+    def noise(defense: Defense) -> Tensor:
+        data = Samples(torch.zeros(1, 500), torch.zeros(1).long(), torch.zeros(1).long())
+        return defense.prepare(data, visit()).features[0]
+
+    once = noise(LdpGaussian(5.0, 2.0))
+    again = noise(twice) - once.double().mul(2 / float(once.norm())).float()
+    assert abs(float(torch.corrcoef(torch.stack([once, again]))[0, 1])) < 0.3

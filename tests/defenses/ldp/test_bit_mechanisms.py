@@ -1,0 +1,201 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+from torch import Tensor
+
+from fedaudit.defenses.ldp.bit_mechanism import BitMechanism
+from fedaudit.defenses.ldp.bitrand import BitRandPublished
+from fedaudit.defenses.ldp.bitwise_rr import BitwiseRR
+from fedaudit.defenses.ldp.encoding import FixedPoint
+from fedaudit.defenses.ldp.mechanism import NUMBERS_AT_ONCE, Mechanism
+from fedaudit.defenses.ldp.ome import OmePublished
+from fedaudit.errors import BadInput
+from fedaudit.seeds import seeded
+
+EACH = [BitRandPublished(5.0), OmePublished(5.0), BitwiseRR(20.0), BitwiseRR(20.0, split="linear")]
+every = pytest.mark.parametrize("mechanism", EACH, ids=repr)
+
+
+def drawn(mechanism: Mechanism, x: Tensor, seed: int = 0) -> Tensor:
+    return mechanism(x, seeded(seed, "local"))
+
+
+def different(rows: Tensor) -> int:
+    return len({tuple(row) for row in rows.tolist()})
+
+
+def skewed(records: int) -> Tensor:
+    """Features like those of an embedding: none below zero, most of them small."""
+    values = np.random.default_rng(0).gamma(1.0, 0.9, (records, 512))
+    return torch.from_numpy(values).float()
+
+
+def correlation(mechanism: Mechanism) -> float:
+    x = skewed(600)
+    both = torch.stack([x.flatten(), drawn(mechanism, x).flatten()]).double()
+    return float(torch.corrcoef(both)[0, 1])
+
+
+@pytest.mark.parametrize(
+    ("nominal", "true"), [(1.0, 2_207), (3.0, 5_350), (5.0, 9_239), (10.0, 20_038)]
+)
+def test_what_is_published_as_1_to_10_is_thousands_for_512_features(
+    nominal: float, true: int
+) -> None:
+    assert round(BitRandPublished(nominal).true_epsilon(512)) == true
+    assert round(OmePublished(nominal).true_epsilon(512)) == 35_342
+
+
+@pytest.mark.parametrize(
+    ("nominal", "expected"), [(1.0, 0.01), (3.0, 0.05), (5.0, 0.17), (10.0, 0.77)]
+)
+def test_what_is_left_of_features_under_bitrand(nominal: float, expected: float) -> None:
+    assert correlation(BitRandPublished(nominal)) == pytest.approx(expected, abs=0.01)
+
+
+@pytest.mark.parametrize("nominal", [1.0, 10.0])
+def test_what_is_left_of_features_under_ome_does_not_depend_on_its_epsilon(nominal: float) -> None:
+    assert correlation(OmePublished(nominal)) == pytest.approx(0.23, abs=0.01)
+
+
+def test_bitrand_turns_the_sign_least_and_the_last_bit_most() -> None:
+    for nominal, sign, last in ((1.0, 0.294, 0.506), (3.0, 0.092, 0.601), (5.0, 0.019, 0.640)):
+        chances = BitRandPublished(nominal).flips(512).drops[0]
+        assert bool((chances.diff() > 0).all())
+        assert chances[[0, -1]].tolist() == pytest.approx([sign, last], abs=6e-4)
+
+
+def test_bitrands_temperature_by_hand() -> None:
+    # One feature of two bits at epsilon 2: (2 + 2) / (2 (1 + e^2)), and its root.
+    alpha = (4 / (2 * (1 + np.exp(2)))) ** 0.5
+    expected = [alpha / (1 + alpha), alpha * np.e / (1 + alpha * np.e)]
+    found = BitRandPublished(2.0, bits=2, integer_bits=1).flips(1).drops[0]
+    assert found.tolist() == pytest.approx(expected)
+
+
+def test_omes_probabilities_by_hand() -> None:
+    flips = OmePublished(4.0, alpha=2.0, bits=2, integer_bits=1).flips(2)
+    assert (1 - flips.drops).flatten().tolist() == pytest.approx([2 / 3, 1 / 9] * 2)
+    assert flips.sets.flatten().tolist() == pytest.approx([1 / (1 + 2 * np.e)] * 4)
+
+
+def test_omes_places_are_counted_through_the_whole_record() -> None:
+    flips = OmePublished(1.0, bits=3, integer_bits=1).flips(2)
+    kept = 1 - flips.drops
+    assert (kept > 0.5).tolist() == [[True, False, True], [False, True, False]]
+
+
+@every
+def test_bits_of_decoded_features_are_turned_as_often_as_stated(mechanism: BitMechanism) -> None:
+    # 21.3125 is 0101010101 and -10.625 is 1010101010: each place has a one and a zero.
+    x = torch.tensor([21.3125, -10.625]).expand(40_000, 2)
+    point = FixedPoint()
+    before, after = point.encode(x[0]), point.encode(drawn(mechanism, x))
+    flips = mechanism.flips(2)
+    chances = torch.where(before, flips.drops, flips.sets)
+    # Zero below zero comes out as zero: what is a sign is told from words that are not 0.
+    told = after[..., 1:].any(-1)
+    for feature, bit in np.ndindex(2, 10):
+        rows = after[told[:, feature]] if bit == 0 else after
+        count = int((rows[:, feature, bit] != before[feature, bit]).sum())
+        found = binomtest(count, len(rows), float(chances[feature, bit])).pvalue
+        assert found > 1e-5, (feature, bit)
+
+
+@given(
+    epsilon=st.floats(1e-3, 1e4),
+    features=st.integers(1, 600),
+    bits=st.integers(2, 16),
+    split=st.sampled_from(["even", "linear"]),
+)
+def test_bitwise_response_gives_what_it_says_and_never_more(
+    epsilon: float, features: int, bits: int, split: str
+) -> None:
+    mechanism = BitwiseRR(epsilon, split=split, bits=bits, integer_bits=1)
+    budgets = mechanism.budgets(features)
+    assert float(budgets.sum()) == pytest.approx(epsilon)
+    true = mechanism.true_epsilon(features)
+    assert true <= epsilon
+    assert bool((mechanism.flips(features).epsilons <= budgets).all())
+    if float(budgets.max()) < 35:  # beyond, what is drawn is turned more often than it had to be
+        assert true == pytest.approx(epsilon, rel=1e-3)
+
+
+def test_a_linear_split_gives_the_sign_the_largest_budget_by_hand() -> None:
+    budgets = BitwiseRR(12.0, split="linear", bits=3, integer_bits=1).budgets(2)
+    assert budgets.tolist() == [[3.0, 2.0, 1.0]] * 2
+
+
+@every
+def test_the_same_seed_gives_the_same_features_and_another_one_others(
+    mechanism: BitMechanism,
+) -> None:
+    x = skewed(40)
+    assert torch.equal(drawn(mechanism, x, 1), drawn(mechanism, x, 1))
+    assert not torch.equal(drawn(mechanism, x, 1), drawn(mechanism, x, 2))
+
+
+@every
+def test_records_that_come_later_leave_whole_parts_before_them_as_they_were(
+    mechanism: BitMechanism,
+) -> None:
+    rows = NUMBERS_AT_ONCE // 512
+    x = skewed(rows + 30)
+    assert torch.equal(drawn(mechanism, x)[:rows], drawn(mechanism, x[:rows]))
+
+
+@every
+def test_shape_and_precision_are_kept_and_what_is_given_is_left_alone(
+    mechanism: BitMechanism,
+) -> None:
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        x = skewed(3).to(dtype)
+        copy = x.clone()
+        out = drawn(mechanism, x)
+        assert (out.shape, out.dtype) == (x.shape, dtype)
+        assert torch.equal(x, copy)
+        assert float(out.abs().max()) <= 32
+
+
+@every
+def test_a_shared_mask_serves_all_records_and_proves_nothing(mechanism: BitMechanism) -> None:
+    shared = replace(mechanism, shared_mask=True)
+    x = skewed(1).expand(30, -1)
+    assert different(drawn(shared, x)) == 1
+    assert different(drawn(mechanism, x)) == 30
+    assert shared.true_epsilon(512) == float("inf") > mechanism.true_epsilon(512)
+
+
+@every
+def test_each_is_a_mechanism(mechanism: BitMechanism) -> None:
+    assert isinstance(mechanism, Mechanism)
+
+
+@every
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_features_that_are_not_finite_are_refused(mechanism: BitMechanism, bad: float) -> None:
+    x = torch.tensor([[0.0, 1.0], [bad, 2.0]])
+    with pytest.raises(BadInput, match="perturbs finite features"):
+        drawn(mechanism, x)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan")])
+def test_budgets_that_are_none_are_refused(bad: float) -> None:
+    for make in (BitRandPublished, OmePublished, BitwiseRR):
+        with pytest.raises(BadInput, match="budget in nats, above 0"):
+            make(bad)
+
+
+def test_other_settings_out_of_range_are_refused() -> None:
+    for alpha in (0.0, float("inf"), float("nan")):
+        with pytest.raises(BadInput, match="alpha is a ratio of chances"):
+            OmePublished(1.0, alpha=alpha)
+    with pytest.raises(BadInput, match="did you mean 'linear'"):
+        BitwiseRR(1.0, split="linaer")
+    with pytest.raises(BadInput, match="2 to 16 bits"):
+        BitRandPublished(1.0, bits=20)

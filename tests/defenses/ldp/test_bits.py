@@ -1,0 +1,161 @@
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+from torch import Tensor
+
+from fedaudit.defenses.ldp.bits import (
+    BitFlips,
+    flipped,
+    flipped_alike,
+    random_words,
+    really_drawn,
+)
+from fedaudit.defenses.ldp.encoding import packed, unpacked
+from fedaudit.errors import BadInput
+from fedaudit.seeds import seeded
+
+chances = st.floats(0, 1)
+SOME = [0.0, 1.0, 0.5, 0.3, 1e-3, 1 - 1e-3, 2**-9, 0.7, 0.123, 0.996]
+"""A probability a bit, the coins' border cases among them."""
+
+
+def flips(drops: list[list[float]], sets: list[list[float]] | None = None) -> BitFlips:
+    def tensor(values: list[list[float]]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64)
+
+    return BitFlips(tensor(drops), tensor(drops if sets is None else sets))
+
+
+def turned(start: bool, given: BitFlips, records: int, seed: int = 0) -> Tensor:
+    """How often each bit of a record of ones (or of zeros) came out other than it was."""
+    ones = torch.full((1, *given.drops.shape), start)
+    words = packed(ones).expand(records, -1)
+    out = unpacked(flipped(words, given, seeded(seed, "bits")), given.bits)
+    return (out != ones).sum(0)
+
+
+def test_each_bit_is_turned_as_often_as_its_probability_says_in_both_directions() -> None:
+    given = flips([SOME, SOME[::-1]], [SOME[3:] + SOME[:3], SOME])
+    records = 100_000
+    for start, asked in ((True, given.drops), (False, given.sets)):
+        counts = turned(start, given, records)
+        for count, chance in zip(counts.flatten().tolist(), asked.flatten().tolist(), strict=True):
+            assert binomtest(count, records, chance).pvalue > 1e-5, (start, chance)
+
+
+def test_what_is_turned_once_in_a_million_is_turned_now_and_then() -> None:
+    given = flips([[1e-6] * 10] * 50, [[1 - 1e-6] * 10] * 50)
+    draws = 10_000 * 500
+    assert 0 < int(turned(True, given, 10_000).sum()) < 30
+    assert 0 < draws - int(turned(False, given, 10_000).sum()) < 30
+
+
+def test_what_is_certain_always_happens_and_what_cannot_be_never_does() -> None:
+    given = flips([[1.0, 0.0] * 4] * 30)
+    assert turned(True, given, 3_000).tolist() == [[3_000, 0] * 4] * 30
+
+
+def test_bits_are_turned_independently_within_and_across_words() -> None:
+    given = flips([[0.3] * 8] * 8)
+    words = torch.zeros(4_000, 8, dtype=torch.int16)
+    out = unpacked(flipped(words, given, seeded(1, "bits")), 8).flatten(1).double()
+    spread = torch.corrcoef(torch.cat([out, out.roll(1, 0)], 1).T).fill_diagonal_(0)
+    # Of 128 x 127 correlations with a spread of 1 / sqrt(4,000) each.
+    assert float(spread.abs().max()) < 5 / 4_000**0.5
+
+
+def test_random_words_are_fair_in_every_bit_and_every_lane() -> None:
+    words = random_words(400_000, seeded(0, "words")).view(-1, 4)
+    share = unpacked(words, 16).double().mean(0)
+    assert float((share - 0.5).abs().max()) < 5 * 0.5 / 100_000**0.5
+
+
+@given(values=st.lists(chances, min_size=1, max_size=16))
+def test_digits_and_what_is_left_of_them_are_the_probability_itself(values: list[float]) -> None:
+    given = flips([values])
+    words = torch.zeros(1, 1, dtype=torch.int16)
+    digits = torch.cat([unpacked(given.digit(k, words)[0], len(values)) for k in range(8)]).double()
+    at = torch.arange(len(values))
+    rest = given.rest(torch.zeros_like(at), at, torch.zeros(len(values), dtype=torch.bool))
+    whole = (digits * 0.5 ** torch.arange(1, 9)[:, None]).sum(0) + rest / 256
+    assert torch.equal(whole, given.sets[0])
+
+
+@given(chance=chances)
+def test_what_is_drawn_with_is_what_was_asked_for_but_for_the_tiniest(chance: float) -> None:
+    drawn = float(really_drawn(torch.tensor(chance, dtype=torch.float64)))
+    assert drawn == chance if chance >= 2**-8 else 0 <= drawn - chance <= 2.0**-61
+    assert (drawn == 0) == (chance == 0)
+
+
+def probability(out: tuple[bool, ...], start: tuple[bool, ...], given: BitFlips) -> float:
+    result = 1.0
+    rows = zip(out, start, given.drops.flatten(), given.sets.flatten(), strict=True)
+    for after, before, drop, set_ in rows:
+        one = float(1 - drop if before else set_)
+        result *= one if after else 1 - one
+    return result
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        flips([[0.1, 0.3, 0.45], [0.2, 0.5, 0.01]]),
+        flips([[0.1, 0.999], [0.3, 0.6]], [[0.2, 0.01], [0.9, 0.6]]),
+        flips([[0.25], [0.5]], [[0.125], [0.5]]),
+    ],
+)
+def test_the_true_epsilon_is_the_largest_log_ratio_over_all_inputs_and_outputs(
+    given: BitFlips,
+) -> None:
+    every = list(product([False, True], repeat=given.drops.numel()))
+    table = torch.tensor([[probability(out, start, given) for out in every] for start in every])
+    logs = table.double().log()
+    worst = float((logs[:, None] - logs[None]).abs().max())
+    assert given.true_epsilon == pytest.approx(worst, rel=1e-5)
+
+
+def test_a_bit_that_shows_its_value_for_certain_has_no_finite_epsilon() -> None:
+    assert flips([[0.3, 0.0]]).true_epsilon == float("inf")
+    assert flips([[1.0, 0.3]]).true_epsilon == float("inf")
+    assert flips([[0.0]], [[0.5]]).true_epsilon == float("inf")
+
+
+def test_a_bit_that_is_always_the_same_afterwards_gives_nothing_away() -> None:
+    assert flips([[1.0, 0.0]], [[0.0, 1.0]]).true_epsilon == 0
+    assert flips([[0.5]]).true_epsilon == 0
+
+
+def test_one_mask_for_all_maps_equal_records_to_equal_ones_and_single_draws_do_not() -> None:
+    given = flips([SOME] * 20)
+    words = packed(torch.rand(1, 20, 10, generator=seeded(0, "record")) < 0.5).expand(50, -1)
+    alike = flipped_alike(words, given, seeded(1, "bits"))
+    apart = flipped(words, given, seeded(1, "bits"))
+    assert len({tuple(row) for row in alike.tolist()}) == 1
+    assert len({tuple(row) for row in apart.tolist()}) == 50
+
+
+def test_one_mask_turns_the_same_bits_of_ones_and_zeros_as_often_as_asked() -> None:
+    given = flips([[0.3] * 10] * 2_000)
+    zeros = torch.zeros(1, 2_000, dtype=torch.int16)
+    both = torch.cat([zeros, ~zeros & 1023])
+    out = flipped_alike(both, given, seeded(0, "bits"))
+    mask = out ^ both
+    assert torch.equal(mask[0], mask[1])
+    assert binomtest(int(unpacked(mask[0], 10).sum()), 20_000, 0.3).pvalue > 1e-5
+
+
+def test_what_is_given_is_left_as_it_was() -> None:
+    words = torch.ones(3, 2, dtype=torch.int16)
+    flipped(words, flips([[0.5] * 4] * 2), seeded(0, "bits"))
+    assert torch.equal(words, torch.ones(3, 2, dtype=torch.int16))
+
+
+def test_probabilities_out_of_range_are_refused() -> None:
+    for bad in (-0.1, 1.1, float("nan")):
+        with pytest.raises(BadInput, match=r"probabilities in \[0, 1\]"):
+            flips([[bad]])

@@ -1,0 +1,102 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedaudit.defenses.ldp.encoding import FixedPoint, packed, unpacked
+from fedaudit.errors import BadInput
+
+layouts = st.integers(2, 16).flatmap(
+    lambda bits: st.builds(FixedPoint, st.just(bits), st.integers(0, bits - 1))
+)
+finite = st.floats(-100, 100, width=32)
+
+
+def written(ones: Tensor) -> list[str]:
+    return ["".join("01"[int(one)] for one in feature) for feature in ones]
+
+
+def test_words_by_hand_have_the_sign_first_and_four_bits_behind_the_point() -> None:
+    features = torch.tensor([0.0, 1.0, -1.0, 2.5, 0.0625, -31.9375, 17.25])
+    assert written(FixedPoint().encode(features)) == [
+        "0000000000",
+        "0000010000",
+        "1000010000",
+        "0000101000",
+        "0000000001",
+        "1111111111",
+        "0100010100",
+    ]
+
+
+def test_rounding_by_hand_goes_to_the_nearest_and_to_the_even_one_of_two() -> None:
+    features = torch.tensor([0.03, 0.04, 0.03125, 0.09375, -0.03])
+    assert FixedPoint().numbers(FixedPoint().words(features)).tolist() == [
+        0.0,
+        0.0625,
+        0.0,
+        0.125,
+        0.0,
+    ]
+
+
+def test_what_does_not_fit_is_clipped_and_moves_no_other_feature() -> None:
+    features = torch.tensor([[31.96, 32.0, -1e9, 1.0]])
+    point = FixedPoint()
+    assert point.largest == 31.9375
+    assert point.decode(point.encode(features)).tolist() == [[31.9375, 31.9375, -31.9375, 1.0]]
+
+
+def test_two_bits_without_an_integer_part_are_a_sign_and_a_half() -> None:
+    point = FixedPoint(bits=2, integer_bits=0)
+    features = torch.tensor([0.2, 0.3, -0.4, 7.0])
+    assert written(point.encode(features)) == ["00", "01", "11", "01"]
+    assert point.decode(point.encode(features)).tolist() == [0.0, 0.5, -0.5, 0.5]
+
+
+@given(point=layouts, features=st.lists(finite, min_size=1, max_size=8))
+def test_decoding_gives_the_nearest_number_that_fits(
+    point: FixedPoint, features: list[float]
+) -> None:
+    given = torch.tensor(features, dtype=torch.float64)
+    back = point.decode(point.encode(given), torch.float64)
+    within = given.clamp(-point.largest, point.largest)
+    assert float((back - within).abs().max()) <= 0.5 / point.steps
+    assert torch.equal(point.decode(point.encode(back), torch.float64), back)
+
+
+@given(point=layouts, shape=st.sampled_from([(3,), (2, 3), (2, 1, 4)]))
+def test_any_shape_is_encoded_feature_by_feature(point: FixedPoint, shape: tuple[int, ...]) -> None:
+    features = 9 * torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    ones = point.encode(features)
+    assert ones.shape == (*shape, point.bits)
+    assert torch.equal(ones.flatten(0, -2), point.encode(features.flatten()))
+
+
+@given(bits=st.integers(2, 16))
+def test_every_word_is_a_feature_and_comes_back_but_for_zero_below_zero(bits: int) -> None:
+    words = torch.arange(2**bits).to(torch.int16)
+    point = FixedPoint(bits, integer_bits=bits // 2)
+    assert torch.equal(packed(unpacked(words, bits)), words)
+    again = point.words(point.numbers(words))
+    zero = words == torch.tensor(1 << (bits - 1)).to(torch.int16)
+    assert torch.equal(again[~zero], words[~zero])
+    assert again[zero].tolist() == [0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_half_and_double_precision_give_the_words_of_their_own_numbers(dtype: torch.dtype) -> None:
+    features = torch.tensor([1.0, -2.5, 300.0]).to(dtype)
+    point = FixedPoint()
+    expected = torch.tensor([1.0, -2.5, 31.9375]).to(dtype)  # bfloat16 has 32 for the last
+    assert torch.equal(point.numbers(point.words(features), dtype), expected)
+
+
+@pytest.mark.parametrize(
+    ("bits", "integer_bits", "said"),
+    [(1, 0, "2 to 16 bits, got bits = 1"), (17, 5, "got bits = 17"), (6, 6, "0 to 5, got 6")],
+)
+def test_layouts_that_are_none_are_refused(bits: int, integer_bits: int, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        FixedPoint(bits, integer_bits)
