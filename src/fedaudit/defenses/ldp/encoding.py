@@ -21,7 +21,7 @@ class FixedPoint:
         bits: Of one feature, 2 to 16.
         integer_bits: Of those, how many are before the point; 0 to ``bits - 1``.
 
-    Source: AMI, section 5 and its published code (10 bits, 5 of them integer).
+    Source: AMI, appendix C, and its published code (10 bits, 5 of them before the point).
     Differs: Features beyond the largest number that fits are clipped to it, where the published
         code writes more bits than a feature has and moves all that follow.
     """
