@@ -340,3 +340,22 @@ def test_clients_that_took_part_in_no_round_are_in_no_bar_and_it_is_said() -> No
     bars = [trace["y"] for trace in data if trace["type"] == "bar"]
     assert sum(sum(heights) for heights in bars) == 1
     assert "took part" not in movement_sentence(clustered_of(with_clusters(ONE))[0])
+
+
+def test_an_interval_stops_where_nobody_trained_the_model() -> None:
+    one = tiny([0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1])
+    empty = ModelState(clients=0)
+    middle = one.rounds[1]
+    gap = middle.model_copy(update={"models": [middle.models[0], empty]})
+    changed = one.model_copy(update={"rounds": [one.rounds[0], gap, one.rounds[2]]})
+    band = traces("clusters-risk", with_clusters(changed), panel=1)[0]
+    assert band["x"] == [1, 1, None, 3, 3]
+    assert band["y"] == pytest.approx([0.73, 0.67, None, 0.73, 0.67])
+
+
+def test_few_clients_are_counted_in_whole_ones() -> None:
+    one = with_clusters(tiny([0, 0, 0, 0, 1, 1]))
+    panel = figures_of(one)["clusters-thresholds"].choices[0].panels[1]
+    axis = panel.spec["layout"]
+    assert isinstance(axis, dict)
+    assert axis["xaxis"]["dtick"] == 1

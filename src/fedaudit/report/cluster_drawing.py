@@ -1,4 +1,4 @@
-"""What figures of clustered learning share: a choice for each run, and the axis of rounds."""
+"""What figures of clustered learning share: a choice for each run, axes of rounds and clients."""
 
 from collections.abc import Callable
 
@@ -29,3 +29,9 @@ def rounds_axis(run: Run) -> Spec:
     rounds = [one.round for one in run.rounds]
     ticks: Spec = {"tickvals": rounds} if len(rounds) <= 6 else {"nticks": 7}
     return {"title": {"text": "Round"}, "tickformat": "d", **ticks}
+
+
+def clients_axis(title: str, most: int) -> Spec:
+    """An axis of whole clients: of few, plotly would mark halves as well."""
+    ticks: Spec = {"dtick": 1} if most <= 5 else {"nticks": 6}
+    return {"title": {"text": title}, **ticks}

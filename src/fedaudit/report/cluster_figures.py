@@ -36,12 +36,15 @@ def cluster_figures(record: Record) -> list[Figures]:
 
 def migration_figure(record: Record) -> Figures:
     """For each group, its clients by model after every measured round."""
+    late = any(run.joined for run in record.clusters)
     return Figures(
         "clusters-migration",
         "Each bar holds the clients of one group after a measured round, by the model that they "
         "last trained, stacked from the bottom in the legend’s order. Pale bands are clients that "
         "keep their model until the next bar, strong ones clients that change to the model whose "
-        "colour they have. Groups have scales of their own. The table of rounds has the numbers.",
+        "colour they have. "
+        + ("Clients that have not taken part yet are in no bar. " if late else "")
+        + "Groups have scales of their own. The table of rounds has the numbers.",
         choices_of(record.clusters, setting, each(migration_panels)),
         _model_keys(record),
         shape="flow",

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from fedaudit.report.cluster_drawing import clients_axis
 from fedaudit.report.clusters import Run, Shown, shown_models
 from fedaudit.report.drawing import Panel, Spec, plotly_text, spec_of
 from fedaudit.report.grid import shortened
@@ -63,7 +64,7 @@ def migration_panel(run: Run, group: int) -> Panel:
             "showgrid": False,
             "tickangle": 0,
         },
-        yaxis={"title": {"text": "Clients"}, "range": [0, len(places)], "nticks": 6},
+        yaxis={**clients_axis("Clients", len(places)), "range": [0, len(places)]},
     )
     return Panel(f"{name}: {plural(len(places), 'client')}", _summary(name, used, shown), spec)
 

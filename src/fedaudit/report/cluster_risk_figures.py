@@ -1,8 +1,9 @@
 """Figures of the models' risk: told, estimated and true, against what clients accept."""
 
 from collections.abc import Sequence
+from itertools import groupby
 
-from fedaudit.report.cluster_drawing import each, rounds_axis, setting
+from fedaudit.report.cluster_drawing import clients_axis, each, rounds_axis, setting
 from fedaudit.report.clusters import (
     Run,
     Shown,
@@ -103,7 +104,10 @@ def violations_figure(record: Record) -> Figures | None:
         spec = spec_of(
             traces,
             xaxis=rounds_axis(run),
-            yaxis={"title": {"text": "Clients"}, "rangemode": "tozero", "nticks": 6},
+            yaxis={
+                **clients_axis("Clients", max(max(values) for values in counts)),
+                "rangemode": "tozero",
+            },
         )
         return (Panel("", "Violations round by round.", spec),)
 
@@ -142,18 +146,24 @@ def _line(rounds: list[int], values: list[float | None], look: Style, name: str)
 
 
 def _band(rounds: list[int], states: Sequence[ModelState]) -> Spec:
-    """The interval of the true risk, as an area; rounds without one are left out."""
-    known = [
-        (index, state.low, state.high)
-        for index, state in zip(rounds, states, strict=True)
-        if state.low is not None and state.high is not None
-    ]
+    """The interval of the true risk, as an area; rounds without one part it in two."""
+    x: list[int | None] = []
+    y: list[float | None] = []
+    pairs = list(zip(rounds, states, strict=True))
+    for known, run in groupby(pairs, key=lambda pair: pair[1].low is not None):
+        if not known:
+            continue
+        part = list(run)
+        if x:
+            x, y = [*x, None], [*y, None]
+        x += [index for index, _ in (*part, *part[::-1])]
+        y += [*(state.high for _, state in part), *(state.low for _, state in part[::-1])]
     return {
         "type": "scatter",
         "mode": "lines",
         "name": "True risk",
-        "x": [index for index, _, _ in known] + [index for index, _, _ in known[::-1]],
-        "y": [high for _, _, high in known] + [low for _, low, _ in known[::-1]],
+        "x": x,
+        "y": y,
         "fill": "toself",
         "fillcolor": see_through(_TRUE.color, 0.18),
         "line": {"width": 0},
@@ -189,9 +199,8 @@ def _threshold_panel(run: Run, shown: Shown, limits: list[float]) -> Panel:
     spec = spec_of(
         traces,
         xaxis={
-            "title": {"text": "Clients, those who accept least first"},
+            **clients_axis("Clients, those who accept least first", len(theirs)),
             "range": ends,
-            "nticks": 6,
         },
         yaxis={**_risk_axis(limits), "title": {"text": "Risk accepted"}},
     )

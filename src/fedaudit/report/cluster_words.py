@@ -82,7 +82,7 @@ def violations_sentence(one: Clustered) -> str:
     )
     if sure is not None and mean.value:
         number = amount(sure.value) if sure.value else "none"
-        said += f" For {number} of them even the lower limit of that risk is."
+        said += f" Even the lower limit of that risk is for {number} of them."
     if len(group_names(one)) > 1:
         parts = [
             f"{amount(found.value)} of {count(size)} of the {_name(name)}"
@@ -225,7 +225,7 @@ def cluster_meaning(studies: Sequence[Clustered]) -> str:
             "models. Another attack may do better than this one."
         )
     return (
-        f"By its lower limit the riskiest model’s risk is {a_leak(size)}. A client that accepts "
+        f"By its lower limit a model’s risk is {a_leak(size)}. A client that accepts "
         "less than its model’s risk gets less protection than it asked for. The risk is that of "
         "one attack: another may do better."
     )
