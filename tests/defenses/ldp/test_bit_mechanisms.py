@@ -184,6 +184,14 @@ def test_features_that_are_not_finite_are_refused(mechanism: BitMechanism, bad: 
         drawn(mechanism, x)
 
 
+@every
+def test_features_that_lie_across_memory_are_perturbed_like_any(mechanism: BitMechanism) -> None:
+    x = skewed(300)
+    across = x.T.contiguous().T
+    assert not across.is_contiguous()
+    assert torch.equal(drawn(mechanism, across), drawn(mechanism, x))
+
+
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan")])
 def test_budgets_that_are_none_are_refused(bad: float) -> None:
     for make in (BitRandPublished, OmePublished, BitwiseRR):

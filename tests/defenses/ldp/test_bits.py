@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binomtest
+from scipy.stats import binomtest, chisquare
 from torch import Tensor
 
 from fedaudit.defenses.ldp.bits import (
@@ -45,6 +45,14 @@ def test_each_bit_is_turned_as_often_as_its_probability_says_in_both_directions(
         counts = turned(start, given, records)
         for count, chance in zip(counts.flatten().tolist(), asked.flatten().tolist(), strict=True):
             assert binomtest(count, records, chance).pvalue > 1e-5, (start, chance)
+
+
+def test_all_sixteen_bits_of_a_word_are_turned_as_often_as_asked() -> None:
+    given = flips([[(place + 0.5) / 16 for place in range(16)]])
+    for start in (True, False):
+        counts = turned(start, given, 50_000)[0].tolist()
+        for count, chance in zip(counts, given.drops[0].tolist(), strict=True):
+            assert binomtest(count, 50_000, chance).pvalue > 1e-5, (start, chance)
 
 
 def test_what_is_turned_once_in_a_million_is_turned_now_and_then() -> None:
@@ -99,6 +107,17 @@ def probability(out: tuple[bool, ...], start: tuple[bool, ...], given: BitFlips)
         one = float(1 - drop if before else set_)
         result *= one if after else 1 - one
     return result
+
+
+def test_all_outputs_come_as_often_as_the_probabilities_of_their_bits_multiply_to() -> None:
+    given = flips([[0.1, 0.9], [0.3, 0.6]], [[0.2, 0.05], [0.9, 0.6]])
+    every = list(product([False, True], repeat=4))
+    for start in every[::3]:
+        words = packed(torch.tensor(start).view(1, 2, 2)).expand(40_000, -1)
+        out = unpacked(flipped(words, given, seeded(0, "bits")), 2).flatten(1)
+        found = torch.bincount(packed(out).long(), minlength=16).numpy()
+        expected = [40_000 * probability(each, start, given) for each in every]
+        assert chisquare(found, expected).pvalue > 1e-4
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,7 @@ def flipped(
         flips: Of as many features.
         rng: Of the draws.
     """
+    words = words.contiguous()
     open = torch.full_like(words, -1 if flips.bits == 16 else (1 << flips.bits) - 1)
     turned = torch.zeros_like(words)
     for place in range(COINS):
