@@ -109,6 +109,37 @@ def run_command(
 
 
 @app.command
+def games(
+    study: Path,
+    /,
+    *overrides: Annotated[
+        str,
+        Parameter(
+            allow_leading_hyphen=True,
+            help="Settings to change, by dotted name: --game.games=1000",
+        ),
+    ],
+    out: Folder | None = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Play security games: does a server that plants a neuron tell who was in a batch?
+
+    All variants and points of the study's grid are played, and make one record. Points that were
+    played before are not played again.
+    """
+    from fedaudit.games.run import GAMES_FILE, read_points, run_games
+    from fedaudit.progress import bars
+    from fedaudit.report.game_tables import print_games
+
+    points = read_points(study, settings_from(overrides, command="games"))
+    folder = out or Path("runs") / points[0].study.name
+    with bars() as tick:
+        record = run_games(points, folder, data_dir=data_dir, tick=tick, say=_say)
+    print_games(record)
+    _say(f"\nrecord: {folder / GAMES_FILE}")
+
+
+@app.command
 def attack(
     recording: Path,
     /,

@@ -8,12 +8,16 @@ from fedaudit.errors import BadInput, unknown_name
 RUN_OPTIONS = ("variant", "out", "pool", "data-dir", "workers", "device")
 """What ``fedaudit run`` takes beside settings; a misspelt one is no setting either."""
 
+GAMES_OPTIONS = ("out", "data-dir")
+"""What ``fedaudit games`` takes beside settings."""
 
-def settings_from(words: Sequence[str]) -> dict[str, object]:
+
+def settings_from(words: Sequence[str], *, command: str = "run") -> dict[str, object]:
     """``--a.b=1`` or ``--a.b 1`` as ``{"a.b": 1}``; values are read as TOML, else as text.
 
     Args:
         words: The rest of a command line.
+        command: Whose settings they are: "run" or "games".
 
     Raises:
         BadInput: A word that is no setting, or a setting without a value or without a section.
@@ -24,7 +28,7 @@ def settings_from(words: Sequence[str]) -> dict[str, object]:
         option, equals, text = waiting.pop(0).partition("=")
         if not option.startswith("--"):
             raise BadInput(f"{option!r} is no setting; write it as --section.setting=value")
-        name = _setting_name(option)
+        name = _setting_name(option, command)
         if not equals:
             if not waiting:
                 raise BadInput(f"{option} needs a value; write it as {option}=value")
@@ -42,15 +46,18 @@ def _value(option: str, text: str) -> object:
         raise BadInput(f"the value of {option} cannot be read: {error}") from error
 
 
-def _setting_name(option: str) -> str:
+def _setting_name(option: str, command: str) -> str:
     """The dotted name behind ``--training.batch-size``; names of attacks keep their hyphens."""
     # Not above: the command line's help must not wait for pydantic.
+    from fedaudit.games.settings import GameStudy
     from fedaudit.study.config import Study
 
+    sections = (GameStudy if command == "games" else Study).model_fields
     section, dot, rest = option.removeprefix("--").partition(".")
-    if not dot and section not in Study.model_fields:
-        options = [f"--{name}" for name in (*RUN_OPTIONS, *Study.model_fields)]
-        raise unknown_name("option of fedaudit run", option, options)
+    if not dot and section not in sections:
+        others = GAMES_OPTIONS if command == "games" else RUN_OPTIONS
+        options = [f"--{name}" for name in (*others, *sections)]
+        raise unknown_name(f"option of fedaudit {command}", option, options)
     if section != "attacks":
         return f"{section}{dot}{rest.replace('-', '_')}"
     attack, dot_too, setting = rest.partition(".")

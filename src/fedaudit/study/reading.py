@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.files import TooLarge, read_text
+from fedaudit.games.record import GAMES_FORMAT, GameRecord
 from fedaudit.study.compared import COMPARISON_FORMAT, Comparison
 from fedaudit.study.fields import MOST
 from fedaudit.study.record import FORMAT, VERSION, Record
@@ -62,6 +63,24 @@ def read_comparison(path: Path, *, max_bytes: int = MAX_BYTES) -> Comparison:
     return _fitting(Comparison, document, path, "the comparison's format")
 
 
+def read_games(path: Path, *, max_bytes: int = MAX_BYTES) -> GameRecord:
+    """The record of games in a file that ``fedaudit games`` wrote; as guarded as any record.
+
+    Args:
+        path: A record file.
+        max_bytes: Largest file that is read at all.
+
+    Raises:
+        BadInput: There is no such file, it is too large, is no record of games, or is one of
+            another version.
+        Damaged: It is not JSON, or does not fit the format.
+    """
+    document = _document(path, max_bytes, _GAMES)
+    if deeper_than(document.get("config"), MAX_DEPTH):
+        raise Damaged(f"{path} nests its settings over {MAX_DEPTH} levels deep, which none does")
+    return _fitting(GameRecord, document, path, "the format of games")
+
+
 class _Kind(NamedTuple):
     """A kind of document: what it is called, its mark, and what to give where it is another."""
 
@@ -76,6 +95,12 @@ _RECORD = _Kind(
     "record",
     FORMAT,
     "give the record that `fedaudit run` or `fedaudit attack` wrote",
+)
+_GAMES = _Kind(
+    "record of games",
+    "record of games",
+    GAMES_FORMAT,
+    "give the games.json that `fedaudit games` wrote",
 )
 _COMPARISON = _Kind(
     "comparison",

@@ -3,6 +3,7 @@
 import copy
 import tomllib
 from pathlib import Path
+from typing import NamedTuple
 
 from fedaudit.errors import BadInput, unknown_name
 from fedaudit.files import SHORT, TooLarge, read_text
@@ -31,10 +32,37 @@ def read_studies(path: Path, overrides: dict[str, object] | None = None) -> list
     Raises:
         BadInput: No such file, not TOML, or a wrong setting.
     """
+    return [study_from(one.values, source=str(path)) for one in read_variants(path, overrides)]
+
+
+class Variant(NamedTuple):
+    """A study of a file as plain values.
+
+    Attributes:
+        label: Of the variant or the point of a grid; empty for the study itself.
+        changes: By dotted name, in which it differs from the study.
+        values: All of it.
+    """
+
+    label: str
+    changes: dict[str, object]
+    values: dict[str, object]
+
+
+def read_variants(path: Path, overrides: dict[str, object] | None = None) -> list[Variant]:
+    """What a TOML file says of a study, of any kind, and of each of its variants.
+
+    Args:
+        path: The file.
+        overrides: Values by dotted name, for the study and all variants.
+
+    Raises:
+        BadInput: No such file, not TOML, or variants that are none.
+    """
     values = _toml(path)
     variants = _variants(values.pop("variants", {}), values.pop("grid", None), path)
     return [
-        _varied(values, label, {**changes, **(overrides or {})}, path)
+        Variant(label, changes, _varied(values, label, {**changes, **(overrides or {})}))
         for label, changes in [("", {}), *variants.items()]
     ]
 
@@ -59,13 +87,13 @@ def _variants(given: object, grid: object, path: Path) -> dict[str, dict[str, ob
     return variants
 
 
-def _varied(values: dict[str, object], label: str, changes: dict[str, object], path: Path) -> Study:
+def _varied(values: dict[str, object], label: str, changes: dict[str, object]) -> dict[str, object]:
     varied = copy.deepcopy(values)
     for name, value in changes.items():
         _set(varied, name, value)
     if label:
         varied["name"] = f"{varied.get('name', '')}-{label}"
-    return study_from(varied, source=str(path))
+    return varied
 
 
 def chosen_studies(studies: list[Study], variant: str) -> list[Study]:

@@ -1,6 +1,6 @@
 """From plain values to a checked study; a refusal is worded for who wrote the values."""
 
-from typing import get_args
+from typing import TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -8,11 +8,25 @@ from fedaudit.errors import BadInput, unknown_name
 from fedaudit.study.config import Study
 from fedaudit.study.text import MAX_DEPTH, deeper_than
 
+Kind = TypeVar("Kind", bound=BaseModel)
+
 _LONGEST = 80
 
 
 def study_from(values: dict[str, object], *, source: str = "the study") -> Study:
-    """A checked study from plain values.
+    """A checked study from plain values; see :func:`settings_from`."""
+    return settings_from(values, Study, source=source)
+
+
+def settings_from(
+    values: dict[str, object], kind: type[Kind], *, source: str = "the study"
+) -> Kind:
+    """Checked settings of some kind of study from plain values.
+
+    Args:
+        values: As they stand in a file.
+        kind: What they are to be.
+        source: Where they are from, for refusals.
 
     Raises:
         BadInput: One sentence naming the first setting that is wrong, and what is allowed.
@@ -20,18 +34,18 @@ def study_from(values: dict[str, object], *, source: str = "the study") -> Study
     if deeper_than(values, MAX_DEPTH):
         raise BadInput(f"{source} nests over {MAX_DEPTH} levels deep, and no setting does")
     try:
-        return Study.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
-        raise _refusal(error, source) from error
+        raise _refusal(error, kind, source) from error
 
 
-def _refusal(error: ValidationError, source: str) -> BadInput:
+def _refusal(error: ValidationError, kind: type[BaseModel], source: str) -> BadInput:
     faults = error.errors()
     first = faults[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         *path, key = (str(part) for part in first["loc"])
-        return unknown_name(f"setting in {source}", ".".join([*path, key]), _known(path))
+        return unknown_name(f"setting in {source}", ".".join([*path, key]), _known(path, kind))
     # A list whose entries are refused is also called too short, which is no fault of its own.
     others = [fault for fault in faults[1:] if fault["loc"] != first["loc"][:-1]]
     more = f" (and {len(others)} more)" if others else ""
@@ -59,8 +73,7 @@ _IN_WORDS = {
 """What pydantic's messages mean to somebody who writes TOML."""
 
 
-def _known(path: list[str]) -> list[str]:
-    section: type[BaseModel] = Study
+def _known(path: list[str], section: type[BaseModel]) -> list[str]:
     for part in path:
         if part.isdigit():  # a place in a list of tables
             continue

@@ -1,0 +1,1 @@
+"""Studies of security games: how often a server that plants neurons tells who was in a batch."""

@@ -1,0 +1,67 @@
+"""What clients do to their records before games, what it claims and what it really gives."""
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+from fedaudit.attacks.ami.game import NONE, Randomisers
+from fedaudit.defenses.catalog import DEFENSES
+from fedaudit.defenses.ldp.bit_mechanism import BitMechanism
+from fedaudit.defenses.ldp.encoding import FixedPoint
+from fedaudit.defenses.ldp.mechanism import LocalDP
+from fedaudit.errors import BadInput, unknown_name
+from fedaudit.games.settings import MechanismSection
+from fedaudit.study.options import check_options
+
+NO_MECHANISM = "none"
+
+
+class Given(NamedTuple):
+    """A mechanism as games use it.
+
+    Attributes:
+        randomisers: Of clients and server.
+        nominal_epsilon: As its settings name it; None for no mechanism.
+        true_epsilon: Of one record; infinite for none.
+        shared_mask: Whether all records of a batch get the same noise.
+        largest: Size of the largest number that a randomised record can hold; infinite for none.
+    """
+
+    randomisers: Randomisers
+    nominal_epsilon: float | None
+    true_epsilon: float
+    shared_mask: bool
+    largest: float
+
+
+def given(section: MechanismSection, features: int) -> Given:
+    """The mechanism that a study names.
+
+    Args:
+        section: Of the study.
+        features: Of one record.
+
+    Raises:
+        BadInput: There is none of that name, or its settings are wrong.
+    """
+    if section.name == NO_MECHANISM:
+        if section.options:
+            raise BadInput('the mechanism "none" has no settings; leave mechanism.options out')
+        return Given(NONE, None, math.inf, False, math.inf)
+    known = {
+        name: make
+        for name, make in DEFENSES.items()
+        if isinstance(make, type) and issubclass(make, LocalDP)
+    }
+    if section.name not in known:
+        raise unknown_name("mechanism", section.name, [NO_MECHANISM, *known])
+    make = known[section.name]
+    check_options("mechanism", section.name, make, section.options)
+    client = make(**section.options)
+    claims = (client.nominal, client.true_epsilon(features))
+    if not isinstance(client, BitMechanism):
+        return Given(Randomisers(client, client), *claims, False, math.inf)
+    # Where a client's records share one mask, the server still does not know which.
+    server = dataclasses.replace(client, shared_mask=False)
+    largest = FixedPoint(client.bits, client.integer_bits).largest
+    return Given(Randomisers(client, server), *claims, client.shared_mask, largest)

@@ -1,0 +1,206 @@
+"""One point of a study of games: played, counted, and held against what is claimed."""
+
+import math
+from time import monotonic
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedaudit.attacks.ami.bounds import range_over_box
+from fedaudit.attacks.ami.game import Contest, Played, Rules, shared_out
+from fedaudit.attacks.ami.neuron import Neurons
+from fedaudit.attacks.ami.training import NeuronTraining
+from fedaudit.errors import BadInput
+from fedaudit.fl.side_by_side import side_by_side
+from fedaudit.games.mechanism import NO_MECHANISM, Given, given
+from fedaudit.games.record import PointPlayed, Rate, Spread, Success, TargetCertificate
+from fedaudit.games.records import Dealt
+from fedaudit.games.settings import GameStudy
+from fedaudit.metrics.games import certify, game_success, most_success
+from fedaudit.metrics.means import BoundedMean, signs_of_means
+from fedaudit.metrics.rates import Share, share
+from fedaudit.progress import Tick
+from fedaudit.seeds import seeded
+
+_BINS = 40
+
+_CHUNKS_AT_ONCE = 16
+"""Chunks of targets that are shared out among the cores before the progress is told."""
+
+
+def play_point(
+    study: GameStudy, dealt: Dealt, label: str, settings: dict[str, str], *, tick: Tick
+) -> PointPlayed:
+    """All games of one point, with its certificates.
+
+    Args:
+        study: The point's settings.
+        dealt: What is played with.
+        label: Of the point.
+        settings: In which it differs from the study.
+        tick: Told how many games are done.
+
+    Raises:
+        BadInput: Settings that make no game, or games of one kind only.
+    """
+    begun = monotonic()
+    mechanism = given(study.mechanism, dealt.pools.clients.shape[1])
+    contest = Contest(dealt.pools, _rules(study), study.seed, mechanism.randomisers)
+    played = _played(contest, study, tick)
+    fresh = _fresh(contest, study, mechanism)
+    said, was_in = played.said_in, played.was_in
+    kinds = int(was_in.sum()), int((~was_in).sum())
+    if not all(kinds):
+        raise BadInput(
+            f"of {len(said)} games {kinds[0]} had the target in the batch, and figures need games "
+            "of both kinds; raise game.games"
+        )
+    success = game_success(int(said[was_in].sum()), kinds[0], int((~said[~was_in]).sum()), kinds[1])
+    by_target = share(int(played.by_target.sum()), kinds[0])
+    by_others = share(int(played.by_others.sum()), len(said) * study.game.batch - kinds[0])
+    nominal, true = mechanism.nominal_epsilon, mechanism.true_epsilon
+    return PointPlayed(
+        label=label,
+        settings=settings,
+        records=dealt.words,
+        mechanism=study.mechanism.name,
+        shared_mask=mechanism.shared_mask,
+        nominal_epsilon=nominal,
+        true_epsilon=true if math.isfinite(true) else None,
+        targets=study.game.targets,
+        batch=study.game.batch,
+        tpr=_rate(success.tpr),
+        tnr=_rate(success.tnr),
+        adv=Success(**success.adv._asdict()),
+        by_target=_rate(by_target),
+        by_others=_rate(by_others),
+        predicted_tnr=(1 - by_others.value) ** study.game.batch,
+        most=most_success(true),
+        most_nominal=None if nominal is None else most_success(nominal),
+        proven_epsilon=success.epsilon.value,
+        certificates=[_certificate(one, mechanism, played, study.game.batch) for one in fresh],
+        spread=_spread(fresh[0]) if fresh else None,
+        seconds=round(monotonic() - begun, 1),
+    )
+
+
+def refuse_misfit(study: GameStudy) -> None:
+    """Refuses settings that make no game, before anything is played.
+
+    Raises:
+        BadInput: No such mechanism, or settings that cannot be.
+    """
+    given(study.mechanism, 1)
+    _rules(study)
+
+
+class _Fresh(NamedTuple):
+    """Values of a target's neuron on randomised records that nothing was decided by."""
+
+    target: int
+    neuron: Neurons
+    of_target: Float[Tensor, " copies"]
+    of_others: Float[Tensor, " records"]
+
+
+def _rules(study: GameStudy) -> Rules:
+    asked, without = study.game, study.mechanism.name == NO_MECHANISM
+    return Rules(
+        batch=asked.batch,
+        # Copies that are all the same teach no more than one.
+        copies=1 if without else asked.copies,
+        background=asked.background,
+        validation=asked.validation,
+        validation_copies=min(1, asked.validation_copies) if without else asked.validation_copies,
+        training=NeuronTraining(**study.neuron.model_dump()),
+    )
+
+
+def _played(contest: Contest, study: GameStudy, tick: Tick) -> Played:
+    """All games; how many cores there are changes nothing."""
+    total, done = study.game.games, 0
+    parts: list[Played] = []
+    chunks = list(shared_out(study.game.targets, total))
+    # Worked out here, and not by every thread anew.
+    assert contest.standard is not None
+    for first in range(0, len(chunks), _CHUNKS_AT_ONCE):
+        tick("games", done, total)
+        some = chunks[first : first + _CHUNKS_AT_ONCE]
+        parts += side_by_side(contest.play_some, some)
+        done += sum(sum(chunk.values()) for chunk in some)
+    tick("games", done, total)
+    return Played.joined(parts)
+
+
+def _fresh(contest: Contest, study: GameStudy, mechanism: Given) -> list[_Fresh]:
+    """Values for certificates: none without noise, or where records share theirs.
+
+    Then copies of the target are all the same, or records of a batch are not independent.
+    """
+    if study.mechanism.name == NO_MECHANISM or mechanism.shared_mask:
+        return []
+    count, clients = study.game.certificate_copies, contest.pools.clients
+    found = []
+    for number in range(min(study.game.certified, study.game.targets)):
+        neuron, target = contest.neurons([number]), contest.target(number)
+        rng = seeded(study.seed, "certificate", number)
+        chosen = torch.randint(len(clients) - 1, (count,), generator=rng)
+        chosen += chosen >= target
+        values = [
+            neuron.values(mechanism.randomisers.server(records, rng)[None])[0]
+            for records in (clients[target].expand(count, -1), clients[chosen])
+        ]
+        found.append(_Fresh(number, neuron, *values))
+    return found
+
+
+def _certificate(fresh: _Fresh, mechanism: Given, played: Played, batch: int) -> TargetCertificate:
+    sides = (fresh.of_target.double(), fresh.of_others.double())
+    sample = [float(values.max() - values.min()) for values in sides]
+    printed = signs_of_means(*(_mean(v, width) for v, width in zip(sides, sample, strict=True)))
+    sound = None
+    if math.isfinite(mechanism.largest):
+        end = torch.tensor(mechanism.largest)
+        width = float(range_over_box(fresh.neuron, -end, end).width)
+        sound = signs_of_means(*(_mean(values, width) for values in sides))
+    fired = [int((values > 0).sum()) for values in sides]
+    game = certify(fired[0], len(sides[0]), fired[1], len(sides[1]), batch=batch)
+    return TargetCertificate(
+        delta_sound=sound.delta if sound else None,
+        failure_sound=sound.failure if sound else None,
+        delta_sample=printed.delta,
+        low=game.low,
+        high=game.high,
+        played=_adv_of(played, fresh.target),
+    )
+
+
+def _mean(values: Tensor, width: float) -> BoundedMean:
+    return BoundedMean(float(values.mean()), len(values), width)
+
+
+def _adv_of(played: Played, target: int) -> float | None:
+    """Share of a target's own games that was won."""
+    mine = played.target == target
+    right = [
+        (played.said_in[mine & side] == kind).double().mean()
+        for kind, side in ((True, played.was_in), (False, ~played.was_in))
+    ]
+    adv = float(torch.stack(right).mean())
+    return None if math.isnan(adv) else adv
+
+
+def _spread(fresh: _Fresh) -> Spread:
+    both = torch.cat([fresh.of_target, fresh.of_others]).double()
+    edges = torch.linspace(float(both.min()), float(both.max()) + 1e-9, _BINS + 1).double()
+    target, others = (
+        torch.histogram(values.double(), edges).hist.long().tolist()
+        for values in (fresh.of_target, fresh.of_others)
+    )
+    return Spread(edges=edges.tolist(), of_target=target, of_others=others)
+
+
+def _rate(found: Share) -> Rate:
+    return Rate(**found._asdict())

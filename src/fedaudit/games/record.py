@@ -1,0 +1,179 @@
+"""The record of a study of games: one JSON document of plain values, with every count."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from fedaudit.study.fields import MOST, Part, Share, Whole, refuse_disorder
+from fedaudit.study.record import Environment
+
+GAMES_FORMAT = "fedaudit-games"
+
+Budget = Annotated[float, Field(ge=0, le=MOST)]
+
+
+class Rate(Part):
+    """A share with its limits, and the counts that it is made of.
+
+    Attributes:
+        value: The share.
+        low: Lower limit.
+        high: Upper limit.
+        hits: Counted.
+        total: Out of so many.
+    """
+
+    value: Share
+    low: Share
+    high: Share
+    hits: Whole
+    total: Annotated[int, Field(ge=1, le=int(MOST))]
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "Rate":
+        refuse_disorder(self.low, self.value, self.high)
+        if self.hits > self.total or abs(self.hits / self.total - self.value) > 1e-9:
+            raise ValueError(f"{self.hits} of {self.total} is not a share of {self.value}")
+        return self
+
+
+class Success(Part):
+    """A figure with its limits.
+
+    Attributes:
+        method: How the limits were made.
+    """
+
+    value: Share
+    low: Share
+    high: Share
+    method: str
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "Success":
+        refuse_disorder(self.low, self.value, self.high)
+        return self
+
+
+class TargetCertificate(Part):
+    """What is certified of one target's neuron, by fresh copies and records.
+
+    Attributes:
+        delta_sound: Least failure probability of AMI's condition on the means, by the range that
+            values must lie in; 1 where nothing is certified, None where values have no range.
+        failure_sound: That one of the two means has the wrong sign after all, by that range.
+        delta_sample: As ``delta_sound``, by the sample's own range, as printed; it is not sound.
+        low: At least this share of games is won, with 95% confidence.
+        high: At most this.
+        played: Share that was won of this target's own games (Adv); None without games of both
+            kinds.
+    """
+
+    delta_sound: Share | None
+    failure_sound: Share | None
+    delta_sample: Share
+    low: Share
+    high: Share
+    played: Share | None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "TargetCertificate":
+        refuse_disorder(self.low, None, self.high)
+        return self
+
+
+class Spread(Part):
+    """How the first target's neuron's values are spread over fresh randomised records.
+
+    Attributes:
+        edges: Of the bins, ascending.
+        of_target: Copies of the target in each.
+        of_others: Other records in each.
+    """
+
+    edges: list[float]
+    of_target: list[Whole]
+    of_others: list[Whole]
+
+    @model_validator(mode="after")
+    def _bins(self) -> "Spread":
+        if not len(self.of_target) == len(self.of_others) == len(self.edges) - 1:
+            raise ValueError("bins of both kinds lie between the edges")
+        if sorted(self.edges) != self.edges:
+            raise ValueError("edges ascend")
+        return self
+
+
+class PointPlayed(Part):
+    """What came of one point of a study.
+
+    Attributes:
+        label: Of the point; empty for the study's own settings.
+        settings: Settings by dotted name in which it differs from the study.
+        records: What was played with, in words.
+        mechanism: What clients did to their records.
+        shared_mask: Whether all records of a batch were given the same noise (legacy).
+        nominal_epsilon: Of one record, as the mechanism's settings name it; None for none.
+        true_epsilon: As its probabilities give it; None where there is no bound.
+        targets: Records asked about.
+        batch: Records in a client's batch.
+        tpr: Games with the target in which "in" was said; limits of all rates are for games like
+            these, of new targets too only where each game had its own.
+        tnr: Games without it in which "out" was said.
+        adv: Mean of the two.
+        by_target: Games with the target in which the neuron fired for the target itself.
+        by_others: Other records for which a neuron fired.
+        predicted_tnr: TNR if every neuron fired for others at this rate.
+        most: The largest Adv that the true epsilon allows; 1 without a bound.
+        most_nominal: The largest that the nominal one would allow; None for none.
+        proven_epsilon: What the success proves of the privacy of a record: at least this.
+        certificates: Of the first targets.
+        spread: Of the first target's neuron's values; None if none is certified.
+        seconds: That this point took.
+    """
+
+    label: str
+    settings: dict[str, str]
+    records: str
+    mechanism: str
+    shared_mask: bool
+    nominal_epsilon: Budget | None
+    true_epsilon: Budget | None
+    targets: Whole
+    batch: Whole
+    tpr: Rate
+    tnr: Rate
+    adv: Success
+    by_target: Rate
+    by_others: Rate
+    predicted_tnr: Share
+    most: Share
+    most_nominal: Share | None
+    proven_epsilon: Budget
+    certificates: list[TargetCertificate] = Field(default_factory=list)
+    spread: Spread | None = None
+    seconds: Annotated[float, Field(ge=0, le=MOST)] = 0.0
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the success contradicts the epsilon that the mechanism's settings name."""
+        return self.nominal_epsilon is not None and self.proven_epsilon > self.nominal_epsilon
+
+
+class GameRecord(Part):
+    """Everything a study of games found.
+
+    Attributes:
+        content_hash: SHA-256 over settings and points; the same for two runs of one study.
+        config: The study's own settings.
+        about: For the reader.
+    """
+
+    format: Literal["fedaudit-games"] = "fedaudit-games"
+    version: Literal[1] = 1
+    name: str
+    content_hash: str
+    config: dict[str, object]
+    about: str = ""
+    points: Annotated[list[PointPlayed], Field(min_length=1)]
+    environment: Environment

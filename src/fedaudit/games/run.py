@@ -1,0 +1,173 @@
+"""A study of games from its file to its record; what was played before is not played again."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from fedaudit.errors import BadInput, Damaged, Refusal
+from fedaudit.files import read_object, write_whole
+from fedaudit.games.playing import play_point, refuse_misfit
+from fedaudit.games.record import GameRecord, PointPlayed
+from fedaudit.games.records import Dealt, dealt
+from fedaudit.games.settings import GameStudy
+from fedaudit.progress import Tick, quiet
+from fedaudit.study.environment import Clock, environment
+from fedaudit.study.reading import read_games
+from fedaudit.study.study_file import read_variants
+from fedaudit.study.text import plain
+from fedaudit.study.values import settings_from
+
+GAMES_FILE = "games.json"
+
+_POINTS = "points"
+_FOR_PEOPLE = {"name", "about", "hours"}
+_VERSION = 1
+"""Of what is played; a point that another version played is played again."""
+
+
+class Point(NamedTuple):
+    """One of a study's points.
+
+    Attributes:
+        label: Empty for the study's own settings.
+        changed: Settings in which it differs, as texts.
+        study: All settings.
+    """
+
+    label: str
+    changed: dict[str, str]
+    study: GameStudy
+
+
+def read_points(path: Path, overrides: dict[str, object] | None = None) -> list[Point]:
+    """The points of a TOML file: the study itself, its variants and its grid.
+
+    Args:
+        path: The file.
+        overrides: Values by dotted name, for all points.
+
+    Raises:
+        BadInput: No such file, not TOML, or a wrong setting.
+    """
+    return [
+        Point(
+            one.label,
+            {name: plain(str(value)) for name, value in one.changes.items()},
+            settings_from(one.values, GameStudy, source=str(path)),
+        )
+        for one in read_variants(path, overrides)
+    ]
+
+
+def run_games(
+    points: Sequence[Point],
+    out: Path,
+    *,
+    data_dir: Path | None = None,
+    tick: Tick = quiet,
+    say: Callable[[str], None] = lambda text: None,
+) -> GameRecord:
+    """Plays all points and writes their record; goes on where it was stopped.
+
+    Args:
+        points: Of one study, itself first.
+        out: Folder to write to.
+        data_dir: Where data sets lie.
+        tick: Told of progress.
+        say: Told what is worth a line.
+
+    Raises:
+        BadInput: Settings that make no game, or a folder that holds other games.
+        Damaged: What the folder holds cannot be read.
+    """
+    clock, study = Clock(), points[0].study
+    for point in points:
+        with _about(point):
+            refuse_misfit(point.study)
+    _claim(out, study)
+    records: dict[str, Dealt] = {}
+    played = []
+    for place, point in enumerate(points, 1):
+        kept = out / _POINTS / f"{_digest(point.study)}.json"
+        said = f"{point.label or study.name} ({place} of {len(points)})"
+        if kept.is_file():
+            say(f"{said}: played before")
+            found = _read_point(kept, point)
+        else:
+            say(said)
+            what = _settings(point.study, "data", "records", "seed")
+            if what not in records:
+                # One at a time: records of a whole data set may fill the memory.
+                records = {what: dealt(point.study, data_dir)}
+            with _about(point):
+                found = play_point(
+                    point.study, records[what], point.label, point.changed, tick=tick
+                )
+            write_whole(kept, found.model_dump_json() + "\n")
+        played.append(found)
+    record = GameRecord(
+        name=study.name,
+        content_hash=_hash(study, played),
+        config=study.model_dump(mode="json"),
+        about=plain(study.about),
+        points=played,
+        environment=environment(clock),
+    )
+    write_whole(out / GAMES_FILE, record.model_dump_json() + "\n")
+    return record
+
+
+@contextmanager
+def _about(point: Point) -> Iterator[None]:
+    """A refusal says which point it is about."""
+    try:
+        yield
+    except Refusal as refusal:
+        raise type(refusal)(f"{point.study.name}: {refusal}") from refusal
+
+
+def _claim(out: Path, study: GameStudy) -> None:
+    """Makes a folder this study's own."""
+    try:
+        (out / _POINTS).mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{out} cannot be used ({error}); choose another folder") from error
+    path = out / GAMES_FILE
+    if not path.exists():
+        return
+    there = read_games(path)
+    now = study.model_dump(mode="json")
+    if any(there.config.get(name) != now[name] for name in now.keys() - _FOR_PEOPLE):
+        raise BadInput(
+            f"{out} holds games with other settings ({there.name!r}); choose another folder with "
+            "--out, or delete it"
+        )
+
+
+def _read_point(path: Path, point: Point) -> PointPlayed:
+    try:
+        found = PointPlayed.model_validate(read_object(path))
+    except ValidationError as error:
+        raise Damaged(f"{path} is no point of fedaudit's; delete it to play it again") from error
+    return found.model_copy(update={"label": point.label, "settings": point.changed})
+
+
+def _settings(study: GameStudy, *sections: str) -> str:
+    return json.dumps(study.model_dump(mode="json", include=set(sections)), sort_keys=True)
+
+
+def _digest(study: GameStudy) -> str:
+    settings = study.model_dump(mode="json", exclude=_FOR_PEOPLE)
+    text = json.dumps([_VERSION, settings], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def _hash(study: GameStudy, points: Sequence[PointPlayed]) -> str:
+    found = [point.model_dump(mode="json", exclude={"seconds"}) for point in points]
+    text = json.dumps([study.model_dump(mode="json", exclude=_FOR_PEOPLE), found], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,201 @@
+"""Studies of games from file to record: resumed, refused, and read back."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedaudit.cli import main
+from fedaudit.errors import BadInput, Damaged, Refusal
+from fedaudit.games.record import GameRecord
+from fedaudit.games.run import GAMES_FILE, read_points, run_games
+from fedaudit.study.reading import read_games
+
+STUDY = """
+name = "tiny"
+about = "For tests."
+[data]
+name = "digits"
+[game]
+games = 40
+targets = 8
+batch = 5
+copies = 4
+background = 12
+validation = 30
+validation_copies = 5
+certified = 1
+certificate_copies = 50
+[neuron]
+hidden = 20
+epochs = 20
+[[grid]]
+"mechanism.name" = ["bitrand"]
+"mechanism.options.nominal_epsilon" = [8.0]
+"mechanism.options.shared_mask" = [false, true]
+[variants.legacy]
+"neuron.output" = "two-sigmoids"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.toml"
+    path.write_text(STUDY)
+    return path
+
+
+def run(file: Path, out: Path, said: list[str] | None = None, **changes: object) -> GameRecord:
+    points = read_points(file, {name.replace("__", "."): value for name, value in changes.items()})
+    return run_games(points, out, say=(said if said is not None else []).append)
+
+
+def test_a_study_plays_itself_its_variants_and_its_grid(file: Path, tmp_path: Path) -> None:
+    record = run(file, tmp_path / "out")
+    labels = [point.label for point in record.points]
+    assert labels == [
+        "",
+        "legacy",
+        "bitrand,nominal_epsilon=8.0,shared_mask=false",
+        "bitrand,nominal_epsilon=8.0,shared_mask=true",
+    ]
+    for point in record.points:
+        assert point.tpr.total + point.tnr.total == 40
+        assert point.adv.value == pytest.approx((point.tpr.value + point.tnr.value) / 2)
+        assert point.by_others.total == 40 * 5 - point.tpr.total
+        assert point.records.startswith("digits, pixels, 64 features")
+    plain, _, apart, shared = record.points
+    assert (plain.nominal_epsilon, plain.true_epsilon, plain.most) == (None, None, 1.0)
+    assert plain.by_target.value == 1.0
+    assert apart.nominal_epsilon == shared.nominal_epsilon == 8.0
+    assert apart.true_epsilon is not None
+    assert apart.true_epsilon > 100
+    assert shared.true_epsilon is None
+    assert [len(point.certificates) for point in record.points] == [0, 0, 1, 0]
+    (certificate,) = apart.certificates
+    assert certificate.delta_sample <= (certificate.delta_sound or 1.0)
+    assert apart.spread is not None
+    assert sum(apart.spread.of_target) == sum(apart.spread.of_others) == 50
+    assert read_games(tmp_path / "out" / GAMES_FILE) == record
+
+
+def test_what_was_played_is_not_played_again_and_gives_the_same_record(
+    file: Path, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    first = run(file, tmp_path / "out")
+    for path in sorted((tmp_path / "out" / "points").iterdir())[:2]:
+        path.unlink()
+    second = run(file, tmp_path / "out", said)
+    assert sum("played before" in line for line in said) == 2
+    assert second.content_hash == first.content_hash
+    assert run(file, tmp_path / "other").content_hash == first.content_hash
+
+
+def test_another_setting_is_another_game(file: Path, tmp_path: Path) -> None:
+    first = run(file, tmp_path / "out")
+    said: list[str] = []
+    with pytest.raises(BadInput, match="holds games with other settings"):
+        run(file, tmp_path / "out", said, neuron__epochs=21)
+    assert not said
+    other = run(file, tmp_path / "other", seed=2)
+    assert other.content_hash != first.content_hash
+
+
+def own_features(samples: Tensor) -> Tensor:
+    return samples.flatten(1)[:, :7]
+
+
+def no_rows(samples: Tensor) -> Tensor:
+    return torch.zeros(3)
+
+
+def not_finite(samples: Tensor) -> Tensor:
+    return samples.flatten(1) / 0
+
+
+def test_features_may_be_of_an_extractor_of_ones_own(file: Path, tmp_path: Path) -> None:
+    record = run(file, tmp_path, records__features="tests.games.test_games:own_features")
+    assert "7 features" in record.points[0].records
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"mechanism.name": "hamp"}, "no mechanism named 'hamp'.*bitrand"),
+        ({"mechanism.name": "none", "mechanism.options.x": 1}, "has no settings"),
+        ({"mechanism.name": "bitwise-rr", "mechanism.options.epsilon": 0.0}, "epsilon"),
+        ({"mechanism.name": "bitwise-rr"}, "needs epsilon"),
+        ({"records.features": "nothing"}, "no extractor named 'nothing'.*efficientnet-lite0"),
+        ({"records.features": "tests.games.test_games:no_rows"}, "one row of features a sample"),
+        ({"records.features": "tests.games.test_games:not_finite"}, "not finite"),
+        ({"records.features": "no.such:thing"}, "cannot import"),
+        ({"records.clients": 10**6}, "training records, which are not enough"),
+        ({"records.servers": 20}, "the server 42 of its own; there are .* and 20"),
+        ({"game.targets": 41}, "too few for 41 targets"),
+        ({"game.games": 1, "game.targets": 1}, "games of both kinds"),
+        ({"neuron.output": "softmax"}, "one-logit"),
+        ({"game.validation": 0}, "none of either"),
+        ({"game.colour": 1}, "no setting"),
+    ],
+)
+def test_what_makes_no_game_is_refused_in_a_sentence(
+    changes: dict[str, object], says: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "one.toml"
+    path.write_text(STUDY.split("[[grid]]")[0])
+    with pytest.raises(Refusal, match=says) as refused:
+        run_games(read_points(path, changes), tmp_path / "out")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_point_that_cannot_be_is_refused_before_any_is_played(file: Path, tmp_path: Path) -> None:
+    file.write_text(STUDY.replace("[8.0]", "[8.0, -1.0]"))
+    said: list[str] = []
+    with pytest.raises(BadInput, match=r"tiny-bitrand,nominal_epsilon=-1\.0"):
+        run(file, tmp_path / "out", said)
+    assert not said
+
+
+def test_damaged_points_and_records_are_refused(file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(file, out)
+    point = next((out / "points").iterdir())
+    good = point.read_text()
+    for bad in ("", "[]", good[:-9], json.dumps({**json.loads(good), "most": 7})):
+        point.write_text(bad)
+        with pytest.raises(Damaged):
+            run(file, out)
+    point.write_text(good)
+    document = json.loads((out / GAMES_FILE).read_text())
+    changes: list[dict[str, object]] = [
+        {"points": []},
+        {"version": 2},
+        {"more": 1},
+        {
+            "points": [
+                {**document["points"][0], "tpr": {**document["points"][0]["tpr"], "hits": 99}}
+            ]
+        },
+    ]
+    for change in changes:
+        (out / GAMES_FILE).write_text(json.dumps({**document, **change}))
+        with pytest.raises(Refusal):
+            read_games(out / GAMES_FILE)
+
+
+def test_the_command_plays_and_prints(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out")
+    with pytest.raises(SystemExit) as ended:
+        main(["games", str(file), "--out", out, "--game.games=30", "--game.targets=30"])
+    assert not ended.value.code
+    printed = capsys.readouterr().out
+    assert "30 games a point, 30 targets" in printed
+    assert "50% is guessing" in printed
+    with pytest.raises(SystemExit):
+        main(["games", str(file), "--out", out, "--gamse.games=30"])
+    assert "game" in capsys.readouterr().err
