@@ -203,6 +203,11 @@ def test_what_a_client_chooses_by_hand(
     assert preference.choose(loss, risk, threshold, torch.zeros(3)) == chosen
 
 
+def test_a_risk_that_is_just_what_a_client_accepts_is_accepted() -> None:
+    loss, risk = torch.tensor([0.1, 0.9]), torch.tensor([0.5, 0.25])
+    assert Preference("hard").choose(loss, risk, 0.5, torch.zeros(2)) == 0
+
+
 @given(
     st.lists(st.floats(0, 5), min_size=2, max_size=5),
     st.floats(0, 1),
@@ -314,6 +319,24 @@ def test_a_clients_own_risks_are_those_of_its_line_in_the_models_it_is_sent() ->
         upload = second.uploads[client]
         assert isinstance(upload, Update)
         assert upload.choice == risks.index(min(risks))
+
+
+def test_a_clients_losses_are_those_of_what_it_trains_on() -> None:
+    algorithm = of_clients(preference=Preference("fixed", alpha=1.0))
+    last = run(algorithm, rounds=6)[-1]
+    sent = Sent(tuple(last.after.values()))
+    for client, data in TWO_KINDS.items():
+        apart = algorithm.held_out(data.ids, seed=1)
+        # Far away and of the wrong class: the model that fits the rest is worst on these.
+        odd = Samples(
+            torch.where(apart[:, None], 1000 * data.features, data.features),
+            torch.where(apart, 1 - data.labels, data.labels),
+            data.ids,
+        )
+        as_it_is, with_odd_ones = (
+            algorithm.choose(sent, given, {}, visit(client)) for given in (data, odd)
+        )
+        assert with_odd_ones == as_it_is
 
 
 def _sides(model: Model, data: Samples, apart: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,6 +24,11 @@ def test_a_risk_at_the_threshold_is_accepted_and_an_unknown_one_is_no_violation(
     assert found == (0, 0, 2)
 
 
+def test_a_violation_is_not_sure_where_the_lower_limit_is_what_the_client_accepts() -> None:
+    found = violations(np.array([0.7]), np.array([0.6]), lows=np.array([0.6]))
+    assert found == (1, 0, 1)
+
+
 def test_without_lower_limits_no_violation_is_sure() -> None:
     assert violations(np.array([0.9]), np.array([0.6])) == (1, 0, 1)
 

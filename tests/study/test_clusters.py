@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedaudit.errors import BadInput, Damaged, NotVisible, Refusal, Unsupported
-from fedaudit.fl.ifca_mir import IfcaMir
+from fedaudit.fl.ifca_mir import Cluster, IfcaMir
 from fedaudit.fl.simulate import cohort_of, simulate
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Round
@@ -76,12 +76,17 @@ def noted(notes: dict[str, str]) -> Stored:
     )
 
 
+def risk_of(run: Setup) -> ServerRisk:
+    """The server's measure."""
+    assert isinstance(run.algorithm, IfcaMir)
+    assert isinstance(run.algorithm.risk, ServerRisk)
+    return run.algorithm.risk
+
+
 def by_updates(run: Setup) -> IfcaMir:
     """The run's algorithm with a measure of risk that looks at updates."""
-    algorithm = run.algorithm
-    assert isinstance(algorithm, IfcaMir)
-    assert isinstance(algorithm.risk, ServerRisk)
-    return replace(algorithm, risk=replace(algorithm.risk, measure=measure_named("grad-cosine")))
+    assert isinstance(run.algorithm, IfcaMir)
+    return replace(run.algorithm, risk=replace(risk_of(run), measure=measure_named("grad-cosine")))
 
 
 def predictions(run: Setup, round: Round) -> np.ndarray:
@@ -153,12 +158,48 @@ def test_real_risk_is_asked_of_real_members_and_of_samples_of_nobody() -> None:
         assert (model.estimated is None) == (not clients)
 
 
+@pytest.mark.parametrize("updates", [False, True])
+def test_estimated_and_real_risk_are_found_again_by_hand(updates: bool) -> None:
+    run, rounds = made()
+    run = replace(run, algorithm=by_updates(run)) if updates else run
+    risk, last, data = risk_of(run), rounds[-1], run.deal.clients
+    users = {name: [c for c in data if last.chosen[c] == name] for name in last.after}
+    clusters = [
+        Cluster(model, sum(len(data[c]) for c in users[name])) for name, model in last.after.items()
+    ]
+    judged = risk.judged(clusters, seed=seed_for(1, "risk of real members", 4))
+    state_of_round = ClusterRound.model_validate_json(cluster_notes(run, last)[STATE])
+    place = run.groups.place[run.dataset.test.ids.numpy()]
+    for judge, state, (name, model) in zip(
+        judged, state_of_round.models, last.after.items(), strict=True
+    ):
+        if judge is None:
+            assert state.risk is None
+            continue
+        start = last.exposed[users[name][0]].base
+        others = run.dataset.test.take(torch.from_numpy(np.isin(place, users[name])))
+        caught = torch.cat([judge.decide(model, data[c], start=start) for c in users[name]])
+        cleared = ~judge.decide(model, others, start=start)
+        assert state.estimated == judge.estimate
+        assert state.risk == pytest.approx(
+            float(caught.double().mean() + cleared.double().mean()) / 2
+        )
+
+
+def test_what_a_client_holds_out_is_no_member() -> None:
+    options = {"name": "ifca-mir-clients", "options": {"held_out": 0.3}}
+    run = setup(clustered(algorithm=options), 1, None)
+    (first, *_) = simulate(
+        run.algorithm, run.deal.clients, rounds=1, seed=seed_for(1, "federation")
+    )
+    models = ClusterRound.model_validate_json(cluster_notes(run, first)[STATE]).models
+    used = sum(len(first.facts[client]["used"].unique()) for client in run.deal.clients)
+    assert sum(model.members for model in models) == used < sum(run.deal.sizes.values())
+
+
 def test_the_servers_samples_are_nobodys() -> None:
     run, _ = made()
-    assert isinstance(run.algorithm, IfcaMir)
-    risk = run.algorithm.risk
-    assert isinstance(risk, ServerRisk)
-    own = set(risk.samples.ids.tolist())
+    own = set(risk_of(run).samples.ids.tolist())
     used = {int(i) for data in run.deal.clients.values() for i in data.ids}
     assert len(own) == 200
     assert not own & (used | set(run.deal.audit.samples.ids.tolist()))
@@ -266,15 +307,13 @@ def test_the_server_of_a_shadow_federation_has_samples_of_neither_federation() -
     ours = setup(study, 1, None)
     theirs = ours.shadow
     assert theirs is not None
-    assert isinstance(theirs.algorithm, IfcaMir)
-    assert isinstance(theirs.algorithm.risk, ServerRisk)
     used = {
         int(i)
         for deal in (ours.deal, theirs.deal)
         for data in (*deal.clients.values(), deal.audit.samples)
         for i in data.ids
     }
-    assert not used & set(theirs.algorithm.risk.samples.ids.tolist())
+    assert not used & set(risk_of(theirs).samples.ids.tolist())
 
 
 def test_nothing_is_noted_of_a_shadow_federations_models() -> None:
