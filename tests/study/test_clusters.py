@@ -193,7 +193,7 @@ def test_what_a_client_holds_out_is_no_member() -> None:
         run.algorithm, run.deal.clients, rounds=1, seed=seed_for(1, "federation")
     )
     models = ClusterRound.model_validate_json(cluster_notes(run, first)[STATE]).models
-    used = sum(len(first.facts[client]["used"].unique()) for client in run.deal.clients)
+    used = sum(len(set(first.facts[client]["used"].tolist())) for client in run.deal.clients)
     assert sum(model.members for model in models) == used < sum(run.deal.sizes.values())
 
 
