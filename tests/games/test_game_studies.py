@@ -1,0 +1,21 @@
+"""The studies of games in the folder of studies: each can be started by whoever has the data."""
+
+from pathlib import Path
+
+import pytest
+
+from fedaudit.games.playing import refuse_misfit
+from fedaudit.games.run import read_points
+
+FILES = sorted((Path(__file__).parents[2] / "studies" / "games").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_study_is_called_as_its_file_is_and_all_its_points_can_be_played(path: Path) -> None:
+    base, *others = read_points(path)
+    assert base.study.name == path.stem
+    assert base.study.about
+    assert base.study.hours
+    assert len({point.label for point in others}) == len(others)
+    for point in (base, *others):
+        refuse_misfit(point.study)
