@@ -239,6 +239,7 @@ def test_federated_averaging_has_no_clusters() -> None:
         ({"algorithm": IFCA, "risk": {"samples": 5000}}, BadInput, "risk.samples"),
         ({"algorithm": IFCA, "risk": {"measure": "train-mea"}}, BadInput, "train-mia"),
         ({"algorithm": IFCA, "risk": {"low": 0.9}}, BadInput, "0 <= low < high"),
+        ({"algorithm": {"name": "ifca-mir", "options": {"every": 4}}}, BadInput, "none is left"),
         ({"shift": {"kind": "shear"}}, BadInput, "known: attribute, brightness, rotation"),
         ({"shift": {"kind": "rotation", "minority_range": (9, 1)}}, BadInput, "smaller first"),
         ({"shift": {"kind": "brightness"}}, BadInput, "standardise"),
@@ -265,6 +266,7 @@ def test_of_clients_of_whom_nothing_would_be_seen_none_is_audited() -> None:
     )
     for client in range(CLIENTS):
         study = clustered(
+            algorithm=IFCA,
             training={"rounds": rounds, "participation": share},
             audit={"fair": 60, "targets": (client,)},
         )
@@ -339,11 +341,9 @@ def test_who_never_took_part_has_no_model_and_violates_nothing() -> None:
     seed = seed_for(1, "federation")
     target = cohort_of(list(range(CLIENTS)), 0.34, seed, 2)[0]
     audit = {"fair": 60, "every": 2, "targets": (target,)}
-    run = setup(
-        clustered(training=training, audit=audit, risk={"samples": 200, "low": 0, "high": 0.01}),
-        1,
-        None,
-    )
+    accepted = {"samples": 200, "low": 0, "high": 0.01}
+    study = clustered(algorithm=IFCA, training=training, audit=audit, risk=accepted)
+    run = setup(study, 1, None)
     rounds = tuple(
         simulate(run.algorithm, run.deal.clients, rounds=2, seed=seed, participation=0.34)
     )
@@ -354,3 +354,12 @@ def test_who_never_took_part_has_no_model_and_violates_nothing() -> None:
     assert None in found.joined
     # Everybody accepts less than any model's risk.
     assert found.violations == found.expected_violations == len(first)
+
+
+@pytest.mark.parametrize(("share", "apart"), [(0.001, "0 of"), (0.999, "57 of")])
+def test_who_would_hold_out_nothing_or_all_is_refused_before_anything_is_trained(
+    share: float, apart: str
+) -> None:
+    study = clustered(algorithm={"name": "ifca-mir-clients", "options": {"held_out": share}})
+    with pytest.raises(BadInput, match=f"would hold out {apart}"):
+        setup(study, 1, None)

@@ -12,6 +12,7 @@ from numpy import ndarray
 from fedaudit.core import NOBODY, ClientId, Samples
 from fedaudit.data.deal import Deal
 from fedaudit.defenses.base import Defense
+from fedaudit.errors import BadInput
 from fedaudit.fl.algorithm import Algorithm, HoldsOut
 from fedaudit.fl.simulate import prepared
 
@@ -88,6 +89,31 @@ def left_to_train(data: Mapping[ClientId, Samples], given: Trainers) -> dict[Cli
         return left
     algorithm, seed = given.algorithm, given.seed
     return {c: mine.take(~algorithm.held_out(mine.ids, seed=seed)) for c, mine in left.items()}
+
+
+def refuse_one_sided(data: Mapping[ClientId, Samples], given: Trainers) -> None:
+    """Refuses a run in which a client that is to hold samples out would keep out none, or all.
+
+    Args:
+        data: By client.
+        given: What decides.
+
+    Raises:
+        BadInput: There is such a client.
+    """
+    if not isinstance(given.algorithm, HoldsOut):
+        return
+    for client, mine in prepared(
+        data, deepcopy(dict(given.defenses)), given.rounds, given.seed
+    ).items():
+        apart = int(given.algorithm.held_out(mine.ids, seed=given.seed).sum())
+        if apart in (0, len(mine)):
+            raise BadInput(
+                f"client {client} has {len(mine)} samples and would hold out {apart} of them, and "
+                "it needs some on either side; give clients more samples "
+                "(partition.samples_per_client), or another share to hold out "
+                "(algorithm.options.held_out)"
+            )
 
 
 def _ids(data: Mapping[ClientId, Samples]) -> dict[ClientId, Int[ndarray, " _"]]:

@@ -7,6 +7,7 @@ from fedaudit.data.deal import Deal
 from fedaudit.data.shadow import untouched
 from fedaudit.errors import BadInput
 from fedaudit.fl.algorithm import Algorithm, ChoosesModels
+from fedaudit.fl.ifca_mir import IfcaMir
 from fedaudit.fl.preference import Preference
 from fedaudit.risk.catalog import measure_named
 from fedaudit.risk.server import ServerRisk
@@ -62,8 +63,14 @@ def refuse_unmeasured(study: Study, world: Grouped, seed: int, algorithm: Algori
         algorithm: Nothing is refused where its clients do not choose among models.
 
     Raises:
-        BadInput: As :func:`server_risk` and :func:`accepted`.
+        BadInput: As :func:`server_risk` and :func:`accepted`; or clients would never be told.
     """
+    rounds = study.training.rounds
+    if isinstance(algorithm, IfcaMir) and algorithm.every >= rounds:
+        raise BadInput(
+            f"risks are measured every {algorithm.every} rounds, and of {rounds} none is left in "
+            "which clients would be told; lower algorithm.options.every, or raise training.rounds"
+        )
     if isinstance(algorithm, ChoosesModels):
         accepted(study)
         server_risk(study, world, seed)

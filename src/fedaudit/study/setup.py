@@ -24,7 +24,7 @@ from fedaudit.study.defended import defenses_of, refuse_unfit
 from fedaudit.study.examples import with_examples
 from fedaudit.study.groups import Grouped, grouped
 from fedaudit.study.guided import class_guided
-from fedaudit.study.holdout import Trainers, as_trained
+from fedaudit.study.holdout import Trainers, as_trained, refuse_one_sided
 from fedaudit.study.parts import Setup
 from fedaudit.study.risk import refuse_unmeasured
 
@@ -43,6 +43,7 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
     view = as_sent(view_of(study), algorithm)
     attacks, refused = _seen(study, view)
     trainers = Trainers(defenses, algorithm, study.training.rounds, seed_for(seed, "federation"))
+    refuse_one_sided(world.deal.clients, trainers)
     run = Setup(
         study=study,
         seed=seed,
