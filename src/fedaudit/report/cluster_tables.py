@@ -59,13 +59,13 @@ SHORT = (ACCURACY, MODEL_RISK, MODEL_ESTIMATE, CLIENT_RISK, VIOLATIONS, OWN_MODE
 
 _REMARK = (
     "Risk: balanced accuracy of membership inference on the model’s real members; 50% is "
-    "guessing. Violations: clients whose model’s risk is above what they accept; sure ones by "
-    "its lower limit. Error of the estimate: distance of the server’s estimate from the true "
-    "risk, mean over clients."
+    "guessing. Violations: clients whose model’s risk is above what they accept."
 )
 _MORE = (
-    " Agreement: adjusted Rand index, 1 for the groups themselves, 0 as by chance. Fairness "
-    "gaps are absolute, so that equal treatment too gives one above 0."
+    " Sure violations: by the risk’s lower limit. Error of the estimate: distance of the server’s "
+    "estimate from the true risk, mean over clients. Agreement: adjusted Rand index, 1 for the "
+    "groups themselves, 0 as by chance. Fairness gaps are absolute, so that equal treatment too "
+    "gives one above 0."
 )
 
 
