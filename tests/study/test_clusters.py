@@ -337,16 +337,17 @@ def test_a_model_that_nobody_trained_in_a_round_shows_nothing_to_an_attack_on_up
 
 
 def test_who_never_took_part_has_no_model_and_violates_nothing() -> None:
-    training = {"rounds": 2, "lr": 0.2, "batch_size": 10, "participation": 0.34}
+    training = {"rounds": 3, "lr": 0.2, "batch_size": 10, "participation": 0.34}
     seed = seed_for(1, "federation")
-    target = cohort_of(list(range(CLIENTS)), 0.34, seed, 2)[0]
-    audit = {"fair": 60, "every": 2, "targets": (target,)}
+    target = cohort_of(list(range(CLIENTS)), 0.34, seed, 3)[0]
+    audit = {"fair": 60, "every": 3, "targets": (target,)}
     accepted = {"samples": 200, "low": 0, "high": 0.01}
     study = clustered(algorithm=IFCA, training=training, audit=audit, risk=accepted)
     run = setup(study, 1, None)
     rounds = tuple(
-        simulate(run.algorithm, run.deal.clients, rounds=2, seed=seed, participation=0.34)
+        simulate(run.algorithm, run.deal.clients, rounds=3, seed=seed, participation=0.34)
     )
+    assert sum(len(round.asked) for round in rounds) > len({c for r in rounds for c in r.asked})
     first = {client: round.index for round in reversed(rounds) for client in round.asked}
     found = cluster_result(run, [noted(cluster_notes(run, rounds[-1]))])
     assert found is not None
