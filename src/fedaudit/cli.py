@@ -24,6 +24,7 @@ app = App(
 )
 
 RECORD_FILE = "record.json"
+GAMES_FILE = "games.json"
 REPORT_FILE = "report.html"
 
 Folder = Annotated[Path, Parameter(help="Folder to write to; made if it is not there.")]
@@ -127,16 +128,21 @@ def games(
     All variants and points of the study's grid are played, and make one record. Points that were
     played before are not played again.
     """
-    from fedaudit.games.run import GAMES_FILE, read_points, run_games
+    from fedaudit.games.run import read_points, run_games
     from fedaudit.progress import bars
     from fedaudit.report.game_tables import print_games
+    from fedaudit.report.games import write_games_report
+    from fedaudit.study.outputs import refuse_foreign_page
 
     points = read_points(study, settings_from(overrides, command="games"))
     folder = out or Path("runs") / points[0].study.name
+    # Before anything is played, as it would be the last thing to be refused.
+    refuse_foreign_page(folder / REPORT_FILE)
     with bars() as tick:
         record = run_games(points, folder, data_dir=data_dir, tick=tick, say=_say)
+    write_games_report(record, folder / REPORT_FILE)
     print_games(record)
-    _say(f"\nrecord: {folder / GAMES_FILE}")
+    _say(f"\nrecord: {folder / GAMES_FILE}\nreport: {folder / REPORT_FILE}")
 
 
 @app.command
@@ -187,26 +193,32 @@ def attack(
 
 @app.command
 def report(record: Path, /, *, out: Path | None = None) -> None:
-    """Write the HTML report of a record.
+    """Write the HTML report of a record, or of a record of games.
 
     Parameters
     ----------
     record
-        A record.json, or the folder it is in.
+        A record.json or a games.json, or the folder it is in.
     out
         The HTML file; by default report.html beside the record. Only HTML is ever replaced.
     """
+    from fedaudit.games.record import GameRecord
+    from fedaudit.report.games import write_games_report
     from fedaudit.report.html import write_report
     from fedaudit.study.older import completed
     from fedaudit.study.outputs import refuse_foreign_page, refuse_missing_folder
-    from fedaudit.study.reading import read_record
+    from fedaudit.study.reading import read_any_record
 
-    path = record / RECORD_FILE if record.is_dir() else record
+    path = _record_in(record) if record.is_dir() else record
     target = out or path.with_name(REPORT_FILE)
-    found = completed(read_record(path))
+    found = read_any_record(path)
+    whole = found if isinstance(found, GameRecord) else completed(found)
     refuse_missing_folder(target)
     refuse_foreign_page(target, [path])
-    write_report(found, target)
+    if isinstance(whole, GameRecord):
+        write_games_report(whole, target)
+    else:
+        write_report(whole, target)
     _say(f"report: {target}")
 
 
@@ -249,6 +261,14 @@ def compare(*records: Path, out: Path | None = None) -> None:
     write_comparison_file(comparison, target.with_suffix(".json"))
     write_comparison(comparison, found, target)
     _say(f"comparison: {target}")
+
+
+def _record_in(folder: Path) -> Path:
+    """The record in a folder: of games where there is no other."""
+    path, games = folder / RECORD_FILE, folder / GAMES_FILE
+    if path.exists() and games.exists():
+        raise BadInput(f"{folder} holds {RECORD_FILE} and {GAMES_FILE}; name one of them")
+    return games if games.exists() else path
 
 
 def _refuse_other_comparison(page: Path, records: Sequence[Path]) -> None:

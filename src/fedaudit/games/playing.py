@@ -26,7 +26,7 @@ from fedaudit.seeds import seeded
 
 _BINS = 40
 
-_CHUNKS_AT_ONCE = 16
+_CHUNKS_AT_ONCE = 32
 """Chunks of targets that are shared out among the cores before the progress is told."""
 
 

@@ -1,10 +1,11 @@
 """How to make a record again: the study file, the command, and what to expect of it."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from fedaudit.report.grid import shortened
 from fedaudit.report.study_file import study_file
-from fedaudit.study.record import Record
+from fedaudit.study.record import Environment, Record
 
 _BUNDLED = ("digits", "synthetic")
 """Data sets that are made without any file."""
@@ -28,19 +29,37 @@ class Again(NamedTuple):
 
 def reproducing(record: Record) -> Again:
     """How to make a record again."""
-    data = record.config.get("data")
-    name = data.get("name") if isinstance(data, dict) else None
-    needed = "" if not isinstance(name, str) or name in _BUNDLED else shortened(name, 80)
+    needed = needed_data(record.config)
     command = "fedaudit run study.toml" + (" --data-dir FOLDER" if needed else "")
-    return Again(study_file(record.config), command, needed, _environment(record))
-
-
-def _environment(record: Record) -> list[tuple[str, str]]:
-    made = record.environment
-    rows = [
-        ("Content hash", shortened(record.content_hash, 80)),
+    made = rows_of_environment(
+        record.content_hash,
+        record.environment,
         ("Seeds", ", ".join(str(seed) for seed in record.seeds)),
         ("Evaluation", record.evaluation),
+    )
+    return Again(study_file(record.config), command, needed, made)
+
+
+def needed_data(config: Mapping[str, object]) -> str:
+    """The data set that a study cannot be carried out without; empty where none."""
+    data = config.get("data")
+    name = data.get("name") if isinstance(data, dict) else None
+    return "" if not isinstance(name, str) or name in _BUNDLED else shortened(name, 80)
+
+
+def rows_of_environment(
+    content_hash: str, made: Environment, *settings: tuple[str, str]
+) -> list[tuple[str, str]]:
+    """What a record was made with, as names and values.
+
+    Args:
+        content_hash: Of the record.
+        made: Its environment.
+        settings: What else belongs beside the hash.
+    """
+    rows = [
+        ("Content hash", shortened(content_hash, 80)),
+        *settings,
         ("Commit", shortened(made.commit, 80) or "not recorded"),
         ("Device", shortened(made.device, 80) or "not recorded"),
         ("Started", shortened(made.started, 80) or "not recorded"),

@@ -38,7 +38,11 @@ def read_record(path: Path, *, max_bytes: int = MAX_BYTES) -> Record:
             another version.
         Damaged: It is not JSON, or does not fit the format.
     """
-    document = _document(path, max_bytes, _RECORD)
+    return _as_record(_parsed(_text(path, max_bytes), path), path)
+
+
+def _as_record(parsed: object, path: Path) -> Record:
+    document = _of_kind(parsed, path, _RECORD)
     if deeper_than(document.get("config"), MAX_DEPTH):
         raise Damaged(
             f"{path} has a configuration nested over {MAX_DEPTH} levels deep, which no study "
@@ -59,7 +63,7 @@ def read_comparison(path: Path, *, max_bytes: int = MAX_BYTES) -> Comparison:
             version.
         Damaged: It is not JSON, or does not fit the format.
     """
-    document = _document(path, max_bytes, _COMPARISON)
+    document = _of_kind(_parsed(_text(path, max_bytes), path), path, _COMPARISON)
     return _fitting(Comparison, document, path, "the comparison's format")
 
 
@@ -75,10 +79,32 @@ def read_games(path: Path, *, max_bytes: int = MAX_BYTES) -> GameRecord:
             another version.
         Damaged: It is not JSON, or does not fit the format.
     """
-    document = _document(path, max_bytes, _GAMES)
+    return _as_games(_parsed(_text(path, max_bytes), path), path)
+
+
+def _as_games(parsed: object, path: Path) -> GameRecord:
+    document = _of_kind(parsed, path, _GAMES)
     if deeper_than(document.get("config"), MAX_DEPTH):
         raise Damaged(f"{path} nests its settings over {MAX_DEPTH} levels deep, which none does")
     return _fitting(GameRecord, document, path, "the format of games")
+
+
+def read_any_record(path: Path, *, max_bytes: int = MAX_BYTES) -> Record | GameRecord:
+    """A record or a record of games, whichever a file says that it is; as guarded as either.
+
+    Args:
+        path: A record file.
+        max_bytes: Largest file that is read at all.
+
+    Raises:
+        BadInput: There is no such file, it is too large, is neither, or is one of another
+            version.
+        Damaged: It is not JSON, or does not fit its format.
+    """
+    document = _parsed(_text(path, max_bytes), path)
+    if isinstance(document, dict) and document.get("format") == GAMES_FORMAT:
+        return _as_games(document, path)
+    return _as_record(document, path)
 
 
 class _Kind(NamedTuple):
@@ -110,9 +136,8 @@ _COMPARISON = _Kind(
 )
 
 
-def _document(path: Path, max_bytes: int, kind: _Kind) -> dict[str, object]:
+def _of_kind(document: object, path: Path, kind: _Kind) -> dict[str, object]:
     """A JSON object that says that it is of a kind and of this version, in plain text."""
-    document = _parsed(_text(path, max_bytes), path)
     if not isinstance(document, dict) or document.get("format") != kind.mark:
         raise BadInput(
             f"{path} is not a {kind.name} (its 'format' is not {kind.mark!r}); {kind.instead}"

@@ -18,8 +18,9 @@ from fedaudit.seeds import seed_for, seeded
 Randomiser = Callable[[Float[Tensor, "records features"], torch.Generator], Tensor]
 """What a client does to its records before it trains: a mechanism of local differential privacy."""
 
-TOGETHER = 8
-"""Targets whose games are played at once; fixed, since another number may round differently."""
+TOGETHER = 2
+"""Targets whose games are played at once: few, so that stopping is not waited for; fixed, since
+another number may round differently."""
 
 _USUAL = 2000
 """The server's records by which features are standardised."""
