@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from fedaudit.games.record import GameRecord
+from fedaudit.report.games import write_games_report
 from fedaudit.report.html import write_comparison, write_report
 from fedaudit.study.comparing import compared
 from fedaudit.study.record import Record
 from tests.report.clustered import clustered, hostile_clusters, with_clusters
+from tests.report.games import hostile_games, played
 from tests.report.records import STRENGTH, hostile, record, source, with_sources
 
 BROWSER = next(
@@ -62,6 +65,14 @@ def dom(page: Path, profile: Path) -> str:
         check=True,
     )
     return answer.stdout.decode("utf-8")
+
+
+def write(found: Record | GameRecord, page: Path) -> None:
+    """The report of a record of either kind."""
+    if isinstance(found, GameRecord):
+        write_games_report(found, page)
+    else:
+        write_report(found, page)
 
 
 def as_on_a_phone(page: Path) -> Path:
@@ -116,12 +127,21 @@ def test_a_report_on_clusters_draws_who_went_where_and_at_what_risk(tmp_path: Pa
     assert notes["figures"] == "9"
 
 
-@pytest.mark.parametrize("make", [hostile, hostile_clusters])
+def test_a_report_on_games_draws_success_both_kinds_and_the_neuron(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    write_games_report(played(), page)
+    notes = notes_of(dom(page, tmp_path / "profile"))
+    assert is_sound(notes), notes
+    # Success, four mechanisms with an epsilon, one point with values of the neuron.
+    assert notes["figures"] == "6"
+
+
+@pytest.mark.parametrize("make", [hostile, hostile_clusters, hostile_games])
 def test_hostile_names_run_nothing_and_break_nothing(
-    tmp_path: Path, make: Callable[[], Record]
+    tmp_path: Path, make: Callable[[], Record | GameRecord]
 ) -> None:
     page = tmp_path / "report.html"
-    write_report(make(), page)
+    write(make(), page)
     document = dom(page, tmp_path / "profile")
     notes = notes_of(document)
     assert is_sound(notes), notes
@@ -132,13 +152,20 @@ def test_hostile_names_run_nothing_and_break_nothing(
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: record(strengths=STRENGTH[:3]), hostile, hostile_clusters]
+    "make",
+    [
+        lambda: record(strengths=STRENGTH[:3]),
+        hostile,
+        hostile_clusters,
+        played,
+        hostile_games,
+    ],
 )
 def test_on_a_phone_nothing_sticks_out_of_the_page(
-    tmp_path: Path, make: Callable[[], Record]
+    tmp_path: Path, make: Callable[[], Record | GameRecord]
 ) -> None:
     page = tmp_path / "report.html"
-    write_report(make(), page)
+    write(make(), page)
     # A busy Chromium at times blocks the five-megabyte script of a framed page, whose hash it
     # accepts at the next try; a page that is really unsound fails every time.
     for attempt in range(4):

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from fedaudit.errors import BadInput
+from fedaudit.report.games import games_html
 from fedaudit.report.html import comparison_html, report_html, write_comparison, write_report
 from fedaudit.report.page import embedded
 from fedaudit.report.words import interval_of, shown
 from fedaudit.study.comparing import compared
 from fedaudit.study.record import ViewRow
+from tests.report.games import hostile_games, played
 from tests.report.records import HOSTILE, hostile, record
 
 LOADING = {"src", "href", "action", "data", "poster", "srcset", "background", "formaction"}
@@ -56,9 +58,13 @@ HOSTILE_RECORD = hostile()
 HOSTILE_DOCUMENT = report_html(HOSTILE_RECORD)
 SMALL = record(strengths=(2.6, 1.9), details=False)
 HOSTILE_PAGE = Page(HOSTILE_DOCUMENT)
+GAMES_PAGE = Page(games_html(played()))
+HOSTILE_GAMES_PAGE = Page(games_html(hostile_games()))
+PAGES = [PLAIN_PAGE, HOSTILE_PAGE, GAMES_PAGE, HOSTILE_GAMES_PAGE]
+NAMES = ["plain", "hostile", "games", "hostile games"]
 
 
-@pytest.mark.parametrize("page", [PLAIN_PAGE, HOSTILE_PAGE], ids=["plain", "hostile"])
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_no_element_loads_or_links_anything_outside_the_page(page: Page) -> None:
     for _, attributes in page.elements:
         for name in LOADING & set(attributes):
@@ -66,7 +72,7 @@ def test_no_element_loads_or_links_anything_outside_the_page(page: Page) -> None
     assert not {"link", "iframe", "object", "embed", "base", "form"} & {t for t, _ in page.elements}
 
 
-@pytest.mark.parametrize("page", [PLAIN_PAGE, HOSTILE_PAGE], ids=["plain", "hostile"])
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_the_policy_allows_the_page_s_own_scripts_by_hash_and_nothing_else(page: Page) -> None:
     (policy,) = [
         meta["content"] or ""
@@ -83,12 +89,15 @@ def test_the_policy_allows_the_page_s_own_scripts_by_hash_and_nothing_else(page:
     assert "unsafe-eval" not in policy
 
 
-def test_hostile_names_add_no_element_attribute_or_script() -> None:
-    assert {tag for tag, _ in HOSTILE_PAGE.elements} <= {tag for tag, _ in PLAIN_PAGE.elements}
-    assert len(HOSTILE_PAGE.scripts) == len(PLAIN_PAGE.scripts)
-    for _, attributes in HOSTILE_PAGE.elements:
+@pytest.mark.parametrize(
+    ("bad", "good"), [(HOSTILE_PAGE, PLAIN_PAGE), (HOSTILE_GAMES_PAGE, GAMES_PAGE)]
+)
+def test_hostile_names_add_no_element_attribute_or_script(bad: Page, good: Page) -> None:
+    assert {tag for tag, _ in bad.elements} <= {tag for tag, _ in good.elements}
+    assert len(bad.scripts) == len(good.scripts)
+    for _, attributes in bad.elements:
         assert not any(name.startswith("on") for name in attributes)
-    assert HOSTILE[:40] in HOSTILE_PAGE.text
+    assert HOSTILE[:40] in bad.text
 
 
 def test_direction_and_surrogate_characters_do_not_reach_the_page() -> None:

@@ -8,10 +8,12 @@ import plotly.graph_objects as go
 import pytest
 
 from fedaudit.report.drawing import Spec, spec_of
+from fedaudit.report.games import games_html
 from fedaudit.report.html import comparison_html, report_html
 from fedaudit.study.comparing import compared
 from fedaudit.study.record import Record, UsageRow
 from tests.report.clustered import clustered, with_clusters
+from tests.report.games import hostile_games, played
 from tests.report.records import hostile, record, source, with_sources
 from tests.study.compare_records import PLAIN, STRONG, WEAK
 
@@ -61,6 +63,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "hostile names": lambda: report_html(hostile()),
     "sources": lambda: report_html(with_sources(source(), source(seed=2))),
     "clusters": lambda: report_html(with_clusters(clustered(clients=20, minority=4, rounds=3))),
+    "games": lambda: games_html(played()),
+    "hostile games": lambda: games_html(hostile_games()),
     "fronts": lambda: comparison([PLAIN.model_copy(update={"usage": [USED]}), WEAK, STRONG]),
     "tradeoff": lambda: comparison([record(name="one"), record(name="two", strengths=(0.5,))]),
 }

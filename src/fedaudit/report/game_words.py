@@ -1,0 +1,318 @@
+"""What a report of security games says in words: the verdict, its warnings and its limits."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fedaudit.games.record import GameRecord, PointPlayed, Success
+from fedaudit.report.evidence import LEAKS, ROOM_FOR_DOUBT, Status, tone_of
+from fedaudit.report.found import Sentence
+from fedaudit.report.game_points import (
+    Shown,
+    behind_mechanism,
+    epsilon,
+    families,
+    far_above,
+    overtaken,
+    provable,
+    shown_points,
+    times_named,
+    times_text,
+    without_mechanism,
+)
+from fedaudit.report.grid import shortened
+from fedaudit.report.sources import size_reached_by
+from fedaudit.report.tiles import Tile
+from fedaudit.report.words import capital, count, interval, listed, percent, plural
+
+MOST_SAID = 8
+"""Of sentences of one kind; the tables have the others."""
+
+CERTIFICATES = (
+    (
+        "Means, by the range that must hold",
+        "Certifies, but for the failure probability given, that the neuron’s mean value is above "
+        "zero over randomised copies of the target and at most zero over other records. It "
+        "certifies no game: a mean may have the right sign while nearly every batch holds a record "
+        "that makes the neuron fire. The range comes from interval bounds through the network.",
+    ),
+    (
+        "Means, as printed in the AMI paper",
+        "Says the same, with the range of the very sample that was drawn. It certifies nothing: "
+        "values beyond that sample are possible, so the probability is too small. It stands here "
+        "for the comparison alone.",
+    ),
+    (
+        "Games",
+        "Certifies with 95% confidence between which limits the success against this target lies, "
+        "with this neuron and batches of independent records like those counted. It certifies "
+        "neither other targets nor a neuron that is trained anew.",
+    ),
+    (
+        "Played",
+        "What was won of this target’s own games. It certifies nothing by itself: these are few "
+        "games, so the share may lie outside of the certified limits by chance.",
+    ),
+)
+"""Each certificate by name, with what it certifies and what it does not."""
+
+
+class GameVerdict(NamedTuple):
+    """What a report of games says first.
+
+    Attributes:
+        status: The verdict in two or three words.
+        look: The verdict whose colour it has.
+        headline: In one sentence.
+        played: What was played.
+        found: For each mechanism how surely the server tells.
+        contradictions: Points whose success refutes an epsilon; the gravest warnings.
+        claims: Mechanisms whose true epsilon is not the named one.
+        meaning: What follows.
+        limits: What the games cannot show.
+    """
+
+    status: str
+    look: Status
+    headline: str
+    played: str
+    found: tuple[Sentence, ...]
+    contradictions: tuple[str, ...]
+    claims: tuple[str, ...]
+    meaning: str
+    limits: tuple[str, ...]
+
+
+def game_verdict(record: GameRecord) -> GameVerdict:
+    """The verdict on a record of games."""
+    shown = shown_points(record.points)
+    status = _status(behind_mechanism(shown) or shown)
+    refuted = [one for one in shown if one.point.refuted or overtaken(one.point)]
+    return GameVerdict(
+        status="claim contradicted" if refuted else status,
+        look="strong leak" if refuted else status,
+        headline=_headline(shown, refuted),
+        played=_played(record.points),
+        found=_found(shown),
+        contradictions=_at_most_some([_contradiction(one) for one in refuted]),
+        claims=_at_most_some(_claims(shown)),
+        meaning=_meaning(shown),
+        limits=tuple(_limits(shown)),
+    )
+
+
+def game_tiles(record: GameRecord) -> list[Tile]:
+    """The numbers at the top of a report of games."""
+    shown = shown_points(record.points)
+    behind, bare = behind_mechanism(shown), without_mechanism(shown)
+    claiming = [one for one in shown if one.point.nominal_epsilon is not None]
+    found = [
+        _success_tile("Server right, no mechanism", bare),
+        _success_tile("Server right, most behind a mechanism", behind),
+        _success_tile("Server right, least behind a mechanism", behind, most=False)
+        if len(behind) > 1
+        else None,
+        _contradicted_tile(claiming) if claiming else None,
+        _factor_tile(claiming),
+    ]
+    return [tile for tile in found if tile is not None]
+
+
+def right_in(adv: Success) -> str:
+    """Success in running text."""
+    return f"{percent(adv.value)} (95% interval {interval(adv.low, adv.high, 'accuracy')})"
+
+
+def _status(shown: Sequence[Shown]) -> Status:
+    """By the largest lower limit; by the largest upper one whether there is room for doubt."""
+    size = size_reached_by(2 * max(one.point.adv.low for one in shown) - 1)
+    if size is not None:
+        return LEAKS[size]
+    room = size_reached_by(2 * max(one.point.adv.high for one in shown) - 1)
+    return "inconclusive" if room in ("strong", ROOM_FOR_DOUBT) else "no leak shown"
+
+
+def _headline(shown: Sequence[Shown], refuted: Sequence[Shown]) -> str:
+    behind, bare = behind_mechanism(shown), without_mechanism(shown)
+    if refuted:
+        first = max(refuted, key=lambda one: one.point.proven_epsilon)
+        more = f", and {plural(len(refuted) - 1, 'more point')}" if len(refuted) > 1 else ""
+        return f"Success contradicts the epsilon that is named: {_short(first)}{more}"
+    if not behind:
+        said = f"{percent(_most(bare).point.adv.value)} of games without a mechanism"
+        return f"The server is right in {said}; guessing is right in 50%"
+    best, least = _most(behind), min(behind, key=lambda one: one.point.adv.value)
+    told = [f"{percent(_most(bare).point.adv.value)} of games without a mechanism"] if bare else []
+    told.append(f"{percent(best.point.adv.value)} behind {_short(best)}")
+    if best.point.adv.low > least.point.adv.high:
+        told.append(f"{percent(least.point.adv.value)} behind {_short(least)}")
+    return f"The server is right in {listed(told)}; guessing is right in 50%"
+
+
+def _played(points: Sequence[PointPlayed]) -> str:
+    games = _span([point.tpr.total + point.tnr.total for point in points])
+    targets = _span([point.targets for point in points])
+    batches = _span([point.batch for point in points])
+    where = listed(list(dict.fromkeys(shortened(point.records, 160) for point in points))[:3])
+    return (
+        f"A server that plants one neuron in the model asks of a single gradient whether a record "
+        f"was in the batch. {capital(plural(len(points), 'point'))}, {games} games each, {targets} "
+        f"targets, batches of {batches} records ({where}). How often it is right is the mean "
+        "of two shares, that of games with the record and that of games without it, so that "
+        "guessing is right in 50%."
+    )
+
+
+def _found(shown: Sequence[Shown]) -> tuple[Sentence, ...]:
+    found = [
+        Sentence(shortened(name, 80), _family_sentence(inside))
+        for name, inside in families(shown).items()
+    ]
+    if len(found) > MOST_SAID:
+        rest = f"{plural(len(found) - MOST_SAID, 'more row')} of points in the table below."
+        found = [*found[:MOST_SAID], Sentence("Others", rest)]
+    return tuple(found)
+
+
+def _family_sentence(inside: Sequence[Shown]) -> str:
+    ends = [inside[0].point, inside[-1].point][: len(inside)]
+    told = [
+        right_in(point.adv)
+        + ("" if point.nominal_epsilon is None else f" at ε {epsilon(point.nominal_epsilon)}")
+        for point in ends
+    ]
+    return f"right in {' and in '.join(told)}."
+
+
+def _contradiction(one: Shown) -> str:
+    point = one.point
+    told = f"{_short(one)}: the server is right in {right_in(point.adv)} of games, which "
+    if overtaken(point) and point.true_epsilon is not None:
+        return (
+            f"{told}proves an epsilon of at least {epsilon(point.proven_epsilon)}, more than the "
+            f"{epsilon(point.true_epsilon)} that its own probabilities give. Either the mechanism "
+            "does not do what it says, or its epsilon is worked out wrongly."
+        )
+    named = point.nominal_epsilon or 0.0
+    most = percent(point.most_nominal) if point.most_nominal is not None else "less"
+    return (
+        f"{told}proves an epsilon of at least {epsilon(point.proven_epsilon)}; "
+        f"{epsilon(named)} is named. Under an honest ε of {epsilon(named)} no server is right in "
+        f"more than {most} of games."
+    )
+
+
+def _claims(shown: Sequence[Shown]) -> list[str]:
+    found = []
+    for name, inside in families(shown).items():
+        far = [one.point for one in inside if far_above(one.point)]
+        if not far:
+            continue
+        named = _epsilons([point.nominal_epsilon for point in far])
+        true = [point.true_epsilon for point in far]
+        if None in true:
+            why = (
+                "all records of a batch get the same noise, so that one record tells of the "
+                "noise on another"
+                if far[0].shared_mask
+                else "its probabilities have no bound"
+            )
+            said = f"names ε {named} and gives no epsilon at all: {why}"
+        else:
+            times = [ratio for ratio in map(times_named, far) if ratio is not None]
+            much = f"{times_text(min(times))} to {times_text(max(times))}" if times else "many"
+            much = times_text(times[0]) if times and min(times) == max(times) else much
+            said = (
+                f"names ε {named} and by its own probabilities gives ε {_epsilons(true)} for one "
+                f"record, {much} times as much"
+            )
+        found.append(f"{shortened(name, 80)} {said}.")
+    return found
+
+
+def _meaning(shown: Sequence[Shown]) -> str:
+    if _status(behind_mechanism(shown) or shown) in ("no leak shown", "inconclusive"):
+        return (
+            "That the server tells who was in a batch is not shown here. Another neuron, another "
+            "target or more rounds may do better."
+        )
+    return (
+        "One tampered model and one answer are enough: a server with this success learns whose "
+        "records a client trains on, whatever the model is said to be for. Clients that answer a "
+        "server which they do not trust need a mechanism whose success here stays near 50%, and "
+        "whose true epsilon allows no more."
+    )
+
+
+def _limits(shown: Sequence[Shown]) -> list[str]:
+    found = []
+    claiming = [one for one in shown if one.point.nominal_epsilon is not None]
+    beyond = [one for one in claiming if (one.point.nominal_epsilon or 0.0) >= provable(one.point)]
+    if beyond:
+        most = max(provable(one.point) for one in beyond)
+        found.append(
+            f"So many games prove an epsilon of at most {epsilon(most)}, even where the server is "
+            f"never wrong. The epsilon named at {count(len(beyond))} of {count(len(claiming))} "
+            "points is not below that, so these games could not have contradicted it."
+        )
+    if claiming:
+        found.append(
+            "That a named epsilon is not contradicted is no proof of it: another server may do "
+            "better. What holds is the true epsilon, from the mechanism’s own probabilities."
+        )
+    found.append(
+        "The intervals are for games like these, on records like these. They are not corrected for "
+        "the number of points; each proven epsilon is wrong with a probability of at most 5%."
+    )
+    return found
+
+
+def _at_most_some(said: Sequence[str]) -> tuple[str, ...]:
+    if len(said) <= MOST_SAID:
+        return tuple(said)
+    return (*said[:MOST_SAID], f"{plural(len(said) - MOST_SAID, 'more point')} in the table.")
+
+
+def _success_tile(label: str, shown: Sequence[Shown], *, most: bool = True) -> Tile | None:
+    if not shown:
+        return None
+    one = _most(shown) if most else min(shown, key=lambda one: one.point.adv.value)
+    adv = one.point.adv
+    size = size_reached_by(2 * adv.low - 1)
+    detail = f"{_short(one)}; 95% interval {interval(adv.low, adv.high, 'accuracy')}; guessing 50%"
+    return Tile(label, percent(adv.value), detail, tone_of(size) if size else "")
+
+
+def _contradicted_tile(claiming: Sequence[Shown]) -> Tile:
+    wrong = sum(one.point.refuted or overtaken(one.point) for one in claiming)
+    detail = "points whose success refutes the epsilon that they name"
+    value = f"{count(wrong)} of {count(len(claiming))}"
+    return Tile("Named epsilon contradicted", value, detail, "alarm" if wrong else "")
+
+
+def _factor_tile(claiming: Sequence[Shown]) -> Tile | None:
+    known = [(ratio, one) for one in claiming if (ratio := times_named(one.point)) is not None]
+    if not known:
+        return None
+    ratio, one = max(known, key=lambda pair: pair[0])
+    value = f"{times_text(ratio)} ×"
+    detail = f"{_short(one)}: the true one is {epsilon(one.point.true_epsilon or 0.0)}"
+    return Tile("True epsilon over the named one", value, detail, "alarm" * far_above(one.point))
+
+
+def _most(shown: Sequence[Shown]) -> Shown:
+    return max(shown, key=lambda one: (one.point.adv.value, one.point.adv.low))
+
+
+def _short(one: Shown) -> str:
+    return shortened(one.name, 60)
+
+
+def _epsilons(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    least, most = epsilon(min(known)), epsilon(max(known))
+    return least if least == most else f"{least} to {most}"
+
+
+def _span(values: Sequence[int]) -> str:
+    least, most = min(values), max(values)
+    return count(least) if least == most else f"{count(least)} to {count(most)}"

@@ -1,0 +1,455 @@
+"""What a report of security games says, and that it says what is in the record."""
+
+import json
+import math
+import re
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fedaudit.cli import main
+from fedaudit.games.record import GameRecord, PointPlayed, Spread
+from fedaudit.games.run import read_points, run_games
+from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon
+from fedaudit.report.drawing import Spec
+from fedaudit.report.game_axis import epsilon_axis
+from fedaudit.report.game_figures import MOST_LINES, game_figures
+from fedaudit.report.game_points import epsilon, provable, shown_points
+from fedaudit.report.game_tables import (
+    certificates_table,
+    games_table,
+    points_table,
+    print_games,
+)
+from fedaudit.report.game_words import CERTIFICATES, game_tiles, game_verdict
+from fedaudit.report.games import games_again, games_html, write_games_report
+from fedaudit.report.grid import Grid
+from fedaudit.report.words import interval, percent
+from tests.report.games import (
+    CERTIFIED,
+    HONEST,
+    NONE,
+    REFUTED,
+    SPREAD,
+    certificate,
+    hostile_games,
+    played,
+    point,
+    shared,
+)
+from tests.report.records import HOSTILE, HOSTILE_LINK, HOSTILE_TAG
+
+ALL = played()
+
+
+def words(document: str) -> str:
+    """The visible text of a page."""
+    visible = re.sub(r"(?s)<(script|style).*?</\1>", " ", document)
+    return " ".join(re.sub(r"<[^>]+>", " ", visible).split())
+
+
+def column(grid: Grid, name: str) -> list[str]:
+    place = [one.text for one in grid.columns].index(name)
+    return [row[place].text for row in grid.rows]
+
+
+def tones(grid: Grid, name: str) -> list[str]:
+    place = [one.text for one in grid.columns].index(name)
+    return [row[place].tone for row in grid.rows]
+
+
+def names(*points: PointPlayed) -> list[str]:
+    return [one.name for one in shown_points(points)]
+
+
+def traces(record: GameRecord, figure: str, choice: int = 0, panel: int = 0) -> list[Spec]:
+    data = game_figures(record)[figure].choices[choice].panels[panel].spec["data"]
+    assert isinstance(data, list)
+    return data
+
+
+def trace(record: GameRecord, figure: str, name: str, choice: int = 0) -> Spec:
+    return [one for one in traces(record, figure, choice) if one["name"] == name][-1]
+
+
+def labels(record: GameRecord, figure: str) -> list[str]:
+    return [choice.label for choice in game_figures(record)[figure].choices]
+
+
+def test_points_are_named_by_what_differs() -> None:
+    assert names(NONE, point(), shared(), HONEST) == [
+        "no mechanism",
+        "bitrand, ε 3",
+        "bitrand, shared mask, ε 3",
+        "bitwise-rr, ε 7",
+    ]
+    bits = {"mechanism.options.bits": "10"}
+    same = [point(named=e, settings=bits | point(named=e).settings) for e in (1.0, 3.0)]
+    assert names(*same) == ["bitrand, ε 1", "bitrand, ε 3"]
+    assert names(same[0], point()) == ["bitrand, bits=10, ε 1", "bitrand, ε 3"]
+    assert names(point(label="weak"), point(label="a=1,b=2")) == ["weak", "bitrand, ε 3"]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(3.0, "3"), (0.25, "0.25"), (6.999999, "7"), (668.02, "668"), (1e5, "100,000"), (0.0, "0")],
+)
+def test_budgets_are_short(value: float, said: str) -> None:
+    assert epsilon(value) == said
+
+
+def test_a_refuted_epsilon_is_the_first_thing_said_in_an_alarm() -> None:
+    said = game_verdict(ALL)
+    assert (said.status, said.look) == ("claim contradicted", "strong leak")
+    assert said.headline == "Success contradicts the epsilon that is named: ome, ε 1"
+    (alarm,) = said.contradictions
+    assert "1 is named. Under an honest ε of 1 no server is right in more than 73.1%" in alarm
+    document = games_html(ALL)
+    assert document.index('class="banner" role="alert"') < document.index("<h1>")
+    assert alarm in words(document)
+    tile = next(tile for tile in game_tiles(ALL) if tile.label == "Named epsilon contradicted")
+    assert (tile.value, tile.tone) == ("1 of 5", "alarm")
+    calm = games_html(played(NONE, point(), HONEST))
+    assert 'role="alert"' not in calm
+
+
+def test_success_beyond_the_true_epsilon_blames_the_mechanism() -> None:
+    wrong = point("bitwise-rr", 1.0, 1.0, right=95)
+    said = game_verdict(played(wrong))
+    assert "does not do what it says" in said.contradictions[0]
+    assert column(games_table(played(wrong)), "Proven ε") == [epsilon(wrong.proven_epsilon)]
+    assert games_table(played(wrong)).rows[0][-1].detail == "> true"
+
+
+def test_a_true_epsilon_far_above_the_named_one_is_said_with_its_factor() -> None:
+    said = game_verdict(ALL)
+    assert said.claims == (
+        "bitrand names ε 3 to 5 and by its own probabilities gives ε 668 for one record, 134 to "
+        "223 times as much.",
+        "bitrand, shared mask names ε 3 and gives no epsilon at all: all records of a batch get "
+        "the same noise, so that one record tells of the noise on another.",
+        "ome names ε 1 and by its own probabilities gives ε 35,342 for one record, 35,342 times "
+        "as much.",
+    )
+    tile = next(tile for tile in game_tiles(ALL) if tile.label.startswith("True epsilon"))
+    assert (tile.value, tile.tone) == ("35,342 ×", "alarm")
+    assert game_verdict(played(NONE, HONEST)).claims == ()
+
+
+def test_the_headline_says_how_surely_the_server_tells_and_behind_what() -> None:
+    best = point("ldp-laplace", 500.0, 500.0, right=92)
+    assert game_verdict(played(NONE, HONEST, best)).headline == (
+        "The server is right in 99.0% of games without a mechanism, 92.0% behind ldp-laplace, "
+        "ε 500 and 49.0% behind bitwise-rr, ε 7; guessing is right in 50%"
+    )
+    assert game_verdict(played(NONE)).headline == (
+        "The server is right in 99.0% of games without a mechanism; guessing is right in 50%"
+    )
+
+
+@pytest.mark.parametrize(
+    ("right", "games", "status"),
+    [(95, 2000, "strong leak"), (50, 10_000, "no leak shown"), (60, 20, "inconclusive")],
+)
+def test_the_status_is_that_of_what_a_mechanism_leaves(right: int, games: int, status: str) -> None:
+    behind = point("bitwise-rr", 50.0, 50.0, right=right, games=games)
+    assert game_verdict(played(NONE, behind)).status == status
+
+
+def test_what_a_perfect_server_would_prove_agrees_with_the_metric() -> None:
+    for games in (2, 40, 200, 10_000):
+        half = games // 2
+        bound = clopper_pearson_epsilon(Counts(half, half, 0, half))
+        assert provable(point(right=100, games=games)) == pytest.approx(bound.ceiling, abs=1e-9)
+
+
+def test_epsilons_that_so_few_games_could_never_contradict_are_counted() -> None:
+    text = " ".join(game_verdict(ALL).limits)
+    assert "at most 3.28" in text
+    assert "The epsilon named at 2 of 5 points is not below that" in text
+
+
+def test_the_terminal_table_fits_eighty_columns_and_cuts_no_word() -> None:
+    console = Console(record=True, width=80, file=StringIO())
+    print_games(ALL, console)
+    text = console.export_text()
+    table = text.split("Adv: mean")[0]
+    assert "…" not in table
+    for told in ("bitwise-rr", "shared mask", "no bound", "35,342", "> named", "99.0%"):
+        assert told in table
+    assert "Success contradicts the epsilon that is named" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_every_figure_of_the_record_stands_in_the_table() -> None:
+    grid = points_table(ALL)
+    assert sum(heading.span for heading in grid.headings) == len(grid.columns)
+    for row, one in zip(grid.rows, ALL.points, strict=True):
+        cells = dict(zip([column.text for column in grid.columns], row, strict=True))
+        assert cells["Adv"].text == percent(one.adv.value)
+        assert cells["Adv"].detail == interval(one.adv.low, one.adv.high, "accuracy")
+        rates = {"TPR": one.tpr, "TNR": one.tnr}
+        rates |= {"Target": one.by_target, "Another record": one.by_others}
+        for name, rate in rates.items():
+            assert cells[name].text == percent(rate.value)
+            assert f"{rate.hits:,} of {rate.total:,}" in cells[name].detail
+        assert cells["Predicted TNR"].text == percent(one.predicted_tnr)
+        assert cells["if the true holds"].text == percent(one.most)
+        assert cells["Proven"].text == epsilon(one.proven_epsilon)
+        document = words(games_html(ALL))
+        assert all(" ".join(cell.text.split()) in document for cell in row)
+
+
+def test_alarms_of_the_table_are_those_of_the_record() -> None:
+    grid = points_table(ALL)
+    assert [tone == "alarm" for tone in tones(grid, "Proven")] == [p.refuted for p in ALL.points]
+    assert column(grid, "True") == ["no bound", "668", "668", "no bound", "35,342", "7"]
+    assert [tone == "alarm" for tone in tones(grid, "True")] == [False, *[True] * 4, False]
+
+
+def test_certificates_stand_beside_what_was_played_with_what_they_certify() -> None:
+    grid = certificates_table(ALL)
+    assert grid is not None
+    assert [[cell.text for cell in row] for row in grid.rows] == [
+        ["bitrand, ε 5", "1", "0.200", "1.00e−08", "55.0–70.0%", "60.0%"],
+        ["bitrand, ε 5", "2", "0.200", "1.00e−08", "55.0–70.0%", "–"],
+    ]
+    text = words(games_html(ALL))
+    for name, said in CERTIFICATES:
+        assert name in text
+        assert said in text
+    assert "holds no certificates" in words(games_html(played(NONE)))
+
+
+def test_a_certificate_of_means_over_games_that_are_guessed_is_marked() -> None:
+    empty = certificate(low=0.5, high=0.52, delta_sound=1.0, failure_sound=1.0)
+    none = certificate(delta_sound=None, failure_sound=None, delta_sample=1.0)
+    doubtful = certificate(delta_sound=0.9, failure_sound=1.0)
+    grid = certificates_table(played(point(certificates=[empty, none, doubtful])))
+    assert grid is not None
+    assert column(grid, "By the range that must hold") == ["nothing", "no range", "0.900"]
+    assert tones(grid, "As printed") == ["alarm", "", ""]
+    assert grid.rows[2][2].detail == "certifies nothing"
+
+
+def test_success_is_drawn_with_intervals_against_both_epsilons() -> None:
+    assert labels(ALL, "games-success") == ["against the named epsilon", "against the true epsilon"]
+    line = trace(ALL, "games-success", "bitrand")
+    low, high = CERTIFIED.adv.low, CERTIFIED.adv.high
+    errors = line["error_y"]
+    assert isinstance(errors, dict)
+    assert line["y"] == [0.6, 0.6]
+    assert errors["array"][1] == pytest.approx(high - 0.6)
+    assert errors["arrayminus"][1] == pytest.approx(0.6 - low)
+    for choice in (0, 1):
+        ceiling = trace(ALL, "games-success", "Most under an honest ε", choice)
+        pairs = zip(ceiling["x"], ceiling["y"], strict=True)  # type: ignore[call-overload]
+        assert all(y == pytest.approx(1 / (1 + math.exp(-x))) for x, y in pairs)
+    assert trace(ALL, "games-success", "Contradicts the named ε")["y"] == [0.95]
+
+
+def test_the_level_without_a_mechanism_goes_across() -> None:
+    levels = [one for one in traces(ALL, "games-success") if one["name"] == "no mechanism"]
+    assert levels[0]["y"] == [0.99, 0.99]
+    bare = played(NONE)
+    assert labels(bare, "games-success") == ["against the named epsilon"]
+    assert len(game_figures(bare)["games-kinds"].choices) == 1
+
+
+def test_small_epsilons_have_a_view_of_their_own_beside_large_ones() -> None:
+    wide = played(NONE, point(), HONEST, point("ldp-laplace", 1e5, 1e5))
+    assert labels(wide, "games-success")[0] == "against the named epsilon, up to 20"
+    near = {one["name"] for one in traces(wide, "games-success", 0)}
+    far = {one["name"] for one in traces(wide, "games-success", 1)}
+    assert far - near == {"ldp-laplace"}
+
+
+def test_the_papers_figures_stand_only_beside_its_own_mechanisms() -> None:
+    drawn = game_figures(ALL)["games-success"]
+    papers = [key.name for key in drawn.keys if key.name.startswith("AMI paper")]
+    assert "AMI paper, BitRand, CIFAR-10: ≥ 62%" in papers
+    assert "CIFAR-10 (100)" in drawn.caption
+    mark = trace(ALL, "games-success", "AMI paper, BitRand, CelebA: ≥ 67%")
+    assert mark["y"] == [0.67, 0.67]
+    true = {one["name"] for one in traces(ALL, "games-success", 1)}
+    assert not any(str(name).startswith("AMI paper") for name in true)
+    other = game_figures(played(NONE, HONEST))["games-success"]
+    assert not any("paper" in key.name for key in other.keys)
+
+
+def test_both_kinds_of_games_are_drawn_mechanism_by_mechanism() -> None:
+    panels = game_figures(ALL)["games-kinds"].choices[0].panels
+    assert [panel.title for panel in panels] == [
+        "bitrand",
+        "bitrand, shared mask",
+        "ome",
+        "bitwise-rr",
+    ]
+    assert trace(ALL, "games-kinds", "TPR")["y"] == [0.6, 0.6]
+    assert trace(ALL, "games-kinds", "Predicted TNR")["y"] == [0.8, 0.8]
+
+
+def test_the_neurons_values_are_drawn_as_shares_of_each_kind() -> None:
+    assert labels(ALL, "games-spread") == ["bitrand, ε 5"]
+    assert trace(ALL, "games-spread", "The target")["y"] == [0.0, 0.0, 0.1, 0.5, 0.4, 0.0]
+    panel = game_figures(ALL)["games-spread"].choices[0].panels[0]
+    assert "about 90.0% of the target’s copies and 10.0% of other records" in panel.summary
+    layout = panel.spec["layout"]
+    assert isinstance(layout, dict)
+    assert [line["x0"] for line in layout["shapes"]] == [0.0]
+    assert "games-spread" not in game_figures(played(NONE, point()))
+
+
+FLAT = Spread(edges=[0.0, 0.0], of_target=[0], of_others=[0])
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        (NONE,),
+        (point(),),
+        (shared(),),
+        (REFUTED,),
+        (NONE, NONE.model_copy(update={"label": "legacy"})),
+        (NONE, point(named=1e5, true=1e15), point("ldp-laplace", 1e-12, 0.0)),
+        (point(named=0.0, true=0.0), point(named=0.0, true=5.0)),
+        (point(named=None, true=5.0), point(named=4.0, true=None)),
+        (point(spread=FLAT), point(named=2.0, spread=SPREAD)),
+        tuple(point(f"m{place}", 1.0 + place) for place in range(40)),
+    ],
+    ids=["none", "one", "shared", "refuted", "two", "far", "zero", "half", "flat", "many"],
+)
+def test_every_page_is_whole(points: tuple[PointPlayed, ...]) -> None:
+    record = played(*points)
+    document = games_html(record)
+    for part in ("verdict", "success", "kinds", "points", "certificates", "reproduce"):
+        assert f'id="{part}"' in document
+    console = Console(record=True, width=80, file=StringIO())
+    print_games(record, console)
+    assert "50% is guessing" in " ".join(console.export_text().split())
+    assert all(figure.choices for figure in game_figures(record).values())
+
+
+def test_lines_that_do_not_fit_are_counted() -> None:
+    record = played(*(point(f"m{place}", 1.0 + place) for place in range(40)))
+    figure = game_figures(record)["games-success"]
+    assert f"{40 - MOST_LINES} more lines would not fit" in figure.caption
+
+
+def test_hostile_names_are_escaped_and_shortened() -> None:
+    page = games_html(hostile_games())
+    assert HOSTILE not in page
+    assert HOSTILE_TAG not in page
+    assert HOSTILE_LINK[:30] not in page
+    assert "x" * 1000 not in page
+    assert "\u202e" not in page
+    assert "192 more rows of points" in words(page)
+
+
+def test_places_on_the_axis_are_in_order_and_none_is_last() -> None:
+    for values in ([0.5, 3.0, None], [1e-12, 0.0, 5.0, 1e5, None], [7.0, None], [None]):
+        axis = epsilon_axis(values, title="", none="none")
+        places = [axis.place(value) for value in values]
+        assert places == sorted(places, key=float) or 0.0 in values
+        assert all(math.isfinite(place) for place in places)
+        assert places[-1] == max(places)
+        spec = axis.spec()
+        assert len(spec["tickvals"]) == len(spec["ticktext"]) >= 1  # type: ignore[arg-type]
+
+
+def test_the_same_record_makes_the_same_bytes(tmp_path: Path) -> None:
+    pages = [tmp_path / name for name in ("a.html", "b.html")]
+    for page in pages:
+        write_games_report(ALL, page)
+    assert pages[0].read_bytes() == pages[1].read_bytes()
+
+
+STUDY = """
+name = "again"
+[data]
+name = "digits"
+[game]
+games = 20
+targets = 4
+batch = 5
+copies = 4
+background = 12
+validation = 30
+validation_copies = 5
+certified = 1
+certificate_copies = 20
+[neuron]
+hidden = 10
+epochs = 5
+[[grid]]
+"mechanism.name" = ["bitrand"]
+"mechanism.options.nominal_epsilon" = [8.0]
+"mechanism.options.shared_mask" = [false, true]
+[variants.legacy]
+"neuron.output" = "two-sigmoids"
+"""
+
+
+def test_the_study_in_the_report_plays_the_same_games(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.toml", tmp_path / "second.toml"
+    first.write_text(STUDY)
+    record = run_games(read_points(first), tmp_path / "one")
+    again = games_again(record)
+    assert again.command == "fedaudit games study.toml"
+    second.write_text(again.study)
+    assert run_games(read_points(second), tmp_path / "two").content_hash == record.content_hash
+
+
+def end(*said: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(said)
+    return int(ended.value.code or 0)
+
+
+def test_a_record_of_games_is_rendered_again_from_its_folder_or_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "games.json"
+    path.write_text(ALL.model_dump_json())
+    page = tmp_path / "report.html"
+    assert end("report", str(tmp_path)) == 0
+    assert page.read_text() == games_html(ALL)
+    page.unlink()
+    assert end("report", str(path), "--out", str(tmp_path / "other.html")) == 0
+    assert not page.exists()
+
+
+def test_nothing_but_html_is_written_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, study = tmp_path / "games.json", tmp_path / "study.toml"
+    path.write_text(ALL.model_dump_json())
+    study.write_text(STUDY)
+    mine = tmp_path / "report.html"
+    mine.write_text("mine")
+    for said in (["report", str(path)], ["games", str(study), "--out", str(tmp_path)]):
+        assert end(*said) == 2
+        assert "no HTML file" in capsys.readouterr().err
+    assert end("report", str(path), "--out", str(path)) == 2
+    assert mine.read_text() == "mine"
+    assert json.loads(path.read_text())["name"] == ALL.name
+
+
+def test_damaged_games_and_a_folder_with_two_records_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "games.json"
+    document = json.loads(ALL.model_dump_json())
+    for changes, says in (
+        ({"points": []}, "at 'points'"),
+        ({"name": "\x1b[31m"}, "control characters"),
+        ({"version": 9}, "version 9"),
+        ({"format": "other"}, "is not a fedaudit record"),
+    ):
+        path.write_text(json.dumps({**document, **changes}))
+        assert end("report", str(path)) == 2
+        assert says in capsys.readouterr().err
+    (tmp_path / "record.json").write_text("{}")
+    assert end("report", str(tmp_path)) == 2
+    assert "name one of them" in capsys.readouterr().err
+    assert not (tmp_path / "report.html").exists()
