@@ -171,6 +171,13 @@ def test_epsilons_that_so_few_games_could_never_contradict_are_counted() -> None
     assert "The epsilon named at 2 of 5 points is not below that" in text
 
 
+def test_intervals_are_said_to_be_for_targets_that_were_asked_about_several_times() -> None:
+    several = "for these targets: each was asked about in several games"
+    assert several in game_verdict(ALL).limits[-1]
+    each = played(point(targets=200))
+    assert several not in game_verdict(each).limits[-1]
+
+
 def test_the_terminal_table_fits_eighty_columns_and_cuts_no_word() -> None:
     console = Console(record=True, width=80, file=StringIO())
     print_games(ALL, console)

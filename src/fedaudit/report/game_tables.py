@@ -82,9 +82,10 @@ def points_table(record: GameRecord) -> Grid:
             Heading("Neuron fires for", 2),
         ),
         remark=f"{_REMARK} At most: e^ε / (1 + e^ε), which no server exceeds against a mechanism "
-        "that keeps that ε. Predicted TNR: (1 − how often neurons fire for another record) to the "
-        "power of the batch’s size. The TNR is above it where few targets’ neurons fire for many "
-        "records, or where records of a batch share their noise.",
+        "that keeps that ε; by half of δ at most, where the ε holds but for a probability δ. "
+        "Predicted TNR: (1 − how often neurons fire for another record) to the power of the "
+        "batch’s size. The TNR is above it where few targets’ neurons fire for many records, or "
+        "where records of a batch share their noise.",
     )
 
 

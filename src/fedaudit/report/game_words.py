@@ -259,8 +259,10 @@ def _limits(shown: Sequence[Shown]) -> list[str]:
             "That a named epsilon is not contradicted is no proof of it: another server may do "
             "better. What holds is the true epsilon, from the mechanism’s own probabilities."
         )
+    again = [p for one in shown if (p := one.point).targets < p.tpr.total + p.tnr.total]
+    those = ", and for these targets: each was asked about in several games" if again else ""
     found.append(
-        "The intervals are for games like these, on records like these. They are not corrected for "
+        f"The intervals are for games like these{those}. They are not corrected for "
         "the number of points; each proven epsilon is wrong with a probability of at most 5%."
     )
     return found
