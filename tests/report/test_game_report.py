@@ -109,10 +109,18 @@ def test_a_refuted_epsilon_is_the_first_thing_said_in_an_alarm() -> None:
     document = games_html(ALL)
     assert document.index('class="banner" role="alert"') < document.index("<h1>")
     assert alarm in words(document)
+    assert "Words for the server’s success" in words(document)
     tile = next(tile for tile in game_tiles(ALL) if tile.label == "Named epsilon contradicted")
     assert (tile.value, tile.tone) == ("1 of 5", "alarm")
     calm = games_html(played(NONE, point(), HONEST))
     assert 'role="alert"' not in calm
+
+
+def test_a_contradiction_is_grave_however_small_the_success() -> None:
+    small = point("ome", 0.1, 35_342.3, right=60, games=4000)
+    said = game_verdict(played(small))
+    assert (said.status, said.look) == ("claim contradicted", "strong leak")
+    assert game_verdict(played(point("ome", 3.0, right=60, games=4000))).look == "clear leak"
 
 
 def test_success_beyond_the_true_epsilon_blames_the_mechanism() -> None:

@@ -1,6 +1,7 @@
 """The report of a study of security games as one HTML file, as self-contained as any report."""
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 from fedaudit.games.record import GameRecord
@@ -9,7 +10,7 @@ from fedaudit.report.cluster_tables import risk_sizes_table
 from fedaudit.report.game_figures import game_figures
 from fedaudit.report.game_tables import certificates_table, points_table
 from fedaudit.report.game_words import CERTIFICATES, game_tiles, game_verdict
-from fedaudit.report.grid import shortened
+from fedaudit.report.grid import Grid, columns_of, shortened
 from fedaudit.report.page import rendered, write_page
 from fedaudit.report.reproducing import Again, needed_data, rows_of_environment
 from fedaudit.report.study_file import study_file
@@ -42,7 +43,7 @@ def games_html(record: GameRecord) -> str:
         record=record,
         verdict=game_verdict(record),
         tiles=game_tiles(record),
-        sizes=risk_sizes_table(),
+        sizes=_sizes_table(),
         meta=_meta(record),
         points=points_table(record),
         certificates=certificates,
@@ -69,6 +70,18 @@ def games_again(record: GameRecord) -> Again:
     command = "fedaudit games study.toml" + (" --data-dir FOLDER" if needed else "")
     made = rows_of_environment(record.content_hash, record.environment)
     return Again(study, command, needed, made)
+
+
+def _sizes_table() -> Grid:
+    """From where on success has which word: as for a model’s risk, which is the same figure."""
+    return replace(
+        risk_sizes_table(),
+        caption="Words for the server’s success",
+        columns=columns_of("Word", "Adv", numeric=("Adv",)),
+        remark="The lower limit of the interval decides, at the point behind a mechanism where it "
+        "is highest; it is not corrected for the number of points. The thresholds are conventions "
+        "of this report, not of law.",
+    )
 
 
 def _size(value: object) -> int:
