@@ -285,6 +285,16 @@ def test_notes_that_cannot_be_are_damage() -> None:
             cluster_result(run, [noted(broken)])
 
 
+def test_members_are_held_against_unseen_samples_only_where_a_shift_tells_clients_apart() -> None:
+    figures = [figure for figure in found().findings if figure.attack == "blackbox-loss"]
+    against = {f.contrast: f for f in figures if f.metric == "auc" and f.seed == 1}
+    assert against["unseen"].value is not None
+    assert against["other_client"].value is None
+    assert "no other_client samples" in against["other_client"].note
+    assert against["mixed"].n_nonmembers == against["unseen"].n_nonmembers
+    assert any("a shift makes these differ" in said for said in found().untested)
+
+
 def test_groups_are_equal_parts_of_what_is_tested() -> None:
     run, _ = made()
     place = torch.from_numpy(run.groups.place)[run.dataset.test.ids]

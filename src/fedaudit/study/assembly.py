@@ -135,6 +135,11 @@ def _untested(run: Setup) -> list[str]:
         "Attacks published after this version.",
         "Reconstruction of samples, and inference of properties of a client's data.",
     ]
+    if study.shift is not None and run.on_membership:
+        said.append(
+            "Members against other clients' samples: a shift makes these differ from the audited "
+            "client's, and what tells them apart need not be membership."
+        )
     if run.shadow is None and run.known is None:
         said.append("Attacks that learn from a federation of their own, or from known members.")
     if study.defense.label != "none":

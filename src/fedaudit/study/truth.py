@@ -67,24 +67,29 @@ class Findings:
 def audited(setup: Setup, target: ClientId) -> Audited:
     """The audited samples as one target's figures see them.
 
-    Where the study asks what an evaluation finds when nobody is a member, only unseen samples
-    are kept, and a random half of them is called members.
+    Where a shift makes clients differ, other clients' samples are left out: they could be told
+    from the target's by the shift alone. Where the study asks what an evaluation finds when
+    nobody is a member, only unseen samples are kept, and a random half is called members.
     """
     audit = setup.deal.audit
     origin = origin_of(setup, target)
-    kept = np.arange(len(origin))
     # Which of the target's partners hold a sample was no fair draw between two sides.
     fair = audit.fair_for(target) & ~np.isin(audit.owner, _partners(setup, target))
+    kept = np.arange(len(origin))
+    if setup.study.shift is not None:
+        kept = np.flatnonzero(origin != Origin.OTHER_CLIENT)
     if setup.study.figures.nobody_is_a_member:
         kept = np.flatnonzero(origin == Origin.UNSEEN)
+    origin, fair = origin[kept], fair[kept]
+    if setup.study.figures.nobody_is_a_member:
         chosen = seeded_numpy(setup.seed, "nobody", target).permutation(len(kept)) < len(kept) // 2
         origin = np.where(chosen, Origin.MEMBER, Origin.UNSEEN)
-        fair = np.zeros(len(origin), dtype=bool)
+        fair = np.zeros_like(fair)
     return Audited(
         target=target,
-        origin=origin[kept] if len(origin) != len(kept) else origin,
+        origin=origin,
         kept=kept,
-        fair=fair[kept] if len(fair) != len(kept) else fair,
+        fair=fair,
         labels=audit.samples.labels.numpy()[kept],
         owners=audit.owner[kept],
         ids=audit.samples.ids.numpy()[kept],
