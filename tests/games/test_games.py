@@ -159,6 +159,23 @@ def test_a_point_that_cannot_be_is_refused_before_any_is_played(file: Path, tmp_
     assert not said
 
 
+def test_what_tells_points_apart_cannot_be_overridden(file: Path) -> None:
+    with pytest.raises(BadInput, match=r"tells points of .* apart"):
+        read_points(file, {"mechanism.options.nominal_epsilon": 5.0})
+
+
+def test_a_mechanisms_delta_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "one.toml"
+    options = "{ epsilon = 0.01, clip = 1.0, delta = 0.4 }"
+    path.write_text(
+        STUDY.split("[[grid]]")[0] + f'[mechanism]\nname = "ldp-gaussian"\noptions = {options}'
+    )
+    (point,) = run_games(read_points(path), tmp_path / "out").points
+    assert point.delta == 0.4
+    assert point.most == pytest.approx(0.7, abs=0.01)
+    assert not point.refuted
+
+
 def test_damaged_points_and_records_are_refused(file: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     run(file, out)

@@ -1,7 +1,7 @@
 """Success in security games: by hand, by counting every case, and against what is claimed."""
 
 import math
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedaudit.errors import BadInput
-from fedaudit.metrics.games import certify, expected_success, game_success, most_success
+from fedaudit.metrics.games import (
+    certify,
+    expected_success,
+    game_success,
+    most_success,
+    predicted_silence,
+)
 from fedaudit.metrics.means import BoundedMean, hoeffding_margin, signs_of_means
 
 RATES = st.floats(0, 1)
@@ -129,6 +135,38 @@ def test_means_say_nothing_of_games() -> None:
     assert game.high < 0.51
 
 
+@given(st.floats(0, 6), st.floats(0, 0.5))
+def test_no_test_between_two_worlds_wins_more_than_budget_and_delta_allow(
+    epsilon: float, delta: float
+) -> None:
+    # The worst pair of worlds: delta tells them apart for sure, the rest by the odds e^eps.
+    sure, odds = delta, math.exp(epsilon)
+    tpr = sure + (1 - sure) * odds / (1 + odds)
+    fpr = (1 - sure) / (1 + odds)
+    assert (tpr + 1 - fpr) / 2 == pytest.approx(most_success(epsilon, delta), abs=1e-9)
+    assert most_success(epsilon, 1.0) == pytest.approx(1.0)
+
+
+def test_success_within_delta_refutes_no_budget() -> None:
+    assert game_success(3000, 5000, 3000, 5000).epsilon.value > 0.3
+    assert game_success(3000, 5000, 3000, 5000, delta=0.2).epsilon.value == 0.0
+
+
+@given(st.integers(0, 8), st.integers(1, 8), st.integers(1, 4))
+def test_predicted_silence_counts_the_batches_in_which_none_fires(
+    fired: int, records: int, batch: int
+) -> None:
+    fired = min(fired, records)
+    batches = list(combinations(range(records), batch))
+    if not batches:
+        assert predicted_silence([fired], [records], batch=batch) is None
+        return
+    silent = sum(min(chosen) >= fired for chosen in batches) / len(batches)
+    assert predicted_silence([fired, 0], [records, batch], batch=batch) == pytest.approx(
+        (silent + 1) / 2
+    )
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -139,6 +177,7 @@ def test_means_say_nothing_of_games() -> None:
         lambda: certify(1, 2, 1, 5, batch=0),
         lambda: most_success(-1.0),
         lambda: most_success(math.nan),
+        lambda: most_success(1.0, 2.0),
         lambda: hoeffding_margin(BoundedMean(1.0, 5, 1.0), 0.0),
         lambda: hoeffding_margin(BoundedMean(1.0, 0, 1.0), 0.5),
         lambda: signs_of_means(BoundedMean(1.0, 5, math.inf), BoundedMean(-1.0, 5, 1.0)),

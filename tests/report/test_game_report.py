@@ -210,7 +210,7 @@ def test_every_figure_of_the_record_stands_in_the_table() -> None:
         for name, rate in rates.items():
             assert cells[name].text == percent(rate.value)
             assert f"{rate.hits:,} of {rate.total:,}" in cells[name].detail
-        assert cells["Predicted TNR"].text == percent(one.predicted_tnr)
+        assert cells["Predicted TNR"].text == percent(one.predicted_tnr or 0.0)
         assert cells["if the true holds"].text == percent(one.most)
         assert cells["Proven"].text == epsilon(one.proven_epsilon)
         document = words(games_html(ALL))

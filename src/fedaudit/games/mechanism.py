@@ -23,6 +23,7 @@ class Given(NamedTuple):
         randomisers: Of clients and server.
         nominal_epsilon: As its settings name it; None for no mechanism.
         true_epsilon: Of one record; infinite for none.
+        delta: Probability with which either may be exceeded.
         shared_mask: Whether all records of a batch get the same noise.
         largest: Size of the largest number that a randomised record can hold; infinite for none.
     """
@@ -30,6 +31,7 @@ class Given(NamedTuple):
     randomisers: Randomisers
     nominal_epsilon: float | None
     true_epsilon: float
+    delta: float
     shared_mask: bool
     largest: float
 
@@ -47,7 +49,7 @@ def given(section: MechanismSection, features: int) -> Given:
     if section.name == NO_MECHANISM:
         if section.options:
             raise BadInput('the mechanism "none" has no settings; leave mechanism.options out')
-        return Given(NONE, None, math.inf, False, math.inf)
+        return Given(NONE, None, math.inf, 0.0, False, math.inf)
     known = {
         name: make
         for name, make in DEFENSES.items()
@@ -58,7 +60,7 @@ def given(section: MechanismSection, features: int) -> Given:
     make = known[section.name]
     check_options("mechanism", section.name, make, section.options)
     client = make(**section.options)
-    claims = (client.nominal, client.true_epsilon(features))
+    claims = (client.nominal, client.true_epsilon(features), client.exceeded)
     if not isinstance(client, BitMechanism):
         return Given(Randomisers(client, client), *claims, False, math.inf)
     # Where a client's records share one mask, the server still does not know which.

@@ -18,7 +18,12 @@ from fedaudit.games.mechanism import NO_MECHANISM, Given, given
 from fedaudit.games.record import PointPlayed, Rate, Spread, Success, TargetCertificate
 from fedaudit.games.records import Dealt
 from fedaudit.games.settings import GameStudy
-from fedaudit.metrics.games import certify, game_success, most_success
+from fedaudit.metrics.games import (
+    certify,
+    game_success,
+    most_success,
+    predicted_silence,
+)
 from fedaudit.metrics.means import BoundedMean, signs_of_means
 from fedaudit.metrics.rates import Share, share
 from fedaudit.progress import Tick
@@ -57,7 +62,13 @@ def play_point(
             f"of {len(said)} games {kinds[0]} had the target in the batch, and figures need games "
             "of both kinds; raise game.games"
         )
-    success = game_success(int(said[was_in].sum()), kinds[0], int((~said[~was_in]).sum()), kinds[1])
+    success = game_success(
+        int(said[was_in].sum()),
+        kinds[0],
+        int((~said[~was_in]).sum()),
+        kinds[1],
+        delta=mechanism.delta,
+    )
     by_target = share(int(played.by_target.sum()), kinds[0])
     by_others = share(int(played.by_others.sum()), len(said) * study.game.batch - kinds[0])
     nominal, true = mechanism.nominal_epsilon, mechanism.true_epsilon
@@ -69,6 +80,7 @@ def play_point(
         shared_mask=mechanism.shared_mask,
         nominal_epsilon=nominal,
         true_epsilon=true if math.isfinite(true) else None,
+        delta=mechanism.delta,
         targets=study.game.targets,
         batch=study.game.batch,
         tpr=_rate(success.tpr),
@@ -76,9 +88,9 @@ def play_point(
         adv=Success(**success.adv._asdict()),
         by_target=_rate(by_target),
         by_others=_rate(by_others),
-        predicted_tnr=(1 - by_others.value) ** study.game.batch,
-        most=most_success(true),
-        most_nominal=None if nominal is None else most_success(nominal),
+        predicted_tnr=_predicted(played, study.game.batch),
+        most=most_success(true, mechanism.delta),
+        most_nominal=None if nominal is None else most_success(nominal, mechanism.delta),
         proven_epsilon=success.epsilon.value,
         certificates=[_certificate(one, mechanism, played, study.game.batch) for one in fresh],
         spread=_spread(fresh[0]) if fresh else None,
@@ -175,6 +187,14 @@ def _certificate(fresh: _Fresh, mechanism: Given, played: Played, batch: int) ->
         high=game.high,
         played=_adv_of(played, fresh.target),
     )
+
+
+def _predicted(played: Played, batch: int) -> float | None:
+    """TNR as the records other than the target predict it, target by target."""
+    games = torch.bincount(played.target)
+    fired = torch.bincount(played.target, played.by_others.double()).long()
+    records = games * batch - torch.bincount(played.target[played.was_in], minlength=len(games))
+    return predicted_silence(fired.tolist(), records.tolist(), batch=batch)
 
 
 def _mean(values: Tensor, width: float) -> BoundedMean:

@@ -115,6 +115,7 @@ class PointPlayed(Part):
         shared_mask: Whether all records of a batch were given the same noise (legacy).
         nominal_epsilon: Of one record, as the mechanism's settings name it; None for none.
         true_epsilon: As its probabilities give it; None where there is no bound.
+        delta: Probability with which either may be exceeded.
         targets: Records asked about.
         batch: Records in a client's batch.
         tpr: Games with the target in which "in" was said; limits of all rates are for games like
@@ -123,7 +124,8 @@ class PointPlayed(Part):
         adv: Mean of the two.
         by_target: Games with the target in which the neuron fired for the target itself.
         by_others: Other records for which a neuron fired.
-        predicted_tnr: TNR if every neuron fired for others at this rate.
+        predicted_tnr: TNR as these rates predict it, target by target; None where no target has
+            a batch of such records.
         most: The largest Adv that the true epsilon allows; 1 without a bound.
         most_nominal: The largest that the nominal one would allow; None for none.
         proven_epsilon: What the success proves of the privacy of a record: at least this.
@@ -139,6 +141,7 @@ class PointPlayed(Part):
     shared_mask: bool
     nominal_epsilon: Budget | None
     true_epsilon: Budget | None
+    delta: Share = 0.0
     targets: Whole
     batch: Whole
     tpr: Rate
@@ -146,7 +149,7 @@ class PointPlayed(Part):
     adv: Success
     by_target: Rate
     by_others: Rate
-    predicted_tnr: Share
+    predicted_tnr: Share | None
     most: Share
     most_nominal: Share | None
     proven_epsilon: Budget

@@ -26,7 +26,7 @@ GAMES_FILE = "games.json"
 
 _POINTS = "points"
 _FOR_PEOPLE = {"name", "about", "hours"}
-_VERSION = 1
+_VERSION = 2
 """Of what is played; a point that another version played is played again."""
 
 
@@ -52,15 +52,23 @@ def read_points(path: Path, overrides: dict[str, object] | None = None) -> list[
         overrides: Values by dotted name, for all points.
 
     Raises:
-        BadInput: No such file, not TOML, or a wrong setting.
+        BadInput: No such file, not TOML, or a wrong setting; or an override of what tells the
+            points apart.
     """
+    variants = read_variants(path, overrides)
+    for name in overrides or {}:
+        if any(name in one.changes for one in variants):
+            raise BadInput(
+                f"{name} is what tells points of {path} apart, and they would all be the same; "
+                "change the file"
+            )
     return [
         Point(
             one.label,
             {name: plain(str(value)) for name, value in one.changes.items()},
             settings_from(one.values, GameStudy, source=str(path)),
         )
-        for one in read_variants(path, overrides)
+        for one in variants
     ]
 
 

@@ -6,6 +6,7 @@ TPR = 1 - (1 - p) (1 - f)^(n - 1), TNR = (1 - f)^n, and Adv = (TPR + TNR) / 2.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedaudit.errors import BadInput
@@ -52,7 +53,13 @@ class Certificate(NamedTuple):
 
 
 def game_success(
-    said_in: int, with_target: int, said_out: int, without: int, *, confidence: float = 0.95
+    said_in: int,
+    with_target: int,
+    said_out: int,
+    without: int,
+    *,
+    delta: float = 0.0,
+    confidence: float = 0.95,
 ) -> GameSuccess:
     """Success in games that are independent of each other.
 
@@ -61,8 +68,8 @@ def game_success(
         with_target: All of them.
         said_out: Games without the target in which "out" was said.
         without: All of them.
-        confidence: Two-sided confidence of each figure; epsilon's bound is wrong with half of the
-            rest.
+        delta: At which epsilon is bounded.
+        confidence: Of each figure, and of epsilon's bound.
 
     Raises:
         BadInput: There are no games of a kind, or more right ones than there are.
@@ -77,7 +84,7 @@ def game_success(
         adv=counted_balanced_accuracy(
             said_in, with_target, said_out, without, confidence=confidence
         ),
-        epsilon=clopper_pearson_epsilon(counts, alpha=1 - confidence),
+        epsilon=clopper_pearson_epsilon(counts, delta=delta, alpha=1 - confidence),
     )
 
 
@@ -94,21 +101,47 @@ def expected_success(of_target: float, of_others: float, batch: int) -> float:
     return (tpr + silent**batch) / 2
 
 
-def most_success(epsilon: float) -> float:
-    """The largest Adv against records with that privacy budget: e^eps / (1 + e^eps).
+def most_success(epsilon: float, delta: float = 0.0) -> float:
+    """The largest Adv against records with that privacy budget: (e^eps + delta) / (1 + e^eps).
 
     Args:
         epsilon: Of one record, in nats; infinite for none.
+        delta: Probability with which epsilon may be exceeded.
 
     Raises:
-        BadInput: It is negative or not a number.
+        BadInput: The budget is negative or not a number, or delta no probability.
 
-    Source: Kairouz, Oh and Viswanath 2015: under epsilon-DP TPR <= e^eps FPR and
-        1 - FPR <= e^eps (1 - TPR).
+    Source: Kairouz, Oh and Viswanath 2015: under (epsilon, delta)-DP
+        TPR <= e^eps FPR + delta and 1 - FPR <= e^eps (1 - TPR) + delta.
     """
-    if not epsilon >= 0:
-        raise BadInput(f"a privacy budget is a number of at least 0, got {epsilon}")
-    return 1 / (1 + math.exp(-epsilon))
+    if not (epsilon >= 0 and 0 <= delta <= 1):
+        raise BadInput(
+            f"a privacy budget is a number of at least 0 with a delta from 0 to 1, got {epsilon} "
+            f"and {delta}"
+        )
+    odds = math.exp(-epsilon)
+    return (1 + delta * odds) / (1 + odds)
+
+
+def predicted_silence(fired: Sequence[int], records: Sequence[int], *, batch: int) -> float | None:
+    """TNR as the rates of single records predict it: the mean over targets of (1 - f)^batch.
+
+    For each target the share of all batches of the records looked at in which none fires, which
+    is an unbiased estimate where the rate f put into the formula is not.
+
+    Args:
+        fired: Other records for which the neuron fired, target by target.
+        records: Other records looked at.
+        batch: Records in a batch.
+
+    Returns:
+        The mean over the targets with at least a batch of records; None without such a target.
+    """
+    known = [(k, n) for k, n in zip(fired, records, strict=True) if n >= batch]
+    if not known:
+        return None
+    shares = [math.comb(n - k, batch) / math.comb(n, batch) for k, n in known]
+    return math.fsum(shares) / len(shares)
 
 
 def certify(

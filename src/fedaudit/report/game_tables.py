@@ -63,7 +63,7 @@ def points_table(record: GameRecord) -> Grid:
             Cell(percent(one.point.most)),
             _rate(one.point.tpr),
             _rate(one.point.tnr),
-            Cell(percent(one.point.predicted_tnr)),
+            _EMPTY if one.point.predicted_tnr is None else Cell(percent(one.point.predicted_tnr)),
             _rate(one.point.by_target),
             _rate(one.point.by_others),
         )
@@ -81,11 +81,10 @@ def points_table(record: GameRecord) -> Grid:
             Heading("Games", 3),
             Heading("Neuron fires for", 2),
         ),
-        remark=f"{_REMARK} At most: e^ε / (1 + e^ε), which no server exceeds against a mechanism "
-        "that keeps that ε; by half of δ at most, where the ε holds but for a probability δ. "
-        "Predicted TNR: (1 − how often neurons fire for another record) to the power of the "
-        "batch’s size. The TNR is above it where few targets’ neurons fire for many records, or "
-        "where records of a batch share their noise.",
+        remark=f"{_REMARK} At most: (e^ε + δ) / (1 + e^ε), which no server exceeds against a "
+        "mechanism that keeps that ε but for a probability δ; δ is 0 for most. Predicted TNR: the "
+        "mean over targets of (1 − how often the neuron fires for another record) to the power "
+        "of the batch’s size. The TNR is above it where records of a batch share their noise.",
     )
 
 

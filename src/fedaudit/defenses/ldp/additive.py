@@ -101,6 +101,11 @@ class LdpGaussian(LocalDP):
         refuse_no_probability(self.delta)
 
     @property
+    def exceeded(self) -> float:
+        """Probability with which its epsilon may be exceeded."""
+        return self.delta
+
+    @property
     def nominal(self) -> float:
         """The epsilon that the settings name."""
         return self.epsilon

@@ -58,6 +58,11 @@ class LocalDP(Defense):
         raise NotImplementedError
 
     @property
+    def exceeded(self) -> float:
+        """Probability with which its epsilon may be exceeded: delta; 0 for a pure one."""
+        return 0.0
+
+    @property
     def off(self) -> bool:
         """Whether features are left as they are."""
         return self.nominal == float("inf")
