@@ -18,17 +18,8 @@ from fedaudit.errors import BadInput
 
 
 @dataclass(frozen=True)
-class LdpLaplace(LocalDP):
-    """Shortens each record to a length in the sum of absolute values and adds Laplace noise.
-
-    Attributes:
-        epsilon: Of a whole record, above 0; infinity adds no noise.
-        clip: Largest sum of a record's absolute values; infinity shortens nothing.
-
-    Source: Dwork et al. 2006 (the Laplace mechanism); sensitivity is the ball's diameter, since
-        any two records may have to be told apart.
-    Differs: Proven for real numbers; what is drawn are the nearest numbers in double precision.
-    """
+class _InBall(LocalDP):
+    """What noise on records in a ball has in common; ``clip`` is the ball's radius."""
 
     epsilon: float
     clip: float
@@ -47,6 +38,24 @@ class LdpLaplace(LocalDP):
         """Whether features are left as they are."""
         return self.epsilon == self.clip == inf
 
+    def true_epsilon(self, features: int) -> float:
+        """As asked for, however many features; but for a probability of ``exceeded``."""
+        return self.epsilon
+
+
+@dataclass(frozen=True)
+class LdpLaplace(_InBall):
+    """Shortens each record to a length in the sum of absolute values and adds Laplace noise.
+
+    Attributes:
+        epsilon: Of a whole record, above 0; infinity adds no noise.
+        clip: Largest sum of a record's absolute values; infinity shortens nothing.
+
+    Source: Dwork et al. 2006 (the Laplace mechanism); sensitivity is the ball's diameter, since
+        any two records may have to be told apart.
+    Differs: Proven for real numbers; what is drawn are the nearest numbers in double precision.
+    """
+
     @property
     def method(self) -> str:
         """How the true epsilon is worked out."""
@@ -56,10 +65,6 @@ class LdpLaplace(LocalDP):
     def scale(self) -> float:
         """Mean absolute value of the noise."""
         return 2 * self.clip / self.epsilon if self.epsilon < inf else 0.0
-
-    def true_epsilon(self, features: int) -> float:
-        """As asked for, however many features."""
-        return self.epsilon
 
     def perturbed(
         self, x: Float[Tensor, "records features"], rng: torch.Generator
@@ -78,7 +83,7 @@ class LdpLaplace(LocalDP):
 
 
 @dataclass(frozen=True)
-class LdpGaussian(LocalDP):
+class LdpGaussian(_InBall):
     """Shortens each record to a Euclidean length and adds normal noise.
 
     Attributes:
@@ -91,29 +96,16 @@ class LdpGaussian(LocalDP):
     Differs: Proven for real numbers; what is drawn are the nearest numbers in double precision.
     """
 
-    epsilon: float
-    clip: float
     delta: float = 1e-5
 
     def __post_init__(self) -> None:
-        refuse_no_budget("epsilon", self.epsilon)
-        _refuse_no_ball(self.clip, self.epsilon)
+        super().__post_init__()
         refuse_no_probability(self.delta)
 
     @property
     def exceeded(self) -> float:
         """Probability with which its epsilon may be exceeded."""
         return self.delta
-
-    @property
-    def nominal(self) -> float:
-        """The epsilon that the settings name."""
-        return self.epsilon
-
-    @property
-    def off(self) -> bool:
-        """Whether features are left as they are."""
-        return self.epsilon == self.clip == inf
 
     @property
     def method(self) -> str:
@@ -126,10 +118,6 @@ class LdpGaussian(LocalDP):
         if self.epsilon == inf:
             return 0.0
         return 2 * self.clip * noise_of_gaussian(self.epsilon, self.delta)
-
-    def true_epsilon(self, features: int) -> float:
-        """As asked for, however many features, but for a probability of ``delta``."""
-        return self.epsilon
 
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
         """What is proven of each record's features at another delta than the settings'."""
