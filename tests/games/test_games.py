@@ -76,6 +76,10 @@ def test_a_study_plays_itself_its_variants_and_its_grid(file: Path, tmp_path: Pa
     assert [len(point.certificates) for point in record.points] == [0, 0, 1, 0]
     (certificate,) = apart.certificates
     assert certificate.delta_sample <= (certificate.delta_sound or 1.0)
+    for mean in (certificate.of_target, certificate.of_others):
+        assert mean is not None
+        assert mean.values == 50
+        assert mean.sample_width <= (mean.sound_width or 0.0)
     assert apart.spread is not None
     assert sum(apart.spread.of_target) == sum(apart.spread.of_others) == 50
     assert read_games(tmp_path / "out" / GAMES_FILE) == record

@@ -15,7 +15,14 @@ from fedaudit.attacks.ami.training import NeuronTraining
 from fedaudit.errors import BadInput
 from fedaudit.fl.side_by_side import side_by_side
 from fedaudit.games.mechanism import NO_MECHANISM, Given, given
-from fedaudit.games.record import PointPlayed, Rate, Spread, Success, TargetCertificate
+from fedaudit.games.record import (
+    NeuronMean,
+    PointPlayed,
+    Rate,
+    Spread,
+    Success,
+    TargetCertificate,
+)
 from fedaudit.games.records import Dealt
 from fedaudit.games.settings import GameStudy
 from fedaudit.metrics.games import (
@@ -169,16 +176,17 @@ def _fresh(contest: Contest, study: GameStudy, mechanism: Given) -> list[_Fresh]
 
 
 def _certificate(fresh: _Fresh, mechanism: Given, played: Played, batch: int) -> TargetCertificate:
-    sides = (fresh.of_target.double(), fresh.of_others.double())
-    sample = [float(values.max() - values.min()) for values in sides]
-    printed = signs_of_means(*(_mean(v, width) for v, width in zip(sides, sample, strict=True)))
-    sound = None
+    sound_width = None
     if math.isfinite(mechanism.largest):
         end = torch.tensor(mechanism.largest)
-        width = float(range_over_box(fresh.neuron, -end, end).width)
-        sound = signs_of_means(*(_mean(values, width) for values in sides))
-    fired = [int((values > 0).sum()) for values in sides]
-    game = certify(fired[0], len(sides[0]), fired[1], len(sides[1]), batch=batch)
+        sound_width = float(range_over_box(fresh.neuron, -end, end).width)
+    means = [_mean(values, sound_width) for values in (fresh.of_target, fresh.of_others)]
+    printed = signs_of_means(*(BoundedMean(m.value, m.values, m.sample_width) for m in means))
+    sound = None
+    if sound_width is not None:
+        sound = signs_of_means(*(BoundedMean(m.value, m.values, sound_width) for m in means))
+    fired = [int((values > 0).sum()) for values in (fresh.of_target, fresh.of_others)]
+    game = certify(fired[0], means[0].values, fired[1], means[1].values, batch=batch)
     return TargetCertificate(
         delta_sound=sound.delta if sound else None,
         failure_sound=sound.failure if sound else None,
@@ -186,6 +194,18 @@ def _certificate(fresh: _Fresh, mechanism: Given, played: Played, batch: int) ->
         low=game.low,
         high=game.high,
         played=_adv_of(played, fresh.target),
+        of_target=means[0],
+        of_others=means[1],
+    )
+
+
+def _mean(values: Tensor, sound_width: float | None) -> NeuronMean:
+    exact = values.double()
+    return NeuronMean(
+        value=float(exact.mean()),
+        values=len(exact),
+        sample_width=float(exact.max() - exact.min()),
+        sound_width=sound_width,
     )
 
 
@@ -195,10 +215,6 @@ def _predicted(played: Played, batch: int) -> float | None:
     fired = torch.bincount(played.target, played.by_others.double()).long()
     records = games * batch - torch.bincount(played.target[played.was_in], minlength=len(games))
     return predicted_silence(fired.tolist(), records.tolist(), batch=batch)
-
-
-def _mean(values: Tensor, width: float) -> BoundedMean:
-    return BoundedMean(float(values.mean()), len(values), width)
 
 
 def _adv_of(played: Played, target: int) -> float | None:

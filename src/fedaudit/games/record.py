@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from fedaudit.study.fields import MOST, Part, Share, Whole, refuse_disorder
+from fedaudit.study.fields import MOST, Drawn, Part, Share, Whole, refuse_disorder
 from fedaudit.study.record import Environment
 
 GAMES_FORMAT = "fedaudit-games"
@@ -55,6 +55,22 @@ class Success(Part):
         return self
 
 
+class NeuronMean(Part):
+    """The mean of a neuron's values on independent randomised records.
+
+    Attributes:
+        value: The mean.
+        values: How many.
+        sample_width: Largest of these values less the smallest.
+        sound_width: The same of all values that there can be; None where there is no end.
+    """
+
+    value: Drawn
+    values: Whole
+    sample_width: Drawn
+    sound_width: Drawn | None
+
+
 class TargetCertificate(Part):
     """What is certified of one target's neuron, by fresh copies and records.
 
@@ -67,6 +83,8 @@ class TargetCertificate(Part):
         high: At most this.
         played: Share that was won of this target's own games (Adv); None without games of both
             kinds.
+        of_target: What the condition is about: the mean on copies of the target.
+        of_others: And that on other records.
     """
 
     delta_sound: Share | None
@@ -75,6 +93,8 @@ class TargetCertificate(Part):
     low: Share
     high: Share
     played: Share | None
+    of_target: NeuronMean | None = None
+    of_others: NeuronMean | None = None
 
     @model_validator(mode="after")
     def _in_order(self) -> "TargetCertificate":
