@@ -1,4 +1,4 @@
-"""Builds the documentation: `make docs`. Two pages are made from the code first."""
+"""Builds the documentation: `make docs`. Three pages are made from the code first."""
 
 import re
 import typing
@@ -10,9 +10,12 @@ from pydantic.fields import FieldInfo
 from sphinx.application import Sphinx
 
 from fedaudit import __version__
+from fedaudit.attacks.ami.game import Rules
+from fedaudit.attacks.ami.training import NeuronTraining
 from fedaudit.catalogue import catalogue_markdown
 from fedaudit.catalogue.docstrings import doc_of
 from fedaudit.fl.training import LocalTraining
+from fedaudit.games.settings import GameStudy
 from fedaudit.study.config import Study
 
 project = "fedaudit"
@@ -22,7 +25,7 @@ version = release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
-exclude_patterns = ["_build", "settings.md"]
+exclude_patterns = ["_build", "settings.md", "game_settings.md"]
 html_theme = "furo"
 html_title = "fedaudit"
 templates_path: list[str] = []
@@ -49,6 +52,8 @@ MEANINGS = {
     "training.participation": "Share of the clients asked in each round.",
     "defense.name": "Defense by catalogue name.",
     "defense.options": "Settings of the defense.",
+    "mechanism.name": '"none", or a defense that perturbs features, by catalogue name.',
+    "mechanism.options": "Settings of the mechanism.",
 }
 LIMITS = {
     annotated_types.Ge: (">=", "ge"),
@@ -58,11 +63,11 @@ LIMITS = {
 }
 
 
-def settings_markdown() -> str:
+def settings_markdown(study: type[BaseModel] = Study) -> str:
     """Every setting of a study file, a table for each section."""
-    sections = {"": Study} | {
+    sections = {"": study} | {
         name: field.annotation
-        for name, field in Study.model_fields.items()
+        for name, field in study.model_fields.items()
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
     }
     return "\n\n".join(_section(name, model) for name, model in sections.items()) + "\n"
@@ -76,7 +81,8 @@ def _section(name: str, model: type[BaseModel]) -> str:
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             continue
         dotted = f"{name}.{key}" if name else key
-        meaning = doc.named.get(key) or MEANINGS.get(dotted) or doc_of(LocalTraining).named[key]
+        elsewhere = [doc_of(kind).named.get(key) for kind in (LocalTraining, Rules, NeuronTraining)]
+        meaning = next(filter(None, (doc.named.get(key), MEANINGS.get(dotted), *elsewhere)))
         cells = (f"`{key}`", _kind(field), _default(field), meaning)
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n\n".join([title, doc.first, "\n".join(lines)])
@@ -148,3 +154,4 @@ def setup(app: Sphinx) -> None:
     folder = Path(app.srcdir)
     (folder / "catalogue.md").write_text(catalogue_markdown(), encoding="utf-8")
     (folder / "settings.md").write_text(settings_markdown(), encoding="utf-8")
+    (folder / "game_settings.md").write_text(settings_markdown(GameStudy), encoding="utf-8")
