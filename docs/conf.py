@@ -63,17 +63,22 @@ LIMITS = {
 }
 
 
-def settings_markdown(study: type[BaseModel] = Study) -> str:
-    """Every setting of a study file, a table for each section."""
+def settings_markdown(study: type[BaseModel], behind: tuple[type, ...]) -> str:
+    """Every setting of a study file, a table for each section.
+
+    Args:
+        study: The kind of study.
+        behind: Classes that settings are handed to, whose documentation a section need not repeat.
+    """
     sections = {"": study} | {
         name: field.annotation
         for name, field in study.model_fields.items()
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
     }
-    return "\n\n".join(_section(name, model) for name, model in sections.items()) + "\n"
+    return "\n\n".join(_section(name, model, behind) for name, model in sections.items()) + "\n"
 
 
-def _section(name: str, model: type[BaseModel]) -> str:
+def _section(name: str, model: type[BaseModel], behind: tuple[type, ...]) -> str:
     doc = doc_of(model)
     title = f"## `[{name}]`" if name else "## At the top"
     lines = ["| setting | type | default | meaning |", "| --- | --- | --- | --- |"]
@@ -81,7 +86,7 @@ def _section(name: str, model: type[BaseModel]) -> str:
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             continue
         dotted = f"{name}.{key}" if name else key
-        elsewhere = [doc_of(kind).named.get(key) for kind in (LocalTraining, Rules, NeuronTraining)]
+        elsewhere = [doc_of(kind).named.get(key) for kind in behind]
         meaning = next(filter(None, (doc.named.get(key), MEANINGS.get(dotted), *elsewhere)))
         cells = (f"`{key}`", _kind(field), _default(field), meaning)
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
@@ -153,5 +158,9 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", _for_sphinx, priority=400)
     folder = Path(app.srcdir)
     (folder / "catalogue.md").write_text(catalogue_markdown(), encoding="utf-8")
-    (folder / "settings.md").write_text(settings_markdown(), encoding="utf-8")
-    (folder / "game_settings.md").write_text(settings_markdown(GameStudy), encoding="utf-8")
+    (folder / "settings.md").write_text(
+        settings_markdown(Study, (LocalTraining,)), encoding="utf-8"
+    )
+    (folder / "game_settings.md").write_text(
+        settings_markdown(GameStudy, (Rules, NeuronTraining)), encoding="utf-8"
+    )
