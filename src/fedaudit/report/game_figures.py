@@ -100,10 +100,10 @@ def kinds_figure(groups: Families) -> Figures:
     return Figures(
         "games-kinds",
         "Both kinds of games apart, with their 95% intervals. A TPR of 100% beside a TNR of 0% is "
-        "a server that always says “in”. The dotted line is the TNR if all neurons fired for other "
-        "records equally often, and for each by itself; the TNR is above it where few targets’ "
-        "neurons fire for many, or where records of a batch share their noise. Points without "
-        "such an epsilon stand in the table only." + _left_out(len(groups) - len(drawn), "panel"),
+        "a server that always says “in”. The dotted line is the TNR if each target’s neuron "
+        "fired for every other record by itself, as often as it did; the TNR is above it where "
+        "records of a batch share their noise. Points without such an epsilon stand in the table only."
+        + _left_out(len(groups) - len(drawn), "panel"),
         choices,
         (
             Key("TPR: “in” where the target is in the batch", "TPR", swatch(_TPR)),
