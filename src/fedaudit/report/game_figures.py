@@ -102,8 +102,8 @@ def kinds_figure(groups: Families) -> Figures:
         "Both kinds of games apart, with their 95% intervals. A TPR of 100% beside a TNR of 0% is "
         "a server that always says “in”. The dotted line is the TNR if each target’s neuron "
         "fired for every other record by itself, as often as it did; the TNR is above it where "
-        "records of a batch share their noise. Points without such an epsilon stand in the table only."
-        + _left_out(len(groups) - len(drawn), "panel"),
+        "records of a batch share their noise. Points without such an "
+        "epsilon stand in the table only." + _left_out(len(groups) - len(drawn), "panel"),
         choices,
         (
             Key("TPR: “in” where the target is in the batch", "TPR", swatch(_TPR)),
