@@ -158,11 +158,11 @@ def test_predicted_silence_counts_the_batches_in_which_none_fires(
 ) -> None:
     fired = min(fired, records)
     batches = list(combinations(range(records), batch))
-    if not batches:
+    if records < 2 * batch:
         assert predicted_silence([fired], [records], batch=batch) is None
         return
     silent = sum(min(chosen) >= fired for chosen in batches) / len(batches)
-    assert predicted_silence([fired, 0], [records, batch], batch=batch) == pytest.approx(
+    assert predicted_silence([fired, 0], [records, 2 * batch], batch=batch) == pytest.approx(
         (silent + 1) / 2
     )
 

@@ -145,7 +145,7 @@ class PointPlayed(Part):
         by_target: Games with the target in which the neuron fired for the target itself.
         by_others: Other records for which a neuron fired.
         predicted_tnr: TNR as these rates predict it, target by target; None where no target has
-            a batch of such records.
+            two batches of such records.
         most: The largest Adv that the true epsilon allows; 1 without a bound.
         most_nominal: The largest that the nominal one would allow; None for none.
         proven_epsilon: What the success proves of the privacy of a record: at least this.

@@ -135,9 +135,10 @@ def predicted_silence(fired: Sequence[int], records: Sequence[int], *, batch: in
         batch: Records in a batch.
 
     Returns:
-        The mean over the targets with at least a batch of records; None without such a target.
+        The mean over the targets with at least two batches of records, since one batch would
+        predict nothing but itself; None without such a target.
     """
-    known = [(k, n) for k, n in zip(fired, records, strict=True) if n >= batch]
+    known = [(k, n) for k, n in zip(fired, records, strict=True) if n >= 2 * batch]
     if not known:
         return None
     shares = [math.comb(n - k, batch) / math.comb(n, batch) for k, n in known]

@@ -94,9 +94,8 @@ def test_the_client_sees_every_record_randomised_once_and_the_target_only_where_
     target = given.clients[contest(given).target(0)]
     assert len(batches) == 9
     for was_in, batch in zip(one.was_in.tolist(), batches, strict=True):
-        places = [int((given.clients == record).all(1).nonzero()) for record in batch]
-        assert len(set(places)) == RULES.batch, "drawn without replacement"
-        assert bool((batch == target).all(1).any()) == was_in
+        assert all(bool((given.clients == record).all(1).any()) for record in batch)
+        assert int((batch == target).all(1).sum()) == was_in, "once, or not at all"
     own = torch.cat([r for r in seen if len(r) in (31, 201)])
     mine = (own == target).all(1)
     assert int(mine.sum()) == 2, "a copy to train on, a copy to validate on"
@@ -153,3 +152,9 @@ def test_games_that_cannot_be_played_are_refused(how: dict[str, object], says: s
 def test_rules_that_make_no_game_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(BadInput, match="at least"):
         replace(RULES, **wrong)  # type: ignore[arg-type]
+
+
+def test_training_that_runs_away_is_refused() -> None:
+    wild = NeuronTraining(hidden=50, epochs=300, lr=1e30, momentum=0.99)
+    with pytest.raises(BadInput, match=r"lower neuron\.lr"):
+        played(rules=replace(RULES, training=wild), targets=1, games=1)

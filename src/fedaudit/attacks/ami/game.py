@@ -128,8 +128,9 @@ class Contest:
     """Games of one server against one kind of client.
 
     For each target a neuron is trained on records of the server's own and validated on others of
-    them. Then batches are drawn from the clients' records without replacement, with the target
-    among them by the toss of a coin, and everything is randomised anew.
+    them. Then batches are drawn from the clients' records, each record by itself (so that one
+    may stand twice in a batch), with the target among them by the toss of a coin, and everything
+    is randomised anew.
 
     Attributes:
         pools: Where records come from.
@@ -218,6 +219,12 @@ class Contest:
             for i, number in enumerate(targets)
         ]
         together = Neurons(*(torch.cat(part) for part in zip(*trained, strict=True)))
+        if not all(bool(part.isfinite().all()) for part in together):
+            raise BadInput(
+                "training a neuron took its weights beyond all numbers; lower neuron.lr "
+                f"({self.rules.training.lr:g}) or neuron.momentum "
+                f"({self.rules.training.momentum:g})"
+            )
         copies = self.rules.validation_copies
         if not copies:
             return together
@@ -254,7 +261,7 @@ class Contest:
         was_in = torch.rand(count, generator=draws) < 0.5
         fired = torch.empty(count, batch, dtype=torch.bool)
         for game in range(count):
-            chosen = torch.randperm(len(clients) - 1, generator=draws)[:batch]
+            chosen = torch.randint(len(clients) - 1, (batch,), generator=draws)
             chosen += chosen >= target
             if was_in[game]:
                 chosen[0] = target

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from fedaudit.attacks.ami.neuron import Neurons
 from fedaudit.core import Model, Params
 from fedaudit.errors import BadInput, Unsupported
+from fedaudit.observe.round import Gradient, Upload
 
 
 class Place(NamedTuple):
@@ -42,12 +43,12 @@ def plant(model: Model, neurons: Neurons) -> Planted:
     Neuron k takes the first layer's units from k r on, r of them, and row k of the second layer.
 
     Args:
-        model: What an honest server would send: dense from its first layer on, with a ReLU behind
-            each of the first two layers.
+        model: What an honest server would send: three dense layers, with a ReLU behind each of
+            the first two.
         neurons: For records as the model gets them.
 
     Raises:
-        Unsupported: The model does not begin with two such layers.
+        Unsupported: The model is of other layers.
         BadInput: It has too few units, or records have another number of features.
 
     Source: AMI, Fig. 2 ("theta <- theta u (h, W)").
@@ -77,31 +78,44 @@ def gradient_row(gradient: Params, place: Place) -> Tensor:
     return torch.cat([gradient[place.weight][place.row], gradient[place.bias][place.row, None]])
 
 
-def said_in(gradient: Params, place: Place) -> bool:
+def said_in(upload: Upload, place: Place) -> bool:
     """The verdict: whether the neuron fired for a record that the gradient was computed on.
 
+    A defense that adds noise to gradients moves every row, and cannot be seen here: the verdict is
+    then always "in".
+
     Args:
-        gradient: Of the mean loss over the client's batch at the planted model, or a step along
-            it; nothing else may move the row: no weight decay, no momentum, no noise.
+        upload: What the client sent: the gradient of the mean loss at the planted model.
         place: Of the neuron.
+
+    Raises:
+        Unsupported: It is no plain gradient: weight decay and momentum move rows of neurons that
+            never fired.
 
     Source: AMI, Fig. 2 ("Ret [g_t != 0]").
     """
-    return bool((gradient_row(gradient, place) != 0).any())
+    if not isinstance(upload, Gradient):
+        raise Unsupported(
+            f"the verdict is read off a plain gradient, as FedSGD's clients send it; in an "
+            f"{type(upload).__name__} weight decay or momentum may have moved a neuron's row "
+            "without its firing"
+        )
+    return bool((gradient_row(upload.values, place) != 0).any())
 
 
 def _first_two(module: nn.Module) -> tuple[str, str]:
     """Names of the first two layers."""
     leaves = [(name, part) for name, part in module.named_modules() if not list(part.children())]
     layers = [(name, part) for name, part in leaves if not isinstance(part, nn.Flatten)]
-    kinds = [type(part) for _, part in layers[:4]]
-    if kinds != [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU] or any(
+    kinds = [type(part) for _, part in layers]
+    # Behind the planted neuron no further ReLU: where it is silent, gradients end.
+    if kinds != [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, nn.Linear] or any(
         part.bias is None for _, part in layers[:4:2]
     ):
         raise Unsupported(
-            "a neuron is planted in a model that begins with two dense layers with biases, each "
-            f"followed by a ReLU; this one begins with {', '.join(k.__name__ for k in kinds)}; "
-            'take "mlp" with at least two hidden layers, such as hidden = "1000,10"'
+            "a neuron is planted in a model of three dense layers, the first two with biases and "
+            f"each followed by a ReLU; this one is {', '.join(k.__name__ for k in kinds[:8])}; "
+            'take "mlp" with two hidden layers, such as hidden = "1000,10"'
         )
     return layers[0][0], layers[2][0]
 

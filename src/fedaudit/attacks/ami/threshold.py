@@ -13,11 +13,12 @@ def best_shift(
     *,
     batch: int,
 ) -> Float[Tensor, " neurons"]:
-    """What to add to each neuron's values so that most games are won.
+    """What to add to each neuron's values so that it serves well in games.
 
-    A game is won by firing for the target, or by staying silent over a whole batch without it: the
-    share (TPR + (1 - FPR)^batch) / 2, as these records count it, is largest. Of equally good
-    places the middle of the widest gap is taken.
+    A neuron is to fire for the target and to stay silent over a whole batch without it: the share
+    (TPR + (1 - FPR)^batch) / 2 of single records, as these count it, is largest. Games won by
+    another record's firing are not aimed at. Of equally good places the middle of the widest gap
+    is taken.
 
     Args:
         of_target: Values on the target's copies, as the client might hold it.
