@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from benchmarks.training import medians
 from fedaudit.attacks.ami.game import Contest, Pools, Randomisers, Rules
-from fedaudit.attacks.ami.training import NeuronTraining, Standard, train_neurons
+from fedaudit.attacks.ami.training import Labelled, NeuronTraining, Standard, train_neurons
 from fedaudit.defenses.ldp.bitrand import BitRandPublished
 from fedaudit.seeds import seeded
 
@@ -41,7 +41,7 @@ def rows(features: int) -> Tensor:
 def ours(data: Tensor) -> None:
     is_target = (torch.arange(ROWS) < COPIES)[None]
     standard = Standard.of(data[0])
-    train_neurons(data, is_target, HOW, standard=standard, rng=seeded(1, "weights"))
+    train_neurons(Labelled(data, is_target), HOW, standard=standard, rng=seeded(1, "weights"))
 
 
 def usual(data: Tensor, optimizer: Callable[..., torch.optim.Optimizer], epochs: int) -> None:

@@ -9,8 +9,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedaudit.attacks.ami.bounds import range_over_box
-from fedaudit.attacks.ami.game import Contest, Played, Rules, shared_out
+from fedaudit.attacks.ami.game import Contest, Rules, shared_out
 from fedaudit.attacks.ami.neuron import Neurons
+from fedaudit.attacks.ami.outcome import Played
 from fedaudit.attacks.ami.training import NeuronTraining
 from fedaudit.errors import BadInput
 from fedaudit.fl.side_by_side import side_by_side

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedaudit.attacks.ami.neuron import Neurons
 from fedaudit.attacks.ami.threshold import best_shift
-from fedaudit.attacks.ami.training import NeuronTraining, Standard, train_neurons
+from fedaudit.attacks.ami.training import Labelled, NeuronTraining, Standard, Trained, train_neurons
 from fedaudit.errors import BadInput
 from fedaudit.seeds import seeded
 
@@ -27,7 +27,8 @@ def first_two(given_: Tensor) -> Tensor:
 
 def trained(given_: Tensor, how: NeuronTraining = HOW) -> Neurons:
     standard = Standard.of(given_.flatten(0, 1))
-    return train_neurons(given_, first_two(given_), how, standard=standard, rng=seeded(2, "w"))
+    data = Labelled(given_, first_two(given_))
+    return train_neurons(data, how, standard=standard, rng=seeded(2, "w")).neurons
 
 
 def by_autograd(given_: Tensor, how: NeuronTraining) -> Tensor:
@@ -82,7 +83,9 @@ def test_each_neuron_is_trained_on_rows_of_its_own() -> None:
     standard = Standard.of(data.flatten(0, 1))
     rng = seeded(2, "w")
     alone = [
-        train_neurons(one[None], first_two(data)[:1], HOW, standard=standard, rng=rng)
+        train_neurons(
+            Labelled(one[None], first_two(data)[:1]), HOW, standard=standard, rng=rng
+        ).neurons
         for one in data
     ]
     together = trained(data)
@@ -90,6 +93,47 @@ def test_each_neuron_is_trained_on_rows_of_its_own() -> None:
         mine = data[number][None]
         ours, theirs = together.at(number).values(mine), one.values(mine)
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("count", "apart"), [(12, 2.0), (70, 4.0)], ids=["by coefficients", "by weights"]
+)
+def test_training_ends_at_the_first_check_that_tells_watched_rows_apart(
+    count: int, apart: float
+) -> None:
+    data = rows(neurons=3, count=count)
+    data[:, :2] += apart
+    standard = Standard.of(data.flatten(0, 1))
+    given_ = Labelled(data[:, : count // 2], first_two(data)[:, : count // 2])
+    watched = Labelled(data[:, 1:], first_two(data)[:, 1:])
+
+    def made(epochs: int, check: int) -> Trained:
+        how = NeuronTraining(hidden=60, epochs=epochs, lr=3.0, check=check)
+        return train_neurons(given_, how, standard=standard, rng=seeded(2), watched=watched)
+
+    found = made(300, 3)
+    assert found.told_apart.all()
+    assert torch.equal(found.neurons.fires(watched.rows), watched.is_target)
+    for number, epochs in enumerate(found.epochs.tolist()):
+        assert 3 < epochs < 300
+        assert epochs % 3 == 0
+        ended, before = (made(n, 0).neurons.at(number) for n in (epochs, epochs - 3))
+        mine = watched.at(number)
+        torch.testing.assert_close(ended.first, found.neurons.at(number).first)
+        assert not torch.equal(before.fires(mine.rows), mine.is_target)
+
+
+def test_rows_that_cannot_be_told_apart_take_all_epochs() -> None:
+    data = rows()
+    standard = Standard.of(data.flatten(0, 1))
+    given_, how = Labelled(data, first_two(data)), NeuronTraining(20, 30, check=10)
+    impossible = Labelled(data, ~first_two(data))
+    found = train_neurons(given_, how, standard=standard, rng=seeded(2, "w"), watched=impossible)
+    assert found.epochs.tolist() == [30, 30]
+    assert not found.told_apart.any()
+    torch.testing.assert_close(found.neurons.first, trained(data, replace(how, check=0)).first)
+    with pytest.raises(BadInput, match="is checked by rows"):
+        train_neurons(given_, how, standard=standard, rng=seeded(2))
 
 
 def test_values_by_hand() -> None:
@@ -148,7 +192,7 @@ def test_rows_of_one_kind_only_are_refused() -> None:
     standard = Standard.of(data.flatten(0, 1))
     for nothing in (torch.zeros(2, 12).bool(), torch.ones(2, 12).bool()):
         with pytest.raises(BadInput, match="of its target and of others"):
-            train_neurons(data, nothing, HOW, standard=standard, rng=seeded(1))
+            train_neurons(Labelled(data, nothing), HOW, standard=standard, rng=seeded(1))
     with pytest.raises(BadInput, match="all the same"):
         Standard.of(torch.ones(4, 3))
     with pytest.raises(BadInput, match="batches of at least one record"):

@@ -1,17 +1,18 @@
 """The security games: does the server tell whether its target was in a client's batch?"""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from fedaudit.attacks.ami.neuron import Neurons
+from fedaudit.attacks.ami.outcome import Made, Played
 from fedaudit.attacks.ami.threshold import best_shift
-from fedaudit.attacks.ami.training import NeuronTraining, Standard, train_neurons
+from fedaudit.attacks.ami.training import Labelled, NeuronTraining, Standard, train_neurons
 from fedaudit.errors import BadInput
 from fedaudit.seeds import seed_for, seeded
 
@@ -63,6 +64,11 @@ class Rules:
                 "least one each, and records and copies for validation or none of either; got "
                 f"{self.batch}, {self.copies}, {self.background}, and {placed[0]} and {placed[1]}"
             )
+        if self.training.check and not self.validation:
+            raise BadInput(
+                "a neuron that is to stop early is checked by records for validation; raise "
+                "game.validation, or set neuron.check to 0"
+            )
 
 
 class Pools(NamedTuple):
@@ -95,32 +101,6 @@ def as_it_is(records: Tensor, rng: torch.Generator) -> Tensor:
 
 
 NONE = Randomisers(as_it_is, as_it_is)
-
-
-class Played(NamedTuple):
-    """What happened in each game.
-
-    Attributes:
-        target: Number of the game's target.
-        was_in: Whether the target was in the batch (the paper's b).
-        by_target: Whether the neuron fired for the target, where it was in.
-        by_others: For how many other records it fired.
-    """
-
-    target: Int[Tensor, " games"]
-    was_in: Bool[Tensor, " games"]
-    by_target: Bool[Tensor, " games"]
-    by_others: Int[Tensor, " games"]
-
-    @property
-    def said_in(self) -> Bool[Tensor, " games"]:
-        """The verdict b': the neuron's gradient is not zero."""
-        return self.by_target | (self.by_others > 0)
-
-    @staticmethod
-    def joined(parts: Iterable["Played"]) -> "Played":
-        """All games of several parts."""
-        return Played(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -186,12 +166,21 @@ class Contest:
         Args:
             games: How many, by number of the target.
         """
-        neurons = self.neurons(list(games))
+        made = self.made(list(games))
         parts = [
-            self._games(number, neurons.at(i), count)
+            self._games(number, made.neurons.at(i), count)
             for i, (number, count) in enumerate(games.items())
         ]
-        return Played.joined(parts)
+        was_in, by_target, by_others = (torch.cat(part) for part in zip(*parts, strict=True))
+        return Played(
+            target=torch.tensor(list(games)).repeat_interleave(torch.tensor(list(games.values()))),
+            was_in=was_in,
+            by_target=by_target,
+            by_others=by_others,
+            epochs=made.epochs,
+            told_apart=made.told_apart,
+            fit=made.fit,
+        )
 
     def target(self, number: int) -> int:
         """Which of the clients' records is the target of that number."""
@@ -204,33 +193,47 @@ class Contest:
         Args:
             targets: Their numbers.
         """
-        rows = [self._rows(number) for number in targets]
-        training = torch.stack([one.training for one in rows])
-        is_target = (torch.arange(training.shape[1]) < self.rules.copies)[None]
-        trained = [
-            # One at a time: begun by its own seed, and no slower (what is trained fits the cache).
-            train_neurons(
-                training[i : i + 1],
-                is_target,
-                self.rules.training,
-                standard=self.standard,
-                rng=seeded(self._seed(number), "weights"),
-            )
-            for i, number in enumerate(targets)
-        ]
-        together = Neurons(*(torch.cat(part) for part in zip(*trained, strict=True)))
-        if not all(bool(part.isfinite().all()) for part in together):
+        return self.made(targets).neurons
+
+    def made(self, targets: Sequence[int]) -> Made:
+        """The same, with how training went.
+
+        Args:
+            targets: Their numbers.
+        """
+        # One at a time: begun by its own seed, and no slower (what is trained fits the cache).
+        parts = [self._made(number) for number in targets]
+        neurons, *rest = zip(*parts, strict=True)
+        return Made(Neurons.joined(neurons), *(torch.cat(part) for part in rest))
+
+    def _made(self, number: int) -> Made:
+        rows, rng = self._rows(number), seeded(self._seed(number), "weights")
+        trained = train_neurons(
+            rows.training,
+            self.rules.training,
+            standard=self.standard,
+            rng=rng,
+            watched=rows.validation,
+        )
+        neuron = trained.neurons
+        if not all(bool(part.isfinite().all()) for part in neuron):
             raise BadInput(
                 "training a neuron took its weights beyond all numbers; lower neuron.lr "
                 f"({self.rules.training.lr:g}) or neuron.momentum "
                 f"({self.rules.training.momentum:g})"
             )
+        right = neuron.fires(rows.training.rows) == rows.training.is_target
+        sides = (
+            right[side].double().mean()
+            for side in (rows.training.is_target, ~rows.training.is_target)
+        )
+        fit = torch.stack(list(sides)).mean()[None]
         copies = self.rules.validation_copies
-        if not copies:
-            return together
-        values = together.values(torch.stack([one.validation for one in rows]))
-        shift = best_shift(values[:, :copies], values[:, copies:], batch=self.rules.batch)
-        return together.shifted(shift)
+        if copies:
+            values = neuron.values(rows.validation.rows)
+            shift = best_shift(values[:, :copies], values[:, copies:], batch=self.rules.batch)
+            neuron = neuron.shifted(shift)
+        return Made(neuron, trained.epochs, trained.told_apart, fit)
 
     def _seed(self, number: int) -> int:
         return seed_for(self.seed, "target", number)
@@ -243,18 +246,18 @@ class Contest:
         order = torch.randperm(len(self.pools.servers), generator=seeded(seed, "own"))
         train, check = self.pools.servers[order[:wanted]].tensor_split([rules.background])
 
-        def with_copies(copies: int, records: Tensor) -> Tensor:
-            return torch.cat([target.expand(copies, -1), records])
+        def labelled(copies: int, records: Tensor, noise: str) -> Labelled:
+            clean = torch.cat([target.expand(copies, -1), records])
+            is_target = torch.arange(len(clean)) < copies
+            return Labelled(randomise(clean, seeded(seed, noise))[None], is_target[None])
 
         return _Rows(
-            randomise(with_copies(rules.copies, train), seeded(seed, "noise of training")),
-            randomise(
-                with_copies(rules.validation_copies, check), seeded(seed, "noise of validation")
-            ),
+            labelled(rules.copies, train, "noise of training"),
+            labelled(rules.validation_copies, check, "noise of validation"),
         )
 
-    def _games(self, number: int, neuron: Neurons, count: int) -> Played:
-        """All games of one target."""
+    def _games(self, number: int, neuron: Neurons, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """All games of one target: was it in, fired the neuron for it, for how many others."""
         target, batch, clients = self.target(number), self.rules.batch, self.pools.clients
         seed = self._seed(number)
         draws, noise = seeded(seed, "batches"), seeded(seed, "noise of games")
@@ -268,13 +271,12 @@ class Contest:
             records = self.randomisers.client(clients[chosen], noise)
             fired[game] = neuron.fires(records[None])[0]
         by_target = fired[:, 0] & was_in
-        numbers = torch.full((count,), number)
-        return Played(numbers, was_in, by_target, fired.sum(1) - by_target.long())
+        return was_in, by_target, fired.sum(1) - by_target.long()
 
 
 class _Rows(NamedTuple):
-    training: Float[Tensor, "rows features"]
-    validation: Float[Tensor, "rows features"]
+    training: Labelled
+    validation: Labelled
 
 
 def shared_out(targets: int, games: int) -> Iterator[dict[int, int]]:

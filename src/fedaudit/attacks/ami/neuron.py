@@ -1,5 +1,6 @@
 """The planted neuron: one of the second layer, over all of the first."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -46,3 +47,8 @@ class Neurons(NamedTuple):
     def at(self, index: int) -> "Neurons":
         """One of them."""
         return Neurons(*(part[index : index + 1] for part in self))
+
+    @staticmethod
+    def joined(parts: Iterable["Neurons"]) -> "Neurons":
+        """All neurons of several parts."""
+        return Neurons(*(torch.cat(part) for part in zip(*parts, strict=True)))

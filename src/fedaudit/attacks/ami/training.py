@@ -6,12 +6,13 @@ Memory: three matrices of M x r for each of the neurons that are trained togethe
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from fedaudit.attacks.ami.first_layer import ByCoefficients, ByWeights, FirstLayer
 from fedaudit.attacks.ami.neuron import Neurons
 from fedaudit.errors import BadInput, unknown_name
 
@@ -33,6 +34,8 @@ class NeuronTraining:
         target_share: Weight of the target's rows together; all rows weigh 1.
         output: "one-logit" with binary cross-entropy, or "two-sigmoids" with cross-entropy on
             their values as if they were logits, of which the first is planted (legacy).
+        check: After every so many epochs training ends if the neuron tells all watched rows apart;
+            0 to go through all epochs.
 
     Raises:
         BadInput: A setting is out of range.
@@ -49,14 +52,15 @@ class NeuronTraining:
     momentum: float = 0.9
     target_share: float = 0.5
     output: str = "one-logit"
+    check: int = 0
 
     def __post_init__(self) -> None:
         if self.output not in _OUTPUTS:
             raise unknown_name("output of a planted neuron", self.output, _OUTPUTS)
-        if self.hidden < 1 or self.epochs < 0:
+        if self.hidden < 1 or min(self.epochs, self.check) < 0:
             raise BadInput(
-                f"a planted neuron needs at least one hidden unit and no fewer than 0 epochs, got "
-                f"{self.hidden} and {self.epochs}"
+                f"a planted neuron needs at least one hidden unit, no fewer than 0 epochs and no "
+                f"fewer than 0 between checks, got {self.hidden}, {self.epochs} and {self.check}"
             )
         if not (self.lr > 0 and 0 <= self.momentum < 1 and 0 < self.target_share < 1):
             raise BadInput(
@@ -106,48 +110,111 @@ class Standard(NamedTuple):
         return neurons._replace(first=first, first_bias=neurons.first_bias - first @ self.mean)
 
 
+class Labelled(NamedTuple):
+    """Rows of each neuron's own.
+
+    Attributes:
+        rows: Copies of the neuron's target, and other records.
+        is_target: Which of them are the target's.
+    """
+
+    rows: Float[Tensor, "neurons rows features"]
+    is_target: Bool[Tensor, "neurons rows"]
+
+    def at(self, neuron: int) -> "Labelled":
+        """What one neuron is given."""
+        return Labelled(self.rows[neuron, None], self.is_target[neuron, None])
+
+
+class Trained(NamedTuple):
+    """Neurons and how long they took.
+
+    Attributes:
+        neurons: As training left them.
+        epochs: Steps that each took.
+        told_apart: Whether training ended because it told all watched rows apart.
+    """
+
+    neurons: Neurons
+    epochs: Int[Tensor, " neurons"]
+    told_apart: Bool[Tensor, " neurons"]
+
+
 def train_neurons(
-    rows: Float[Tensor, "neurons rows features"],
-    is_target: Bool[Tensor, "neurons rows"],
+    given: Labelled,
     how: NeuronTraining,
     *,
     standard: Standard,
     rng: torch.Generator,
-) -> Neurons:
+    watched: Labelled | None = None,
+) -> Trained:
     """Neurons that fire for their target's rows and for none of their others.
 
     Args:
-        rows: What each is trained on: copies of its target, and other records.
-        is_target: Which of them are the target's; at least one, and one of the others.
+        given: What each is trained on; at least one row of its target, and one of the others.
         how: Settings.
         standard: How rows are standardised.
         rng: Draws the weights to begin with, neuron by neuron.
+        watched: What each is checked by, and not trained on; needed if ``how.check`` says so.
 
     Raises:
-        BadInput: A neuron has no row of its target, or nothing but such rows.
+        BadInput: A neuron has no row of its target, or nothing but such rows; or there is nothing
+            to check it by.
     """
-    if not bool((is_target.any(1) & ~is_target.all(1)).all()):
+    if not bool((given.is_target.any(1) & ~given.is_target.all(1)).all()):
         raise BadInput("a planted neuron learns from rows of its target and of others: give both")
+    if not how.check:
+        none = Labelled(given.rows[:, :0], given.is_target[:, :0])
+        return _train_together(given, how, none, standard=standard, rng=rng)
+    if watched is None or not watched.is_target.numel():
+        raise BadInput("a planted neuron that is to stop early is checked by rows: give some")
+    # Each stops by itself, and so is trained by itself.
+    alone = [
+        _train_together(given.at(i), how, watched.at(i), standard=standard, rng=rng)
+        for i in range(len(given.rows))
+    ]
+    neurons = Neurons.joined(one.neurons for one in alone)
+    return Trained(neurons, *(torch.cat(part) for part in list(zip(*alone, strict=True))[1:]))
+
+
+def _train_together(
+    given: Labelled,
+    how: NeuronTraining,
+    watched: Labelled,
+    *,
+    standard: Standard,
+    rng: torch.Generator,
+) -> Trained:
+    """All epochs, or as many as it takes to tell the watched rows apart, if there are any."""
+    rows, is_target = given
     data = _Data(standard(rows), is_target.to(rows), _weights(is_target, how.target_share))
     start = _start(len(rows), rows.shape[2], how, rng)
-    few = rows.shape[1] < 2 * rows.shape[2]
-    first: _First = (
-        _Coefficients(start.first, data.rows) if few else _Weights(start.first, data.rows)
-    )
+    kind = ByCoefficients if rows.shape[1] < 2 * rows.shape[2] else ByWeights
+    first: FirstLayer = kind(start.first, data.rows, standard(watched.rows))
     second, bias = start.second, torch.zeros(start.second.shape[:2])
     second_pace, bias_pace = torch.zeros_like(second), torch.zeros_like(bias)
-    for _ in range(how.epochs):
+    epochs, told_apart = how.epochs, False
+    for epoch in range(1, how.epochs + 1):
         inner = first.inner()
         active = inner.relu()
-        outputs = torch.bmm(active, second.transpose(1, 2)) + bias[:, None]
-        slope = _slope(outputs, data, how.output)
-        first.move(torch.bmm(slope, second).mul_(inner > 0), how)
+        slope = _slope(_outputs(active, second, bias), data, how.output)
+        first.move(torch.bmm(slope, second).mul_(inner > 0), how.lr, how.momentum)
         second_pace.mul_(how.momentum).add_(torch.bmm(slope.transpose(1, 2), active))
         bias_pace.mul_(how.momentum).add_(slope.sum(1))
         second = second - how.lr / how.hidden * second_pace
         bias = bias - how.lr / how.hidden * bias_pace
+        if how.check and epoch % how.check == 0:
+            fires = _outputs(first.watched().relu_(), second, bias)[:, :, 0] > 0
+            if torch.equal(fires, watched.is_target):
+                epochs, told_apart = epoch, True
+                break
     weights, first_bias = first.now()
-    return standard.folded(Neurons(weights, first_bias, second[:, 0], bias[:, 0]))
+    count = len(rows)
+    return Trained(
+        standard.folded(Neurons(weights, first_bias, second[:, 0], bias[:, 0])),
+        torch.full((count,), epochs),
+        torch.full((count,), told_apart),
+    )
 
 
 class _Data(NamedTuple):
@@ -163,73 +230,6 @@ class _Start(NamedTuple):
 
     first: Float[Tensor, "neurons hidden features"]
     second: Float[Tensor, "neurons outputs hidden"]
-
-
-class _First(Protocol):
-    """The first layer of all neurons while it is trained."""
-
-    def inner(self) -> Float[Tensor, "neurons rows hidden"]:
-        """W x + c of every row."""
-        ...
-
-    def move(self, slope: Float[Tensor, "neurons rows hidden"], how: NeuronTraining) -> None:
-        """A step against the derivative of the loss by :meth:`inner`."""
-        ...
-
-    def now(
-        self,
-    ) -> tuple[Float[Tensor, "neurons hidden features"], Float[Tensor, "neurons hidden"]]:
-        """W and c."""
-        ...
-
-
-class _Coefficients:
-    """W = W0 + A' X and c = A' 1: descent never leaves the rows' span, so that A says it all.
-
-    An epoch needs the rows' inner products only, not the rows. The values of all rows are moved
-    along with A, and agree with W's to rounding.
-    """
-
-    def __init__(self, first: Tensor, rows: Tensor) -> None:
-        self._first, self._rows = first, rows
-        self._products = torch.bmm(rows, rows.transpose(1, 2)) + 1
-        self._inner = torch.bmm(rows, first.transpose(1, 2))
-        self._moved = torch.zeros_like(self._inner)
-        self._pace = torch.zeros_like(self._inner)
-
-    def inner(self) -> Tensor:
-        return self._inner
-
-    def move(self, slope: Tensor, how: NeuronTraining) -> None:
-        self._pace.mul_(how.momentum).add_(slope)
-        self._moved.sub_(self._pace, alpha=how.lr)
-        self._inner.baddbmm_(self._products, self._pace, alpha=-how.lr)
-
-    def now(self) -> tuple[Tensor, Tensor]:
-        return torch.baddbmm(self._first, self._moved.transpose(1, 2), self._rows), self._moved.sum(
-            1
-        )
-
-
-class _Weights:
-    """W and c themselves, for more rows than their span has directions."""
-
-    def __init__(self, first: Tensor, rows: Tensor) -> None:
-        self._rows = rows
-        self._first, self._bias = first, torch.zeros(first.shape[:2])
-        self._pace, self._bias_pace = torch.zeros_like(first), torch.zeros_like(self._bias)
-
-    def inner(self) -> Tensor:
-        return torch.baddbmm(self._bias[:, None], self._rows, self._first.transpose(1, 2))
-
-    def move(self, slope: Tensor, how: NeuronTraining) -> None:
-        self._pace.mul_(how.momentum).baddbmm_(slope.transpose(1, 2), self._rows)
-        self._bias_pace.mul_(how.momentum).add_(slope.sum(1))
-        self._first = self._first - how.lr * self._pace
-        self._bias = self._bias - how.lr * self._bias_pace
-
-    def now(self) -> tuple[Tensor, Tensor]:
-        return self._first, self._bias
 
 
 def _start(count: int, features: int, how: NeuronTraining, rng: torch.Generator) -> _Start:
@@ -248,6 +248,10 @@ def _weights(is_target: Tensor, share: float) -> Tensor:
     targets = is_target.sum(1, keepdim=True)
     others = is_target.shape[1] - targets
     return torch.where(is_target, share / targets, (1 - share) / others)
+
+
+def _outputs(active: Tensor, second: Tensor, bias: Tensor) -> Float[Tensor, "neurons rows outputs"]:
+    return torch.bmm(active, second.transpose(1, 2)) + bias[:, None]
 
 
 def _slope(outputs: Tensor, data: _Data, kind: str) -> Float[Tensor, "neurons rows outputs"]:
