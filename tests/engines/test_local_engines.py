@@ -96,7 +96,7 @@ def test_work_that_cannot_be_sent_to_another_process_is_refused() -> None:
 
 
 HANGING = """
-import os, sys, time
+import os, signal, sys, time
 from fedaudit.engines.local import Workers
 
 def pid_then_sleep(shared, seconds):
@@ -104,6 +104,8 @@ def pid_then_sleep(shared, seconds):
     time.sleep(seconds)
 
 if __name__ == "__main__":
+    # Whoever runs these tests in the background may have told its children to ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with Workers(2).session(pid_then_sleep, 0) as run:
         list(run([60, 60]))
 """
