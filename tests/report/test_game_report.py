@@ -468,3 +468,23 @@ def test_damaged_games_and_a_folder_with_two_records_are_refused(
     assert end("report", str(tmp_path)) == 2
     assert "name one of them" in capsys.readouterr().err
     assert not (tmp_path / "report.html").exists()
+
+
+def test_a_neuron_that_learnt_nothing_is_warned_of() -> None:
+    warned = game_verdict(played(point(), point("ome", fit=0.55))).limits
+    assert any(text.startswith("At ome, ε 3 neurons do not even") for text in warned)
+    fine = game_verdict(played(point(fit=0.9))).limits
+    assert not any("do not even" in text for text in fine)
+
+
+def test_epochs_stand_in_the_table_with_those_that_never_came_to_an_end() -> None:
+    told = {"value": 41.6, "low": 30.2, "high": 53.0, "least": 5, "most": 100}
+    all_of_them = point(fit=1.0, epochs={**told, "stopped": 40, "targets": 40})
+    some = point("ome", epochs={**told, "stopped": 39, "targets": 40})
+    table = points_table(played(all_of_them, some))
+    assert [one.text for one in table.columns][-2:] == ["Fit", "Epochs"]
+    first, second = (row[-1] for row in table.rows)
+    assert (first.text, first.detail) == ("42", "30–53\n5 to 100")
+    assert (second.text, second.detail) == ("≥ 42", "30–53\n5 to 100\n1 of 40 never")
+    plain = points_table(played(point()))
+    assert [one.text for one in plain.columns][-1] == "Another record"

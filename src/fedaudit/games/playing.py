@@ -17,6 +17,7 @@ from fedaudit.errors import BadInput
 from fedaudit.fl.side_by_side import side_by_side
 from fedaudit.games.mechanism import NO_MECHANISM, Given, given
 from fedaudit.games.record import (
+    Epochs,
     NeuronMean,
     PointPlayed,
     Rate,
@@ -32,6 +33,7 @@ from fedaudit.metrics.games import (
     most_success,
     predicted_silence,
 )
+from fedaudit.metrics.intervals import mean_over_seeds
 from fedaudit.metrics.means import BoundedMean, signs_of_means
 from fedaudit.metrics.rates import Share, share
 from fedaudit.progress import Tick
@@ -102,6 +104,8 @@ def play_point(
         proven_epsilon=success.epsilon.value,
         certificates=[_certificate(one, mechanism, played, study.game.batch) for one in fresh],
         spread=_spread(fresh[0]) if fresh else None,
+        fit=float(played.fit.mean()),
+        epochs=_epochs(played) if study.neuron.check else None,
         seconds=round(monotonic() - begun, 1),
     )
 
@@ -207,6 +211,23 @@ def _mean(values: Tensor, sound_width: float | None) -> NeuronMean:
         values=len(exact),
         sample_width=float(exact.max() - exact.min()),
         sound_width=sound_width,
+    )
+
+
+def _epochs(played: Played) -> Epochs:
+    taken = played.epochs.tolist()
+    if len(taken) > 1:
+        value, low, high, *_ = mean_over_seeds(taken, within=(0, math.inf))
+    else:
+        value, low, high = float(taken[0]), None, None
+    return Epochs(
+        value=value,
+        low=low,
+        high=high,
+        least=min(taken),
+        most=max(taken),
+        stopped=int(played.told_apart.sum()),
+        targets=len(taken),
     )
 
 

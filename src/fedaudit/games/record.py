@@ -55,6 +55,36 @@ class Success(Part):
         return self
 
 
+class Epochs(Part):
+    """How long neurons were trained that stop as soon as they tell validation records apart.
+
+    Attributes:
+        value: Mean over targets, the longest training taken for those that never did.
+        low: Lower limit; None where all took the same.
+        high: Upper limit; None likewise.
+        least: Of one target.
+        most: Of one target.
+        stopped: Targets whose neuron told all validation records apart.
+        targets: All of them.
+    """
+
+    value: Drawn
+    low: Drawn | None
+    high: Drawn | None
+    least: Whole
+    most: Whole
+    stopped: Whole
+    targets: Annotated[int, Field(ge=1, le=int(MOST))]
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "Epochs":
+        refuse_disorder(self.low, self.value, self.high)
+        refuse_disorder(float(self.least), self.value, float(self.most))
+        if self.stopped > self.targets:
+            raise ValueError(f"{self.stopped} of {self.targets} targets cannot be")
+        return self
+
+
 class NeuronMean(Part):
     """The mean of a neuron's values on independent randomised records.
 
@@ -151,6 +181,9 @@ class PointPlayed(Part):
         proven_epsilon: What the success proves of the privacy of a record: at least this.
         certificates: Of the first targets.
         spread: Of the first target's neuron's values; None if none is certified.
+        fit: How well neurons tell the rows apart that they were trained on: AUC, mean over
+            targets; None in records of older games.
+        epochs: That training took; None where it goes through a fixed number.
         seconds: That this point took.
     """
 
@@ -175,6 +208,8 @@ class PointPlayed(Part):
     proven_epsilon: Budget
     certificates: list[TargetCertificate] = Field(default_factory=list)
     spread: Spread | None = None
+    fit: Share | None = None
+    epochs: Epochs | None = None
     seconds: Annotated[float, Field(ge=0, le=MOST)] = 0.0
 
     @property

@@ -26,7 +26,7 @@ GAMES_FILE = "games.json"
 
 _POINTS = "points"
 _FOR_PEOPLE = {"name", "about", "hours"}
-_VERSION = 4
+_VERSION = 5
 """Of what is played; a point that another version played is played again."""
 
 

@@ -56,7 +56,12 @@ class GameSection(Section):
 
 
 class NeuronSection(Section):
-    """How neurons are trained; see :class:`fedaudit.attacks.ami.training.NeuronTraining`."""
+    """How neurons are trained; see :class:`fedaudit.attacks.ami.training.NeuronTraining`.
+
+    Attributes:
+        check: After every so many epochs training ends if the neuron tells all validation records
+            apart; 0 to go through all epochs.
+    """
 
     hidden: Positive = 1000
     epochs: Count = 300
@@ -64,6 +69,7 @@ class NeuronSection(Section):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     target_share: Annotated[float, Field(gt=0, lt=1)] = 0.5
     output: str = "one-logit"
+    check: Count = 0
 
 
 class MechanismSection(Section):

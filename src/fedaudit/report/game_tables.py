@@ -13,6 +13,7 @@ from fedaudit.report.game_points import (
     times_named,
     times_text,
 )
+from fedaudit.report.game_training import training_cells, training_columns
 from fedaudit.report.game_words import game_verdict
 from fedaudit.report.grid import Cell, Grid, Heading, columns_of, named, to_rich
 from fedaudit.report.words import MISSING, count, interval, number, percent
@@ -25,6 +26,12 @@ _REMARK = (
     "share of games without it in which “out” was said; 50% is guessing. Intervals: "
     "Clopper-Pearson, 95%. ε is of one record, in nats. Proven: the success refutes every "
     "smaller ε. Below a true ε: how many times the named one it is."
+)
+
+_TRAINING = (
+    " Fit: how well neurons tell the rows apart that they were trained on (AUC). Epochs: mean over "
+    "targets until validation records were told apart, with its 95% interval (Student’s t), and "
+    "from which to which."
 )
 
 
@@ -52,6 +59,8 @@ def points_table(record: GameRecord) -> Grid:
     """Every figure of every point."""
     numeric = ("Adv", "Named", "True", "Proven", "if the named holds", "if the true holds")
     rates = ("TPR", "TNR", "Predicted TNR", "Target", "Another record")
+    shown = shown_points(record.points)
+    trained = training_columns(shown)
     rows = tuple(
         (
             named(one.name, "" if one.name == one.setting else one.setting),
@@ -66,12 +75,15 @@ def points_table(record: GameRecord) -> Grid:
             _EMPTY if one.point.predicted_tnr is None else Cell(percent(one.point.predicted_tnr)),
             _rate(one.point.by_target),
             _rate(one.point.by_others),
+            *training_cells(one.point, trained),
         )
-        for one in shown_points(record.points)
+        for one in shown
     )
+    last = (Heading("Training", len(trained)),) if trained else ()
+    every = (*numeric, *rates, *trained)
     return Grid(
         _caption(record),
-        columns_of("Point", *numeric, *rates, numeric=(*numeric, *rates)),
+        columns_of("Point", *every, numeric=every),
         rows,
         headings=(
             Heading("", 1),
@@ -80,11 +92,14 @@ def points_table(record: GameRecord) -> Grid:
             Heading("Adv at most", 2),
             Heading("Games", 3),
             Heading("Neuron fires for", 2),
+            *last,
         ),
         remark=f"{_REMARK} At most: (e^ε + δ) / (1 + e^ε), which no server exceeds against a "
         "mechanism that keeps that ε but for a probability δ; δ is 0 for most. Predicted TNR: the "
         "mean over targets of (1 − how often the neuron fires for another record) to the power "
-        "of the batch’s size. The TNR is above it where records of a batch share their noise.",
+        "of the batch’s size. The TNR is above it where records of a batch share their noise."
+        + _TRAINING
+        * bool(trained),
     )
 
 

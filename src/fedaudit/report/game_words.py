@@ -19,6 +19,7 @@ from fedaudit.report.game_points import (
     times_text,
     without_mechanism,
 )
+from fedaudit.report.game_training import poor_fits
 from fedaudit.report.grid import shortened
 from fedaudit.report.sources import size_reached_by
 from fedaudit.report.tiles import Tile
@@ -244,7 +245,7 @@ def _meaning(shown: Sequence[Shown]) -> str:
 
 
 def _limits(shown: Sequence[Shown]) -> list[str]:
-    found = []
+    found = poor_fits(shown)
     claiming = [one for one in shown if one.point.nominal_epsilon is not None]
     beyond = [one for one in claiming if (one.point.nominal_epsilon or 0.0) >= provable(one.point)]
     if beyond:

@@ -53,6 +53,25 @@ def test_without_a_randomiser_every_target_is_caught_and_games_are_won() -> None
     assert float((one.said_in == one.was_in).float().mean()) > 0.95
 
 
+def test_how_neurons_were_made_is_told() -> None:
+    made = contest().made(range(3))
+    assert made.fit.tolist() == [1, 1, 1]
+    assert made.epochs.tolist() == [60, 60, 60]
+    training = replace(RULES.training, check=1)
+    early = contest(rules=replace(RULES, training=training)).made(range(3))
+    assert bool(early.told_apart.all())
+    assert int(early.epochs.max()) < 60
+    # A step far too large leaves dead units: all values are the same.
+    wild = replace(RULES.training, lr=1e5)
+    assert contest(rules=replace(RULES, training=wild)).made([0]).fit.tolist() == [0.5]
+
+
+def test_stopping_early_needs_records_to_look_at() -> None:
+    how = replace(RULES.training, check=1)
+    with pytest.raises(BadInput, match=r"set neuron\.check to 0"):
+        replace(RULES, training=how, validation=0, validation_copies=0)
+
+
 def test_with_targets_far_from_everything_all_games_are_won() -> None:
     given = pools()
     far = given._replace(clients=given.clients * 10)

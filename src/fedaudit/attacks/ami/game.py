@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fedaudit.attacks.ami.neuron import Neurons
@@ -222,18 +222,13 @@ class Contest:
                 f"({self.rules.training.lr:g}) or neuron.momentum "
                 f"({self.rules.training.momentum:g})"
             )
-        right = neuron.fires(rows.training.rows) == rows.training.is_target
-        sides = (
-            right[side].double().mean()
-            for side in (rows.training.is_target, ~rows.training.is_target)
-        )
-        fit = torch.stack(list(sides)).mean()[None]
+        fit = _fit(neuron.values(rows.training.rows)[0], rows.training.is_target[0])
         copies = self.rules.validation_copies
         if copies:
             values = neuron.values(rows.validation.rows)
             shift = best_shift(values[:, :copies], values[:, copies:], batch=self.rules.batch)
             neuron = neuron.shifted(shift)
-        return Made(neuron, trained.epochs, trained.told_apart, fit)
+        return Made(neuron, trained.epochs, trained.told_apart, fit[None])
 
     def _seed(self, number: int) -> int:
         return seed_for(self.seed, "target", number)
@@ -277,6 +272,13 @@ class Contest:
 class _Rows(NamedTuple):
     training: Labelled
     validation: Labelled
+
+
+def _fit(values: Float[Tensor, " rows"], is_target: Bool[Tensor, " rows"]) -> Tensor:
+    """The share of pairs of a target's row and another of which the first has more; ties half."""
+    others = values[~is_target].sort().values
+    below = [torch.searchsorted(others, values[is_target], right=side) for side in (False, True)]
+    return torch.stack(below).double().mean() / len(others)
 
 
 def shared_out(targets: int, games: int) -> Iterator[dict[int, int]]:

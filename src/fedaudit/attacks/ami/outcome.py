@@ -17,8 +17,8 @@ class Made(NamedTuple):
         neurons: One for each, its zero placed.
         epochs: That each was trained for.
         told_apart: Whether training ended because it told its validation records apart.
-        fit: How well each tells the rows apart that it was trained on, its zero as training left
-            it: the mean share of the target's and of the others' that it is right about.
+        fit: How well each tells the rows apart that it was trained on: the share of pairs of a
+            target's row and another in which it is larger for the target's, its AUC.
     """
 
     neurons: Neurons

@@ -34,8 +34,8 @@ class NeuronTraining:
         target_share: Weight of the target's rows together; all rows weigh 1.
         output: "one-logit" with binary cross-entropy, or "two-sigmoids" with cross-entropy on
             their values as if they were logits, of which the first is planted (legacy).
-        check: After every so many epochs training ends if the neuron tells all watched rows apart;
-            0 to go through all epochs.
+        check: After every so many epochs training ends if the neuron is larger for all watched rows
+            of its target than for any other; 0 to go through all epochs.
 
     Raises:
         BadInput: A setting is out of range.
@@ -43,7 +43,9 @@ class NeuronTraining:
     Source: AMI, Eq. (6), Figs. 2 and 4; r = 1000.
     Differs: the published code trains two sigmoid outputs with Adam and up to a million epochs;
         momentum descent has an exact form in the rows' inner products, and one logit is what the
-        paper prints.
+        paper prints. The published code ends when no record of the games' own pool is on the wrong
+        side of zero; here others are looked at, and a zero that tells them apart will do, since it
+        is placed afterwards.
     """
 
     hidden: int = 1000
@@ -132,7 +134,7 @@ class Trained(NamedTuple):
     Attributes:
         neurons: As training left them.
         epochs: Steps that each took.
-        told_apart: Whether training ended because it told all watched rows apart.
+        told_apart: Whether training ended since it told all watched rows apart.
     """
 
     neurons: Neurons
@@ -166,8 +168,11 @@ def train_neurons(
     if not how.check:
         none = Labelled(given.rows[:, :0], given.is_target[:, :0])
         return _train_together(given, how, none, standard=standard, rng=rng)
-    if watched is None or not watched.is_target.numel():
-        raise BadInput("a planted neuron that is to stop early is checked by rows: give some")
+    if watched is None or not (watched.is_target.any(1) & ~watched.is_target.all(1)).all():
+        raise BadInput(
+            "a planted neuron that is to stop early is checked by rows of its target and of "
+            "others: give both"
+        )
     # Each stops by itself, and so is trained by itself.
     alone = [
         _train_together(given.at(i), how, watched.at(i), standard=standard, rng=rng)
@@ -204,8 +209,8 @@ def _train_together(
         second = second - how.lr / how.hidden * second_pace
         bias = bias - how.lr / how.hidden * bias_pace
         if how.check and epoch % how.check == 0:
-            fires = _outputs(first.watched().relu_(), second, bias)[:, :, 0] > 0
-            if torch.equal(fires, watched.is_target):
+            values = _outputs(first.watched().relu_(), second, bias)[:, :, 0]
+            if values[watched.is_target].min() > values[~watched.is_target].max():
                 epochs, told_apart = epoch, True
                 break
     weights, first_bias = first.now()
