@@ -6,11 +6,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
+from fedaudit.games.record import GameRecord
+from fedaudit.report.game_tables import points_table
 from fedaudit.study import clustered
 from fedaudit.study.guessing import above_chance
 from fedaudit.study.older import completed
 from fedaudit.study.owner_figures import SourceFigure
-from fedaudit.study.reading import read_record
+from fedaudit.study.reading import read_games, read_record
 from fedaudit.study.record import Figure, Record
 
 ROOT = Path(__file__).parents[1]
@@ -45,6 +47,15 @@ class Study(NamedTuple):
     records: Mapping[str, Record]
 
 
+class Games(NamedTuple):
+    """A folder with the record of a study of security games; see :class:`Study`."""
+
+    name: str
+    command: str
+    note: str
+    record: GameRecord
+
+
 class Panel(NamedTuple):
     """What one table shows."""
 
@@ -53,13 +64,17 @@ class Panel(NamedTuple):
     metric: str
 
 
-def studies() -> list[Study]:
+def studies() -> list[Study | Games]:
     """All folders that `records/made.toml` names, in its order."""
     made = tomllib.loads((ROOT / "records" / "made.toml").read_text(encoding="utf-8"))
-    return [
-        Study(name, one["command"], one.get("note", ""), _records(ROOT / "records" / name, name))
-        for name, one in made.items()
-    ]
+    return [_study(name, one["command"], one.get("note", "")) for name, one in made.items()]
+
+
+def _study(name: str, command: str, note: str) -> Study | Games:
+    folder = ROOT / "records" / name
+    if command.startswith("fedaudit games"):
+        return Games(name, command, note, read_games(folder / f"{name}.json"))
+    return Study(name, command, note, _records(folder, name))
 
 
 def _records(folder: Path, name: str) -> dict[str, Record]:
@@ -83,9 +98,12 @@ def _place(variant: str, order: Sequence[str]) -> int:
     return order.index(variant) if variant in order else len(order)
 
 
-def results_markdown(all_studies: Sequence[Study]) -> str:
+def results_markdown(all_studies: Sequence[Study | Games]) -> str:
     """The whole page."""
-    return "\n\n".join([INTRODUCTION.rstrip(), *(_section(study) for study in all_studies)]) + "\n"
+    sections = [
+        _games(study) if isinstance(study, Games) else _section(study) for study in all_studies
+    ]
+    return "\n\n".join([INTRODUCTION.rstrip(), *sections]) + "\n"
 
 
 def _section(study: Study) -> str:
@@ -101,6 +119,26 @@ def _section(study: Study) -> str:
     parts += [_table(study, panel) for panel in _panels(study)]
     parts += [_sources(study)] if any(record.sources for record in study.records.values()) else []
     parts += [_clusters(study)] if any(r.cluster_means for r in study.records.values()) else []
+    return "\n\n".join(parts)
+
+
+def _games(study: Games) -> str:
+    """Security games: every figure of every point, as the report has them."""
+    table = points_table(study.record)
+    lines = [_row([column.text for column in table.columns])]
+    lines.append(_row(["---"] * len(table.columns)))
+    for row in table.rows:
+        details = [" ".join(cell.detail.split("\n")) for cell in row]
+        lines.append(
+            _row([f"{c.text} ({d})" if d else c.text for c, d in zip(row, details, strict=True)])
+        )
+    parts = (
+        f"## {study.name}",
+        f"{study.record.about} {study.note}".strip(),
+        f"```\n{study.command}\n```",
+        f"{table.caption} ({study.record.points[0].records}). {table.remark}",
+        "\n".join(lines),
+    )
     return "\n\n".join(parts)
 
 

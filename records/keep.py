@@ -1,18 +1,21 @@
 """Keeps the records of a study that was run with all its variants, small enough for a repository.
 
 python records/keep.py runs/cofedmid-mnist [NAME]
+python records/keep.py games/ami-digits
 
 Takes every variant's record.json below the folder into the folder of the study's name (or NAME)
 beside this file. The study's own record stays whole if it is under a megabyte; of it else, and of
 the variants, only what `fedaudit compare` and the page of results use is kept: figures, controls,
-utility and usage, nothing to be drawn.
+utility and usage, nothing to be drawn. A record of games is kept as it is.
 """
 
 import sys
 from pathlib import Path
 
+from fedaudit.files import write_whole
+from fedaudit.games.run import GAMES_FILE
 from fedaudit.study.older import completed
-from fedaudit.study.reading import read_record
+from fedaudit.study.reading import read_games, read_record
 from fedaudit.study.record import write_record
 
 HERE = Path(__file__).parent
@@ -22,8 +25,12 @@ MOST_BYTES = 1_000_000
 
 def keep(runs: Path, name: str) -> int:
     """Copies all records below a folder; how many there were."""
-    found = sorted(runs.glob("*/record.json"))
     (HERE / name).mkdir(exist_ok=True)
+    if (runs / GAMES_FILE).is_file():
+        record_of_games = read_games(runs / GAMES_FILE)
+        write_whole(HERE / name / f"{name}.json", record_of_games.model_dump_json() + "\n")
+        return 1
+    found = sorted(runs.glob("*/record.json"))
     for path in found:
         record = completed(read_record(path))
         whole = record.name == name or len(found) == 1
