@@ -26,6 +26,7 @@ from fedaudit.report.game_points import (
     overtaken,
     shown_points,
 )
+from fedaudit.report.game_sweeps import sweep_figure
 from fedaudit.report.grid import shortened
 from fedaudit.report.styles import OKABE_ITO, Key, Style, see_through, swatch
 from fedaudit.report.words import count, percent
@@ -58,7 +59,12 @@ Families = dict[str, list[Shown]]
 def game_figures(record: GameRecord) -> dict[str, Figures]:
     """Every figure that a record of games has data for, by its name in the document."""
     groups = families(shown_points(record.points))
-    found = [success_figure(groups), kinds_figure(groups), spread_figure(record)]
+    sweep = sweep_figure(record)
+    found = [sweep, spread_figure(record)]
+    budgets = [one for point in record.points for one in (_named(point), _true(point))]
+    # Without any epsilon there is nothing to draw against but what was turned.
+    if sweep is None or any(one is not None for one in budgets):
+        found += [success_figure(groups), kinds_figure(groups)]
     return {figure.ident: figure for figure in found if figure is not None}
 
 

@@ -1,0 +1,100 @@
+"""Which points of a study of games are drawn as a sweep of one setting."""
+
+from fedaudit.games.record import GameRecord, PointPlayed
+from fedaudit.report.game_figures import game_figures
+from fedaudit.report.game_sweeps import Sweep, sweep_figure, sweeps
+from fedaudit.report.games import games_html
+from tests.report.games import NONE, hostile_games, played, point
+
+EPOCHS = {
+    "value": 9.0,
+    "low": 8.0,
+    "high": 10.0,
+    "least": 5,
+    "most": 12,
+    "stopped": 7,
+    "targets": 7,
+}
+
+
+def turned(right: int = 60, **settings: object) -> PointPlayed:
+    """A point without a mechanism at these settings, written as ``section__name``."""
+    told = {name.replace("__", "."): str(value) for name, value in settings.items()}
+    return point("none", None, None, right=right).model_copy(
+        update={"label": ",".join(told.values()), "settings": told}
+    )
+
+
+def record(*points: PointPlayed) -> GameRecord:
+    config = {"name": "t", "seed": 1, "data": {"name": "digits"}, "neuron": {"hidden": 200}}
+    return played(*points, config=config)
+
+
+def places(one: Sweep) -> dict[str, list[float]]:
+    return {words: [placed.at for placed in line] for words, line in one.lines.items()}
+
+
+def test_points_that_differ_in_one_setting_make_a_line_with_the_study_itself() -> None:
+    found = sweeps(record(NONE, turned(neuron__hidden=500), turned(neuron__hidden=5)))
+    assert [(one.setting, places(one)) for one in found] == [("neuron.hidden", {"": [5, 200, 500]})]
+
+
+def test_lines_are_told_apart_by_the_other_settings() -> None:
+    several = [
+        turned(neuron__hidden=hidden, game__batch=batch)
+        for hidden in (5, 50, 500)
+        for batch in (10, 100)
+    ]
+    (found,) = sweeps(record(NONE, *several))
+    assert places(found) == {"batch=10": [5, 50, 500], "batch=100": [5, 50, 500]}
+
+
+def test_two_values_names_and_epsilons_are_no_sweep() -> None:
+    assert sweep_figure(record(NONE, turned(neuron__hidden=5))) is None
+    outputs = [turned(neuron__output=name) for name in ("a", "b", "c", True, False)]
+    assert sweep_figure(record(NONE, *outputs)) is None
+    assert sweep_figure(record(*(point(named=e) for e in (1.0, 2.0, 3.0)))) is None
+
+
+def test_one_line_shows_both_kinds_of_games_and_several_the_success_alone() -> None:
+    one = record(NONE, turned(70, neuron__hidden=5), turned(80, neuron__hidden=50))
+    figure = sweep_figure(one)
+    assert figure is not None
+    traces = figure.choices[0].panels[0].spec["data"]
+    assert isinstance(traces, list)
+    assert [trace["name"] for trace in traces] == ["TNR", "TPR", "Adv"]
+    assert traces[2]["y"] == [0.7, 0.8, NONE.adv.value]
+    assert [choice.label for choice in figure.choices] == ["Success against hidden"]
+
+
+def test_epochs_are_drawn_where_training_stopped_by_itself() -> None:
+    points = [
+        turned(neuron__hidden=n).model_copy(
+            update={"epochs": point(epochs={**EPOCHS, "value": value}).epochs}
+        )
+        for n, value in ((5, 9.5), (50, 9.0), (500, 8.5))
+    ]
+    figure = sweep_figure(record(*points))
+    assert figure is not None
+    (panel,) = figure.choices[1].panels
+    assert figure.choices[1].label == "Epochs against hidden"
+    lines = panel.spec["data"]
+    assert isinstance(lines, list)
+    assert lines[0]["y"] == [9.5, 9.0, 8.5]
+    assert lines[0]["error_y"]["array"] == [0.5, 1.0, 1.5]
+
+
+def test_without_any_epsilon_sweeps_stand_for_the_curves_against_it() -> None:
+    one = record(NONE, turned(neuron__hidden=5), turned(neuron__hidden=50))
+    assert set(game_figures(one)) == {"games-sweeps"}
+    page = games_html(one)
+    assert "Settings that were turned" in page
+    assert "In and out" not in page
+    with_epsilon = record(NONE, point(), turned(neuron__hidden=5), turned(neuron__hidden=50))
+    assert {"games-sweeps", "games-success"} <= set(game_figures(with_epsilon))
+
+
+def test_settings_of_a_stranger_make_no_figure_and_no_failure() -> None:
+    assert sweep_figure(hostile_games()) is None
+    odd = [turned(neuron__hidden=value) for value in ("nan", "inf", "1e999", "[1]", "5")]
+    assert sweep_figure(record(NONE, *odd)) is None
