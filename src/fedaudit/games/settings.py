@@ -69,6 +69,7 @@ class NeuronSection(Section):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     target_share: Annotated[float, Field(gt=0, lt=1)] = 0.5
     output: str = "one-logit"
+    optimizer: str = "momentum"
     check: Count = 0
 
 

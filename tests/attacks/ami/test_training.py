@@ -32,7 +32,7 @@ def trained(given_: Tensor, how: NeuronTraining = HOW) -> Neurons:
 
 
 def by_autograd(given_: Tensor, how: NeuronTraining) -> Tensor:
-    """Values of the first neuron's rows, trained by torch's own SGD on the standardised rows."""
+    """Values of the first neuron's rows, trained by torch's optimizers on the standardised rows."""
     standard = Standard.of(given_.flatten(0, 1))
     x, y = standard(given_[0]), first_two(given_)[0].float()
     outputs = 2 if how.output == "two-sigmoids" else 1
@@ -42,10 +42,12 @@ def by_autograd(given_: Tensor, how: NeuronTraining) -> Tensor:
         first.weight.uniform_(-1, 1, generator=rng)
         second.weight.uniform_(-1, 1, generator=rng).div_(how.hidden**0.5)
         first.bias.zero_(), second.bias.zero_()
-    steps = [
+    steps: list[torch.optim.Optimizer] = [
         torch.optim.SGD(layer.parameters(), lr=lr, momentum=how.momentum)
         for layer, lr in ((first, how.lr), (second, how.lr / how.hidden))
     ]
+    if how.optimizer == "adam":
+        steps = [torch.optim.Adam([*first.parameters(), *second.parameters()], lr=how.lr)]
     weight = torch.where(y > 0, how.target_share / 2, (1 - how.target_share) / (len(y) - 2))
     for _ in range(how.epochs):
         out = second(first(x).relu())
@@ -64,10 +66,16 @@ def by_autograd(given_: Tensor, how: NeuronTraining) -> Tensor:
 
 
 @pytest.mark.parametrize("output", ["one-logit", "two-sigmoids"])
-@pytest.mark.parametrize("features", [3, 30], ids=["by weights", "by coefficients"])
-def test_training_is_momentum_descent_as_autograd_does_it(features: int, output: str) -> None:
+@pytest.mark.parametrize(
+    ("features", "optimizer", "lr"),
+    [(3, "momentum", 3.0), (30, "momentum", 3.0), (30, "adam", 0.01)],
+    ids=["by weights", "by coefficients", "Adam"],
+)
+def test_training_is_descent_as_torch_does_it(
+    features: int, optimizer: str, lr: float, output: str
+) -> None:
     data = rows(features=features)
-    how = replace(HOW, output=output, lr=3.0)
+    how = replace(HOW, output=output, optimizer=optimizer, lr=lr)
     ours = trained(data, how).values(data)[0]
     torch.testing.assert_close(ours, by_autograd(data, how), rtol=1e-3, atol=1e-4)
 

@@ -1,32 +1,10 @@
 """The first layer of planted neurons while it is trained: its weights, or what stands for them."""
 
-from typing import Protocol
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-
-class FirstLayer(Protocol):
-    """The first layer of all neurons while it is trained."""
-
-    def inner(self) -> Float[Tensor, "neurons rows hidden"]:
-        """W x + c of every row."""
-        ...
-
-    def watched(self) -> Float[Tensor, "neurons watched hidden"]:
-        """The same of rows that it is not trained on."""
-        ...
-
-    def move(self, slope: Float[Tensor, "neurons rows hidden"], lr: float, momentum: float) -> None:
-        """A step against the derivative of the loss by :meth:`inner`."""
-        ...
-
-    def now(
-        self,
-    ) -> tuple[Float[Tensor, "neurons hidden features"], Float[Tensor, "neurons hidden"]]:
-        """W and c."""
-        ...
+from fedaudit.attacks.ami.steps import Step
 
 
 class ByCoefficients:
@@ -36,8 +14,11 @@ class ByCoefficients:
     along with A, and agree with W's to rounding.
     """
 
-    def __init__(self, first: Tensor, rows: Tensor, watched: Tensor) -> None:
+    def __init__(
+        self, first: Tensor, rows: Tensor, watched: Tensor, lr: float, momentum: float
+    ) -> None:
         self._first, self._rows = first, rows
+        self._lr, self._momentum = lr, momentum
         self._products = torch.bmm(rows, rows.transpose(1, 2)) + 1
         self._inner = torch.bmm(rows, first.transpose(1, 2))
         self._watched_products = torch.bmm(watched, rows.transpose(1, 2)) + 1
@@ -45,19 +26,19 @@ class ByCoefficients:
         self._moved = torch.zeros_like(self._inner)
         self._pace = torch.zeros_like(self._inner)
 
-    def inner(self) -> Tensor:
+    def inner(self) -> Float[Tensor, "neurons rows hidden"]:
         """W x + c of every row."""
         return self._inner
 
-    def watched(self) -> Tensor:
+    def watched(self) -> Float[Tensor, "neurons watched hidden"]:
         """The same of rows that it is not trained on."""
         return torch.baddbmm(self._watched_start, self._watched_products, self._moved)
 
-    def move(self, slope: Tensor, lr: float, momentum: float) -> None:
+    def move(self, slope: Tensor) -> None:
         """A step of descent with momentum."""
-        self._pace.mul_(momentum).add_(slope)
-        self._moved.sub_(self._pace, alpha=lr)
-        self._inner.baddbmm_(self._products, self._pace, alpha=-lr)
+        self._pace.mul_(self._momentum).add_(slope)
+        self._moved.sub_(self._pace, alpha=self._lr)
+        self._inner.baddbmm_(self._products, self._pace, alpha=-self._lr)
 
     def now(self) -> tuple[Tensor, Tensor]:
         """W and c."""
@@ -68,29 +49,32 @@ class ByCoefficients:
 class ByWeights:
     """W and c themselves, for more rows than their span has directions."""
 
-    def __init__(self, first: Tensor, rows: Tensor, watched: Tensor) -> None:
+    def __init__(
+        self, first: Tensor, rows: Tensor, watched: Tensor, step: Step, bias_step: Step
+    ) -> None:
         self._rows, self._watched = rows, watched
         self._first, self._bias = first, torch.zeros(first.shape[:2])
-        self._pace, self._bias_pace = torch.zeros_like(first), torch.zeros_like(self._bias)
+        self._step, self._bias_step = step, bias_step
 
-    def inner(self) -> Tensor:
+    def inner(self) -> Float[Tensor, "neurons rows hidden"]:
         """W x + c of every row."""
         return self._of(self._rows)
 
-    def watched(self) -> Tensor:
+    def watched(self) -> Float[Tensor, "neurons watched hidden"]:
         """The same of rows that it is not trained on."""
         return self._of(self._watched)
 
     def _of(self, rows: Tensor) -> Tensor:
         return torch.baddbmm(self._bias[:, None], rows, self._first.transpose(1, 2))
 
-    def move(self, slope: Tensor, lr: float, momentum: float) -> None:
-        """A step of descent with momentum."""
-        self._pace.mul_(momentum).baddbmm_(slope.transpose(1, 2), self._rows)
-        self._bias_pace.mul_(momentum).add_(slope.sum(1))
-        self._first = self._first - lr * self._pace
-        self._bias = self._bias - lr * self._bias_pace
+    def move(self, slope: Tensor) -> None:
+        """A step of descent, of whatever kind."""
+        self._first = self._step(self._first, torch.bmm(slope.transpose(1, 2), self._rows))
+        self._bias = self._bias_step(self._bias, slope.sum(1))
 
     def now(self) -> tuple[Tensor, Tensor]:
         """W and c."""
         return self._first, self._bias
+
+
+FirstLayer = ByCoefficients | ByWeights
