@@ -11,6 +11,7 @@ from fedaudit.cli import main
 from fedaudit.errors import BadInput, Damaged, Refusal
 from fedaudit.games.record import GameRecord
 from fedaudit.games.run import GAMES_FILE, read_points, run_games
+from fedaudit.metrics.rates import share
 from fedaudit.study.reading import read_games
 
 STUDY = """
@@ -220,3 +221,24 @@ def test_the_command_plays_and_prints(
     with pytest.raises(SystemExit):
         main(["games", str(file), "--out", out, "--gamse.games=30"])
     assert "game" in capsys.readouterr().err
+
+
+def test_how_training_went_is_in_the_record(file: Path, tmp_path: Path) -> None:
+    one = run(file, tmp_path / "out", neuron__check=1).points[0]
+    assert one.fit is not None
+    assert 0.9 < one.fit <= 1
+    assert one.epochs is not None
+    assert 1 <= one.epochs.least <= one.epochs.value <= one.epochs.most <= 20
+    assert one.epochs.targets == 8
+    fixed = run(file, tmp_path / "other").points[0]
+    assert fixed.epochs is None
+
+
+def test_limits_for_other_records_are_wider_where_a_batch_shares_its_noise(
+    file: Path, tmp_path: Path
+) -> None:
+    *_, apart, together = run(file, tmp_path / "out", neuron__epochs=3).points
+    for one, least in ((apart, 1.0), (together, 1.2)):
+        found = one.by_others
+        exact = share(found.hits, found.total)
+        assert (found.high - found.low) / (exact.high - exact.low) >= least

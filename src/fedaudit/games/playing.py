@@ -80,7 +80,6 @@ def play_point(
         delta=mechanism.delta,
     )
     by_target = share(int(played.by_target.sum()), kinds[0])
-    by_others = share(int(played.by_others.sum()), len(said) * study.game.batch - kinds[0])
     nominal, true = mechanism.nominal_epsilon, mechanism.true_epsilon
     return PointPlayed(
         label=label,
@@ -97,7 +96,7 @@ def play_point(
         tnr=_rate(success.tnr),
         adv=Success(**success.adv._asdict()),
         by_target=_rate(by_target),
-        by_others=_rate(by_others),
+        by_others=_by_others(played, study.game.batch, mechanism.shared_mask),
         predicted_tnr=_predicted(played, study.game.batch),
         most=most_success(true, mechanism.delta),
         most_nominal=None if nominal is None else most_success(nominal, mechanism.delta),
@@ -217,7 +216,7 @@ def _mean(values: Tensor, sound_width: float | None) -> NeuronMean:
 def _epochs(played: Played) -> Epochs:
     taken = played.epochs.tolist()
     if len(taken) > 1:
-        value, low, high, *_ = mean_over_seeds(taken, within=(0, math.inf))
+        value, low, high, *_ = mean_over_seeds([float(n) for n in taken], within=(0.0, math.inf))
     else:
         value, low, high = float(taken[0]), None, None
     return Epochs(
@@ -229,6 +228,18 @@ def _epochs(played: Played) -> Epochs:
         stopped=int(played.told_apart.sum()),
         targets=len(taken),
     )
+
+
+def _by_others(played: Played, batch: int, shared_mask: bool) -> Rate:
+    """How often neurons fire for other records; with one mask a batch's records fire together."""
+    fired = int(played.by_others.sum())
+    found = share(fired, len(played.was_in) * batch - int(played.was_in.sum()))
+    if not shared_mask:
+        return _rate(found)
+    shares = played.by_others / (batch - played.was_in.long()).clamp(min=1)
+    games = mean_over_seeds(shares.tolist(), within=(0.0, 1.0))
+    low, high = (found.value if end is None else end for end in (games.low, games.high))
+    return _rate(found._replace(low=min(low, found.low), high=max(high, found.high)))
 
 
 def _predicted(played: Played, batch: int) -> float | None:
