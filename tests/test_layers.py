@@ -135,6 +135,7 @@ def test_reports_read_records_only() -> None:
         "fedaudit",
         "fedaudit.errors",
         "fedaudit.files",
+        "fedaudit.games.detected",
         "fedaudit.games.record",
         "fedaudit.study.cluster_groups",
         "fedaudit.study.clustered",

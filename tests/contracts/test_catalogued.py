@@ -19,7 +19,7 @@ ENTRIES: dict[str, set[str]] = {
 OTHERS: dict[str, set[str]] = {
     "fedaudit.attacks": {"ami", "base", "catalog"},
     "fedaudit.signals": {"base", "gradients", "kernels", "measure"},
-    "fedaudit.defenses": {"accounting", "base", "catalog", "chain", "soft_labels"},
+    "fedaudit.defenses": {"accounting", "base", "catalog", "chain", "planted", "soft_labels"},
 }
 """Files and folders that hold no entry: interfaces, catalogues and machinery."""
 

@@ -62,7 +62,7 @@ def play_point(
     """
     begun = monotonic()
     mechanism = given(study.mechanism, dealt.pools.clients.shape[1])
-    contest = Contest(dealt.pools, _rules(study), study.seed, mechanism.randomisers)
+    contest = Contest(dealt.pools, rules_of(study), study.seed, mechanism.randomisers)
     played = _played(contest, study, tick)
     fresh = _fresh(contest, study, mechanism)
     said, was_in = played.said_in, played.was_in
@@ -116,7 +116,7 @@ def refuse_misfit(study: GameStudy) -> None:
         BadInput: No such mechanism, or settings that cannot be.
     """
     given(study.mechanism, 1)
-    _rules(study)
+    rules_of(study)
 
 
 class _Fresh(NamedTuple):
@@ -128,7 +128,8 @@ class _Fresh(NamedTuple):
     of_others: Float[Tensor, " records"]
 
 
-def _rules(study: GameStudy) -> Rules:
+def rules_of(study: GameStudy) -> Rules:
+    """The rules of games that a study asks for."""
     asked, without = study.game, study.mechanism.name == NO_MECHANISM
     return Rules(
         batch=asked.batch,

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from fedaudit.games.detected import Detector
 from fedaudit.study.fields import MOST, Drawn, Part, Share, Whole, refuse_disorder
 from fedaudit.study.record import Environment
 
@@ -225,6 +226,7 @@ class GameRecord(Part):
         content_hash: SHA-256 over settings and points; the same for two runs of one study.
         config: The study's own settings.
         about: For the reader.
+        detector: What a client can tell of planted models; None where it was not measured.
     """
 
     format: Literal["fedaudit-games"] = "fedaudit-games"
@@ -234,4 +236,5 @@ class GameRecord(Part):
     config: dict[str, object]
     about: str = ""
     points: Annotated[list[PointPlayed], Field(min_length=1)]
+    detector: Detector | None = None
     environment: Environment

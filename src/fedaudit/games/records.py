@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from fedaudit.attacks.ami.game import Pools
@@ -32,10 +33,16 @@ class Dealt(NamedTuple):
     Attributes:
         pools: Of clients and server.
         words: What they are, for the reader.
+        labels: Classes of the clients' records.
+        server_labels: Of the server's.
+        classes: How many classes there are.
     """
 
     pools: Pools
     words: str
+    labels: Int[Tensor, " clients_records"]
+    server_labels: Int[Tensor, " servers_records"]
+    classes: int
 
 
 def dealt(study: GameStudy, data_dir: Path | None) -> Dealt:
@@ -57,12 +64,16 @@ def dealt(study: GameStudy, data_dir: Path | None) -> Dealt:
             f"the clients and {servers} of the server; lower records.clients or records.servers"
         )
     order = torch.randperm(total, generator=seeded(study.seed, "records"))[: clients + servers]
-    features = _features(asked.features, dataset.train.take(order))
+    samples = dataset.train.take(order)
+    features = _features(asked.features, samples)
     words = (
         f"{given.name}, {asked.features}, {features.shape[1]:,} features; {clients:,} records of "
         f"the clients, {servers:,} of the server"
     )
-    return Dealt(Pools(features[:clients], features[clients:]), words)
+    labels = samples.labels[:clients], samples.labels[clients:]
+    return Dealt(
+        Pools(features[:clients], features[clients:]), words, *labels, classes=dataset.classes
+    )
 
 
 def _features(name: str, samples: Samples) -> Tensor:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +11,8 @@ from pydantic import ValidationError
 
 from fedaudit.errors import BadInput, Damaged, Refusal
 from fedaudit.files import read_object, write_whole
+from fedaudit.games.detected import Detector
+from fedaudit.games.detection import detect
 from fedaudit.games.playing import play_point, refuse_misfit
 from fedaudit.games.record import GameRecord, PointPlayed
 from fedaudit.games.records import Dealt, dealt
@@ -118,12 +120,14 @@ def run_games(
                 )
             write_whole(kept, found.model_dump_json() + "\n")
         played.append(found)
+    detector = _detector(points[0], out, data_dir, tick=tick, say=say)
     record = GameRecord(
         name=study.name,
-        content_hash=_hash(study, played),
-        config=study.model_dump(mode="json"),
+        content_hash=_hash(study, played, detector),
+        config=_config(study),
         about=plain(study.about),
         points=played,
+        detector=detector,
         environment=environment(clock),
     )
     write_whole(out / GAMES_FILE, record.model_dump_json() + "\n")
@@ -149,8 +153,9 @@ def _claim(out: Path, study: GameStudy) -> None:
     if not path.exists():
         return
     there = read_games(path)
-    now = study.model_dump(mode="json")
-    if any(there.config.get(name) != now[name] for name in now.keys() - _FOR_PEOPLE):
+    now = _config(study)
+    names = (now.keys() | {"detector"}) - _FOR_PEOPLE
+    if any(there.config.get(name) != now.get(name) for name in names):
         raise BadInput(
             f"{out} holds games with other settings ({there.name!r}); choose another folder with "
             "--out, or delete it"
@@ -165,17 +170,47 @@ def _read_point(path: Path, point: Point) -> PointPlayed:
     return found.model_copy(update={"label": point.label, "settings": point.changed})
 
 
+def _detector(
+    point: Point, out: Path, data_dir: Path | None, *, tick: Tick, say: Callable[[str], None]
+) -> Detector | None:
+    """The study's detector, if it has one; kept beside the points."""
+    if not point.study.detector.runs:
+        return None
+    text = json.dumps([_VERSION, _config(point.study, _FOR_PEOPLE)], sort_keys=True)
+    kept = out / _POINTS / f"detector-{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
+    if kept.is_file():
+        say(f"{point.study.name}, detector: measured before")
+        try:
+            return Detector.model_validate(read_object(kept))
+        except ValidationError as error:
+            raise Damaged(
+                f"{kept} is no detector of fedaudit's; delete it to measure it again"
+            ) from error
+    say(f"{point.study.name}, detector")
+    with _about(point):
+        found = detect(point.study, dealt(point.study, data_dir), tick=tick)
+    write_whole(kept, found.model_dump_json() + "\n")
+    return found
+
+
+def _config(study: GameStudy, without: Collection[str] = ()) -> dict[str, object]:
+    """All settings; no detector where there is none, as in records from before there was one."""
+    off = set() if study.detector.runs else {"detector"}
+    return study.model_dump(mode="json", exclude={*without, *off})
+
+
 def _settings(study: GameStudy, *sections: str) -> str:
     return json.dumps(study.model_dump(mode="json", include=set(sections)), sort_keys=True)
 
 
 def _digest(study: GameStudy) -> str:
-    settings = study.model_dump(mode="json", exclude=_FOR_PEOPLE)
+    settings = study.model_dump(mode="json", exclude={*_FOR_PEOPLE, "detector"})
     text = json.dumps([_VERSION, settings], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
-def _hash(study: GameStudy, points: Sequence[PointPlayed]) -> str:
-    found = [point.model_dump(mode="json", exclude={"seconds"}) for point in points]
-    text = json.dumps([study.model_dump(mode="json", exclude=_FOR_PEOPLE), found], sort_keys=True)
+def _hash(study: GameStudy, points: Sequence[PointPlayed], detector: Detector | None) -> str:
+    parts = [*points, *([detector] if detector else [])]
+    found = [part.model_dump(mode="json", exclude={"seconds"}) for part in parts]
+    text = json.dumps([_config(study, _FOR_PEOPLE), found], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,6 +1,6 @@
 """Settings of a study of games, every one named, with its range and its default."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -80,6 +80,39 @@ class MechanismSection(Section):
     options: Settings = Field(default_factory=dict)
 
 
+class DetectorSection(Section):
+    """What a client can tell of planted models; measured once a study, on federations of its own.
+
+    Attributes:
+        runs: Federations, each with a deal, a first model and targets of its own; 0 for none,
+            else at least 10, half of which choose the threshold that the others are judged at.
+        rounds: Of each federation.
+        looks: Rounds from the second on, evenly apart, whose models are looked at.
+        clients: Of each federation, with equally many records; the first one looks.
+        units: Of the first hidden layer; 0 for twice those that the neuron reads.
+        rows: Of the second.
+        algorithm: "fedsgd", whose uploads show whether a neuron fired, or "fedavg".
+        lr: Learning rate of the federation.
+    """
+
+    runs: Count = 0
+    rounds: Annotated[int, Field(ge=2, le=10**6, strict=True)] = 20
+    looks: Positive = 4
+    clients: Annotated[int, Field(ge=2, le=10**6, strict=True)] = 5
+    units: Count = 0
+    rows: Positive = 10
+    algorithm: Literal["fedsgd", "fedavg"] = "fedsgd"
+    lr: Annotated[float, Field(gt=0, le=1e6)] = 0.5
+
+    @model_validator(mode="after")
+    def _enough_runs(self) -> "DetectorSection":
+        if 0 < self.runs < 10:
+            raise ValueError(
+                f"figures over runs need 10 of them or more, got {self.runs}; 0 for no detector"
+            )
+        return self
+
+
 class GameStudy(Section):
     """A whole study of games, or one of its points.
 
@@ -99,3 +132,13 @@ class GameStudy(Section):
     game: GameSection = GameSection()
     neuron: NeuronSection = NeuronSection()
     mechanism: MechanismSection = MechanismSection()
+    detector: DetectorSection = DetectorSection()
+
+    @model_validator(mode="after")
+    def _room_for_a_neuron(self) -> "GameStudy":
+        if 0 < self.detector.units < self.neuron.hidden:
+            raise ValueError(
+                f"detector.units is {self.detector.units}, and a neuron reads neuron.hidden "
+                f"{self.neuron.hidden}; raise it, or set it to 0 for twice as many"
+            )
+        return self

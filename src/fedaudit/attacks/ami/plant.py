@@ -56,7 +56,7 @@ def plant(model: Model, neurons: Neurons) -> Planted:
         zero, in which the paper leaves the model as it is: it would drive the outputs so far that
         losses of single records, and their gradients with them, come to nothing.
     """
-    first, second = _first_two(model.module())
+    first, second = first_two(model.module())
     count, taken = neurons.first.shape[:2]
     values = {name: value.clone() for name, value in model.params.items()}
     units, features = values[f"{first}.weight"].shape
@@ -103,8 +103,12 @@ def said_in(upload: Upload, place: Place) -> bool:
     return bool((gradient_row(upload.values, place) != 0).any())
 
 
-def _first_two(module: nn.Module) -> tuple[str, str]:
-    """Names of the first two layers."""
+def first_two(module: nn.Module) -> tuple[str, str]:
+    """Names of the first two layers that a neuron is planted in.
+
+    Raises:
+        Unsupported: The model is of other layers.
+    """
     leaves = [(name, part) for name, part in module.named_modules() if not list(part.children())]
     layers = [(name, part) for name, part in leaves if not isinstance(part, nn.Flatten)]
     kinds = [type(part) for _, part in layers]

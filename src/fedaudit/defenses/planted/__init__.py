@@ -1,0 +1,1 @@
+"""Signs by which a client can tell that the model it was sent has a neuron planted in it."""

@@ -1,0 +1,110 @@
+"""Signs in the weights of one model: lengths, distributions, copies and zeros."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedaudit.core import Model, Samples
+from fedaudit.defenses.planted.base import hidden_layers, layers_before, sign
+
+_LEAST = 1e-30
+
+
+@sign
+def norm_ratio(now: Model, before: Model | None, own: Samples) -> float:
+    """How far the length of a unit's weights is from the median of its layer: largest |log ratio|.
+
+    Source: AMI, Figs. 8 and 14 (malicious weights are said to look as others do).
+    """
+    return max(_farthest(layer.weight.norm(dim=1)) for layer in hidden_layers(now))
+
+
+@sign
+def bias_ratio(now: Model, before: Model | None, own: Samples) -> float:
+    """How far above its layer's median the size of a bias is: largest log ratio."""
+    sizes = [layer.bias.abs().clamp_min(_LEAST) for layer in hidden_layers(now)]
+    return max(float((size.max() / size.median()).log()) for size in sizes)
+
+
+@sign
+def odd_row(now: Model, before: Model | None, own: Samples) -> float:
+    """Largest Kolmogorov-Smirnov distance of a unit's weights from those of its layer's others.
+
+    Source: AMI, Figs. 8 and 14 (distributions of weights).
+    """
+    layers = [layer.weight for layer in hidden_layers(now) if len(layer.weight) > 1]
+    return max((float(distance_from_others(rows).max()) for rows in layers), default=0.0)
+
+
+@sign
+def moved_weights(now: Model, before: Model | None, own: Samples) -> float:
+    """Largest Kolmogorov-Smirnov distance of a layer's weights from those of the round before.
+
+    Source: AMI, Fig. 14, where weights of an honest model stand beside malicious ones.
+    """
+    pairs = zip(hidden_layers(now), layers_before(now, before), strict=True)
+    return max(distance_between(new.weight.flatten(), old.weight.flatten()) for new, old in pairs)
+
+
+@sign
+def twins(now: Model, before: Model | None, own: Samples) -> float:
+    """Largest cosine between the weights of two units of a layer; units without weights have none.
+
+    Units of the first layer that are trained for one neuron may come to look the same way.
+    """
+    found = [-1.0]
+    for layer in hidden_layers(now):
+        kept = layer.weight[layer.weight.norm(dim=1) > 0]
+        if len(kept) > 1:
+            ways = kept / kept.norm(dim=1, keepdim=True)
+            found.append(float((ways @ ways.T).fill_diagonal_(-1).max().clamp(max=1)))
+    return max(found)
+
+
+@sign
+def zero_weights(now: Model, before: Model | None, own: Samples) -> float:
+    """Largest share of a layer's weights that are exactly zero.
+
+    What other neurons read of the units that a planted one takes may have been set to zero.
+    """
+    return max(float((layer.weight == 0).double().mean()) for layer in hidden_layers(now))
+
+
+def distance_from_others(rows: Float[Tensor, "rows values"]) -> Float[Tensor, " rows"]:
+    """Kolmogorov-Smirnov distance of each row's values from those of all other rows together.
+
+    Two distribution functions differ most at a value of the row or just before one, since between
+    two of them the row's own stands still.
+    """
+    count, each = rows.shape
+    everywhere = _ranks(rows.flatten()).reshape(2, count, each)
+    within, ordered = rows.contiguous(), rows.sort(1).values.contiguous()
+    mine = torch.stack(
+        [torch.searchsorted(ordered, within, right=right) for right in (True, False)]
+    ).double()
+    gaps = mine / each - (everywhere - mine) / ((count - 1) * each)
+    return gaps.abs().amax((0, 2))
+
+
+def distance_between(one: Float[Tensor, " values"], other: Float[Tensor, " more_values"]) -> float:
+    """Kolmogorov-Smirnov distance of two samples: the largest gap between their shares below."""
+    together, mine = _ranks(torch.cat([one, other]))[:, : len(one)], _ranks(one)
+    return float((mine / len(one) - (together - mine) / len(other)).abs().max())
+
+
+def _ranks(values: Float[Tensor, " values"]) -> Float[Tensor, "2 values"]:
+    """How many values are at most as large as each, and how many smaller."""
+    order = values.sort()
+    starts = torch.cat([order.values.new_ones(1, dtype=torch.bool), order.values.diff() != 0])
+    place = starts.cumsum(0) - 1
+    alike = torch.bincount(place)
+    most = alike.cumsum(0)[place]
+    found = torch.empty(2, len(values), dtype=torch.float64)
+    found[:, order.indices] = torch.stack([most, most - alike[place]]).double()
+    return found
+
+
+def _farthest(lengths: Tensor) -> float:
+    """Largest |log ratio| to the median; lengths of 0 count as next to nothing."""
+    logs = lengths.clamp_min(_LEAST).log()
+    return float((logs - logs.median()).abs().max())

@@ -1,0 +1,210 @@
+"""What a client can tell of planted models: signs on real federations, honest and tampered with."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import count
+from time import monotonic
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from fedaudit.attacks.ami.game import Contest
+from fedaudit.attacks.ami.plant import Place
+from fedaudit.core import Architecture, Model, Samples
+from fedaudit.defenses.planted.base import hidden_layers, values_on
+from fedaudit.defenses.planted.catalog import SIGNS
+from fedaudit.engines.local import one_thread
+from fedaudit.errors import BadInput
+from fedaudit.fl.algorithm import Algorithm
+from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.fedsgd import FedSGD
+from fedaudit.fl.simulate import simulate
+from fedaudit.fl.training import LocalTraining
+from fedaudit.games.detected import Detector, Outline, WeightSpread
+from fedaudit.games.mechanism import Given, given
+from fedaudit.games.playing import rules_of
+from fedaudit.games.records import Dealt
+from fedaudit.games.servers import REPLACES_UNITS, SERVERS, Aim, aim_at
+from fedaudit.games.settings import GameStudy
+from fedaudit.games.worth import HONEST, Looked, worths
+from fedaudit.metrics.games import expected_success
+from fedaudit.models.mlp import mlp
+from fedaudit.modules import outputs_of
+from fedaudit.progress import Tick
+from fedaudit.seeds import seed_for, seeded
+
+_BINS = 60
+_TESTED_ON = 2000
+_WHO_LOOKS = 0
+
+
+class _Federation(NamedTuple):
+    """One run: what its first client was sent, and records as clients train on them."""
+
+    models: Sequence[Model]
+    own: Samples
+    everybody: Samples
+    accuracy: float
+
+
+class _Row(NamedTuple):
+    """One model that was looked at; the first four are a row of :class:`Looked`."""
+
+    server: str
+    run: int
+    own: bool
+    values: list[float]
+    success: float
+
+
+def detect(study: GameStudy, dealt: Dealt, *, tick: Tick) -> Detector:
+    """How well each sign tells models with a neuron from those of honest federations.
+
+    In each run the records are dealt anew, and a federation is trained honestly. The models that
+    its first client is sent are looked at as they are, and with a neuron planted for a record of
+    the client's own and for one of another client's, by each kind of server. Figures over runs
+    count runs; those at a threshold are for one model of each run, and it is chosen on other runs.
+
+    Args:
+        study: Its detector is switched on.
+        dealt: Records of clients and server.
+        tick: Told how many runs are done.
+
+    Raises:
+        BadInput: Settings that make no federation, or one whose training runs away.
+
+    Source: AMI, section 7 (Detecting Malicious Weights is Challenging), Figs. 8 and 14.
+    """
+    begun, asked = monotonic(), study.detector
+    mechanism = given(study.mechanism, dealt.pools.clients.shape[1])
+    seed = seed_for(study.seed, "detector")
+    contest = Contest(dealt.pools, rules_of(study), seed, mechanism.randomisers)
+    rows: list[_Row] = []
+    accuracy, mine, spread = [], 0, None
+    with one_thread():
+        for run in range(asked.runs):
+            tick("runs of the detector", run, asked.runs)
+            federation = _federation(study, dealt, mechanism, run)
+            aims = {own: _aim(contest, federation, run, own) for own in (True, False)}
+            rows += _rows(federation, aims, run, _places(study))
+            accuracy.append(federation.accuracy)
+            mine = len(federation.own)
+            spread = spread or _spread(federation.models[-1], aims[True])
+    tick("runs of the detector", asked.runs, asked.runs)
+    server, *columns, _ = zip(*rows, strict=True)
+    return Detector(
+        federation=_words(study),
+        runs=asked.runs,
+        judged=asked.runs - asked.runs // 2,
+        honest=server.count(HONEST),
+        planted=server.count(next(iter(SERVERS))),
+        own=mine,
+        accuracy=float(np.mean(accuracy)),
+        success={
+            name: float(np.mean([row.success for row in rows if row.server == name]))
+            for name in SERVERS
+        },
+        signs=worths(Looked(server, *map(np.asarray, columns)), seed=seed),
+        weights=spread,
+        seconds=round(monotonic() - begun, 1),
+    )
+
+
+def _federation(study: GameStudy, dealt: Dealt, mechanism: Given, run: int) -> _Federation:
+    asked, seed = study.detector, seed_for(study.seed, "federation", run)
+    clients = dealt.pools.clients
+    if len(clients) < 3 * asked.clients:
+        raise BadInput(
+            f"{len(clients)} records are too few for {asked.clients} clients of a federation; "
+            "lower detector.clients or raise records.clients"
+        )
+    features = mechanism.randomisers.client(clients, seeded(seed, "noise"))
+    everybody = Samples(features, dealt.labels, torch.arange(len(features)))
+    order = torch.randperm(len(clients), generator=seeded(seed, "deal"))
+    data = {c: everybody.take(part) for c, part in enumerate(order.tensor_split(asked.clients))}
+    rounds = simulate(_algorithm(study, dealt), data, rounds=asked.rounds, seed=seed)
+    models = [round.sent[_WHO_LOOKS].model for round in rounds]
+    some = mechanism.randomisers.client(dealt.pools.servers[:_TESTED_ON], seeded(seed, "test"))
+    right = outputs_of(models[-1], some).argmax(1) == dealt.server_labels[:_TESTED_ON]
+    return _Federation(models, data[_WHO_LOOKS], everybody, float(right.double().mean()))
+
+
+def _algorithm(study: GameStudy, dealt: Dealt) -> Algorithm:
+    asked, shape = study.detector, (dealt.pools.clients.shape[1],)
+    hidden = f"{_units(study)},{asked.rows}"
+    build = partial(mlp, shape=shape, classes=dealt.classes, hidden=hidden)
+    net = Architecture("mlp", build, (("hidden", hidden),))
+    training = LocalTraining(lr=asked.lr)
+    return FedSGD(net, training) if asked.algorithm == "fedsgd" else FedAvg(net, training)
+
+
+def _aim(contest: Contest, federation: _Federation, run: int, own: bool) -> Aim:
+    """For a record that is drawn among the client's own, or among the others'."""
+    mine = set(federation.own.ids.tolist())
+    number = next(n for n in count(run * 10**6) if (contest.target(n) in mine) == own)
+    return aim_at(contest, number)
+
+
+def _rows(
+    federation: _Federation, aims: Mapping[bool, Aim], run: int, places: Sequence[int]
+) -> Iterator[_Row]:
+    """Every model of a run that is looked at, honest and planted."""
+    mine = federation.own
+    for at in places:
+        before, now = federation.models[at - 1], federation.models[at]
+        yield _Row(HONEST, run, False, _signs(now, before, mine), math.nan)
+        for server, plants in SERVERS.items():
+            for own, aim in aims.items():
+                model, (place,) = plants(now, aim)
+                success = _success(model, place, aim, federation.everybody)
+                yield _Row(server, run, own, _signs(model, before, mine), success)
+
+
+def _signs(now: Model, before: Model, own: Samples) -> list[float]:
+    return [sign(now, before, own) for sign in SIGNS.values()]
+
+
+def _success(model: Model, place: Place, aim: Aim, everybody: Samples) -> float:
+    """How often the server would be right (Adv), by the records that the neuron fires for."""
+    fires = values_on(model, everybody)[1][:, place.row] > 0
+    others = torch.arange(len(fires)) != aim.target
+    of_target, of_others = float(fires[aim.target]), float(fires[others].double().mean())
+    return expected_success(of_target, of_others, aim.batch)
+
+
+def _places(study: GameStudy) -> list[int]:
+    """Of the models that are looked at, from the second on, evenly apart."""
+    asked = study.detector
+    looks = min(asked.looks, asked.rounds - 1)
+    return sorted({int(place) for place in np.linspace(asked.rounds - 1, 1, looks).round()})
+
+
+def _spread(model: Model, aim: Aim) -> WeightSpread:
+    """Weights of the units that are taken, in the honest model and in planted ones."""
+    taken = aim.neuron.first.shape[1]
+    shown = {HONEST: model} | {name: SERVERS[name](model, aim).model for name in REPLACES_UNITS}
+    weights = {
+        name: hidden_layers(one)[0].weight[:taken].flatten().numpy() for name, one in shown.items()
+    }
+    # As far as nearly all weights of the widest go.
+    reach = max(float(np.quantile(np.abs(values), 0.995)) for values in weights.values())
+    edges = np.linspace(-reach, reach, _BINS + 1)
+    outlines = [
+        Outline(server=name, counts=np.histogram(values.clip(-reach, reach), edges)[0].tolist())
+        for name, values in weights.items()
+    ]
+    return WeightSpread(edges=edges.tolist(), outlines=outlines)
+
+
+def _units(study: GameStudy) -> int:
+    return study.detector.units or 2 * study.neuron.hidden
+
+
+def _words(study: GameStudy) -> str:
+    asked = study.detector
+    return (
+        f"{asked.algorithm} with {asked.clients:,} clients over {asked.rounds:,} rounds, dense "
+        f"layers of {_units(study):,} and {asked.rows:,} units"
+    )

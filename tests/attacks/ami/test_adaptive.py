@@ -1,0 +1,85 @@
+"""Servers that hide what they planted: the neuron fires as before, and less of it shows."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedaudit.attacks.ami.disguise import plant_disguised
+from fedaudit.attacks.ami.neuron import Neurons
+from fedaudit.attacks.ami.one_row import plant_one_row
+from fedaudit.attacks.ami.plant import Planted, plant
+from fedaudit.core import Architecture, Model
+from fedaudit.errors import BadInput
+from fedaudit.models.mlp import mlp
+from fedaudit.seeds import seeded
+
+NET = Architecture("net", partial(mlp, shape=(6,), classes=3, hidden="40,5"))
+HONEST = NET.initial(1)
+
+
+def neurons(count: int = 1, taken: int = 12) -> Neurons:
+    rng = seeded(4, "neurons")
+    return Neurons(
+        10 * torch.randn(count, taken, 6, generator=rng),
+        torch.randn(count, taken, generator=rng),
+        torch.randn(count, taken, generator=rng),
+        torch.randn(count, generator=rng),
+    )
+
+
+def row_values(planted: Planted, records: Tensor, row: int = 0) -> Tensor:
+    """What the planted row is on records, in the model itself."""
+    w1, b1, w2, b2, *_ = (value.double() for value in planted.model.params.values())
+    inner = torch.relu(records.double() @ w1.T + b1)
+    return torch.mv(inner, w2[row]) + b2[row]
+
+
+def lengths(model: Model, layer: int) -> Tensor:
+    return list(model.params.values())[2 * layer].norm(dim=1)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_disguised_neuron_fires_for_the_same_records_at_honest_lengths(count: int) -> None:
+    given, records = neurons(count), torch.randn(500, 6, generator=seeded(5, "records"))
+    plain, disguised = plant(HONEST, given), plant_disguised(HONEST, given)
+    assert disguised.places == plain.places
+    for row in range(count):
+        expected = row_values(plain, records, row)
+        clear = expected.abs() > 1e-3 * expected.abs().max()
+        fires = row_values(disguised, records, row) > 0
+        assert torch.equal(fires[clear], (expected > 0)[clear])
+    for layer in (0, 1):
+        torch.testing.assert_close(lengths(disguised.model, layer), lengths(HONEST, layer))
+    assert all(bool((value != 0).all()) for value in list(disguised.model.params.values())[:4])
+    # Other rows of the second layer, and the last layer, are what they were.
+    second = list(disguised.model.params)[2]
+    assert torch.equal(disguised.model.params[second][count:], HONEST.params[second][count:])
+
+
+def test_units_without_length_stay_as_they_are() -> None:
+    empty = neurons()
+    empty = empty._replace(first=torch.zeros_like(empty.first))
+    disguised = plant_disguised(HONEST, empty)
+    assert all(bool(value.isfinite().all()) for value in disguised.model.params.values())
+
+
+def test_one_row_fires_for_its_target_alone_and_changes_nothing_else() -> None:
+    records = torch.randn(400, 6, generator=seeded(6, "records"))
+    target, fresh = 3 * records[:1], torch.randn(300, 6, generator=seeded(7, "records"))
+    planted = plant_one_row(HONEST, target, records[1:], batch=10)
+    assert row_values(planted, target).item() > 0
+    assert float((row_values(planted, fresh) > 0).double().mean()) < 0.02
+    (place,) = planted.places
+    for name, value in planted.model.params.items():
+        others = torch.arange(len(value)) != (0 if name in (place.weight, place.bias) else -1)
+        assert torch.equal(value[others], HONEST.params[name][others])
+    torch.testing.assert_close(lengths(planted.model, 1), lengths(HONEST, 1))
+
+
+def test_a_row_needs_a_target_and_others() -> None:
+    records = torch.randn(9, 6)
+    for target, others in ((records[:0], records), (records[:1], records[:3])):
+        with pytest.raises(BadInput, match="four other records"):
+            plant_one_row(HONEST, target, others, batch=3)

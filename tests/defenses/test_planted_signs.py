@@ -1,0 +1,192 @@
+"""Signs of a planted neuron, on models small enough to work them out by hand."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import ks_2samp
+from torch import Tensor, nn
+
+from fedaudit.core import Architecture, Model, Samples
+from fedaudit.defenses.planted.base import values_on
+from fedaudit.defenses.planted.catalog import SIGNS
+from fedaudit.defenses.planted.weights import distance_between, distance_from_others
+from fedaudit.errors import BadInput, Unsupported
+from fedaudit.models.mlp import mlp
+from fedaudit.seeds import seeded
+
+
+def own(*rows: list[float]) -> Samples:
+    count = len(rows)
+    return Samples(torch.tensor(rows), torch.zeros(count, dtype=torch.long), torch.arange(count))
+
+
+POINTS = own([1.0, 0.0], [0.0, 1.0], [3.0, 0.0], [-1.0, -1.0])
+
+
+def model(first: list[list[float]], second: list[list[float]], **biases: list[float]) -> Model:
+    """Two hidden layers and one output."""
+    sizes = len(first), len(second)
+    net = Architecture(
+        "net",
+        partial(mlp, shape=(len(first[0]),), classes=1, hidden=",".join(map(str, sizes))),
+        (("sizes", str((len(first[0]), *sizes))),),
+    )
+    given = net.initial(0)
+    values: dict[str, Tensor] = dict(
+        zip(
+            given.params,
+            [
+                torch.tensor(first),
+                torch.tensor(biases.get("first_bias", [0.0] * sizes[0])),
+                torch.tensor(second),
+                torch.tensor(biases.get("second_bias", [0.0] * sizes[1])),
+                torch.ones(1, sizes[1]),
+                torch.zeros(1),
+            ],
+            strict=True,
+        )
+    )
+    return Model(net, values)
+
+
+def look(name: str, now: Model, before: Model | None = None, samples: Samples = POINTS) -> float:
+    return SIGNS[name](now, before, samples)
+
+
+PLAIN = model([[1.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [1.0, -1.0]])
+"""On the points the first layer is (1, 0), (0, 1), (3, 0) and (-1, -1), the second, from what is
+above 0 of it, (1, 1), (1, -1), (3, 3) and (0, 0)."""
+
+
+def test_units_that_fire_for_at_most_one_sample_are_counted_behind_the_first_layer() -> None:
+    assert look("lone-units", PLAIN) == 0.0
+    shy = model([[1.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [1.0, -1.0]], second_bias=[-2.0, 0.0])
+    assert look("lone-units", shy) == 0.5
+    never = model([[1.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [1.0, -1.0]], second_bias=[-9.0, -2.0])
+    assert look("lone-units", never) == 1.0
+
+
+def test_the_lead_of_one_sample_is_measured_in_deviations_of_all_others() -> None:
+    # Unit one: 3 before 1, 1, 0, which spread by sqrt(2) / 3; unit two: 3 before 1, 0, -1.
+    assert look("one-stands-out", PLAIN) == pytest.approx(2 / (math.sqrt(2) / 3))
+    same = model([[0.0, 0.0], [0.0, 0.0]], [[1.0, 1.0], [1.0, -1.0]])
+    assert look("one-stands-out", same) == 0.0
+
+
+def test_units_that_never_fire_are_dead() -> None:
+    assert look("dead-units", PLAIN) == 0.0
+    # Of the first layer one unit never reaches 0, of the second neither does the one that is
+    # minus what the other of the first is.
+    dead = model([[1.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [-1.0, 0.0]], first_bias=[0.0, -1.0])
+    assert look("dead-units", dead) == 0.5
+
+
+def test_lengths_of_weights_are_held_against_the_median_of_their_layer() -> None:
+    rows = [[3.0, 4.0], [1.0, 0.0], [0.0, 1.0]]
+    assert look("norm-ratio", model(rows, [[1.0, 0.0, 0.0]] * 3)) == pytest.approx(math.log(5))
+    rows = [[0.1, 0.0], [1.0, 0.0], [0.0, 1.0]]
+    assert look("norm-ratio", model(rows, [[1.0, 0.0, 0.0]] * 3)) == pytest.approx(math.log(10))
+    without = model([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0, 0.0]] * 3)
+    assert 60 < look("norm-ratio", without) < math.inf
+
+
+def test_the_largest_bias_is_held_against_the_median_of_its_layer() -> None:
+    biases = {"first_bias": [0.5, -8.0, 2.0], "second_bias": [1.0, 1.0, -1.0]}
+    one = model([[1.0, 0.0]] * 3, [[1.0, 0.0, 0.0]] * 3, **biases)
+    assert look("bias-ratio", one) == pytest.approx(math.log(4))
+    assert look("bias-ratio", PLAIN) == 0.0
+
+
+def test_a_row_of_other_weights_is_found_by_its_distribution() -> None:
+    # All of the last row lies above all others; of the second layer all rows are alike.
+    odd = model([[1.0, 2.0], [1.5, 2.5], [7.0, 8.0]], [[1.0, 2.0, 3.0]] * 2)
+    assert look("odd-row", odd) == 1.0
+    assert look("odd-row", model([[1.0, 2.0]] * 3, [[1.0, 2.0, 3.0]] * 2)) == 0.0
+
+
+@given(st.integers(0, 10**6), st.integers(2, 6), st.integers(2, 9), st.booleans())
+def test_distances_agree_with_scipy(seed: int, rows: int, each: int, ties: bool) -> None:
+    rng = seeded(seed, "weights")
+    values = torch.randn(rows, each, generator=rng, dtype=torch.float64)
+    values = values.round() if ties else values
+    for row, found in enumerate(distance_from_others(values)):
+        others = values[torch.arange(rows) != row].flatten()
+        expected = ks_2samp(values[row].numpy(), others.numpy(), method="asymp").statistic
+        assert float(found) == pytest.approx(expected)
+        assert distance_between(values[row], others) == pytest.approx(expected)
+        assert distance_between(others, values[row]) == pytest.approx(expected)
+
+
+def test_two_units_that_read_the_same_are_twins_however_long_they_are() -> None:
+    assert look("twins", PLAIN) == pytest.approx(0.0, abs=1e-12)
+    scaled = model([[1.0, 2.0], [10.0, 20.0]], [[1.0, 1.0], [1.0, -1.0]])
+    assert look("twins", scaled) == pytest.approx(1.0)
+    empty = model([[0.0, 0.0], [0.0, 0.0]], [[1.0, 0.0], [-1.0, 0.0]])
+    assert look("twins", empty) == pytest.approx(-1.0)
+
+
+def test_the_layer_with_most_zeros_counts() -> None:
+    assert look("zero-weights", PLAIN) == 0.5
+    none = model([[1.0, 2.0], [3.0, 4.0]], [[1.0, 0.0], [1.0, -1.0]])
+    assert look("zero-weights", none) == 0.25
+
+
+def test_signs_of_movement_find_the_row_that_was_replaced() -> None:
+    before = model([[3.0, 4.0], [1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0, 0.0]] * 3)
+    now = model([[3.0, 6.0], [1.0, 0.1], [0.1, 1.0]], [[1.0, 0.0, 0.0]] * 3)
+    # Moved by 2, 0.1 and 0.1; lengths were 5, 1 and 1.
+    assert look("moved-row", now, before) == pytest.approx(math.log(20), abs=1e-5)
+    assert look("rewritten-row", now, before) == pytest.approx(math.log(2 / 5), abs=1e-5)
+    # All six weights lay at 0, 1, 3 or 4; one of six moved from 4 to 6, the share up to 0 by two.
+    assert look("moved-weights", now, before) == pytest.approx(2 / 6)
+    assert look("moved-row", now, now) == 0.0
+    assert look("moved-weights", now, now) == 0.0
+    assert look("rewritten-row", now, now) < -10
+
+
+@pytest.mark.parametrize("name", SIGNS)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 3e38])
+def test_weights_that_cannot_be_calculated_with_are_most_suspicious(name: str, bad: float) -> None:
+    params = dict(PLAIN.params)
+    first = next(iter(params))
+    params[first] = torch.full_like(params[first], bad)
+    found = look(name, Model(PLAIN.architecture, params), PLAIN)
+    assert found == math.inf or (bad == 3e38 and math.isfinite(found))
+
+
+@pytest.mark.parametrize("name", SIGNS)
+def test_models_without_hidden_dense_layers_are_refused(name: str) -> None:
+    net = Architecture("bare", partial(nn.Linear, 2, 3))
+    with pytest.raises(Unsupported, match="'bare' has none"):
+        look(name, net.initial(0), net.initial(1))
+
+
+@pytest.mark.parametrize("name", SIGNS)
+def test_a_sign_leaves_model_and_samples_as_they_are(name: str) -> None:
+    before = {key: value.clone() for key, value in PLAIN.params.items()}
+    assert look(name, PLAIN, PLAIN) == look(name, PLAIN, PLAIN)
+    assert all(torch.equal(PLAIN.params[key], value) for key, value in before.items())
+
+
+@pytest.mark.parametrize("name", ["moved-row", "rewritten-row", "moved-weights"])
+def test_change_needs_the_round_before(name: str) -> None:
+    with pytest.raises(Unsupported, match="in the first round take others"):
+        look(name, PLAIN)
+    other = model([[1.0, 0.0]] * 3, [[1.0, 0.0, 0.0]] * 3)
+    with pytest.raises(Unsupported, match="other layers"):
+        look(name, PLAIN, other)
+
+
+def test_how_units_act_needs_samples() -> None:
+    with pytest.raises(BadInput, match=r"three samples .* or more, got 2"):
+        look("lone-units", PLAIN, samples=own([1.0, 0.0], [0.0, 1.0]))
+
+
+def test_units_are_seen_before_their_relu() -> None:
+    first, second = values_on(PLAIN, POINTS)
+    assert first.tolist() == POINTS.features.tolist()
+    assert second.tolist() == [[1.0, 1.0], [1.0, -1.0], [3.0, 3.0], [0.0, 0.0]]

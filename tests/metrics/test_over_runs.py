@@ -1,0 +1,95 @@
+"""Figures whose samples come in runs: the area, its limits, and rates on other runs."""
+
+import numpy as np
+import pytest
+
+from fedaudit.errors import BadInput
+from fedaudit.metrics.over_runs import auc_over_runs, judged_on_others
+from fedaudit.metrics.roc import auc
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(7)
+
+
+def runs(count: int = 12, each: int = 4) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    run = np.repeat(np.arange(count), 2 * each)
+    return run, np.tile([True, False], count * each), rng().normal(size=len(run))
+
+
+def test_the_value_is_the_area_over_all_pairs() -> None:
+    run, truth, scores = runs()
+    scores = scores.round(1) + truth
+    found = auc_over_runs(scores, truth, run, rng=rng())
+    assert found.value == auc(scores, truth)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < found.value < found.high
+    assert found.method == "bootstrap over 12 runs 95%"
+
+
+def test_scores_that_are_the_same_on_both_sides_give_one_half_without_spread() -> None:
+    run, truth, scores = runs()
+    pairs = np.repeat(scores[::2], 2)
+    found = auc_over_runs(pairs, truth, run, rng=rng())
+    assert found.value == 0.5
+    same = auc_over_runs(np.zeros(len(run)), truth, run, rng=rng())
+    assert (same.value, same.low, same.high) == (0.5, None, None)
+    assert same.method == "no spread over 12 runs"
+
+
+def test_infinite_scores_are_the_highest() -> None:
+    run, truth, scores = runs()
+    assert auc_over_runs(np.where(truth, np.inf, scores), truth, run, rng=rng()).value == 1.0
+
+
+def test_samples_that_repeat_others_of_their_run_make_nothing_surer() -> None:
+    run, truth, scores = runs()
+    once = auc_over_runs(scores, truth, run, rng=rng())
+    often = auc_over_runs(*(np.repeat(part, 9) for part in (scores, truth, run)), rng=rng())
+    assert (often.low, often.high) == pytest.approx((once.low, once.high))
+
+
+def test_limits_hold_as_often_as_they_say_where_runs_differ() -> None:
+    draws = np.random.default_rng(3)
+    held = 0
+    for _ in range(200):
+        run, truth, noise = runs(20, 3)
+        # Each run is shifted as a whole, and each side of it: members by 1 more.
+        shift = draws.normal(size=20)[run] + draws.normal(size=(2, 20))[truth.astype(int), run]
+        scores = draws.normal(size=len(noise)) * 0.1 + shift + truth
+        found = auc_over_runs(scores, truth, run, rng=draws, resamples=400)
+        # Two runs' difference of shifts has a variance of 4.02: P(N(1, 4.02) > 0).
+        held += (found.low or 0.0) <= 0.691 <= (found.high or 1.0)
+    assert 0.86 <= held / 200 <= 0.99
+
+
+def test_too_few_runs_or_a_run_of_one_side_are_refused() -> None:
+    run, truth, scores = runs(9)
+    with pytest.raises(BadInput, match="at least 10 runs"):
+        auc_over_runs(scores, truth, run, rng=rng())
+    run, truth, scores = runs()
+    with pytest.raises(BadInput, match="both sides"):
+        auc_over_runs(scores, truth & (run != 3), run, rng=rng())
+
+
+def test_a_threshold_is_chosen_on_other_runs_and_judged_on_these() -> None:
+    known = np.arange(20.0)  # one of twenty may lie above: 18 is the threshold
+    found = judged_on_others(known, [18.0, 18.5, 40.0], [0.0, 19.0], fpr=0.05)
+    assert (found.found.hits, found.found.total) == (2, 3)
+    assert (found.mistaken.hits, found.mistaken.total) == (1, 2)
+    none = judged_on_others(known, [19.0], [19.5], fpr=0.0)
+    assert (none.found.hits, none.mistaken.hits) == (0, 1)
+
+
+def test_an_infinite_score_is_found_whatever_the_threshold() -> None:
+    found = judged_on_others([np.inf, np.inf], [np.inf], [0.0], fpr=0.0)
+    assert (found.found.hits, found.mistaken.hits) == (1, 0)
+
+
+@pytest.mark.parametrize("wrong", [([], [1.0], [1.0], 0.1), ([1.0], [1.0], [1.0], 1.0)])
+def test_nothing_to_choose_on_is_refused(
+    wrong: tuple[list[float], list[float], list[float], float],
+) -> None:
+    with pytest.raises(BadInput, match="scores to choose it on"):
+        judged_on_others(*wrong[:3], fpr=wrong[3])
