@@ -2,6 +2,7 @@
 
 import math
 
+from fedaudit.games.detected import Caught, Detector, Outline, SignWorth, WeightSpread
 from fedaudit.games.record import (
     GameRecord,
     PointPlayed,
@@ -100,6 +101,50 @@ def played(*points: PointPlayed, **changes: object) -> GameRecord:
     return GameRecord.model_validate(found)
 
 
+def sign(name: str, server: str, auc: float, **changes: object) -> SignWorth:
+    """Of one sign against one server."""
+    given: dict[str, object] = {
+        "sign": name,
+        "server": server,
+        "auc": auc,
+        "low": max(auc - 0.02, 0.0),
+        "high": min(auc + 0.02, 1.0),
+        "method": "bootstrap over 20 runs 95%",
+        "own": auc,
+        "others": auc,
+        "tpr": Caught(hits=4, total=10, low=0.12, high=0.74),
+        "fpr": Caught(hits=1, total=10, low=0.01, high=0.45),
+    }
+    return SignWorth.model_validate({**given, **changes})
+
+
+def detector(*signs: SignWorth, **changes: object) -> Detector:
+    """Of two signs and two servers by default."""
+    given: dict[str, object] = {
+        "federation": "fedsgd with 5 clients over 20 rounds, dense layers of 400 and 10 units",
+        "runs": 20,
+        "judged": 10,
+        "honest": 40,
+        "planted": 80,
+        "own": 144,
+        "accuracy": 0.7,
+        "success": {"planted": 0.986, "one-row": 0.998},
+        "signs": signs
+        or (
+            sign("twins", "planted", 0.99),
+            sign("rewritten-row", "planted", 1.0, low=None, high=None),
+            sign("twins", "one-row", 0.5),
+            sign("rewritten-row", "one-row", 0.8),
+        ),
+        "weights": WeightSpread(
+            edges=[-1.0, 0.0, 1.0],
+            outlines=[Outline(server="", counts=[3, 1]), Outline(server="planted", counts=[2, 2])],
+        ),
+        **changes,
+    }
+    return Detector.model_validate(given)
+
+
 def hostile_games() -> GameRecord:
     """Two hundred points whose every free text tries to break out of the page."""
     bad = HOSTILE + HOSTILE_TAG + HOSTILE_LINK + "x" * 9000
@@ -119,7 +164,20 @@ def hostile_games() -> GameRecord:
         *points,
         name=bad,
         about=bad,
+        detector=hostile_detector(),
         content_hash=HOSTILE_TAG,
         config={HOSTILE: HOSTILE_TAG, "data": {"name": bad}, "deep": [{"x": bad}]},
         environment=Environment(versions={HOSTILE: bad}, commit=bad, device=bad, started=bad),
+    )
+
+
+def hostile_detector() -> Detector:
+    """Two hundred signs whose names try to break out of the page, as far as names may be long."""
+    bad = (HOSTILE_TAG + HOSTILE)[:60]
+    signs = [sign(f"{place}{bad}"[:60], f"{place % 9}{bad}"[:60], 0.5) for place in range(200)]
+    return detector(
+        *signs,
+        federation=bad,
+        success={f"0{bad}"[:60]: 1.0},
+        weights=WeightSpread(edges=[0.0, 1.0], outlines=[Outline(server=bad, counts=[1])] * 10),
     )

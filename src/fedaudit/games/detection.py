@@ -189,7 +189,7 @@ def _spread(model: Model, aim: Aim) -> WeightSpread:
         name: hidden_layers(one)[0].weight[:taken].flatten().numpy() for name, one in shown.items()
     }
     # As far as nearly all weights of the widest go.
-    reach = max(float(np.quantile(np.abs(values), 0.995)) for values in weights.values())
+    reach = max(float(np.quantile(np.abs(values), 0.97)) for values in weights.values())
     edges = np.linspace(-reach, reach, _BINS + 1)
     outlines = [
         Outline(server=name, counts=np.histogram(values.clip(-reach, reach), edges)[0].tolist())

@@ -55,11 +55,8 @@ def worths(looked: Looked, *, seed: int) -> list[SignWorth]:
     found = []
     for server in dict.fromkeys(name for name in looked.server if name != HONEST):
         planted = kinds == server
-        both, rng = planted | honest, seeded_numpy(seed, "judged", server)
-        judged = [
-            [rng.choice(np.flatnonzero(side & (looked.run == run))) for run in late]
-            for side in (planted, honest)
-        ]
+        both = planted | honest
+        judged = [_one_a_run(looked, side, late, seed=seed) for side in (planted, honest)]
         for name, values in zip(SIGNS, looked.values.T, strict=True):
             draws = seeded_numpy(seed, "resamples", server, name)
             whole = auc_over_runs(values[both], planted[both], looked.run[both], rng=draws)
@@ -84,3 +81,11 @@ def worths(looked: Looked, *, seed: int) -> list[SignWorth]:
                 )
             )
     return found
+
+
+def _one_a_run(
+    looked: Looked, side: Bool[np.ndarray, " models"], runs: Int[np.ndarray, " runs"], *, seed: int
+) -> Int[np.ndarray, " runs"]:
+    """A model of one side from each run; the honest ones are the same for every server."""
+    rng = seeded_numpy(seed, "judged")
+    return np.array([rng.choice(np.flatnonzero(side & (looked.run == run))) for run in runs])

@@ -367,7 +367,7 @@ def _paper_look(place: int) -> Style:
 
 def _spread_panel(name: str, spread: Spread) -> Panel:
     traces = [
-        _outline(spread.edges, amounts, look, said)
+        outline(spread.edges, amounts, look, said)
         for amounts, look, said in (
             (spread.of_others, _TNR, "Other records"),
             (spread.of_target, _TPR, "The target"),
@@ -391,7 +391,7 @@ def _spread_panel(name: str, spread: Spread) -> Panel:
     return Panel(name, summary, spec)
 
 
-def _outline(edges: Sequence[float], amounts: Sequence[int], look: Style, name: str) -> Spec:
+def outline(edges: Sequence[float], amounts: Sequence[int], look: Style, name: str) -> Spec:
     """Bins as one stepped outline that starts and ends on the axis."""
     shares = [amount / sum(amounts) for amount in amounts]
     x, y = [edges[0], *edges], [0.0, *shares, 0.0]

@@ -7,6 +7,7 @@ from pathlib import Path
 from fedaudit.games.record import GameRecord
 from fedaudit.report.cleaning import cleaned
 from fedaudit.report.cluster_tables import risk_sizes_table
+from fedaudit.report.game_detector import detector_table, detector_words, weights_figure
 from fedaudit.report.game_figures import game_figures
 from fedaudit.report.game_tables import certificates_table, points_table
 from fedaudit.report.game_words import CERTIFICATES, game_tiles, game_verdict
@@ -36,10 +37,14 @@ def games_html(record: GameRecord) -> str:
     """The report of a record of games as an HTML document."""
     record = cleaned(record)
     certificates = certificates_table(record)
+    detector = record.detector
+    weights = weights_figure(detector) if detector else None
     return rendered(
         "games.html.j2",
         title=f"Security games: {shortened(record.name, 80)}",
-        figures=game_figures(record),
+        figures=game_figures(record) | ({weights.ident: weights} if weights else {}),
+        detector=detector_table(detector) if detector else None,
+        detected=detector_words(detector) if detector else [],
         record=record,
         verdict=game_verdict(record),
         tiles=game_tiles(record),

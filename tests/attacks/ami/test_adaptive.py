@@ -31,13 +31,14 @@ def neurons(count: int = 1, taken: int = 12) -> Neurons:
 
 def row_values(planted: Planted, records: Tensor, row: int = 0) -> Tensor:
     """What the planted row is on records, in the model itself."""
-    w1, b1, w2, b2, *_ = (value.double() for value in planted.model.params.values())
-    inner = torch.relu(records.double() @ w1.T + b1)
-    return torch.mv(inner, w2[row]) + b2[row]
+    w1, b1, w2, b2 = [value.double() for value in planted.model.params.values()][:4]
+    found: Tensor = torch.relu(records.double() @ w1.T + b1) @ w2[row] + b2[row]
+    return found
 
 
 def lengths(model: Model, layer: int) -> Tensor:
-    return list(model.params.values())[2 * layer].norm(dim=1)
+    found: Tensor = list(model.params.values())[2 * layer].norm(dim=1)
+    return found
 
 
 @pytest.mark.parametrize("count", [1, 3])
