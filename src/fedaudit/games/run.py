@@ -110,17 +110,12 @@ def run_games(
             found = _read_point(kept, point)
         else:
             say(said)
-            what = _settings(point.study, "data", "records", "seed")
-            if what not in records:
-                # One at a time: records of a whole data set may fill the memory.
-                records = {what: dealt(point.study, data_dir)}
+            given = _dealt(point.study, records, data_dir)
             with _about(point):
-                found = play_point(
-                    point.study, records[what], point.label, point.changed, tick=tick
-                )
+                found = play_point(point.study, given, point.label, point.changed, tick=tick)
             write_whole(kept, found.model_dump_json() + "\n")
         played.append(found)
-    detector = _detector(points[0], out, data_dir, tick=tick, say=say)
+    detector = _detector(points[0], out, records, data_dir, tick=tick, say=say)
     record = GameRecord(
         name=study.name,
         content_hash=_hash(study, played, detector),
@@ -170,8 +165,24 @@ def _read_point(path: Path, point: Point) -> PointPlayed:
     return found.model_copy(update={"label": point.label, "settings": point.changed})
 
 
+def _dealt(study: GameStudy, records: dict[str, Dealt], data_dir: Path | None) -> Dealt:
+    """What a study is played with, kept for the next point that has the same."""
+    what = _settings(study, "data", "records", "seed")
+    if what not in records:
+        # One at a time: records of a whole data set may fill the memory.
+        records.clear()
+        records[what] = dealt(study, data_dir)
+    return records[what]
+
+
 def _detector(
-    point: Point, out: Path, data_dir: Path | None, *, tick: Tick, say: Callable[[str], None]
+    point: Point,
+    out: Path,
+    records: dict[str, Dealt],
+    data_dir: Path | None,
+    *,
+    tick: Tick,
+    say: Callable[[str], None],
 ) -> Detector | None:
     """The study's detector, if it has one; kept beside the points."""
     if not point.study.detector.runs:
@@ -188,7 +199,7 @@ def _detector(
             ) from error
     say(f"{point.study.name}, detector")
     with _about(point):
-        found = detect(point.study, dealt(point.study, data_dir), tick=tick)
+        found = detect(point.study, _dealt(point.study, records, data_dir), tick=tick)
     write_whole(kept, found.model_dump_json() + "\n")
     return found
 
