@@ -161,22 +161,32 @@ def attack(
     data_dir: DataDir = None,
     device: DeviceName = "cpu",
 ) -> None:
-    """Attack what a study has kept, without training anything.
+    """Attack what a study or a live recording has kept, without training anything.
 
     Parameters
     ----------
     recording
-        The folder of a study.
+        The folder of a study, or of a live recording.
     out
         Where record and report go; by default the folder "attacked" in the recording. A record
         of other settings is never replaced.
     """
     from fedaudit.devices import device_named
+    from fedaudit.live.attack import attack_recording, changed_figures
+    from fedaudit.live.recording import is_recording
     from fedaudit.progress import bars
     from fedaudit.study.again import attack_again
 
     first = next((i for i, name in enumerate(names) if name.startswith("--")), len(names))
     folder = out or recording / "attacked"
+    if is_recording(recording):
+        changed = changed_figures(settings_from(names[first:]))
+        with bars() as tick:
+            found = attack_recording(
+                recording, names[:first], folder, figures=changed, tick=tick, say=_say
+            )
+        _finish(found, folder)
+        return
     with bars() as tick:
         record = attack_again(
             recording,

@@ -1,7 +1,7 @@
 """A deal: the training samples of every client together with what is audited."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -23,15 +23,17 @@ class Deal:
         clients: Training samples of each client, audited and background together, in an order
             that does not tell them apart.
         audit: The audited samples with their owners.
+        told: Number of training samples of clients of whom others than these are not known.
     """
 
     clients: dict[ClientId, Samples]
     audit: AuditSet
+    told: Mapping[ClientId, int] = field(default_factory=dict)
 
     @property
     def sizes(self) -> dict[ClientId, int]:
         """Number of training samples of each client."""
-        return {client: len(samples) for client, samples in self.clients.items()}
+        return {c: self.told.get(c, len(samples)) for c, samples in self.clients.items()}
 
     @property
     def audited(self) -> dict[ClientId, int]:

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Int
 from numpy import ndarray
 
-from fedaudit.core import Model, Params, Sees
+from fedaudit.core import Model, Params, Samples, Sees
 from fedaudit.devices import CPU
 from fedaudit.errors import Refusal
 from fedaudit.metrics import auc_interval, blind_classifier, permuted_membership
-from fedaudit.observe.measurements import Measurements, stacked
+from fedaudit.observe.measurements import MeasuredRound, Measurements, stacked
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.views import seen_from
 from fedaudit.origin import Origin
@@ -179,15 +179,38 @@ def measured_untrained(
         kept: Positions in the audit set of the samples to be measured.
         device: Where models are run.
     """
-    samples = setup.deal.audit.samples.take(torch.from_numpy(kept))
+    rounds = setup.untrained
+    if rounds:
+        chosen = torch.from_numpy(kept)
+        rounds = tuple(
+            replace(one, signals={n: values[:, chosen] for n, values in one.signals.items()})
+            for one in rounds
+        )
+    else:
+        samples = setup.deal.audit.samples.take(torch.from_numpy(kept))
+        rounds = untrained_rounds(setup, samples, device)
+    first, *more = rounds
+    shared = [
+        replace(first, signals={n: v for n, v in first.signals.items() if n in one.signals})
+        for one in more
+    ]
+    return stacked([first]), stacked([*shared, *more]) if more else {}
+
+
+def untrained_rounds(
+    setup: Setup, samples: Samples, device: torch.device = CPU
+) -> tuple[MeasuredRound, ...]:
+    """One untrained round with every signal, and a second with those that cost little, if any.
+
+    Args:
+        setup: The run.
+        samples: To be measured.
+        device: Where models are run.
+    """
     cheap = [s for s in setup.signals if not s.needs & (Sees.GLOBAL_MODEL | Sees.UPDATE)]
     first, second = seen_from([_untrained_round(setup, index) for index in (1, 2)], setup.view)
     one = measure_round(first, setup.signals, samples, device=device)
-    if not cheap:
-        return stacked([one]), {}
-    two = measure_round(second, cheap, samples, device=device)
-    shared = replace(one, signals={signal.name: one.signals[signal.name] for signal in cheap})
-    return stacked([one]), stacked([shared, two])
+    return (one, measure_round(second, cheap, samples, device=device)) if cheap else (one,)
 
 
 def _repetitions(setup: Setup) -> int:

@@ -10,6 +10,7 @@ from fedaudit.data.deal import Deal
 from fedaudit.data.shadow import Known
 from fedaudit.defenses.base import Defense
 from fedaudit.fl.algorithm import Algorithm
+from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.views import View
 from fedaudit.seeds import seed_for
 from fedaudit.signals.base import Signal
@@ -37,6 +38,8 @@ class Setup:
         shadow: The undefended run on other data that attacks learn from, if they do so.
         known: The samples of this run that attacks learn from, if they do so.
         teaches: Whether it is such a shadow, of which nothing but its signals is of interest.
+        untrained: Signals of all audited samples on models that nobody trained, where they were
+            measured before; else they are measured when they are needed.
     """
 
     study: Study
@@ -53,6 +56,7 @@ class Setup:
     shadow: "Setup | None" = None
     known: Known | None = None
     teaches: bool = False
+    untrained: tuple[MeasuredRound, ...] = ()
 
     @property
     def trainers(self) -> Trainers:

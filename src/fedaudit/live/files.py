@@ -1,0 +1,124 @@
+"""Files of a live recording beside its measured rounds: the audited samples, untrained models."""
+
+from pathlib import Path
+
+import torch
+
+from fedaudit.core import Samples
+from fedaudit.data.audit_set import AuditSet
+from fedaudit.errors import BadInput, Damaged
+from fedaudit.live.recording import Recording, is_recording, read_recording
+from fedaudit.observe.measurements import MeasuredRound
+from fedaudit.observe.store import fault_in, read_measured, write_measured
+from fedaudit.observe.tensors import read_tensors, write_tensors
+from fedaudit.study.folder import STUDY_FILE
+from fedaudit.study.outputs import RECORD_FILE
+
+AUDIT_FILE = "audit.safetensors"
+SAMPLES_FILE = "samples.safetensors"
+_UNTRAINED = ("untrained-1", "untrained-2")
+_OF_EACH_START = {"key", "started", "name", "refused", "sizes"}
+
+
+def claim(folder: Path, recording: Recording, samples: AuditSet) -> Recording:
+    """Makes a folder a recording's own; a recording that is there is gone on with.
+
+    Args:
+        folder: Of the recording.
+        recording: As it is begun now.
+        samples: That are audited.
+
+    Returns:
+        The recording as it was begun first.
+
+    Raises:
+        BadInput: The folder holds something else, or a recording of other settings or samples.
+        Damaged: What it holds cannot be read.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        taken = [name for name in (STUDY_FILE, RECORD_FILE) if (folder / name).exists()]
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{folder} cannot be used ({error}); choose another folder") from error
+    if taken:
+        raise BadInput(
+            f"{folder} holds {taken[0]}, which is of a study; give the recording its own folder"
+        )
+    if not is_recording(folder):
+        return recording
+    there = read_recording(folder)
+    now, then = (one.model_dump(mode="json", exclude=_OF_EACH_START) for one in (recording, there))
+    changed = [name for name in now if now[name] != then[name]]
+    if changed:
+        raise BadInput(
+            f"{folder} holds a recording with another {changed[0]} ({then[changed[0]]}, now "
+            f"{now[changed[0]]}); give this one another folder"
+        )
+    kept, _ = read_tensors(folder / AUDIT_FILE)
+    made = samples.tensors()
+    if kept.keys() != made.keys() or not all(torch.equal(kept[n], made[n]) for n in made):
+        raise BadInput(
+            f"{folder} holds a recording with other audited samples; a recording that is gone on "
+            "with needs the same ones, drawn with the same seed"
+        )
+    return there
+
+
+def write_audit(folder: Path, audit: AuditSet, *, features: bool) -> None:
+    """Keeps who trains on what, and the samples themselves if that is asked for."""
+    write_tensors(audit.tensors(), folder / AUDIT_FILE)
+    if features:
+        write_tensors({"features": audit.samples.features}, folder / SAMPLES_FILE)
+
+
+def read_audit(folder: Path) -> AuditSet:
+    """The audited samples; without features, where these were not kept, each has none.
+
+    Raises:
+        Damaged: The files cannot be read, or do not fit together.
+    """
+    path = folder / AUDIT_FILE
+    if not path.is_file():
+        raise Damaged(f"{path} is missing; restore the recording from a copy")
+    kept, _ = read_tensors(path)
+    try:
+        ids, labels, owner, panel = (kept[name] for name in ("ids", "labels", "owner", "panel"))
+        features = torch.zeros(len(ids), 0)
+        if (folder / SAMPLES_FILE).is_file():
+            features = read_tensors(folder / SAMPLES_FILE)[0]["features"]
+        columns = (ids, labels, owner, panel)
+        if any(c.dtype != torch.int64 or c.shape != (len(ids),) for c in columns) or not len(ids):
+            raise ValueError("its columns are not of one length")
+        if not features.is_floating_point() or not bool(features.isfinite().all()):
+            raise ValueError("its features are no finite numbers")
+        if int(labels.min()) < 0 or int(owner.min()) < -1 or int(panel.min()) < -1:
+            raise ValueError("it has labels or owners that cannot be")
+        if len(set(ids.tolist())) < len(ids) or int(ids.min()) < 0:
+            raise ValueError("it has a sample twice")
+        return AuditSet(Samples(features, labels, ids), owner.numpy(), panel.numpy())
+    except (KeyError, ValueError) as error:
+        raise Damaged(f"{path} is no recording's ({error}); restore it from a copy") from error
+
+
+def write_untrained(folder: Path, rounds: tuple[MeasuredRound, ...], key: str) -> None:
+    """Keeps what was measured of models that nobody trained."""
+    for name, one in zip(_UNTRAINED, rounds, strict=False):
+        write_measured(folder / name, one, {"run": key})
+
+
+def read_untrained(folder: Path, key: str, samples: int) -> tuple[MeasuredRound, ...]:
+    """What was measured of models that nobody trained.
+
+    Raises:
+        Damaged: It is missing, cannot be read, or is another recording's.
+    """
+    # Apart, since the second round has fewer signals.
+    found = [one for name in _UNTRAINED for one in read_measured(folder / name)]
+    if not found or any(
+        one.notes.get("run") != key or fault_in(one.measured, one.measured.clients, samples)
+        for one in found
+    ):
+        raise Damaged(
+            f"{folder / _UNTRAINED[0]} does not hold this recording's untrained models; restore it"
+        )
+    return tuple(one.measured for one in found)

@@ -1,0 +1,390 @@
+"""The recorder: what an adversary sees of somebody's live loop, measured while it runs."""
+
+import copy
+import secrets
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, cast
+
+import torch
+from torch import nn
+
+from fedaudit.core import Architecture, ClientId, Model, PerSampleLoss, cross_entropy
+from fedaudit.data.audit_set import AuditSet
+from fedaudit.devices import device_named
+from fedaudit.errors import BadInput, Refusal
+from fedaudit.live.files import claim, write_audit, write_untrained
+from fedaudit.live.parts import attacks_in, live_setup
+from fedaudit.live.recording import Heard, Recording, add_heard, heard, write_recording
+from fedaudit.live.weights import Shape, Weights
+from fedaudit.observe.round import Exposed, Round
+from fedaudit.observe.store import MAX_ROUND, Keep, write_measured, write_round
+from fedaudit.observe.views import seen_from, view_named
+from fedaudit.params import plus, scaled, weighted_sum
+from fedaudit.signals.measure import measure_round
+from fedaudit.study.accuracy import accuracy_notes, exam
+from fedaudit.study.controls import untrained_rounds
+
+Sent = Weights | Mapping[ClientId, Weights]
+Kind = Literal["models", "updates", "gradients"]
+
+
+def record(
+    path: Path | str,
+    model: nn.Module | Callable[[], nn.Module],
+    samples: AuditSet,
+    *,
+    name: str = "",
+    attacks: Sequence[str] = (),
+    targets: Sequence[ClientId] = (),
+    view: str = "uploads",
+    every: int = 1,
+    keep: Keep = "signals",
+    uploads: Kind = "models",
+    sizes: Mapping[ClientId, int] | None = None,
+    loss: PerSampleLoss = cross_entropy,
+    keep_samples: bool = True,
+    strict: bool = False,
+    workers: int = 1,
+    device: str = "cpu",
+) -> "Recorder":
+    """Starts a recording of a federation that somebody else runs, or goes on with one.
+
+    Args:
+        path: Folder for the recording; one that was stopped is gone on with.
+        model: What clients train: a module, or what makes one. It is copied, never changed.
+        samples: What is audited: of :func:`fair_split` or :func:`audit_samples`.
+        name: Of the federation; that of the folder by default.
+        attacks: Attacks to measure for; all that the view and a recording allow by default.
+        targets: Clients under audit; all with audited members by default.
+        view: What the adversary is taken to see; "globals" for a client that sees no uploads.
+        every: Rounds are measured so far apart.
+        keep: "signals" keeps measurements only, "full" also every update of measured rounds.
+        uploads: What :meth:`Recorder.round` is given: clients' models after training, their
+            changes of the model they were sent, or gradients at it.
+        sizes: Training samples of each client; for attacks with a prior.
+        loss: Per-sample loss of (outputs, labels) that clients minimise.
+        keep_samples: Keeps the audited samples' features in the recording, which the control
+            with a classifier that sees inputs alone needs. Without, the recording holds none.
+        strict: Whether a round that cannot be recorded stops the loop. By default it is warned
+            of, and the record says that it is missing: no audit may end another's training.
+        workers: Threads for the gradient signals.
+        device: Where models are run, such as "cuda".
+
+    Raises:
+        BadInput: Settings or samples that make no audit, or a folder of something else.
+        NotVisible: An attack needs what the view does not show.
+        Damaged: The recording to go on with cannot be read.
+    """
+    folder = Path(path)
+    offered = view_named(view)
+    possible, refused = attacks_in(offered, attacks)
+    owners = sorted(set(samples.owner[samples.owner >= 0].tolist()))
+    module = _made(model)
+    given = Recording(
+        name=name or folder.resolve().name,
+        key=secrets.token_hex(16),
+        view=view,
+        every=every,
+        keep=keep,
+        attacks=tuple(possible),
+        refused=refused,
+        targets=tuple(targets) or tuple(owners),
+        classes=_classes(module, samples),
+        sizes=dict(sizes or {}),
+        model=type(module).__name__,
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    build = _fresh(model)
+    return Recorder(
+        folder,
+        given,
+        samples,
+        Architecture(type(module).__name__, build, loss=loss),
+        Shape(Model.of(Architecture(type(module).__name__, build, loss=loss), module), module),
+        uploads=uploads,
+        keep_samples=keep_samples,
+        strict=strict,
+        workers=workers,
+        device=device,
+    )
+
+
+class Recorder:
+    """A recording that is being made; see :func:`record`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        recording: Recording,
+        samples: AuditSet,
+        architecture: Architecture,
+        shape: Shape,
+        *,
+        uploads: Kind,
+        keep_samples: bool,
+        strict: bool,
+        workers: int,
+        device: str,
+    ) -> None:
+        self._folder, self._shape, self._uploads = folder, shape, uploads
+        self._strict = strict
+        self._workers, self._device = workers, device_named(device)
+        self.recording = claim(folder, recording, samples)
+        clients = samples.owner[samples.owner >= 0].tolist()
+        self._setup = live_setup(
+            self.recording, samples, architecture, clients=clients, rounds=(MAX_ROUND,)
+        )
+        self._exam = exam(self._setup)
+        self._past = {one.round for one in heard(folder)}
+        self._waiting: tuple[int, Model, Heard] | None = None
+        if not self._past:
+            write_untrained(
+                folder, untrained_rounds(self._setup, samples.samples, self._device), recording.key
+            )
+            write_audit(folder, samples, features=keep_samples)
+            write_recording(self.recording, folder)
+
+    def __enter__(self) -> "Recorder":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def round(
+        self,
+        index: int,
+        *,
+        sent: Sent,
+        uploads: Mapping[ClientId, Weights] | None = None,
+        weights: Mapping[ClientId, float] | None = None,
+        asked: Collection[ClientId] | None = None,
+        after: Weights | None = None,
+    ) -> None:
+        """Records one round; rounds that were recorded before are passed over.
+
+        Args:
+            index: Its number, from 1.
+            sent: The global model that clients were sent; by client where they differ.
+            uploads: What came back of each client; nothing for a client that sees no uploads.
+            weights: Shares of clients in the average; in proportion to their sizes, or equal, by
+                default.
+            asked: Clients that were sent something; those that answered by default.
+            after: The global model afterwards. By default the mean of the uploads; in a view
+                without uploads the model that is sent next.
+
+        Raises:
+            BadInput: Something does not fit, and the recording is strict.
+        """
+        answered = tuple(sorted(uploads or {}))
+        expected = tuple(sorted({*answered, *(asked or ())}))
+        told = Heard(round=index, asked=expected, answered=answered, measured=False)
+        if index in self._past:
+            return
+        try:
+            self._hear(index, told, sent, uploads or {}, weights or {}, after)
+        except (Refusal, ValueError, TypeError, RuntimeError, KeyError, OSError) as error:
+            self._failed(told, error)
+
+    def close(self) -> None:
+        """Ends the recording; what is there stays, and can be gone on with."""
+        if self._waiting is not None:
+            self._note(self._waiting[2].model_copy(update={"note": "no model followed"}))
+            self._waiting = None
+
+    def _hear(
+        self,
+        index: int,
+        told: Heard,
+        sent: Sent,
+        uploads: Mapping[ClientId, Weights],
+        weights: Mapping[ClientId, float],
+        after: Weights | None,
+    ) -> None:
+        if not uploads:
+            self._follow(index, told, cast("Weights", sent), after)
+            return
+        if index % self.recording.every:
+            self._note(told)
+            return
+        bases = self._bases(sent, tuple(uploads))
+        exposed = {
+            client: self._exposed(bases[client], uploads[client], client)
+            for client in sorted(uploads)
+        }
+        shares = self._shares(tuple(exposed), weights)
+        following = self._shape.model_of(after, whose="after") if after is not None else None
+        self._measure(
+            Round(
+                index=index,
+                exposed=exposed,
+                sent={},
+                uploads={},
+                weights=shares,
+                asked=told.asked,
+                answered=told.answered,
+                after={"global": following or _mean(exposed, shares)},
+            ),
+            told,
+        )
+
+    def _follow(self, index: int, told: Heard, sent: Weights, after: Weights | None) -> None:
+        """A round of which only the model sent is known: measured when the next one comes."""
+        now = self._shape.model_of(sent, whose=f"the model sent in round {index}")
+        if self._waiting is not None:
+            before, base, heard_then = self._waiting
+            self._waiting = None
+            self._between(before, base, now, heard_then)
+        if after is None:
+            self._waiting = (index, now, told)
+        else:
+            self._between(index, now, self._shape.model_of(after, whose="after"), told)
+
+    def _between(self, index: int, base: Model, after: Model, told: Heard) -> None:
+        if index % self.recording.every:
+            self._note(told)
+            return
+        client = self.recording.targets[0]
+        update = plus(after.params, base.params, -1.0)
+        self._measure(
+            Round(
+                index=index,
+                exposed={client: Exposed(base, after, update)},
+                sent={},
+                uploads={},
+                weights={client: 1.0},
+                asked=told.asked,
+                answered=told.answered,
+                after={"global": after},
+            ),
+            told,
+        )
+
+    def _measure(self, round: Round, told: Heard) -> None:
+        (seen,) = seen_from([round], self._setup.view)
+        samples = self._setup.deal.audit.samples
+        measured = measure_round(
+            seen, self._setup.signals, samples, workers=self._workers, device=self._device
+        )
+        write_round(self._folder, seen, self.recording.keep)
+        notes = {"complete": str(told.complete), "run": self.recording.key}
+        notes |= accuracy_notes(self._setup, self._exam, seen, self._device)
+        write_measured(self._folder, measured, notes)
+        self._note(told.model_copy(update={"measured": True}))
+
+    def _bases(self, sent: Sent, clients: Sequence[ClientId]) -> dict[ClientId, Model]:
+        if isinstance(sent, Mapping) and sent and all(isinstance(key, int) for key in sent):
+            single = cast("Mapping[ClientId, Weights]", sent)
+            missing = sorted(set(clients) - set(single))
+            if missing:
+                raise BadInput(f"sent names no model for client {missing[0]}, which answered")
+            return {
+                c: self._shape.model_of(single[c], whose=f"the model sent to client {c}")
+                for c in clients
+            }
+        base = self._shape.model_of(cast("Weights", sent), whose="the model sent")
+        return dict.fromkeys(clients, base)
+
+    def _exposed(self, base: Model, upload: Weights, client: ClientId) -> Exposed:
+        whose = f"client {client}'s upload"
+        if self._uploads == "models":
+            local = self._shape.model_of(upload, whose=whose)
+            return Exposed(base, local, plus(local.params, base.params, -1.0))
+        change = self._shape.change_of(upload, whose=whose)
+        if self._uploads == "gradients":
+            # One step of size one; attacks on gradients do not depend on its size.
+            change = scaled(change, -1.0)
+        local = Model(base.architecture, plus(base.params, change), base.buffers)
+        return Exposed(base, local, change)
+
+    def _shares(
+        self, clients: Sequence[ClientId], weights: Mapping[ClientId, float]
+    ) -> dict[ClientId, float]:
+        sizes = self.recording.sizes
+        known: Mapping[ClientId, float] = weights or (
+            sizes if all(client in sizes for client in clients) else dict.fromkeys(clients, 1.0)
+        )
+        missing = sorted(set(clients) - set(known))
+        total = sum(float(known[client]) for client in clients if client in known)
+        if missing or not total > 0 or min(float(known[c]) for c in clients) < 0:
+            raise BadInput(
+                f"weights are to be a number of at least 0 for each client that answered, not all "
+                f"0; got {dict(known)}"
+            )
+        return {client: float(known[client]) / total for client in clients}
+
+    def _note(self, told: Heard) -> None:
+        add_heard(told, self._folder)
+        self._past.add(told.round)
+
+    def _failed(self, told: Heard, error: Exception) -> None:
+        if self._strict:
+            raise error
+        text = f"round {told.round} is not recorded: {error}"
+        warnings.warn(f"fedaudit: {text}", RuntimeWarning, stacklevel=3)
+        self._note(told.model_copy(update={"note": text[:2000]}))
+
+
+def _made(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
+    if isinstance(model, nn.Module):
+        return model
+    made: object = model()
+    if not isinstance(made, nn.Module):
+        raise BadInput(f"model makes a {type(made).__name__}; give a torch.nn.Module, or its class")
+    return made
+
+
+def _fresh(model: nn.Module | Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    """Makes untrained modules: of one that is there a copy whose layers are drawn anew."""
+    if not isinstance(model, nn.Module):
+        return model
+    like = copy.deepcopy(model).cpu()
+
+    def drawn_anew() -> nn.Module:
+        module = copy.deepcopy(like)
+        for part in module.modules():
+            reset = getattr(part, "reset_parameters", None)
+            if callable(reset):
+                reset()
+        return module
+
+    return drawn_anew
+
+
+def _classes(module: nn.Module, samples: AuditSet) -> int:
+    """Outputs that the model has for one sample."""
+    training = module.training
+    first = next(module.parameters(), torch.zeros(()))
+    try:
+        with torch.no_grad():
+            outputs = module.eval()(samples.samples.features[:1].to(first.device, first.dtype))
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise BadInput(
+            f"the model cannot be run on an audited sample of shape "
+            f"{tuple(samples.samples.features.shape[1:])} ({error}); give samples as the model "
+            "takes them"
+        ) from error
+    finally:
+        module.train(training)
+    if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2:
+        raise BadInput("the model is to give one row of logits a sample")
+    return max(2, int(outputs.shape[1]), int(samples.samples.labels.max()) + 1)
+
+
+def _mean(exposed: Mapping[ClientId, Exposed], shares: Mapping[ClientId, float]) -> Model:
+    """The weighted mean of the clients' models, as federated averaging takes it."""
+    locals_ = {client: one.local for client, one in exposed.items() if one.local is not None}
+    first = next(iter(locals_.values()))
+
+    weights = [shares[client] for client in locals_]
+    params = weighted_sum([one.params for one in locals_.values()], weights)
+    buffers = weighted_sum([one.buffers for one in locals_.values()], weights)
+    return Model(first.architecture, params, buffers)

@@ -1,0 +1,135 @@
+"""What a live recording says of itself: one short JSON file, and a line for each round."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError
+
+from fedaudit.errors import BadInput, Damaged
+from fedaudit.files import TooLarge, read_object, read_text, write_whole
+from fedaudit.observe.store import MAX_ROUND, Keep
+from fedaudit.study.fields import Part, Whole
+
+RECORDING_FILE = "recording.json"
+LOG_FILE = "rounds.jsonl"
+_LONGEST_LOG = 256 * 2**20
+_MOST_CLIENTS = 100_000
+
+Client = Annotated[int, Field(ge=0, le=10**15)]
+Clients = Annotated[tuple[Client, ...], Field(max_length=_MOST_CLIENTS)]
+Text = Annotated[str, Field(max_length=2000)]
+
+
+class Recording(Part):
+    """What was recorded, and how.
+
+    Attributes:
+        name: Of the federation, for people.
+        key: Random; ties measured rounds to this recording.
+        view: What the adversary is taken to see.
+        every: Measured rounds are this far apart.
+        keep: See :mod:`fedaudit.observe.store`.
+        attacks: Those whose signals are measured.
+        refused: Others that cannot be made of what is recorded, with the reason.
+        targets: Clients under audit.
+        classes: Number of outputs of the model.
+        sizes: Training samples of each client, as far as they are told.
+        model: The model in words: its class.
+        started: Date and time.
+    """
+
+    format: Literal["fedaudit-recording"] = "fedaudit-recording"
+    version: Literal[1] = 1
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=,+-]{0,199}$")]
+    key: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    view: Annotated[str, Field(max_length=50)]
+    every: Annotated[int, Field(ge=1, le=MAX_ROUND)]
+    keep: Keep
+    attacks: Annotated[tuple[Annotated[str, Field(max_length=100)], ...], Field(max_length=1000)]
+    refused: dict[str, Text] = Field(default_factory=dict)
+    targets: Clients
+    classes: Annotated[int, Field(ge=2, le=10**7)]
+    sizes: dict[Client, Whole] = Field(default_factory=dict)
+    model: Annotated[str, Field(max_length=500)] = ""
+    started: Annotated[str, Field(max_length=40)] = ""
+
+
+class Heard(Part):
+    """One round, measured or not.
+
+    Attributes:
+        round: Its number.
+        asked: Clients that were sent something.
+        answered: Clients whose upload came back.
+        measured: Whether it was measured.
+        note: What went wrong; empty for nothing.
+    """
+
+    round: Annotated[int, Field(ge=1, le=MAX_ROUND)]
+    asked: Clients
+    answered: Clients
+    measured: bool
+    note: Text = ""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all who were asked have answered."""
+        return set(self.asked) == set(self.answered)
+
+
+def write_recording(recording: Recording, folder: Path) -> None:
+    """Writes what a recording says of itself."""
+    write_whole(folder / RECORDING_FILE, recording.model_dump_json(indent=1) + "\n")
+
+
+def is_recording(folder: Path) -> bool:
+    """Whether a folder is a live recording, and not that of a study."""
+    return (folder / RECORDING_FILE).is_file()
+
+
+def read_recording(folder: Path) -> Recording:
+    """What a recording says of itself; the file may be anybody's.
+
+    Raises:
+        BadInput: The folder holds none.
+        Damaged: It cannot be read or says what none does.
+    """
+    path = folder / RECORDING_FILE
+    if not path.is_file():
+        raise BadInput(f"{folder} is no recording: it has no {RECORDING_FILE}; check the path")
+    try:
+        return Recording.model_validate(read_object(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise Damaged(f"{path} is no recording's ({where}: {first['msg']}); restore it") from error
+
+
+def heard(folder: Path) -> list[Heard]:
+    """All rounds that a recording heard of, in the order they came.
+
+    A last line that is cut off, as a power failure leaves it, is left out.
+
+    Raises:
+        Damaged: Another line cannot be read.
+    """
+    path = folder / LOG_FILE
+    if not path.is_file():
+        return []
+    try:
+        lines = read_text(path, max_bytes=_LONGEST_LOG).split("\n")
+    except TooLarge as error:
+        raise Damaged(f"{error}; it is no recording's") from error
+    except (OSError, ValueError) as error:
+        raise Damaged(f"{path} cannot be read ({error}); restore it from a copy") from error
+    try:
+        return [Heard.model_validate(json.loads(line)) for line in lines[:-1]]
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"{path} is no log of rounds ({error}); restore it") from error
+
+
+def add_heard(one: Heard, folder: Path) -> None:
+    """Adds a line for one round."""
+    with (folder / LOG_FILE).open("a", encoding="utf-8") as file:
+        file.write(one.model_dump_json() + "\n")

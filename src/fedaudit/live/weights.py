@@ -1,0 +1,114 @@
+"""Parameters as other people's loops hold them, brought into the form of a model."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias, TypeGuard
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedaudit.core import Model, Params
+from fedaudit.errors import BadInput
+
+Array: TypeAlias = Tensor | np.ndarray
+Weights: TypeAlias = nn.Module | Model | Mapping[str, Array] | Sequence[Array]
+"""A module, a state dict, or its values in their order (as Flower's clients send them)."""
+
+_WRAPPED = "module."
+"""What DataParallel puts before every name."""
+
+
+class Shape:
+    """What parameters must be like: names, shapes and order of one module.
+
+    Attributes:
+        model: A model of the architecture, for its names and shapes.
+    """
+
+    def __init__(self, model: Model, module: nn.Module) -> None:
+        self.model = model
+        self._order = tuple(module.state_dict())
+
+    def model_of(self, weights: Weights, *, whose: str) -> Model:
+        """The model with these parameters.
+
+        Args:
+            weights: In any of the forms.
+            whose: For messages.
+
+        Raises:
+            BadInput: They do not fit the architecture.
+        """
+        named = self._named(weights, whose)
+        params = {n: _like(named, n, value, whose) for n, value in self.model.params.items()}
+        buffers = {n: _like(named, n, value, whose) for n, value in self.model.buffers.items()}
+        return Model(self.model.architecture, params, buffers)
+
+    def change_of(self, weights: Weights, *, whose: str) -> Params:
+        """A change or gradient of the trainable parameters; buffers need not be in it.
+
+        Args:
+            weights: In any of the forms; a sequence holds trainable parameters alone, or all.
+            whose: For messages.
+
+        Raises:
+            BadInput: It does not fit the architecture.
+        """
+        if _is_listed(weights) and len(weights) == len(self.model.params):
+            named = dict(zip(self.model.params, weights, strict=True))
+        else:
+            named = self._named(weights, whose)
+        return {name: _like(named, name, value, whose) for name, value in self.model.params.items()}
+
+    def _named(self, weights: Weights, whose: str) -> dict[str, Array]:
+        if isinstance(weights, Model):
+            return {**weights.params, **weights.buffers}
+        if isinstance(weights, nn.Module):
+            return _unwrapped({**weights.state_dict()})
+        if isinstance(weights, Mapping):
+            found = _unwrapped(dict(weights))
+            unknown = sorted(set(found) - {*self._order, *self.model.params, *self.model.buffers})
+            if unknown:
+                raise BadInput(
+                    f"{whose} has {unknown[0]!r}, which the model that was given to the recorder "
+                    f"has not; it has {', '.join(self._order[:6])} ..."
+                )
+            return found
+        if not _is_listed(weights):
+            raise BadInput(
+                f"{whose} is a {type(weights).__name__}; give a module, a state dict, or a list of "
+                "its values in their order"
+            )
+        if len(weights) != len(self._order):
+            raise BadInput(
+                f"{whose} has {len(weights)} arrays, and the model's state dict "
+                f"{len(self._order)}: {', '.join(self._order[:6])} ..."
+            )
+        return dict(zip(self._order, weights, strict=True))
+
+
+def _is_listed(weights: Weights) -> TypeGuard[Sequence[Array]]:
+    return isinstance(weights, Sequence) and not isinstance(weights, str | bytes)
+
+
+def _unwrapped(named: dict[str, Array]) -> dict[str, Array]:
+    if named and all(str(name).startswith(_WRAPPED) for name in named):
+        return {name.removeprefix(_WRAPPED): value for name, value in named.items()}
+    return named
+
+
+def _like(named: Mapping[str, Array], name: str, like: Tensor, whose: str) -> Tensor:
+    """A copy of one parameter, as the architecture has it."""
+    if name not in named:
+        raise BadInput(f"{whose} lacks {name!r}, which the model given to the recorder has")
+    value = named[name]
+    if not isinstance(value, Tensor | np.ndarray):
+        raise BadInput(f"{whose} has a {type(value).__name__} as {name!r}, not an array")
+    tensor = torch.as_tensor(value)
+    if tensor.shape != like.shape:
+        raise BadInput(
+            f"{whose} has {name!r} of shape {tuple(tensor.shape)}, and the model given to the "
+            f"recorder {tuple(like.shape)}"
+        )
+    # A copy, since a live loop goes on with its own.
+    return tensor.detach().to("cpu", like.dtype, copy=True).contiguous()
