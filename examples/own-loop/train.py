@@ -1,6 +1,6 @@
 """Federated averaging in somebody's own loop, audited: the lines marked # fedaudit are added.
 
-    python examples/own-loop/train.py && fedaudit attack runs/own-loop
+python examples/own-loop/train.py && fedaudit attack runs/own-loop
 """
 
 import copy

@@ -132,7 +132,7 @@ def _config(recording: Recording, figures: Mapping[str, object]) -> dict[str, ob
 
 def _missing(recording: Recording, told: Sequence[Heard], *, blind: bool) -> list[str]:
     """What a reader must know that was not heard or not recorded."""
-    found = ["How the federation trained: it was watched, and nothing of its settings is known."]
+    found = []
     partial = [one.round for one in told if not one.complete]
     if partial:
         found.append(f"What clients did that were asked and did not answer, in {_rounds(partial)}.")

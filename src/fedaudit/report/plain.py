@@ -273,9 +273,14 @@ def _audited(record: Record) -> str:
     defenses = distinct(defense_name(defense) for defense in used)
     against = f", with {listed([shortened(name, 60) for name in defenses])}" if defenses else ""
     view = shortened(record.view.description, 400) or "not described in the record"
+    clients = plural(len(record.clients), "client")
+    if record.watched:
+        trained = f"watched a federation of {clients} that somebody else trained"
+    else:
+        seeds = plural(len(record.seeds), "seed")
+        trained = f"trained a federation of {clients}{held} ({seeds}){against}"
     return (
-        f"This audit trained a federation of {plural(len(record.clients), 'client')}{held} "
-        f"({plural(len(record.seeds), 'seed')}){against}, and asked {_question(record, targets)} "
+        f"This audit {trained}, and asked {_question(record, targets)} "
         f"The adversary: {sentence(view)}{_undefended(record, targets)}"
     )
 

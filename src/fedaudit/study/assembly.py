@@ -52,6 +52,7 @@ def assembled(
         seeds=list(study.seeds),
         evaluation=study.figures.evaluation,
         nobody_is_a_member=study.figures.nobody_is_a_member,
+        watched=first.watched,
         environment=environment,
         view=ViewRow(
             name=first.view.name,
@@ -150,7 +151,9 @@ def _untested(run: Setup) -> list[str]:
         )
     if len(study.seeds) == 1:
         said.append("Another run of the same procedure: this is one seed.")
-    if not study.figures.planted_leak:
+    if run.watched:
+        said.append("How the federation trained: it was watched, and its settings are not known.")
+    elif not study.figures.planted_leak:
         said.append("Whether the attacks find a planted leak (figures.planted_leak = true).")
     return said
 

@@ -59,6 +59,11 @@ class Setup:
     untrained: tuple[MeasuredRound, ...] = ()
 
     @property
+    def watched(self) -> bool:
+        """Whether this federation was somebody else's, of which only measurements are there."""
+        return bool(self.untrained)
+
+    @property
     def trainers(self) -> Trainers:
         """What decides which of their samples clients train on."""
         rounds, seed = self.study.training.rounds, seed_for(self.seed, "federation")

@@ -302,6 +302,8 @@ class Record(Part):
             non-members anew for every round and client.
         nobody_is_a_member: Unseen samples were called members, to show what an evaluation
             finds where there is nothing to find.
+        watched: The federation was somebody else's: it was watched, and how it trained is not
+            known.
         sources: What each source attack found in each run.
         source_figures: The same over runs, with what is above guessing; it follows from
             ``sources`` and the configuration; empty in older records
@@ -319,6 +321,7 @@ class Record(Part):
     seeds: list[Whole]
     evaluation: Literal["aligned", "redraw"] = "aligned"
     nobody_is_a_member: bool = False
+    watched: bool = False
     environment: Environment
     view: ViewRow
     attacks: list[AttackRow]

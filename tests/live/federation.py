@@ -1,0 +1,71 @@
+"""A small federation of digits, trained by a loop of its own, for the tests of recordings."""
+
+from collections.abc import Iterator, Mapping
+from functools import cache, partial
+from typing import NamedTuple
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+from fedaudit.core import Architecture, ClientId, Samples
+from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.simulate import simulate
+from fedaudit.fl.training import LocalTraining
+from fedaudit.live.audited import Split, fair_split
+from fedaudit.models.mlp import mlp
+from fedaudit.observe.round import Round
+
+ROUNDS = 4
+NET = Architecture("net", partial(mlp, shape=(64,), classes=10, hidden="16"))
+
+
+class Data(NamedTuple):
+    clients: Mapping[ClientId, Samples]
+    split: Split
+
+
+@cache
+def data() -> Data:
+    digits = load_digits()
+    x, y = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
+    parts = {c: (x[c:600:3], y[c:600:3]) for c in range(3)}
+    split = fair_split(parts, audited=60)
+    kept = {c: torch.from_numpy(split.train[c]) for c in parts}
+    clients = {
+        c: Samples(px[kept[c]], py[kept[c]], kept[c] + 1000 * c) for c, (px, py) in parts.items()
+    }
+    return Data(clients, split)
+
+
+@cache
+def trained() -> tuple[Round, ...]:
+    training = LocalTraining(lr=0.1, epochs=3, batch_size=16)
+    return tuple(simulate(FedAvg(NET, training), data().clients, rounds=ROUNDS, seed=1))
+
+
+def network() -> nn.Module:
+    return NET.build()
+
+
+def module(params: Mapping[str, torch.Tensor]) -> nn.Module:
+    made = network()
+    made.load_state_dict(dict(params))
+    return made
+
+
+class Live(NamedTuple):
+    """A round as somebody's loop has it."""
+
+    number: int
+    sent: dict[str, torch.Tensor]
+    uploads: dict[ClientId, dict[str, torch.Tensor]]
+    after: dict[str, torch.Tensor]
+
+
+def rounds() -> Iterator[Live]:
+    for one in trained():
+        first = one.exposed[0].base
+        assert first is not None
+        uploads = {c: e.local.params for c, e in one.exposed.items() if e.local is not None}
+        yield Live(one.index, first.params, uploads, one.after["global"].params)

@@ -1,0 +1,391 @@
+"""A recorder in somebody's loop measures what a study would, and never stands in its way."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+import fedaudit
+from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS
+from fedaudit.cli import main
+from fedaudit.core import NOBODY
+from fedaudit.errors import BadInput, Damaged, NotVisible
+from fedaudit.live.attack import attack_recording
+from fedaudit.live.files import SAMPLES_FILE
+from fedaudit.live.recorder import Recorder, record
+from fedaudit.live.recording import LOG_FILE, RECORDING_FILE, heard, read_recording
+from fedaudit.observe.store import read_measured, read_rounds
+from fedaudit.observe.views import VIEWS, seen_from
+from fedaudit.signals.measure import measure
+from fedaudit.study.record import Record
+from tests.live.federation import NET, ROUNDS, data, module, network, rounds, trained
+
+FEW = ("blackbox-loss", "avg-cosine", "fedmia-1", "sia")
+AUDIT = data().split.audit
+
+
+def recorded(folder: Path, **settings: object) -> Path:
+    how = {"attacks": FEW, "strict": True, **settings}
+    with record(folder, network, AUDIT, **how) as recorder:  # type: ignore[arg-type]
+        for one in rounds():
+            recorder.round(one.number, sent=one.sent, uploads=one.uploads)
+    return folder
+
+
+def measured(folder: Path) -> dict[tuple[int, str], Tensor]:
+    return {
+        (one.measured.index, name): values
+        for one in read_measured(folder)
+        for name, values in one.measured.signals.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return recorded(tmp_path_factory.mktemp("usual") / "recording")
+
+
+@pytest.mark.parametrize("view", ["uploads", "sum"])
+def test_what_is_measured_is_what_a_study_measures(view: str, tmp_path: Path) -> None:
+    names = FEW if view == "uploads" else ("blackbox-loss", "avg-cosine")
+    signals = {s.name: s for n in names for s in (ATTACKS | SOURCE_ATTACKS)[n].signals}
+    seen = seen_from(trained(), VIEWS[view])
+    expected = {
+        (one.index, name): values
+        for one in measure(seen, list(signals.values()), AUDIT.samples)
+        for name, values in one.signals.items()
+    }
+    sizes = {client: len(samples) for client, samples in data().clients.items()}
+    found = measured(recorded(tmp_path / "recording", view=view, attacks=names, sizes=sizes))
+    assert found.keys() == expected.keys()
+    for key, values in expected.items():
+        torch.testing.assert_close(found[key], values, rtol=1e-4, atol=1e-5)
+
+
+def test_a_client_that_sees_no_uploads_records_the_global_models(tmp_path: Path) -> None:
+    names = ("blackbox-loss", "avg-cosine")
+    with record(tmp_path / "given", network, AUDIT, view="globals", attacks=names) as recorder:
+        for one in rounds():
+            recorder.round(one.number, sent=one.sent, after=one.after)
+    with record(tmp_path / "next", network, AUDIT, view="globals", attacks=names) as recorder:
+        for one in rounds():
+            recorder.round(one.number, sent=one.sent)
+    given, following = measured(tmp_path / "given"), measured(tmp_path / "next")
+    assert {index for index, _ in given} == {1, 2, 3, 4}
+    assert {index for index, _ in following} == {1, 2, 3}, "nothing followed the last"
+    for key, values in following.items():
+        torch.testing.assert_close(given[key], values, rtol=1e-4, atol=1e-5)
+    assert heard(tmp_path / "next")[-1].note == "no model followed"
+
+
+def in_forms(params: dict[str, Tensor]) -> dict[str, object]:
+    return {
+        "module": module(params),
+        "wrapped": {f"module.{name}": value for name, value in params.items()},
+        "arrays": {name: value.numpy() for name, value in params.items()},
+        "list": [value.double().numpy() for value in params.values()],
+    }
+
+
+@pytest.mark.parametrize("form", ["module", "wrapped", "arrays", "list"])
+def test_parameters_come_in_any_form(form: str, usual: Path, tmp_path: Path) -> None:
+    with record(tmp_path, network, AUDIT, attacks=FEW, strict=True) as recorder:
+        for one in rounds():
+            uploads = {c: in_forms(p)[form] for c, p in one.uploads.items()}
+            recorder.round(one.number, sent=in_forms(one.sent)[form], uploads=uploads)  # type: ignore[arg-type]
+    expected = measured(usual)
+    for key, values in measured(tmp_path).items():
+        torch.testing.assert_close(values, expected[key])
+
+
+def test_changes_and_gradients_are_models_less_what_was_sent(usual: Path, tmp_path: Path) -> None:
+    for kind, sign in (("updates", 1), ("gradients", -1)):
+        folder = tmp_path / kind
+        with record(folder, network, AUDIT, attacks=FEW, uploads=kind, strict=True) as recorder:  # type: ignore[arg-type]
+            for one in rounds():
+                change = {
+                    c: {n: sign * (value - one.sent[n]) for n, value in p.items()}
+                    for c, p in one.uploads.items()
+                }
+                recorder.round(one.number, sent=one.sent, uploads=change)
+        for key, values in measured(folder).items():
+            torch.testing.assert_close(values, measured(usual)[key], rtol=1e-3, atol=1e-4)
+
+
+def test_the_live_model_is_left_as_it_is(tmp_path: Path) -> None:
+    mine = network()
+    mine.train()
+    before = {name: value.clone() for name, value in mine.state_dict().items()}
+    state = torch.random.get_rng_state()
+    with record(tmp_path, mine, AUDIT, attacks=FEW) as recorder:
+        for one in rounds():
+            recorder.round(one.number, sent=mine, uploads=one.uploads)
+    assert mine.training
+    assert all(torch.equal(value, before[name]) for name, value in mine.state_dict().items())
+    assert torch.equal(torch.random.get_rng_state(), state), "nor its random numbers"
+
+
+def test_rounds_are_measured_every_so_often_and_all_are_heard_of(tmp_path: Path) -> None:
+    folder = recorded(tmp_path, every=2)
+    assert {index for index, _ in measured(folder)} == {2, 4}
+    assert [(one.round, one.measured) for one in heard(folder)] == [
+        (1, False),
+        (2, True),
+        (3, False),
+        (4, True),
+    ]
+
+
+def test_who_was_asked_and_did_not_answer_is_in_the_record(tmp_path: Path) -> None:
+    with record(tmp_path, network, AUDIT, attacks=FEW, strict=True) as recorder:
+        for one in rounds():
+            some = {c: p for c, p in one.uploads.items() if (c, one.number) != (2, 3)}
+            recorder.round(one.number, sent=one.sent, uploads=some, asked=[0, 1, 2])
+    assert [one.complete for one in heard(tmp_path)] == [True, True, False, True]
+    found = attack_recording(tmp_path, (), tmp_path / "out")
+    assert any("did not answer, in round 3." in text for text in found.untested)
+
+
+def test_a_round_that_cannot_be_recorded_is_warned_of_and_stops_nothing(tmp_path: Path) -> None:
+    with record(tmp_path, network, AUDIT, attacks=FEW) as recorder:
+        for one in rounds():
+            uploads = one.uploads
+            if one.number == 2:
+                uploads = {c: {n: v * torch.nan for n, v in p.items()} for c, p in uploads.items()}
+            if one.number == 3:
+                uploads = {c: {"0.weight": torch.zeros(2)} for c in uploads}
+            if one.number in (2, 3):
+                with pytest.warns(RuntimeWarning, match=f"round {one.number} is not recorded"):
+                    recorder.round(one.number, sent=one.sent, uploads=uploads)
+            else:
+                recorder.round(one.number, sent=one.sent, uploads=uploads)
+    assert {index for index, _ in measured(tmp_path)} == {1, 4}
+    untested = attack_recording(tmp_path, (), tmp_path / "out").untested
+    assert any("was not recorded of rounds 2, 3" in text for text in untested)
+
+
+def test_a_strict_recording_stops_the_loop(tmp_path: Path) -> None:
+    with (
+        record(tmp_path, network, AUDIT, attacks=FEW, strict=True) as recorder,
+        pytest.raises(BadInput, match=r"lacks '.*', which the model given to the recorder has"),
+    ):
+        recorder.round(1, sent={}, uploads={0: {}})
+
+
+def test_a_recording_that_was_stopped_is_gone_on_with(usual: Path, tmp_path: Path) -> None:
+    for last in (2, ROUNDS):
+        with record(tmp_path, network, AUDIT, attacks=FEW, strict=True) as recorder:
+            for one in list(rounds())[:last]:
+                recorder.round(one.number, sent=one.sent, uploads=one.uploads)
+    assert [one.round for one in heard(tmp_path)] == [1, 2, 3, 4], "each once"
+    for key, values in measured(tmp_path).items():
+        assert torch.equal(values, measured(usual)[key])
+
+
+def test_another_audit_or_setting_is_another_recording(usual: Path) -> None:
+    other = fedaudit.fair_split({0: (torch.rand(50, 64), torch.arange(50) % 10)}, audited=20).audit
+    with pytest.raises(BadInput, match=r"another (classes|targets)"):
+        record(usual, network, other, attacks=FEW)
+    with pytest.raises(BadInput, match="another every"):
+        record(usual, network, AUDIT, attacks=FEW, every=3)
+
+
+def test_all_that_the_view_allows_is_recorded_by_default(tmp_path: Path) -> None:
+    said = record(tmp_path / "a", network, AUDIT).recording
+    assert {"fedmia-2", "fta-l", "sia"} <= set(said.attacks)
+    assert "needs a federation to learn from" in said.refused["seqmia"]
+    summed = record(tmp_path / "b", network, AUDIT, view="sum").recording
+    assert "fedmia-2" not in summed.attacks
+    with pytest.raises(NotVisible, match="UPLOADS"):
+        record(tmp_path / "c", network, AUDIT, view="sum", attacks=["fedmia-2"])
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (lambda: 3, "makes a int"),
+        (lambda: nn.Linear(3, 10), "cannot be run on an audited sample"),
+        (lambda: nn.Sequential(nn.Linear(64, 10), nn.Flatten(0)), "one row of logits"),
+    ],
+)
+def test_models_that_do_not_fit_are_refused_at_once(
+    model: type[nn.Module], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match=says):
+        record(tmp_path, model, AUDIT)
+
+
+def test_targets_need_members_and_others(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="client 7 cannot be audited"):
+        record(tmp_path, network, AUDIT, targets=[7])
+
+
+def test_updates_can_be_kept(tmp_path: Path) -> None:
+    folder = recorded(tmp_path, keep="full")
+    kept = list(read_rounds(folder, NET))
+    assert [one.index for one in kept] == [1, 2, 3, 4]
+    for one, live in zip(kept, rounds(), strict=True):
+        for client, exposed in one.exposed.items():
+            assert exposed.local is not None
+            for name, value in exposed.local.params.items():
+                torch.testing.assert_close(value, live.uploads[client][name], rtol=0, atol=1e-3)
+
+
+@pytest.fixture(scope="module")
+def attacked(usual: Path) -> Record:
+    return attack_recording(usual, (), usual.parent / "out")
+
+
+def test_a_recording_is_attacked_like_a_study(attacked: Record) -> None:
+    assert attacked.watched
+    assert {f.attack for f in attacked.findings} >= {"blackbox-loss", "avg-cosine", "fedmia-1"}
+    assert [one.attack for one in attacked.source_figures] == ["sia"]
+    controls = {c.control for c in attacked.controls}
+    assert controls == {"permuted members", "blind classifier", "untrained model"}
+    assert all(c.passed for c in attacked.controls)
+    assert attacked.utility[0].n_test == int((AUDIT.owner == NOBODY).sum())
+    assert any(f.metric == "epsilon" for f in attacked.findings), "a fair draw gives bounds"
+    assert "training" not in attacked.config
+
+
+def test_the_same_recording_gives_the_same_record(usual: Path, attacked: Record) -> None:
+    again = attack_recording(usual, (), usual.parent / "again")
+    assert again.content_hash == attacked.content_hash
+
+
+def test_without_a_fair_draw_no_epsilon_is_given(tmp_path: Path) -> None:
+    clients = data().clients
+    members = {c: (s.features[:30], s.labels[:30]) for c, s in clients.items()}
+    audit = fedaudit.audit_samples(members, (torch.rand(60, 64), torch.arange(60) % 10))
+    with record(tmp_path, network, audit, attacks=["loss-series"]) as recorder:
+        for one in rounds():
+            recorder.round(one.number, sent=one.sent, uploads=one.uploads)
+    found = attack_recording(tmp_path, (), tmp_path / "out")
+    assert not any(f.metric == "epsilon" for f in found.findings)
+    blind = [c for c in found.controls if c.control == "blind classifier"]
+    assert not all(c.passed for c in blind), "random pictures are told from digits by their looks"
+
+
+def test_a_recording_may_hold_no_samples(tmp_path: Path) -> None:
+    folder = recorded(tmp_path, keep_samples=False)
+    assert not (folder / SAMPLES_FILE).exists()
+    assert not any(
+        value.is_floating_point() for value in load_file(folder / "audit.safetensors").values()
+    )
+    found = attack_recording(folder, (), tmp_path / "out")
+    assert not any(c.control == "blind classifier" for c in found.controls)
+    assert any("keeps no samples" in text for text in found.untested)
+
+
+def test_attacks_that_were_not_recorded_for_are_refused(usual: Path) -> None:
+    with pytest.raises(BadInput, match="'fta-l' was not recorded for"):
+        attack_recording(usual, ("fta-l",), usual.parent / "other")
+
+
+def test_the_command_attacks_a_recording(
+    usual: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["attack", str(usual), "--out", str(tmp_path), "--figures.permutations=20"])
+    assert ended.value.code == 0
+    assert "Controls" in capsys.readouterr().out
+    page = (tmp_path / "report.html").read_text()
+    assert "watched a federation of 3 clients that somebody else trained" in page
+    assert "fedaudit run study.toml" not in page
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        (RECORDING_FILE, "{}"),
+        (RECORDING_FILE, "[" * 100_000),
+        (RECORDING_FILE, '{"format": "fedaudit-recording", "extra": 1}'),
+        (LOG_FILE, "{}\n"),
+        (LOG_FILE, '{"round": 0, "asked": [], "answered": [], "measured": true}\n'),
+    ],
+)
+def test_damaged_recordings_are_refused(file: str, content: str, tmp_path: Path) -> None:
+    folder = recorded(tmp_path / "recording", attacks=("blackbox-loss",))
+    (folder / file).write_text(content)
+    with pytest.raises((Damaged, BadInput)):
+        attack_recording(folder, (), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"owner": torch.tensor([5])},
+        {"labels": torch.full((len(AUDIT),), -3)},
+        {"ids": torch.zeros(len(AUDIT), dtype=torch.int64)},
+        {"panel": torch.zeros(len(AUDIT))},
+    ],
+)
+def test_an_altered_audit_is_refused(change: dict[str, Tensor], tmp_path: Path) -> None:
+    folder = recorded(tmp_path / "recording", attacks=("blackbox-loss",))
+    path = folder / "audit.safetensors"
+    save_file(load_file(path) | change, path)
+    with pytest.raises(Damaged, match="no recording's"):
+        attack_recording(folder, (), tmp_path / "out")
+
+
+def test_rounds_of_another_recording_are_refused(usual: Path, tmp_path: Path) -> None:
+    folder = recorded(tmp_path / "recording")
+    name = "measured/round-000002.safetensors"
+    (folder / name).write_bytes((usual / name).read_bytes())
+    with pytest.raises(Damaged, match="of another recording"):
+        attack_recording(folder, (), tmp_path / "out")
+
+
+def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    folder = recorded(tmp_path)
+    text = (folder / LOG_FILE).read_text()
+    (folder / LOG_FILE).write_text(text + '{"round": 5, "ask')
+    assert [one.round for one in heard(folder)] == [1, 2, 3, 4]
+    assert json.loads((folder / RECORDING_FILE).read_text())["format"] == "fedaudit-recording"
+    assert read_recording(folder).targets == (0, 1, 2)
+
+
+def test_fair_splits_leave_about_half_of_the_audited_samples_to_nobody() -> None:
+    given = {c: (torch.rand(500, 3), torch.arange(500) % 2) for c in range(2)}
+    train, audit = fedaudit.fair_split(given, audited=400, seed=4)
+    for client in given:
+        mine = audit.panel == client
+        unseen = int((mine & (audit.owner == NOBODY)).sum())
+        assert int(mine.sum()) == 400
+        assert 160 <= unseen <= 240
+        assert len(train[client]) == 500 - unseen
+        theirs = {tuple(x) for x in given[client][0][torch.from_numpy(train[client])].tolist()}
+        for row, owner in zip(audit.samples.features, audit.owner, strict=True):
+            if audit.panel[0] == client and owner == client:
+                assert tuple(row.tolist()) in theirs
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "says"),
+    [
+        (np.zeros((3, 2)), np.zeros(2, dtype=int), "one row and one class index each"),
+        (np.zeros((3, 2)), np.zeros(3), "one row and one class index each"),
+        (np.zeros((3, 2), dtype=int), np.zeros(3, dtype=int), "finite floating-point"),
+        (np.full((3, 2), np.nan), np.zeros(3, dtype=int), "finite floating-point"),
+        (np.zeros((3, 2)), np.array([0, 1, -1]), "start at 0"),
+    ],
+)
+def test_samples_that_are_none_are_refused(x: np.ndarray, y: np.ndarray, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        fedaudit.audit_samples({0: (x, y)}, (np.zeros((3, 2)), np.zeros(3, dtype=int)))
+
+
+def test_the_example_of_an_own_loop_has_sixty_lines_at_most() -> None:
+    text = (Path(__file__).parents[2] / "examples" / "own-loop" / "train.py").read_text()
+    assert len(text.splitlines()) <= 60
+    assert text.count("# fedaudit") == 6, "five added lines, and the word in the first sentence"
+
+
+def test_a_recorder_says_what_it_records(tmp_path: Path) -> None:
+    recorder: Recorder = record(tmp_path / "ward", network, AUDIT, attacks=FEW)
+    assert recorder.recording.name == "ward"
+    assert recorder.recording.classes == 10
