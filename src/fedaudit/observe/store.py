@@ -9,7 +9,8 @@ A run's folder holds::
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -181,8 +182,11 @@ def write_round(folder: Path, round: Round, keep: Keep) -> None:
     if keep == "full":
         if len(shown) < len(clients):
             raise NotVisible('the models sent are hidden in this view; keep "signals" instead')
-        for client, number in zip(clients, numbers, strict=True):
-            _write_client(place / f"client-{client:06d}.safetensors", round, client, number)
+        packed = (
+            (place / f"client-{client:06d}.safetensors", *_packed(round, client, number))
+            for client, number in zip(clients, numbers, strict=True)
+        )
+        _write_all(packed)
     server = {
         "asked": torch.tensor(round.asked, dtype=torch.int64),
         "answered": torch.tensor(round.answered, dtype=torch.int64),
@@ -212,7 +216,20 @@ def _models(tensors: Params, part: str, architecture: Architecture) -> dict[str,
     return {name: Model.from_tensors(architecture, params) for name, params in found.items()}
 
 
-def _write_client(path: Path, round: Round, client: ClientId, base: int) -> None:
+def _write_all(files: Iterable[tuple[Path, Params, dict[str, str]]]) -> None:
+    """Writes one file while the next is packed, which takes as long."""
+    with ThreadPoolExecutor(max_workers=1) as writer:
+        writing: Future[None] | None = None
+        for path, tensors, notes in files:
+            if writing is not None:
+                writing.result()
+            writing = writer.submit(write_tensors, tensors, path, notes)
+        if writing is not None:
+            writing.result()
+
+
+def _packed(round: Round, client: ClientId, base: int) -> tuple[Params, dict[str, str]]:
+    """A client's update as it is kept, and what must be known of it."""
     exposed = round.exposed[client]
     if exposed.update is None or exposed.local is None:
         raise NotVisible(
@@ -226,7 +243,7 @@ def _write_client(path: Path, round: Round, client: ClientId, base: int) -> None
     notes = {"peak": repr(divisor), "weight": repr(round.weights[client]), "base": str(base)}
     if exposed.gradient_scale is not None:
         notes["gradient_scale"] = repr(exposed.gradient_scale)
-    write_tensors(tensors, path, notes)
+    return tensors, notes
 
 
 def read_rounds(folder: Path, architecture: Architecture) -> Iterator[Round]:

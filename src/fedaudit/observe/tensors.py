@@ -34,11 +34,7 @@ def write_tensors(
     partial = path.with_name(path.name + ".partial")
     try:
         save_file(
-            # Copies, because the format refuses two names for one piece of memory.
-            {
-                name: value.detach().clone(memory_format=torch.contiguous_format)
-                for name, value in tensors.items()
-            },
+            _apart(tensors),
             partial,
             {**(notes or {}), _ORDER: json.dumps(list(tensors))},
         )
@@ -51,6 +47,21 @@ def write_tensors(
             f"{path} could not be written ({error}); free some space or choose another folder, "
             "then start again: what was written before is kept"
         ) from error
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> Params:
+    """The tensors in memory of their own: the format refuses two names for one piece of it."""
+    found: Params = {}
+    taken: set[int] = set()
+    for name, value in tensors.items():
+        memory = value.untyped_storage()
+        alone = memory.data_ptr() not in taken and memory.nbytes() == value.nbytes
+        if not (alone and value.is_contiguous()):
+            found[name] = value.detach().clone(memory_format=torch.contiguous_format)
+        else:
+            found[name] = value.detach()
+            taken.add(memory.data_ptr())
+    return found
 
 
 def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
