@@ -224,6 +224,13 @@ class TestIdx:
         assert torch.equal(dataset.test.features, plain(IMAGES[9:, None].swapaxes(2, 3).copy()))
         assert dataset.train.labels.tolist() == LABELS[:9].tolist()
 
+    def test_a_shape_without_values_is_damaged_however_large(self, tmp_path: Path) -> None:
+        store_idx(tmp_path / "mnist")
+        nothing = bytes([0, 0, 8, 3, 0, 0, 0, 0, *[255] * 8])
+        (tmp_path / "mnist" / "train-images-idx3-ubyte").write_bytes(nothing)
+        with pytest.raises(Damaged, match="announces 0 bytes"):
+            load("mnist", data_dir=tmp_path)
+
     def test_a_file_with_fewer_bytes_than_it_announces_is_damaged(self, tmp_path: Path) -> None:
         store_idx(tmp_path / "mnist")
         (tmp_path / "mnist" / "train-labels-idx1-ubyte").write_bytes(idx(LABELS[:9])[:-2])

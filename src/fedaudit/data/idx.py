@@ -82,7 +82,7 @@ def _array(folder: Path, name: str) -> UInt8[ndarray, "..."]:
     shape = tuple(int(size) for size in np.frombuffer(data, ">u4", count=data[3], offset=4))
     start = 4 + 4 * len(shape)
     values = int(np.prod(shape, dtype=object))
-    if len(data) - start != values:
+    if len(data) - start != values or not values:
         raise Damaged(
             f"{path.name} announces {values} bytes of shape {shape} and holds "
             f"{len(data) - start}; fetch it again"

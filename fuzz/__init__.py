@@ -1,0 +1,1 @@
+"""What strangers may hand over, and whether anything but a refusal comes of it."""

@@ -1,0 +1,246 @@
+"""Readers of files that anybody may have written: each takes bytes and may refuse, and no more."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from safetensors.torch import save
+
+from fedaudit.data import cifar, idx, npz
+from fedaudit.errors import Refusal
+from fedaudit.games.run import read_points
+from fedaudit.live.files import read_audit
+from fedaudit.live.recording import heard, read_recording
+from fedaudit.observe.measurements import MeasuredRound
+from fedaudit.observe.store import read_measured, write_measured
+from fedaudit.observe.tensors import read_tensors
+from fedaudit.report.games import games_html
+from fedaudit.report.html import report_html
+from fedaudit.study.compared import write_comparison_file
+from fedaudit.study.comparing import compared
+from fedaudit.study.older import completed
+from fedaudit.study.reading import read_comparison, read_games, read_record
+from fedaudit.study.study_file import read_studies
+
+SHM = Path("/dev/shm")
+FOLDER = Path(mkdtemp(prefix="fedaudit-fuzz-", dir=SHM if SHM.is_dir() else None))
+ROOT = Path(__file__).parents[1]
+
+
+class Target(NamedTuple):
+    """A reader.
+
+    Attributes:
+        read: Takes the content of a file; raises a refusal or nothing.
+        seeds: Contents that are as they should be, to start from.
+        document: Whether contents are JSON, whose parts can be exchanged one by one.
+    """
+
+    read: Callable[[bytes], object]
+    seeds: Callable[[], list[bytes]]
+    document: bool = False
+
+
+def refused(read: Callable[[bytes], object], content: bytes) -> bool:
+    """Whether a reader refuses; anything else that it raises goes through."""
+    try:
+        read(content)
+    except Refusal:
+        return True
+    return False
+
+
+def _file(name: str, content: bytes) -> Path:
+    path = FOLDER / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Written in place: a new file for each of a million would take longest of all.
+    with path.open("wb") as file:
+        file.write(content)
+    return path
+
+
+def _record(content: bytes) -> None:
+    completed(read_record(_file("record.json", content)))
+
+
+def _report(content: bytes) -> None:
+    report_html(completed(read_record(_file("record.json", content))))
+
+
+def _games(content: bytes) -> None:
+    read_games(_file("games.json", content))
+
+
+def _games_report(content: bytes) -> None:
+    games_html(read_games(_file("games.json", content)))
+
+
+def _comparison(content: bytes) -> None:
+    read_comparison(_file("comparison.json", content))
+
+
+def _study(content: bytes) -> None:
+    read_studies(_file("study.toml", content))
+
+
+def _game_study(content: bytes) -> None:
+    read_points(_file("games.toml", content))
+
+
+def _tensors(content: bytes) -> None:
+    read_tensors(_file("x.safetensors", content))
+
+
+def _measured(content: bytes) -> None:
+    _file("run/measured/round-000001.safetensors", content)
+    read_measured(FOLDER / "run")
+
+
+def _recording(content: bytes) -> None:
+    _file("live/recording.json", content)
+    read_recording(FOLDER / "live")
+
+
+def _log(content: bytes) -> None:
+    _file("log/rounds.jsonl", content)
+    heard(FOLDER / "log")
+
+
+def _audit(content: bytes) -> None:
+    _file("audit/audit.safetensors", content)
+    read_audit(FOLDER / "audit")
+
+
+def _npz(content: bytes) -> None:
+    npz.read(_file("data.npz", content), seed=1)
+
+
+def _idx(content: bytes) -> None:
+    for name in ("train-images-idx3-ubyte", "t10k-images-idx3-ubyte"):
+        _file(f"idx/{name}", content)
+    for name in ("train-labels-idx1-ubyte", "t10k-labels-idx1-ubyte"):
+        _file(f"idx/{name}", bytes([0, 0, 8, 1, 0, 0, 0, 2, 0, 1]))
+    idx.read(FOLDER / "idx")
+
+
+def _cifar(content: bytes) -> None:
+    for name in (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"):
+        _file(f"cifar/{name}", content)
+    cifar.read(FOLDER / "cifar")
+
+
+def _kept(pattern: str) -> Callable[[], list[bytes]]:
+    def found() -> list[bytes]:
+        paths = sorted(ROOT.glob(pattern), key=lambda path: path.stat().st_size)
+        return [path.read_bytes() for path in paths[:12]]
+
+    return found
+
+
+def _short(pattern: str) -> Callable[[], list[bytes]]:
+    """The same with lists cut to one entry, so that more can be tried."""
+
+    def found() -> list[bytes]:
+        whole = [json.loads(content) for content in _kept(pattern)()]
+        # Only the outermost lists: columns of one length stay so.
+        return [
+            json.dumps({k: v[:1] if isinstance(v, list) else v for k, v in one.items()}).encode()
+            for one in whole
+        ]
+
+    return found
+
+
+def _tensor_seeds() -> list[bytes]:
+    columns = {name: torch.arange(4) for name in ("ids", "labels", "owner", "panel")}
+    return [save({"a": torch.zeros(2, 3), "b": torch.arange(4)}), save(columns)]
+
+
+def _measured_seeds() -> list[bytes]:
+    signals = {"loss": torch.randn(2, 3), "cosine": torch.randn(2, 3)}
+    one = MeasuredRound(1, (0, 1), torch.tensor([0, 0]), signals, {})
+    write_measured(FOLDER / "seed", one, {"run": "a", "test_correct/global": "3"})
+    return [path.read_bytes() for path in (FOLDER / "seed" / "measured").iterdir()]
+
+
+def _recording_seeds() -> list[bytes]:
+    return [
+        b'{"format": "fedaudit-recording", "version": 1, "name": "ward", "key": "'
+        + b"0123456789abcdef" * 2
+        + b'", "view": "uploads", "every": 1, "keep": "signals", "attacks": ["sia"], '
+        b'"refused": {"seqmia": "why"}, "targets": [0, 1], "classes": 10, "sizes": {"0": 3}, '
+        b'"model": "Net", "started": "2026-01-01"}'
+    ]
+
+
+def _comparison_seeds() -> list[bytes]:
+    paths = sorted((ROOT / "records" / "sia-mnist").glob("*.json"))
+    records = [completed(read_record(path)) for path in paths]
+    made = compared(records, [str(path) for path in paths])
+    write_comparison_file(made, FOLDER / "seed.json")
+    return [(FOLDER / "seed.json").read_bytes()]
+
+
+def _npz_seeds() -> list[bytes]:
+    path = FOLDER / "seed.npz"
+    x, y = np.zeros((10, 3), dtype=np.float32), np.array([0, 1] * 5)
+    np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
+    first = path.read_bytes()
+    np.savez_compressed(path, x=x, y=y)
+    return [first, path.read_bytes()]
+
+
+def _idx_seeds() -> list[bytes]:
+    return [bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 2, *range(8)])]
+
+
+def _cifar_seeds() -> list[bytes]:
+    import pickle
+
+    batch = {b"data": np.zeros((2, 3072), dtype=np.uint8), b"labels": [0, 1]}
+    return [pickle.dumps(batch, protocol) for protocol in (0, 2, 4)]
+
+
+def _log_seeds() -> list[bytes]:
+    return [b'{"round": 1, "asked": [0], "answered": [], "measured": true, "note": ""}\n' * 2]
+
+
+TARGETS: dict[str, Target] = {
+    "record": Target(_record, _short("records/sia-mnist/*.json"), document=True),
+    "report of a record": Target(_report, _short("records/sia-mnist/*.json"), document=True),
+    "record of games": Target(_games, _short("records/ami-*/*.json"), document=True),
+    "report of games": Target(_games_report, _short("records/ami-*/*.json"), document=True),
+    "comparison": Target(_comparison, _comparison_seeds, document=True),
+    "recording": Target(_recording, _recording_seeds, document=True),
+    "log of a recording": Target(_log, _log_seeds),
+    "audit of a recording": Target(_audit, _tensor_seeds),
+    "study file": Target(_study, _kept("studies/*.toml")),
+    "study of games": Target(_game_study, _kept("studies/games/*.toml")),
+    "safetensors": Target(_tensors, _tensor_seeds),
+    "measured round": Target(_measured, _measured_seeds),
+    "npz": Target(_npz, _npz_seeds),
+    "idx": Target(_idx, _idx_seeds),
+    "CIFAR pickle": Target(_cifar, _cifar_seeds),
+}
+"""By name. Reports are made of whatever a reader lets through."""
+
+
+def names() -> Iterator[str]:
+    """Of the targets."""
+    return iter(TARGETS)
+
+
+def sweep() -> None:
+    """Takes the folder away again."""
+    import shutil
+
+    shutil.rmtree(FOLDER, ignore_errors=True)
+
+
+if os.environ.get("FUZZ_LIST"):
+    print("\n".join(names()))
