@@ -1,6 +1,6 @@
 """What a federated algorithm is to the round loop, and what a server may do on its way."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Int
@@ -126,6 +126,14 @@ class HoldsOut(Protocol):
 
 class Server:
     """A server that sends what the algorithm says. Subclasses tamper."""
+
+    def refuse_misfit(self, clients: Collection[ClientId], rounds: int) -> None:
+        """Before anything is trained: refuses plans for clients or rounds that never come.
+
+        Args:
+            clients: All clients of the federation.
+            rounds: How many rounds there will be in all.
+        """
 
     def tamper(self, sent: Sent, client: ClientId, round: int) -> Sent:
         """What this client is really sent."""

@@ -95,14 +95,15 @@ def simulate(
         first is asked for.
 
     Raises:
-        BadInput: No clients, an empty client, no rounds, or a checkpoint of another run or kind
-            of device.
+        BadInput: No clients, an empty client, no rounds, a server that tampers with what never
+            comes, or a checkpoint of another run or kind of device.
         Damaged: The checkpoint cannot be read, or is no standing that this run can have.
         Unsupported: A defense does not accept the algorithm's uploads, or several workers are
             to share a GPU.
     """
     guards = deepcopy(dict(defenses or {}))
     _refuse_unusable(algorithm, clients, guards, rounds, participation)
+    server.refuse_misfit(clients.keys(), rounds)
     refuse_several_workers(device, engine.count if isinstance(engine, Workers) else 1)
     plan = _Plan(rounds, seed, participation, device)
     return _rounds(_Federation(algorithm, clients, guards), server, engine, plan, checkpoint)

@@ -26,6 +26,7 @@ from fedaudit.games.record import (
     TargetCertificate,
 )
 from fedaudit.games.records import Dealt
+from fedaudit.games.round_point import point_in_rounds, refuse_misfit_in_rounds
 from fedaudit.games.settings import GameStudy
 from fedaudit.metrics.games import (
     certify,
@@ -63,6 +64,8 @@ def play_point(
     begun = monotonic()
     mechanism = given(study.mechanism, dealt.pools.clients.shape[1])
     contest = Contest(dealt.pools, rules_of(study), study.seed, mechanism.randomisers)
+    if study.rounds.play == "rounds":
+        return point_in_rounds(contest, study, dealt, label, settings, tick=tick)
     played = _played(contest, study, tick)
     fresh = _fresh(contest, study, mechanism)
     said, was_in = played.said_in, played.was_in
@@ -117,6 +120,7 @@ def refuse_misfit(study: GameStudy) -> None:
     """
     given(study.mechanism, 1)
     rules_of(study)
+    refuse_misfit_in_rounds(study)
 
 
 class _Fresh(NamedTuple):

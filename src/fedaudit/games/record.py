@@ -155,6 +155,50 @@ class Spread(Part):
         return self
 
 
+class InRounds(Part):
+    """How a point was played in real rounds, and what there is to be expected of it.
+
+    Attributes:
+        defense: Of every client, by its name in the catalogue.
+        options: Its settings, as texts.
+        averaged: Rounds whose scores were averaged.
+        neurons: Copies of the target's neuron that were planted.
+        louder: Factor on its first layer.
+        clients: Of how many clients the server saw the sum.
+        others: What the others of them were sent.
+        simulated: Rounds simulated for each game; fewer than averaged where the noise of all was
+            drawn for the score alone.
+        by_signs: Success of the neurons' signs in the same games, which no upload shows exactly.
+        share: How much of the target's gradient lies in the planted rows, by length; the mean
+            over targets.
+        distance: By how many standard deviations of the noise one record moves all uploads at most
+            (mu of Gaussian DP, a record replaced); None where nothing is proven.
+        expected: Success that normal noise alone leaves to neurons that are silent for all other
+            records, with these shares; None where the noise is of another kind, or none.
+    """
+
+    defense: str
+    options: dict[str, str]
+    averaged: Whole
+    neurons: Whole
+    louder: Annotated[float, Field(gt=0, le=MOST)]
+    clients: Whole
+    others: Literal["honest", "planted", "dead"]
+    simulated: Whole
+    by_signs: Success
+    share: Share
+    distance: Budget | None
+    expected: Share | None
+
+    @model_validator(mode="after")
+    def _some_of_each(self) -> "InRounds":
+        if not min(self.averaged, self.neurons, self.clients, self.simulated) >= 1:
+            raise ValueError("a game in rounds has a round, a neuron and a client")
+        if self.simulated > self.averaged:
+            raise ValueError(f"{self.simulated} rounds simulated, {self.averaged} averaged")
+        return self
+
+
 class PointPlayed(Part):
     """What came of one point of a study.
 
@@ -177,7 +221,8 @@ class PointPlayed(Part):
         by_others: Other records for which a neuron fired.
         predicted_tnr: TNR as these rates predict it, target by target; None where no target has
             two batches of such records.
-        most: The largest Adv that the true epsilon allows; 1 without a bound.
+        most: The largest Adv that the true epsilon allows, or the noise on gradients; 1 without a
+            bound.
         most_nominal: The largest that the nominal one would allow; None for none.
         proven_epsilon: What the success proves of the privacy of a record: at least this.
         certificates: Of the first targets.
@@ -186,6 +231,7 @@ class PointPlayed(Part):
             targets; None in records of older games.
         epochs: That training took; None where it goes through a fixed number.
         seconds: That this point took.
+        rounds: How it was played in rounds; None for a point played by signs.
     """
 
     label: str
@@ -212,6 +258,13 @@ class PointPlayed(Part):
     fit: Share | None = None
     epochs: Epochs | None = None
     seconds: Annotated[float, Field(ge=0, le=MOST)] = 0.0
+    rounds: InRounds | None = None
+
+    @model_validator(mode="after")
+    def _one_defense(self) -> "PointPlayed":
+        if self.rounds and (self.mechanism != "none" or self.nominal_epsilon is not None):
+            raise ValueError("a point in rounds has a defense and no mechanism")
+        return self
 
     @property
     def refuted(self) -> bool:

@@ -113,6 +113,38 @@ class DetectorSection(Section):
         return self
 
 
+class RoundsSection(Section):
+    """Whether games are played in real rounds, and what stands between upload and server.
+
+    Attributes:
+        play: "signs" reads each neuron's sign; "rounds" sends the planted model to a client, whose
+            gradient is scored.
+        defense: Of every client, by its name in the catalogue; ``options`` are its own.
+        averaged: Rounds of the same batch whose scores are averaged (the paper's P).
+        neurons: Copies of the target's neuron that are planted (the paper's K).
+        louder: Factor on the neuron's first layer that its value does not show but its gradient,
+            so that a clip leaves of the target's gradient what is in the neuron's row; neurons
+            beside it are then silent. 1 plants it as it was trained.
+        clients: Of how many clients the server sees the sum; 1 for a client's own upload.
+        others: What the other clients of a sum are sent: the "honest" model, the "planted" one
+            (the target is then in anyone's batch), or one whose neurons are "dead".
+        own_games: Games with records of its own by which the server places each threshold.
+        every_round: Simulate every round that is averaged, also where the defense only adds normal
+            noise, which is otherwise drawn for the score alone.
+    """
+
+    play: Literal["signs", "rounds"] = "signs"
+    defense: str = "none"
+    options: Settings = Field(default_factory=dict)
+    averaged: Annotated[int, Field(ge=1, le=10**6, strict=True)] = 1
+    neurons: Annotated[int, Field(ge=1, le=1000, strict=True)] = 1
+    louder: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    clients: Annotated[int, Field(ge=1, le=1000, strict=True)] = 1
+    others: Literal["honest", "planted", "dead"] = "honest"
+    own_games: Annotated[int, Field(ge=2, le=10**6, strict=True)] = 40
+    every_round: bool = False
+
+
 class GameStudy(Section):
     """A whole study of games, or one of its points.
 
@@ -133,6 +165,7 @@ class GameStudy(Section):
     neuron: NeuronSection = NeuronSection()
     mechanism: MechanismSection = MechanismSection()
     detector: DetectorSection = DetectorSection()
+    rounds: RoundsSection = RoundsSection()
 
     @model_validator(mode="after")
     def _room_for_a_neuron(self) -> "GameStudy":
@@ -140,5 +173,18 @@ class GameStudy(Section):
             raise ValueError(
                 f"detector.units is {self.detector.units}, and a neuron reads neuron.hidden "
                 f"{self.neuron.hidden}; raise it, or set it to 0 for twice as many"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_defense(self) -> "GameStudy":
+        if self.rounds.play == "rounds" and self.mechanism.name != "none":
+            raise ValueError(
+                "games in rounds are behind rounds.defense, and those behind a mechanism are "
+                'played by signs; leave mechanism out, or set rounds.play to "signs"'
+            )
+        if self.rounds.play == "signs" and self.rounds != RoundsSection():
+            raise ValueError(
+                'games by signs take no other setting of rounds; set rounds.play to "rounds"'
             )
         return self

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedaudit.attacks.ami.neuron import Neurons
@@ -81,6 +81,18 @@ class Pools(NamedTuple):
 
     clients: Float[Tensor, "records features"]
     servers: Float[Tensor, "records features"]
+
+
+class Drawn(NamedTuple):
+    """Batches of some games.
+
+    Attributes:
+        was_in: Whether the target is in the batch.
+        records: Which of the clients' records it holds.
+    """
+
+    was_in: Bool[Tensor, " games"]
+    records: Int[Tensor, "games records"]
 
 
 class Randomisers(NamedTuple):
@@ -187,6 +199,23 @@ class Contest:
         rng = seeded(self._seed(number), "record")
         return int(torch.randint(len(self.pools.clients), (), generator=rng))
 
+    def drawn(self, number: int, count: int) -> "Drawn":
+        """The batches of a target's games: the target stands first where it is in.
+
+        Args:
+            number: Of the target.
+            count: How many games.
+        """
+        target, batch, clients = self.target(number), self.rules.batch, len(self.pools.clients)
+        rng = seeded(self._seed(number), "batches")
+        was_in = torch.rand(count, generator=rng) < 0.5
+        records = torch.empty(count, batch, dtype=torch.long)
+        for game in range(count):
+            records[game] = torch.randint(clients - 1, (batch,), generator=rng)
+        records += records >= target
+        records[was_in, 0] = target
+        return Drawn(was_in, records)
+
     def neurons(self, targets: Sequence[int]) -> Neurons:
         """A trained and validated neuron for each target.
 
@@ -253,17 +282,11 @@ class Contest:
 
     def _games(self, number: int, neuron: Neurons, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """All games of one target: was it in, fired the neuron for it, for how many others."""
-        target, batch, clients = self.target(number), self.rules.batch, self.pools.clients
-        seed = self._seed(number)
-        draws, noise = seeded(seed, "batches"), seeded(seed, "noise of games")
-        was_in = torch.rand(count, generator=draws) < 0.5
-        fired = torch.empty(count, batch, dtype=torch.bool)
-        for game in range(count):
-            chosen = torch.randint(len(clients) - 1, (batch,), generator=draws)
-            chosen += chosen >= target
-            if was_in[game]:
-                chosen[0] = target
-            records = self.randomisers.client(clients[chosen], noise)
+        drawn, noise = self.drawn(number, count), seeded(self._seed(number), "noise of games")
+        was_in = drawn.was_in
+        fired = torch.empty(drawn.records.shape, dtype=torch.bool)
+        for game, chosen in enumerate(drawn.records):
+            records = self.randomisers.client(self.pools.clients[chosen], noise)
             fired[game] = neuron.fires(records[None])[0]
         by_target = fired[:, 0] & was_in
         return was_in, by_target, fired.sum(1) - by_target.long()

@@ -1,5 +1,6 @@
 """Neurons in a model that a client trains: where they are put, and what their gradient says."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -71,6 +72,36 @@ def plant(model: Model, neurons: Neurons) -> Planted:
     bias[:count] = neurons.second_bias
     places = tuple(Place(f"{second}.weight", f"{second}.bias", row) for row in range(count))
     return Planted(Model(model.architecture, values, model.buffers), places)
+
+
+def silenced(model: Model, places: Iterable[Place]) -> Model:
+    """The model with some neurons of its second layer silent for every record.
+
+    A silent neuron has no gradient: what a client sends back of its row is zero.
+
+    Args:
+        model: Such as a planted one.
+        places: Of these neurons.
+
+    Source: Pasquini, Francati and Ateniese 2022 (gradient suppression).
+    """
+    values = {name: value.clone() for name, value in model.params.items()}
+    for place in places:
+        values[place.weight][place.row] = 0
+        values[place.bias][place.row] = -1
+    return Model(model.architecture, values, model.buffers)
+
+
+def alone(planted: Planted) -> Planted:
+    """The same neurons with all others of their layer silent, so that these have no gradient.
+
+    A record's gradient is then that of the planted rows and of the layers around them.
+    """
+    first = planted.places[0]
+    taken = {place.row for place in planted.places}
+    rows = range(len(planted.model.params[first.bias]))
+    others = (first._replace(row=row) for row in rows if row not in taken)
+    return planted._replace(model=silenced(planted.model, others))
 
 
 def gradient_row(gradient: Params, place: Place) -> Tensor:

@@ -1,0 +1,153 @@
+"""One point of a study of games that is played in real rounds."""
+
+from time import monotonic
+
+import torch
+from torch import Tensor
+
+from fedaudit.attacks.ami.game import Contest, shared_out
+from fedaudit.errors import BadInput
+from fedaudit.fl.side_by_side import side_by_side
+from fedaudit.games.noise_apart import noise_apart
+from fedaudit.games.record import InRounds, PointPlayed, Rate, Success
+from fedaudit.games.records import Dealt
+from fedaudit.games.round_defense import defense_of
+from fedaudit.games.rounds import Labels, PlayedInRounds, RoundGames
+from fedaudit.games.settings import GameStudy
+from fedaudit.metrics.games import GameSuccess, game_success
+from fedaudit.metrics.gaussian import clipped_distance, gaussian_success
+from fedaudit.metrics.rates import share
+from fedaudit.progress import Tick
+from fedaudit.study.text import plain
+
+_CHUNKS_AT_ONCE = 16
+"""Chunks of targets whose neurons are trained side by side before their games are played."""
+
+
+def point_in_rounds(
+    contest: Contest,
+    study: GameStudy,
+    dealt: Dealt,
+    label: str,
+    settings: dict[str, str],
+    *,
+    tick: Tick,
+) -> PointPlayed:
+    """All games of one point, in rounds.
+
+    Args:
+        contest: Of the point.
+        study: The point's settings.
+        dealt: What is played with.
+        label: Of the point.
+        settings: In which it differs from the study.
+        tick: Told how many games are done.
+
+    Raises:
+        BadInput: Settings that make no game, or games of one kind only.
+    """
+    begun, how = monotonic(), study.rounds
+    labels = Labels(dealt.labels, dealt.server_labels, dealt.classes)
+    games = RoundGames(contest, labels, how)
+    played = _played(games, study, tick)
+    success = _success(played.said_in, played.was_in)
+    by_signs = _success(played.by_signs, played.was_in)
+    inside, total = int(played.was_in.sum()), len(played.was_in)
+    met = total * contest.rules.batch * (how.clients if how.others == "planted" else 1)
+    distance = _most_distance(study)
+    return PointPlayed(
+        label=label,
+        settings=settings,
+        records=dealt.words,
+        mechanism=study.mechanism.name,
+        shared_mask=False,
+        nominal_epsilon=None,
+        true_epsilon=None,
+        targets=study.game.targets,
+        batch=contest.rules.batch,
+        tpr=Rate(**success.tpr._asdict()),
+        tnr=Rate(**success.tnr._asdict()),
+        adv=Success(**success.adv._asdict()),
+        by_target=Rate(**share(int(played.by_target.sum()), inside)._asdict()),
+        by_others=Rate(**share(int(played.by_others.sum()), met - inside)._asdict()),
+        predicted_tnr=None,
+        most=1.0 if distance is None else gaussian_success(distance),
+        most_nominal=None,
+        proven_epsilon=success.epsilon.value,
+        seconds=round(monotonic() - begun, 1),
+        rounds=InRounds(
+            defense=how.defense,
+            options={name: plain(str(value)) for name, value in how.options.items()},
+            averaged=how.averaged,
+            neurons=how.neurons,
+            louder=how.louder,
+            clients=how.clients,
+            others=how.others,
+            simulated=games.simulated,
+            by_signs=Success(**by_signs.adv._asdict()),
+            share=float(played.shares.mean()),
+            distance=distance,
+            expected=_expected(played.distances),
+        ),
+    )
+
+
+def refuse_misfit_in_rounds(study: GameStudy) -> None:
+    """Refuses rounds that cannot be played, before anything is.
+
+    Raises:
+        BadInput: No such defense, or settings that cannot be.
+    """
+    if study.rounds.play == "rounds":
+        defense_of(study.rounds)
+
+
+def _played(games: RoundGames, study: GameStudy, tick: Tick) -> PlayedInRounds:
+    """All games; neurons side by side, rounds one after the other: they draw from one generator."""
+    total, done = study.game.games, 0
+    parts: list[PlayedInRounds] = []
+    chunks = list(shared_out(study.game.targets, total))
+    assert games.contest.standard is not None
+    for first in range(0, len(chunks), _CHUNKS_AT_ONCE):
+        some = chunks[first : first + _CHUNKS_AT_ONCE]
+        trained = side_by_side(lambda chunk: games.contest.neurons(list(chunk)), some)
+        for chunk, neurons in zip(some, trained, strict=True):
+            for place, (number, count) in enumerate(chunk.items()):
+                tick("games", done, total)
+                parts.append(games.play(number, neurons.at(place), count))
+                done += count
+    tick("games", done, total)
+    return PlayedInRounds(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+
+def _success(said_in: Tensor, was_in: Tensor) -> GameSuccess:
+    kinds = int(was_in.sum()), int((~was_in).sum())
+    if not all(kinds):
+        raise BadInput(
+            f"of {len(said_in)} games {kinds[0]} had the target in the batch, and figures need "
+            "games of both kinds; raise game.games"
+        )
+    right = int(said_in[was_in].sum()), int((~said_in[~was_in]).sum())
+    return game_success(right[0], kinds[0], right[1], kinds[1])
+
+
+def _most_distance(study: GameStudy) -> float | None:
+    """How far one record moves what the server sees at most; None where nothing is proven.
+
+    A record that replaces another moves a sum of clipped gradients by two clips, and so does it
+    an upload that is clipped as a whole. Of a sum the noise of all its clients is seen.
+    """
+    apart = noise_apart(defense_of(study.rounds), study.game.batch)
+    if apart is None or not apart.noise_multiplier:
+        return None
+    return clipped_distance(
+        apart.noise_multiplier, rounds=study.rounds.averaged, summed=study.rounds.clients
+    )
+
+
+def _expected(distances: Tensor) -> float | None:
+    """Success that the noise leaves, were neurons silent for all others; the mean over targets."""
+    if bool(distances.isnan().any()):
+        return None
+    each = [gaussian_success(float(distance)) for distance in distances]
+    return sum(each) / len(each)

@@ -1,0 +1,319 @@
+"""Games in real rounds: a tampering server sends planted models, and scores what comes back."""
+
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from fedaudit.attacks.ami.copies import louder, repeated
+from fedaudit.attacks.ami.game import Contest
+from fedaudit.attacks.ami.neuron import Neurons
+from fedaudit.attacks.ami.plant import Planted, alone, plant
+from fedaudit.attacks.ami.rounds import Reading, reading
+from fedaudit.attacks.ami.summed import dead, summed
+from fedaudit.attacks.ami.threshold import best_shift
+from fedaudit.core import Architecture, Model, Samples
+from fedaudit.defenses.base import Defense
+from fedaudit.fl.fedsgd import FedSGD, received_gradient
+from fedaudit.fl.simulate import simulate
+from fedaudit.fl.tampering import Tampering
+from fedaudit.fl.training import LocalTraining
+from fedaudit.games.noise_apart import Apart, noise_apart
+from fedaudit.games.round_defense import defense_of
+from fedaudit.games.settings import RoundsSection
+from fedaudit.models.mlp import mlp
+from fedaudit.seeds import seed_for, seeded
+
+_SPARE = 8
+"""Neurons of the second layer that nothing is planted over, as an honest model has them."""
+
+_DRAWS = 64
+"""Draws of noise for each of the server's own games, where noise costs nothing."""
+
+
+class PlayedInRounds(NamedTuple):
+    """What happened in each game, and what is known of each target.
+
+    Attributes:
+        was_in: Whether the target was in the batch.
+        said_in: The verdict: the score is above the server's threshold.
+        by_signs: The verdict of the neuron's sign on all records that met a planted model.
+        by_target: Whether the neuron fires for the target, where it was in.
+        by_others: For how many other records that met a planted model it fires.
+        shares: How much of each target's gradient lies in the planted rows.
+        distances: How far the target moves the mean score, in standard deviations of its noise,
+            where the neuron is silent for all others; NaN where that is not known.
+    """
+
+    was_in: Bool[Tensor, " games"]
+    said_in: Bool[Tensor, " games"]
+    by_signs: Bool[Tensor, " games"]
+    by_target: Bool[Tensor, " games"]
+    by_others: Int[Tensor, " games"]
+    shares: Float[Tensor, " targets"]
+    distances: Float[Tensor, " targets"]
+
+
+class Models(NamedTuple):
+    """What clients are sent, in every round.
+
+    Attributes:
+        asked: The model with the neurons, for the client that is asked about.
+        others: For the other clients of a sum.
+    """
+
+    asked: Planted
+    others: Model
+
+
+class Labels(NamedTuple):
+    """Classes of records.
+
+    Attributes:
+        clients: Of the clients' records.
+        servers: Of the server's.
+        classes: How many there are.
+    """
+
+    clients: Int[Tensor, " clients"]
+    servers: Int[Tensor, " servers"]
+    classes: int
+
+
+class Batches(NamedTuple):
+    """What the clients of some games hold.
+
+    Attributes:
+        features: Of each client's records; the first client may have the target, as its first.
+        labels: Of the same.
+    """
+
+    features: Float[Tensor, "games clients records features"]
+    labels: Int[Tensor, "games clients records"]
+
+
+@dataclass(frozen=True)
+class RoundGames:
+    """Games of a server that reads uploads, and no neuron's sign.
+
+    A target's neuron is trained as in :class:`Contest`, and the batches are those of its games.
+    A client computes its gradient of the batch with its defense in force, in a federation by
+    FedSGD whose server tampers with what each client is sent. The server scores what it sees by
+    the target's own gradient, averages the scores of all rounds (same batch, fresh noise) and
+    says "in" above a threshold, which it places by games that it simulates with records of its
+    own and the same defense.
+
+    All games of a target are clients of one federation: what a client sends does not depend on
+    how many others there are. Where a defense ends in normal noise, the noise of all rounds is
+    drawn for the averaged score alone, which it reaches as one normal number; see
+    :mod:`fedaudit.games.noise_apart`.
+
+    Attributes:
+        contest: Records, rules and seed; without randomisers.
+        labels: Classes of the contest's records.
+        how: What stands between upload and server.
+
+    Source: AMI, Figs. 1 and 2 and appendix E.
+    """
+
+    contest: Contest
+    labels: Labels
+    how: RoundsSection
+
+    @cached_property
+    def apart(self) -> Apart | None:
+        """The defense without its noise; None where every round has to be simulated."""
+        batch = self.contest.rules.batch
+        return None if self.how.every_round else noise_apart(defense_of(self.how), batch)
+
+    @property
+    def simulated(self) -> int:
+        """Rounds simulated for each game."""
+        return self.how.averaged if self.apart is None else 1
+
+    def play(self, number: int, neuron: Neurons, count: int) -> PlayedInRounds:
+        """All games of one target.
+
+        Args:
+            number: Of the target.
+            neuron: The target's own.
+            count: How many games.
+        """
+        models = self.models(number, neuron)
+        looked_for = reading(models.asked, self.target(number))
+        threshold = self._threshold(number, models, looked_for)
+        was_in, batches = self.batches(number, count)
+        scores = self.scores(models, looked_for, batches, seed_for(self._seed(number), "games"))
+        noisy = scores + self._noise(looked_for, (count,), seeded(self._seed(number), "noise"))
+        fired = self._fired(neuron, batches)
+        by_target = fired[:, 0] & was_in
+        return PlayedInRounds(
+            was_in=was_in,
+            said_in=noisy > threshold,
+            by_signs=fired.any(1),
+            by_target=by_target,
+            by_others=fired.sum(1) - by_target.long(),
+            shares=torch.tensor([looked_for.share]).double(),
+            distances=torch.tensor([self._distance(looked_for)]).double(),
+        )
+
+    def models(self, number: int, neuron: Neurons) -> Models:
+        """What is sent: the target's neuron, as often and as loud as asked for.
+
+        Args:
+            number: Of the target.
+            neuron: The target's own.
+        """
+        honest = self._honest(number, neuron)
+        planted = plant(honest, repeated(louder(neuron, self.how.louder), self.how.neurons))
+        if self.how.louder != 1:
+            planted = alone(planted)
+        others = {"honest": honest, "planted": planted.model, "dead": dead(planted)}
+        return Models(planted, others[self.how.others])
+
+    def target(self, number: int) -> Samples:
+        """The target with its label.
+
+        Args:
+            number: Of the target.
+        """
+        place = self.contest.target(number)
+        return _samples(self.contest.pools.clients[[place]], self.labels.clients[[place]])
+
+    def scores(
+        self, models: Models, looked_for: Reading, batches: Batches, seed: int
+    ) -> Float[Tensor, " games"]:
+        """Score of each game: the mean over its simulated rounds.
+
+        Args:
+            models: That are sent.
+            looked_for: In the uploads.
+            batches: Of all clients of all games.
+            seed: Of the simulation.
+        """
+        games, clients = batches.labels.shape[:2]
+        data = {
+            client: _samples(*both)
+            for client, both in enumerate(
+                zip(batches.features.flatten(0, 1), batches.labels.flatten(0, 1), strict=True)
+            )
+        }
+        # The same in every round, whatever became of the model meanwhile: scores of rounds are
+        # of one signal.
+        sent = {c: models.others if c % clients else models.asked.model for c in data}
+        server = Tampering({client: partial(_always, model) for client, model in sent.items()})
+        rounds = simulate(
+            FedSGD(models.others.architecture, LocalTraining()),
+            data,
+            rounds=self.simulated,
+            seed=seed,
+            defenses={client: self._quiet() for client in data},
+            server=server,
+        )
+        total = torch.zeros(games, dtype=torch.float64)
+        for round in rounds:
+            got = [received_gradient(round.uploads[client]) for client in data]
+            total += torch.tensor(
+                [
+                    looked_for.score(summed(got[first : first + clients]))
+                    for first in range(0, len(got), clients)
+                ],
+                dtype=torch.float64,
+            )
+        return total / self.simulated
+
+    def _threshold(self, number: int, models: Models, looked_for: Reading) -> float:
+        """Where the server says "in", by games with records of its own."""
+        seed, how, servers = self._seed(number), self.how, self.contest.pools.servers
+        size = (how.own_games, how.clients, self.contest.rules.batch)
+        chosen = torch.randint(len(servers), size, generator=seeded(seed, "own"))
+        features, labels = servers[chosen], self.labels.servers[chosen]
+        inside = torch.arange(how.own_games) % 2 == 0
+        target = self.target(number)
+        features[inside, 0, 0], labels[inside, 0, 0] = target.features[0], target.labels[0]
+        batches = Batches(features, labels)
+        scores = self.scores(models, looked_for, batches, seed_for(seed, "own games"))
+        draws = _DRAWS if self.apart and self.apart.spread else 1
+        noise = self._noise(looked_for, (how.own_games, draws), seeded(seed, "own noise"))
+        noisy = scores[:, None] + noise
+        shift = best_shift(noisy[inside].flatten()[None], noisy[~inside].flatten()[None], batch=1)
+        return -float(shift)
+
+    def batches(self, number: int, count: int) -> tuple[Tensor, Batches]:
+        """Whether the target is in, and what the clients of its games hold.
+
+        Args:
+            number: Of the target.
+            count: How many games.
+        """
+        drawn, clients = self.contest.drawn(number, count), len(self.contest.pools.clients)
+        size = (count, self.how.clients - 1, drawn.records.shape[1])
+        rng = seeded(self._seed(number), "others")
+        others = torch.randint(clients - 1, size, generator=rng)
+        others += others >= self.contest.target(number)
+        chosen = torch.cat([drawn.records[:, None], others], dim=1)
+        return drawn.was_in, Batches(
+            self.contest.pools.clients[chosen], self.labels.clients[chosen]
+        )
+
+    def _fired(self, neuron: Neurons, batches: Batches) -> Bool[Tensor, "games records"]:
+        """For which records that met a planted model the neuron fires."""
+        met = batches.features if self.how.others == "planted" else batches.features[:, :1]
+        return neuron.fires(met.flatten(0, 2)[None])[0].view(len(met), -1)
+
+    def _noise(
+        self, looked_for: Reading, size: tuple[int, ...], rng: torch.Generator
+    ) -> Float[Tensor, "..."]:
+        """What the noise of all rounds and clients makes of averaged scores."""
+        spread = self._score_spread if bool(looked_for.direction.any()) else 0.0
+        return spread * torch.randn(size, generator=rng, dtype=torch.float64)
+
+    @property
+    def _score_spread(self) -> float:
+        """Of an averaged score's noise, which is the same in any direction."""
+        spread = self.apart.spread if self.apart else 0.0
+        return float(spread / (self.how.averaged * self.how.clients) ** 0.5)
+
+    def _distance(self, looked_for: Reading) -> float:
+        """Expected distance of the mean scores with and without the target, in spreads."""
+        apart, how = self.apart, self.how
+        buried = how.clients > 1 and how.others == "honest"
+        if apart is None or not apart.spread or apart.record_clip is None or buried:
+            return float("nan")
+        moved = looked_for.share * min(looked_for.length, apart.record_clip)
+        return moved / (self.contest.rules.batch * how.clients) / self._score_spread
+
+    def _quiet(self) -> Defense:
+        """A client's own defense, without the noise that is drawn apart."""
+        defense = defense_of(self.how)
+        apart = noise_apart(defense, self.contest.rules.batch) if self.apart else None
+        return apart.quiet if apart else defense
+
+    def _honest(self, number: int, neuron: Neurons) -> Model:
+        """What an honest server would send: a fresh network with room for the neurons."""
+        units, features = neuron.first.shape[1:]
+        copies = self.how.neurons
+        net = Architecture(
+            "mlp",
+            partial(
+                mlp,
+                shape=(features,),
+                classes=self.labels.classes,
+                hidden=f"{units * copies},{copies + _SPARE}",
+            ),
+        )
+        return net.initial(seed_for(self._seed(number), "model"))
+
+    def _seed(self, number: int) -> int:
+        return seed_for(self.contest.seed, "rounds", number)
+
+
+def _samples(features: Tensor, labels: Tensor) -> Samples:
+    return Samples(features, labels, torch.arange(len(labels)))
+
+
+def _always(model: Model, honest: Model) -> Model:
+    return model

@@ -1,0 +1,117 @@
+"""What a server reads off uploads that hide a neuron's sign: scores by hand, copies, sums."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from fedaudit.attacks.ami.copies import louder, repeated
+from fedaudit.attacks.ami.neuron import Neurons
+from fedaudit.attacks.ami.plant import Place, alone, plant
+from fedaudit.attacks.ami.rounds import Reading, reading
+from fedaudit.attacks.ami.summed import dead, summed
+from fedaudit.core import Architecture, Model, Params, Samples
+from fedaudit.errors import BadInput
+from fedaudit.models.mlp import mlp
+from fedaudit.observe.round import Gradient
+from fedaudit.seeds import seeded
+
+FEATURES, UNITS = 5, 4
+NET = Architecture("net", partial(mlp, shape=(FEATURES,), classes=3, hidden=f"{3 * UNITS},6"))
+TARGET = Samples(torch.ones(1, FEATURES), torch.tensor([1]), torch.tensor([0]))
+
+
+def neuron(bias: float = 1.0) -> Neurons:
+    first = torch.rand(1, UNITS, FEATURES, generator=seeded(1, "first"))
+    return Neurons(first, torch.ones(1, UNITS), torch.ones(1, UNITS), torch.full((1,), bias))
+
+
+def gradient(model: Model, records: Samples) -> Params:
+    module = model.module()
+    loss = model.architecture.loss(module(records.features), records.labels).mean()
+    names = [name for name, _ in module.named_parameters()]
+    return dict(zip(names, torch.autograd.grad(loss, list(module.parameters())), strict=True))
+
+
+def test_a_score_by_hand() -> None:
+    # Two rows (3, 0 | 0) and (0, 0 | 4): their direction is (0.6, 0 | 0), (0, 0 | 0.8).
+    direction = torch.tensor([[0.6, 0.0, 0.0], [0.0, 0.0, 0.8]], dtype=torch.float64)
+    places = (Place("w", "b", 0), Place("w", "b", 2))
+    looked_for = Reading(places, direction, 5.0, 1.0)
+    upload = {
+        "w": torch.tensor([[10.0, 7.0], [99.0, 99.0], [7.0, 7.0]]),
+        "b": torch.tensor([7.0, 99.0, 5.0]),
+    }
+    assert looked_for.score(upload) == pytest.approx(0.6 * 10 + 0.8 * 5)
+
+
+def test_the_targets_own_gradient_scores_its_length_in_the_rows() -> None:
+    planted = plant(NET.initial(1), neuron())
+    looked_for = reading(planted, TARGET)
+    own = gradient(planted.model, TARGET)
+    whole = torch.cat([value.flatten() for value in own.values()]).norm()
+    assert looked_for.length == pytest.approx(float(whole), rel=1e-5)
+    assert looked_for.score(own) == pytest.approx(looked_for.share * looked_for.length, rel=1e-5)
+    assert float(looked_for.direction.norm()) == pytest.approx(1.0)
+
+
+def test_where_no_neuron_fires_for_the_target_there_is_nothing_to_look_for() -> None:
+    planted = plant(NET.initial(1), neuron(bias=-1e6))
+    looked_for = reading(planted, TARGET)
+    assert (looked_for.share, looked_for.direction.any().item()) == (0.0, False)
+    assert looked_for.score(gradient(planted.model, TARGET)) == 0.0
+
+
+def test_copies_fire_as_one_and_a_louder_neuron_has_the_same_values() -> None:
+    records = torch.randn(1, 20, FEATURES, generator=seeded(1, "records"))
+    value = neuron(-9.0).values(records)
+    copies = repeated(neuron(-9.0), 3).values(records.expand(3, -1, -1))
+    assert torch.equal(copies, value.expand(3, -1))
+    torch.testing.assert_close(louder(neuron(-9.0), 64.0).values(records), value)
+
+
+def test_a_louder_neurons_row_has_nearly_all_of_a_records_gradient() -> None:
+    quiet = reading(plant(NET.initial(1), neuron()), TARGET)
+    shares = [
+        reading(alone(plant(NET.initial(1), repeated(louder(neuron(), 1e4), k))), TARGET).share
+        for k in (1, 3)
+    ]
+    assert quiet.share < 0.9
+    assert min(shares) > 0.999
+
+
+def test_other_neurons_beside_planted_ones_can_be_silenced() -> None:
+    planted = alone(plant(NET.initial(1), neuron()))
+    own = gradient(planted.model, TARGET)
+    assert own["3.weight"][0].any()
+    assert not own["3.weight"][1:].any()
+    assert not own["3.bias"][1:].any()
+
+
+def test_a_sum_with_dead_neurons_is_one_clients_row() -> None:
+    planted = plant(NET.initial(1), neuron())
+    features = torch.randn(4, 6, FEATURES, generator=seeded(1, "clients"))
+    labels = torch.randint(3, (4, 6), generator=seeded(1, "labels"))
+    data = [Samples(x, y, torch.arange(6)) for x, y in zip(features, labels, strict=True)]
+    models = [planted.model, *[dead(planted)] * 3]
+    sent = [Gradient(gradient(m, d), {}, 6) for m, d in zip(models, data, strict=True)]
+    total = summed(sent)
+    assert torch.equal(total["3.weight"][0], 0.25 * sent[0].values["3.weight"][0])
+    assert torch.equal(total["3.bias"][0], 0.25 * sent[0].values["3.bias"][0])
+    assert all(upload.values["3.weight"][1:].any() for upload in sent)
+
+
+def test_sums_are_weighed_by_numbers_of_samples() -> None:
+    parts = [Gradient({"w": torch.tensor([value])}, {}, n) for value, n in ((4.0, 1), (8.0, 3))]
+    assert summed(parts)["w"].item() == 7.0
+    for wrong in ([], [Gradient({"w": torch.zeros(1)}, {}, 0)]):
+        with pytest.raises(BadInput, match="numbers of samples"):
+            summed(wrong)
+
+
+def test_copies_and_factors_that_make_no_neuron_are_refused() -> None:
+    with pytest.raises(BadInput, match="at least once"):
+        repeated(neuron(), 0)
+    for by in (0.0, float("inf"), float("nan")):
+        with pytest.raises(BadInput, match="above 0"):
+            louder(neuron(), by)

@@ -1,0 +1,281 @@
+"""Games in real rounds: they agree with signs where nothing hides them, and no noise is outdone."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedaudit.attacks.ami.game import Contest, Pools, Rules
+from fedaudit.attacks.ami.rounds import reading
+from fedaudit.attacks.ami.summed import summed
+from fedaudit.attacks.ami.training import NeuronTraining
+from fedaudit.core import Samples
+from fedaudit.errors import NotVisible, Refusal
+from fedaudit.fl.fedsgd import FedSGD, received_gradient
+from fedaudit.fl.simulate import simulate
+from fedaudit.fl.tampering import Tampering
+from fedaudit.fl.training import LocalTraining
+from fedaudit.games.rounds import Batches, Labels, PlayedInRounds, RoundGames
+from fedaudit.games.run import GAMES_FILE, read_points, run_games
+from fedaudit.games.settings import RoundsSection
+from fedaudit.metrics.gaussian import gaussian_success
+from fedaudit.observe.views import VIEWS
+from fedaudit.seeds import seeded
+from fedaudit.study.reading import read_games
+
+FEATURES, CLIENTS, SERVERS = 60, 120, 200
+RULES = Rules(
+    batch=8,
+    copies=1,
+    background=80,
+    validation=100,
+    validation_copies=1,
+    training=NeuronTraining(hidden=16, epochs=60),
+)
+POOLS = Pools(
+    torch.randn(CLIENTS, FEATURES, generator=seeded(1, "clients")),
+    torch.randn(SERVERS, FEATURES, generator=seeded(1, "servers")),
+)
+LABELS = Labels(
+    torch.randint(3, (CLIENTS,), generator=seeded(1, "labels")),
+    torch.randint(3, (SERVERS,), generator=seeded(2, "labels")),
+    3,
+)
+CONTEST = Contest(POOLS, RULES, seed=1)
+
+
+def dp_sgd(noise: float, **others: object) -> dict[str, object]:
+    return {"defense": "dp-sgd", "options": {"clip": 1.0, "noise_multiplier": noise}, **others}
+
+
+def games(**settings: object) -> RoundGames:
+    section = RoundsSection.model_validate({"play": "rounds", **settings})
+    return RoundGames(CONTEST, LABELS, section)
+
+
+def played(targets: int, count: int, **settings: object) -> PlayedInRounds:
+    one = games(**settings)
+    parts = [one.play(number, CONTEST.neurons([number]), count) for number in range(targets)]
+    return PlayedInRounds(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+
+def adv(found: PlayedInRounds) -> float:
+    right = (found.said_in == found.was_in).double()
+    return float((right[found.was_in].mean() + right[~found.was_in].mean()) / 2)
+
+
+@pytest.mark.parametrize("settings", [{}, dp_sgd(0.0), {"neurons": 3, "louder": 50.0}])
+def test_without_noise_the_score_says_what_the_sign_says(settings: dict[str, object]) -> None:
+    found = played(6, 20, **settings)
+    plain = CONTEST.play_some(dict.fromkeys(range(6), 20))
+    assert torch.equal(found.was_in, plain.was_in)
+    assert torch.equal(found.by_signs, plain.said_in)
+    assert torch.equal(found.said_in, found.by_signs)
+    assert 0 < int(found.said_in.sum()) < len(found.said_in)
+    assert not found.by_others.any()
+
+
+def test_only_where_another_record_fires_can_score_and_sign_differ() -> None:
+    crowded = Contest(Pools(*(part[:, :8] for part in POOLS)), RULES, seed=1)
+    one = RoundGames(crowded, LABELS, RoundsSection(play="rounds"))
+    parts = [one.play(number, crowded.neurons([number]), 15) for number in range(4)]
+    found = PlayedInRounds(*(torch.cat(part) for part in zip(*parts, strict=True)))
+    differ = found.said_in != found.by_signs
+    assert differ.any()
+    assert (found.by_others[differ] > 0).all()
+
+
+def test_games_that_are_clients_of_one_federation_are_those_of_federations_of_their_own() -> None:
+    one = games(clients=2)
+    models = one.models(0, CONTEST.neurons([0]))
+    looked_for = reading(models.asked, one.target(0))
+    _, batches = one.batches(0, 5)
+    together = one.scores(models, looked_for, batches, 7)
+    apart = [
+        one.scores(models, looked_for, Batches(*(part[game : game + 1] for part in batches)), 8)
+        for game in range(5)
+    ]
+    torch.testing.assert_close(together, torch.cat(apart), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("defense", "options", "spread"),
+    [
+        ("dp-sgd", {"clip": 0.5, "noise_multiplier": 3.0}, 0.5 * 3.0 / 8),
+        ("gradient-noise", {"sigma": 0.7}, 0.7),
+        ("client-dp", {"clip": 0.5, "noise_multiplier": 3.0}, 0.5 * 3.0),
+    ],
+)
+def test_noise_drawn_for_scores_is_that_of_simulated_rounds(
+    defense: str, options: dict[str, float], spread: float
+) -> None:
+    given = {"defense": defense, "options": options, "averaged": 3, "neurons": 2}
+    drawn, simulated = games(**given), games(**given, every_round=True)
+    assert (drawn.simulated, simulated.simulated) == (1, 3)
+    models = drawn.models(0, CONTEST.neurons([0]))
+    looked_for = reading(models.asked, drawn.target(0))
+    _, batches = drawn.batches(0, 1)
+    many = Batches(*(part.expand(150, *part.shape[1:]) for part in batches))
+    quiet = drawn.scores(models, looked_for, many, 7)
+    noisy = simulated.scores(models, looked_for, many, 7)
+    assert float(quiet.std()) < 1e-6
+    expected = spread / 3**0.5
+    assert float(noisy.std()) == pytest.approx(expected, rel=0.2)
+    assert float(noisy.mean() - quiet[0]) == pytest.approx(0.0, abs=4 * expected / 150**0.5)
+    own = drawn._noise(looked_for, (4000,), seeded(1, "noise"))
+    assert float(own.std()) == pytest.approx(expected, rel=0.05)
+
+
+def test_a_loud_neuron_comes_as_far_as_noise_lets_it_and_copies_do_not_help() -> None:
+    expected = gaussian_success(1.0)  # sqrt(4) rounds over a noise of 2 clips
+    for neurons in (1, 4):
+        found = played(4, 100, **dp_sgd(2.0, averaged=4, neurons=neurons, louder=1e4))
+        assert float(found.shares.min()) > 0.99
+        assert float(found.distances.mean()) == pytest.approx(1.0, abs=0.01)
+        assert adv(found) == pytest.approx(expected, abs=0.05)
+        # A replaced record may move the sum by two clips, of which a silent neuron uses one.
+        assert adv(found) < gaussian_success(2.0) - 0.05
+
+
+def test_every_round_can_be_simulated() -> None:
+    given = dp_sgd(0.5, averaged=4, louder=1e4)
+    simulated = played(2, 30, **given, every_round=True, own_games=60)
+    assert simulated.distances.isnan().all()
+    assert adv(simulated) > 0.9
+    assert adv(played(2, 30, **given)) > 0.9
+
+
+def test_a_sum_with_dead_neurons_is_the_upload_of_the_client_that_is_asked() -> None:
+    alone, summed_up = (played(3, 20, **given) for given in ({}, {"clients": 4, "others": "dead"}))
+    assert torch.equal(alone.said_in, summed_up.said_in)
+    assert torch.equal(alone.by_others, summed_up.by_others)
+
+
+def test_where_everybody_is_sent_the_plant_records_of_all_can_make_it_fire() -> None:
+    found = played(3, 20, clients=4, others="planted")
+    assert torch.equal(found.by_signs, found.by_target | (found.by_others > 0))
+    assert adv(found) > 0.9
+
+
+def federation(*lied_to: int) -> tuple[RoundGames, dict[int, Samples], Tampering]:
+    one = games(clients=3, others="planted")
+    model = one.models(0, CONTEST.neurons([0])).asked.model
+    _, batches = one.batches(0, 1)
+    data = {
+        client: Samples(batches.features[0, client], batches.labels[0, client], torch.arange(8))
+        for client in range(3)
+    }
+    return one, data, Tampering(dict.fromkeys(lied_to, lambda honest: model))
+
+
+def test_the_sum_of_one_model_is_what_the_sum_view_shows_and_that_of_several_it_refuses() -> None:
+    one, data, server = federation(0, 1, 2)
+    net = one.models(0, CONTEST.neurons([0])).others.architecture
+    algorithm = FedSGD(net, LocalTraining(lr=0.5))
+    (round,) = simulate(algorithm, data, rounds=1, seed=1, server=server)
+    total = summed([received_gradient(round.uploads[client]) for client in data])
+    (seen,) = VIEWS["sum"].of([round])
+    update = seen.exposed[0].update
+    assert update is not None
+    for name, value in total.items():
+        torch.testing.assert_close(update[name], -0.5 * value)
+    _, _, liar = federation(0)
+    (lied,) = simulate(algorithm, data, rounds=1, seed=1, server=liar)
+    with pytest.raises(NotVisible, match="sent different models"):
+        list(VIEWS["sum"].of([lied]))
+
+
+STUDY = """
+name = "tiny"
+[data]
+name = "digits"
+[game]
+games = 24
+targets = 4
+batch = 5
+background = 12
+validation = 30
+[neuron]
+hidden = 12
+epochs = 20
+[rounds]
+play = "rounds"
+own_games = 10
+[variants.noise]
+"rounds.defense" = "dp-sgd"
+"rounds.options" = { clip = 1.0, noise_multiplier = 2.0 }
+"rounds.averaged" = 9
+[variants.sum]
+"rounds.defense" = "sparsification"
+"rounds.options" = { ratio = 0.1 }
+"rounds.averaged" = 2
+"rounds.clients" = 2
+[variants.signs]
+"rounds.play" = "signs"
+"rounds.own_games" = 40
+"""
+
+
+def test_a_study_plays_points_in_rounds_beside_points_by_signs(tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text(STUDY)
+    points = read_points(tmp_path / "tiny.toml")
+    record = run_games(points, tmp_path / "out")
+    assert read_games(tmp_path / "out" / GAMES_FILE) == record
+    plain, noisy, total, signs = record.points
+    assert signs.rounds is None
+    assert signs.mechanism == plain.mechanism == "none"
+    assert plain.rounds is not None
+    assert (plain.most, plain.rounds.distance, plain.rounds.expected) == (1.0, None, None)
+    assert plain.adv == plain.rounds.by_signs == signs.adv
+    assert noisy.rounds is not None
+    assert (noisy.rounds.averaged, noisy.rounds.simulated, noisy.rounds.distance) == (9, 1, 3.0)
+    assert noisy.most == pytest.approx(gaussian_success(3.0))
+    assert noisy.rounds.expected is not None
+    assert 0.5 < noisy.rounds.expected < noisy.most
+    assert total.rounds is not None
+    assert (total.rounds.clients, total.rounds.others, total.rounds.simulated) == (2, "honest", 2)
+    assert run_games(points, tmp_path / "other").content_hash == record.content_hash
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"rounds.defense": "dpsgd"}, "no defense named 'dpsgd'.*dp-sgd"),
+        ({"rounds.defense": "dp-sgd"}, "needs clip"),
+        ({"rounds.defense": "bitrand"}, "as mechanism.name"),
+        ({"rounds.defense": "cofedmid"}, "act together"),
+        ({"rounds.others": "kind"}, "honest"),
+        ({"rounds.averaged": 0}, "averaged"),
+        ({"mechanism.name": "bitwise-rr"}, "rounds.play to"),
+        ({"rounds.play": "signs"}, "no other setting of rounds"),
+        ({"game.games": 1, "game.targets": 1}, "games of both kinds"),
+    ],
+)
+def test_what_makes_no_round_is_refused_in_a_sentence(
+    changes: dict[str, object], says: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "one.toml"
+    path.write_text(STUDY.split("[variants")[0])
+    with pytest.raises(Refusal, match=says) as refused:
+        run_games(read_points(path, changes), tmp_path / "out")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_record_in_rounds_has_what_it_needs_and_nothing_impossible(tmp_path: Path) -> None:
+    path = tmp_path / "one.toml"
+    path.write_text(STUDY.split("[variants")[0])
+    (point,) = run_games(read_points(path), tmp_path / "out").points
+    assert point.rounds is not None
+    changes: list[dict[str, object]] = [
+        {"averaged": 0},
+        {"simulated": 2},
+        {"share": 1.5},
+        {"others": "x"},
+        {"louder": 0.0},
+    ]
+    for change in changes:
+        wrong = point.model_dump() | {"rounds": point.rounds.model_dump() | change}
+        with pytest.raises(ValueError, match="validation error"):
+            type(point).model_validate(wrong)
+    with pytest.raises(ValueError, match="no mechanism"):
+        type(point).model_validate(point.model_dump() | {"mechanism": "ome"})
