@@ -7,7 +7,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 from fedaudit.games.record import GameRecord
+from fedaudit.report.game_rounds import rounds_table
 from fedaudit.report.game_tables import points_table
+from fedaudit.report.grid import Grid
 from fedaudit.study import clustered
 from fedaudit.study.guessing import above_chance
 from fedaudit.study.older import completed
@@ -124,7 +126,18 @@ def _section(study: Study) -> str:
 
 def _games(study: Games) -> str:
     """Security games: every figure of every point, as the report has them."""
-    table = points_table(study.record)
+    tables = (points_table(study.record), rounds_table(study.record))
+    parts = (
+        f"## {study.name}",
+        f"{study.record.about} {study.note}".strip(),
+        f"```\n{study.command}\n```",
+        f"Played with {study.record.points[0].records}.",
+        *(_grid(table) for table in tables if table is not None and table.rows),
+    )
+    return "\n\n".join(parts)
+
+
+def _grid(table: Grid) -> str:
     lines = [_row([column.text for column in table.columns])]
     lines.append(_row(["---"] * len(table.columns)))
     for row in table.rows:
@@ -132,14 +145,7 @@ def _games(study: Games) -> str:
         lines.append(
             _row([f"{c.text} ({d})" if d else c.text for c, d in zip(row, details, strict=True)])
         )
-    parts = (
-        f"## {study.name}",
-        f"{study.record.about} {study.note}".strip(),
-        f"```\n{study.command}\n```",
-        f"{table.caption} ({study.record.points[0].records}). {table.remark}",
-        "\n".join(lines),
-    )
-    return "\n\n".join(parts)
+    return f"{table.caption}. {table.remark}\n\n" + "\n".join(lines)
 
 
 def _counted(number: int, noun: str) -> str:

@@ -26,6 +26,7 @@ from fedaudit.report.game_points import (
     overtaken,
     shown_points,
 )
+from fedaudit.report.game_rounds import by_signs, rounds_figure
 from fedaudit.report.game_sweeps import sweep_figure
 from fedaudit.report.grid import shortened
 from fedaudit.report.styles import OKABE_ITO, Key, Style, see_through, swatch
@@ -58,12 +59,13 @@ Families = dict[str, list[Shown]]
 
 def game_figures(record: GameRecord) -> dict[str, Figures]:
     """Every figure that a record of games has data for, by its name in the document."""
-    groups = families(shown_points(record.points))
-    sweep = sweep_figure(record)
-    found = [sweep, spread_figure(record)]
-    budgets = [one for point in record.points for one in (_named(point), _true(point))]
+    groups = families(by_signs(shown_points(record.points)))
+    points = [one.point for inside in groups.values() for one in inside]
+    sweep = sweep_figure(record.model_copy(update={"points": points}))
+    found = [sweep, spread_figure(record), rounds_figure(record)]
+    budgets = [one for point in points for one in (_named(point), _true(point))]
     # Without any epsilon there is nothing to draw against but what was turned.
-    if sweep is None or any(one is not None for one in budgets):
+    if (points and sweep is None) or any(one is not None for one in budgets):
         found += [success_figure(groups), kinds_figure(groups)]
     return {figure.ident: figure for figure in found if figure is not None}
 

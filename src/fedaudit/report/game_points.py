@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedaudit.games.record import PointPlayed
+from fedaudit.games.record import InRounds, PointPlayed
+from fedaudit.report.game_round_names import defended, round_family, rounds_words
 from fedaudit.report.grid import shortened
 from fedaudit.report.words import count, number
 
@@ -39,9 +40,12 @@ class Shown(NamedTuple):
 
 def shown_points(points: Sequence[PointPlayed]) -> list[Shown]:
     """Points with names that hold what differs between them and nothing else."""
-    varying = _varying(points)
+    varying = _varying([point for point in points if point.rounds is None])
     found = []
     for point in points:
+        if point.rounds is not None:
+            found.append(_shown_in_rounds(point, point.rounds, points))
+            continue
         family = _family(point, varying.get(point.mechanism, set()))
         budget = point.nominal_epsilon
         setting = family if budget is None else f"{family}, ε {epsilon(budget)}"
@@ -50,7 +54,7 @@ def shown_points(points: Sequence[PointPlayed]) -> list[Shown]:
 
 
 def families(shown: Sequence[Shown]) -> dict[str, list[Shown]]:
-    """Points by family, in the record's order; within one by the named epsilon."""
+    """Points by family, in the record's order; within one by named epsilon, or by rounds."""
     found: dict[str, list[Shown]] = {}
     for one in shown:
         found.setdefault(one.family, []).append(one)
@@ -86,7 +90,9 @@ def far_above(point: PointPlayed) -> bool:
 
 
 def overtaken(point: PointPlayed) -> bool:
-    """Whether the success refutes even the epsilon that the mechanism's probabilities give."""
+    """Whether the success refutes even what the mechanism's probabilities or noise allow."""
+    if point.rounds is not None:
+        return point.adv.low > point.most + 1e-9
     return point.true_epsilon is not None and point.proven_epsilon > point.true_epsilon * (1 + 1e-9)
 
 
@@ -97,18 +103,28 @@ def provable(point: PointPlayed) -> float:
 
 
 def behind_mechanism(shown: Sequence[Shown]) -> list[Shown]:
-    """Points at which clients did something to their records."""
-    return [one for one in shown if one.point.mechanism != NO_MECHANISM]
+    """Points at which clients did something to their records, or to what they send."""
+    return [one for one in shown if _protected(one.point)]
 
 
 def without_mechanism(shown: Sequence[Shown]) -> list[Shown]:
-    """Points at which clients did nothing to their records."""
-    return [one for one in shown if one.point.mechanism == NO_MECHANISM]
+    """Points at which clients did nothing to their records, nor to what they send."""
+    return [one for one in shown if not _protected(one.point)]
+
+
+def _protected(point: PointPlayed) -> bool:
+    return point.mechanism != NO_MECHANISM or (point.rounds is not None and defended(point.rounds))
 
 
 def mechanism_name(mechanism: str) -> str:
     """A mechanism as a reader sees it."""
     return "no mechanism" if mechanism == NO_MECHANISM else mechanism
+
+
+def _shown_in_rounds(point: PointPlayed, how: InRounds, points: Sequence[PointPlayed]) -> Shown:
+    family = round_family(point, how, points)
+    setting = f"{family}, {rounds_words(how)}" if how.averaged > 1 else family
+    return Shown(point, family, _own_label(point) or setting, setting)
 
 
 def _varying(points: Sequence[PointPlayed]) -> dict[str, set[str]]:
@@ -150,5 +166,7 @@ def _own_label(point: PointPlayed) -> str:
 
 
 def _by_epsilon(one: Shown) -> float:
+    if one.point.rounds is not None:
+        return float(one.point.rounds.averaged)
     budget = one.point.nominal_epsilon
     return math.inf if budget is None else budget

@@ -13,6 +13,7 @@ from fedaudit.report.game_points import (
     times_named,
     times_text,
 )
+from fedaudit.report.game_rounds import by_signs, short_rounds_table
 from fedaudit.report.game_training import training_cells, training_columns
 from fedaudit.report.game_words import game_verdict
 from fedaudit.report.grid import Cell, Grid, Heading, columns_of, named, to_rich
@@ -36,7 +37,7 @@ _TRAINING = (
 
 
 def games_table(record: GameRecord) -> Grid:
-    """How the games of each point ended, narrow enough for a terminal."""
+    """How the games of each point that was played by signs ended, narrow enough for a terminal."""
     numeric = ("Adv", "TPR", "TNR", "Named ε", "True ε", "Proven ε")
     rows = tuple(
         (
@@ -49,17 +50,17 @@ def games_table(record: GameRecord) -> Grid:
             _true_epsilon(one.point),
             _proven(one.point),
         )
-        for one in shown_points(record.points)
+        for one in by_signs(shown_points(record.points))
     )
     columns = columns_of("Point", *numeric, numeric=numeric)
     return Grid(_caption(record), columns, rows, remark=_REMARK)
 
 
 def points_table(record: GameRecord) -> Grid:
-    """Every figure of every point."""
+    """Every figure of every point that was played by signs."""
     numeric = ("Adv", "Named", "True", "Proven", "if the named holds", "if the true holds")
     rates = ("TPR", "TNR", "Predicted TNR", "Target", "Another record")
-    shown = shown_points(record.points)
+    shown = by_signs(shown_points(record.points))
     trained = training_columns(shown)
     rows = tuple(
         (
@@ -137,7 +138,9 @@ def print_games(record: GameRecord, console: Console | None = None) -> None:
     """
     record = cleaned(record)
     console = console or Console()
-    console.print(to_rich(games_table(record)))
+    for table in (games_table(record), short_rounds_table(record)):
+        if table is not None and table.rows:
+            console.print(to_rich(table))
     said = game_verdict(record)
     console.print(Text(f"\n{said.headline}", style="bold"))
     for text in said.contradictions:
@@ -147,10 +150,11 @@ def print_games(record: GameRecord, console: Console | None = None) -> None:
 
 
 def _caption(record: GameRecord) -> str:
-    first = record.points[0]
-    sizes = {(p.tpr.total + p.tnr.total, p.targets, p.batch) for p in record.points}
-    if len(sizes) > 1:
+    points = [point for point in record.points if point.rounds is None]
+    sizes = {(p.tpr.total + p.tnr.total, p.targets, p.batch) for p in points}
+    if len(sizes) != 1:
         return "Games of each point"
+    first = points[0]
     return (
         f"{count(first.tpr.total + first.tnr.total)} games a point, {count(first.targets)} "
         f"targets, batches of {count(first.batch)} records"

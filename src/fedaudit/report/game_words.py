@@ -19,6 +19,8 @@ from fedaudit.report.game_points import (
     times_text,
     without_mechanism,
 )
+from fedaudit.report.game_round_names import rounds_words
+from fedaudit.report.game_rounds import in_rounds
 from fedaudit.report.game_training import poor_fits
 from fedaudit.report.grid import shortened
 from fedaudit.report.sources import size_reached_by
@@ -105,11 +107,12 @@ def game_tiles(record: GameRecord) -> list[Tile]:
     """The numbers at the top of a report of games."""
     shown = shown_points(record.points)
     behind, bare = behind_mechanism(shown), without_mechanism(shown)
+    what = "defense" if in_rounds(shown) else "mechanism"
     claiming = [one for one in shown if one.point.nominal_epsilon is not None]
     found = [
-        _success_tile("Server right, no mechanism", bare),
-        _success_tile("Server right, most behind a mechanism", behind),
-        _success_tile("Server right, least behind a mechanism", behind, most=False)
+        _success_tile(f"Server right, no {what}", bare),
+        _success_tile(f"Server right, most behind a {what}", behind),
+        _success_tile(f"Server right, least behind a {what}", behind, most=False)
         if len(behind) > 1
         else None,
         _contradicted_tile(claiming) if claiming else None,
@@ -142,7 +145,8 @@ def _headline(shown: Sequence[Shown], refuted: Sequence[Shown]) -> str:
         said = f"{percent(_most(bare).point.adv.value)} of games without a mechanism"
         return f"The server is right in {said}; guessing is right in 50%"
     best, least = _most(behind), min(behind, key=lambda one: one.point.adv.value)
-    told = [f"{percent(_most(bare).point.adv.value)} of games without a mechanism"] if bare else []
+    nothing = "a defense" if in_rounds(shown) else "a mechanism"
+    told = [f"{percent(_most(bare).point.adv.value)} of games without {nothing}"] if bare else []
     told.append(f"{percent(best.point.adv.value)} behind {_short(best)}")
     if best.point.adv.low > least.point.adv.high:
         told.append(f"{percent(least.point.adv.value)} behind {_short(least)}")
@@ -154,12 +158,19 @@ def _played(points: Sequence[PointPlayed]) -> str:
     targets = _span([point.targets for point in points])
     batches = _span([point.batch for point in points])
     where = listed(list(dict.fromkeys(shortened(point.records, 160) for point in points))[:3])
+    rounds = sum(point.rounds is not None for point in points)
+    which = "All" if rounds == len(points) else f"{count(rounds)} of them"
+    apart = (
+        f" {which} are played in real rounds, in which the server scores what clients send"
+        + "; the others by the neuron’s sign, which a plain gradient shows" * (rounds < len(points))
+        + "."
+    )
     return (
         f"A server that plants one neuron in the model asks of a single gradient whether a record "
         f"was in the batch. {capital(plural(len(points), 'point'))}, {games} games each, {targets} "
         f"targets, batches of {batches} records ({where}). How often it is right is the mean "
         "of two shares, that of games with the record and that of games without it, so that "
-        "guessing is right in 50%."
+        "guessing is right in 50%." + apart * bool(rounds)
     )
 
 
@@ -176,17 +187,26 @@ def _found(shown: Sequence[Shown]) -> tuple[Sentence, ...]:
 
 def _family_sentence(inside: Sequence[Shown]) -> str:
     ends = [inside[0].point, inside[-1].point][: len(inside)]
-    told = [
-        right_in(point.adv)
-        + ("" if point.nominal_epsilon is None else f" at ε {epsilon(point.nominal_epsilon)}")
-        for point in ends
-    ]
+    told = [right_in(point.adv) + _under(point) for point in ends]
     return f"right in {' and in '.join(told)}."
+
+
+def _under(point: PointPlayed) -> str:
+    """Under which epsilon, or after how many rounds."""
+    if point.rounds is None:
+        return "" if point.nominal_epsilon is None else f" at ε {epsilon(point.nominal_epsilon)}"
+    most = f", where noise allows {percent(point.most)}" if point.rounds.distance else ""
+    return f" after {rounds_words(point.rounds)}{most}"
 
 
 def _contradiction(one: Shown) -> str:
     point = one.point
     told = f"{_short(one)}: the server is right in {right_in(point.adv)} of games, which "
+    if point.rounds is not None:
+        return (
+            f"{told}is more than the {percent(point.most)} that its noise allows any server. "
+            "Either the defense does not do what it says, or that bound is worked out wrongly."
+        )
     if overtaken(point) and point.true_epsilon is not None:
         return (
             f"{told}proves an epsilon of at least {epsilon(point.proven_epsilon)}, more than the "
@@ -259,6 +279,12 @@ def _limits(shown: Sequence[Shown]) -> list[str]:
         found.append(
             "That a named epsilon is not contradicted is no proof of it: another server may do "
             "better. What holds is the true epsilon, from the mechanism’s own probabilities."
+        )
+    if in_rounds(shown):
+        found.append(
+            "Points in rounds show one server’s plan. What noise allows is for any server: a "
+            "neuron that is silent for all other records uses half of the distance that a record "
+            "in another’s place can make. Where no bound is given, nothing is proven."
         )
     again = [p for one in shown if (p := one.point).targets < p.tpr.total + p.tnr.total]
     those = ", and for these targets: each was asked about in several games" if again else ""

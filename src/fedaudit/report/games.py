@@ -9,6 +9,7 @@ from fedaudit.report.cleaning import cleaned
 from fedaudit.report.cluster_tables import risk_sizes_table
 from fedaudit.report.game_detector import detector_table, detector_words, weights_figure
 from fedaudit.report.game_figures import game_figures
+from fedaudit.report.game_rounds import rounds_table
 from fedaudit.report.game_tables import certificates_table, points_table
 from fedaudit.report.game_words import CERTIFICATES, game_tiles, game_verdict
 from fedaudit.report.grid import Grid, columns_of, shortened
@@ -51,6 +52,7 @@ def games_html(record: GameRecord) -> str:
         sizes=_sizes_table(),
         meta=_meta(record),
         points=points_table(record),
+        rounds=rounds_table(record),
         certificates=certificates,
         certificates_open=certificates is not None and len(certificates.rows) <= MOST_ROWS,
         certified=CERTIFICATES,

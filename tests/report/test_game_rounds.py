@@ -1,0 +1,160 @@
+"""Points in real rounds in a report: apart from mechanisms, beside what their noise allows."""
+
+import math
+
+import pytest
+
+from fedaudit.games.record import GameRecord, InRounds, PointPlayed, Success
+from fedaudit.metrics.gaussian import gaussian_success
+from fedaudit.report.game_figures import game_figures
+from fedaudit.report.game_points import behind_mechanism, shown_points, without_mechanism
+from fedaudit.report.game_rounds import rounds_figure, rounds_table, short_rounds_table
+from fedaudit.report.game_tables import games_table, points_table
+from fedaudit.report.game_words import game_tiles, game_verdict
+from fedaudit.report.games import games_html
+from fedaudit.report.grid import Grid
+from fedaudit.report.words import percent
+from tests.report.games import NONE, played, point
+from tests.report.records import HOSTILE, HOSTILE_TAG
+
+
+def rounds(noise: float | None = None, *, right: int = 60, **changes: object) -> PointPlayed:
+    """A point in rounds: behind DP-SGD, or behind nothing."""
+    averaged = changes.get("averaged", 1)
+    assert isinstance(averaged, int)
+    distance = None if noise is None else 2 * math.sqrt(averaged) / noise
+    options = {} if noise is None else {"clip": "1.0", "noise_multiplier": str(noise)}
+    batch = changes.pop("batch", 20)
+    how: dict[str, object] = {
+        "defense": "none" if noise is None else "dp-sgd",
+        "options": options,
+        "averaged": 1,
+        "neurons": 1,
+        "louder": 1.0,
+        "clients": 1,
+        "others": "honest",
+        "simulated": 1,
+        "by_signs": Success(value=0.99, low=0.9, high=1.0, method="exact"),
+        "share": 0.3,
+        "distance": distance,
+        "expected": None if distance is None else gaussian_success(0.15 * distance),
+        **changes,
+    }
+    most = 1.0 if distance is None else gaussian_success(distance)
+    given = InRounds.model_validate(how)
+    return point("none", None, None, right=right, rounds=given, most=most, batch=batch)
+
+
+SOME = played(
+    NONE,
+    point(),
+    rounds(right=99),
+    rounds(2.0, right=55),
+    rounds(2.0, right=70, averaged=10),
+    rounds(2.0, right=80, averaged=10, neurons=4),
+    rounds(2.0, right=60, averaged=1, neurons=4, batch=100),
+    rounds(clients=10, others="dead", right=99),
+)
+ONLY = played(*(one for one in SOME.points if one.rounds))
+
+
+def column(grid: Grid | None, name: str) -> list[str]:
+    assert grid is not None
+    place = [one.text for one in grid.columns].index(name)
+    return [row[place].text for row in grid.rows]
+
+
+def test_points_are_named_by_defense_and_by_what_the_server_does() -> None:
+    assert [one.name for one in shown_points(SOME.points)] == [
+        "no mechanism",
+        "bitrand, ε 3",
+        "in rounds, no defense",
+        "in rounds, dp-sgd, clip 1, noise 2",
+        "in rounds, dp-sgd, clip 1, noise 2, 10 rounds",
+        "in rounds, dp-sgd, clip 1, noise 2, 4 neurons, 10 rounds",
+        "in rounds, dp-sgd, clip 1, noise 2, 4 neurons, batch 100",
+        "in rounds, no defense, sum of 10, others’ neuron dead",
+    ]
+    assert shown_points(ONLY.points)[0].name == "no defense"
+
+
+def test_they_stand_in_a_table_of_their_own_and_in_no_figure_of_epsilons() -> None:
+    assert len(points_table(SOME).rows) == len(games_table(SOME).rows) == 2
+    assert column(rounds_table(SOME), "Point") == column(short_rounds_table(SOME), "Point")
+    assert len(column(rounds_table(SOME), "Point")) == 6
+    figures = game_figures(SOME)
+    for ident in ("games-success", "games-kinds"):
+        for choice in figures[ident].choices:
+            for panel in choice.panels:
+                assert "rounds" not in str(panel.spec)
+    assert set(game_figures(ONLY)) == {"games-rounds"}
+    assert rounds_table(played()) is None
+    assert rounds_figure(played()) is None
+
+
+def test_what_the_noise_allows_stands_beside_every_success() -> None:
+    table = rounds_table(SOME)
+    allowed = [percent(gaussian_success(mu)) for mu in (1.0, math.sqrt(10))]
+    most = column(table, "At most")
+    assert most == ["no bound", allowed[0], allowed[1], allowed[1], allowed[0], "no bound"]
+    assert column(table, "Noise leaves")[1] == percent(gaussian_success(0.15))
+    assert column(table, "Rounds") == ["1", "1", "10", "10", "1", "1"]
+
+
+def test_success_is_drawn_against_rounds_below_both_limits() -> None:
+    figure = rounds_figure(SOME)
+    assert figure is not None
+    (choice,) = figure.choices
+    data = choice.panels[0].spec["data"]
+    assert isinstance(data, list)
+    by_name = {trace["name"]: trace for trace in data}
+    assert by_name["1 neuron, batch 20"]["x"] == [1, 10]
+    assert by_name["1 neuron, batch 20"]["y"] == [0.55, 0.7]
+    for name, part in (("Most that the noise allows", 1.0), ("Most that a silent neuron", 0.5)):
+        limit = next(trace for key, trace in by_name.items() if key.startswith(name))
+        assert limit["y"][0] == pytest.approx(gaussian_success(part))
+        assert limit["y"][-1] == pytest.approx(gaussian_success(part * math.sqrt(10)))
+
+
+def test_the_verdict_counts_sums_and_noise_as_defenses() -> None:
+    shown = shown_points(ONLY.points)
+    assert [one.name for one in without_mechanism(shown)] == ["no defense"]
+    assert len(behind_mechanism(shown)) == 5
+    said = game_verdict(ONLY)
+    assert said.headline.startswith("The server is right in 99.0% of games without a defense")
+    assert "All are played in real rounds" in said.played
+    assert "6 of them are played in real rounds" in game_verdict(SOME).played
+    assert any("after 10 rounds, where noise allows 94.3%" in one.found for one in said.found)
+    assert game_tiles(ONLY)[0].label == "Server right, no defense"
+    assert "one server’s plan" in " ".join(said.limits)
+    assert "one server’s plan" not in " ".join(game_verdict(played()).limits)
+
+
+def test_success_beyond_what_noise_allows_is_an_alarm() -> None:
+    wrong = played(rounds(8.0, right=95))
+    said = game_verdict(wrong)
+    assert said.status == "claim contradicted"
+    assert "more than the 55.0% that its noise allows any server" in said.contradictions[0]
+    table = rounds_table(wrong)
+    assert table is not None
+    assert table.rows[0][1].tone == "alarm"
+
+
+@pytest.mark.parametrize("record", [SOME, ONLY, played()])
+def test_a_page_has_the_sections_that_its_points_need(record: GameRecord) -> None:
+    document = games_html(record)
+    points = [one.rounds is not None for one in record.points]
+    assert ('<section id="rounds">' in document) == any(points)
+    assert ('<section id="points">' in document) != all(points)
+
+
+def test_names_that_try_to_break_out_of_the_page_do_not() -> None:
+    bad = HOSTILE + HOSTILE_TAG + "x" * 9000
+    points = [
+        rounds(2.0, defense=f"{place}{bad}", options={bad: bad}, averaged=averaged)
+        for place in range(30)
+        for averaged in (1, 10)
+    ]
+    document = games_html(played(*points))
+    assert HOSTILE_TAG not in document
+    assert len(document) < 9_000_000
