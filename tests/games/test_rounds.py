@@ -227,6 +227,7 @@ def test_a_study_plays_points_in_rounds_beside_points_by_signs(tmp_path: Path) -
     assert plain.rounds is not None
     assert (plain.most, plain.rounds.distance, plain.rounds.expected) == (1.0, None, None)
     assert plain.adv == plain.rounds.by_signs == signs.adv
+    assert plain.fit == noisy.fit == signs.fit
     assert noisy.rounds is not None
     assert (noisy.rounds.averaged, noisy.rounds.simulated, noisy.rounds.distance) == (9, 1, 3.0)
     assert noisy.most == pytest.approx(gaussian_success(3.0))

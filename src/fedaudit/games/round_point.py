@@ -1,6 +1,7 @@
 """One point of a study of games that is played in real rounds."""
 
 from time import monotonic
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,7 +50,7 @@ def point_in_rounds(
     begun, how = monotonic(), study.rounds
     labels = Labels(dealt.labels, dealt.server_labels, dealt.classes)
     games = RoundGames(contest, labels, how)
-    played = _played(games, study, tick)
+    played, fit = _played(games, study, tick)
     success = _success(played.said_in, played.was_in)
     by_signs = _success(played.by_signs, played.was_in)
     inside, total = int(played.was_in.sum()), len(played.was_in)
@@ -74,6 +75,7 @@ def point_in_rounds(
         most=1.0 if distance is None else gaussian_success(distance),
         most_nominal=None,
         proven_epsilon=success.epsilon.value,
+        fit=fit,
         seconds=round(monotonic() - begun, 1),
         rounds=InRounds(
             defense=how.defense,
@@ -102,22 +104,30 @@ def refuse_misfit_in_rounds(study: GameStudy) -> None:
         defense_of(study.rounds)
 
 
-def _played(games: RoundGames, study: GameStudy, tick: Tick) -> PlayedInRounds:
+class _All(NamedTuple):
+    games: PlayedInRounds
+    fit: float
+
+
+def _played(games: RoundGames, study: GameStudy, tick: Tick) -> _All:
     """All games; neurons side by side, rounds one after the other: they draw from one generator."""
     total, done = study.game.games, 0
     parts: list[PlayedInRounds] = []
+    fits: list[Tensor] = []
     chunks = list(shared_out(study.game.targets, total))
     assert games.contest.standard is not None
     for first in range(0, len(chunks), _CHUNKS_AT_ONCE):
         some = chunks[first : first + _CHUNKS_AT_ONCE]
-        trained = side_by_side(lambda chunk: games.contest.neurons(list(chunk)), some)
-        for chunk, neurons in zip(some, trained, strict=True):
+        trained = side_by_side(lambda chunk: games.contest.made(list(chunk)), some)
+        for chunk, made in zip(some, trained, strict=True):
+            fits.append(made.fit)
             for place, (number, count) in enumerate(chunk.items()):
                 tick("games", done, total)
-                parts.append(games.play(number, neurons.at(place), count))
+                parts.append(games.play(number, made.neurons.at(place), count))
                 done += count
     tick("games", done, total)
-    return PlayedInRounds(*(torch.cat(part) for part in zip(*parts, strict=True)))
+    together = PlayedInRounds(*(torch.cat(part) for part in zip(*parts, strict=True)))
+    return _All(together, float(torch.cat(fits).mean()))
 
 
 def _success(said_in: Tensor, was_in: Tensor) -> GameSuccess:
