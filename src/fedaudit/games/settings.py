@@ -119,7 +119,8 @@ class RoundsSection(Section):
     Attributes:
         play: "signs" reads each neuron's sign; "rounds" sends the planted model to a client, whose
             gradient is scored.
-        defense: Of every client, by its name in the catalogue; ``options`` are its own.
+        defense: Of every client, by its name in the catalogue.
+        options: Settings of the defense.
         averaged: Rounds of the same batch whose scores are averaged (the paper's P).
         neurons: Copies of the target's neuron that are planted (the paper's K).
         louder: Factor on the neuron's first layer that its value does not show but its gradient,
