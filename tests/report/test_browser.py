@@ -1,5 +1,6 @@
 """The report in a real browser: it draws, nothing goes wrong, and no foreign script runs."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -9,13 +10,27 @@ from pathlib import Path
 import pytest
 
 from fedaudit.games.record import GameRecord
+from fedaudit.live.attack import attack_recording
+from fedaudit.live.recorder import record as start_recording
+from fedaudit.live.recording import LOG_FILE, RECORDING_FILE
 from fedaudit.report.games import write_games_report
 from fedaudit.report.html import write_comparison, write_report
 from fedaudit.study.comparing import compared
+from fedaudit.study.reading import read_record
 from fedaudit.study.record import Record
+from tests.live.federation import data, network, rounds
 from tests.report.clustered import clustered, hostile_clusters, with_clusters
 from tests.report.games import hostile_games, played
-from tests.report.records import STRENGTH, hostile, record, source, with_sources
+from tests.report.records import (
+    HOSTILE,
+    HOSTILE_LINK,
+    HOSTILE_TAG,
+    STRENGTH,
+    hostile,
+    record,
+    source,
+    with_sources,
+)
 
 BROWSER = next(
     (
@@ -142,6 +157,30 @@ def test_hostile_names_run_nothing_and_break_nothing(
 ) -> None:
     page = tmp_path / "report.html"
     write(make(), page)
+    document = dom(page, tmp_path / "profile")
+    notes = notes_of(document)
+    assert is_sound(notes), notes
+    assert "hacked" not in notes
+    visible = re.sub(r"(?s)<script.*?</script>", "", document)
+    assert "<img" not in visible
+    assert not re.search(r"<a[^>]*href=.http", visible)
+
+
+def test_a_hostile_recording_runs_nothing_and_breaks_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "recording"
+    with start_recording(folder, network, data().split.audit, attacks=("blackbox-loss",)) as live:
+        for one in rounds():
+            live.round(one.number, sent=one.sent, uploads=one.uploads)
+    bad = HOSTILE + HOSTILE_TAG + HOSTILE_LINK + "\x1b[2J" + "\u202e"
+    said = json.loads((folder / RECORDING_FILE).read_text())
+    said |= {"model": bad, "started": HOSTILE[:40], "refused": {"seqmia": bad}}
+    (folder / RECORDING_FILE).write_text(json.dumps(said))
+    lines = (folder / LOG_FILE).read_text().splitlines()
+    lines = [json.dumps(json.loads(line) | {"note": bad}) for line in lines]
+    (folder / LOG_FILE).write_text("\n".join(lines) + "\n")
+    page = tmp_path / "report.html"
+    write_report(attack_recording(folder, (), tmp_path / "out"), page)
+    assert read_record(tmp_path / "out" / "record.json").watched, "and the record can be read"
     document = dom(page, tmp_path / "profile")
     notes = notes_of(document)
     assert is_sound(notes), notes

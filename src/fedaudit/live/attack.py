@@ -20,6 +20,7 @@ from fedaudit.study.observing import Work
 from fedaudit.study.other_record import refuse_other_record
 from fedaudit.study.outputs import RECORD_FILE
 from fedaudit.study.record import Record, write_record
+from fedaudit.study.text import made_plain, plain
 
 _MOST_NAMED = 10
 _NO_MODEL = "the model of a recording is not there to be run; its signals were measured before"
@@ -127,7 +128,9 @@ def _clients(stored: Sequence[Stored], told: Sequence[Heard]) -> list[int]:
 def _config(recording: Recording, figures: Mapping[str, object]) -> dict[str, object]:
     """What is known of the federation; no settings of a study, since there was none."""
     said = recording.model_dump(mode="json", exclude={"format", "version", "refused"})
-    return {"name": recording.name, "recording": said, "figures": dict(figures)}
+    known = {"name": recording.name, "recording": said, "figures": dict(figures)}
+    # A recording may be anybody's, and hold any character.
+    return {name: made_plain(value) for name, value in known.items()}
 
 
 def _missing(recording: Recording, told: Sequence[Heard], *, blind: bool) -> list[str]:
@@ -151,7 +154,7 @@ def _missing(recording: Recording, told: Sequence[Heard], *, blind: bool) -> lis
 
 def told_of(told: Sequence[Heard]) -> str:
     """The first of the reasons why a round was not recorded."""
-    return next((one.note for one in told if one.note), "")
+    return next((plain(one.note) for one in told if one.note), "")
 
 
 def _rounds(numbers: Sequence[int]) -> str:
