@@ -1,6 +1,5 @@
 """The recorder: what an adversary sees of somebody's live loop, measured while it runs."""
 
-import copy
 import secrets
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -9,17 +8,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, cast
 
-import torch
 from torch import nn
 
-from fedaudit.core import Architecture, ClientId, Model, PerSampleLoss, cross_entropy
+from fedaudit.core import ClientId, Model, PerSampleLoss, cross_entropy
 from fedaudit.data.audit_set import AuditSet
 from fedaudit.devices import device_named
 from fedaudit.errors import BadInput, Refusal
 from fedaudit.live.files import claim, write_audit, write_untrained
+from fedaudit.live.network import Network, network_of
 from fedaudit.live.parts import attacks_in, live_setup
 from fedaudit.live.recording import Heard, Recording, add_heard, heard, write_recording
-from fedaudit.live.weights import Shape, Weights
+from fedaudit.live.weights import Weights
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.store import MAX_ROUND, Keep, write_measured, write_round
 from fedaudit.observe.views import seen_from, view_named
@@ -83,7 +82,7 @@ def record(
     offered = view_named(view)
     possible, refused = attacks_in(offered, attacks)
     owners = sorted(set(samples.owner[samples.owner >= 0].tolist()))
-    module = _made(model)
+    net = network_of(model, samples, loss)
     given = Recording(
         name=name or folder.resolve().name,
         key=secrets.token_hex(16),
@@ -93,18 +92,16 @@ def record(
         attacks=tuple(possible),
         refused=refused,
         targets=tuple(targets) or tuple(owners),
-        classes=_classes(module, samples),
+        classes=net.classes,
         sizes=dict(sizes or {}),
-        model=type(module).__name__,
+        model=net.architecture.name,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-    build = _fresh(model)
     return Recorder(
         folder,
         given,
         samples,
-        Architecture(type(module).__name__, build, loss=loss),
-        Shape(Model.of(Architecture(type(module).__name__, build, loss=loss), module), module),
+        net,
         uploads=uploads,
         keep_samples=keep_samples,
         strict=strict,
@@ -121,8 +118,7 @@ class Recorder:
         folder: Path,
         recording: Recording,
         samples: AuditSet,
-        architecture: Architecture,
-        shape: Shape,
+        net: Network,
         *,
         uploads: Kind,
         keep_samples: bool,
@@ -130,13 +126,13 @@ class Recorder:
         workers: int,
         device: str,
     ) -> None:
-        self._folder, self._shape, self._uploads = folder, shape, uploads
+        self._folder, self._shape, self._uploads = folder, net.shape, uploads
         self._strict = strict
         self._workers, self._device = workers, device_named(device)
         self.recording = claim(folder, recording, samples)
         clients = samples.owner[samples.owner >= 0].tolist()
         self._setup = live_setup(
-            self.recording, samples, architecture, clients=clients, rounds=(MAX_ROUND,)
+            self.recording, samples, net.architecture, clients=clients, rounds=(MAX_ROUND,)
         )
         self._exam = exam(self._setup)
         self._past = {one.round for one in heard(folder)}
@@ -331,52 +327,6 @@ class Recorder:
         text = f"round {told.round} is not recorded: {error}"
         warnings.warn(f"fedaudit: {text}", RuntimeWarning, stacklevel=3)
         self._note(told.model_copy(update={"note": text[:2000]}))
-
-
-def _made(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
-    if isinstance(model, nn.Module):
-        return model
-    made: object = model()
-    if not isinstance(made, nn.Module):
-        raise BadInput(f"model makes a {type(made).__name__}; give a torch.nn.Module, or its class")
-    return made
-
-
-def _fresh(model: nn.Module | Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-    """Makes untrained modules: of one that is there a copy whose layers are drawn anew."""
-    if not isinstance(model, nn.Module):
-        return model
-    like = copy.deepcopy(model).cpu()
-
-    def drawn_anew() -> nn.Module:
-        module = copy.deepcopy(like)
-        for part in module.modules():
-            reset = getattr(part, "reset_parameters", None)
-            if callable(reset):
-                reset()
-        return module
-
-    return drawn_anew
-
-
-def _classes(module: nn.Module, samples: AuditSet) -> int:
-    """Outputs that the model has for one sample."""
-    training = module.training
-    first = next(module.parameters(), torch.zeros(()))
-    try:
-        with torch.no_grad():
-            outputs = module.eval()(samples.samples.features[:1].to(first.device, first.dtype))
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise BadInput(
-            f"the model cannot be run on an audited sample of shape "
-            f"{tuple(samples.samples.features.shape[1:])} ({error}); give samples as the model "
-            "takes them"
-        ) from error
-    finally:
-        module.train(training)
-    if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2:
-        raise BadInput("the model is to give one row of logits a sample")
-    return max(2, int(outputs.shape[1]), int(samples.samples.labels.max()) + 1)
 
 
 def _mean(exposed: Mapping[ClientId, Exposed], shares: Mapping[ClientId, float]) -> Model:
