@@ -1,4 +1,4 @@
-"""Builds the documentation: `make docs`. Three pages are made from the code first."""
+"""Builds the documentation: `make docs`. Four pages are made from the code first."""
 
 import re
 import typing
@@ -16,6 +16,7 @@ from fedaudit.catalogue import catalogue_markdown
 from fedaudit.catalogue.docstrings import doc_of
 from fedaudit.fl.training import LocalTraining
 from fedaudit.games.settings import GameStudy
+from fedaudit.gate.policy import Policy
 from fedaudit.study.config import Study
 
 project = "fedaudit"
@@ -25,7 +26,7 @@ version = release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
-exclude_patterns = ["_build", "settings.md", "game_settings.md"]
+exclude_patterns = ["_build", "settings.md", "game_settings.md", "policy_settings.md"]
 html_theme = "furo"
 html_title = "fedaudit"
 templates_path: list[str] = []
@@ -71,11 +72,20 @@ def settings_markdown(study: type[BaseModel], behind: tuple[type, ...]) -> str:
         behind: Classes that settings are handed to, whose documentation a section need not repeat.
     """
     sections = {"": study} | {
-        name: field.annotation
+        name: table
         for name, field in study.model_fields.items()
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+        if (table := _table(field, study is Policy)) is not None
     }
     return "\n\n".join(_section(name, model, behind) for name, model in sections.items()) + "\n"
+
+
+def _table(field: FieldInfo, optional: bool) -> type[BaseModel] | None:
+    """The section that a setting is; with ``optional`` also one that may be left out."""
+    kinds = typing.get_args(field.annotation) if optional else ()
+    for kind in kinds or (field.annotation,):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
 
 
 def _section(name: str, model: type[BaseModel], behind: tuple[type, ...]) -> str:
@@ -83,7 +93,7 @@ def _section(name: str, model: type[BaseModel], behind: tuple[type, ...]) -> str
     title = f"## `[{name}]`" if name else "## At the top"
     lines = ["| setting | type | default | meaning |", "| --- | --- | --- | --- |"]
     for key, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+        if _table(field, model is Policy) is not None:
             continue
         dotted = f"{name}.{key}" if name else key
         elsewhere = [doc_of(kind).named.get(key) for kind in behind]
@@ -164,3 +174,4 @@ def setup(app: Sphinx) -> None:
     (folder / "game_settings.md").write_text(
         settings_markdown(GameStudy, (Rules, NeuronTraining)), encoding="utf-8"
     )
+    (folder / "policy_settings.md").write_text(settings_markdown(Policy, ()), encoding="utf-8")

@@ -152,6 +152,27 @@ def test_reports_read_records_only() -> None:
         assert not packages & {"torch", "sklearn"}, module
 
 
+def test_a_gate_reads_records_and_calculates_on_what_they_say() -> None:
+    parts = ("gate", "report", "metrics", "games.record")
+    allowed = {name for part in parts for name in within(part)} | {
+        f"fedaudit.study.{name}"
+        for name in (
+            "clustered",
+            "fields",
+            "guessing",
+            "older",
+            "outputs",
+            "owner_figures",
+            "owners",
+            "record",
+            "toml",
+            "values",
+        )
+    }
+    for module in within("gate"):
+        assert ours(module) <= allowed | {"fedaudit.errors", "fedaudit.files"}, module
+
+
 def test_records_can_be_read_without_the_code_that_made_them() -> None:
     for module in ("fedaudit.study.record", "fedaudit.study.reading"):
         names = ("clustered", "compared", "fields", "owner_figures", "owners", "record", "text")
@@ -206,6 +227,18 @@ def test_a_report_is_written_without_loading_what_trains_or_calculates(tmp_path:
     found = loaded(code, HEAVY | {"plotly.graph_objs"})
     assert path.with_name("report.html").exists()
     assert set(found) <= {"report:", str(path.with_name("report.html")), "plotly", "pydantic"}
+
+
+def test_a_gate_judges_without_loading_what_trains(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    path.write_text(record(details=False).model_dump_json(), encoding="utf-8")
+    code = (
+        "from pathlib import Path; from fedaudit.gate.judging import judged; "
+        "from fedaudit.gate.policy import DEFAULT_POLICY, policy_from; "
+        "from fedaudit.study.reading import read_any_record; "
+        f"judged(read_any_record(Path({str(path)!r})), policy_from(DEFAULT_POLICY))"
+    )
+    assert loaded(code, {"torch", "sklearn", "scipy.stats", "scipy.optimize", "plotly"}) == []
 
 
 def test_figures_of_metrics_come_without_the_slow_halves_of_scipy_and_scikit_learn() -> None:

@@ -273,6 +273,59 @@ def compare(*records: Path, out: Path | None = None) -> None:
     _say(f"comparison: {target}")
 
 
+@app.command
+def gate(
+    record: Path | None = None,
+    /,
+    *,
+    policy: Path | None = None,
+    junit: Path | None = None,
+    json: Path | None = None,
+    print_policy: bool = False,
+) -> None:
+    """Hold the upper confidence limits of a record against a policy's ceilings.
+
+    Exit code 0: pass, 1: fail, 3: inconclusive; 2 is a refusal, such as a file that is no record.
+
+    Parameters
+    ----------
+    record
+        A record.json or a games.json, or the folder it is in.
+    policy
+        The policy, a TOML file.
+    junit
+        Where the verdict goes as JUnit XML. Only an earlier verdict is ever replaced.
+    json
+        Where it goes as JSON; likewise.
+    print_policy
+        Print a policy to begin with, and stop.
+    """
+    from fedaudit.gate.policy import DEFAULT_POLICY, read_policy
+
+    if print_policy:
+        print(DEFAULT_POLICY, end="")
+        return
+    if record is None or policy is None:
+        raise BadInput(
+            "a gate needs a record and a policy: fedaudit gate RECORD --policy policy.toml "
+            "(--print-policy prints one to begin with)"
+        )
+    from fedaudit.gate.judging import judged
+    from fedaudit.gate.outcome import EXIT_CODES
+    from fedaudit.gate.outputs import refuse_taken, write_verdict
+    from fedaudit.gate.table import print_verdict
+    from fedaudit.study.reading import read_any_record
+
+    path = _record_in(record) if record.is_dir() else record
+    for target in (junit, json):
+        if target is not None:
+            refuse_taken(target, [path, policy])
+    verdict = judged(read_any_record(path), read_policy(policy))
+    write_verdict(verdict, junit=junit, json=json)
+    print_verdict(verdict)
+    sys.exit(EXIT_CODES[verdict.outcome])
+
+
 def _record_in(folder: Path) -> Path:
     """The record in a folder: of games where there is no other."""
     path, games = folder / RECORD_FILE, folder / GAMES_FILE

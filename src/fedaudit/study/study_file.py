@@ -1,15 +1,13 @@
 """A TOML file as a study, its variants and the points of its grid."""
 
 import copy
-import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
 from fedaudit.errors import BadInput, unknown_name
-from fedaudit.files import SHORT, TooLarge, read_text
 from fedaudit.study.config import Study
 from fedaudit.study.grid import grid_points
-from fedaudit.study.text import MAX_DEPTH, deeper_than
+from fedaudit.study.toml import read_toml
 from fedaudit.study.values import study_from
 
 
@@ -59,7 +57,7 @@ def read_variants(path: Path, overrides: dict[str, object] | None = None) -> lis
     Raises:
         BadInput: No such file, not TOML, or variants that are none.
     """
-    values = _toml(path)
+    values = read_toml(path, "the study")
     variants = _variants(values.pop("variants", {}), values.pop("grid", None), path)
     return [
         Variant(label, changes, _varied(values, label, {**changes, **(overrides or {})}))
@@ -110,22 +108,6 @@ def chosen_studies(studies: list[Study], variant: str) -> list[Study]:
     if variant not in labels:
         raise unknown_name("variant", variant, [*labels, "all"])
     return [labels[variant]]
-
-
-def _toml(path: Path) -> dict[str, object]:
-    if path.exists() and not path.is_file():
-        raise BadInput(f"the study {path} is not a regular file; give the path of a TOML file")
-    try:
-        values: dict[str, object] = tomllib.loads(read_text(path, max_bytes=SHORT))
-    except TooLarge as error:
-        raise BadInput(f"{error}; a study is a short file") from error
-    except OSError as error:
-        raise BadInput(f"the study {path} cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"the study {path} is not valid TOML: {error}") from error
-    if deeper_than(values, MAX_DEPTH):
-        raise BadInput(f"{path} nests over {MAX_DEPTH} levels deep, and no setting does")
-    return values
 
 
 def _set(values: dict[str, object], dotted: str, value: object) -> None:

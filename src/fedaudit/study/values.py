@@ -1,20 +1,25 @@
 """From plain values to a checked study; a refusal is worded for who wrote the values."""
 
-from typing import TypeVar, get_args
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from fedaudit.errors import BadInput, unknown_name
-from fedaudit.study.config import Study
 from fedaudit.study.text import MAX_DEPTH, deeper_than
+
+if TYPE_CHECKING:
+    from fedaudit.study.config import Study
 
 Kind = TypeVar("Kind", bound=BaseModel)
 
 _LONGEST = 80
 
 
-def study_from(values: dict[str, object], *, source: str = "the study") -> Study:
+def study_from(values: dict[str, object], *, source: str = "the study") -> "Study":
     """A checked study from plain values; see :func:`settings_from`."""
+    # Not at the top: a policy is checked here too, by a gate that loads nothing that trains.
+    from fedaudit.study.config import Study
+
     return settings_from(values, Study, source=source)
 
 
@@ -54,7 +59,7 @@ def _refusal(error: ValidationError, kind: type[BaseModel], source: str) -> BadI
     given = repr(first["input"])
     if len(given) > _LONGEST:
         given = f"{given[:_LONGEST]}... ({len(given)} characters)"
-    return BadInput(f"{where or 'the study'} in {source}: {wanted}, got {given}{more}")
+    return BadInput(f"{where or 'a setting'} in {source}: {wanted}, got {given}{more}")
 
 
 _IN_WORDS = {

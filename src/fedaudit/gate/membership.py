@@ -1,0 +1,227 @@
+"""Ceilings on telling members from non-members, held against a record."""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import product
+from typing import NamedTuple
+
+from fedaudit.gate.held import Limits, absent, held
+from fedaudit.gate.outcome import Outcome, bound_against
+from fedaudit.gate.policy import MembershipPolicy
+from fedaudit.gate.settling import more_for, more_for_auc
+from fedaudit.gate.trust import Trust
+from fedaudit.gate.verdict import Check, Held, ceiling_check
+from fedaudit.report.grid import shortened
+from fedaudit.report.names import defense_name, metric_name
+from fedaudit.report.words import plural
+from fedaudit.study.guessing import chance_of
+from fedaudit.study.record import Figure, GroupFigure, Record
+
+CONTRASTS = {
+    "unseen": "unseen samples",
+    "other_client": "other clients' samples",
+    "mixed": "both kinds of non-members together",
+}
+GROUP_METHOD = "DeLong 95%"
+"""Of an AUC within a group: records state no method there, and studies make them all so."""
+
+_METRICS = {
+    "balanced_accuracy": "balanced accuracy",
+    "epsilon": "lower bound on epsilon",
+    "formal_epsilon": "proven epsilon of the whole training",
+}
+
+
+class Run(NamedTuple):
+    """Whose figure it is: one attack on one client in one run, or over all of them."""
+
+    attack: str
+    defense: str
+    target: int | None
+    seed: int | None
+
+    def __str__(self) -> str:
+        where = [
+            shortened(self.attack),
+            f"on client {self.target}" if self.target is not None else "",
+            f"in seed {self.seed}" if self.seed is not None else "over all seeds",
+            f"with {defense_name(shortened(self.defense))}" if self.defense != "none" else "",
+        ]
+        return " ".join(filter(None, where))
+
+
+def judged_attacks(record: Record, policy: MembershipPolicy | None) -> list[str]:
+    """Attacks on membership that the policy judges: those it names, or all with figures."""
+    if policy is None:
+        return []
+    found = dict.fromkeys(figure.attack for figure in record.findings if figure.attack)
+    return list(policy.attacks) or list(found)
+
+
+def membership_checks(record: Record, policy: MembershipPolicy, trust: Trust) -> Iterator[Check]:
+    """One check for each ceiling and, where it has any, each contrast.
+
+    Args:
+        record: The record.
+        policy: Its ceilings.
+        trust: What stands against believing a figure.
+    """
+    ceilings = {"auc": policy.auc} | {f"tpr@{rate}": top for rate, top in policy.tpr.items()}
+    ceilings |= {"balanced_accuracy": policy.balanced_accuracy}
+    given = [(metric, ceiling) for metric, ceiling in ceilings.items() if ceiling is not None]
+    runs = _runs(record, policy)
+    for (metric, ceiling), contrast in product(given, policy.contrasts):
+        found = _figures(record, metric, contrast)
+        name = f"{_METRICS.get(metric, metric_name(metric))} against {CONTRASTS[contrast]}"
+        figures = [
+            _held(run, figure, ceiling, trust, record)
+            for run in runs
+            for figure in found.get(run, [None])
+        ]
+        yield ceiling_check("membership", name, metric, ceiling, figures)
+    if policy.group_auc is not None:
+        figures = list(_groups(record, policy, policy.group_auc, trust))
+        yield ceiling_check("membership", "AUC of every group", "auc", policy.group_auc, figures)
+    if policy.epsilon is not None:
+        bounds = list(_bounds(record, policy, policy.epsilon, trust))
+        yield ceiling_check("membership", _METRICS["epsilon"], "epsilon", policy.epsilon, bounds)
+    if policy.formal_epsilon is not None:
+        proven = list(_proven(record, policy.formal_epsilon))
+        name = _METRICS["formal_epsilon"]
+        yield ceiling_check("membership", name, "formal_epsilon", policy.formal_epsilon, proven)
+
+
+def _runs(record: Record, policy: MembershipPolicy, *, each: bool = False) -> list[Run]:
+    """Whose figures must be there, and all others that are."""
+    attacks, figures = judged_attacks(record, policy), [f for f in record.findings if f.attack]
+    targets = policy.targets or sorted({f.target for f in figures if f.target is not None})
+    single = each or policy.seeds == "each"
+    defenses = dict.fromkeys(figure.defense for figure in figures)
+    asked = product(attacks, defenses, targets, record.seeds if single else [None])
+    there = [
+        _run(f)
+        for f in figures
+        if f.attack in attacks
+        and (f.seed is not None) == single
+        and (not policy.targets or f.target in policy.targets)
+    ]
+    return list(dict.fromkeys([*(Run(*one) for one in asked), *there]))
+
+
+def _run(figure: Figure) -> Run:
+    return Run(figure.attack, figure.defense, figure.target, figure.seed)
+
+
+def _figures(record: Record, metric: str, contrast: str) -> Mapping[Run, list[Figure | None]]:
+    """By run; where a record has several of one, all of them count."""
+    found: dict[Run, list[Figure | None]] = {}
+    for figure in record.findings:
+        if figure.metric == metric and figure.contrast == contrast:
+            found.setdefault(_run(figure), []).append(figure)
+    return found
+
+
+def _held(run: Run, figure: Figure | None, ceiling: float, trust: Trust, record: Record) -> Held:
+    if figure is None:
+        alone = run.seed is None and len(record.seeds) < 2
+        return absent(str(run), "a mean needs two seeds" if alone else "the record has no such one")
+    return held(
+        str(run),
+        Limits(figure.value, figure.low, figure.high, figure.method),
+        ceiling,
+        confidence=trust.confidence,
+        doubt=trust.doubt(run.attack, run.target, run.seed) or _unsure(figure, ceiling),
+        more=partial(more_for, figure, ceiling),
+        note=figure.note,
+    )
+
+
+def _unsure(figure: Figure, ceiling: float) -> str:
+    """Whether the record's own correction leaves open that there is any leak at all."""
+    chance = chance_of(figure.metric)
+    if figure.significant is not False or chance is None or ceiling < chance:
+        return ""
+    return "the record's test, corrected over the study, does not find it above guessing"
+
+
+def _groups(
+    record: Record, policy: MembershipPolicy, ceiling: float, trust: Trust
+) -> Iterator[Held]:
+    attacks = judged_attacks(record, policy)
+    for attack in attacks:
+        rows = [
+            row
+            for row in record.groups
+            if row.attack == attack and (not policy.targets or row.target in policy.targets)
+        ]
+        large = [
+            row for row in rows if min(row.n_members, row.n_nonmembers) >= policy.smallest_group
+        ]
+        for row in large:
+            yield held(
+                _group(row),
+                Limits(row.value, row.low, row.high, GROUP_METHOD),
+                ceiling,
+                confidence=trust.confidence,
+                doubt=trust.doubt(attack, row.target, row.seed),
+                more=partial(more_for_auc, row, ceiling),
+            )
+        if not large:
+            small = f"; {plural(len(rows), 'group')} of fewer samples" if rows else ""
+            yield absent(
+                shortened(attack),
+                f"the record has no group of {policy.smallest_group} samples a side{small}",
+            )
+
+
+def _group(row: GroupFigure) -> str:
+    kind = "class" if row.by == "class" else "samples of client"
+    run = Run(row.attack, row.defense, row.target, row.seed)
+    return f"{run}, {kind} {shortened(row.group)}"
+
+
+def _bounds(
+    record: Record, policy: MembershipPolicy, ceiling: float, trust: Trust
+) -> Iterator[Held]:
+    """Lower bounds fail or say nothing; the error that they share over a study is in them."""
+    found = _figures(record, "epsilon", "unseen")
+    # Bounds are never averaged, so that every run has its own.
+    runs = _runs(record, policy, each=True)
+    for run, figure in [(one, figure) for one in runs for figure in found.get(one, [None])]:
+        bound = None if figure is None else figure.low
+        if figure is None or bound is None:
+            yield absent(str(run), figure.note if figure else "the record has no such bound")
+            continue
+        outcome, reason = bound_against(bound, ceiling), figure.note
+        doubt = trust.doubt(run.attack, run.target, run.seed)
+        if outcome is Outcome.FAIL and doubt:
+            outcome, reason = Outcome.INCONCLUSIVE, f"above the ceiling, but {doubt}"
+        elif figure.ceiling is not None and figure.ceiling <= ceiling:
+            reason = f"even a perfect attack could not have shown more than {figure.ceiling:.3g}"
+        yield Held(
+            what=str(run),
+            value=figure.value,
+            low=bound,
+            method=figure.method,
+            outcome=outcome,
+            reason=reason,
+        )
+
+
+def _proven(record: Record, ceiling: float) -> Iterator[Held]:
+    """What is proven holds for sure; the one figure of a study that needs no interval."""
+    for figure in record.findings:
+        if figure.metric != "formal_epsilon":
+            continue
+        what = defense_name(shortened(figure.defense))
+        if figure.value is None:
+            yield absent(what, figure.note or "there is no guarantee")
+            continue
+        yield Held(
+            what=what,
+            value=figure.value,
+            high=figure.value,
+            method=figure.method,
+            outcome=Outcome.PASS if figure.value <= ceiling else Outcome.FAIL,
+            reason=figure.note,
+        )

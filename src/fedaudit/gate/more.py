@@ -1,0 +1,100 @@
+"""How much more evidence would settle a figure that lies on both sides of its ceiling."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fedaudit.gate.outcome import Outcome, against
+from fedaudit.study.fields import Part, Whole
+
+Limits = Callable[[int], "tuple[float, float] | None"]
+
+MOST_SAMPLES = 10**7
+"""More samples than that settle nothing that an audit could have."""
+MOST_SEEDS = 1000
+
+
+class More(Part):
+    """What would settle a figure if the figure itself stayed what it is.
+
+    Attributes:
+        what: Of what there are too few: "members", "non-members", "audited samples", "seeds".
+        count: How many more; 0 where no number would do.
+        then: What the gate would say then; None where no number would do, or where the figure
+            is still to be seen.
+        text: The same in words.
+    """
+
+    what: str
+    count: Whole
+    then: Outcome | None
+    text: str
+
+
+class Settled(NamedTuple):
+    """The smallest sample that settles a figure, and how."""
+
+    size: int
+    then: Outcome
+
+
+def smallest(limits: Limits, start: int, ceiling: float, *, most: int) -> Settled | None:
+    """The smallest size from ``start`` on at which limits decide; None where none up to ``most``.
+
+    Args:
+        limits: Lower and upper limit by size; None where they cannot be told.
+        start: The size that there is.
+        ceiling: The most that is allowed.
+        most: The largest size that is tried.
+    """
+
+    def at(size: int) -> Outcome:
+        found = limits(size)
+        return Outcome.INCONCLUSIVE if found is None else against(*found, ceiling)
+
+    low, high = start, max(2 * start, start + 1)
+    while at(high) is Outcome.INCONCLUSIVE:
+        if high >= most:
+            return None
+        low, high = high, min(2 * high, most)
+    # Limits draw together as the sample grows, so that what decides once decides from there on.
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if at(middle) is Outcome.INCONCLUSIVE else (low, middle)
+    return Settled(high, at(high))
+
+
+def more(
+    limits: Limits, start: int, ceiling: float, *, what: str, most: int = MOST_SAMPLES
+) -> More:
+    """What would settle a figure, in words.
+
+    Args:
+        limits: Lower and upper limit by size; None where they cannot be told.
+        start: The size that there is.
+        ceiling: The most that is allowed.
+        what: What size counts: "members", "seeds".
+        most: The largest size that is tried.
+    """
+    if limits(start) is None:
+        return More(
+            what=what,
+            count=0,
+            then=None,
+            text="how many more samples would settle it does not follow from the record",
+        )
+    found = smallest(limits, start, ceiling, most=most)
+    if found is None:
+        return More(
+            what=what,
+            count=0,
+            then=None,
+            text=f"the figure lies so near the ceiling that up to {most:,} {what} would not "
+            "settle it",
+        )
+    missing = found.size - start
+    return More(
+        what=what,
+        count=missing,
+        then=found.then,
+        text=f"{missing:,} more {what} would settle it ({found.then}) if the figure stays as it is",
+    )

@@ -1,0 +1,235 @@
+"""The policy of a gate: which figures of a record are judged, and what each may be at most."""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from fedaudit.study.toml import parsed_toml, read_toml
+from fedaudit.study.values import settings_from
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Budget = Annotated[float, Field(ge=0, le=1e15)]
+Count = Annotated[int, Field(ge=0, le=10**9, strict=True)]
+Contrast = Literal["unseen", "other_client", "mixed"]
+Control = Literal["permuted members", "untrained model", "blind classifier", "planted leak"]
+Otherwise = Literal["inconclusive", "fail"]
+
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9 ._=,+-]{0,199}$"
+
+
+class Table(BaseModel):
+    """A table of a policy: no unknown key, read once and never changed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class MembershipPolicy(Table):
+    """Ceilings on telling members from non-members; one that is left out is not judged.
+
+    Attributes:
+        auc: Of every attack on every client in every run.
+        tpr: Of the true-positive rate, by false-positive rate: ``"0.01" = 0.05``.
+        balanced_accuracy: Likewise, at a threshold from the other half of the samples.
+        group_auc: Of the AUC within each class and against each client's samples: the worst group.
+        epsilon: Of lower bounds on epsilon. A bound above it fails; none makes a pass.
+        formal_epsilon: Of the epsilon that is proven of the whole training.
+        contrasts: Kinds of non-members, each judged by itself.
+        attacks: Those that must be there, and that are judged; all of the record if empty.
+        targets: Audited clients that must be there, and that are judged; all if empty.
+        seeds: "each" judges every run by its own limits, "mean" the means over runs.
+        smallest_group: Groups with fewer samples than this on a side are counted, not judged.
+    """
+
+    auc: Share | None = None
+    tpr: dict[str, Share] = Field(default_factory=dict)
+    balanced_accuracy: Share | None = None
+    group_auc: Share | None = None
+    epsilon: Budget | None = None
+    formal_epsilon: Budget | None = None
+    contrasts: Annotated[tuple[Contrast, ...], Field(min_length=1)] = ("unseen", "other_client")
+    attacks: tuple[str, ...] = ()
+    targets: tuple[Count, ...] = ()
+    seeds: Literal["each", "mean"] = "each"
+    smallest_group: Count = 10
+
+    @field_validator("tpr")
+    @classmethod
+    def _rates(cls, given: dict[str, float]) -> dict[str, float]:
+        named = {f"{_rate(text):g}": ceiling for text, ceiling in given.items()}
+        if len(named) < len(given):
+            raise ValueError("a false-positive rate stands there twice")
+        return named
+
+
+class SourcesPolicy(Table):
+    """Ceilings on naming the client that a sample is from.
+
+    Attributes:
+        above_class_mixes: Of the success less what the clients' class mixes alone explain.
+        attacks: Those that must be there, and that are judged; all of the record if empty.
+        seeds: "each" judges every run by its own limits, "mean" the means over runs.
+    """
+
+    above_class_mixes: Annotated[float, Field(ge=-1, le=1)]
+    attacks: tuple[str, ...] = ()
+    seeds: Literal["each", "mean"] = "each"
+
+
+class ClustersPolicy(Table):
+    """Ceilings on the models of a clustered federation.
+
+    Attributes:
+        risk: Of the real membership risk (balanced accuracy) of each model that clients use at
+            the end, in every run.
+    """
+
+    risk: Share
+
+
+class GamesPolicy(Table):
+    """Ceilings on what a server that plants a neuron wins, for records of games.
+
+    Attributes:
+        success: Of the share of games that is won (Adv).
+        epsilon: Of what the success proves of epsilon, at least. A bound above it fails; none
+            makes a pass.
+        true_epsilon: Of the epsilon that the mechanism's probabilities give.
+        contradicted: Whether a point fails whose success refutes the epsilon that it names.
+        mechanisms: Points of these are judged, and each must be there; all points if empty.
+    """
+
+    success: Share | None = None
+    epsilon: Budget | None = None
+    true_epsilon: Budget | None = None
+    contradicted: bool = True
+    mechanisms: tuple[str, ...] = ()
+
+
+class ControlsPolicy(Table):
+    """Which controls a record must have. One that failed is never ignored, required or not.
+
+    Source attacks have the "untrained model" alone, and models of clusters none.
+
+    Attributes:
+        required: Kinds that must be there, and hold, for every attack that is judged.
+        otherwise: What a missing or failed control makes of the gate.
+    """
+
+    required: tuple[Control, ...] = (
+        "permuted members",
+        "untrained model",
+        "blind classifier",
+        "planted leak",
+    )
+    otherwise: Otherwise = "inconclusive"
+
+
+class EvidencePolicy(Table):
+    """What kind of evidence counts.
+
+    Attributes:
+        least_seeds: Runs that a record must have.
+        views: What the adversary must have seen: one of these; anything if empty.
+        confidence: That limits must have, in (0, 1).
+    """
+
+    least_seeds: Count = 1
+    views: tuple[str, ...] = ()
+    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
+
+
+class Policy(Table):
+    """What a record is held against.
+
+    Attributes:
+        name: Of the policy.
+        membership: For records of studies; nothing of the kind is judged without this table.
+        sources: For records of studies.
+        clusters: For records of studies.
+        games: For records of games.
+    """
+
+    name: Annotated[str, Field(pattern=_NAME)]
+    membership: MembershipPolicy | None = None
+    sources: SourcesPolicy | None = None
+    clusters: ClustersPolicy | None = None
+    games: GamesPolicy | None = None
+    controls: ControlsPolicy = ControlsPolicy()
+    evidence: EvidencePolicy = EvidencePolicy()
+
+    def digest(self) -> str:
+        """SHA-256 over all settings, defaults included; comments of the file do not count."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+DEFAULT_POLICY = """\
+# Ceilings for `fedaudit gate`: upper confidence limits must lie at or below them.
+name = "default"
+
+[membership]                              # who was in the training data?
+auc = 0.6
+tpr = { "0.01" = 0.05, "0.001" = 0.02 }   # by false-positive rate
+epsilon = 2.0                             # lower bounds: above it fails, below it proves nothing
+contrasts = ["unseen", "other_client"]    # or "mixed"; each is judged by itself
+seeds = "each"                            # the worst run; "mean" judges means over runs
+# balanced_accuracy = 0.6
+# group_auc = 0.7                         # the worst class, and against the worst client
+# formal_epsilon = 8.0                    # proven of the whole training
+# attacks = ["fedmia-2"]                  # all of the record without this line
+# targets = [0]                           # all audited clients
+
+# [sources]                               # whose sample is it?
+# above_class_mixes = 0.1
+
+# [clusters]                              # clustered federations
+# risk = 0.6
+
+[games]                                   # records of `fedaudit games`
+success = 0.6
+contradicted = true                       # success that refutes the named epsilon fails
+# true_epsilon = 8.0
+# mechanisms = ["bitwise-rr"]
+
+[controls]
+required = ["permuted members", "untrained model", "blind classifier", "planted leak"]
+otherwise = "inconclusive"                # or "fail"
+
+[evidence]
+least_seeds = 1
+views = []                                # such as ["uploads"]
+confidence = 0.95
+"""
+"""Thresholds are those that a report calls a clear leak; `figures.planted_leak` makes the last
+control. What a release may leak is for its owner to say: copy it and change it."""
+
+
+def read_policy(path: Path) -> Policy:
+    """The policy in a TOML file.
+
+    Args:
+        path: The file; short, and treated as hostile.
+
+    Raises:
+        BadInput: No such file, not TOML, or a wrong setting: which, and what is allowed.
+    """
+    return settings_from(read_toml(path, "the policy"), Policy, source=str(path))
+
+
+def policy_from(text: str, *, source: str = "the policy") -> Policy:
+    """The policy in a TOML text; see :func:`read_policy`."""
+    return settings_from(parsed_toml(text, source), Policy, source=source)
+
+
+def _rate(text: str) -> float:
+    """A false-positive rate as the key of a table."""
+    if not re.fullmatch(r"(0?\.\d{1,12}|1|1\.0|\d(\.\d{1,6})?e-\d{1,2})", text):
+        raise ValueError(f"a false-positive rate is written like 0.01, not {text[:40]!r}")
+    rate = float(text)
+    if not 0 < rate <= 1:
+        raise ValueError(f"a false-positive rate lies in (0, 1], not at {text[:40]}")
+    return rate

@@ -1,0 +1,85 @@
+"""What would settle a figure of a record, by the kind that it is of."""
+
+import re
+from functools import partial
+
+from fedaudit.gate.held import level
+from fedaudit.gate.more import MOST_SEEDS, More, more
+from fedaudit.metrics.larger import Limited, larger_auc, larger_balanced, larger_mean, larger_share
+from fedaudit.metrics.rates import n_needed
+from fedaudit.study.guessing import rate_of
+from fedaudit.study.record import Figure, GroupFigure
+
+ALIKE = "samples of the smaller side, and of the other in proportion,"
+"""More samples of one side alone do not follow from an interval of an AUC."""
+AGAIN = "samples of the same size"
+
+
+def more_for(figure: Figure, ceiling: float) -> More | None:
+    """What would settle a figure on membership; None where there is nothing to say.
+
+    Args:
+        figure: Refused, or with a ceiling between its limits.
+        ceiling: The most that is allowed.
+    """
+    rate = rate_of(figure.metric)
+    if figure.value is None:
+        return None if rate is None else _refused(rate, figure.n_nonmembers)
+    if figure.low is None or figure.high is None:
+        return None
+    found, sure = Limited(figure.value, figure.low, figure.high), level(figure.method) or 0.95
+    if figure.seed is None:
+        return more_seeds(found, figure.method, ceiling)
+    if rate is not None:
+        limits = partial(larger_share, found, figure.n_members, confidence=sure)
+        return more(limits, figure.n_members, ceiling, what="members")
+    if figure.metric == "auc":
+        pairs = min(figure.n_members, figure.n_nonmembers)
+        return more(partial(larger_auc, found, pairs, confidence=sure), pairs, ceiling, what=ALIKE)
+    if figure.metric == "balanced_accuracy" and figure.realised_fpr is not None:
+        sizes = (figure.n_members, figure.n_nonmembers)
+        limits = partial(larger_balanced, found, figure.realised_fpr, sizes, confidence=sure)
+        return more(limits, 1, ceiling, what=AGAIN)
+    return None
+
+
+def more_for_auc(row: GroupFigure, ceiling: float) -> More | None:
+    """What would settle the AUC of a group."""
+    if row.value is None or row.low is None or row.high is None:
+        return None
+    pairs = min(row.n_members, row.n_nonmembers)
+    found = Limited(row.value, row.low, row.high)
+    return more(partial(larger_auc, found, pairs, confidence=0.95), pairs, ceiling, what=ALIKE)
+
+
+def more_samples(found: Limited, total: int, ceiling: float, *, less: float = 0.0) -> More:
+    """What would settle a share of samples, held against the ceiling less a known level."""
+
+    def limits(size: int) -> tuple[float, float] | None:
+        given = larger_share(found, total, size, confidence=0.95)
+        return None if given is None else (given.low - less, given.high - less)
+
+    return more(limits, total, ceiling, what="samples asked about")
+
+
+def more_seeds(found: Limited, method: str, ceiling: float) -> More | None:
+    """What would settle a mean over seeds; None where its method names no number of seeds."""
+    seeds = re.search(r"over (\d{1,6}) seeds", method)
+    if seeds is None or int(seeds[1]) < 2:
+        return None
+    sure = level(method) or 0.95
+    limits = partial(larger_mean, found, int(seeds[1]), confidence=sure)
+    return more(limits, int(seeds[1]), ceiling, what="seeds", most=MOST_SEEDS)
+
+
+def _refused(rate: float, nonmembers: int) -> More | None:
+    """A rate that the sample is too small for must first be seen."""
+    missing = n_needed(rate) - nonmembers
+    if missing <= 0:
+        return None
+    return More(
+        what="non-members",
+        count=missing,
+        then=None,
+        text=f"{missing:,} more non-members are needed to see this rate at all",
+    )

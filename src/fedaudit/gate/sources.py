@@ -1,0 +1,99 @@
+"""A ceiling on naming the client that a sample is from, held against a record."""
+
+from collections.abc import Iterator
+from functools import partial
+
+from fedaudit.gate.held import Limits, absent, held
+from fedaudit.gate.membership import Run
+from fedaudit.gate.policy import SourcesPolicy
+from fedaudit.gate.settling import more_samples, more_seeds
+from fedaudit.gate.trust import Trust
+from fedaudit.gate.verdict import Check, Held, ceiling_check
+from fedaudit.metrics.larger import Limited
+from fedaudit.study.owner_figures import SourceFigure
+from fedaudit.study.owners import SourceResult
+from fedaudit.study.record import Record
+
+METRIC = "above_class_mixes_share"
+
+
+def judged_sources(record: Record, policy: SourcesPolicy | None) -> list[str]:
+    """Attacks on sources that the policy judges: those it names, or all of the record."""
+    if policy is None:
+        return []
+    return list(policy.attacks) or list(dict.fromkeys(one.attack for one in record.sources))
+
+
+def source_checks(record: Record, policy: SourcesPolicy, trust: Trust) -> Iterator[Check]:
+    """The check of success beyond what class mixes alone explain.
+
+    Args:
+        record: The record, completed.
+        policy: Its ceiling.
+        trust: What stands against believing a figure.
+    """
+    found = [
+        one
+        for attack in judged_sources(record, policy)
+        for one in _of_attack(record, attack, policy, trust)
+    ]
+    yield ceiling_check(
+        "sources", "success above class mixes", METRIC, policy.above_class_mixes, found
+    )
+
+
+def _of_attack(record: Record, attack: str, policy: SourcesPolicy, trust: Trust) -> Iterator[Held]:
+    if policy.seeds == "mean":
+        means = [one for one in record.source_figures if one.attack == attack]
+        yield from (_mean(one, policy.above_class_mixes, trust) for one in means)
+        if not means:
+            yield absent(str(Run(attack, "none", None, None)), "the record has no such one")
+        return
+    runs = [one for one in record.sources if one.attack == attack]
+    yield from (_single(one, policy.above_class_mixes, trust) for one in runs)
+    for seed in [seed for seed in record.seeds if seed not in {one.seed for one in runs}]:
+        yield absent(str(Run(attack, "none", None, seed)), "the record has no such one")
+
+
+def _single(one: SourceResult, ceiling: float, trust: Trust) -> Held:
+    # The level is a mean over a thousand shuffles: its own error is small beside the success's.
+    less = one.by_class_mix
+    return held(
+        str(Run(one.attack, one.defense, None, one.seed)),
+        Limits(one.success - less, one.low - less, one.high - less),
+        ceiling,
+        confidence=trust.confidence,
+        doubt=trust.doubt(one.attack, None, one.seed),
+        more=partial(
+            more_samples,
+            Limited(one.success, one.low, one.high),
+            one.samples,
+            ceiling,
+            less=less,
+        ),
+    )
+
+
+def _mean(one: SourceFigure, ceiling: float, trust: Trust) -> Held:
+    excess = one.excess
+    found = Limited(
+        excess.value,
+        excess.value if excess.low is None else excess.low,
+        excess.value if excess.high is None else excess.high,
+    )
+    unsure = (
+        ""
+        if one.above_mixes or ceiling < 0
+        else (
+            "the record's test, corrected over all source attacks, does not find it above class "
+            "mixes"
+        )
+    )
+    return held(
+        str(Run(one.attack, one.defense, None, None)),
+        Limits(excess.value, excess.low, excess.high, excess.method),
+        ceiling,
+        confidence=trust.confidence,
+        doubt=trust.doubt(one.attack, None, None) or unsure,
+        more=partial(more_seeds, found, excess.method, ceiling),
+    )

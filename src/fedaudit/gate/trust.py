@@ -1,0 +1,146 @@
+"""Whether a record's figures can be believed: controls, evaluation, and what was carried out."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from fedaudit.gate.outcome import Outcome
+from fedaudit.gate.policy import EvidencePolicy, Policy
+from fedaudit.gate.verdict import Check, demand
+from fedaudit.report.grid import shortened
+from fedaudit.report.words import listed, plural
+from fedaudit.study.record import ControlResult, Record
+
+POSITIVE = "planted leak"
+"""The control that must find something. Where it fails a figure may be too low, never too high."""
+OF_SOURCES = ("untrained model",)
+"""Controls that attacks on sources have."""
+MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What stands against believing a figure that is above its ceiling.
+
+    Attributes:
+        failed: Controls that failed, but for the positive one.
+        unsound: Why no figure of the record can be believed; empty where they can.
+        confidence: That limits must have.
+    """
+
+    failed: Sequence[ControlResult]
+    unsound: str
+    confidence: float
+
+    def doubt(self, attack: str, target: int | None, seed: int | None) -> str:
+        """Why a figure of this attack may be too high; empty where nothing says so."""
+        if self.unsound:
+            return self.unsound
+        for one in self.failed:
+            about = (one.attack in ("", attack), _fits(one.target, target), _fits(one.seed, seed))
+            if all(about):
+                return f"the control {_named(one)} failed, so that it may not be leakage"
+        return ""
+
+
+def trust_in(record: Record, evidence: EvidencePolicy) -> Trust:
+    """What stands against believing a record's figures."""
+    failed = [one for one in record.controls if one.passed is False and one.control != POSITIVE]
+    return Trust(failed, _unsound(record), evidence.confidence)
+
+
+def control_checks(
+    record: Record, policy: Policy, members: Collection[str], sources: Collection[str]
+) -> Iterator[Check]:
+    """One check for each control that the policy requires, or that failed unasked.
+
+    Controls of attacks that are not judged say nothing of those that are.
+
+    Args:
+        record: The record.
+        policy: The policy.
+        members: Attacks on membership that are judged.
+        sources: Attacks on sources that are judged.
+    """
+    otherwise = Outcome(policy.controls.otherwise)
+    asked = list(policy.controls.required)
+    relevant = {*members, *sources, *([""] if members else [])}
+    controls = [one for one in record.controls if one.attack in relevant]
+    failed = {one.control for one in controls if one.passed is False}
+    for kind in [*asked, *sorted(failed - set(asked))]:
+        judged = [*members, *(sources if kind in OF_SOURCES else ())]
+        if not judged:
+            continue
+        rows = [one for one in controls if one.control == kind]
+        faults = [f"{_named(one)} failed" for one in rows if one.passed is False]
+        if kind in asked:
+            faults += _missing(kind, rows, judged, record.seeds)
+        yield demand("controls", f"control: {shortened(kind)}", _few(faults), otherwise)
+
+
+def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
+    """What the policy asks of the evidence as a whole."""
+    asked, unsettled = policy.evidence, Outcome.INCONCLUSIVE
+    unsound = _unsound(record)
+    yield demand("evidence", "a sound evaluation", [unsound] if unsound else [], unsettled)
+    missing = asked.least_seeds - len(set(record.seeds))
+    if asked.least_seeds > 1:
+        faults = [f"{plural(missing, 'more seed')} needed"] if missing > 0 else []
+        yield demand("evidence", f"at least {asked.least_seeds} seeds", faults, unsettled)
+    if asked.views:
+        seen = record.view.name
+        faults = [] if seen in asked.views else [f"the adversary's view is {shortened(seen)!r}"]
+        wanted = listed([shortened(view) for view in asked.views]).replace(" and ", " or ")
+        yield demand("evidence", f"an adversary with the view {wanted}", faults, unsettled)
+    # An attack that ran has a note only where it failed in some of its runs.
+    broken = [row for row in record.attacks if row.status != "refused" and row.note]
+    faults = [f"{shortened(row.name)}: {shortened(row.note, 200)}" for row in broken]
+    yield demand("evidence", "every attack carried out", _few(faults), unsettled)
+
+
+def _unsound(record: Record) -> str:
+    if record.evaluation != "aligned":
+        return (
+            f"the evaluation is {record.evaluation!r}, the published way, which shows leakage "
+            "where there is none"
+        )
+    if record.nobody_is_a_member:
+        return "nobody was a member: the record shows what an evaluation finds in nothing"
+    return ""
+
+
+def _missing(
+    kind: str, rows: Sequence[ControlResult], attacks: Sequence[str], seeds: Sequence[int]
+) -> list[str]:
+    """Attacks that have not been controlled in every run; a control that could not run is none."""
+    ran = [one for one in rows if one.passed is not None]
+    lacking = [
+        attack
+        for attack in attacks
+        if not all(
+            any(one.attack in ("", attack) and one.seed in (None, seed) for one in ran)
+            for seed in seeds
+        )
+    ]
+    if not lacking:
+        return []
+    if len(lacking) == len(attacks):
+        return ["it was not run, or not in every run"]
+    return [f"missing for {listed(_few([shortened(attack) for attack in lacking]))}"]
+
+
+def _named(one: ControlResult) -> str:
+    where = [
+        f"of {shortened(one.attack)}" if one.attack else "",
+        f"on client {one.target}" if one.target is not None else "",
+        f"in seed {one.seed}" if one.seed is not None else "",
+    ]
+    return " ".join(filter(None, [f"“{shortened(one.control)}”", *where]))
+
+
+def _fits(of_control: int | None, of_figure: int | None) -> bool:
+    return of_control is None or of_figure is None or of_control == of_figure
+
+
+def _few(items: list[str]) -> list[str]:
+    more = len(items) - MOST_NAMED
+    return [*items[:MOST_NAMED], f"{more} more"] if more > 0 else items

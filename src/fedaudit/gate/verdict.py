@@ -1,0 +1,180 @@
+"""What a gate found: figures held against ceilings, checks of them, and the verdict."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from fedaudit.gate.more import More
+from fedaudit.gate.outcome import Outcome, gravest, gravity
+from fedaudit.study.fields import Part, Whole
+
+VERDICT_FORMAT = "fedaudit-verdict"
+RULES = 1
+"""Of how a record is judged; a verdict under other rules is not comparable."""
+
+Section = Literal["membership", "sources", "clusters", "games", "controls", "evidence"]
+
+
+class Held(Part):
+    """One figure held against its ceiling.
+
+    Attributes:
+        what: Which one, in words: "fedmia-2 on client 0 in seed 1".
+        value: The figure; None where it was refused or is absent.
+        low: Lower limit; None where there is none.
+        high: Upper limit; None likewise.
+        method: How the limits were made.
+        outcome: What comes of it.
+        reason: Why, where that does not follow from limits and ceiling.
+        more: What would settle it; None where it is settled.
+    """
+
+    what: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    method: str = ""
+    outcome: Outcome
+    reason: str = ""
+    more: More | None = None
+
+
+class Check(Part):
+    """One line of a policy: a ceiling and all figures under it, or a demand on the evidence.
+
+    Attributes:
+        section: Of the policy.
+        name: What is judged: "AUC against unseen samples".
+        metric: What kind of figure; empty for a demand.
+        ceiling: None for a demand.
+        outcome: The gravest of the figures'.
+        reason: In words.
+        figures: How many were held against the ceiling.
+        outcomes: How many of each outcome.
+        worst: The gravest figure, and of these that with the largest upper limit.
+        needs: What would settle all of its figures, where several are not settled.
+        open: Every figure that does not pass, the gravest first.
+    """
+
+    section: Section
+    name: str
+    metric: str = ""
+    ceiling: float | None = None
+    outcome: Outcome
+    reason: str
+    figures: Whole = 0
+    outcomes: dict[str, Whole] = Field(default_factory=dict)
+    worst: Held | None = None
+    needs: str = ""
+    open: list[Held] = Field(default_factory=list)
+
+
+class Verdict(Part):
+    """What a policy says of a record.
+
+    Attributes:
+        rules: Of this version's judging.
+        record: Name of the record.
+        kind: "study" or "games".
+        content_hash: That of the record.
+        policy: Name of the policy.
+        policy_hash: SHA-256 over all of its settings.
+        outcome: Of the gate: pass, fail or inconclusive.
+        reason: One paragraph in plain words.
+        limits: What the limits are corrected for, and what not.
+        checks: One for each line of the policy.
+        unjudged: What the record has and the policy does not ask about.
+    """
+
+    format: Literal["fedaudit-verdict"] = "fedaudit-verdict"
+    version: Literal[1] = 1
+    rules: Whole = RULES
+    record: str
+    kind: Literal["study", "games"]
+    content_hash: str
+    policy: str
+    policy_hash: str
+    outcome: Outcome
+    reason: str
+    limits: str
+    checks: list[Check]
+    unjudged: list[str] = Field(default_factory=list)
+
+
+def demand(section: Section, name: str, faults: Sequence[str], otherwise: Outcome) -> Check:
+    """A check that no figure is needed for.
+
+    Args:
+        section: Of the policy.
+        name: What is asked.
+        faults: What is wrong, in words; none passes.
+        otherwise: What a fault makes of it.
+    """
+    return Check(
+        section=section,
+        name=name,
+        outcome=otherwise if faults else Outcome.PASS,
+        reason="; ".join(faults) if faults else "as asked",
+    )
+
+
+def ceiling_check(
+    section: Section, name: str, metric: str, ceiling: float, held: Sequence[Held]
+) -> Check:
+    """A ceiling and the figures under it; without any figure nothing is concluded.
+
+    Args:
+        section: Of the policy.
+        name: What is judged, in words.
+        metric: What kind of figure.
+        ceiling: The most that is allowed.
+        held: Figures held against it.
+    """
+    ranked = sorted(held, key=_rank, reverse=True)
+    worst = ranked[0] if ranked else None
+    return Check(
+        section=section,
+        name=name,
+        metric=metric,
+        ceiling=ceiling,
+        outcome=gravest(one.outcome for one in held),
+        reason=(worst.reason or "") if worst else "the record has no such figure",
+        figures=len(held),
+        outcomes=dict(sorted(Counter(str(one.outcome) for one in held).items())),
+        worst=worst,
+        needs=_needs(held),
+        open=[one for one in ranked if one.outcome is not Outcome.PASS],
+    )
+
+
+def concluded(checks: Sequence[Check]) -> Outcome:
+    """What comes of all checks: everything must pass, and a ceiling must have been kept.
+
+    Demands on the evidence that are met make no pass by themselves, and neither do lower bounds.
+    """
+    found = gravest(check.outcome for check in checks)
+    kept = any(c.outcome is Outcome.PASS and c.ceiling is not None for c in checks)
+    if found in (Outcome.PASS, Outcome.NOT_REFUTED):
+        return Outcome.PASS if kept else Outcome.INCONCLUSIVE
+    return found
+
+
+def _needs(held: Sequence[Held]) -> str:
+    """What would settle the hardest of several figures, where that can be said."""
+    unsettled = [one for one in held if one.outcome is Outcome.INCONCLUSIVE]
+    wants = [one.more for one in unsettled if one.more is not None and one.more.count]
+    if len(unsettled) < 2:
+        return ""
+    if len(wants) < len(unsettled):
+        return f"{len(unsettled) - len(wants)} of these would not be settled by more samples"
+    hardest = max(wants, key=lambda want: want.count)
+    those = "both" if len(unsettled) == 2 else f"all {len(unsettled)}"
+    return f"{hardest.count:,} more {hardest.what} for {those} of these"
+
+
+def _rank(one: Held) -> tuple[int, float]:
+    limits = [number for number in (one.high, one.value, one.low) if number is not None]
+    # A figure that is absent is worse than one that is merely too wide.
+    return gravity(one.outcome), limits[0] if limits else float("inf")

@@ -1,0 +1,83 @@
+"""Records of few figures, whose limits are chosen, and the policies that they are held against."""
+
+from collections.abc import Sequence
+
+from fedaudit.gate.policy import Policy, policy_from
+from fedaudit.metrics import clopper_pearson
+from fedaudit.study.record import AttackRow, ControlResult, Figure, Record
+from tests.report.records import record
+
+KINDS = ("permuted members", "untrained model", "blind classifier", "planted leak")
+
+POLICY = """
+name = "tests"
+[membership]
+auc = 0.6
+contrasts = ["unseen"]
+"""
+
+
+def policy(text: str = POLICY) -> Policy:
+    return policy_from(text)
+
+
+def auc(least: float, most: float, **changes: object) -> Figure:
+    """An AUC of one attack on client 0 in seed 1 against unseen samples, in the middle."""
+    found: dict[str, object] = {
+        "attack": "fedmia-2",
+        "contrast": "unseen",
+        "target": 0,
+        "seed": 1,
+        "metric": "auc",
+        "value": (least + most) / 2,
+        "low": least,
+        "high": most,
+        "method": "DeLong 95%",
+        "n_members": 500,
+        "n_nonmembers": 500,
+        "significant": least > 0.5,
+        **changes,
+    }
+    return Figure.model_validate(found)
+
+
+def tpr(hits: int, members: int = 500, **changes: object) -> Figure:
+    """A rate at 1% with its exact limits."""
+    low, high = clopper_pearson(hits, members)
+    given = {"metric": "tpr@0.01", "value": hits / members, "n_members": members}
+    given |= {"method": "Clopper-Pearson 95%", "significant": True, **changes}
+    return auc(low, high, **given)
+
+
+def bound(value: float, **changes: object) -> Figure:
+    """A lower bound on epsilon."""
+    method = "one run 99.5%, delta 0; error shared by 10 bounds"
+    given = {"metric": "epsilon", "value": value, "high": None, "method": method, "ceiling": 3.4}
+    return auc(value, value, **{**given, "significant": None, **changes})
+
+
+def control(kind: str, passed: bool | None = True, **changes: object) -> ControlResult:
+    found = {"control": kind, "expected": "soundness", "value": 0.5, "passed": passed, **changes}
+    return ControlResult.model_validate(found)
+
+
+def found(*figures: Figure, **changes: object) -> Record:
+    """A record of these figures whose controls all hold."""
+    names = dict.fromkeys(figure.attack for figure in figures if figure.attack)
+    seeds: Sequence[int] = sorted({f.seed for f in figures if f.seed is not None}) or [1]
+    base = record(details=False, defenses=(("none", 1.0),), strengths=(1.0,), name="of-tests")
+    update: dict[str, object] = {
+        "findings": list(figures),
+        "seeds": list(seeds),
+        "attacks": [ran(name) for name in names],
+        "controls": [control(kind) for kind in KINDS],
+        **changes,
+    }
+    return base.model_copy(update=update)
+
+
+def ran(name: str, status: str = "run", note: str = "") -> AttackRow:
+    given: dict[str, object] = {"name": name, "signals": [], "over_clients": "", "over_rounds": ""}
+    return AttackRow.model_validate(
+        {**given, "needs": [], "source": "", "status": status, "note": note}
+    )

@@ -1,0 +1,153 @@
+"""The gate from the command line, on runs that were carried out."""
+
+import json
+import shutil
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from fedaudit import cli
+from fedaudit.gate.policy import DEFAULT_POLICY
+from fedaudit.study.run import run_study
+from fedaudit.study.values import study_from
+
+POLICY = """
+name = "tiny"
+[membership]
+auc = 0.59
+contrasts = ["unseen"]
+[controls]
+required = ["permuted members", "untrained model"]
+"""
+
+
+def carried(folder: Path, training: dict[str, object], fair: int) -> Path:
+    """A tiny federation, trained and attacked."""
+    study = study_from(
+        {
+            "name": folder.name,
+            "partition": {"clients": 4},
+            "training": {"batch_size": 10, **training},
+            "audit": {"fair": fair, "every": 1, "background": 0},
+            "figures": {"permutations": 20, "blind_classifier": False},
+            "attacks": {"loss-series": {}},
+        }
+    )
+    run_study(study, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that hardly learns, on many samples: nothing to find, and enough to say so."""
+    return carried(tmp_path_factory.mktemp("quiet"), {"rounds": 2, "epochs": 1, "lr": 0.001}, 600)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same on few samples."""
+    return carried(tmp_path_factory.mktemp("small"), {"rounds": 2, "epochs": 1, "lr": 0.001}, 60)
+
+
+@pytest.fixture(scope="module")
+def leaking(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that learns its samples by heart."""
+    return carried(tmp_path_factory.mktemp("leaking"), {"rounds": 8, "epochs": 6, "lr": 0.1}, 300)
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    path = tmp_path / "policy.toml"
+    path.write_text(POLICY)
+    return path
+
+
+def exit_code(*words: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([str(word) for word in words])
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("run", "code", "said"), [("quiet", 0, "PASS"), ("leaking", 1, "FAIL"), ("small", 3, "INCONC")]
+)
+def test_runs_that_must_pass_fail_and_be_left_open_do(
+    run: str,
+    code: int,
+    said: str,
+    policy: Path,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder: Path = request.getfixturevalue(run)
+    out = tmp_path / "verdict.json"
+    given = exit_code("gate", folder, "--policy", policy, "--json", out)
+    assert given == code, capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"\n{said}" in printed
+    verdict = json.loads(out.read_text())
+    assert verdict["outcome"].upper().startswith(said)
+    if code == 3:
+        open_figure = verdict["checks"][0]["worst"]
+        assert open_figure["more"]["count"] > 0
+        assert open_figure["more"]["text"] in verdict["reason"]
+
+
+def test_the_verdict_is_the_same_bytes_whenever_it_is_asked(
+    small: Path, policy: Path, tmp_path: Path
+) -> None:
+    first, second = (tmp_path / name for name in ("first", "second"))
+    for folder in (first, second):
+        folder.mkdir()
+        files = ("--json", folder / "v.json", "--junit", folder / "v.xml")
+        assert exit_code("gate", small, "--policy", policy, *files) == 3
+    for name in ("v.json", "v.xml"):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+def test_an_earlier_verdict_is_replaced_and_nothing_else_is(
+    quiet: Path, small: Path, policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    xml, other = tmp_path / "gate.xml", tmp_path / "notes.txt"
+    assert exit_code("gate", small, "--policy", policy, "--junit", xml) == 3
+    assert exit_code("gate", quiet, "--policy", policy, "--junit", xml) == 0
+    root = ElementTree.parse(xml).getroot()
+    assert root is not None
+    assert root.attrib["errors"] == "0"
+    other.write_text("mine")
+    own = tmp_path / "own"
+    shutil.copytree(quiet, own)
+    kept = (own / "record.json").read_bytes()
+    for target in (other, policy, own / "record.json", tmp_path, tmp_path / "gone" / "x.xml"):
+        assert exit_code("gate", own, "--policy", policy, "--junit", target) == 2
+        assert exit_code("gate", own, "--policy", policy, "--json", target) == 2
+    assert other.read_text() == "mine"
+    assert policy.read_text() == POLICY
+    assert (own / "record.json").read_bytes() == kept
+    assert "fedaudit: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [(), ("record.json",), ("--policy", "x.toml")])
+def test_a_gate_without_a_record_or_a_policy_is_refused(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("gate", *words) == 2
+    assert "a gate needs a record and a policy" in capsys.readouterr().err
+
+
+def test_refusals_are_one_sentence_and_exit_code_two(
+    small: Path, policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad, cut = tmp_path / "bad.toml", tmp_path / "record.json"
+    bad.write_text('name = "x"\n[membership]\nauk = 0.6')
+    cut.write_text((small / "record.json").read_text()[:-100])
+    for words in ((small, "--policy", bad), (cut, "--policy", policy), (small, "--policy", small)):
+        assert exit_code("gate", *words) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_policy_to_begin_with_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.gate(print_policy=True)
+    assert capsys.readouterr().out == DEFAULT_POLICY

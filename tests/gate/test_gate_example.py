@@ -1,0 +1,27 @@
+"""The example of a gate in CI is one that works."""
+
+import re
+from pathlib import Path
+
+from fedaudit.gate.policy import read_policy
+from fedaudit.study.study_file import read_study
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "gate"
+
+
+def test_study_and_policy_of_the_example_fit_each_other() -> None:
+    study, policy = read_study(EXAMPLE / "study.toml"), read_policy(EXAMPLE / "policy.toml")
+    assert policy.membership is not None
+    assert {f"{rate:g}" for rate in study.figures.fprs} >= set(policy.membership.tpr)
+    assert study.audit.view in policy.evidence.views
+    assert len(study.seeds) >= policy.evidence.least_seeds
+    assert study.figures.planted_leak
+
+
+def test_the_workflow_names_files_that_are_there_and_outputs_of_the_commands() -> None:
+    text = (EXAMPLE / "fedaudit-gate.yml").read_text(encoding="utf-8")
+    for path in re.findall(r"examples/gate/[\w.-]+", text):
+        assert (EXAMPLE / Path(path).name).is_file(), path
+    assert "--junit audit/gate.xml" in text
+    assert "if: always()" in text
+    assert not re.search(r"/(home|root|tmp|work|Users)/", text)

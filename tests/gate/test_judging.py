@@ -1,0 +1,303 @@
+"""What a policy says of records whose figures are chosen by hand."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedaudit.errors import BadInput
+from fedaudit.gate.judging import judged
+from fedaudit.gate.outcome import Outcome, gravity
+from fedaudit.gate.verdict import Check, Verdict
+from fedaudit.study.record import Figure, GroupFigure, Record
+from tests.gate.parts import KINDS, auc, bound, control, found, policy, ran, tpr
+from tests.report.records import record
+
+
+def outcome(given: Record, text: str = "") -> Outcome:
+    return verdict(given, text).outcome
+
+
+def verdict(given: Record, text: str = "") -> Verdict:
+    return judged(given, policy(text) if text else policy())
+
+
+def only(given: Verdict, section: str = "membership") -> Check:
+    (check,) = [check for check in given.checks if check.section == section]
+    return check
+
+
+def asking(membership: str, rest: str = "") -> str:
+    """A policy with these lines about membership."""
+    return f'name = "tests"\n[membership]\ncontrasts = ["unseen"]\n{membership}\n{rest}'
+
+
+def test_an_upper_limit_at_the_ceiling_passes_and_one_above_it_does_not() -> None:
+    assert outcome(found(auc(0.55, 0.6))) is Outcome.PASS
+    assert outcome(found(auc(0.55, 0.601))) is Outcome.INCONCLUSIVE
+
+
+def test_a_lower_limit_above_the_ceiling_fails_and_one_at_it_does_not() -> None:
+    assert outcome(found(auc(0.601, 0.65))) is Outcome.FAIL
+    assert outcome(found(auc(0.6, 0.65))) is Outcome.INCONCLUSIVE
+
+
+def test_the_worst_of_attacks_targets_and_seeds_decides_and_not_their_average() -> None:
+    good = auc(0.48, 0.52)
+    for worse in ({"attack": "fedmia-1"}, {"target": 3}, {"seed": 2}):
+        bad = auc(0.7, 0.75, **worse)
+        others = [
+            good.model_copy(update=worse | {"attack": name})
+            for name in ("fedmia-1", "fedmia-2")
+            if name != bad.attack
+        ]
+        said = verdict(found(good, bad, *others))
+        assert said.outcome is Outcome.FAIL
+        worst = only(said).worst
+        assert worst is not None
+        assert worst.low == 0.7
+
+
+def test_contrasts_are_judged_each_by_itself_and_only_where_asked() -> None:
+    both = found(auc(0.48, 0.52), auc(0.7, 0.75, contrast="other_client"))
+    assert outcome(both) is Outcome.PASS
+    text = 'name = "x"\n[membership]\nauc = 0.6\ncontrasts = ["unseen", "other_client"]'
+    assert outcome(both, text) is Outcome.FAIL
+    assert outcome(both, text.replace('"other_client"', '"mixed"')) is Outcome.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        auc(0.48, 0.52, value=None, low=None, high=None, note="no unseen samples"),
+        auc(0.48, 0.52, metric="balanced_accuracy"),
+        auc(0.48, 0.52, low=None, high=None, method="no spread over 3 seeds"),
+        auc(0.48, 0.52, method=""),
+        auc(0.48, 0.52, method="DeLong 80%"),
+    ],
+    ids=["refused", "absent", "without an interval", "of no stated level", "of a lower level"],
+)
+def test_a_figure_that_is_not_there_or_not_sure_enough_never_passes(gone: Figure) -> None:
+    said = verdict(found(gone))
+    assert said.outcome is Outcome.INCONCLUSIVE
+    assert only(said).outcome is Outcome.INCONCLUSIVE
+
+
+def test_an_attack_client_or_seed_that_lacks_a_figure_leaves_the_gate_open() -> None:
+    assert outcome(found(auc(0.48, 0.52)), asking('auc = 0.6\nattacks = ["fedmia-1"]')) is (
+        Outcome.INCONCLUSIVE
+    )
+    assert outcome(found(auc(0.48, 0.52)), asking("auc = 0.6\ntargets = [0, 1]")) is (
+        Outcome.INCONCLUSIVE
+    )
+    uneven = found(auc(0.48, 0.52), auc(0.48, 0.52, attack="fedmia-1"), auc(0.48, 0.52, seed=2))
+    assert outcome(uneven) is Outcome.INCONCLUSIVE
+    assert outcome(found(auc(0.48, 0.52), seeds=[1, 2])) is Outcome.INCONCLUSIVE
+    assert outcome(found()) is Outcome.INCONCLUSIVE
+
+
+def test_of_two_figures_of_one_run_neither_hides_the_other() -> None:
+    assert outcome(found(auc(0.7, 0.8), auc(0.48, 0.52))) is Outcome.FAIL
+    assert outcome(found(auc(0.48, 0.52), auc(0.7, 0.8))) is Outcome.FAIL
+
+
+def test_means_over_seeds_are_judged_only_where_asked_and_a_mean_needs_two_seeds() -> None:
+    mean = auc(0.5, 0.58, seed=None, method="Student t over 2 seeds 95%")
+    runs = [auc(0.48, 0.62, seed=seed) for seed in (1, 2)]
+    assert outcome(found(mean, *runs)) is Outcome.INCONCLUSIVE
+    text = asking('auc = 0.6\nseeds = "mean"')
+    assert outcome(found(mean, *runs), text) is Outcome.PASS
+    said = verdict(found(runs[0]), text)
+    assert said.outcome is Outcome.INCONCLUSIVE
+    assert "a mean needs two seeds" in said.reason
+
+
+def test_a_rate_that_a_sample_is_too_small_for_says_how_many_are_missing() -> None:
+    small = tpr(3, n_nonmembers=60, value=None, low=None, high=None, note="inconclusive")
+    worst = only(verdict(found(small), asking('tpr = {"0.01" = 0.05}'))).worst
+    assert worst is not None
+    assert worst.more is not None
+    # At 1% one false positive in 100 non-members is allowed.
+    assert (worst.more.count, worst.more.what, worst.more.then) == (40, "non-members", None)
+
+
+def test_the_members_that_would_settle_a_rate_do_settle_it() -> None:
+    text = asking('tpr = {"0.01" = 0.05}')
+    worst = only(verdict(found(tpr(20)), text)).worst
+    assert worst is not None
+    assert worst.more is not None
+    assert worst.more.then is Outcome.PASS
+    # Whole counts lie beside the rate: 4% of the sum is rounded to a member.
+    many = 500 + worst.more.count
+    assert outcome(found(tpr(round(0.04 * many), many)), text) is Outcome.PASS
+    fewer = 400 + worst.more.count
+    assert outcome(found(tpr(round(0.04 * fewer), fewer)), text) is Outcome.INCONCLUSIVE
+
+
+def test_a_lower_bound_fails_or_says_nothing_and_alone_makes_no_pass() -> None:
+    text = asking("epsilon = 2.0")
+    assert outcome(found(bound(2.1)), text) is Outcome.FAIL
+    said = verdict(found(bound(2.0)), text)
+    assert only(said).outcome is Outcome.NOT_REFUTED
+    assert said.outcome is Outcome.INCONCLUSIVE
+    assert "never that it is kept" in said.reason
+    both = asking("epsilon = 2.0\nauc = 0.6")
+    assert outcome(found(bound(0.0), auc(0.48, 0.52)), both) is Outcome.PASS
+    assert outcome(found(auc(0.48, 0.52)), both) is Outcome.INCONCLUSIVE
+
+
+def test_a_bound_that_no_attack_could_have_reached_says_so() -> None:
+    worst = only(verdict(found(bound(0.1)), asking("epsilon = 3.4"))).worst
+    assert worst is not None
+    assert worst.reason == "even a perfect attack could not have shown more than 3.4"
+
+
+def test_a_proven_epsilon_passes_or_fails_and_without_one_nothing_passes() -> None:
+    text = asking("formal_epsilon = 8.0")
+
+    def proven(value: float | None) -> Record:
+        formal = {"attack": "", "metric": "formal_epsilon", "low": None, "high": None}
+        return found(auc(0.48, 0.52), auc(0, 1, **formal, value=value))
+
+    assert outcome(proven(8.0), text) is Outcome.PASS
+    assert outcome(proven(8.1), text) is Outcome.FAIL
+    assert outcome(proven(None), text) is Outcome.INCONCLUSIVE
+    assert outcome(found(auc(0.48, 0.52)), text) is Outcome.INCONCLUSIVE
+
+
+def group(low: float, high: float, samples: int = 50) -> GroupFigure:
+    return GroupFigure(
+        attack="fedmia-2",
+        contrast="mixed",
+        by="class",
+        group="7",
+        target=0,
+        seed=1,
+        value=(low + high) / 2,
+        low=low,
+        high=high,
+        n_members=samples,
+        n_nonmembers=400,
+    )
+
+
+def test_the_worst_group_is_judged_and_one_that_is_too_small_is_not() -> None:
+    text, fine = asking("auc = 0.6\ngroup_auc = 0.7"), auc(0.48, 0.52)
+    assert outcome(found(fine, groups=[group(0.5, 0.7)]), text) is Outcome.PASS
+    assert outcome(found(fine, groups=[group(0.5, 0.7), group(0.71, 0.9)]), text) is Outcome.FAIL
+    tiny = group(0.71, 0.9, samples=9)
+    assert outcome(found(fine, groups=[group(0.5, 0.7), tiny]), text) is Outcome.PASS
+    assert outcome(found(fine, groups=[tiny]), text) is Outcome.INCONCLUSIVE
+    assert outcome(found(fine), text) is Outcome.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_missing_or_failed_control_leaves_the_gate_open_or_fails_it_by_the_policy(
+    kind: str,
+) -> None:
+    strict = asking("auc = 0.6", '[controls]\notherwise = "fail"')
+    others = [control(one) for one in KINDS if one != kind]
+    for rows in (others, [*others, control(kind, passed=False)], [*others, control(kind, None)]):
+        leaking = found(auc(0.48, 0.52), controls=rows)
+        assert outcome(leaking) is Outcome.INCONCLUSIVE
+        assert outcome(leaking, strict) is Outcome.FAIL
+
+
+def test_a_control_that_failed_counts_though_the_policy_does_not_require_it() -> None:
+    text = asking("auc = 0.6", "[controls]\nrequired = []")
+    assert outcome(found(auc(0.48, 0.52), controls=[]), text) is Outcome.PASS
+    failed = found(auc(0.48, 0.52), controls=[control("blind classifier", False)])
+    assert outcome(failed, text) is Outcome.INCONCLUSIVE
+
+
+def test_a_figure_whose_control_failed_is_no_failure_but_another_attacks_still_is() -> None:
+    rows = [*map(control, KINDS), control("untrained model", False, attack="fedmia-2")]
+    high = auc(0.7, 0.8)
+    said = verdict(found(high, controls=rows))
+    assert said.outcome is Outcome.INCONCLUSIVE
+    assert "the control “untrained model” of fedmia-2 failed" in said.reason
+    other = high.model_copy(update={"attack": "fedmia-1"})
+    assert outcome(found(high, other, controls=rows)) is Outcome.FAIL
+
+
+def test_a_failed_planted_leak_does_not_excuse_a_figure_above_its_ceiling() -> None:
+    rows = [*map(control, KINDS[:3]), control("planted leak", False)]
+    assert outcome(found(auc(0.7, 0.8), controls=rows)) is Outcome.FAIL
+
+
+def test_a_figure_that_the_corrected_test_leaves_open_is_no_failure() -> None:
+    said = verdict(found(auc(0.51, 0.6, significant=False)), asking("auc = 0.505"))
+    assert said.outcome is Outcome.INCONCLUSIVE
+    assert "corrected over the study" in said.reason
+    # Below guessing a ceiling is exceeded by a figure that is no leak at all.
+    assert outcome(found(auc(0.41, 0.5, significant=False)), asking("auc = 0.4")) is Outcome.FAIL
+
+
+def test_evaluations_that_show_leaks_where_there_are_none_decide_nothing() -> None:
+    for change in ({"evaluation": "redraw"}, {"nobody_is_a_member": True}):
+        for figure in (auc(0.48, 0.52), auc(0.9, 0.95)):
+            assert outcome(found(figure, **change)) is Outcome.INCONCLUSIVE
+
+
+def test_attacks_that_could_not_be_carried_out_leave_the_gate_open() -> None:
+    for row in (ran("seqmia", "failed", "no shadow"), ran("fedmia-2", "run", "seed 2: overflow")):
+        said = verdict(found(auc(0.48, 0.52), attacks=[row]))
+        assert said.outcome is Outcome.INCONCLUSIVE
+        assert row.name in said.reason
+    refused = found(auc(0.48, 0.52), attacks=[ran("fedmia-2"), ran("ami", "refused", "no view")])
+    assert outcome(refused) is Outcome.PASS
+
+
+def test_too_few_seeds_or_too_weak_an_adversary_leave_the_gate_open() -> None:
+    for demanded, met in (
+        ("[evidence]\nleast_seeds = 2", False),
+        ("[evidence]\nleast_seeds = 1", True),
+        ('[evidence]\nviews = ["sum", "final-model"]', False),
+        ('[evidence]\nviews = ["uploads"]', True),
+    ):
+        said = outcome(found(auc(0.48, 0.52)), asking("auc = 0.6", demanded))
+        assert (said is Outcome.PASS) == met, demanded
+    assert (
+        "1 more seed needed"
+        in verdict(
+            found(auc(0.48, 0.52)), asking("auc = 0.6", "[evidence]\nleast_seeds = 2")
+        ).reason
+    )
+
+
+def test_a_policy_without_a_ceiling_for_the_record_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"give it \[membership\], \[sources\] or \[clusters\]"):
+        judged(found(auc(0.48, 0.52)), policy('name = "x"\n[games]\nsuccess = 0.6'))
+
+
+def test_a_policy_that_asks_for_nothing_passes_nothing() -> None:
+    assert outcome(found(auc(0.48, 0.52)), asking("")) is Outcome.INCONCLUSIVE
+
+
+ceilings = st.floats(0, 1).map(lambda number: round(number, 3))
+
+
+@given(ceilings, ceilings, st.integers(0, 3), st.booleans())
+def test_raising_a_ceiling_never_makes_the_gate_stricter(
+    one: float, other: float, failed: int, strict: bool
+) -> None:
+    rows = [control(kind, passed=place != failed) for place, kind in enumerate(KINDS)]
+    several = found(
+        auc(0.45, 0.5, significant=False),
+        auc(0.52, 0.6, attack="fedmia-1", significant=False),
+        auc(0.55, 0.63, attack="avg-cosine"),
+        controls=rows,
+    )
+    text = asking("auc = {}", '[controls]\notherwise = "fail"' if strict else "")
+    tight, loose = (outcome(several, text.format(top)) for top in sorted([one, other]))
+    assert gravity(loose) <= gravity(tight)
+    assert not (tight is Outcome.PASS and loose is Outcome.FAIL)
+
+
+def test_a_drawn_record_passes_fails_or_is_left_open_by_its_ceilings() -> None:
+    drawn = record(details=False, defenses=(("none", 1.0),), strengths=(0.0,), seeds=(1, 2))
+    drawn = drawn.model_copy(update={"controls": [control(kind) for kind in KINDS]})
+    assert outcome(drawn, asking("auc = 0.6")) is Outcome.PASS
+    assert outcome(drawn, asking("auc = 0.5")) is Outcome.INCONCLUSIVE
+    leaking = record(details=False, defenses=(("none", 1.0),), strengths=(1.5,), seeds=(1, 2))
+    leaking = leaking.model_copy(update={"controls": [control(kind) for kind in KINDS]})
+    assert outcome(leaking, asking("auc = 0.6")) is Outcome.FAIL

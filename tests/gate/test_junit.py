@@ -1,0 +1,115 @@
+"""The JUnit file: read by others, whatever a record is called."""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from fedaudit.gate.judging import judged
+from fedaudit.gate.junit import junit_xml
+from fedaudit.gate.outcome import Outcome
+from fedaudit.gate.verdict import Held, Verdict, ceiling_check
+from fedaudit.study.record import Record
+from tests.gate.parts import auc, bound, control, found, policy
+from tests.report.games import hostile_games
+from tests.report.records import hostile
+
+TEXT = """
+name = "tests"
+[membership]
+auc = 0.6
+epsilon = 2.0
+contrasts = ["unseen", "other_client"]
+"""
+
+
+def mixed() -> Record:
+    """A record with a check of each outcome."""
+    good, bad = auc(0.48, 0.52), auc(0.7, 0.8, contrast="other_client")
+    return found(good, bad, bound(0.3), controls=[control("blind classifier", False)])
+
+
+def verdict(record: Record) -> Verdict:
+    text = TEXT + '[controls]\nrequired = ["blind classifier"]'
+    given = record.model_copy(update={"attacks": []})
+    return judged(given, policy(text))
+
+
+def test_passes_failures_errors_and_skips_are_counted_as_they_stand() -> None:
+    root = ElementTree.fromstring(junit_xml(judged(found(auc(0.48, 0.52)), policy())))
+    assert root.attrib | {"name": ""} == {
+        "name": "",
+        "tests": "7",
+        "failures": "0",
+        "errors": "0",
+        "skipped": "0",
+        "time": "0",
+    }
+    suite = ElementTree.fromstring(junit_xml(verdict(mixed()))).find("testsuite")
+    assert suite is not None
+    cases = suite.findall("testcase")
+    assert int(suite.attrib["tests"]) == len(cases)
+    for kind, number in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
+        there = [case for case in cases if case.find(kind) is not None]
+        assert int(suite.attrib[number]) == len(there)
+
+
+def test_an_inconclusive_check_is_an_error_and_a_bound_that_refutes_nothing_is_skipped() -> None:
+    text = junit_xml(verdict(mixed()))
+    root = ElementTree.fromstring(text)
+    errors = [
+        case.attrib["name"] for case in root.iter("testcase") if case.find("error") is not None
+    ]
+    skipped = [c.attrib["name"] for c in root.iter("testcase") if c.find("skipped") is not None]
+    # The failed control makes the figure above the ceiling unbelievable.
+    assert errors == [
+        "AUC against other clients' samples at most 0.600",
+        "Control: blind classifier",
+    ]
+    assert skipped == ["Lower bound on epsilon at most 2.000"]
+
+
+def test_a_gate_that_nothing_passes_is_not_green() -> None:
+    only = judged(found(bound(0.1)), policy('name = "x"\n[membership]\nepsilon = 2.0'))
+    root = ElementTree.fromstring(junit_xml(only))
+    assert only.outcome is Outcome.INCONCLUSIVE
+    assert root.attrib["errors"] == "1"
+    assert len(list(root.iter("testcase"))) == int(root.attrib["tests"])
+
+
+def test_another_program_reads_the_file(tmp_path: Path) -> None:
+    junitparser = pytest.importorskip("junitparser")
+    path = tmp_path / "gate.xml"
+    path.write_text(junit_xml(verdict(mixed())), encoding="utf-8")
+    (suite,) = junitparser.JUnitXml.fromfile(str(path))
+    kinds = [type(result).__name__ for case in suite for result in case.result]
+    assert (suite.tests, suite.failures, suite.errors, suite.skipped) == (6, 0, 2, 1)
+    assert sorted(kinds) == ["Error", "Error", "Skipped"]
+    assert {p.name: p.value for p in suite.properties()}["outcome"] == "inconclusive"
+    assert next(iter(suite)).classname == "fedaudit.gate.membership.of-tests"
+
+
+def test_hostile_names_stay_text() -> None:
+    tables = "[membership]\nauc = 0.6\ngroup_auc = 0.6\n[sources]\nabove_class_mixes = 0.1\n"
+    given = policy(f'name = "tests"\n{tables}[games]\nsuccess = 0.6')
+    for record in (hostile(), hostile_games()):
+        text = junit_xml(judged(record, given))
+        assert "<script" not in text
+        assert "<img" not in text
+        root = ElementTree.fromstring(text)
+        known = {"testsuites", "testsuite", "properties", "property", "testcase", "failure"}
+        known |= {"error", "skipped", "system-out"}
+        assert {element.tag for element in root.iter()} <= known
+
+
+def test_what_xml_forbids_is_replaced_and_markup_does_not_end_its_element() -> None:
+    bad = "a\x00b\x1bc\ud800d\ufffee]]>&amp;<!--\"'\n<!DOCTYPE x [<!ENTITY y 'z'>]>&y;"
+    held = Held(what=bad, value=0.7, low=0.7, high=0.8, outcome=Outcome.FAIL, reason=bad)
+    check = ceiling_check("membership", bad, "auc", 0.6, [held])
+    made = judged(found(auc(0.7, 0.8)), policy())
+    text = junit_xml(made.model_copy(update={"checks": [check], "reason": bad, "record": bad}))
+    root = ElementTree.fromstring(text)
+    failure = next(root.iter("failure"))
+    assert failure.text is not None
+    assert failure.text.startswith("a\ufffdb\ufffdc\ufffdd\ufffde]]>&amp;<!--\"'\n<!DOCTYPE")
+    text.encode("utf-8")

@@ -1,0 +1,166 @@
+"""Ceilings on sources, on clustered federations and on security games."""
+
+import pytest
+
+from fedaudit.errors import BadInput
+from fedaudit.games.record import GameRecord
+from fedaudit.gate.judging import judged
+from fedaudit.gate.outcome import Outcome
+from fedaudit.gate.verdict import Check, Verdict
+from fedaudit.study.record import Record
+from tests.gate.parts import control, policy
+from tests.report.clustered import clustered
+from tests.report.games import HONEST, NONE, REFUTED, played, point
+from tests.report.records import record, source, with_sources
+
+SOURCES = '[sources]\nabove_class_mixes = {}\n[controls]\nrequired = ["untrained model"]\n'
+
+
+def said(given: Record | GameRecord, tables: str) -> Verdict:
+    return judged(given, policy(f'name = "tests"\n{tables}'))
+
+
+def ceiling(verdict: Verdict) -> Check:
+    (check,) = [check for check in verdict.checks if check.ceiling is not None]
+    return check
+
+
+def about_owners(*seeds: int, right: int = 60, mixes: float = 0.3) -> Record:
+    found = [source("sia", seed=seed, right=right + seed, mixes=mixes) for seed in seeds]
+    controlled = [control("untrained model", attack="sia", seed=seed) for seed in seeds]
+    return with_sources(*found, seeds=seeds).model_copy(update={"controls": controlled})
+
+
+def test_success_is_held_against_the_ceiling_less_what_class_mixes_explain() -> None:
+    one = about_owners(1)
+    (run,) = one.sources
+    low, high = run.low - run.by_class_mix, run.high - run.by_class_mix
+    assert said(one, SOURCES.format(high)).outcome is Outcome.PASS
+    assert said(one, SOURCES.format(high - 1e-4)).outcome is Outcome.INCONCLUSIVE
+    assert said(one, SOURCES.format(low)).outcome is Outcome.INCONCLUSIVE
+    assert said(one, SOURCES.format(low - 1e-4)).outcome is Outcome.FAIL
+
+
+def test_the_worst_seed_of_a_source_attack_decides_unless_means_are_asked_for() -> None:
+    several = about_owners(1, 2, 3)
+    check = ceiling(said(several, SOURCES.format(0.5)))
+    assert check.figures == 3
+    assert check.worst is not None
+    assert check.worst.what == "sia in seed 3"
+    means = SOURCES.format(0.5).replace("0.5", '0.5\nseeds = "mean"')
+    assert ceiling(said(several, means)).figures == 1
+
+
+def test_what_would_settle_a_source_attack_settles_it() -> None:
+    one = about_owners(1)
+    (run,) = one.sources
+    top = run.success - run.by_class_mix + 0.01
+    worst = ceiling(said(one, SOURCES.format(top))).worst
+    assert worst is not None
+    assert worst.more is not None
+    assert worst.more.then is Outcome.PASS
+    assert worst.more.count > 0
+
+
+def test_sources_that_are_asked_for_and_not_there_leave_the_gate_open() -> None:
+    none = record(details=False)
+    assert said(none, SOURCES.format(0.5)).outcome is Outcome.INCONCLUSIVE
+    named = SOURCES.format(0.5).replace("0.5", '0.5\nattacks = ["sia-mean"]')
+    assert said(about_owners(1), named).outcome is Outcome.INCONCLUSIVE
+
+
+def test_what_a_policy_does_not_ask_about_is_named() -> None:
+    both = about_owners(1).model_copy(update={"clusters": [clustered(clients=10, minority=2)]})
+    verdict = said(both, "[clusters]\nrisk = 1.0")
+    assert verdict.unjudged == ["whose a sample is (no [sources] in the policy)"]
+    assert verdict.outcome is Outcome.PASS
+
+
+def test_every_model_that_clients_use_at_the_end_of_every_run_is_judged() -> None:
+    runs = [clustered(seed=seed, clients=40, minority=10) for seed in (1, 2)]
+    both = record(details=False, seeds=(1, 2)).model_copy(update={"clusters": runs})
+    last = [model for run in runs for model in run.rounds[-1].models if model.clients]
+    most = max(model.high or 0 for model in last)
+    assert said(both, f"[clusters]\nrisk = {most!r}").outcome is Outcome.PASS
+    above = max(model.low or 0 for model in last) - 1e-6
+    assert said(both, f"[clusters]\nrisk = {above!r}").outcome is Outcome.FAIL
+    between = said(both, f"[clusters]\nrisk = {most - 1e-6!r}")
+    assert between.outcome is Outcome.INCONCLUSIVE
+    worst = ceiling(between).worst
+    assert worst is not None
+    assert worst.more is not None
+    assert "does not follow from the record" in worst.more.text
+
+
+def test_a_model_of_unknown_risk_or_a_run_without_models_leaves_the_gate_open() -> None:
+    run = clustered(clients=10, minority=2)
+    unknown = {"risk": None, "low": None, "high": None}
+    models = [model.model_copy(update=unknown) for model in run.rounds[-1].models]
+    last = run.rounds[-1].model_copy(update={"models": models})
+    blind = run.model_copy(update={"rounds": [*run.rounds[:-1], last]})
+    for clusters, seeds in (([blind], (1,)), ([], (1,)), ([run], (1, 2))):
+        given = record(details=False, seeds=seeds).model_copy(update={"clusters": clusters})
+        assert said(given, "[clusters]\nrisk = 1.0").outcome is Outcome.INCONCLUSIVE
+
+
+def test_games_are_held_against_the_share_that_is_won() -> None:
+    high = played(point(right=60)).points[0].adv.high
+    assert said(played(point(right=60)), f"[games]\nsuccess = {high!r}").outcome is Outcome.PASS
+    assert said(played(NONE), "[games]\nsuccess = 0.6").outcome is Outcome.FAIL
+    between = said(played(point(right=60)), "[games]\nsuccess = 0.62")
+    assert between.outcome is Outcome.INCONCLUSIVE
+    worst = ceiling(between).worst
+    assert worst is not None
+    assert worst.more is not None
+    assert worst.more.then is Outcome.PASS
+    assert worst.more.what == "sets of games of the same size"
+
+
+def test_the_worst_point_of_games_decides_among_the_mechanisms_asked_for() -> None:
+    several = played(NONE, HONEST)
+    assert said(several, "[games]\nsuccess = 0.7").outcome is Outcome.FAIL
+    named = '[games]\nsuccess = 0.7\nmechanisms = ["bitwise-rr"]'
+    assert said(several, named).outcome is Outcome.PASS
+    missing = '[games]\nsuccess = 0.7\nmechanisms = ["bitwise-rr", "laplace"]'
+    assert said(several, missing).outcome is Outcome.INCONCLUSIVE
+
+
+def test_a_true_epsilon_is_known_and_no_bound_is_above_any_ceiling() -> None:
+    text = "[games]\ncontradicted = false\ntrue_epsilon = {}"
+    exact = 6.999999999999034
+    assert said(played(HONEST), text.format(exact)).outcome is Outcome.PASS
+    assert said(played(HONEST), text.format(6.9)).outcome is Outcome.FAIL
+    assert said(played(NONE), text.format(1e12)).outcome is Outcome.FAIL
+
+
+def test_a_success_that_refutes_the_named_epsilon_fails_unless_only_uncorrected() -> None:
+    text = "[games]\nsuccess = 1.0"
+    verdict = said(played(REFUTED), text)
+    assert verdict.outcome is Outcome.FAIL
+    assert "is named 1, and the games refute it" in verdict.reason
+    assert said(played(REFUTED), f"{text}\ncontradicted = false").outcome is Outcome.PASS
+    barely = point("ome", REFUTED.proven_epsilon - 0.02, None, right=95)
+    assert barely.refuted
+    assert said(played(barely), text).outcome is Outcome.FAIL
+    # Held beside twenty others, its own test is one of many.
+    many = [point("ome", 9.0, None, right=50, label=f"{place}") for place in range(20)]
+    assert said(played(barely, *many), text).outcome is Outcome.INCONCLUSIVE
+
+
+def test_bounds_from_games_share_their_error_and_never_pass() -> None:
+    text = "[games]\ncontradicted = false\nepsilon = {}"
+    assert said(played(NONE), text.format(0.5)).outcome is Outcome.FAIL
+    silent = said(played(NONE), text.format(20.0))
+    assert silent.outcome is Outcome.INCONCLUSIVE
+    alone = ceiling(silent).worst
+    among = ceiling(said(played(NONE, NONE, NONE), text.format(20.0))).worst
+    assert alone is not None
+    assert among is not None
+    assert alone.low is not None
+    assert among.low is not None
+    assert among.low < alone.low
+
+
+def test_a_policy_without_a_ceiling_for_games_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"no ceiling for a record of games; give it \[games\]"):
+        said(played(NONE), "[membership]\nauc = 0.6")

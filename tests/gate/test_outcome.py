@@ -1,0 +1,89 @@
+"""The arithmetic of a gate: limits against ceilings, and what would settle them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedaudit.gate.more import more, smallest
+from fedaudit.gate.outcome import Outcome, against, bound_against, gravest, gravity
+from fedaudit.metrics import clopper_pearson
+
+shares = st.floats(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.5, 0.6, Outcome.PASS),  # the upper limit is the ceiling
+        (0.5, 0.6000001, Outcome.INCONCLUSIVE),
+        (0.6, 0.7, Outcome.INCONCLUSIVE),  # the lower limit is the ceiling, not above it
+        (0.6000001, 0.7, Outcome.FAIL),
+        (0.6, 0.6, Outcome.PASS),
+        (None, 0.6, Outcome.PASS),
+        (0.7, None, Outcome.FAIL),
+        (0.1, None, Outcome.INCONCLUSIVE),  # without an upper limit nothing passes
+        (None, None, Outcome.INCONCLUSIVE),
+    ],
+)
+def test_limits_against_a_ceiling_of_six_tenths(
+    low: float | None, high: float | None, expected: Outcome
+) -> None:
+    assert against(low, high, 0.6) is expected
+
+
+@given(st.lists(shares, min_size=2, max_size=2).map(sorted), shares, shares)
+def test_a_higher_ceiling_never_makes_anything_worse(
+    limits: list[float], one: float, other: float
+) -> None:
+    tight, loose = sorted([one, other])
+    low, high = limits
+    assert gravity(against(low, high, loose)) <= gravity(against(low, high, tight))
+
+
+@given(st.floats(0, 20), st.floats(0, 20))
+def test_a_lower_bound_never_passes(bound: float, ceiling: float) -> None:
+    assert bound_against(bound, ceiling) is not Outcome.PASS
+    assert (bound_against(bound, ceiling) is Outcome.FAIL) == (bound > ceiling)
+
+
+def test_what_holds_a_release_back_decides_and_nothing_decides_nothing() -> None:
+    assert gravest([Outcome.PASS, Outcome.FAIL, Outcome.INCONCLUSIVE]) is Outcome.FAIL
+    assert gravest([Outcome.PASS, Outcome.INCONCLUSIVE]) is Outcome.INCONCLUSIVE
+    assert gravest([]) is Outcome.INCONCLUSIVE
+
+
+def share_of(rate: float) -> object:
+    return lambda size: clopper_pearson(rate * size, size)
+
+
+@pytest.mark.parametrize(("rate", "then"), [(0.04, Outcome.PASS), (0.06, Outcome.FAIL)])
+def test_the_smallest_sample_that_settles_settles_and_one_less_does_not(
+    rate: float, then: Outcome
+) -> None:
+    found = smallest(share_of(rate), 100, 0.05, most=10**7)  # type: ignore[arg-type]
+    assert found is not None
+    assert found.then is then
+    assert against(*clopper_pearson(rate * found.size, found.size), 0.05) is then
+    before = found.size - 1
+    assert against(*clopper_pearson(rate * before, before), 0.05) is Outcome.INCONCLUSIVE
+
+
+def test_counting_up_one_by_one_finds_the_same_sample() -> None:
+    slow = next(
+        n for n in range(100, 5000) if against(*clopper_pearson(0.02 * n, n), 0.05) is Outcome.PASS
+    )
+    found = smallest(share_of(0.02), 100, 0.05, most=10**7)  # type: ignore[arg-type]
+    assert found is not None
+    assert found.size == slow
+
+
+def test_a_figure_at_its_ceiling_is_settled_by_no_sample() -> None:
+    told = more(share_of(0.05), 100, 0.05, what="members")  # type: ignore[arg-type]
+    assert (told.count, told.then) == (0, None)
+    assert "up to 10,000,000 members would not settle it" in told.text
+
+
+def test_what_does_not_follow_from_a_record_is_said_to() -> None:
+    told = more(lambda size: None, 100, 0.05, what="members")
+    assert told.count == 0
+    assert "does not follow from the record" in told.text

@@ -1,0 +1,71 @@
+"""Policies from TOML: what they default to, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from fedaudit.errors import BadInput
+from fedaudit.gate.policy import DEFAULT_POLICY, Policy, policy_from, read_policy
+
+
+def test_the_printed_policy_is_one() -> None:
+    policy = policy_from(DEFAULT_POLICY)
+    assert policy.membership is not None
+    assert policy.membership.tpr == {"0.01": 0.05, "0.001": 0.02}
+    assert policy.games is not None
+    assert policy.controls.otherwise == "inconclusive"
+
+
+def test_every_line_of_the_printed_policy_that_is_a_comment_is_a_setting_too() -> None:
+    lines = [line.removeprefix("# ") for line in DEFAULT_POLICY.splitlines()[1:]]
+    policy = policy_from("\n".join(lines))
+    assert policy.sources is not None
+    assert policy.clusters is not None
+    assert policy.membership is not None
+    assert None not in policy.membership.model_dump().values()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[membership]\nauc = 0.6", "name"),
+        ('name = "x"\n[membership]\nauk = 0.6', "did you mean 'membership.auc'"),
+        ('name = "x"\n[membershp]', "did you mean 'membership'"),
+        ('name = "x"\n[membership]\nauc = 1.2', "less than or equal to 1, got 1.2"),
+        ('name = "x"\n[membership]\nauc = nan', "finite"),
+        ('name = "x"\n[membership]\ntpr = {"1%" = 0.1}', "is written like 0.01, not '1%'"),
+        ('name = "x"\n[membership]\ntpr = {"0.0" = 0.1}', "lies in"),
+        ('name = "x"\n[membership]\ntpr = {"0.01" = 0.1, ".01" = 0.2}', "stands there twice"),
+        ('name = "x"\n[membership]\ncontrasts = []', "at least one"),
+        ('name = "x"\n[membership]\ncontrasts = ["unsen"]', "'unseen', 'other_client' or 'mixed'"),
+        ('name = "x"\n[controls]\notherwise = "pass"', "'inconclusive' or 'fail'"),
+        ('name = "x"\n[controls]\nrequired = ["vibes"]', "permuted members"),
+        ('name = "x"\n[evidence]\nleast_seeds = -1', "greater than or equal to 0"),
+        ('name = "\\u001b[2J"', "letters, digits"),
+        ('name = "x', "is not valid TOML"),
+        ("a." * 40 + "b = 1", "nests over 32 levels deep"),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_is_allowed(text: str, said: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        policy_from(text, source="policy.toml")
+    assert said in str(refused.value)
+    assert "policy.toml" in str(refused.value)
+
+
+def test_only_a_short_regular_file_is_read(tmp_path: Path) -> None:
+    large = tmp_path / "large.toml"
+    large.write_text("#" * 2_000_000)
+    for path, said in ((tmp_path, "regular file"), (large, "short file"), (tmp_path / "n", "read")):
+        with pytest.raises(BadInput, match=said):
+            read_policy(path)
+    (tmp_path / "bad").write_bytes(b"\xff\xfe")
+    with pytest.raises(BadInput, match="not valid TOML"):
+        read_policy(tmp_path / "bad")
+
+
+def test_two_policies_have_one_digest_exactly_if_they_ask_the_same() -> None:
+    same = policy_from('name = "x"\n[membership]\nauc = 0.60 # as before')
+    assert same.digest() == policy_from('name="x"\nmembership.auc = 0.6').digest()
+    assert same.digest() != policy_from('name="x"\nmembership.auc = 0.61').digest()
+    assert Policy(name="x").digest() != Policy(name="y").digest()

@@ -1,0 +1,85 @@
+"""Limits of larger samples are those that larger samples have."""
+
+import numpy as np
+import pytest
+
+from fedaudit.metrics import auc_interval, clopper_pearson, mean_over_seeds
+from fedaudit.metrics.balanced import counted_balanced_accuracy
+from fedaudit.metrics.larger import (
+    Limited,
+    larger_auc,
+    larger_balanced,
+    larger_mean,
+    larger_share,
+)
+
+
+def scores(size: int, shift: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    drawn = np.concatenate([rng.normal(shift, 1, size), rng.normal(0, 1, 2 * size)])
+    return drawn, np.arange(3 * size) < size
+
+
+def test_a_share_of_more_trials_has_the_exact_limits_of_these() -> None:
+    found = Limited(0.03, *clopper_pearson(3, 100))
+    assert larger_share(found, 100, 1000, confidence=0.95) == clopper_pearson(30, 1000)
+
+
+def test_limits_of_another_kind_or_count_are_not_carried_over() -> None:
+    assert larger_share(Limited(0.03, 0.0, 0.1), 100, 1000, confidence=0.95) is None
+    found = Limited(0.03, *clopper_pearson(3, 100))
+    assert larger_share(found, 200, 1000, confidence=0.95) is None
+    assert larger_share(found, 0, 1000, confidence=0.95) is None
+
+
+@pytest.mark.parametrize("times", [2, 5, 30])
+def test_an_auc_of_a_sample_repeated_has_the_limits_that_were_told(times: int) -> None:
+    drawn, is_member = scores(150)
+    now = auc_interval(drawn, is_member)
+    then = auc_interval(np.tile(drawn, times), np.tile(is_member, times))
+    told = larger_auc(Limited(*now[:3]), 150, 150 * times, confidence=0.95)
+    assert now.method.startswith("DeLong")
+    # A sample's own variance divides by one less than its size: a third of a per cent here.
+    assert told == pytest.approx((then.low, then.high), abs=2e-4)
+
+
+def test_an_auc_that_was_exact_on_pairs_stays_so() -> None:
+    now = auc_interval([3.0, 4.0, 5.0, 1.0, 2.0, 0.0], [1, 1, 1, 0, 0, 0])
+    assert now.method.startswith("exact on pairs")
+    told = larger_auc(Limited(*now[:3]), 3, 30, confidence=0.95)
+    assert told == clopper_pearson(30, 30)
+
+
+def test_limits_of_an_auc_that_are_of_no_known_kind_are_not_carried_over() -> None:
+    assert larger_auc(Limited(0.6, 0.5, 0.9), 100, 200, confidence=0.95) is None
+
+
+def test_a_balanced_accuracy_of_counts_times_three_has_the_limits_of_these_counts() -> None:
+    now = counted_balanced_accuracy(70, 100, 180, 200)
+    then = counted_balanced_accuracy(210, 300, 540, 600)
+    found = Limited(now.value, now.low, now.high)
+    assert larger_balanced(found, 0.1, (100, 200), 3, confidence=0.95) == (then.low, then.high)
+    assert larger_balanced(found, 0.2, (100, 200), 3, confidence=0.95) is None
+
+
+@pytest.mark.parametrize("larger", [3, 4, 8, 51])
+def test_a_mean_over_more_seeds_has_the_limits_of_runs_with_the_same_spread(larger: int) -> None:
+    now = mean_over_seeds([0.5, 0.6, 0.7])
+    assert now.low is not None
+    assert now.high is not None
+    told = larger_mean(Limited(now.value, now.low, now.high), 3, larger, confidence=0.95)
+    assert told is not None
+    # Student's quantile for 2 degrees of freedom is 4.303, and the spread of these runs is 0.1.
+    quantile = {3: 4.3027, 4: 3.1824, 8: 2.3646, 51: 2.0086}[larger]
+    assert told.high - 0.6 == pytest.approx(quantile * 0.1 / larger**0.5, rel=1e-4)
+    assert 0.6 - told.low == pytest.approx(told.high - 0.6)
+
+
+def test_a_limit_that_was_cut_at_an_end_does_not_make_the_spread_smaller() -> None:
+    told = larger_mean(Limited(0.1, 0.0, 0.53027), 3, 3, confidence=0.95)
+    assert told is not None
+    assert told.high == pytest.approx(0.53027)
+
+
+def test_runs_without_spread_tell_nothing_of_more_runs() -> None:
+    assert larger_mean(Limited(0.5, 0.5, 0.5), 3, 4, confidence=0.95) is None
