@@ -58,7 +58,18 @@ def test_help_answers_at_once_and_names_every_command() -> None:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     # About 0.3 s. Work done, not time passed: that depends on what else the machine is doing.
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.5
-    for command in ("demo", "run", "attack", "report", "compare", "gate", "list", "explain"):
+    for command in (
+        "demo",
+        "run",
+        "attack",
+        "report",
+        "compare",
+        "gate",
+        "pack",
+        "verify",
+        "list",
+        "explain",
+    ):
         assert command in done.stdout
 
 

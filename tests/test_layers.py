@@ -173,6 +173,17 @@ def test_a_gate_reads_records_and_calculates_on_what_they_say() -> None:
         assert ours(module) <= allowed | {"fedaudit.errors", "fedaudit.files"}, module
 
 
+def test_a_pack_is_made_and_checked_from_a_record_and_a_policy_alone() -> None:
+    parts = ("gate", "report", "games.record")
+    allowed = {name for part in (*parts, "pack") for name in within(part)} | {"fedaudit"}
+    allowed |= {f"fedaudit.study.{name}" for name in ("older", "owners", "reading", "record")}
+    allowed |= {f"fedaudit.study.{name}" for name in ("fields", "owner_figures")}
+    # But for what makes the content hash again from a run, which measures and calculates.
+    for module in set(within("pack")) - {"fedaudit.pack.remaking"}:
+        assert ours(module) <= allowed | {"fedaudit.errors", "fedaudit.files"}, module
+        assert "fedaudit.pack.remaking" not in ours(module)
+
+
 def test_records_can_be_read_without_the_code_that_made_them() -> None:
     for module in ("fedaudit.study.record", "fedaudit.study.reading"):
         names = ("clustered", "compared", "fields", "owner_figures", "owners", "record", "text")

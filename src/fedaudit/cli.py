@@ -326,6 +326,81 @@ def gate(
     sys.exit(EXIT_CODES[verdict.outcome])
 
 
+@app.command
+def pack(record: Path, /, *, policy: Path, out: Path, smallest_group: int = 10) -> None:
+    """Pack a record, its report and a policy's verdict with the hashes by which to check them.
+
+    Nothing in the pack is about a single sample, or about a group of few.
+
+    Parameters
+    ----------
+    record
+        A record.json or a games.json, or the folder it is in.
+    policy
+        The policy, a TOML file.
+    out
+        Folder of the pack: new, or empty.
+    smallest_group
+        Groups with fewer samples are suppressed.
+    """
+    from fedaudit.pack.packing import write_pack
+
+    path = _record_in(record) if record.is_dir() else record
+    if smallest_group < 0:
+        raise BadInput(f"a group has 0 samples or more, got {smallest_group}")
+    manifest = write_pack(path, policy, out, smallest_group=smallest_group)
+    gone = {name: count for name, count in manifest.suppressed.items() if count}
+    told = ", ".join(f"{count} of {name}" for name, count in gone.items()) or "nothing"
+    _say(f"pack: {out} ({manifest.outcome}; suppressed: {told})")
+    _say(f"digest, to be kept elsewhere: {manifest.digest}")
+
+
+@app.command
+def verify(
+    folder: Path,
+    /,
+    *,
+    digest: str = "",
+    recording: Path | None = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Check a pack: every hash, and the verdict again from record and policy.
+
+    Exit code 0: sound, 1: something was changed, is missing or does not belong there.
+
+    Parameters
+    ----------
+    folder
+        Of the pack.
+    digest
+        As it was printed when the pack was made; without it a pack could have been made anew.
+    recording
+        The folder of the study's run, to make the record's content hash again from what was
+        measured.
+    """
+    from fedaudit.pack.verifying import verify as verified
+
+    found = verified(folder, digest=digest)
+    problems = list(found.problems)
+    if recording is not None and found.record is not None:
+        from fedaudit.pack.remaking import remade
+
+        problems += remade(found.record, recording, data_dir)
+    for problem in problems:
+        _say(f"wrong: {problem}")
+    for said in found.checked:
+        _say(f"held: {said}")
+    if recording is not None and not problems:
+        _say("held: the content hash is that of what the run has measured")
+    if recording is None and not problems and found.kind == "study":
+        _say(
+            "not checked: the content hash of a study is over its measurements too, which only the "
+            "folder of its run has (--recording)"
+        )
+    _say("the pack is not sound" if problems else "the pack is sound")
+    sys.exit(1 if problems else 0)
+
+
 def _record_in(folder: Path) -> Path:
     """The record in a folder: of games where there is no other."""
     path, games = folder / RECORD_FILE, folder / GAMES_FILE

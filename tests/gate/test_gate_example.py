@@ -22,6 +22,7 @@ def test_the_workflow_names_files_that_are_there_and_outputs_of_the_commands() -
     text = (EXAMPLE / "fedaudit-gate.yml").read_text(encoding="utf-8")
     for path in re.findall(r"examples/gate/[\w.-]+", text):
         assert (EXAMPLE / Path(path).name).is_file(), path
-    assert "--junit audit/gate.xml" in text
+    assert "--junit gate.xml" in text
+    assert "path: |\n            gate.xml\n            evidence/" in text
     assert "if: always()" in text
     assert not re.search(r"/(home|root|tmp|work|Users)/", text)

@@ -1,0 +1,138 @@
+"""Makes a pack: a record that may leave the house, its report, a policy's verdict, a manifest."""
+
+import hashlib
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+from fedaudit import __version__
+from fedaudit.errors import BadInput
+from fedaudit.files import SHORT, read_text, write_whole
+from fedaudit.games.record import GameRecord
+from fedaudit.gate.judging import judged
+from fedaudit.gate.junit import junit_xml
+from fedaudit.gate.outputs import verdict_json
+from fedaudit.gate.policy import Policy, read_policy
+from fedaudit.gate.verdict import Verdict
+from fedaudit.pack.manifest import (
+    MANIFEST_FILE,
+    Manifest,
+    PackedFile,
+    manifest_of,
+    manifest_text,
+)
+from fedaudit.pack.suppressing import SMALLEST_GROUP, suppressed
+from fedaudit.report.games import games_html
+from fedaudit.report.html import report_html
+from fedaudit.report.study_file import study_file
+from fedaudit.study.older import completed
+from fedaudit.study.reading import MAX_BYTES, read_any_record
+from fedaudit.study.record import Record
+
+POLICY_FILE = "policy.toml"
+VERDICT_FILE = "verdict.json"
+JUNIT_FILE = "gate.xml"
+REPORT_FILE = "report.html"
+STUDY_FILE = "study.toml"
+RECORD_FILES = {"study": "record.json", "games": "games.json"}
+
+
+class Texts(NamedTuple):
+    """All that a pack holds but the manifest.
+
+    Attributes:
+        record: As it is packed.
+        verdict: Of the policy on it.
+        files: Text by file name.
+    """
+
+    record: Record | GameRecord
+    verdict: Verdict
+    files: dict[str, str]
+
+
+def write_pack(
+    record: Path, policy: Path, folder: Path, *, smallest_group: int = SMALLEST_GROUP
+) -> Manifest:
+    """Writes a pack to a new folder.
+
+    Args:
+        record: A record, or a record of games.
+        policy: A policy.
+        folder: That is not there yet, or is empty.
+        smallest_group: Groups with fewer samples are suppressed.
+
+    Raises:
+        BadInput: The folder holds something, a file is no record or policy, or what is suppressed
+            would change the verdict.
+        Damaged: The record does not fit its format.
+    """
+    _refuse_used(folder)
+    whole, asked = read_any_record(record), read_policy(policy)
+    counts: Mapping[str, int] = {}
+    texts = {POLICY_FILE: read_text(policy, max_bytes=SHORT)}
+    if isinstance(whole, GameRecord):
+        # As it stands, since its content hash can be made again from it.
+        packed: Record | GameRecord = whole
+        texts["games.json"] = read_text(record, max_bytes=MAX_BYTES)
+    else:
+        packed, counts = suppressed(completed(whole), smallest_group)
+        texts["record.json"] = packed.model_dump_json() + "\n"
+    made = made_from(packed, asked)
+    _refuse_other_verdict(judged(whole, asked), made.verdict, smallest_group)
+    texts |= made.files
+    manifest = manifest_of(
+        packed,
+        made.verdict,
+        [_packed(name, text) for name, text in sorted(texts.items())],
+        smallest_group=smallest_group,
+        suppressed=counts,
+        made_with=made_with(),
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in sorted(texts.items()):
+        write_whole(folder / name, text)
+    # Last, so that a pack that was cut off has none.
+    write_whole(folder / MANIFEST_FILE, manifest_text(manifest))
+    return manifest
+
+
+def made_from(record: Record | GameRecord, policy: Policy) -> Texts:
+    """Everything in a pack that follows from the packed record and the policy."""
+    verdict = judged(record, policy)
+    report = games_html(record) if isinstance(record, GameRecord) else report_html(record)
+    files = {
+        VERDICT_FILE: verdict_json(verdict),
+        JUNIT_FILE: junit_xml(verdict),
+        STUDY_FILE: study_file(record.config),
+        REPORT_FILE: report,
+    }
+    return Texts(record, verdict, files)
+
+
+def made_with() -> dict[str, str]:
+    """Versions of what a pack's files are made with; others may make other bytes."""
+    packages = ("numpy", "scipy", "plotly", "jinja2", "pydantic")
+    return {"fedaudit": __version__} | {name: metadata.version(name) for name in packages}
+
+
+def _packed(name: str, text: str) -> PackedFile:
+    data = text.encode("utf-8")
+    return PackedFile(name=name, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+def _refuse_used(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadInput(
+            f"{folder} is there and holds something; give a folder that is new or empty with --out"
+        )
+
+
+def _refuse_other_verdict(whole: Verdict, packed: Verdict, smallest_group: int) -> None:
+    if whole.outcome is not packed.outcome:
+        raise BadInput(
+            f"without groups of fewer than {smallest_group} samples the verdict would be "
+            f"{packed.outcome!s} where it is {whole.outcome!s}; give a smaller --smallest-group, "
+            "or a policy that does not judge such groups"
+        )

@@ -1,0 +1,100 @@
+"""A record without what is about single samples or small groups of them."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from fedaudit.study.owners import SourceResult
+from fedaudit.study.record import ClientRow, Figure, Record
+
+SMALLEST_GROUP = 10
+"""Fewer samples than this are a small group, unless somebody says otherwise."""
+
+
+class Suppressed(NamedTuple):
+    """A record that may leave the house.
+
+    Attributes:
+        record: Without what is suppressed.
+        counts: How many entries of each of its lists are gone or have less in them.
+    """
+
+    record: Record
+    counts: Mapping[str, int]
+
+
+def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
+    """The record without samples' numbers and without groups of fewer than so many samples.
+
+    Gone are the most exposed samples, histograms of scores (a bin may hold one sample), how often
+    samples were used, groups and clients with too few samples, source attacks that asked about too
+    few of each client, and classes of those that had too few. A figure on too few samples loses its
+    value, its curve and the trajectories of its client; a client with few of some class loses its
+    class counts. To suppress the same once more changes nothing.
+
+    Args:
+        record: Any.
+        smallest: Samples that a group must have to be shown.
+    """
+    findings = [_figure(figure, smallest) for figure in record.findings]
+    hidden = [now for was, now in zip(record.findings, findings, strict=True) if now is not was]
+    curves = {(f.attack, f.defense, f.contrast, f.target, f.seed) for f in hidden}
+    clients = {(f.defense, f.target, f.seed) for f in hidden}
+    owners = {
+        (one.attack, one.defense, one.view)
+        for one in record.sources
+        if one.samples // len(one.clients) < smallest
+    }
+    lists: dict[str, Sequence[object]] = {
+        "findings": findings,
+        "curves": [
+            one
+            for one in record.curves
+            if (one.attack, one.defense, one.contrast, one.target, one.seed) not in curves
+        ],
+        "trajectories": [
+            one for one in record.trajectories if (one.defense, one.target, one.seed) not in clients
+        ],
+        "histograms": [],
+        "exposed": [],
+        "usage": [],
+        "groups": [g for g in record.groups if min(g.n_members, g.n_nonmembers) >= smallest],
+        "clients": [_client(row, smallest) for row in record.clients if row.samples >= smallest],
+        "sources": [
+            _source(one, smallest)
+            for one in record.sources
+            if (one.attack, one.defense, one.view) not in owners
+        ],
+        "source_figures": [
+            one
+            for one in record.source_figures
+            if (one.attack, one.defense, one.view) not in owners
+        ],
+    }
+    counts = {name: _touched(getattr(record, name), rows) for name, rows in lists.items()}
+    return Suppressed(record.model_copy(update=lists), counts)
+
+
+def _figure(figure: Figure, smallest: int) -> Figure:
+    counts = (figure.n_members, figure.n_nonmembers)
+    if figure.value is None or not any(counts) or min(counts) >= smallest:
+        return figure
+    nothing = dict.fromkeys(("value", "low", "high", "realised_fpr", "ceiling", "significant"))
+    note = f"suppressed: fewer than {smallest} samples on a side"
+    return figure.model_copy(update={**nothing, "note": note})
+
+
+def _client(row: ClientRow, smallest: int) -> ClientRow:
+    if not any(0 < count < smallest for count in row.class_counts):
+        return row
+    return row.model_copy(update={"class_counts": []})
+
+
+def _source(one: SourceResult, smallest: int) -> SourceResult:
+    shown = [row for row in one.classes if not 0 < row.samples < smallest]
+    return one if len(shown) == len(one.classes) else one.model_copy(update={"classes": shown})
+
+
+def _touched(before: Sequence[object], after: Sequence[object]) -> int:
+    """Entries that are no longer there as they were."""
+    kept = set(map(id, after))
+    return sum(id(entry) not in kept for entry in before)

@@ -1,0 +1,279 @@
+"""Checks a pack: every hash, and the verdict made again from record and policy."""
+
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from fedaudit.errors import BadInput, Refusal
+from fedaudit.files import SHORT, read_text
+from fedaudit.games.record import GameRecord
+from fedaudit.gate.policy import read_policy
+from fedaudit.gate.verdict import Verdict
+from fedaudit.pack.manifest import (
+    MANIFEST_FILE,
+    Manifest,
+    digest_of,
+    games_hash,
+    manifest_of,
+    manifest_text,
+)
+from fedaudit.pack.packing import (
+    JUNIT_FILE,
+    POLICY_FILE,
+    RECORD_FILES,
+    REPORT_FILE,
+    STUDY_FILE,
+    VERDICT_FILE,
+    made_from,
+    made_with,
+)
+from fedaudit.pack.suppressing import suppressed
+from fedaudit.report.grid import shortened
+from fedaudit.study.reading import MAX_BYTES, read_any_record
+from fedaudit.study.record import Record
+
+MOST_NAMED = 20
+"""Files that do not belong to a pack and are named."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
+
+
+class Verified(NamedTuple):
+    """What came of checking a pack.
+
+    Attributes:
+        problems: What is wrong, each naming its file; a pack is sound without any.
+        checked: What was done and held, in words.
+        record: The packed record; None where it could not be read.
+    """
+
+    problems: list[str]
+    checked: list[str]
+    record: Record | GameRecord | None = None
+
+    @property
+    def kind(self) -> str:
+        """ "study" or "games"; empty where the record could not be read."""
+        if self.record is None:
+            return ""
+        return "games" if isinstance(self.record, GameRecord) else "study"
+
+
+def verify(folder: Path, *, digest: str = "") -> Verified:
+    """Checks a pack that anybody may have written or changed.
+
+    Nothing outside of the folder is opened, whatever the manifest names, and no link is followed.
+
+    Args:
+        folder: Of the pack.
+        digest: That the manifest must have, as it was printed when the pack was made. Without it
+            a pack can be made anew around another record, and only that would show it.
+
+    Raises:
+        BadInput: There is no such folder, or the digest is none.
+    """
+    if not folder.is_dir():
+        raise BadInput(f"{folder} is no folder; give that of a pack, which `fedaudit pack` made")
+    if digest and not re.fullmatch("[0-9a-f]{64}", digest):
+        raise BadInput(
+            "a digest is 64 digits from 0 to 9 and a to f, as `fedaudit pack` printed it"
+        )
+    fault = _unreadable(folder / MANIFEST_FILE)
+    if fault:
+        return Verified([f"{MANIFEST_FILE} {fault}"], [])
+    read = _manifest(folder / MANIFEST_FILE)
+    if isinstance(read, str):
+        return Verified([f"{MANIFEST_FILE} {read}"], [])
+    problems = [f"{MANIFEST_FILE} {fault}" for fault in _against_digest(read, digest)]
+    checked = ["the manifest is as it was printed"] if digest and not problems else []
+    files = [*_strange_names(read), *_strange_files(folder, read), *_changed(folder, read)]
+    if problems or files:
+        return Verified([*problems, *files], checked)
+    checked.append(f"{len(read.files)} files have the sizes and SHA-256 hashes of the manifest")
+    found = _made_again(folder, read)
+    return Verified([*problems, *found.problems], [*checked, *found.checked], found.record)
+
+
+def _manifest(path: Path) -> Manifest | str:
+    """The manifest, or what is wrong with it."""
+    try:
+        text = read_text(path, max_bytes=SHORT)
+        manifest = Manifest.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        return f"is not a manifest of this version ({shortened(place)}: {shortened(first['msg'])})"
+    except (OSError, ValueError) as error:
+        return f"cannot be read ({shortened(str(error), 120)})"
+    if manifest_text(manifest) != text:
+        return "is not written as a manifest is (a space, a key or a number is another)"
+    return manifest
+
+
+def _against_digest(manifest: Manifest, digest: str) -> Iterator[str]:
+    if digest_of(manifest) != manifest.digest:
+        yield "does not have its own digest: something in it was changed"
+    if digest and manifest.digest != digest:
+        yield "is not that of this digest: the pack was replaced or changed"
+
+
+def _expected(manifest: Manifest) -> set[str]:
+    made = {POLICY_FILE, VERDICT_FILE, JUNIT_FILE, REPORT_FILE, STUDY_FILE}
+    return made | {RECORD_FILES[manifest.kind]}
+
+
+def _strange_names(manifest: Manifest) -> Iterator[str]:
+    """Names that a pack has no business with, which are never opened."""
+    expected, names = _expected(manifest), [one.name for one in manifest.files]
+    for name in names:
+        if not _NAME.fullmatch(name):
+            yield f"{MANIFEST_FILE} names {shortened(name)!r}, which is no plain file name"
+        elif name not in expected:
+            yield f"{MANIFEST_FILE} names {name}, which no pack has"
+    for name in sorted(expected - set(names)):
+        yield f"{MANIFEST_FILE} does not name {name}"
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"{MANIFEST_FILE} names {shortened(name)} twice"
+
+
+def _strange_files(folder: Path, manifest: Manifest) -> Iterator[str]:
+    """What lies in the folder and does not belong there."""
+    known = {*_expected(manifest), MANIFEST_FILE}
+    with os.scandir(folder) as entries:
+        extra = sorted(entry.name for entry in entries if entry.name not in known)
+    for name in extra[:MOST_NAMED]:
+        yield f"{shortened(name)} is not in the manifest"
+    if len(extra) > MOST_NAMED:
+        yield f"{len(extra) - MOST_NAMED} more are not in the manifest"
+
+
+def _changed(folder: Path, manifest: Manifest) -> Iterator[str]:
+    expected = _expected(manifest)
+    for one in manifest.files:
+        if one.name not in expected:
+            continue
+        path = folder / one.name
+        fault = _unreadable(path)
+        if fault:
+            yield f"{one.name} {fault}"
+            continue
+        size, sha256 = _hashed(path)
+        if size != one.bytes:
+            yield f"{one.name} has {size:,} bytes, and {one.bytes:,} in the manifest"
+        elif sha256 != one.sha256:
+            yield f"{one.name} was changed: its SHA-256 is {sha256}, not that in the manifest"
+
+
+def _unreadable(path: Path) -> str:
+    """Why a file is not read; empty where it is. A link is never followed."""
+    try:
+        kind = path.lstat()
+    except OSError as error:
+        return "is missing" if isinstance(error, FileNotFoundError) else f"({error.strerror})"
+    if stat.S_ISLNK(kind.st_mode):
+        return "is a link, which no pack has"
+    if not stat.S_ISREG(kind.st_mode):
+        return "is no regular file"
+    if kind.st_size > MAX_BYTES:
+        return f"is larger than {MAX_BYTES // 2**20} MiB"
+    return ""
+
+
+def _hashed(path: Path) -> tuple[int, str]:
+    digest, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while chunk := file.read(2**20):
+            digest.update(chunk)
+            size += len(chunk)
+    return size, digest.hexdigest()
+
+
+def _made_again(folder: Path, manifest: Manifest) -> Verified:
+    """Whether all that follows from record and policy is what is there."""
+    name = RECORD_FILES[manifest.kind]
+    try:
+        record, policy = read_any_record(folder / name), read_policy(folder / POLICY_FILE)
+        if isinstance(record, GameRecord) != (manifest.kind == "games"):
+            return Verified([f"{name} is a record of another kind"], [])
+        problems = list(_of_record(record, manifest, folder / name))
+        made = made_from(record, policy)
+    except Refusal as refusal:
+        # Paths of this machine are no part of what is said of a pack.
+        said = str(refusal).replace(f"{folder}{os.sep}", "")
+        return Verified([f"what the pack holds is refused: {shortened(said, 300)}"], [])
+    checked = []
+    if isinstance(record, GameRecord):
+        checked.append("the record's content hash follows from its settings and points")
+    else:
+        checked.append(
+            f"the record names no sample and shows no group of fewer than {manifest.smallest_group}"
+        )
+    same = manifest.made_with == made_with()
+    problems += _of_manifest(record, made.verdict, manifest)
+    problems += _of_files(folder, made.files, made.verdict, same=same)
+    checked.append(
+        "verdict, JUnit file, study and report are what record and policy give"
+        if same
+        else "the verdict is what record and policy give; other versions made the other files, "
+        "which are held to their hashes alone"
+    )
+    return Verified(problems, [] if problems else checked, record)
+
+
+def _of_record(record: Record | GameRecord, manifest: Manifest, path: Path) -> Iterator[str]:
+    if isinstance(record, GameRecord):
+        document = json.loads(read_text(path, max_bytes=MAX_BYTES))
+        if games_hash(document) != record.content_hash:
+            yield f"{path.name} does not have its own content hash: something in it was changed"
+    elif any(suppressed(record, manifest.smallest_group).counts.values()):
+        yield f"{path.name} shows samples or groups that the manifest says are suppressed"
+
+
+def _of_manifest(
+    record: Record | GameRecord, verdict: Verdict, manifest: Manifest
+) -> Iterator[str]:
+    """What the manifest says of the record and does not follow from it."""
+    made = manifest_of(
+        record,
+        verdict,
+        manifest.files,
+        smallest_group=manifest.smallest_group,
+        suppressed=manifest.suppressed,
+        made_with=manifest.made_with,
+    )
+    for field in Manifest.model_fields:
+        if field != "digest" and getattr(made, field) != getattr(manifest, field):
+            yield f"{MANIFEST_FILE} has another {field.replace('_', ' ')} than record and policy"
+
+
+def _of_files(
+    folder: Path, made: Mapping[str, str], verdict: Verdict, *, same: bool
+) -> Iterator[str]:
+    """Files that are not what record and policy give."""
+    there = _verdict(folder / VERDICT_FILE)
+    if there is None or _outcomes(there) != _outcomes(verdict):
+        yield f"{VERDICT_FILE} is not what the policy says of the record ({verdict.outcome})"
+    if not same:
+        return
+    for name, text in made.items():
+        if (folder / name).read_bytes() != text.encode("utf-8"):
+            yield f"{name} is not what record and policy give"
+
+
+def _verdict(path: Path) -> Verdict | None:
+    try:
+        return Verdict.model_validate_json(read_text(path, max_bytes=MAX_BYTES))
+    except (OSError, ValueError):
+        return None
+
+
+def _outcomes(verdict: Verdict) -> tuple[object, ...]:
+    checks = [(c.section, c.name, c.ceiling, c.outcome, c.figures) for c in verdict.checks]
+    return (verdict.rules, verdict.outcome, verdict.policy_hash, verdict.content_hash, *checks)

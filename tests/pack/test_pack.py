@@ -1,0 +1,357 @@
+"""Packs: whole, whatever is changed in them is found and named."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedaudit import cli
+from fedaudit.errors import BadInput
+from fedaudit.pack.manifest import Manifest, digest_of, games_hash, manifest_text
+from fedaudit.pack.packing import write_pack
+from fedaudit.pack.verifying import verify
+from fedaudit.study.record import write_record
+from tests.gate.parts import auc, bound, found
+from tests.report.games import played, point
+from tests.report.records import hostile, record
+
+POLICY = """
+name = "tests"
+[membership]
+auc = 0.6
+epsilon = 2.0
+contrasts = ["unseen"]
+[games]
+success = 0.7
+contradicted = false
+"""
+
+Change = Callable[[Path], object]
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pack of a study that must not be changed."""
+    folder = tmp_path_factory.mktemp("original")
+    full = record(strengths=(0.1,), seeds=(1,), defenses=(("none", 1.0),))
+    passing = found(auc(0.48, 0.52), bound(0.1)).model_copy(
+        update={"exposed": full.exposed, "groups": full.groups[:3], "clients": full.clients}
+    )
+    write_record(passing, folder / "record.json")
+    (folder / "policy.toml").write_text(POLICY)
+    write_pack(folder / "record.json", folder / "policy.toml", folder / "pack")
+    return folder / "pack"
+
+
+@pytest.fixture
+def pack(original: Path, tmp_path: Path) -> Path:
+    shutil.copytree(original, tmp_path / "pack")
+    return tmp_path / "pack"
+
+
+def manifest(pack: Path) -> Manifest:
+    return Manifest.model_validate_json((pack / "manifest.json").read_text())
+
+
+def rewritten(pack: Path, **changes: object) -> None:
+    """A manifest that somebody changed who knows how a manifest is made."""
+    changed = Manifest.model_validate({**manifest(pack).model_dump(), **changes})
+    changed = changed.model_copy(update={"digest": digest_of(changed)})
+    (pack / "manifest.json").write_text(manifest_text(changed))
+
+
+def resealed(pack: Path) -> None:
+    """The hashes of the manifest made anew, as somebody would who changed a file."""
+    files = [
+        one.model_copy(update={"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()})
+        for one in manifest(pack).files
+        for data in [(pack / one.name).read_bytes()]
+    ]
+    rewritten(pack, files=files)
+
+
+def wrong(pack: Path, digest: str = "") -> str:
+    problems = verify(pack, digest=digest).problems
+    assert problems
+    return "\n".join(problems)
+
+
+def test_a_pack_is_sound_and_is_what_its_manifest_says(original: Path) -> None:
+    found = verify(original, digest=manifest(original).digest)
+    assert found.problems == []
+    assert len(found.checked) == 4
+    assert {path.name for path in original.iterdir()} == {
+        "gate.xml",
+        "manifest.json",
+        "policy.toml",
+        "record.json",
+        "report.html",
+        "study.toml",
+        "verdict.json",
+    }
+    for one in manifest(original).files:
+        assert hashlib.sha256((original / one.name).read_bytes()).hexdigest() == one.sha256
+
+
+def test_a_pack_names_no_sample_and_what_was_not_tested(original: Path) -> None:
+    packed = json.loads((original / "record.json").read_text())
+    assert packed["exposed"] == []
+    assert packed["histograms"] == []
+    assert manifest(original).suppressed["exposed"] > 0
+    assert manifest(original).untested
+
+
+def test_the_same_record_and_policy_make_the_same_pack(original: Path, tmp_path: Path) -> None:
+    source = original.parent
+    write_pack(source / "record.json", source / "policy.toml", tmp_path / "again")
+    for path in original.iterdir():
+        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_changed_byte_is_found_and_its_file_is_named(pack: Path, data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(path.name for path in pack.iterdir())))
+    kept = (pack / name).read_bytes()
+    place = data.draw(st.integers(0, len(kept) - 1))
+    mask = data.draw(st.integers(1, 255))
+    (pack / name).write_bytes(kept[:place] + bytes([kept[place] ^ mask]) + kept[place + 1 :])
+    try:
+        assert name in wrong(pack)
+    finally:
+        (pack / name).write_bytes(kept)
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("name", ["record.json", "report.html", "manifest.json"])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda path: path.unlink(), "is missing"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), ""),
+        (lambda path: path.write_bytes(path.read_bytes() + b"\n"), ""),
+        (lambda path: path.write_bytes(b""), ""),
+        (lambda path: (path.unlink(), path.mkdir()), "is no regular file"),
+        (pipe, "is no regular file"),
+        (
+            lambda path: (
+                path.rename(path.parent.parent / path.name),
+                path.symlink_to(path.parent.parent / path.name),
+            ),
+            "is a link",
+        ),
+    ],
+    ids=["missing", "cut", "longer", "empty", "folder", "pipe", "link"],
+)
+def test_what_became_of_a_file_is_named(pack: Path, name: str, change: Change, said: str) -> None:
+    change(pack / name)
+    assert f"{name} {said}" in wrong(pack)
+
+
+def test_a_file_that_does_not_belong_there_is_named(pack: Path) -> None:
+    (pack / "samples.npz").write_bytes(b"x")
+    (pack / "more").mkdir()
+    (pack / ".hidden").write_bytes(b"x")
+    said = wrong(pack)
+    for name in ("samples.npz", "more", ".hidden"):
+        assert f"{name} is not in the manifest" in said
+
+
+@pytest.mark.parametrize(
+    "name", ["../record.json", "/etc/passwd", "a/b", "..", "x\\y", "", "\x1b[2J", "record.json\n"]
+)
+def test_a_manifest_that_names_files_elsewhere_is_refused_and_they_are_never_opened(
+    pack: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [one.model_dump() for one in manifest(pack).files]
+    rewritten(pack, files=[*files[1:], {**files[0], "name": name}])
+    opened: list[str] = []
+    plain_open = Path.open
+
+    def told(path: Path, *words: object, **more: object) -> object:
+        opened.append(str(path.resolve()))
+        return plain_open(path, *words, **more)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(Path, "open", told)
+    assert "which is no plain file name" in wrong(pack)
+    assert all(Path(path).parent == pack.resolve() for path in opened)
+
+
+def test_a_manifest_without_or_with_twice_or_with_foreign_files_is_named(pack: Path) -> None:
+    files = manifest(pack).files
+    rewritten(pack, files=files[1:])
+    assert f"does not name {files[0].name}" in wrong(pack)
+    rewritten(pack, files=[*files, files[0]])
+    assert "twice" in wrong(pack)
+    rewritten(pack, files=[*files, files[0].model_copy(update={"name": "other.txt"})])
+    assert "names other.txt, which no pack has" in wrong(pack)
+
+
+def test_a_verdict_that_is_not_the_policys_is_found_though_all_hashes_fit(pack: Path) -> None:
+    text = (pack / "policy.toml").read_text()
+    (pack / "policy.toml").write_text(text.replace("auc = 0.6", "auc = 0.49"))
+    resealed(pack)
+    said = wrong(pack)
+    assert "verdict.json is not what the policy says of the record (inconclusive)" in said
+    assert "manifest.json has another outcome than record and policy" in said
+
+
+def test_a_figure_that_was_made_nicer_is_found_though_all_hashes_fit(pack: Path) -> None:
+    packed = json.loads((pack / "record.json").read_text())
+    packed["findings"][0]["high"] = 0.51
+    (pack / "record.json").write_text(json.dumps(packed))
+    resealed(pack)
+    assert "verdict.json is not what record and policy give" in wrong(pack)
+
+
+@pytest.mark.parametrize("name", ["report.html", "gate.xml", "study.toml", "verdict.json"])
+def test_a_file_that_is_not_made_of_the_record_is_found_though_all_hashes_fit(
+    pack: Path, name: str
+) -> None:
+    path = pack / name
+    path.write_text(path.read_text(encoding="utf-8") + " ", encoding="utf-8")
+    resealed(pack)
+    assert f"{name} is not what record and policy give" in wrong(pack)
+
+
+def test_samples_that_were_put_back_are_found_though_all_hashes_fit(pack: Path) -> None:
+    packed = json.loads((pack / "record.json").read_text())
+    whole = json.loads((pack.parent / "pack" / "record.json").read_text())
+    packed["exposed"] = [e.model_dump() for e in record(strengths=(1.0,)).exposed[:1]]
+    assert whole["exposed"] == []
+    (pack / "record.json").write_text(json.dumps(packed))
+    resealed(pack)
+    assert "record.json shows samples or groups" in wrong(pack)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("commit", "0000000"),
+        ("seeds", [7]),
+        ("content_hash", "ff" * 32),
+        ("versions", {}),
+        ("settings_hash", "0" * 64),
+        ("untested", []),
+        ("outcome", "fail"),
+        ("policy_hash", "0" * 64),
+    ],
+)
+def test_what_a_manifest_says_of_the_record_must_follow_from_it(
+    pack: Path, field: str, value: object
+) -> None:
+    rewritten(pack, **{field: value})
+    assert f"another {field.replace('_', ' ')}" in wrong(pack)
+
+
+def test_a_pack_that_was_replaced_as_a_whole_is_found_by_the_digest_alone(
+    pack: Path, tmp_path: Path
+) -> None:
+    digest = manifest(pack).digest
+    other = tmp_path / "other"
+    other.mkdir()
+    write_record(found(auc(0.48, 0.51), bound(0.1)), other / "record.json")
+    shutil.copy(pack / "policy.toml", other)
+    write_pack(other / "record.json", other / "policy.toml", other / "pack")
+    assert verify(other / "pack").problems == []
+    assert "is not that of this digest" in wrong(other / "pack", digest)
+    with pytest.raises(BadInput, match="64 digits"):
+        verify(pack, digest="abc")
+
+
+def test_a_manifest_of_something_else_is_a_problem_and_no_crash(pack: Path) -> None:
+    path = pack / "manifest.json"
+    for text in ("{}", "[]", "null", "{", "[" * 10_000, '{"format": "fedaudit-pack"}', "\ud7ff"):
+        path.write_text(text, encoding="utf-8")
+        assert "manifest.json " in wrong(pack)
+    path.write_bytes(b"\xff" * 100)
+    assert "manifest.json cannot be read" in wrong(pack)
+    path.write_bytes(b" " * 2_000_000)
+    assert "manifest.json " in wrong(pack)
+
+
+def test_games_are_packed_with_a_content_hash_that_is_made_again(tmp_path: Path) -> None:
+    games = played(point(right=55))
+    document = json.loads(games.model_dump_json())
+    true = games.model_copy(update={"content_hash": games_hash(document)})
+    (tmp_path / "games.json").write_text(true.model_dump_json())
+    (tmp_path / "policy.toml").write_text(POLICY)
+    pack = tmp_path / "pack"
+    write_pack(tmp_path / "games.json", tmp_path / "policy.toml", pack)
+    assert verify(pack).problems == []
+    document = json.loads((pack / "games.json").read_text())
+    document["points"][0]["batch"] += 1
+    (pack / "games.json").write_text(json.dumps(document))
+    resealed(pack)
+    assert "games.json does not have its own content hash" in wrong(pack)
+
+
+def test_a_pack_goes_to_a_new_folder_only(original: Path, tmp_path: Path) -> None:
+    source = original.parent
+    (tmp_path / "mine").write_text("x")
+    with pytest.raises(BadInput, match="holds something"):
+        write_pack(source / "record.json", source / "policy.toml", tmp_path)
+    with pytest.raises(BadInput, match="holds something"):
+        write_pack(source / "record.json", source / "policy.toml", tmp_path / "mine")
+    assert (tmp_path / "mine").read_text() == "x"
+
+
+def test_what_would_change_the_verdict_is_not_suppressed_silently(tmp_path: Path) -> None:
+    write_record(found(auc(0.48, 0.52, n_members=9)), tmp_path / "record.json")
+    text = 'name = "x"\n[membership]\nauc = 0.6\ncontrasts = ["unseen"]'
+    (tmp_path / "policy.toml").write_text(text)
+    files = (tmp_path / "record.json", tmp_path / "policy.toml", tmp_path / "pack")
+    with pytest.raises(BadInput, match="would be inconclusive where it is pass"):
+        write_pack(*files)
+    assert not files[2].exists()
+    write_pack(*files, smallest_group=9)
+    assert verify(files[2]).problems == []
+
+
+def test_a_hostile_record_is_packed_as_text(tmp_path: Path) -> None:
+    bad = hostile()
+    plain = bad.model_copy(update={"config": {"name": "<script>"}, "view": record().view})
+    safe = json.loads(plain.model_dump_json().replace("\\u2028", "").replace("\\u202e", ""))
+    (tmp_path / "record.json").write_text(
+        json.dumps(safe).replace("\\u2028", "").replace("\\u202e", "")
+    )
+    (tmp_path / "policy.toml").write_text(POLICY)
+    write_pack(tmp_path / "record.json", tmp_path / "policy.toml", tmp_path / "pack")
+    assert verify(tmp_path / "pack").problems == []
+    assert "<script>document" not in (tmp_path / "pack" / "gate.xml").read_text()
+
+
+def exit_code(*words: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([str(word) for word in words])
+    return int(ended.value.code or 0)
+
+
+def test_the_commands_end_with_zero_where_a_pack_is_sound_and_one_where_not(
+    original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = original.parent, tmp_path / "pack"
+    words = ("pack", source / "record.json", "--policy", source / "policy.toml", "--out", out)
+    assert exit_code(*words) == 0
+    digest = capsys.readouterr().out.split()[-1]
+    assert exit_code("verify", out, "--digest", digest) == 0
+    assert "the pack is sound" in capsys.readouterr().out
+    (out / "record.json").write_text("{}")
+    assert exit_code("verify", out) == 1
+    printed = capsys.readouterr().out
+    assert "wrong: record.json has 2 bytes" in printed
+    assert "the pack is not sound" in printed
+    assert exit_code(*words) == 2
+    assert exit_code("verify", tmp_path / "gone") == 2
+    assert exit_code("verify", out, "--digest", "x") == 2
+    assert exit_code(*words, "--smallest-group", "-1") == 2

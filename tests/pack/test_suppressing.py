@@ -1,0 +1,94 @@
+"""What leaves the house in a pack: nothing about single samples or small groups."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedaudit.pack.suppressing import suppressed
+from fedaudit.study.owners import ClassSuccess
+from fedaudit.study.record import ClientRow, Record
+from tests.gate.parts import auc, found, tpr
+from tests.report.records import record, source, with_sources
+
+FULL = record(strengths=(1.5, 1.0), seeds=(1,), defenses=(("none", 1.0),))
+
+
+def reread(given: Record) -> Record:
+    """As it is read from a file, with all that a record must hold to."""
+    return Record.model_validate_json(given.model_dump_json())
+
+
+def test_the_samples_that_stand_out_are_gone_and_so_are_their_scores() -> None:
+    given, counts = suppressed(FULL)
+    assert FULL.exposed
+    assert FULL.histograms
+    assert not given.exposed
+    assert not given.histograms
+    assert counts["exposed"] == len(FULL.exposed)
+    assert given.findings == FULL.findings
+    assert given.content_hash == FULL.content_hash
+
+
+def test_groups_are_shown_from_the_stated_size_on() -> None:
+    sizes = [(9, 100), (100, 9), (10, 10)]
+    rows = [
+        FULL.groups[0].model_copy(update={"n_members": n, "n_nonmembers": m, "group": f"{n},{m}"})
+        for n, m in sizes
+    ]
+    given, counts = suppressed(FULL.model_copy(update={"groups": rows}), 10)
+    assert [row.group for row in given.groups] == ["10,10"]
+    assert counts["groups"] == 2
+
+
+def test_a_figure_on_few_samples_loses_its_value_and_its_curve() -> None:
+    few = auc(0.4, 0.9, n_members=9, attack="fedmia-1")
+    curve = FULL.curves[0].model_copy(
+        update={"attack": "fedmia-1", "contrast": "unseen", "seed": 1}
+    )
+    other = curve.model_copy(update={"attack": "fedmia-2"})
+    given, counts = suppressed(found(few, tpr(20), curves=[curve, other]))
+    assert (given.findings[0].value, given.findings[0].high) == (None, None)
+    assert given.findings[0].note == "suppressed: fewer than 10 samples on a side"
+    assert given.findings[1] == tpr(20)
+    assert given.curves == [other]
+    assert counts["findings"] == counts["curves"] == 1
+
+
+def test_a_proven_epsilon_is_about_no_samples_and_stays() -> None:
+    given = {"attack": "", "metric": "formal_epsilon", "value": 4.0, "low": None, "high": None}
+    formal = auc(0.0, 1.0, **given, n_members=0, n_nonmembers=0)
+    assert suppressed(found(formal)).record.findings == [formal]
+
+
+def test_a_client_with_few_of_a_class_shows_no_classes_and_a_small_client_is_gone() -> None:
+    rows = [
+        ClientRow(client=0, samples=100, audited=20, class_counts=[91, 9]),
+        ClientRow(client=1, samples=100, audited=20, class_counts=[100, 0]),
+        ClientRow(client=2, samples=9, audited=1, class_counts=[9, 0]),
+    ]
+    given = suppressed(FULL.model_copy(update={"clients": rows})).record
+    assert [(row.client, row.class_counts) for row in given.clients] == [(0, []), (1, [100, 0])]
+
+
+def test_sources_lose_small_classes_and_go_with_their_figures_where_few_were_asked() -> None:
+    classes = [
+        ClassSuccess(label=0, samples=9, right=1),
+        ClassSuccess(label=1, samples=99, right=1),
+    ]
+    one = with_sources(source("sia", classes=classes))
+    given = suppressed(one, 10).record
+    assert [row.label for row in given.sources[0].classes] == [1]
+    none = suppressed(one, 13).record  # 120 samples of 10 clients are 12 of each
+    assert none.sources == []
+    assert none.source_figures == []
+    assert reread(none) == none
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 150))
+def test_to_suppress_again_changes_nothing_and_what_is_left_is_a_record(smallest: int) -> None:
+    whole = FULL.model_copy(update={"sources": [source("sia")], "source_figures": []})
+    once = suppressed(whole, smallest).record
+    again = suppressed(once, smallest)
+    assert again.record == once
+    assert not any(again.counts.values())
+    assert reread(once) == once
