@@ -219,6 +219,24 @@ def test_a_figure_whose_control_failed_is_no_failure_but_another_attacks_still_i
     assert outcome(found(high, other, controls=rows)) is Outcome.FAIL
 
 
+def test_a_control_speaks_for_its_own_client_and_run_and_for_means_over_them() -> None:
+    rows = [*map(control, KINDS), control("untrained model", False, target=0, seed=2)]
+    for place, failing in (({"seed": 1}, True), ({"seed": 2}, False), ({"target": 3}, True)):
+        high = auc(0.7, 0.8, **place)
+        others = [control(kind, attack="fedmia-2", seed=high.seed) for kind in KINDS]
+        said = outcome(found(high, controls=[*rows, *others]))
+        assert said is (Outcome.FAIL if failing else Outcome.INCONCLUSIVE)
+    mean = auc(0.7, 0.8, seed=None, method="Student t over 2 seeds 95%")
+    said = outcome(found(mean, controls=rows), asking('auc = 0.6\nseeds = "mean"'))
+    assert said is Outcome.INCONCLUSIVE
+
+
+def test_a_record_that_would_make_a_gate_judge_for_days_is_refused() -> None:
+    many = [auc(0.4, 0.5, attack=f"a{i}", target=i, seed=i) for i in range(60)]
+    with pytest.raises(BadInput, match="would make 216,000 figures of each kind"):
+        verdict(found(*many))
+
+
 def test_a_failed_planted_leak_does_not_excuse_a_figure_above_its_ceiling() -> None:
     rows = [*map(control, KINDS[:3]), control("planted leak", False)]
     assert outcome(found(auc(0.7, 0.8), controls=rows)) is Outcome.FAIL

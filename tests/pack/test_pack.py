@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedaudit import cli
-from fedaudit.errors import BadInput
+from fedaudit.errors import BadInput, Damaged
 from fedaudit.pack.manifest import Manifest, digest_of, games_hash, manifest_text
 from fedaudit.pack.packing import write_pack
 from fedaudit.pack.verifying import verify
@@ -284,9 +284,12 @@ def test_games_are_packed_with_a_content_hash_that_is_made_again(tmp_path: Path)
     games = played(point(right=55))
     document = json.loads(games.model_dump_json())
     true = games.model_copy(update={"content_hash": games_hash(document)})
-    (tmp_path / "games.json").write_text(true.model_dump_json())
     (tmp_path / "policy.toml").write_text(POLICY)
     pack = tmp_path / "pack"
+    (tmp_path / "games.json").write_text(games.model_dump_json())
+    with pytest.raises(Damaged, match="does not have its own content hash"):
+        write_pack(tmp_path / "games.json", tmp_path / "policy.toml", pack)
+    (tmp_path / "games.json").write_text(true.model_dump_json())
     write_pack(tmp_path / "games.json", tmp_path / "policy.toml", pack)
     assert verify(pack).problems == []
     document = json.loads((pack / "games.json").read_text())

@@ -33,7 +33,8 @@ def cluster_checks(record: Record, policy: ClustersPolicy, trust: Trust) -> Iter
         for result in record.clusters
         for held_model in _of_run(result, policy.risk, trust)
     ]
-    lacking = [seed for seed in record.seeds if seed not in {r.seed for r in record.clusters}]
+    there = {result.seed for result in record.clusters}
+    lacking = [seed for seed in dict.fromkeys(record.seeds) if seed not in there]
     found += [absent(f"seed {seed}", "the record has no models of it") for seed in lacking]
     yield ceiling_check("clusters", "real risk of every model", "risk_share", policy.risk, found)
 

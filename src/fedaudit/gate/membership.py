@@ -5,6 +5,7 @@ from functools import partial
 from itertools import product
 from typing import NamedTuple
 
+from fedaudit.errors import BadInput
 from fedaudit.gate.held import Limits, absent, held
 from fedaudit.gate.outcome import Outcome, bound_against
 from fedaudit.gate.policy import MembershipPolicy
@@ -48,6 +49,23 @@ class Run(NamedTuple):
             f"with {defense_name(shortened(self.defense))}" if self.defense != "none" else "",
         ]
         return " ".join(filter(None, where))
+
+
+MOST_FIGURES = 50_000
+"""Of one kind; studies have some hundreds."""
+
+
+def refuse_too_many(figures: int) -> None:
+    """Refuses a record whose attacks, clients and runs would make more figures than any study.
+
+    Raises:
+        BadInput: It would.
+    """
+    if figures > MOST_FIGURES:
+        raise BadInput(
+            f"the record's attacks, clients and seeds would make {figures:,} figures of each kind, "
+            f"more than the {MOST_FIGURES:,} that a gate judges; name some in the policy"
+        )
 
 
 def judged_attacks(record: Record, policy: MembershipPolicy | None) -> list[str]:
@@ -97,11 +115,14 @@ def _runs(record: Record, policy: MembershipPolicy, *, each: bool = False) -> li
     targets = policy.targets or sorted({f.target for f in figures if f.target is not None})
     single = each or policy.seeds == "each"
     defenses = dict.fromkeys(figure.defense for figure in figures)
-    asked = product(attacks, defenses, targets, record.seeds if single else [None])
+    seeds = list(dict.fromkeys(record.seeds)) if single else [None]
+    refuse_too_many(len(attacks) * len(defenses) * len(targets) * len(seeds))
+    asked = product(attacks, defenses, targets, seeds)
+    wanted = set(attacks)
     there = [
         _run(f)
         for f in figures
-        if f.attack in attacks
+        if f.attack in wanted
         and (f.seed is not None) == single
         and (not policy.targets or f.target in policy.targets)
     ]
@@ -148,12 +169,12 @@ def _groups(
     record: Record, policy: MembershipPolicy, ceiling: float, trust: Trust
 ) -> Iterator[Held]:
     attacks = judged_attacks(record, policy)
+    groups: dict[str, list[GroupFigure]] = {}
+    for row in record.groups:
+        if not policy.targets or row.target in policy.targets:
+            groups.setdefault(row.attack, []).append(row)
     for attack in attacks:
-        rows = [
-            row
-            for row in record.groups
-            if row.attack == attack and (not policy.targets or row.target in policy.targets)
-        ]
+        rows = groups.get(attack, [])
         large = [
             row for row in rows if min(row.n_members, row.n_nonmembers) >= policy.smallest_group
         ]

@@ -16,6 +16,7 @@ Budget = Annotated[float, Field(ge=0, le=1e15)]
 Count = Annotated[int, Field(ge=0, le=10**9, strict=True)]
 Contrast = Literal["unseen", "other_client", "mixed"]
 Control = Literal["permuted members", "untrained model", "blind classifier", "planted leak"]
+Names = Annotated[tuple[str, ...], Field(max_length=1000)]
 Otherwise = Literal["inconclusive", "fail"]
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9 ._=,+-]{0,199}$"
@@ -45,14 +46,14 @@ class MembershipPolicy(Table):
     """
 
     auc: Share | None = None
-    tpr: dict[str, Share] = Field(default_factory=dict)
+    tpr: Annotated[dict[str, Share], Field(max_length=20)] = Field(default_factory=dict)
     balanced_accuracy: Share | None = None
     group_auc: Share | None = None
     epsilon: Budget | None = None
     formal_epsilon: Budget | None = None
     contrasts: Annotated[tuple[Contrast, ...], Field(min_length=1)] = ("unseen", "other_client")
-    attacks: tuple[str, ...] = ()
-    targets: tuple[Count, ...] = ()
+    attacks: Names = ()
+    targets: Annotated[tuple[Count, ...], Field(max_length=1000)] = ()
     seeds: Literal["each", "mean"] = "each"
     smallest_group: Count = 10
 
@@ -75,7 +76,7 @@ class SourcesPolicy(Table):
     """
 
     above_class_mixes: Annotated[float, Field(ge=-1, le=1)]
-    attacks: tuple[str, ...] = ()
+    attacks: Names = ()
     seeds: Literal["each", "mean"] = "each"
 
 
@@ -106,7 +107,7 @@ class GamesPolicy(Table):
     epsilon: Budget | None = None
     true_epsilon: Budget | None = None
     contradicted: bool = True
-    mechanisms: tuple[str, ...] = ()
+    mechanisms: Names = ()
 
 
 class ControlsPolicy(Table):
@@ -138,7 +139,7 @@ class EvidencePolicy(Table):
     """
 
     least_seeds: Count = 1
-    views: tuple[str, ...] = ()
+    views: Names = ()
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
 
 

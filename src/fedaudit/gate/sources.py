@@ -1,10 +1,10 @@
 """A ceiling on naming the client that a sample is from, held against a record."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from fedaudit.gate.held import Limits, absent, held
-from fedaudit.gate.membership import Run
+from fedaudit.gate.membership import Run, refuse_too_many
 from fedaudit.gate.policy import SourcesPolicy
 from fedaudit.gate.settling import more_samples, more_seeds
 from fedaudit.gate.trust import Trust
@@ -32,27 +32,48 @@ def source_checks(record: Record, policy: SourcesPolicy, trust: Trust) -> Iterat
         policy: Its ceiling.
         trust: What stands against believing a figure.
     """
+    attacks = judged_sources(record, policy)
+    refuse_too_many(len(attacks) * len(set(record.seeds)))
+    means: dict[str, list[SourceFigure]] = {}
+    for mean in record.source_figures:
+        means.setdefault(mean.attack, []).append(mean)
+    runs: dict[str, list[SourceResult]] = {}
+    for run in record.sources:
+        runs.setdefault(run.attack, []).append(run)
     found = [
         one
-        for attack in judged_sources(record, policy)
-        for one in _of_attack(record, attack, policy, trust)
+        for attack in attacks
+        for one in (
+            _means(attack, means.get(attack, []), policy, trust)
+            if policy.seeds == "mean"
+            else _runs(attack, runs.get(attack, []), record.seeds, policy, trust)
+        )
     ]
     yield ceiling_check(
         "sources", "success above class mixes", METRIC, policy.above_class_mixes, found
     )
 
 
-def _of_attack(record: Record, attack: str, policy: SourcesPolicy, trust: Trust) -> Iterator[Held]:
-    if policy.seeds == "mean":
-        means = [one for one in record.source_figures if one.attack == attack]
-        yield from (_mean(one, policy.above_class_mixes, trust) for one in means)
-        if not means:
-            yield absent(str(Run(attack, "none", None, None)), "the record has no such one")
-        return
-    runs = [one for one in record.sources if one.attack == attack]
+def _means(
+    attack: str, means: Sequence[SourceFigure], policy: SourcesPolicy, trust: Trust
+) -> Iterator[Held]:
+    yield from (_mean(one, policy.above_class_mixes, trust) for one in means)
+    if not means:
+        yield absent(str(Run(attack, "none", None, None)), "the record has no such one")
+
+
+def _runs(
+    attack: str,
+    runs: Sequence[SourceResult],
+    seeds: Sequence[int],
+    policy: SourcesPolicy,
+    trust: Trust,
+) -> Iterator[Held]:
     yield from (_single(one, policy.above_class_mixes, trust) for one in runs)
-    for seed in [seed for seed in record.seeds if seed not in {one.seed for one in runs}]:
-        yield absent(str(Run(attack, "none", None, seed)), "the record has no such one")
+    there = {one.seed for one in runs}
+    for seed in dict.fromkeys(seeds):
+        if seed not in there:
+            yield absent(str(Run(attack, "none", None, seed)), "the record has no such one")
 
 
 def _single(one: SourceResult, ceiling: float, trust: Trust) -> Held:

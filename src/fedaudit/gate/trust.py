@@ -1,7 +1,9 @@
 """Whether a record's figures can be believed: controls, evaluation, and what was carried out."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
 
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import EvidencePolicy, Policy
@@ -17,34 +19,57 @@ OF_SOURCES = ("untrained model",)
 MOST_NAMED = 5
 
 
+_ANY = -1
+
+
+class _About(NamedTuple):
+    """What a failed control is about: None is all clients or runs, -1 any of them."""
+
+    attack: str
+    target: int | None
+    seed: int | None
+
+
 @dataclass(frozen=True)
 class Trust:
     """What stands against believing a figure that is above its ceiling.
 
     Attributes:
-        failed: Controls that failed, but for the positive one.
+        failed: Controls that failed, but for the positive one, in words.
         unsound: Why no figure of the record can be believed; empty where they can.
         confidence: That limits must have.
     """
 
-    failed: Sequence[ControlResult]
+    failed: Mapping[_About, str]
     unsound: str
     confidence: float
 
     def doubt(self, attack: str, target: int | None, seed: int | None) -> str:
-        """Why a figure of this attack may be too high; empty where nothing says so."""
+        """Why a figure of this attack may be too high; empty where nothing says so.
+
+        Args:
+            attack: Its catalogue name.
+            target: The client; None for a figure of all of them.
+            seed: The run; None for a figure over all of them.
+        """
         if self.unsound:
             return self.unsound
-        for one in self.failed:
-            about = (one.attack in ("", attack), _fits(one.target, target), _fits(one.seed, seed))
-            if all(about):
-                return f"the control {_named(one)} failed, so that it may not be leakage"
+        clients, runs = ((_ANY,) if one is None else (None, one) for one in (target, seed))
+        for about in product(("", attack), clients, runs):
+            named = self.failed.get(_About(*about))
+            if named:
+                return f"the control {named} failed, so that it may not be leakage"
         return ""
 
 
 def trust_in(record: Record, evidence: EvidencePolicy) -> Trust:
     """What stands against believing a record's figures."""
-    failed = [one for one in record.controls if one.passed is False and one.control != POSITIVE]
+    failed: dict[_About, str] = {}
+    for one in record.controls:
+        if one.passed is False and one.control != POSITIVE:
+            # A figure over all runs is in doubt where a control failed in any of them.
+            for about in product((one.attack,), (one.target, _ANY), (one.seed, _ANY)):
+                failed.setdefault(_About(*about), _named(one))
     return Trust(failed, _unsound(record), evidence.confidence)
 
 
@@ -112,14 +137,11 @@ def _missing(
     kind: str, rows: Sequence[ControlResult], attacks: Sequence[str], seeds: Sequence[int]
 ) -> list[str]:
     """Attacks that have not been controlled in every run; a control that could not run is none."""
-    ran = [one for one in rows if one.passed is not None]
+    ran = {(one.attack, one.seed) for one in rows if one.passed is not None}
     lacking = [
         attack
         for attack in attacks
-        if not all(
-            any(one.attack in ("", attack) and one.seed in (None, seed) for one in ran)
-            for seed in seeds
-        )
+        if not all(ran & {("", None), ("", seed), (attack, None), (attack, seed)} for seed in seeds)
     ]
     if not lacking:
         return []
@@ -135,10 +157,6 @@ def _named(one: ControlResult) -> str:
         f"in seed {one.seed}" if one.seed is not None else "",
     ]
     return " ".join(filter(None, [f"“{shortened(one.control)}”", *where]))
-
-
-def _fits(of_control: int | None, of_figure: int | None) -> bool:
-    return of_control is None or of_figure is None or of_control == of_figure
 
 
 def _few(items: list[str]) -> list[str]:

@@ -1,13 +1,14 @@
 """Makes a pack: a record that may leave the house, its report, a policy's verdict, a manifest."""
 
 import hashlib
+import json
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
 from fedaudit import __version__
-from fedaudit.errors import BadInput
+from fedaudit.errors import BadInput, Damaged
 from fedaudit.files import SHORT, read_text, write_whole
 from fedaudit.games.record import GameRecord
 from fedaudit.gate.judging import judged
@@ -19,6 +20,7 @@ from fedaudit.pack.manifest import (
     MANIFEST_FILE,
     Manifest,
     PackedFile,
+    games_hash,
     manifest_of,
     manifest_text,
 )
@@ -66,7 +68,7 @@ def write_pack(
     Raises:
         BadInput: The folder holds something, a file is no record or policy, or what is suppressed
             would change the verdict.
-        Damaged: The record does not fit its format.
+        Damaged: The record does not fit its format, or is of games and was changed.
     """
     _refuse_used(folder)
     whole, asked = read_any_record(record), read_policy(policy)
@@ -76,6 +78,7 @@ def write_pack(
         # As it stands, since its content hash can be made again from it.
         packed: Record | GameRecord = whole
         texts["games.json"] = read_text(record, max_bytes=MAX_BYTES)
+        _refuse_other_hash(whole, texts["games.json"])
     else:
         packed, counts = suppressed(completed(whole), smallest_group)
         texts["record.json"] = packed.model_dump_json() + "\n"
@@ -126,6 +129,14 @@ def _refuse_used(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(
             f"{folder} is there and holds something; give a folder that is new or empty with --out"
+        )
+
+
+def _refuse_other_hash(record: GameRecord, text: str) -> None:
+    if games_hash(json.loads(text)) != record.content_hash:
+        raise Damaged(
+            f"the record {record.name[:80]!r} does not have its own content hash: something in it "
+            "was changed after the games; take the original record"
         )
 
 
