@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import NamedTuple
+from xml.etree import ElementTree
 
 import numpy as np
 import torch
@@ -14,22 +15,30 @@ from safetensors.torch import save
 from fedaudit.data import cifar, idx, npz
 from fedaudit.errors import Refusal
 from fedaudit.games.run import read_points
+from fedaudit.gate.judging import judged
+from fedaudit.gate.junit import junit_xml
+from fedaudit.gate.policy import DEFAULT_POLICY, Policy, policy_from, read_policy
 from fedaudit.live.files import read_audit
 from fedaudit.live.recording import heard, read_recording
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.store import read_measured, write_measured
 from fedaudit.observe.tensors import read_tensors
+from fedaudit.pack.packing import write_pack
+from fedaudit.pack.verifying import verify
 from fedaudit.report.games import games_html
 from fedaudit.report.html import report_html
 from fedaudit.study.compared import write_comparison_file
 from fedaudit.study.comparing import compared
 from fedaudit.study.older import completed
-from fedaudit.study.reading import read_comparison, read_games, read_record
+from fedaudit.study.reading import read_any_record, read_comparison, read_games, read_record
 from fedaudit.study.study_file import read_studies
 
 SHM = Path("/dev/shm")
 FOLDER = Path(mkdtemp(prefix="fedaudit-fuzz-", dir=SHM if SHM.is_dir() else None))
 ROOT = Path(__file__).parents[1]
+
+
+_CEILING = b"above_class_mixes = 0.5\n"
 
 
 class Target(NamedTuple):
@@ -78,6 +87,37 @@ def _games(content: bytes) -> None:
 
 def _games_report(content: bytes) -> None:
     games_html(read_games(_file("games.json", content)))
+
+
+def _everything() -> Policy:
+    """A policy that asks for all there is."""
+    lines = (line.removeprefix("# ") for line in DEFAULT_POLICY.splitlines()[1:])
+    text = "\n".join(line for line in lines if not line.startswith(("attacks", "targets", "mech")))
+    return policy_from(f"{text}\n")
+
+
+def _gate(content: bytes) -> None:
+    verdict = judged(read_any_record(_file("gated.json", content)), _everything())
+    # Whatever a record is called, the file is well formed.
+    ElementTree.fromstring(junit_xml(verdict))
+
+
+def _policy(content: bytes) -> None:
+    read_policy(_file("policy.toml", content))
+
+
+def _manifest(content: bytes) -> None:
+    _packed()
+    _file("pack/manifest.json", content)
+    verify(FOLDER / "pack")
+
+
+def _packed() -> Path:
+    pack = FOLDER / "pack"
+    if not pack.exists():
+        record = min((ROOT / "records" / "sia-mnist").glob("*.json"))
+        write_pack(record, _file("policy.toml", b'name = "x"\n[sources]\n' + _CEILING), pack)
+    return pack / "manifest.json"
 
 
 def _comparison(content: bytes) -> None:
@@ -178,6 +218,14 @@ def _recording_seeds() -> list[bytes]:
     ]
 
 
+def _manifest_seeds() -> list[bytes]:
+    return [_packed().read_bytes()]
+
+
+def _policy_seeds() -> list[bytes]:
+    return [DEFAULT_POLICY.encode(), DEFAULT_POLICY.replace("# ", "").encode()]
+
+
 def _comparison_seeds() -> list[bytes]:
     paths = sorted((ROOT / "records" / "sia-mnist").glob("*.json"))
     records = [completed(read_record(path)) for path in paths]
@@ -215,6 +263,11 @@ TARGETS: dict[str, Target] = {
     "report of a record": Target(_report, _short("records/sia-mnist/*.json"), document=True),
     "record of games": Target(_games, _short("records/ami-*/*.json"), document=True),
     "report of games": Target(_games_report, _short("records/ami-*/*.json"), document=True),
+    "gate of a record": Target(_gate, _short("records/fedmia-mnist/*.json"), document=True),
+    "gate of owners": Target(_gate, _short("records/sia-mnist/*.json"), document=True),
+    "gate of games": Target(_gate, _short("records/ami-*/*.json"), document=True),
+    "policy": Target(_policy, _policy_seeds),
+    "manifest of a pack": Target(_manifest, _manifest_seeds, document=True),
     "comparison": Target(_comparison, _comparison_seeds, document=True),
     "recording": Target(_recording, _recording_seeds, document=True),
     "log of a recording": Target(_log, _log_seeds),
