@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -242,3 +243,30 @@ def test_limits_for_other_records_are_wider_where_a_batch_shares_its_noise(
         found = one.by_others
         exact = share(found.hits, found.total)
         assert (found.high - found.low) / (exact.high - exact.low) >= least
+
+
+def fails(samples: Tensor) -> Tensor:
+    raise KeyError("weights")
+
+
+def test_an_extractor_that_fails_is_named(file: Path, tmp_path: Path) -> None:
+    name = "tests.games.test_games:fails"
+    with pytest.raises(BadInput, match=f"{name}' failed on samples of shape .*KeyError: 'weights'"):
+        run(file, tmp_path / "out", records__features=name)
+
+
+def test_other_data_of_the_same_name_are_played_anew(file: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    text = STUDY.replace('"digits"', '"mine"').replace("[game]", "[records]\nclients = 100\n[game]")
+    file.write_text(text)
+
+    def store(shift: float) -> None:
+        x, y = rng.random((300, 8)).astype(np.float32) + shift, np.arange(300) % 2
+        np.savez(tmp_path / "mine.npz", x=x, y=y)
+
+    points, said = read_points(file)[:1], list[str]()
+    for shift in (0.0, 0.0, 1.0):
+        if shift or not said:
+            store(shift)
+        run_games(points, tmp_path / "out", data_dir=tmp_path, say=said.append)
+    assert said == ["tiny (1 of 1)", "tiny (1 of 1): played before", "tiny (1 of 1)"]

@@ -1,5 +1,6 @@
 """What is played with: records of a data set, as features, dealt to clients and server."""
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from fedaudit.attacks.ami.game import Pools
 from fedaudit.core import Samples
 from fedaudit.data.classes import some_classes
 from fedaudit.data.sources import load
-from fedaudit.errors import BadInput, unknown_name
+from fedaudit.errors import BadInput, Refusal, unknown_name
 from fedaudit.games.embedding import efficientnet_lite0
 from fedaudit.games.settings import GameStudy
 from fedaudit.importing import imported
@@ -45,11 +46,33 @@ class Dealt(NamedTuple):
     classes: int
 
 
-def dealt(study: GameStudy, data_dir: Path | None) -> Dealt:
-    """Records for the games: features of the training part, shared out by the seed.
+class Drawn(NamedTuple):
+    """Samples that a study plays with, before features are made of them.
+
+    Attributes:
+        samples: The clients' first, then the server's.
+        clients: How many are the clients'.
+        classes: How many classes there are.
+    """
+
+    samples: Samples
+    clients: int
+    classes: int
+
+    @property
+    def digest(self) -> str:
+        """Names these very samples: another file of the same name holds others."""
+        found = hashlib.sha256()
+        for part in (self.samples.features, self.samples.labels):
+            found.update(part.contiguous().numpy().tobytes())
+        return found.hexdigest()
+
+
+def drawn(study: GameStudy, data_dir: Path | None) -> Drawn:
+    """Samples of the training part, in an order that the seed draws.
 
     Raises:
-        BadInput: No such data or extractor, or there are too few records.
+        BadInput: No such data, or there are too few samples.
     """
     given = study.data
     whole = load(given.name, data_dir=data_dir, seed=study.seed, **given.options)
@@ -64,23 +87,31 @@ def dealt(study: GameStudy, data_dir: Path | None) -> Dealt:
             f"the clients and {servers} of the server; lower records.clients or records.servers"
         )
     order = torch.randperm(total, generator=seeded(study.seed, "records"))[: clients + servers]
-    samples = dataset.train.take(order)
-    features = _features(asked.features, samples)
+    return Drawn(dataset.train.take(order), clients, dataset.classes)
+
+
+def dealt(study: GameStudy, given: Drawn) -> Dealt:
+    """Records for the games: features of the samples, the clients' apart from the server's.
+
+    Raises:
+        BadInput: No such extractor, or it gives no features.
+    """
+    samples, clients = given.samples, given.clients
+    features = _features(study.records.features, samples)
     words = (
-        f"{given.name}, {asked.features}, {features.shape[1]:,} features; {clients:,} records of "
-        f"the clients, {servers:,} of the server"
+        f"{study.data.name}, {study.records.features}, {features.shape[1]:,} features; "
+        f"{clients:,} records of the clients, {len(samples) - clients:,} of the server"
     )
     labels = samples.labels[:clients], samples.labels[clients:]
-    return Dealt(
-        Pools(features[:clients], features[clients:]), words, *labels, classes=dataset.classes
-    )
+    pools = Pools(features[:clients], features[clients:])
+    return Dealt(pools, words, *labels, classes=given.classes)
 
 
 def _features(name: str, samples: Samples) -> Tensor:
     if name in EXTRACTORS:
         made: object = EXTRACTORS[name](samples.features)
     elif ":" in name:
-        made = imported(name, "extractor")(samples.features)
+        made = _made_by(name, samples)
     else:
         raise unknown_name("extractor", name, [*EXTRACTORS, "package.module:function"])
     if not isinstance(made, Tensor) or made.ndim != 2 or len(made) != len(samples):
@@ -92,3 +123,17 @@ def _features(name: str, samples: Samples) -> Tensor:
     if not bool(made.isfinite().all()):
         raise BadInput(f"the extractor {name!r} gives features that are not finite numbers")
     return made.float()
+
+
+def _made_by(name: str, samples: Samples) -> object:
+    """What somebody's extractor gives; that it fails is said, and not thrown at the reader."""
+    extractor = imported(name, "extractor")
+    try:
+        return extractor(samples.features)
+    except Refusal:
+        raise
+    except Exception as error:
+        raise BadInput(
+            f"the extractor {name!r} failed on samples of shape {tuple(samples.features.shape)} "
+            f"({type(error).__name__}: {error}); try it on a few by itself"
+        ) from error

@@ -15,7 +15,7 @@ from fedaudit.games.detected import Detector
 from fedaudit.games.detection import detect
 from fedaudit.games.playing import play_point, refuse_misfit
 from fedaudit.games.record import GameRecord, PointPlayed
-from fedaudit.games.records import Dealt, dealt
+from fedaudit.games.records import Dealt, Drawn, dealt, drawn
 from fedaudit.games.settings import GameStudy
 from fedaudit.progress import Tick, quiet
 from fedaudit.study.environment import Clock, environment
@@ -100,22 +100,22 @@ def run_games(
         with _about(point):
             refuse_misfit(point.study)
     _claim(out, study)
-    records: dict[str, Dealt] = {}
+    records = _Records(data_dir)
     played = []
     for place, point in enumerate(points, 1):
-        kept = out / _POINTS / f"{_digest(point.study)}.json"
+        kept = out / _POINTS / f"{_digest(point.study, records.digest(point.study))}.json"
         said = f"{point.label or study.name} ({place} of {len(points)})"
         if kept.is_file():
             say(f"{said}: played before")
             found = _read_point(kept, point)
         else:
             say(said)
-            given = _dealt(point.study, records, data_dir)
+            given = records.dealt(point.study)
             with _about(point):
                 found = play_point(point.study, given, point.label, point.changed, tick=tick)
             write_whole(kept, found.model_dump_json() + "\n")
         played.append(found)
-    detector = _detector(points[0], out, records, data_dir, tick=tick, say=say)
+    detector = _detector(points[0], out, records, tick=tick, say=say)
     record = GameRecord(
         name=study.name,
         content_hash=_hash(study, played, detector),
@@ -165,21 +165,38 @@ def _read_point(path: Path, point: Point) -> PointPlayed:
     return found.model_copy(update={"label": point.label, "settings": point.changed})
 
 
-def _dealt(study: GameStudy, records: dict[str, Dealt], data_dir: Path | None) -> Dealt:
-    """What a study is played with, kept for the next point that has the same."""
-    what = _settings(study, "data", "records", "seed")
-    if what not in records:
-        # One at a time: records of a whole data set may fill the memory.
-        records.clear()
-        records[what] = dealt(study, data_dir)
-    return records[what]
+class _Records:
+    """What points are played with, kept for the next point that has the same."""
+
+    def __init__(self, data_dir: Path | None) -> None:
+        self._data_dir = data_dir
+        self._drawn: dict[str, tuple[Drawn, str]] = {}
+        self._dealt: dict[str, Dealt] = {}
+
+    def digest(self, study: GameStudy) -> str:
+        """Names the samples of a study; features need not be made for that."""
+        return self._samples(study)[1]
+
+    def dealt(self, study: GameStudy) -> Dealt:
+        """The records of a study, as features."""
+        what = _settings(study, "data", "records", "seed")
+        if what not in self._dealt:
+            # One at a time: records of a whole data set may fill the memory.
+            self._dealt = {what: dealt(study, self._samples(study)[0])}
+        return self._dealt[what]
+
+    def _samples(self, study: GameStudy) -> tuple[Drawn, str]:
+        what = _settings(study, "data", "records", "seed")
+        if what not in self._drawn:
+            found = drawn(study, self._data_dir)
+            self._drawn = {what: (found, found.digest)}
+        return self._drawn[what]
 
 
 def _detector(
     point: Point,
     out: Path,
-    records: dict[str, Dealt],
-    data_dir: Path | None,
+    records: _Records,
     *,
     tick: Tick,
     say: Callable[[str], None],
@@ -187,7 +204,8 @@ def _detector(
     """The study's detector, if it has one; kept beside the points."""
     if not point.study.detector.runs:
         return None
-    text = json.dumps([_VERSION, _config(point.study, _FOR_PEOPLE)], sort_keys=True)
+    samples = records.digest(point.study)
+    text = json.dumps([_VERSION, _config(point.study, _FOR_PEOPLE), samples], sort_keys=True)
     kept = out / _POINTS / f"detector-{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
     if kept.is_file():
         say(f"{point.study.name}, detector: measured before")
@@ -199,7 +217,7 @@ def _detector(
             ) from error
     say(f"{point.study.name}, detector")
     with _about(point):
-        found = detect(point.study, _dealt(point.study, records, data_dir), tick=tick)
+        found = detect(point.study, records.dealt(point.study), tick=tick)
     write_whole(kept, found.model_dump_json() + "\n")
     return found
 
@@ -214,9 +232,9 @@ def _settings(study: GameStudy, *sections: str) -> str:
     return json.dumps(study.model_dump(mode="json", include=set(sections)), sort_keys=True)
 
 
-def _digest(study: GameStudy) -> str:
+def _digest(study: GameStudy, samples: str) -> str:
     settings = study.model_dump(mode="json", exclude={*_FOR_PEOPLE, "detector"})
-    text = json.dumps([_VERSION, settings], sort_keys=True)
+    text = json.dumps([_VERSION, settings, samples], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
