@@ -346,6 +346,13 @@ class TestCifar:
         with pytest.raises(Damaged, match="fetch"):
             load("c", data_dir=tmp_path)
 
+    def test_a_batch_with_memory_of_its_own_making_is_refused(self, tmp_path: Path) -> None:
+        self.store(tmp_path / "c")
+        batch = pickle.dumps({"data": bytearray(3), "labels": [0]}, protocol=5)
+        (tmp_path / "c" / "data_batch_1").write_bytes(batch)
+        with pytest.raises(Damaged, match=r"a step \(BYTEARRAY8\)"):
+            load("c", data_dir=tmp_path)
+
     def test_ten_classes_have_no_superclasses(self, tmp_path: Path) -> None:
         self.store(tmp_path / "c")
         with pytest.raises(BadInput, match="no superclasses"):

@@ -3,6 +3,7 @@
 import codecs
 import io
 import pickle
+import pickletools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +30,13 @@ _ADMITTED: dict[tuple[str, str], object] = {
     ("numpy", "dtype"): np.dtype,
     ("_codecs", "encode"): codecs.encode,
 }
+
+
+_NEEDLESS = {
+    *("BYTEARRAY8", "NEXT_BUFFER", "READONLY_BUFFER"),  # memory that arrays could be left without
+    *("PERSID", "BINPERSID", "EXT1", "EXT2", "EXT4", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX"),
+}
+"""Steps of a pickle that no array of pixels takes."""
 
 
 def find(folder: Path, name: str) -> Path | None:
@@ -107,8 +115,15 @@ def _batch(folder: Path, name: str, key: str) -> _Batch:
 
 
 def _unpickled(path: Path) -> object:
+    content = path.read_bytes()
     try:
-        loaded: object = _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        for step, _, _ in pickletools.genops(content):
+            if step.name in _NEEDLESS:
+                raise Damaged(
+                    f"{path.name} has a step ({step.name}) that no array of pixels takes; it was "
+                    "altered or is no CIFAR batch, so nothing of it was run: fetch it again"
+                )
+        loaded: object = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
     except Damaged:
         raise
     except Exception as error:  # A hostile pickle can fail in any way at all.
