@@ -353,6 +353,12 @@ class TestCifar:
         with pytest.raises(Damaged, match=r"a step \(BYTEARRAY8\)"):
             load("c", data_dir=tmp_path)
 
+    def test_a_batch_that_would_take_all_memory_is_refused(self, tmp_path: Path) -> None:
+        self.store(tmp_path / "c")
+        (tmp_path / "c" / "data_batch_1").write_bytes(b"I1\np999999999\n.")
+        with pytest.raises(Damaged, match=r"a step \(PUT\)"):
+            load("c", data_dir=tmp_path)
+
     def test_ten_classes_have_no_superclasses(self, tmp_path: Path) -> None:
         self.store(tmp_path / "c")
         with pytest.raises(BadInput, match="no superclasses"):
