@@ -52,6 +52,15 @@ DeviceName = Annotated[
     ),
 ]
 
+EngineName = Annotated[
+    str,
+    Parameter(
+        name="--engine",
+        help="Where to train and measure: local; ray, for Ray on this machine; or a Ray cluster: "
+        "ray:auto, ray:host:6379 or ray://host:10001.",
+    ),
+]
+
 
 @app.command
 def demo(
@@ -83,6 +92,7 @@ def run_command(
     data_dir: DataDir = None,
     workers: WorkerCount = 0,
     device: DeviceName = "cpu",
+    engine: EngineName = "local",
 ) -> None:
     """Carry out a study: train, look through the adversary's eyes, attack, report.
 
@@ -96,7 +106,7 @@ def run_command(
     folder = out or Path("runs") / studies[0].name
     shared = pool or (Path("runs") / "pool" if out is None else None)
     if len(studies) == 1:
-        _run(studies[0], folder, shared, data_dir, workers, device)
+        _run(studies[0], folder, shared, data_dir, workers, device, engine)
         return
     together = [folder / one.name for one in studies]
     page = folder / "comparison.html"
@@ -105,7 +115,7 @@ def run_command(
     refuse_misfits(studies, data_dir)
     for place, one in enumerate(studies, 1):
         _say(f"\n{one.name} ({place} of {len(studies)})")
-        _run(one, folder / one.name, shared or folder / "pool", data_dir, workers, device)
+        _run(one, folder / one.name, shared or folder / "pool", data_dir, workers, device, engine)
     compare(*together, out=page)
 
 
@@ -456,12 +466,14 @@ def _run(
     data_dir: Path | None,
     workers: int,
     device: str,
+    engine: str = "local",
 ) -> None:
     from fedaudit.devices import device_named
+    from fedaudit.engines.ray_cluster import engine_named
     from fedaudit.progress import bars
     from fedaudit.study.run import run_study
 
-    place = device_named(device)
+    place, cluster = device_named(device), engine_named(engine, workers)
     with bars() as tick:
         record = run_study(
             study,
@@ -470,6 +482,7 @@ def _run(
             data_dir=data_dir,
             workers=workers,
             device=place,
+            engine=cluster,
             tick=tick,
             say=_say,
         )

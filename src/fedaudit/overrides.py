@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from fedaudit.errors import BadInput, unknown_name
 
-RUN_OPTIONS = ("variant", "out", "pool", "data-dir", "workers", "device")
+RUN_OPTIONS = ("variant", "out", "pool", "data-dir", "workers", "device", "engine")
 """What ``fedaudit run`` takes beside settings; a misspelt one is no setting either."""
 
 GAMES_OPTIONS = ("out", "data-dir")

@@ -1,4 +1,3 @@
-import operator
 import os
 import signal
 import subprocess
@@ -12,7 +11,7 @@ import torch
 from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL, Workers, local_engine, one_thread
 from fedaudit.errors import BadInput, Unsupported
-from fedaudit.observe.transforms import every
+from tests.engines import contract
 
 
 def test_one_worker_is_this_process() -> None:
@@ -38,53 +37,28 @@ def test_threads_are_one_inside_and_as_before_afterwards() -> None:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("engine", [LOCAL, Workers(2)], ids=["sequential", "workers"])
+PROCESSES = pytest.mark.parametrize("engine", [LOCAL, Workers(2)], ids=["sequential", "workers"])
+
+
+@PROCESSES
 def test_results_come_in_the_order_of_the_items(engine: Engine) -> None:
-    with engine.session(operator.mul, 10) as run:
-        assert list(run([3, 1, 2])) == [30, 10, 20]
-        assert list(run(iter(()))) == []
+    contract.results_come_in_the_order_of_the_items(engine)
 
 
-@pytest.mark.parametrize("engine", [LOCAL, Workers(1)], ids=["sequential", "workers"])
+@PROCESSES
 def test_a_refusal_comes_through_as_it_was_said(engine: Engine) -> None:
-    with engine.session(every, ()) as run, pytest.raises(BadInput, match="got every 0"):
-        list(run([0]))
+    contract.a_refusal_comes_through_as_it_was_said(engine)
 
 
-TENSORS = {
-    "plain": torch.arange(6.0).reshape(2, 3),
-    "of no sample": torch.zeros(0, 3),
-    "one number": torch.tensor(2.0),
-    "of doubles": torch.arange(3.0).double(),
-    "of truths": torch.tensor([True, False]),
-    "with gaps": torch.arange(6.0)[::2],
-    "turned": torch.arange(6.0).reshape(2, 3).t(),
-    "channels last": torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last),
-    "of 16 bits": torch.tensor([1.5], dtype=torch.bfloat16),
-    "trained": torch.ones(2, requires_grad=True),
-}
-
-
-def untouched(shared: object, item: torch.Tensor) -> torch.Tensor:
-    return item
-
-
-def doubled_in_place(shared: object, item: torch.Tensor) -> torch.Tensor:
-    return item.mul_(2)
+@PROCESSES
+def test_an_item_finds_its_shard(engine: Engine) -> None:
+    contract.an_item_finds_its_shard(engine)
+    contract.work_is_done_on_one_thread(engine)
 
 
 def test_tensors_come_through_as_they_are() -> None:
-    with Workers(1).session(untouched, 0) as run:
-        for sent, back in zip(TENSORS.values(), run(TENSORS.values()), strict=True):
-            assert torch.equal(sent, back)
-            assert (sent.dtype, sent.stride()) == (back.dtype, back.stride())
-            assert sent.requires_grad == back.requires_grad
-
-
-def test_tensors_that_came_through_can_be_written_to() -> None:
-    with Workers(1).session(doubled_in_place, 0) as run:
-        (back,) = run([torch.ones(3)])
-        assert back.add_(1).tolist() == [3, 3, 3]
+    contract.tensors_come_through_as_they_are(Workers(1))
+    contract.tensors_that_came_through_can_be_written_to(Workers(1))
 
 
 def test_work_that_cannot_be_sent_to_another_process_is_refused() -> None:

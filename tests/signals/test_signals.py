@@ -10,12 +10,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedaudit.core import Architecture, ClientId, Model, Samples
+from fedaudit.engines.local import LOCAL
 from fedaudit.errors import BadInput, Unsupported
+from fedaudit.models.cnn import cnn
+from fedaudit.modules import CHUNK
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.params import flat, plus
 from fedaudit.seeds import seeded
 from fedaudit.signals.base import Signal
-from fedaudit.signals.measure import measure, measure_round
+from fedaudit.signals.kernels.plan import _CHUNK_MOST, _CHUNK_MOST_LARGE_MAPS
+from fedaudit.signals.kernels.whole import VMAP_CHUNK
+from fedaudit.signals.measure import BLOCK, measure, measure_round, measuring_on
 from fedaudit.signals.outputs import Confidence, Loss
 from fedaudit.signals.updates import GradientCosine, GradientDifference, GradientNorm
 
@@ -42,7 +47,7 @@ ALL: tuple[Signal, ...] = (
 def exposed(client: ClientId, base: Model, scale: float | None = 3.0) -> Exposed:
     rng = seeded(1, client)
     step = {n: 0.1 * torch.randn(v.shape, generator=rng) for n, v in base.params.items()}
-    return Exposed(base, Model(NET, plus(base.params, step)), step, scale)
+    return Exposed(base, Model(base.architecture, plus(base.params, step)), step, scale)
 
 
 def a_round(shown: dict[ClientId, Exposed]) -> Round:
@@ -112,6 +117,32 @@ def test_the_number_of_workers_changes_no_bit() -> None:
     one = measure_round(ROUND, ALL, SAMPLES, workers=1).signals
     two = measure_round(ROUND, ALL, SAMPLES, workers=2).signals
     assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 100])
+def test_blocks_measured_elsewhere_give_the_same_bits(count: int) -> None:
+    build = partial(cnn, shape=(1, 16, 16), classes=3, channels="4,8", hidden="16", padding=2)
+    architecture, rng = Architecture("small cnn", build), seeded(0, "many samples")
+    total = 3 * BLOCK + 17
+    features = torch.randn(total, 1, 16, 16, generator=rng)
+    labels = torch.randint(0, 3, (total,), generator=rng)
+    many = Samples(features, labels, torch.arange(total))
+    round = a_round(
+        {client: exposed(client, architecture.initial(base)) for client, base in ((9, 0), (2, 0))}
+    )
+    together = measure_round(round, ALL, many)
+    with measuring_on(LOCAL, ALL, many, count=count) as measuring:
+        apart = measuring(round)
+    assert apart.signals.keys() == together.signals.keys()
+    for name, values in together.signals.items():
+        assert torch.equal(values, apart.signals[name]), name
+    assert (apart.index, apart.clients) == (together.index, together.clients)
+    assert torch.equal(apart.bases, together.bases)
+
+
+def test_no_chunk_of_any_kind_is_cut_by_a_block() -> None:
+    for size in (CHUNK, VMAP_CHUNK, _CHUNK_MOST, _CHUNK_MOST_LARGE_MAPS):
+        assert BLOCK % size == 0
 
 
 def test_measuring_leaves_the_global_generator_and_the_thread_count() -> None:

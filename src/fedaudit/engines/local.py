@@ -65,16 +65,21 @@ Recipe = tuple[Callable[..., Tensor], tuple[object, ...]]
 _AS_ARRAYS = {torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8, torch.bool}
 
 
-def _reduced(tensor: Tensor) -> Recipe:
-    """What to pickle of a tensor: an array where that keeps all there is to keep."""
-    # An array keeps neither gaps nor what autograd knows, and there are none of 16-bit floats.
-    if (
+def is_plain(tensor: Tensor) -> bool:
+    """Whether an array keeps all there is to keep of a tensor."""
+    # It keeps neither gaps nor what autograd knows, and there are none of 16-bit floats.
+    return (
         tensor.dtype in _AS_ARRAYS
         and tensor.device.type == "cpu"
         and tensor.layout == torch.strided
         and tensor.is_contiguous()
         and not (tensor.requires_grad or tensor.is_neg())
-    ):
+    )
+
+
+def _reduced(tensor: Tensor) -> Recipe:
+    """What to pickle of a tensor: an array where that is enough."""
+    if is_plain(tensor):
         return torch.from_numpy, (tensor.numpy(),)
     usual: Callable[[int], Recipe] = tensor.__reduce_ex__
     return usual(pickle.HIGHEST_PROTOCOL)

@@ -11,8 +11,8 @@ import torch
 from fedaudit.core import ClientId, Model, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense, Visit
 from fedaudit.devices import CPU, params_on, refuse_several_workers
-from fedaudit.engines.base import Engine
-from fedaudit.engines.local import LOCAL, Workers
+from fedaudit.engines.base import Counted, Engine, Shards
+from fedaudit.engines.local import LOCAL
 from fedaudit.errors import BadInput, Unsupported
 from fedaudit.fl.algorithm import HONEST, Algorithm, ChoosesModels, KeepsModels, Server
 from fedaudit.fl.checkpoint import Standing, fingerprint_of, resume, save
@@ -104,7 +104,8 @@ def simulate(
     guards = deepcopy(dict(defenses or {}))
     _refuse_unusable(algorithm, clients, guards, rounds, participation)
     server.refuse_misfit(clients.keys(), rounds)
-    refuse_several_workers(device, engine.count if isinstance(engine, Workers) else 1)
+    if device.type != "cpu":
+        refuse_several_workers(device, engine.count if isinstance(engine, Counted) else 1)
     plan = _Plan(rounds, seed, participation, device)
     return _rounds(_Federation(algorithm, clients, guards), server, engine, plan, checkpoint)
 
@@ -120,7 +121,7 @@ def _rounds(
     standing = _beginning(given, plan)
     if checkpoint:
         standing = resume(checkpoint, fingerprint, plan.rounds, standing, given.data) or standing
-    with engine.session(_visit, given._replace(data=data)) as run:
+    with engine.session(_visit, given._replace(data=Shards(data))) as run:
         for index in range(standing.round + 1, plan.rounds + 1):
             asked = _asked(given, server, plan, standing, index)
             done = dict(zip(asked.cohort, run(_jobs(asked, plan, standing, index)), strict=True))

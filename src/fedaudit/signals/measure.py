@@ -1,19 +1,40 @@
 """One pass over rounds for all signals."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedaudit.core import Samples
+from fedaudit.core import Samples, chunks
 from fedaudit.devices import CPU
+from fedaudit.engines.base import Engine, Shards
 from fedaudit.engines.local import one_thread
 from fedaudit.errors import BadInput
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Round
 from fedaudit.signals.base import Seen, Signal
+
+BLOCK = 256
+"""Samples measured elsewhere go in multiples of so many: whatever goes through a model together on
+a CPU is a power of two of at most these, so that blocks cut none of it and change no bit."""
+
+Measuring: TypeAlias = Callable[[Round], MeasuredRound]
+
+
+class _Job(NamedTuple):
+    """What all blocks share."""
+
+    signals: Sequence[Signal]
+    blocks: Shards[int, Samples]
+
+
+class _Block(NamedTuple):
+    round: Round
+    number: int
 
 
 def measure_round(
@@ -55,6 +76,47 @@ def measure(
     """Measures a stream of rounds; nothing of a round is kept once it is measured."""
     for round in rounds:
         yield measure_round(round, signals, samples, workers=workers, device=device)
+
+
+@contextmanager
+def measuring_on(
+    engine: Engine, signals: Sequence[Signal], samples: Samples, *, count: int
+) -> Iterator[Measuring]:
+    """What measures rounds on an engine, to the same bits as :func:`measure_round` on a CPU.
+
+    Every worker takes a block of the samples through all signals.
+
+    Args:
+        engine: Where to measure.
+        signals: What to measure. Each scores a sample by itself, whatever the others are.
+        samples: The audited samples, the same for all rounds.
+        count: Blocks to aim at, such as the number of workers.
+    """
+    size = BLOCK * max(1, -(-len(samples) // (BLOCK * count)))
+    parts = [samples.take(part) for part in chunks(len(samples), size)] or [samples]
+    blocks = Shards(enumerate(parts))
+    with engine.session(_measure_block, _Job(signals, blocks)) as run:
+
+        def measure(round: Round) -> MeasuredRound:
+            # What clients noted and keep is for others, and need not travel.
+            shown = replace(round, kept={}, facts={})
+            return _joined(list(run([_Block(shown, number) for number in blocks])))
+
+        yield measure
+
+
+def _measure_block(job: _Job, block: _Block) -> MeasuredRound:
+    """One block of samples: the function that an engine runs."""
+    return measure_round(block.round, job.signals, job.blocks[block.number])
+
+
+def _joined(parts: Sequence[MeasuredRound]) -> MeasuredRound:
+    """The blocks of one round, sample after sample."""
+    first = parts[0]
+    signals = {
+        name: torch.cat([part.signals[name] for part in parts], dim=1) for name in first.signals
+    }
+    return replace(first, signals=signals)
 
 
 def _checked(

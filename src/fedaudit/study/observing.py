@@ -1,7 +1,9 @@
 """The long part of a study: train, look through the adversary's eyes, write down what it sees."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -25,7 +27,7 @@ from fedaudit.observe.views import seen_from
 from fedaudit.params import flat
 from fedaudit.progress import Tick, quiet
 from fedaudit.seeds import seed_for
-from fedaudit.signals.measure import measure_round
+from fedaudit.signals.measure import Measuring, measure_round, measuring_on
 from fedaudit.study.accuracy import Exam, accuracy_notes, counts_fit, exam
 from fedaudit.study.cluster_notes import cluster_notes
 from fedaudit.study.identity import run_key
@@ -39,15 +41,17 @@ class Work:
 
     Attributes:
         engine: Where clients train.
-        workers: Threads for the gradient signals.
+        workers: Threads for the gradient signals, or what the measuring engine has workers.
         device: Where clients train and samples are measured.
         tick: Called as training, figures and controls go on.
+        measuring: Where audited samples are measured; None for this process.
     """
 
     engine: Engine = LOCAL
     workers: int = 1
     device: torch.device = CPU
     tick: Tick = quiet
+    measuring: Engine | None = None
 
 
 def disk_needed(setup: Setup) -> int:
@@ -93,11 +97,12 @@ def observe(setup: Setup, folder: Path, work: Work) -> list[Stored]:
     phase = f"seed {setup.seed}: training rounds"
     done = 0
     work.tick(phase, done, rounds)
-    for round in seen_from(told, setup.view):
-        if round.index in setup.measured_rounds:
-            _measure(setup, round, folder, given, work)
-        done = round.index
-        work.tick(phase, done, rounds)
+    with _measuring(setup, work) as measuring:
+        for round in seen_from(told, setup.view):
+            if round.index in setup.measured_rounds:
+                _measure(setup, round, folder, given, work.device, measuring)
+            done = round.index
+            work.tick(phase, done, rounds)
     if not done:  # all of them in an earlier start
         work.tick(phase, 0, 0)
     return recalled(setup, folder)
@@ -141,9 +146,32 @@ def measured_on(stored: Sequence[Stored]) -> str:
     return stored[0].notes.get("device", "cpu")
 
 
-def _measure(setup: Setup, round: Round, folder: Path, given: Exam, work: Work) -> None:
-    samples, device = setup.deal.audit.samples, work.device
-    measured = measure_round(round, setup.signals, samples, workers=work.workers, device=device)
+@contextmanager
+def _measuring(setup: Setup, work: Work) -> Iterator[Measuring]:
+    """What measures the audited samples in a round, wherever that is done."""
+    signals, samples = setup.signals, setup.deal.audit.samples
+    if work.measuring is not None:
+        with measuring_on(work.measuring, signals, samples, count=work.workers) as measuring:
+            yield measuring
+        return
+    yield partial(
+        measure_round,
+        signals=signals,
+        samples=samples,
+        workers=work.workers,
+        device=work.device,
+    )
+
+
+def _measure(
+    setup: Setup,
+    round: Round,
+    folder: Path,
+    given: Exam,
+    device: torch.device,
+    measuring: Measuring,
+) -> None:
+    measured = measuring(round)
     write_round(folder, round, setup.study.audit.keep)
     key = run_key(setup.study, setup.seed, device.type)
     notes = {"complete": str(round.complete), "run": key}

@@ -10,8 +10,9 @@ import torch
 
 from fedaudit.core import ClientId
 from fedaudit.devices import CPU, refuse_several_workers
+from fedaudit.engines.base import Counted
 from fedaudit.engines.local import local_engine
-from fedaudit.errors import BadInput
+from fedaudit.errors import BadInput, Unsupported
 from fedaudit.files import sweep
 from fedaudit.observe.store import Stored
 from fedaudit.observe.tensors import write_tensors
@@ -42,6 +43,7 @@ def run_study(
     data_dir: Path | None = None,
     workers: int = 1,
     device: torch.device = CPU,
+    engine: Counted | None = None,
     tick: Tick = quiet,
     say: Callable[[str], None] = lambda text: None,
 ) -> Record:
@@ -64,10 +66,15 @@ def run_study(
         say: Takes lines of text for the user.
 
     Raises:
-        Refusal: Settings, data or the folder are unusable.
+        Refusal: Settings, data, the folder or the engine are unusable.
     """
     clock = Clock()
     refuse_several_workers(device, workers)
+    if engine is not None and device.type != "cpu":
+        raise Unsupported(
+            f"{type(engine).__name__} computes on CPUs, and the device is {device}; leave the "
+            "engine or the device away"
+        )
     runs = [setup(study, seed, data_dir) for seed in study.seeds]
     claim(out, study)
     shadows = [run.shadow for run in runs if run.shadow is not None]
@@ -78,12 +85,20 @@ def run_study(
     remember(places, out)
     for folder in {out, *places.values()}:
         sweep(folder, before=clock.at)
-    most = workers or (1 if device.type != "cpu" else os.cpu_count() or 1)
-    count = min(most, study.partition.clients)
-    work = Work(local_engine(count), count, device, tick)
+    work = _work(engine, workers, study.partition.clients, device, tick)
     stored = [_observed(run, places[run.seed], work, say) for run in runs]
     runs = [_taught(run, places, work, say) for run in runs]
     return conclude(runs, stored, out, work, clock, say, places=places)
+
+
+def _work(
+    engine: Counted | None, workers: int, clients: int, device: torch.device, tick: Tick
+) -> Work:
+    if engine is not None:
+        return Work(engine, engine.count, device, tick, measuring=engine)
+    most = workers or (1 if device.type != "cpu" else os.cpu_count() or 1)
+    count = min(most, clients)
+    return Work(local_engine(count), count, device, tick)
 
 
 def _observed(run: Setup, place: Path, work: Work, say: Callable[[str], None]) -> list[Stored]:

@@ -1,0 +1,236 @@
+"""The loop of the main process over Ray's tasks, and what a task does."""
+
+import logging
+import pickle
+import signal
+import threading
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import NamedTuple, TypeAlias, TypeVar, cast
+from uuid import uuid4
+
+import ray
+import torch
+from ray import ObjectRef
+from ray.exceptions import RayError, RayTaskError
+from ray.remote_function import RemoteFunction
+
+from fedaudit import __version__
+from fedaudit.engines.parcels import Arrays, Parcel, packed, packed_together, unpacked
+from fedaudit.engines.ray_cluster import HERE, RayCluster
+from fedaudit.errors import BadInput, Unsupported
+
+Shared = TypeVar("Shared")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_Job: TypeAlias = tuple[Callable[[object, object], object], object]
+"""A session's work, and what all its items share."""
+
+_TRIES = 4
+"""So often an item is begun, when workers are lost, before the cause is taken to be the item."""
+
+_SESSIONS = 3
+"""What so many sessions share stays on a worker: training and measurement take turns."""
+
+_log = logging.getLogger("fedaudit")
+
+
+class _Made(NamedTuple):
+    """What a worker runs, and what results depend on."""
+
+    fedaudit: str
+    torch: str
+
+
+class _Result(NamedTuple):
+    """What a task returns.
+
+    Attributes:
+        value: Of the work.
+        said: Level and text of what fedaudit logged on the way.
+    """
+
+    value: Parcel
+    said: list[tuple[int, str]]
+
+
+MADE = _Made(__version__, torch.__version__)
+
+
+def connect(cluster: RayCluster) -> None:
+    """Connects this program to the cluster, unless it is connected.
+
+    Raises:
+        BadInput: There is no cluster at the address.
+    """
+    if ray.is_initialized():
+        return
+    quiet: dict[str, object] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        if cluster.address == HERE:
+            ray.init(address=HERE, num_cpus=cluster.count, include_dashboard=False, **quiet)
+        else:
+            ray.init(address=cluster.address, **quiet)
+    except (OSError, ValueError, ImportError, RuntimeError) as error:
+        raise BadInput(
+            f"no connection to Ray at {cluster.address!r}: {str(error).splitlines()[0]}; give the "
+            f'address of a cluster that runs, or "{HERE}" to start Ray here'
+        ) from error
+    finally:
+        # Ray puts a handler of its own there, which would end the program otherwise than we do.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+def cores(cluster: RayCluster) -> int:
+    """Processor cores of a cluster, at least 1."""
+    connect(cluster)
+    return max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+
+def close() -> None:
+    """Ends this program's connection."""
+    ray.shutdown()
+
+
+@contextmanager
+def session(
+    cluster: RayCluster, work: Callable[[Shared, Item], Result], shared: Shared
+) -> Iterator[Callable[[Iterable[Item]], Iterator[Result]]]:
+    """See :meth:`fedaudit.engines.ray_cluster.RayCluster.session`."""
+    connect(cluster)
+    try:
+        # Owned by this process: what a worker owned would be lost with it.
+        job = ray.put(packed((work, shared), ray.put))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise Unsupported(
+            f"this run cannot be sent to other processes ({error}); use functions and classes "
+            "that can be pickled, or one worker of the local engine"
+        ) from error
+    token, most = uuid4().hex, cluster.count
+
+    def run(items: Iterable[Item]) -> Iterator[Result]:
+        together = packed_together(list(items), ray.put)
+        # Arrays inside a tuple are shared memory on arrival; a list of references is passed on.
+        common = ray.put(together.common)
+
+        def start(number: int) -> ObjectRef:
+            begun: ObjectRef = _task().remote(MADE, token, [job], common, together.each[number])
+            return begun
+
+        yield from cast(Iterator[Result], _in_order(start, len(together.each), most))
+
+    yield run
+
+
+def _in_order(start: Callable[[int], ObjectRef], count: int, most: int) -> Iterator[object]:
+    """Results in the order of the items, whatever order they come in and whoever is lost."""
+    waiting, running = deque(range(count)), dict[ObjectRef, int]()
+    done, lost = dict[int, object](), Counter[int]()
+    try:
+        for number in range(count):
+            while number not in done:
+                while waiting and len(running) < most:
+                    item = waiting.popleft()
+                    running[start(item)] = item
+                (ready, *_), _ = ray.wait(list(running))
+                item = running.pop(ready)
+                try:
+                    done[item] = _received(ready)
+                except RayError as error:
+                    lost[item] += 1
+                    if lost[item] >= _TRIES:
+                        raise MemoryError(
+                            f"a Ray worker was lost {_TRIES} times at the same work "
+                            f"({type(error).__name__}), most often for want of memory; fewer "
+                            "workers need less"
+                        ) from error
+                    _log.warning("a Ray worker was lost; what it was doing is done again")
+                    waiting.appendleft(item)
+            yield done.pop(number)
+    finally:
+        # What is still at work is of no use to anybody any more.
+        for ref in running:
+            ray.cancel(ref, force=True)
+
+
+def _received(ref: ObjectRef) -> object:
+    """A task's result, or what the work itself raised.
+
+    Raises:
+        RayError: The task was lost, and its result with it.
+        Unsupported: fedaudit, or what it is to work with, is not on the cluster's machines.
+    """
+    try:
+        result: _Result = ray.get(ref)
+    except RayTaskError as error:
+        if isinstance(error.cause, ModuleNotFoundError):
+            raise Unsupported(
+                f"a machine of the cluster lacks what this one has ({error.cause}); install the "
+                "same there, or name it in Ray's runtime environment"
+            ) from error
+        raise error.cause from error
+    for level, text in result.said:
+        _say(level, text)
+    return unpacked(result.value, (), ray.get)
+
+
+@cache
+def _say(level: int, text: str) -> None:
+    """Passes on, once, what workers have to say."""
+    _log.log(level, "%s", text)
+
+
+@cache
+def _task() -> RemoteFunction:
+    # Lost tasks are begun again by the loop above, which knows when to give up.
+    made: RemoteFunction = ray.remote(num_cpus=1, max_retries=0)(_do)
+    return made
+
+
+def _do(made: _Made, token: str, job: list[ObjectRef], common: Arrays, item: Parcel) -> _Result:
+    """What a task does, in a worker."""
+    if tuple(made) != tuple(MADE):
+        raise Unsupported(
+            f"results depend on versions, and a machine of the cluster has other ones: fedaudit "
+            f"{MADE.fedaudit} with torch {MADE.torch} instead of {made.fedaudit} with "
+            f"{made.torch}; install the same everywhere"
+        )
+    torch.set_num_threads(1)
+    work, shared = _shared(token, job)
+    with _listening() as said:
+        result = work(shared, unpacked(item, common, ray.get))
+    return _Result(packed(result, ray.put), said)
+
+
+_kept: OrderedDict[str, _Job] = OrderedDict()
+
+
+def _shared(token: str, job: Sequence[ObjectRef]) -> _Job:
+    """A session's work and what it shares, unpacked once for each worker."""
+    if token not in _kept:
+        while len(_kept) >= _SESSIONS:
+            _kept.popitem(last=False)
+        _kept[token] = cast(_Job, unpacked(ray.get(job[0]), (), ray.get))
+    return _kept[token]
+
+
+@contextmanager
+def _listening() -> Iterator[list[tuple[int, str]]]:
+    """What fedaudit logs inside, since a worker's own output is read by nobody."""
+    said = list[tuple[int, str]]()
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append((record.levelno, record.getMessage()))
+
+    listener = Listener()
+    _log.addHandler(listener)
+    try:
+        yield said
+    finally:
+        _log.removeHandler(listener)

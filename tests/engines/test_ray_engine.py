@@ -1,0 +1,205 @@
+"""The Ray engine against the contract of engines, and against the local one, to the bit."""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeVar, cast
+
+import pytest
+import torch
+
+from fedaudit.engines.base import Counted, Engine
+from fedaudit.engines.ray_cluster import RayCluster
+from fedaudit.errors import BadInput, Unsupported
+from fedaudit.study.run import run_study
+from tests.engines import contract
+from tests.study.studies import small_study
+
+pytest.importorskip("ray")
+
+Shared = TypeVar("Shared")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+# Four blocks of samples, so that several workers measure.
+STUDY = small_study(
+    training={"rounds": 2, "epochs": 1},
+    audit={"fair": 450, "background": 450, "every": 1},
+)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    """One start of Ray for all tests, with room for as many workers as any of them wants."""
+    engine = RayCluster(workers=4)
+    with engine.session(contract.product, 1) as run:
+        list(run([1]))
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The hash of the study as it comes from this process alone."""
+    return hashed(tmp_path_factory.mktemp("here"), None)
+
+
+def hashed(folder: Path, engine: Counted | None) -> str:
+    return run_study(STUDY, folder, engine=engine).content_hash
+
+
+CONTRACT: tuple[Callable[[Engine], None], ...] = (
+    contract.results_come_in_the_order_of_the_items,
+    contract.a_refusal_comes_through_as_it_was_said,
+    contract.tensors_come_through_as_they_are,
+    contract.tensors_that_came_through_can_be_written_to,
+    contract.an_item_finds_its_shard,
+    contract.work_is_done_on_one_thread,
+)
+
+
+@pytest.mark.parametrize("clause", CONTRACT, ids=[clause.__name__ for clause in CONTRACT])
+def test_ray_keeps_the_contract_of_engines(
+    clause: Callable[[Engine], None], cluster: RayCluster
+) -> None:
+    assert isinstance(cluster, Engine)
+    assert isinstance(cluster, Counted)
+    clause(cluster)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_a_study_has_the_same_hash_on_any_number_of_workers(
+    workers: int, cluster: RayCluster, here: str, tmp_path: Path
+) -> None:
+    assert hashed(tmp_path, RayCluster(workers=workers)) == here
+
+
+@dataclass(frozen=True)
+class Fatal:
+    """An engine whose workers are killed, once while training and once while measuring.
+
+    Attributes:
+        engine: Whose.
+        folder: Where it is written down who was killed.
+    """
+
+    engine: RayCluster
+    folder: Path
+
+    @property
+    def count(self) -> int:
+        return self.engine.count
+
+    @contextmanager
+    def session(
+        self, work: Callable[[Shared, Item], Result], shared: Shared
+    ) -> Iterator[Callable[[Iterable[Item]], Iterator[Result]]]:
+        given = Given(cast(Callable[[object, object], object], work), shared, self.folder)
+        with self.engine.session(killed_in_round_2, given) as run:
+            yield cast(Callable[[Iterable[Item]], Iterator[Result]], run)
+
+
+class Given(NamedTuple):
+    work: Callable[[object, object], object]
+    shared: object
+    folder: Path
+
+
+def killed_in_round_2(given: Given, item: object) -> object:
+    visit = getattr(item, "visit", None)
+    at = (visit.round, visit.client) if visit else (item.round.index, item.number)  # type: ignore[attr-defined]
+    marker = given.folder / given.work.__name__
+    if at == (2, 1) and not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), 9)
+    return given.work(given.shared, item)
+
+
+def test_a_study_has_the_same_hash_when_workers_are_killed_in_mid_round(
+    cluster: RayCluster, here: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    died = tmp_path / "died"
+    died.mkdir()
+    with caplog.at_level(logging.WARNING, "fedaudit"):
+        found = hashed(tmp_path / "study", Fatal(RayCluster(workers=2), died))
+    assert sorted(one.name for one in died.iterdir()) == ["_measure_block", "_visit"]
+    assert caplog.text.count("a Ray worker was lost") >= 2
+    assert found == here
+
+
+def always_killed(shared: object, item: object) -> None:
+    os.kill(os.getpid(), 9)
+
+
+def test_work_that_kills_every_worker_is_given_up(cluster: RayCluster) -> None:
+    with cluster.session(always_killed, ()) as run, pytest.raises(MemoryError, match="fewer"):
+        list(run([0]))
+
+
+def warning(shared: object, text: str) -> None:
+    logging.getLogger("fedaudit").warning(text)
+
+
+def test_what_workers_have_to_say_is_said_once(
+    cluster: RayCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    with cluster.session(warning, ()) as run:
+        list(run(["the slower exact way"] * 3))
+    assert caplog.messages == ["the slower exact way"]
+
+
+def test_what_a_script_defines_travels_and_what_no_process_can_have_is_refused(
+    cluster: RayCluster,
+) -> None:
+    def sum_of(shared: int, item: int) -> int:
+        return shared + item
+
+    with cluster.session(sum_of, 1) as run:
+        assert list(run([1])) == [2]
+    with (
+        pytest.raises(Unsupported, match=r"cannot be sent to other processes"),
+        cluster.session(contract.untouched, threading.Lock()),
+    ):
+        pass
+
+
+def test_a_model_that_all_items_have_is_in_memory_once() -> None:
+    from fedaudit.engines.parcels import packed_together
+
+    model, own = torch.ones(1000), [torch.zeros(10), torch.zeros(10)]
+    parcels = packed_together([{"model": model, "own": one} for one in own], put=lambda part: part)
+    assert [array.size for array in parcels.common] == [1000]
+    assert [[type(part) for part in one.arrays] for one in parcels.each] == [
+        [int, type(parcels.common[0])]
+    ] * 2
+
+
+def test_another_version_on_the_cluster_is_refused(
+    cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedaudit.engines import ray_tasks
+
+    # The workers import what is really installed.
+    monkeypatch.setattr(ray_tasks, "MADE", ray_tasks.MADE._replace(torch="1.0"))
+    with (
+        cluster.session(contract.product, 1) as run,
+        pytest.raises(Unsupported, match=r"other ones: .* instead of .* with 1\.0"),
+    ):
+        list(run([1]))
+
+
+def test_no_cluster_at_an_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+
+    def refuse(**settings: object) -> None:
+        raise ConnectionError("could not find any running Ray instance")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    with pytest.raises(BadInput, match=r"no connection to Ray at 'auto': could not find"):
+        _ = RayCluster("auto").count

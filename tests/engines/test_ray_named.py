@@ -1,0 +1,79 @@
+"""How the Ray engine is asked for, and what is said where Ray is missing."""
+
+import importlib.util
+import sys
+from importlib.machinery import ModuleSpec
+
+import pytest
+
+from fedaudit.cli import main
+from fedaudit.engines import ray_cluster
+from fedaudit.engines.ray_cluster import RayCluster, engine_named
+from fedaudit.errors import BadInput, Unsupported
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_cluster, "find_spec", lambda name: ModuleSpec(name, None))
+
+
+@pytest.fixture
+def missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_cluster, "find_spec", lambda name: None)
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [
+        ("ray", "local"),
+        ("ray:auto", "auto"),
+        ("ray:10.0.0.1:6379", "10.0.0.1:6379"),
+        ("ray://head:10001", "ray://head:10001"),
+    ],
+)
+def test_a_name_says_which_cluster(name: str, address: str) -> None:
+    assert engine_named(name, 3) == RayCluster(address, 3)
+
+
+@pytest.mark.parametrize("name", ["flower", "ray:", "Ray", ""])
+def test_another_name_is_refused_with_those_that_there_are(name: str) -> None:
+    with pytest.raises(BadInput, match=r'no engine named .* "ray:auto"'):
+        engine_named(name, 1)
+
+
+@pytest.mark.usefixtures("missing")
+def test_the_local_engine_needs_no_ray() -> None:
+    assert engine_named("local", 1) is None
+
+
+@pytest.mark.usefixtures("missing")
+def test_without_ray_the_refusal_says_what_to_install() -> None:
+    with pytest.raises(Unsupported, match=r"pip install 'fedaudit\[ray\]'"):
+        engine_named("ray", 1)
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(("address", "workers"), [("local", -1), ("", 1)])
+def test_an_impossible_cluster_is_refused(address: str, workers: int) -> None:
+    with pytest.raises(BadInput):
+        RayCluster(address, workers)
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_cluster_of_this_machine_has_a_worker_a_core_unless_told() -> None:
+    assert RayCluster().count >= 1
+    assert RayCluster(workers=5).count == 5
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
+def test_the_command_line_refuses_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "studies/fedmia-mnist.toml", "--engine", "ray"])
+    assert "fedaudit[ray]" in capsys.readouterr().err
+
+
+def test_ray_is_not_imported_by_naming_it() -> None:
+    before = "ray" in sys.modules
+    RayCluster(workers=2) if importlib.util.find_spec("ray") else None
+    assert ("ray" in sys.modules) == before

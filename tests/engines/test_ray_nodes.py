@@ -1,0 +1,103 @@
+"""A machine of a Ray cluster that is lost in mid-round, imitated on this one."""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeVar, cast
+
+import pytest
+
+from fedaudit.engines.ray_cluster import RayCluster
+from fedaudit.study.run import run_study
+from tests.study.studies import quick_study
+
+pytest.importorskip("ray")
+
+Shared = TypeVar("Shared")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Work = Callable[[object, object], object]
+
+PATIENCE = 60.0
+
+
+class Given(NamedTuple):
+    work: Work
+    shared: object
+    head: str
+    marker: Path
+
+
+def killing_its_machine_in_round_2(given: Given, item: object) -> object:
+    """The work; in round 2 no result comes before the second machine is gone."""
+    import ray
+
+    visit = getattr(item, "visit", None)
+    if visit is not None and visit.round == 2:
+        if ray.get_runtime_context().get_node_id() != given.head:
+            given.marker.touch()
+            # Ray's process for the machine, which is every worker's parent, and this worker.
+            os.kill(os.getppid(), 9)
+            os.kill(os.getpid(), 9)
+        deadline = time.monotonic() + PATIENCE
+        while not given.marker.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+    return given.work(given.shared, item)
+
+
+@dataclass(frozen=True)
+class LosingAMachine:
+    engine: RayCluster
+    marker: Path
+
+    @property
+    def count(self) -> int:
+        return self.engine.count
+
+    @contextmanager
+    def session(
+        self, work: Callable[[Shared, Item], Result], shared: Shared
+    ) -> Iterator[Callable[[Iterable[Item]], Iterator[Result]]]:
+        import ray
+
+        assert self.count == 2  # connects
+        head = ray.get_runtime_context().get_node_id()
+        given = Given(cast(Work, work), shared, head, self.marker)
+        with self.engine.session(killing_its_machine_in_round_2, given) as run:
+            yield cast(Callable[[Iterable[Item]], Iterator[Result]], run)
+
+
+@pytest.fixture
+def two_machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayCluster]:
+    """Two machines of one core each, and a head that soon notices when one is lost."""
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    from ray.cluster_utils import Cluster
+
+    soon = {
+        "health_check_initial_delay_ms": 500,
+        "health_check_period_ms": 300,
+        "health_check_timeout_ms": 1000,
+        "health_check_failure_threshold": 3,
+    }
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "_system_config": soon})
+    cluster.add_node(num_cpus=1)
+    engine = RayCluster(cluster.address)
+    yield engine
+    engine.close()
+    cluster.shutdown()
+
+
+@pytest.mark.slow
+def test_a_study_has_the_same_hash_when_a_machine_is_lost_in_mid_round(
+    two_machines: RayCluster, tmp_path: Path
+) -> None:
+    study = quick_study(training={"rounds": 3})
+    here = run_study(study, tmp_path / "here")
+    marker = tmp_path / "lost"
+    found = run_study(study, tmp_path / "there", engine=LosingAMachine(two_machines, marker))
+    assert marker.exists()
+    assert found.content_hash == here.content_hash
