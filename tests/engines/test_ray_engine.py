@@ -78,68 +78,6 @@ def test_a_study_has_the_same_hash_on_any_number_of_workers(
     assert hashed(tmp_path, RayCluster(workers=workers)) == here
 
 
-@dataclass(frozen=True)
-class Fatal:
-    """An engine whose workers are killed, once while training and once while measuring.
-
-    Attributes:
-        engine: Whose.
-        folder: Where it is written down who was killed.
-    """
-
-    engine: RayCluster
-    folder: Path
-
-    @property
-    def count(self) -> int:
-        return self.engine.count
-
-    @contextmanager
-    def session(
-        self, work: Callable[[Shared, Item], Result], shared: Shared
-    ) -> Iterator[Callable[[Iterable[Item]], Iterator[Result]]]:
-        given = Given(cast(Callable[[object, object], object], work), shared, self.folder)
-        with self.engine.session(killed_in_round_2, given) as run:
-            yield cast(Callable[[Iterable[Item]], Iterator[Result]], run)
-
-
-class Given(NamedTuple):
-    work: Callable[[object, object], object]
-    shared: object
-    folder: Path
-
-
-def killed_in_round_2(given: Given, item: object) -> object:
-    visit = getattr(item, "visit", None)
-    at = (visit.round, visit.client) if visit else (item.round.index, item.number)  # type: ignore[attr-defined]
-    marker = given.folder / given.work.__name__
-    if at == (2, 1) and not marker.exists():
-        marker.touch()
-        os.kill(os.getpid(), 9)
-    return given.work(given.shared, item)
-
-
-def test_a_study_has_the_same_hash_when_workers_are_killed_in_mid_round(
-    cluster: RayCluster, here: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    died = tmp_path / "died"
-    died.mkdir()
-    with caplog.at_level(logging.WARNING, "fedaudit"):
-        found = hashed(tmp_path / "study", Fatal(RayCluster(workers=2), died))
-    assert sorted(one.name for one in died.iterdir()) == ["_measure_block", "_visit"]
-    assert caplog.text.count("a Ray worker was lost") >= 2
-    assert found == here
-
-
-def always_killed(shared: object, item: object) -> None:
-    os.kill(os.getpid(), 9)
-
-
-def test_work_that_kills_every_worker_is_given_up(cluster: RayCluster) -> None:
-    with cluster.session(always_killed, ()) as run, pytest.raises(MemoryError, match="fewer"):
-        list(run([0]))
-
-
 def warning(shared: object, text: str) -> None:
     logging.getLogger("fedaudit").warning(text)
 
@@ -203,3 +141,68 @@ def test_no_cluster_at_an_address_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(ray, "init", refuse)
     with pytest.raises(BadInput, match=r"no connection to Ray at 'auto': could not find"):
         _ = RayCluster("auto").count
+
+
+# Last, since workers that were killed take seconds to be replaced.
+
+
+@dataclass(frozen=True)
+class Fatal:
+    """An engine whose workers are killed, once while training and once while measuring.
+
+    Attributes:
+        engine: Whose.
+        folder: Where it is written down who was killed.
+    """
+
+    engine: RayCluster
+    folder: Path
+
+    @property
+    def count(self) -> int:
+        return self.engine.count
+
+    @contextmanager
+    def session(
+        self, work: Callable[[Shared, Item], Result], shared: Shared
+    ) -> Iterator[Callable[[Iterable[Item]], Iterator[Result]]]:
+        given = Given(cast(Callable[[object, object], object], work), shared, self.folder)
+        with self.engine.session(killed_in_round_2, given) as run:
+            yield cast(Callable[[Iterable[Item]], Iterator[Result]], run)
+
+
+class Given(NamedTuple):
+    work: Callable[[object, object], object]
+    shared: object
+    folder: Path
+
+
+def killed_in_round_2(given: Given, item: object) -> object:
+    visit = getattr(item, "visit", None)
+    at = (visit.round, visit.client) if visit else (item.round.index, item.number)  # type: ignore[attr-defined]
+    marker = given.folder / given.work.__name__
+    if at == (2, 1) and not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), 9)
+    return given.work(given.shared, item)
+
+
+def test_a_study_has_the_same_hash_when_workers_are_killed_in_mid_round(
+    cluster: RayCluster, here: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    died = tmp_path / "died"
+    died.mkdir()
+    with caplog.at_level(logging.WARNING, "fedaudit"):
+        found = hashed(tmp_path / "study", Fatal(RayCluster(workers=2), died))
+    assert sorted(one.name for one in died.iterdir()) == ["_measure_block", "_visit"]
+    assert caplog.text.count("a Ray worker was lost") >= 2
+    assert found == here
+
+
+def always_killed(shared: object, item: object) -> None:
+    os.kill(os.getpid(), 9)
+
+
+def test_work_that_kills_every_worker_is_given_up(cluster: RayCluster) -> None:
+    with cluster.session(always_killed, ()) as run, pytest.raises(MemoryError, match="fewer"):
+        list(run([0]))

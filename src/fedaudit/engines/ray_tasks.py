@@ -6,6 +6,7 @@ import signal
 import threading
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from functools import cache
 from typing import NamedTuple, TypeAlias, TypeVar, cast
@@ -29,7 +30,7 @@ Result = TypeVar("Result")
 _Job: TypeAlias = tuple[Callable[[object, object], object], object]
 """A session's work, and what all its items share."""
 
-_TRIES = 4
+_TRIES = 3
 """So often an item is begun, when workers are lost, before the cause is taken to be the item."""
 
 _SESSIONS = 3
@@ -57,6 +58,13 @@ class _Result(NamedTuple):
     said: list[tuple[int, str]]
 
 
+class _Begun(NamedTuple):
+    """A task that is at work, and at which item."""
+
+    item: int
+    ref: ObjectRef
+
+
 MADE = _Made(__version__, torch.__version__)
 
 
@@ -77,8 +85,8 @@ def connect(cluster: RayCluster) -> None:
             ray.init(address=cluster.address, **quiet)
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         raise BadInput(
-            f"no connection to Ray at {cluster.address!r}: {str(error).splitlines()[0]}; give the "
-            f'address of a cluster that runs, or "{HERE}" to start Ray here'
+            f"no connection to Ray at {cluster.address!r}: {str(error).split('.')[0]}; give the "
+            "address of a cluster that runs, or none to start Ray on this machine"
         ) from error
     finally:
         # Ray puts a handler of its own there, which would end the program otherwise than we do.
@@ -129,16 +137,18 @@ def session(
 
 def _in_order(start: Callable[[int], ObjectRef], count: int, most: int) -> Iterator[object]:
     """Results in the order of the items, whatever order they come in and whoever is lost."""
-    waiting, running = deque(range(count)), dict[ObjectRef, int]()
+    waiting, running = deque(range(count)), dict[Future[_Result], _Begun]()
     done, lost = dict[int, object](), Counter[int]()
     try:
         for number in range(count):
             while number not in done:
                 while waiting and len(running) < most:
                     item = waiting.popleft()
-                    running[start(item)] = item
-                (ready, *_), _ = ray.wait(list(running))
-                item = running.pop(ready)
+                    ref = start(item)
+                    running[ref.future()] = _Begun(item, ref)
+                # Not ray.wait, which takes whatever a signal raises for Ctrl-C.
+                ready = next(iter(wait(running, return_when=FIRST_COMPLETED).done))
+                item = running.pop(ready).item
                 try:
                     done[item] = _received(ready)
                 except RayError as error:
@@ -154,11 +164,11 @@ def _in_order(start: Callable[[int], ObjectRef], count: int, most: int) -> Itera
             yield done.pop(number)
     finally:
         # What is still at work is of no use to anybody any more.
-        for ref in running:
-            ray.cancel(ref, force=True)
+        for begun in running.values():
+            ray.cancel(begun.ref, force=True)
 
 
-def _received(ref: ObjectRef) -> object:
+def _received(ready: Future[_Result]) -> object:
     """A task's result, or what the work itself raised.
 
     Raises:
@@ -166,7 +176,7 @@ def _received(ref: ObjectRef) -> object:
         Unsupported: fedaudit, or what it is to work with, is not on the cluster's machines.
     """
     try:
-        result: _Result = ray.get(ref)
+        result = ready.result()
     except RayTaskError as error:
         if isinstance(error.cause, ModuleNotFoundError):
             raise Unsupported(

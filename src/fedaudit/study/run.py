@@ -76,6 +76,7 @@ def run_study(
             "engine or the device away"
         )
     runs = [setup(study, seed, data_dir) for seed in study.seeds]
+    work = _work(engine, workers, study.partition.clients, device, tick)
     claim(out, study)
     shadows = [run.shadow for run in runs if run.shadow is not None]
     places = {run.seed: place_of(run, out, pool, device.type) for run in runs}
@@ -85,7 +86,6 @@ def run_study(
     remember(places, out)
     for folder in {out, *places.values()}:
         sweep(folder, before=clock.at)
-    work = _work(engine, workers, study.partition.clients, device, tick)
     stored = [_observed(run, places[run.seed], work, say) for run in runs]
     runs = [_taught(run, places, work, say) for run in runs]
     return conclude(runs, stored, out, work, clock, say, places=places)
