@@ -9,6 +9,7 @@ from fedaudit.report.drawing import (
     Panel,
     Spec,
     choices_of,
+    error_bars,
     plotly_text,
     spec_of,
     upright,
@@ -133,15 +134,7 @@ def _dots(given: Sequence[Dot]) -> Spec:
         "x": [dot.value or 0.0 for dot in given],
         "y": [plotly_text(dot.name) for dot in given],
         "marker": {"size": 10, "color": OKABE_ITO[0], "symbol": "circle"},
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": [_reach(dot.high, dot.value) for dot in given],
-            "arrayminus": [_reach(dot.value, dot.low) for dot in given],
-            "color": OKABE_ITO[0],
-            "thickness": 2,
-            "width": 4,
-        },
+        "error_x": error_bars(given, color=OKABE_ITO[0], thickness=2.0, width=4),
         "hovertemplate": "%{y}: AUC %{x:.3f}<extra></extra>",
     }
 
@@ -150,10 +143,6 @@ def _range(dots: Sequence[Dot]) -> list[float]:
     limits = [limit for dot in dots for limit in (dot.low, dot.high, dot.value)]
     known = [limit for limit in limits if limit is not None]
     return [min([0.45, *known]) - 0.02, max([0.75, *known]) + 0.02]
-
-
-def _reach(far: float | None, near: float | None) -> float:
-    return 0.0 if far is None or near is None else max(far - near, 0.0)
 
 
 def _target_setting(figure: Figure) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import ORIGINS, defense_name
@@ -47,6 +47,45 @@ class Figures:
     choices: tuple[Choice, ...]
     keys: tuple[Key, ...] = ()
     shape: str = "wide"
+
+
+@runtime_checkable
+class WithLimits(Protocol):
+    """A figure that may have limits."""
+
+    @property
+    def value(self) -> float | None:
+        """The figure."""
+        ...
+
+    @property
+    def low(self) -> float | None:
+        """Its lower limit."""
+        ...
+
+    @property
+    def high(self) -> float | None:
+        """Its upper limit."""
+        ...
+
+
+def error_bars(
+    figures: Sequence[WithLimits], *, color: str, thickness: float = 1.2, width: int = 3
+) -> Spec:
+    """Bars from each figure to its limits; none where it has no limits."""
+
+    def reach(far: float | None, near: float | None) -> float:
+        return 0.0 if far is None or near is None else max(far - near, 0.0)
+
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [reach(one.high, one.value) for one in figures],
+        "arrayminus": [reach(one.value, one.low) for one in figures],
+        "color": color,
+        "thickness": thickness,
+        "width": width,
+    }
 
 
 def plotly_text(text: str) -> str:

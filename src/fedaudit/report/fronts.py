@@ -2,7 +2,16 @@
 
 from collections.abc import Sequence
 
-from fedaudit.report.drawing import Choice, Figures, Panel, Spec, plotly_text, series_line, spec_of
+from fedaudit.report.drawing import (
+    Choice,
+    Figures,
+    Panel,
+    Spec,
+    error_bars,
+    plotly_text,
+    series_line,
+    spec_of,
+)
 from fedaudit.report.grid import Cell, Grid, columns_of, named, shortened
 from fedaudit.report.names import (
     NO_DEFENSE,
@@ -244,14 +253,7 @@ def _tradeoff_panel(
         trace |= {"mode": "markers", "hovertemplate": "AUC %{y:.3f}, accuracy %{x:.1%}"}
         trace["marker"] = {"symbol": style(row).symbol, "size": 11, "color": style(row).color}
         if best.low is not None and best.high is not None:
-            trace["error_y"] = {
-                "type": "data",
-                "symmetric": False,
-                "array": [best.high - best.value],
-                "arrayminus": [best.value - best.low],
-                "thickness": 1.5,
-                "width": 4,
-            }
+            trace["error_y"] = error_bars([best], color=style(row).color, thickness=1.5, width=4)
         traces.append(trace)
     guessing: Spec = {
         "type": "line",

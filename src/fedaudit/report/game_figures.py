@@ -10,6 +10,7 @@ from fedaudit.report.drawing import (
     Figures,
     Panel,
     Spec,
+    error_bars,
     hover_text,
     plotly_text,
     series_line,
@@ -295,15 +296,7 @@ def _dots(
     return line | {
         "mode": "markers" if None in budgets else "lines+markers",
         "text": [plotly_text(one.name) for one in inside],
-        "error_y": {
-            "type": "data",
-            "symmetric": False,
-            "array": [max(value.high - value.value, 0.0) for value in values],
-            "arrayminus": [max(value.value - value.low, 0.0) for value in values],
-            "color": look.color,
-            "thickness": 1.2,
-            "width": 3,
-        },
+        "error_y": error_bars(values, color=look.color),
     }
 
 

@@ -5,7 +5,16 @@ from collections.abc import Sequence
 from statistics import NormalDist
 
 from fedaudit.games.record import GameRecord, InRounds, Success
-from fedaudit.report.drawing import Choice, Figures, Panel, Spec, plotly_text, series_line, spec_of
+from fedaudit.report.drawing import (
+    Choice,
+    Figures,
+    Panel,
+    Spec,
+    error_bars,
+    plotly_text,
+    series_line,
+    spec_of,
+)
 from fedaudit.report.game_points import Shown, families, overtaken, shown_points
 from fedaudit.report.game_round_names import IN_ROUNDS, defense_words
 from fedaudit.report.grid import Cell, Grid, Heading, columns_of, named, shortened
@@ -206,17 +215,7 @@ def _success(line: str, inside: Sequence[Shown], look: Style) -> Spec:
         marks=len(inside) + 1,
         hover="%{x:,} rounds: right in %{y:.1%}",
     )
-    return trace | {
-        "error_y": {
-            "type": "data",
-            "symmetric": False,
-            "array": [max(value.high - value.value, 0.0) for value in values],
-            "arrayminus": [max(value.value - value.low, 0.0) for value in values],
-            "color": look.color,
-            "thickness": 1.2,
-            "width": 3,
-        }
-    }
+    return trace | {"error_y": error_bars(values, color=look.color)}
 
 
 def _averaged(one: Shown) -> int:

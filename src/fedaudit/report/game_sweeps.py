@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fedaudit.games.record import Epochs, GameRecord, PointPlayed, Rate, Success
-from fedaudit.report.drawing import Choice, Figures, Panel, Spec, series_line, spec_of
+from fedaudit.report.drawing import Choice, Figures, Panel, Spec, error_bars, series_line, spec_of
 from fedaudit.report.grid import shortened
 from fedaudit.report.styles import OKABE_ITO, Key, Style, swatch
 from fedaudit.report.words import plural
@@ -186,25 +186,7 @@ def _line(placed: Sequence[Placed], look: Style, name: str, figure: Figure, hove
         marks=len(shown),
         hover=f"%{{x:g}}: {hover}",
     )
-    ends = [
-        (found.value if found.low is None else found.low, found.high or found.value)
-        for _, found in shown
-    ]
-    return line | {
-        "error_y": {
-            "type": "data",
-            "symmetric": False,
-            "array": [
-                max(high - f.value, 0.0) for (_, high), (_, f) in zip(ends, shown, strict=True)
-            ],
-            "arrayminus": [
-                max(f.value - low, 0.0) for (low, _), (_, f) in zip(ends, shown, strict=True)
-            ],
-            "color": look.color,
-            "thickness": 1.2,
-            "width": 3,
-        }
-    }
+    return line | {"error_y": error_bars([found for _, found in shown], color=look.color)}
 
 
 def _look(place: int) -> Style:
