@@ -121,6 +121,13 @@ def test_data_and_models_know_nothing_of_federations() -> None:
     assert breaches("models", above | {"data"}) == []
 
 
+def test_other_frameworks_are_known_to_their_integration_alone() -> None:
+    outside = set(FILES) - set(within("integrations"))
+    for module in outside:
+        assert "flwr" not in {name.split(".")[0] for name, _ in imports(module)}, module
+        assert not ours(module) & set(within("integrations")), module
+
+
 def test_metrics_stand_on_numbers_alone() -> None:
     allowed = {"numpy", "scipy", "sklearn", "moocore", "fairlearn", "jaxtyping", "threadpoolctl"}
     known = {"fedaudit.origin", "fedaudit.errors"} | set(within("metrics"))

@@ -141,6 +141,21 @@ def test_rounds_are_measured_every_so_often_and_all_are_heard_of(tmp_path: Path)
     ]
 
 
+def test_a_round_in_which_nobody_answered_is_told_of_and_measures_nothing(tmp_path: Path) -> None:
+    with record(tmp_path, network, AUDIT, attacks=FEW) as recorder:
+        first, second, *_ = rounds()
+        with pytest.warns(RuntimeWarning, match="round 1 .* no client's upload came back"):
+            recorder.round(1, sent=first.sent, uploads={}, asked=[0, 1, 2])
+        recorder.round(2, sent=second.sent, uploads=second.uploads)
+        with pytest.warns(RuntimeWarning, match="round 3 .* the line was cut"):
+            recorder.missed(3, "the line was cut", asked=[0, 1], answered=[1], unnamed=1)
+    told = heard(tmp_path)
+    assert [one.measured for one in told] == [False, True, False]
+    assert [one.complete for one in told] == [False, True, False]
+    assert (told[2].asked, told[2].answered, told[2].unnamed) == ((0, 1), (1,), 1)
+    assert {index for index, _ in measured(tmp_path)} == {2}
+
+
 def test_who_was_asked_and_did_not_answer_is_in_the_record(tmp_path: Path) -> None:
     with record(tmp_path, network, AUDIT, attacks=FEW, strict=True) as recorder:
         for one in rounds():

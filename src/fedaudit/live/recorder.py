@@ -163,6 +163,7 @@ class Recorder:
         uploads: Mapping[ClientId, Weights] | None = None,
         weights: Mapping[ClientId, float] | None = None,
         asked: Collection[ClientId] | None = None,
+        unnamed: int = 0,
         after: Weights | None = None,
     ) -> None:
         """Records one round; rounds that were recorded before are passed over.
@@ -174,6 +175,8 @@ class Recorder:
             weights: Shares of clients in the average; in proportion to their sizes, or equal, by
                 default.
             asked: Clients that were sent something; those that answered by default.
+            unnamed: How many more were sent something, did not answer, and never said which
+                clients they are.
             after: The global model afterwards. By default the mean of the uploads; in a view
                 without uploads the model that is sent next.
 
@@ -182,13 +185,52 @@ class Recorder:
         """
         answered = tuple(sorted(uploads or {}))
         expected = tuple(sorted({*answered, *(asked or ())}))
-        told = Heard(round=index, asked=expected, answered=answered, measured=False)
         if index in self._past:
             return
+        told = Heard(
+            round=index, asked=expected, answered=answered, measured=False, unnamed=unnamed
+        )
         try:
             self._hear(index, told, sent, uploads or {}, weights or {}, after)
         except (Refusal, ValueError, TypeError, RuntimeError, KeyError, OSError) as error:
             self._failed(told, error)
+
+    def missed(
+        self,
+        index: int,
+        reason: str,
+        *,
+        asked: Collection[ClientId] = (),
+        answered: Collection[ClientId] = (),
+        unnamed: int = 0,
+    ) -> None:
+        """Tells of a round that cannot be recorded; the record says so, and why.
+
+        Args:
+            index: Its number, from 1.
+            reason: What stood in the way, in words.
+            asked: Clients that were sent something, as far as they are known.
+            answered: Clients that answered, as far as they are known.
+            unnamed: As for :meth:`round`.
+
+        Raises:
+            BadInput: The recording is strict.
+        """
+        if index in self._past:
+            return
+        told = Heard(
+            round=index,
+            asked=tuple(sorted({*asked, *answered})),
+            answered=tuple(sorted(answered)),
+            measured=False,
+            unnamed=unnamed,
+        )
+        self._failed(told, BadInput(reason))
+
+    @property
+    def strict(self) -> bool:
+        """Whether a round that cannot be recorded stops the loop."""
+        return self._strict
 
     def close(self) -> None:
         """Ends the recording; what is there stays, and can be gone on with."""
@@ -206,6 +248,8 @@ class Recorder:
         after: Weights | None,
     ) -> None:
         if not uploads:
+            if self.recording.view in ("uploads", "sum"):
+                raise BadInput("no client's upload came back")
             self._follow(index, told, cast("Weights", sent), after)
             return
         if index % self.recording.every:

@@ -63,6 +63,7 @@ class Heard(Part):
         asked: Clients that were sent something.
         answered: Clients whose upload came back.
         measured: Whether it was measured.
+        unnamed: How many more were sent something, did not answer, and never said who they are.
         note: What went wrong; empty for nothing.
     """
 
@@ -70,12 +71,13 @@ class Heard(Part):
     asked: Clients
     answered: Clients
     measured: bool
+    unnamed: Whole = 0
     note: Text = ""
 
     @property
     def complete(self) -> bool:
         """Whether all who were asked have answered."""
-        return set(self.asked) == set(self.answered)
+        return set(self.asked) == set(self.answered) and self.unnamed == 0
 
 
 def write_recording(recording: Recording, folder: Path) -> None:

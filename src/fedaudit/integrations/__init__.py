@@ -1,0 +1,1 @@
+"""Other frameworks for federated learning: what it takes to audit them."""

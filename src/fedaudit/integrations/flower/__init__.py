@@ -1,0 +1,22 @@
+"""Audits of federations that Flower runs; needs ``pip install "fedaudit[flower]"``.
+
+Server: :class:`RecordingStrategy` around a strategy, or :class:`RecordingGrid` around the grid of a
+loop of its own. Client: :func:`identity_mod` says who a reply is from, :func:`defense_mod` defends
+what is uploaded. Flower's older interface, with its secure aggregation, is in
+:mod:`fedaudit.integrations.flower.secure_sum`.
+"""
+
+from importlib.util import find_spec
+
+if find_spec("flwr") is None:
+    raise ImportError(
+        "fedaudit.integrations.flower needs Flower, which is not installed; install "
+        '"fedaudit[flower]"'
+    )
+
+from fedaudit.integrations.flower.defending import defense_mod
+from fedaudit.integrations.flower.grid import RecordingGrid
+from fedaudit.integrations.flower.identity import identity_mod
+from fedaudit.integrations.flower.strategy import RecordingStrategy
+
+__all__ = ["RecordingGrid", "RecordingStrategy", "defense_mod", "identity_mod"]

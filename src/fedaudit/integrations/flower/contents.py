@@ -1,0 +1,63 @@
+"""What Flower's messages carry, as fedaudit needs it."""
+
+from typing import TypeAlias
+
+import numpy as np
+from flwr.app import ArrayRecord, Message
+
+from fedaudit.errors import BadInput
+
+Arrays: TypeAlias = dict[str, np.ndarray] | list[np.ndarray]
+"""By name; in their order where they have none."""
+
+_ROUND = "server-round"
+_WEIGHTS = ("num-examples", "num_examples")
+
+
+def is_training(message: Message) -> bool:
+    """Whether a message asks a client to train, by whatever action."""
+    return message.metadata.message_type.split(".")[0] == "train"
+
+
+def round_of(message: Message) -> int | None:
+    """The round that a message of the server belongs to; None where it does not say."""
+    if message.has_content():
+        for record in message.content.config_records.values():
+            said = record.get(_ROUND)
+            if isinstance(said, int):
+                return said
+    group = message.metadata.group_id
+    return int(group) if group.isdecimal() else None
+
+
+def record_of(message: Message) -> ArrayRecord | None:
+    """The model that a message carries; None for no arrays at all.
+
+    Raises:
+        BadInput: It carries several models.
+    """
+    records = message.content.array_records
+    if len(records) > 1:
+        raise BadInput(
+            f"a message carries {len(records)} sets of arrays ({', '.join(records)}), and a "
+            "recorder knows one model; record such a loop with fedaudit.record itself"
+        )
+    return next(iter(records.values()), None)
+
+
+def arrays_of(record: ArrayRecord) -> Arrays:
+    """The arrays of a record by name; as a list where names are their places."""
+    arrays = {name: array.numpy() for name, array in record.items()}
+    if list(arrays) == [str(place) for place in range(len(arrays))]:
+        return list(arrays.values())
+    return arrays
+
+
+def weight_of(reply: Message, key: str) -> float | None:
+    """What a client weighs in the average, as it says itself; None where it does not."""
+    for record in reply.content.metric_records.values():
+        for name in (key, *_WEIGHTS):
+            said = record.get(name)
+            if isinstance(said, int | float):
+                return float(said)
+    return None

@@ -1,0 +1,225 @@
+"""Defenses of uploads act in front of a ClientApp as they act in fedaudit's own clients."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedaudit[flower]'")
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+
+from fedaudit.core import Params
+from fedaudit.defenses.base import Defense, Turn
+from fedaudit.defenses.catalog import DEFENSES
+from fedaudit.defenses.chain import Chain
+from fedaudit.defenses.clip import ClientDP
+from fedaudit.defenses.cofedmid.neutral import NeutralNoise
+from fedaudit.defenses.noise import GradientNoise
+from fedaudit.defenses.quantize import GradientQuantization
+from fedaudit.defenses.sparsify import GradientSparsification
+from fedaudit.errors import BadInput, Unsupported
+from fedaudit.integrations.flower import defense_mod, identity_mod
+from fedaudit.observe.round import Update, Upload
+from tests.integrations.federation import CLIENTS, StubGrid, client_app, initial
+from tests.live.federation import data, network
+
+
+def uploads(app: ClientApp) -> dict[int, Params]:
+    """What each client sends in one round, as the change of what it was sent."""
+    grid, start = StubGrid(app), initial()
+    content = RecordDict({"arrays": start, "config": ConfigRecord({"server-round": 1})})
+    grid.send_and_receive([Message(content, node, "train") for node in grid.get_node_ids()])
+    base = start.to_torch_state_dict()
+    places = {node: c.node_config["partition-id"] for node, c in grid.contexts.items()}
+    return {
+        int(places[reply.metadata.src_node_id]): {
+            name: value - base[name]
+            for name, value in reply.content["arrays"].to_torch_state_dict().items()
+        }
+        for reply in grid.received
+    }
+
+
+def length(params: Params) -> float:
+    return float(torch.cat([value.flatten() for value in params.values()]).norm())
+
+
+def test_a_clipped_upload_has_the_length_of_the_clip_and_its_direction() -> None:
+    plain = uploads(client_app())
+    clipped = uploads(client_app([defense_mod(ClientDP(0.05, 0.0), network)]))
+    for client, change in plain.items():
+        assert length(change) > 0.05
+        assert length(clipped[client]) == pytest.approx(0.05, rel=1e-4)
+        for name, value in change.items():
+            torch.testing.assert_close(
+                clipped[client][name], value * 0.05 / length(change), rtol=1e-3, atol=1e-6
+            )
+
+
+def test_the_neutral_setting_sends_what_an_undefended_client_sends() -> None:
+    plain = uploads(client_app())
+    for defense in (Defense(), GradientNoise(0.0), ClientDP(float("inf"), 0.0)):
+        for client, change in uploads(client_app([defense_mod(defense, network)])).items():
+            for name, value in change.items():
+                torch.testing.assert_close(value, plain[client][name], rtol=0, atol=1e-7)
+
+
+def test_sparse_and_quantized_uploads_have_few_values() -> None:
+    sparse = uploads(client_app([defense_mod(GradientSparsification(0.9), network)]))
+    for change in sparse.values():
+        entries = torch.cat([value.flatten() for value in change.values()])
+        assert (entries != 0).float().mean() == pytest.approx(0.1, abs=0.01)
+    coarse = uploads(client_app([defense_mod(GradientQuantization(2), network)]))
+    for change in coarse.values():
+        # Values in full precision are added to the model and taken away again.
+        assert len(change["1.weight"].mul(1e5).round().unique()) <= 5
+
+
+def test_noise_is_drawn_anew_unless_a_seed_is_given() -> None:
+    def noisy(seed: int | None) -> Tensor:
+        change = uploads(client_app([defense_mod(GradientNoise(0.1), network, seed=seed)]))
+        return torch.stack([change[client]["1.weight"] for client in range(CLIENTS)])
+
+    plain = uploads(client_app())
+    first, second = noisy(None), noisy(None)
+    assert (first != second).float().mean() > 0.99
+    assert torch.equal(noisy(4), noisy(4))
+    added = noisy(4) - torch.stack([plain[client]["1.weight"] for client in range(CLIENTS)])
+    assert added.std() == pytest.approx(0.1, rel=0.05)
+    assert (added[0] != added[1]).float().mean() > 0.99, "every client draws its own"
+
+
+def final(app: ClientApp) -> Params:
+    result = FedAvg().start(StubGrid(app), initial(), num_rounds=2)
+    return dict(result.arrays.to_torch_state_dict())
+
+
+def test_a_coalitions_noise_cancels_in_flowers_own_average() -> None:
+    sizes = {client: float(len(samples)) for client, samples in data().clients.items()}
+    weights = {client: size / sum(sizes.values()) for client, size in sizes.items()}
+    noise = NeutralNoise((0, 1), sigma=0.5, ratio=1.0)
+    outsider = defense_mod(Defense(), network)
+    member = defense_mod(noise, network, seed=3, weights=weights)
+
+    def some(message: Message, context: Context, call_next: object) -> Message:
+        mod = member if context.node_config["partition-id"] in (0, 1) else outsider
+        return mod(message, context, call_next)  # type: ignore[arg-type]
+
+    defended = uploads(client_app([some]))
+    assert length({n: v - uploads(client_app())[0][n] for n, v in defended[0].items()}) > 1
+    plain = final(client_app())
+    for name, value in final(client_app([some])).items():
+        torch.testing.assert_close(value, plain[name], rtol=1e-4, atol=1e-5)
+
+
+def test_noise_that_cancels_needs_what_members_share() -> None:
+    with pytest.raises(BadInput, match="share a seed and know all weights"):
+        defense_mod(NeutralNoise((0, 1)), network)
+    mod = defense_mod(GradientNoise(0.1), network, seed=1)
+    grid = StubGrid(ClientApp(mods=[mod]), partitions=False)
+    message = Message(RecordDict({"arrays": initial()}), next(iter(grid.contexts)), "train")
+    with pytest.raises(BadInput, match="all draw the same: this node has no partition-id"):
+        mod(message, grid.contexts[message.metadata.dst_node_id], lambda m, c: m)
+
+
+SETTINGS = {
+    "gradient-noise": {"sigma": 0.1},
+    "client-dp": {"clip": 1.0, "noise_multiplier": 0.1},
+    "sparsification": {"ratio": 0.5},
+    "quantization": {"bits": 4},
+    "filter": {"path": "tests.integrations.test_flower_defenses:halved"},
+}
+
+
+def halved(update: Params) -> Params:
+    return {name: value / 2 for name, value in update.items()}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_defenses_of_uploads_work_on_an_app_that_knows_nothing_of_them(name: str) -> None:
+    mod = defense_mod(DEFENSES[name](**SETTINGS[name]), network)  # type: ignore[arg-type]
+    plain = uploads(client_app([identity_mod]))
+    for client, change in uploads(client_app([identity_mod, mod])).items():
+        assert all(change[key].shape == value.shape for key, value in plain[client].items())
+        assert not torch.equal(change["1.weight"], plain[client]["1.weight"])
+
+
+IN_TRAINING = {
+    "dp-sgd": ({"clip": 1.0, "noise_multiplier": 1.0}, "gradient"),
+    "mixup": ({"alpha": 1.0}, "batch"),
+    "relaxloss": ({"target_loss": 1.0}, "loss"),
+    "data-sampling": ({"share": 0.5}, "batches"),
+    "ldp-laplace": ({"epsilon": 1.0, "clip": 1.0}, "prepare"),
+}
+
+
+@pytest.mark.parametrize("name", IN_TRAINING)
+def test_defenses_that_act_in_training_are_refused_by_name(name: str) -> None:
+    settings, hook = IN_TRAINING[name]
+    defense = DEFENSES[name](**settings)  # type: ignore[arg-type]
+    for given in (defense, Chain((GradientNoise(0.1), defense))):
+        with pytest.raises(Unsupported, match=f"acts in training .*{hook}.* sees uploads only"):
+            defense_mod(given, network)
+
+
+class Counting(Defense):
+    """Counts its own rounds; as a defense that learns does."""
+
+    def __init__(self) -> None:
+        self.rounds = torch.zeros(1)
+
+    def upload(self, upload: Upload, turn: Turn) -> Upload:
+        assert isinstance(upload, Update)
+        self.rounds = self.rounds + 1
+        assert turn.round == int(self.rounds)
+        return upload
+
+    def state(self) -> Params:
+        return {"rounds": self.rounds}
+
+    def restore(self, state: Params) -> None:
+        self.rounds = state["rounds"]
+
+
+def test_what_a_defense_learns_is_kept_in_the_nodes_state() -> None:
+    defense = Counting()
+    grid = StubGrid(client_app([defense_mod(defense, network)]))
+    FedAvg().start(grid, initial(), num_rounds=3)
+    kept = [c.state.array_records["fedaudit.defense"] for c in grid.contexts.values()]
+    assert [record["rounds"].numpy().tolist() for record in kept] == [[3.0]] * CLIENTS
+    assert defense.rounds == 0, "nodes share nothing"
+
+
+def test_buffers_and_the_form_of_arrays_stay() -> None:
+    def net() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
+
+    def answer(message: Message, context: Context) -> Message:
+        arrays = message.content["arrays"].to_numpy_ndarrays()
+        trained = [np.asarray(a + 1 if a.shape else a + 5) for a in arrays]
+        return Message(RecordDict({"arrays": ArrayRecord(trained)}), reply_to=message)
+
+    values = [value.numpy() for value in net().state_dict().values()]
+    grid = StubGrid(client_app())
+    node = next(iter(grid.contexts))
+    message = Message(RecordDict({"arrays": ArrayRecord(values)}), node, "train", group_id="2")
+    mod = defense_mod(GradientSparsification(0.99), net)
+    sent = mod(message, grid.contexts[node], answer).content["arrays"]
+    found = dict(zip(net().state_dict(), sent.to_numpy_ndarrays(), strict=True))
+    assert list(sent) == [str(place) for place in range(len(values))]
+    assert found["2.num_batches_tracked"] == 5
+    assert found["2.num_batches_tracked"].dtype == "int64"
+    assert (found["2.running_mean"] == 1).all(), "buffers are as the client sent them"
+    assert [found[n].dtype == v.numpy().dtype for n, v in net().state_dict().items()]
+
+
+def test_a_model_that_is_not_the_clients_is_refused() -> None:
+    grid = StubGrid(client_app())
+    node = next(iter(grid.contexts))
+    message = Message(RecordDict({"arrays": initial()}), node, "train")
+    other = defense_mod(Defense(), nn.Linear(3, 2))
+    with pytest.raises(BadInput, match="does not fit the arrays"):
+        other(message, grid.contexts[node], lambda m, c: m)

@@ -1,0 +1,341 @@
+"""A recorder beside Flower's own strategies and grids sees what clients were sent and sent back."""
+
+import random
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedaudit[flower]'")
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdam,
+    FedAvg,
+    FedMedian,
+    Krum,
+    Result,
+    Strategy,
+)
+
+from fedaudit.errors import BadInput
+from fedaudit.integrations.flower import RecordingGrid, RecordingStrategy, identity_mod
+from fedaudit.live.attack import attack_recording
+from fedaudit.live.recorder import Recorder, record
+from fedaudit.live.recording import heard
+from fedaudit.observe.store import read_measured
+from tests.integrations.federation import CLIENTS, StubGrid, client_app, initial
+from tests.live.federation import data, network
+
+FEW = ("blackbox-loss", "avg-cosine", "fedmia-1")
+AUDIT = data().split.audit
+ROUNDS = 3
+
+
+def recorder(folder: Path, **settings: object) -> Recorder:
+    how = {"attacks": FEW, "strict": True, "keep": "full", **settings}
+    return record(folder, network, AUDIT, **how)  # type: ignore[arg-type]
+
+
+def measured(folder: Path) -> dict[tuple[int, str], Tensor]:
+    return {
+        (one.measured.index, name): values
+        for one in read_measured(folder)
+        for name, values in one.measured.signals.items()
+    }
+
+
+def by_hand(
+    grid: StubGrid, folder: Path, after: list[ArrayRecord], **settings: object
+) -> dict[tuple[int, str], Tensor]:
+    """The same messages told to a recorder one by one, with nothing of the integration."""
+    partition = {node: int(c.node_config["partition-id"]) for node, c in grid.contexts.items()}
+    train = [m for m in grid.sent if m.metadata.message_type == "train"]
+    replies = {m.metadata.reply_to_message_id: m for m in grid.received if m.has_content()}
+    with recorder(folder, **settings) as one:
+        for index in range(1, len(train) // len(partition) + 1):
+            mine = train[(index - 1) * len(partition) : index * len(partition)]
+            answers = {
+                partition[m.metadata.dst_node_id]: replies[m.metadata.message_id].content
+                for m in mine
+                if m.metadata.message_id in replies
+            }
+            one.round(
+                index,
+                sent=mine[0].content["arrays"].to_torch_state_dict(),
+                uploads={c: a["arrays"].to_torch_state_dict() for c, a in answers.items()},
+                weights={c: float(a["metrics"]["num-examples"]) for c, a in answers.items()},
+                after=after[index - 1].to_torch_state_dict(),
+            )
+    return measured(folder)
+
+
+class Remembering(Strategy):
+    """Keeps what each round of another strategy ends with."""
+
+    def __init__(self, inner: Strategy) -> None:
+        self.inner, self.ends = inner, list[ArrayRecord]()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        return self.inner.configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        arrays, metrics = self.inner.aggregate_train(server_round, replies)
+        if arrays is not None:
+            self.ends.append(arrays)
+        return arrays, metrics
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        return self.inner.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        return self.inner.aggregate_evaluate(server_round, replies)
+
+    def summary(self) -> None:
+        self.inner.summary()
+
+
+def same(found: dict[tuple[int, str], Tensor], expected: dict[tuple[int, str], Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for key, values in expected.items():
+        torch.testing.assert_close(found[key], values, msg=str(key))
+
+
+STRATEGIES = {
+    "fedavg": lambda: FedAvg(),
+    "fedadam": lambda: FedAdam(),
+    "fedmedian": lambda: FedMedian(),
+    "krum": lambda: Krum(num_malicious_nodes=0),
+    # Clips replies where they are, as FedMedian empties them; what is recorded is what came.
+    "server-side dp": lambda: DifferentialPrivacyServerSideFixedClipping(FedAvg(), 0.1, 0.5, 3),
+}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_any_strategy_is_recorded_as_its_messages_say(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    inner = Remembering(STRATEGIES[name]())
+    grid = StubGrid(client_app([identity_mod]), seed=5)
+    strategy = RecordingStrategy(inner, recorder(tmp_path / "flower"))
+    strategy.start(grid, initial(), num_rounds=ROUNDS)
+    same(measured(tmp_path / "flower"), by_hand(grid, tmp_path / "hand", inner.ends))
+    assert [(one.asked, one.complete) for one in heard(tmp_path / "flower")] == [
+        ((0, 1, 2), True)
+    ] * ROUNDS
+
+
+def test_the_training_is_the_same_with_and_without_a_recorder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Flower draws nodes from the global generator, and so do the type checks of these tests.
+    monkeypatch.setattr(random, "sample", lambda nodes, number: list(nodes)[:number])
+
+    def final(strategy: Strategy) -> ArrayRecord:
+        found = strategy.start(StubGrid(client_app([identity_mod])), initial(), num_rounds=ROUNDS)
+        return found.arrays
+
+    plain = final(FedAvg())
+    assert final(RecordingStrategy(FedAvg(), recorder(tmp_path))) == plain
+
+
+def test_the_order_of_replies_and_the_numbers_of_nodes_change_nothing(tmp_path: Path) -> None:
+    found = []
+    for seed in (1, 2):
+        folder = tmp_path / str(seed)
+        grid = StubGrid(client_app([identity_mod]), seed=seed)
+        RecordingStrategy(FedMedian(), recorder(folder)).start(grid, initial(), num_rounds=2)
+        found.append(measured(folder))
+    same(found[0], found[1])
+
+
+def test_a_recording_of_flower_is_attacked_like_any(tmp_path: Path) -> None:
+    strategy = RecordingStrategy(FedAvg(), recorder(tmp_path))
+    strategy.start(StubGrid(client_app([identity_mod])), initial(), num_rounds=2)
+    found = attack_recording(tmp_path, (), tmp_path / "out")
+    assert {one.attack for one in found.findings} >= set(FEW)
+    assert not any("answer" in text for text in found.untested)
+
+
+def test_lost_clients_are_in_the_record_by_the_message_that_they_were_sent(tmp_path: Path) -> None:
+    grid = StubGrid(
+        client_app([identity_mod]), fails=lambda client, index: (client, index) == (1, 2)
+    )
+    RecordingStrategy(FedAvg(), recorder(tmp_path)).start(grid, initial(), num_rounds=ROUNDS)
+    assert [one.answered for one in heard(tmp_path)] == [(0, 1, 2), (0, 2), (0, 1, 2)]
+    assert [one.asked for one in heard(tmp_path)] == [(0, 1, 2)] * 3
+    assert [one.complete for one in heard(tmp_path)] == [True, False, True]
+    found = attack_recording(tmp_path, (), tmp_path / "out")
+    assert any("did not answer, in round 2." in text for text in found.untested)
+
+
+def test_a_client_that_never_answered_makes_the_record_incomplete_too(tmp_path: Path) -> None:
+    grid = StubGrid(client_app([identity_mod]), fails=lambda client, index: client == 1)
+    RecordingStrategy(FedAvg(), recorder(tmp_path)).start(grid, initial(), num_rounds=1)
+    (one,) = heard(tmp_path)
+    assert (one.asked, one.answered, one.unnamed, one.complete) == ((0, 2), (0, 2), 1, False)
+
+
+def test_a_round_in_which_everybody_failed_is_told_of(tmp_path: Path) -> None:
+    grid = StubGrid(client_app([identity_mod]), fails=lambda client, index: index == 1)
+    strategy = RecordingStrategy(FedAvg(), recorder(tmp_path, strict=False))
+    with pytest.warns(RuntimeWarning, match=r"round 1 .* no client answered .*3 errors.*died"):
+        strategy.start(grid, initial(), num_rounds=2)
+    assert [(one.measured, one.complete) for one in heard(tmp_path)] == [
+        (False, False),
+        (True, True),
+    ]
+
+
+def test_replies_that_say_not_who_they_are_from_do_not_end_the_training(tmp_path: Path) -> None:
+    strategy = RecordingStrategy(FedAvg(), recorder(tmp_path / "a", strict=False))
+    with pytest.warns(RuntimeWarning, match="3 of 3 replies do not say .* add identity_mod"):
+        found = strategy.start(StubGrid(client_app()), initial(), num_rounds=1)
+    assert found.arrays
+    strategy = RecordingStrategy(FedAvg(), recorder(tmp_path / "b"))
+    with pytest.raises(BadInput, match="add identity_mod"):
+        strategy.start(StubGrid(client_app()), initial(), num_rounds=1)
+
+
+def test_two_nodes_of_one_client_are_refused(tmp_path: Path) -> None:
+    grid = StubGrid(client_app([identity_mod]))
+    for context in list(grid.contexts.values())[1:]:
+        context.node_config["partition-id"] = 1
+    with pytest.raises(BadInput, match="several nodes say that they are client 1"):
+        RecordingStrategy(FedAvg(), recorder(tmp_path)).start(grid, initial(), num_rounds=1)
+
+
+def test_nodes_that_are_late_are_waited_for(tmp_path: Path) -> None:
+    few = FedAvg(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
+    plain = StubGrid(client_app([identity_mod]), late=2)
+    few.start(plain, initial(), num_rounds=1)
+    assert sum(m.metadata.message_type == "train" for m in plain.sent) == 1, "Flower's own way"
+    grid = StubGrid(client_app([identity_mod]), late=3)
+    RecordingStrategy(few, recorder(tmp_path)).start(grid, initial(), num_rounds=1)
+    assert heard(tmp_path)[0].asked == (0, 1, 2)
+
+
+def test_too_few_nodes_are_warned_of_once_and_a_strict_recording_stops(tmp_path: Path) -> None:
+    grid = StubGrid(client_app([identity_mod]))
+    lax = recorder(tmp_path / "a", strict=False)
+    with pytest.warns(RuntimeWarning, match="3 of 5 nodes are there") as warned:
+        RecordingStrategy(FedAvg(), lax, nodes=5, patience=0.0).start(grid, initial(), num_rounds=2)
+    assert len(warned) == 1
+    strict = RecordingStrategy(FedAvg(), recorder(tmp_path / "b"), nodes=5, patience=0.0)
+    with pytest.raises(BadInput, match="nodes=3"):
+        strict.start(grid, initial(), num_rounds=2)
+    with pytest.raises(BadInput, match="2 nodes cannot be 3 audited clients"):
+        RecordingStrategy(FedAvg(), recorder(tmp_path / "c"), nodes=2)
+
+
+def test_a_strategy_with_a_start_of_its_own_keeps_it(tmp_path: Path) -> None:
+    class Own(FedAvg):
+        def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: object) -> Result:  # type: ignore[override]
+            self.begun = True
+            arrays = initial_arrays
+            for index in (1, 2):
+                messages = self.configure_train(index, arrays, ConfigRecord(), grid)
+                new, _ = self.aggregate_train(index, grid.send_and_receive(messages))
+                arrays = new or arrays
+            return Result(arrays)
+
+    inner = Own(fraction_train=0.9)
+    strategy = RecordingStrategy(inner, recorder(tmp_path))
+    strategy.start(StubGrid(client_app([identity_mod])), initial())
+    assert strategy.begun
+    assert strategy.fraction_train == 0.9
+    assert [one.measured for one in heard(tmp_path)] == [True, True]
+    assert "configure_train" not in vars(inner), "the strategy is as it was"
+
+
+@pytest.mark.parametrize("view", ["sum", "globals"])
+def test_other_views_record_of_flower_what_they_record_of_any_loop(
+    view: str, tmp_path: Path
+) -> None:
+    names = ("blackbox-loss", "avg-cosine")
+    inner = Remembering(FedAvg())
+    grid = StubGrid(client_app([identity_mod]))
+    one = recorder(tmp_path / "flower", view=view, attacks=names)
+    RecordingStrategy(inner, one).start(grid, initial(), num_rounds=2)
+    found = measured(tmp_path / "flower")
+    same(found, by_hand(grid, tmp_path / "hand", inner.ends, view=view, attacks=names))
+    assert all(values.shape[0] == 1 for values in found.values()), "one model for all"
+
+
+def loop(grid: Grid, rounds: int = 2) -> None:
+    """A server of somebody's own: no strategy, no round numbers, last evaluation left out."""
+    arrays = initial()
+    for index in range(1, rounds + 1):
+        content = RecordDict({"arrays": arrays, "config": ConfigRecord({"server-round": index})})
+        messages = [Message(content, node, "train") for node in grid.get_node_ids()]
+        numbers = grid.push_messages(messages)
+        replies = [m.content for m in grid.pull_messages(numbers) if m.has_content()]
+        states = [reply["arrays"].to_torch_state_dict() for reply in replies]
+        arrays = (
+            ArrayRecord({})
+            if not states
+            else ArrayRecord({k: torch.stack([s[k] for s in states]).mean(0) for k in states[0]})
+        )
+
+
+def test_a_loop_of_ones_own_is_recorded_through_its_grid(tmp_path: Path) -> None:
+    stub = StubGrid(client_app([identity_mod]))
+    with RecordingGrid(stub, recorder(tmp_path / "flower")) as grid:
+        loop(grid)
+        assert grid.run == "this run"
+    ends = []
+    for index in (1, 2):
+        replies = [m for m in stub.received if m.metadata.message_type == "train"]
+        mine = replies[(index - 1) * CLIENTS : index * CLIENTS]
+        states = [m.content["arrays"].to_torch_state_dict() for m in mine]
+        ends.append(
+            ArrayRecord({k: torch.stack([s[k] for s in states]).mean(0) for k in states[0]})
+        )
+    found = measured(tmp_path / "flower")
+    expected = by_hand(stub, tmp_path / "hand", ends)
+    # The last model is nobody's message, so that it is taken to be the weighted mean.
+    same(
+        {key: value for key, value in found.items() if key[0] == 1},
+        {key: value for key, value in expected.items() if key[0] == 1},
+    )
+    assert {index for index, _ in found} == {1, 2}
+
+
+def test_strategies_are_recorded_through_the_grid_as_well(tmp_path: Path) -> None:
+    inner = Remembering(FedAvg())
+    stub = StubGrid(client_app([identity_mod]), fails=lambda client, index: client == index)
+    with RecordingGrid(stub, recorder(tmp_path / "flower")) as grid:
+        inner.start(grid, initial(), num_rounds=2)
+    same(measured(tmp_path / "flower"), by_hand(stub, tmp_path / "hand", inner.ends))
+    assert [one.answered for one in heard(tmp_path / "flower")] == [(0, 2), (0, 1)]
+    assert [(one.asked, one.unnamed) for one in heard(tmp_path / "flower")] == [
+        ((0, 2), 1),
+        ((0, 1, 2), 0),
+    ]
+
+
+def test_clients_that_are_sent_different_models_are_recorded_each_with_its_own(
+    tmp_path: Path,
+) -> None:
+    stub = StubGrid(client_app([identity_mod]))
+    one = recorder(tmp_path, attacks=("blackbox-loss", "avg-cosine"))
+    with RecordingGrid(stub, one) as grid:
+        for index in (1, 2):
+            models = [ArrayRecord(network().state_dict()) for _ in range(CLIENTS)]
+            config = ConfigRecord({"server-round": index})
+            grid.send_and_receive(
+                Message(RecordDict({"arrays": model, "config": config}), node, "train")
+                for model, node in zip(models, grid.get_node_ids(), strict=True)
+            )
+    assert [(one.measured, one.complete) for one in heard(tmp_path)] == [(True, True)] * 2
