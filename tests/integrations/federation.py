@@ -3,6 +3,7 @@
 import copy
 import random
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 
 import torch
 from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
@@ -19,6 +20,7 @@ from tests.live.federation import data, module, network
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
 CLIENTS = 3
+RUN = SimpleNamespace(run_id=1)
 SUPERLINK = 1
 """The number that errors come from for a node that is gone."""
 
@@ -62,7 +64,7 @@ class StubGrid(Grid):
 
     @property
     def run(self) -> object:
-        return "this run"
+        return RUN
 
     def create_message(
         self,
@@ -114,7 +116,7 @@ class StubGrid(Grid):
             key: ArrayRecord({n: Array(a.numpy().copy()) for n, a in record.items()})
             for key, record in message.content.array_records.items()
         }
-        others = {k: v for k, v in message.content.items() if k not in packed}
+        others = {k: copy.deepcopy(v) for k, v in message.content.items() if k not in packed}
         arrived = Message(RecordDict({**packed, **others}), reply_to=message)
         vars(arrived)["_metadata"] = message.metadata
         return self.app(arrived, context)

@@ -141,6 +141,15 @@ def test_rounds_are_measured_every_so_often_and_all_are_heard_of(tmp_path: Path)
     ]
 
 
+@pytest.mark.parametrize("view", sorted(VIEWS))
+def test_a_recording_of_every_view_can_be_attacked(view: str, tmp_path: Path) -> None:
+    with record(tmp_path, network, AUDIT, view=view, attacks=["blackbox-loss"]) as recorder:
+        for one in rounds():
+            uploads = one.uploads if view in ("uploads", "sum") else None
+            recorder.round(one.number, sent=one.sent, uploads=uploads, after=one.after)
+    assert attack_recording(tmp_path, (), tmp_path / "out").findings
+
+
 def test_a_round_in_which_nobody_answered_is_told_of_and_measures_nothing(tmp_path: Path) -> None:
     with record(tmp_path, network, AUDIT, attacks=FEW) as recorder:
         first, second, *_ = rounds()

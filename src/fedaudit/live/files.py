@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from fedaudit.core import Samples
+from fedaudit.core import ClientId, Samples
 from fedaudit.data.audit_set import AuditSet
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.live.recording import Recording, is_recording, read_recording
@@ -115,10 +115,15 @@ def read_untrained(folder: Path, key: str, samples: int) -> tuple[MeasuredRound,
     # Apart, since the second round has fewer signals.
     found = [one for name in _UNTRAINED for one in read_measured(folder / name)]
     if not found or any(
-        one.notes.get("run") != key or fault_in(one.measured, one.measured.clients, samples)
+        one.notes.get("run") != key or fault_in(one.measured, _named(one.measured), samples)
         for one in found
     ):
         raise Damaged(
             f"{folder / _UNTRAINED[0]} does not hold this recording's untrained models; restore it"
         )
     return tuple(one.measured for one in found)
+
+
+def _named(measured: MeasuredRound) -> list[ClientId]:
+    """All clients that a measured round speaks of: by themselves, or as one of a sum."""
+    return sorted({*measured.clients, *measured.stands_for})

@@ -1,0 +1,41 @@
+"""What a client does when it is sent a message."""
+
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from digits_app.task import Net, load_data
+from digits_app.task import test as test_fn
+from digits_app.task import train as train_fn
+from fedaudit.integrations.flower import identity_mod  # fedaudit
+
+app = ClientApp(mods=[identity_mod])  # fedaudit
+
+
+@app.train()
+def train(msg: Message, context: Context) -> Message:
+    net = received(msg)
+    trainloader, _ = loaders(context)
+    epochs, lr = context.run_config["local-epochs"], msg.content["config"]["lr"]
+    loss = train_fn(net, trainloader, epochs, lr)
+    metrics = {"train_loss": loss, "num-examples": len(trainloader.dataset)}
+    content = {"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord(metrics)}
+    return Message(RecordDict(content), reply_to=msg)
+
+
+@app.evaluate()
+def evaluate(msg: Message, context: Context) -> Message:
+    _, testloader = loaders(context)
+    loss, accuracy = test_fn(received(msg), testloader)
+    metrics = {"loss": loss, "accuracy": accuracy, "num-examples": len(testloader.dataset)}
+    return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=msg)
+
+
+def received(msg: Message) -> Net:
+    net = Net()
+    net.load_state_dict(msg.content["arrays"].to_torch_state_dict())
+    return net
+
+
+def loaders(context: Context):
+    node = context.node_config
+    return load_data(node["partition-id"], node["num-partitions"], context.run_config["batch-size"])

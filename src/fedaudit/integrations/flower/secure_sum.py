@@ -1,0 +1,134 @@
+"""Flower's secure aggregation, in its older interface: server and recorder see a sum."""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+from flwr.common import (
+    EvaluateIns,
+    EvaluateRes,
+    FitIns,
+    FitRes,
+    Parameters,
+    Scalar,
+    parameters_to_ndarrays,
+)
+from flwr.server.client_manager import ClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.strategy import Strategy
+
+from fedaudit.core import ClientId
+from fedaudit.errors import BadInput
+from fedaudit.integrations.flower.identity import PARTITION
+from fedaudit.live.recorder import Recorder
+
+Fitted: TypeAlias = list[tuple[ClientProxy, FitRes]]
+Evaluated: TypeAlias = list[tuple[ClientProxy, EvaluateRes]]
+
+
+class SumRecordingStrategy(Strategy):
+    """A strategy behind ``SecAggPlusWorkflow``, with a recorder that is told the sum alone.
+
+    The workflow hands the strategy the same parameters for every client: the weighted mean, which
+    is all that the protocol opens. Clients say who they are by :func:`identity_mod`, which comes
+    after ``secaggplus_mod`` in the list of mods.
+    """
+
+    def __init__(self, inner: Strategy, recorder: Recorder) -> None:
+        """Wraps a strategy.
+
+        Args:
+            inner: A strategy of ``flwr.server.strategy``.
+            recorder: Of :func:`fedaudit.record` with ``view="sum"``.
+
+        Raises:
+            BadInput: The recorder is of another view, which would call the mean an upload.
+        """
+        if recorder.recording.view != "sum":
+            raise BadInput(
+                "secure aggregation opens a sum and no upload, and this recorder has the view "
+                f"{recorder.recording.view!r}; make it with view='sum'"
+            )
+        self.inner, self.recorder = inner, recorder
+        self._clients: dict[str, ClientId] = {}
+        self._asked: tuple[str, ...] = ()
+        self._sent: list[np.ndarray] = []
+
+    def initialize_parameters(self, client_manager: ClientManager) -> Parameters | None:
+        """As the inner strategy."""
+        return self.inner.initialize_parameters(client_manager)
+
+    def configure_fit(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, FitIns]]:
+        """As the inner strategy; notes who is sent the model."""
+        chosen = self.inner.configure_fit(server_round, parameters, client_manager)
+        self._asked = tuple(proxy.cid for proxy, _ in chosen)
+        self._sent = list(parameters_to_ndarrays(parameters))
+        return chosen
+
+    def aggregate_fit(
+        self,
+        server_round: int,
+        results: Fitted,
+        failures: Sequence[tuple[ClientProxy, FitRes] | BaseException],
+    ) -> tuple[Parameters | None, dict[str, Scalar]]:
+        """As the inner strategy; tells the recorder of the mean."""
+        self._record(server_round, results)
+        return self.inner.aggregate_fit(server_round, results, list(failures))
+
+    def configure_evaluate(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, EvaluateIns]]:
+        """As the inner strategy."""
+        return self.inner.configure_evaluate(server_round, parameters, client_manager)
+
+    def aggregate_evaluate(
+        self,
+        server_round: int,
+        results: Evaluated,
+        failures: Sequence[tuple[ClientProxy, EvaluateRes] | BaseException],
+    ) -> tuple[float | None, dict[str, Scalar]]:
+        """As the inner strategy."""
+        return self.inner.aggregate_evaluate(server_round, results, list(failures))
+
+    def evaluate(
+        self, server_round: int, parameters: Parameters
+    ) -> tuple[float, dict[str, Scalar]] | None:
+        """As the inner strategy."""
+        return self.inner.evaluate(server_round, parameters)
+
+    def _record(self, index: int, results: Fitted) -> None:
+        for proxy, result in results:
+            said = result.metrics.get(PARTITION)
+            if isinstance(said, int):
+                self._clients[proxy.cid] = said
+        known = [self._clients[proxy.cid] for proxy, _ in results if proxy.cid in self._clients]
+        asked = {self._clients[cid] for cid in self._asked if cid in self._clients}
+        unnamed = sum(cid not in self._clients for cid in self._asked)
+        fault = self._fault(results, known)
+        if fault:
+            self.recorder.missed(index, fault, asked=asked, answered=known, unnamed=unnamed)
+            return
+        mean = list(parameters_to_ndarrays(results[0][1].parameters))
+        # Each client's share of the sum is the sum: its weighted mean is the sum again.
+        self.recorder.round(
+            index,
+            sent=self._sent,
+            uploads=dict.fromkeys(known, mean),
+            asked=asked,
+            unnamed=unnamed,
+        )
+
+    def _fault(self, results: Fitted, known: Sequence[ClientId]) -> str:
+        """Why a round cannot be recorded; empty if it can."""
+        if not results:
+            return "no client answered"
+        if len({id(result.parameters) for _, result in results}) > 1:
+            return "clients' parameters differ, so that no secure aggregation has opened a sum"
+        if len(known) < len(results):
+            return (
+                f"{len(results) - len(known)} of {len(results)} replies do not say which client "
+                "they are from; add identity_mod to the mods of the ClientApp, after secaggplus_mod"
+            )
+        return ""

@@ -1,0 +1,151 @@
+"""Behind Flower's secure aggregation a recorder sees what the server sees: masks and a sum."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedaudit[flower]'")
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.client import NumPyClient
+from flwr.client.mod import secaggplus_mod
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
+from flwr.common import ndarrays_to_parameters
+from flwr.server import LegacyContext, ServerConfig
+from flwr.server.strategy import FedAvg
+from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
+
+from fedaudit.errors import BadInput
+from fedaudit.integrations.flower import identity_mod
+from fedaudit.integrations.flower.secure_sum import SumRecordingStrategy
+from fedaudit.live.attack import attack_recording
+from fedaudit.live.recorder import record
+from fedaudit.live.recording import heard
+from fedaudit.observe.store import read_measured
+from tests.integrations.federation import CLIENTS, StubGrid, initial, trained
+from tests.live.federation import data, network
+
+AUDIT = data().split.audit
+NAMES = ("blackbox-loss", "avg-cosine")
+ROUNDS = 2
+
+
+class Client(NumPyClient):
+    """Trains as the other tests' clients do; keeps aside what it would have sent in the clear."""
+
+    plain: dict[tuple[int, int], list[np.ndarray]] = {}  # noqa: RUF012
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+    def fit(
+        self, parameters: list[np.ndarray], config: dict[str, object]
+    ) -> tuple[list[np.ndarray], int, dict[str, object]]:
+        names = network().state_dict().keys()
+        state = {n: torch.tensor(a) for n, a in zip(names, parameters, strict=True)}
+        index, client = int(str(config["round"])), int(self.context.node_config["partition-id"])
+        content = RecordDict(
+            {"arrays": ArrayRecord(state), "config": ConfigRecord({"server-round": index})}
+        )
+        net, examples = trained(Message(content, 1, "train"), self.context)
+        arrays = [value.numpy() for value in net.state_dict().values()]
+        self.plain[index, client] = arrays
+        return arrays, examples, {}
+
+
+def aggregated(folder: Path, mods: list[Mod], secure: bool = True) -> StubGrid:
+    """Two rounds of Flower's own SecAgg+, recorded; and all messages that the server has seen."""
+    Client.plain.clear()
+    grid = StubGrid(ClientApp(lambda context: Client(context).to_client(), mods=mods))
+    arrays = initial().to_numpy_ndarrays()
+    strategy = FedAvg(
+        fraction_evaluate=0.0,
+        initial_parameters=ndarrays_to_parameters(arrays),
+        on_fit_config_fn=lambda index: {"round": index},
+    )
+    recorder = record(folder, network, AUDIT, view="sum", attacks=NAMES, strict=True)
+    with recorder:
+        context = LegacyContext(
+            Context(1, 1, {}, RecordDict(), {}),
+            ServerConfig(num_rounds=ROUNDS),
+            SumRecordingStrategy(strategy, recorder),
+        )
+        # Fine steps, so that only the protocol is between the sum and the clients' own.
+        workflow = SecAggPlusWorkflow(
+            3, 2, clipping_range=2.0, quantization_range=2**22, modulus_range=2**32
+        )
+        fit = {"fit_workflow": workflow} if secure else {}
+        DefaultWorkflow(**fit)(grid, context)
+    return grid
+
+
+@pytest.fixture(scope="module")
+def secret(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StubGrid, dict]:  # type: ignore[type-arg]
+    folder = tmp_path_factory.mktemp("secure") / "recording"
+    grid = aggregated(folder, [secaggplus_mod, identity_mod])
+    return folder, grid, dict(Client.plain)
+
+
+def test_uploads_are_masked_and_none_is_in_what_the_server_receives(secret: tuple) -> None:  # type: ignore[type-arg]
+    _, grid, plain = secret
+    replies = [m for m in grid.received if m.metadata.message_type == "train"]
+    assert len(replies) == 4 * CLIENTS * ROUNDS, "four stages"
+    carried = [a for m in replies for r in m.content.array_records.values() for a in r.values()]
+    assert carried == [], "no arrays"
+    packed = [
+        item
+        for message in replies
+        for config in message.content.config_records.values()
+        for value in config.values()
+        for item in (value if isinstance(value, list) else [value])
+        if isinstance(item, bytes)
+    ]
+    assert packed
+    for arrays in plain.values():
+        for array in arrays:
+            assert not any(array.tobytes() in item for item in packed)
+
+
+def test_the_sum_that_is_recorded_is_that_of_the_uploads(secret: tuple, tmp_path: Path) -> None:  # type: ignore[type-arg]
+    folder, _, plain = secret
+    sizes = {client: len(samples) for client, samples in data().clients.items()}
+    arrays = initial().to_numpy_ndarrays()
+    with record(tmp_path, network, AUDIT, view="sum", attacks=NAMES, strict=True) as recorder:
+        for index in range(1, ROUNDS + 1):
+            uploads = {client: plain[index, client] for client in range(CLIENTS)}
+            weights = {client: float(size) for client, size in sizes.items()}
+            recorder.round(index, sent=arrays, uploads=uploads, weights=weights)
+            total = sum(sizes.values())
+            shares = [size / total for size in sizes.values()]
+            arrays = [
+                sum(share * uploads[c][place] for c, share in enumerate(shares))
+                for place in range(len(arrays))
+            ]
+    found, expected = read_measured(folder), read_measured(tmp_path)
+    assert len(found) == len(expected) == ROUNDS
+    for mine, theirs in zip(found, expected, strict=True):
+        for name, values in theirs.measured.signals.items():
+            torch.testing.assert_close(
+                mine.measured.signals[name], values, rtol=2e-2, atol=2e-2, msg=name
+            )
+    assert [(one.answered, one.complete) for one in heard(folder)] == [((0, 1, 2), True)] * ROUNDS
+
+
+def test_attacks_that_need_uploads_are_refused_and_the_others_run(secret: tuple) -> None:  # type: ignore[type-arg]
+    folder, _, _ = secret
+    found = attack_recording(folder, (), folder / "out")
+    assert {one.attack for one in found.findings} == set(NAMES)
+    with pytest.raises(BadInput, match="fedmia-1"):
+        attack_recording(folder, ("fedmia-1",), folder / "other")
+
+
+def test_without_the_protocol_nothing_is_taken_for_a_sum(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no secure aggregation has opened a sum"):
+        aggregated(tmp_path / "a", [identity_mod], secure=False)
+    with pytest.raises(BadInput, match=r"add identity_mod .* after secaggplus_mod"):
+        aggregated(tmp_path / "b", [secaggplus_mod])
+    with pytest.raises(BadInput, match="make it with view='sum'"):
+        SumRecordingStrategy(FedAvg(), record(tmp_path / "c", network, AUDIT, attacks=NAMES))
