@@ -108,7 +108,7 @@ class StubGrid(Grid):
         place = list(self.contexts).index(message.metadata.dst_node_id)
         about = [r.get("server-round", 0) for r in message.content.config_records.values()]
         if message.metadata.message_type == "train" and self.fails(place, int(about[0])):
-            error = Message(Error(1, "the process died"), reply_to=message)
+            error = Message(Error(1, "the process died" if place else None), reply_to=message)
             vars(error.metadata)["_src_node_id"] = SUPERLINK
             return error
         # What travels is a copy: neither side can change what the other holds.

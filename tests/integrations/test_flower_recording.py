@@ -10,7 +10,16 @@ from torch import Tensor
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedaudit[flower]'")
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp.typing import ClientAppCallable
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
@@ -208,6 +217,56 @@ def test_replies_that_say_not_who_they_are_from_do_not_end_the_training(tmp_path
         strategy.start(StubGrid(client_app()), initial(), num_rounds=1)
 
 
+def test_a_second_run_into_the_same_folder_is_told_of(tmp_path: Path) -> None:
+    def run(strict: bool) -> None:
+        strategy = RecordingStrategy(FedAvg(), recorder(tmp_path, strict=strict))
+        strategy.start(StubGrid(client_app([identity_mod])), initial(), num_rounds=1)
+
+    run(strict=True)
+    with pytest.warns(RuntimeWarning, match="recorded before.* a folder of its own"):
+        run(strict=False)
+    with pytest.raises(BadInput, match="recorded before"):
+        run(strict=True)
+
+
+@pytest.mark.parametrize("said", [10**16, -1, True])
+def test_a_client_with_an_impossible_number_does_not_end_the_training(
+    said: int, tmp_path: Path
+) -> None:
+    def lying(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        reply = call_next(message, context)
+        if context.node_config["partition-id"] == 1:
+            reply.content["fedaudit"] = ConfigRecord({"partition-id": said})
+        return reply
+
+    strategy = RecordingStrategy(FedAvg(), recorder(tmp_path, strict=False))
+    with pytest.warns(RuntimeWarning, match="1 of 3 replies do not say"):
+        found = strategy.start(StubGrid(client_app([lying, identity_mod])), initial(), num_rounds=1)
+    assert found.arrays
+
+
+def test_a_client_that_sends_nonsense_does_not_end_the_training(tmp_path: Path) -> None:
+    def nonsense(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        reply = call_next(message, context)
+        if context.node_config["partition-id"] == 1 and message.metadata.message_type == "train":
+            array = Array("float32", (2,), "numpy.ndarray", b"no array")
+            reply.content["arrays"]["1.weight"] = array
+        return reply
+
+    class Trusting(Remembering):
+        """As if the server could make something of it."""
+
+        def aggregate_train(
+            self, server_round: int, replies: Iterable[Message]
+        ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+            return None, None
+
+    strategy = RecordingStrategy(Trusting(FedAvg()), recorder(tmp_path, strict=False))
+    with pytest.warns(RuntimeWarning, match="round 1 .* a reply cannot be read"):
+        strategy.start(StubGrid(client_app([nonsense, identity_mod])), initial(), num_rounds=1)
+    assert [one.measured for one in heard(tmp_path)] == [False]
+
+
 def test_two_nodes_of_one_client_are_refused(tmp_path: Path) -> None:
     grid = StubGrid(client_app([identity_mod]))
     for context in list(grid.contexts.values())[1:]:
@@ -274,9 +333,9 @@ def test_other_views_record_of_flower_what_they_record_of_any_loop(
 
 
 def loop(grid: Grid, rounds: int = 2) -> None:
-    """A server of somebody's own: no strategy, no round numbers, last evaluation left out."""
+    """A server of somebody's own: no strategy, rounds counted from 0, nothing evaluated."""
     arrays = initial()
-    for index in range(1, rounds + 1):
+    for index in range(rounds):
         content = RecordDict({"arrays": arrays, "config": ConfigRecord({"server-round": index})})
         messages = [Message(content, node, "train") for node in grid.get_node_ids()]
         numbers = grid.push_messages(messages)

@@ -227,6 +227,10 @@ class Recorder:
         )
         self._failed(told, BadInput(reason))
 
+    def has(self, index: int) -> bool:
+        """Whether a round was told of before, in this run or in one that is gone on with."""
+        return index in self._past
+
     @property
     def strict(self) -> bool:
         """Whether a round that cannot be recorded stops the loop."""

@@ -7,6 +7,8 @@ from fedaudit.core import ClientId
 
 IDENTITY = "fedaudit"
 PARTITION = "partition-id"
+_LARGEST = 10**15
+"""Of the numbers that a recording takes for clients."""
 _OLDER = "fitres.metrics"
 """Where replies of the older interface hold what they say beside parameters."""
 
@@ -33,6 +35,6 @@ def client_of(reply: Message) -> ClientId | None:
         return None
     for record in reply.content.config_records.values():
         said = record.get(PARTITION)
-        if isinstance(said, int) and not isinstance(said, bool) and said >= 0:
+        if isinstance(said, int) and not isinstance(said, bool) and 0 <= said <= _LARGEST:
             return said
     return None

@@ -1,5 +1,6 @@
 """Who was sent what in a round and who answered what, told to a recorder when it is over."""
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -50,6 +51,7 @@ class Ledger:
         self._recorder, self._weighted_by = recorder, weighted_by
         self._clients: dict[int, ClientId] = {}
         self._page: _Page | None = None
+        self._shift: int | None = None
 
     @property
     def index(self) -> int | None:
@@ -63,6 +65,10 @@ class Ledger:
 
     def ask(self, index: int, messages: Sequence[Message]) -> None:
         """Clients are sent something; a round that is still open is ended first."""
+        if self._shift is None:
+            # A loop that counts from 0 is recorded from 1 on.
+            self._shift = max(0, 1 - index)
+            self._refuse_past(index + self._shift)
         if self._page is not None and self._page.index != index:
             self.close(self._only_model(messages))
         page = self._page = self._page or _Page(index)
@@ -84,7 +90,7 @@ class Ledger:
         for reply in replies:
             node = page.node_of(reply)
             if not reply.has_content():
-                page.lost[node] = reply.error.reason if reply.has_error() else ""
+                page.lost[node] = (reply.error.reason or "") if reply.has_error() else ""
                 continue
             page.answered.add(node)
             client = client_of(reply)
@@ -110,29 +116,36 @@ class Ledger:
         page, self._page = self._page, None
         if page is None or not page.messages:
             return
+        index = page.index + (self._shift or 0)
         asked = {message.metadata.dst_node_id for message in page.messages}
         known = {self._clients[node] for node in asked if node in self._clients}
         unnamed = sum(node not in self._clients for node in asked - page.answered)
         fault = page.fault or self._fault(page)
+        clients = {} if fault else {node: self._clients[node] for node in page.uploads}
+        sent: Arrays | dict[ClientId, Arrays] = []
+        ended: Arrays | None = None
+        try:
+            if not fault:
+                sent = self._sent(page, clients)
+                ended = arrays_of(after) if after else None
+        except (ValueError, TypeError, KeyError) as error:
+            fault = f"the model that was sent cannot be read: {error}"
         if fault:
             named = {self._clients[node] for node in page.answered if node in self._clients}
-            self._recorder.missed(page.index, fault, asked=known, answered=named, unnamed=unnamed)
+            self._recorder.missed(index, fault, asked=known, answered=named, unnamed=unnamed)
             return
         if self._recorder.recording.view in _SEEN_BY_CLIENTS:
-            self._recorder.round(
-                page.index, sent=_model(page.sent.values()), after=after and arrays_of(after)
-            )
+            self._recorder.round(index, sent=sent, after=ended)
             return
-        clients = {node: self._clients[node] for node in page.uploads}
         weighed = page.weights.keys() >= clients.keys()
         self._recorder.round(
-            page.index,
-            sent=self._sent(page, clients),
+            index,
+            sent=sent,
             uploads={client: page.uploads[node] for node, client in clients.items()},
             weights={c: page.weights[node] for node, c in clients.items()} if weighed else None,
             asked=known,
             unnamed=unnamed,
-            after=after and arrays_of(after),
+            after=ended,
         )
 
     def _fault(self, page: _Page) -> str:
@@ -159,9 +172,25 @@ class Ledger:
         return ""
 
     def _sent(self, page: _Page, clients: dict[int, ClientId]) -> Arrays | dict[ClientId, Arrays]:
-        if _is_one(page.sent.values()):
-            return _model(page.sent.values())
+        if not clients or _is_one(page.sent.values()):
+            return arrays_of(next(iter(page.sent.values())))
         return {client: arrays_of(page.sent[node]) for node, client in clients.items()}
+
+    def _refuse_past(self, index: int) -> None:
+        """Flower counts every run from 1: a folder with another run's rounds would stay as it is.
+
+        Raises:
+            BadInput: The recording is strict.
+        """
+        if not self._recorder.has(index):
+            return
+        text = (
+            f"round {index} was recorded before, and what is recorded is not replaced; give a "
+            "run of Flower a folder of its own"
+        )
+        if self._recorder.strict:
+            raise BadInput(text)
+        warnings.warn(f"fedaudit: {text}", RuntimeWarning, stacklevel=4)
 
     def _only_model(self, messages: Sequence[Message]) -> ArrayRecord | None:
         """The model that all are sent next, which the round before has ended with."""
@@ -175,10 +204,6 @@ class Ledger:
 def _is_one(records: Iterable[ArrayRecord]) -> bool:
     first, *others = records
     return all(one is first or one == first for one in others)
-
-
-def _model(records: Iterable[ArrayRecord]) -> Arrays:
-    return arrays_of(next(iter(records)))
 
 
 def _because(lost: dict[int, str]) -> str:

@@ -117,4 +117,6 @@ class RecordingStrategy(Strategy):
         finally:
             for hook in ("configure_train", "aggregate_train"):
                 vars(inner).pop(hook, None)
+            if self._ledger.heard:  # the inner strategy could make nothing of the replies
+                self._ledger.close()
             self.recorder.close()
