@@ -242,7 +242,7 @@ def test_a_study_plays_points_in_rounds_beside_points_by_signs(tmp_path: Path) -
     ("changes", "says"),
     [
         ({"rounds.defense": "dpsgd"}, "no defense named 'dpsgd'.*dp-sgd"),
-        ({"rounds.defense": "dp-sgd"}, "needs clip"),
+        ({"rounds.defense": "dp-sgd"}, "needs clip.*rounds.options.clip"),
         ({"rounds.defense": "bitrand"}, "as mechanism.name"),
         ({"rounds.defense": "cofedmid"}, "act together"),
         ({"rounds.others": "kind"}, "honest"),

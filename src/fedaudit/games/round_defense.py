@@ -30,5 +30,5 @@ def defense_of(section: RoundsSection) -> Defense:
             f"{name!r} is for clients that act together, and the server asks one; name another "
             "defense for games in rounds"
         )
-    check_options("defense", name, make, section.options)
+    check_options("defense", name, make, section.options, section="rounds")
     return made(name, section.options, coalition=())

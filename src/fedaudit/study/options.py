@@ -13,7 +13,13 @@ _GIVEN = {"coalition", "task"}
 
 
 def check_options(
-    kind: str, name: str, make: object, options: Settings, *, complete: bool = True
+    kind: str,
+    name: str,
+    make: object,
+    options: Settings,
+    *,
+    complete: bool = True,
+    section: str | None = None,
 ) -> None:
     """Refuses options that a function does not take, of the wrong type, or left out.
 
@@ -23,6 +29,7 @@ def check_options(
         make: Its function, whose parameters and their annotations are what is taken.
         options: As the study gives them.
         complete: Whether every parameter without a default must be among them.
+        section: Of the study, in which the options stand; the kind's own name if left out.
 
     Raises:
         BadInput: The first option that is wrong, or those that are missing.
@@ -42,7 +49,7 @@ def check_options(
     if missing:
         raise BadInput(
             f"the {kind} {name!r} needs {', '.join(missing)}; "
-            f"give it as {kind}.options.{missing[0]}"
+            f"give it as {section or kind}.options.{missing[0]}"
         )
 
 

@@ -144,6 +144,28 @@ def test_rows_that_cannot_be_told_apart_take_all_epochs() -> None:
         train_neurons(given_, how, standard=standard, rng=seeded(2))
 
 
+@pytest.mark.parametrize(
+    ("which", "is_target"),
+    [([0, 4, 4], [True, True, False]), ([0, 4, 0], [True, False, False])],
+    ids=["of the target", "of the others"],
+)
+def test_a_single_watched_row_that_cannot_be_told_apart_keeps_training_on(
+    which: list[int], is_target: list[bool]
+) -> None:
+    data = rows()
+    given_, how = Labelled(data, first_two(data)), NeuronTraining(60, 100, check=10)
+    standard, watched = Standard.of(data.flatten(0, 1)), data[:, which]
+
+    def told_apart(kept: list[int]) -> bool:
+        looked_at = Labelled(watched[:, kept], torch.tensor([is_target] * 2)[:, kept])
+        found = train_neurons(given_, how, standard=standard, rng=seeded(2), watched=looked_at)
+        return bool(found.told_apart.all())
+
+    assert told_apart([0, 1 if not is_target[1] else 2])
+    assert not told_apart([0, 1, 2])
+
+
+
 def test_values_by_hand() -> None:
     neuron = Neurons(
         torch.tensor([[[1.0, 0.0], [0.0, -2.0]]]),
