@@ -182,14 +182,45 @@ def test_a_mechanisms_delta_is_counted(tmp_path: Path) -> None:
     assert not point.refuted
 
 
+def wrong_mean(point: str) -> str:
+    """The point with another Adv than its TPR and TNR give."""
+    document = json.loads(point)
+    adv = {**document["adv"], "low": 0.0, "value": document["adv"]["value"] - 0.01}
+    return json.dumps({**document, "adv": adv})
+
+
+def test_points_that_lie_under_each_others_names_are_refused(file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(file, out)
+    kept = sorted((out / "points").iterdir())
+    points = [path.read_text() for path in kept]
+    by_mechanism = {(p["mechanism"], p["shared_mask"]): p for p in map(json.loads, points)}
+    assert len(by_mechanism) == 3
+    for path, text in zip(kept, [*points[1:], points[0]], strict=True):
+        path.write_text(text)
+    with pytest.raises(Damaged, match=r"other settings.*delete it"):
+        run(file, out)
+
+
+def test_a_point_with_too_few_records_is_refused_before_any_is_played(
+    file: Path, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    for more in ('"game.batch" = [5, 800]', '"data.name" = ["digits", "nothing"]'):
+        file.write_text(STUDY.split("[[grid]]")[0] + "[[grid]]\n" + more)
+        with pytest.raises(Refusal, match=r"tiny-(batch=800|nothing): "):
+            run(file, tmp_path / "out", said)
+    assert not said
+
+
 def test_damaged_points_and_records_are_refused(file: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     run(file, out)
     point = next((out / "points").iterdir())
     good = point.read_text()
-    for bad in ("", "[]", good[:-9], json.dumps({**json.loads(good), "most": 7})):
+    for bad in ("", "[]", good[:-9], json.dumps({**json.loads(good), "most": 7}), wrong_mean(good)):
         point.write_text(bad)
-        with pytest.raises(Damaged):
+        with pytest.raises(Damaged, match="delete it to play it again"):
             run(file, out)
     point.write_text(good)
     document = json.loads((out / GAMES_FILE).read_text())

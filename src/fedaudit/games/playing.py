@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedaudit.attacks.ami.bounds import range_over_box
-from fedaudit.attacks.ami.game import Contest, Rules, shared_out
+from fedaudit.attacks.ami.game import Contest, Pools, Rules, shared_out
 from fedaudit.attacks.ami.neuron import Neurons
 from fedaudit.attacks.ami.outcome import Played
 from fedaudit.attacks.ami.training import NeuronTraining
@@ -25,7 +25,7 @@ from fedaudit.games.record import (
     Success,
     TargetCertificate,
 )
-from fedaudit.games.records import Dealt
+from fedaudit.games.records import Dealt, Drawn
 from fedaudit.games.round_point import point_in_rounds, refuse_misfit_in_rounds
 from fedaudit.games.settings import GameStudy
 from fedaudit.metrics.games import (
@@ -121,6 +121,16 @@ def refuse_misfit(study: GameStudy) -> None:
     given(study.mechanism, 1)
     rules_of(study)
     refuse_misfit_in_rounds(study)
+
+
+def refuse_too_few(study: GameStudy, drawn: Drawn) -> None:
+    """Refuses games that need more records than there are, before any is played.
+
+    Raises:
+        BadInput: There are too few of the clients or of the server.
+    """
+    flat = drawn.samples.features.flatten(1)
+    Contest(Pools(flat[: drawn.clients], flat[drawn.clients :]), rules_of(study), study.seed)
 
 
 class _Fresh(NamedTuple):

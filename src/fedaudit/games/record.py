@@ -266,6 +266,15 @@ class PointPlayed(Part):
             raise ValueError("a point in rounds has a defense and no mechanism")
         return self
 
+    @model_validator(mode="after")
+    def _mean_of_both(self) -> "PointPlayed":
+        if abs((self.tpr.value + self.tnr.value) / 2 - self.adv.value) > 1e-9:
+            raise ValueError(
+                f"adv is the mean of tpr and tnr, {self.tpr.value} and {self.tnr.value}, "
+                f"and not {self.adv.value}"
+            )
+        return self
+
     @property
     def refuted(self) -> bool:
         """Whether the success contradicts the epsilon that the mechanism's settings name."""

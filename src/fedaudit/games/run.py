@@ -13,7 +13,8 @@ from fedaudit.errors import BadInput, Damaged, Refusal
 from fedaudit.files import read_object, write_whole
 from fedaudit.games.detected import Detector
 from fedaudit.games.detection import detect
-from fedaudit.games.playing import play_point, refuse_misfit
+from fedaudit.games.mechanism import given
+from fedaudit.games.playing import play_point, refuse_misfit, refuse_too_few
 from fedaudit.games.record import GameRecord, PointPlayed
 from fedaudit.games.records import Dealt, Drawn, dealt, drawn
 from fedaudit.games.settings import GameStudy
@@ -101,6 +102,10 @@ def run_games(
             refuse_misfit(point.study)
     _claim(out, study)
     records = _Records(data_dir)
+    # Before hours of games, which a later point would end.
+    for point in points:
+        with _about(point):
+            refuse_too_few(point.study, records.drawn(point.study))
     played = []
     for place, point in enumerate(points, 1):
         kept = out / _POINTS / f"{_digest(point.study, records.digest(point.study))}.json"
@@ -110,9 +115,9 @@ def run_games(
             found = _read_point(kept, point)
         else:
             say(said)
-            given = records.dealt(point.study)
+            dealt_ = records.dealt(point.study)
             with _about(point):
-                found = play_point(point.study, given, point.label, point.changed, tick=tick)
+                found = play_point(point.study, dealt_, point.label, point.changed, tick=tick)
             write_whole(kept, found.model_dump_json() + "\n")
         played.append(found)
     detector = _detector(points[0], out, records, tick=tick, say=say)
@@ -160,9 +165,25 @@ def _claim(out: Path, study: GameStudy) -> None:
 def _read_point(path: Path, point: Point) -> PointPlayed:
     try:
         found = PointPlayed.model_validate(read_object(path))
-    except ValidationError as error:
+    except (ValidationError, Damaged) as error:
         raise Damaged(f"{path} is no point of fedaudit's; delete it to play it again") from error
+    if not _is_of(found, point.study):
+        raise Damaged(
+            f"{path} holds a point of other settings than its name stands for; delete it to play "
+            "it again"
+        )
     return found.model_copy(update={"label": point.label, "settings": point.changed})
+
+
+def _is_of(played: PointPlayed, study: GameStudy) -> bool:
+    """Whether a point that was played before can be of these settings."""
+    asked = given(study.mechanism, 1)
+    claims = (study.mechanism.name, asked.nominal_epsilon, asked.shared_mask, asked.delta)
+    return (
+        (played.mechanism, played.nominal_epsilon, played.shared_mask, played.delta) == claims
+        and (played.targets, played.batch) == (study.game.targets, study.game.batch)
+        and (played.rounds is not None) == (study.rounds.play == "rounds")
+    )
 
 
 class _Records:
@@ -172,6 +193,10 @@ class _Records:
         self._data_dir = data_dir
         self._drawn: dict[str, tuple[Drawn, str]] = {}
         self._dealt: dict[str, Dealt] = {}
+
+    def drawn(self, study: GameStudy) -> Drawn:
+        """The samples of a study."""
+        return self._samples(study)[0]
 
     def digest(self, study: GameStudy) -> str:
         """Names the samples of a study; features need not be made for that."""
@@ -211,7 +236,7 @@ def _detector(
         say(f"{point.study.name}, detector: measured before")
         try:
             return Detector.model_validate(read_object(kept))
-        except ValidationError as error:
+        except (ValidationError, Damaged) as error:
             raise Damaged(
                 f"{kept} is no detector of fedaudit's; delete it to measure it again"
             ) from error

@@ -165,7 +165,6 @@ def test_a_single_watched_row_that_cannot_be_told_apart_keeps_training_on(
     assert not told_apart([0, 1, 2])
 
 
-
 def test_values_by_hand() -> None:
     neuron = Neurons(
         torch.tensor([[[1.0, 0.0], [0.0, -2.0]]]),
