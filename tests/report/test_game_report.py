@@ -473,6 +473,9 @@ def test_damaged_games_and_a_folder_with_two_records_are_refused(
 def test_a_neuron_that_learnt_nothing_is_warned_of() -> None:
     warned = game_verdict(played(point(), point("ome", fit=0.55))).limits
     assert any(text.startswith("At ome, ε 3 neurons do not even") for text in warned)
+    stream = StringIO()
+    print_games(played(point("ome", fit=0.55)), Console(file=stream, width=200))
+    assert "do not even tell apart what they were trained on" in stream.getvalue()
     fine = game_verdict(played(point(fit=0.9))).limits
     assert not any("do not even" in text for text in fine)
 

@@ -14,7 +14,7 @@ from fedaudit.report.game_points import (
     times_text,
 )
 from fedaudit.report.game_rounds import by_signs, short_rounds_table
-from fedaudit.report.game_training import training_cells, training_columns
+from fedaudit.report.game_training import poor_fits, training_cells, training_columns
 from fedaudit.report.game_words import game_verdict
 from fedaudit.report.grid import Cell, Grid, Heading, columns_of, named, to_rich
 from fedaudit.report.words import MISSING, count, interval, number, percent
@@ -145,7 +145,7 @@ def print_games(record: GameRecord, console: Console | None = None) -> None:
     console.print(Text(f"\n{said.headline}", style="bold"))
     for text in said.contradictions:
         console.print(Text(f"! {text}", style="bold red"))
-    for text in said.claims:
+    for text in (*said.claims, *poor_fits(shown_points(record.points))):
         console.print(Text(f"! {text}"))
 
 
