@@ -374,6 +374,42 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     assert read_recording(folder).targets == (0, 1, 2)
 
 
+def test_a_recording_goes_on_after_a_line_that_was_cut_off(tmp_path: Path) -> None:
+    with record(tmp_path, network, AUDIT, attacks=FEW) as recorder:
+        for one in list(rounds())[:2]:
+            recorder.round(one.number, sent=one.sent, uploads=one.uploads)
+    with (tmp_path / LOG_FILE).open("a") as file:
+        file.write('{"round": 3, "ask')
+    recorded(tmp_path)
+    assert [one.round for one in heard(tmp_path)] == [1, 2, 3, 4]
+
+
+def test_without_its_log_a_recording_says_what_it_did_not_hear(tmp_path: Path) -> None:
+    folder = recorded(tmp_path / "recording", attacks=("blackbox-loss",))
+    (folder / LOG_FILE).unlink()
+    assert attack_recording(folder, (), tmp_path / "out").watched
+
+
+def test_nothing_that_goes_wrong_ends_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = next(rounds())
+    with record(tmp_path, network, AUDIT, attacks=FEW) as recorder:
+        numbered = {c - 5: p for c, p in one.uploads.items()}
+        with pytest.warns(RuntimeWarning, match="round 1 is not recorded"):
+            recorder.round(1, sent=one.sent, uploads=numbered)
+        with pytest.warns(RuntimeWarning, match="round 0 is not recorded"):
+            recorder.round(0, sent=one.sent, uploads=one.uploads)
+
+        def full(told: object, folder: Path) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("fedaudit.live.recorder.add_heard", full)
+        with pytest.warns(RuntimeWarning, match="No space left on device"):
+            recorder.round(1, sent=one.sent, uploads=one.uploads)
+    assert heard(tmp_path) == []
+
+
 def test_fair_splits_leave_about_half_of_the_audited_samples_to_nobody() -> None:
     given = {c: (torch.rand(500, 3), torch.arange(500) % 2) for c in range(2)}
     train, audit = fedaudit.fair_split(given, audited=400, seed=4)

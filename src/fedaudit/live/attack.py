@@ -18,8 +18,8 @@ from fedaudit.study.conclusion import conclude
 from fedaudit.study.environment import Clock
 from fedaudit.study.observing import Work
 from fedaudit.study.other_record import refuse_other_record
-from fedaudit.study.outputs import RECORD_FILE
-from fedaudit.study.record import Record, write_record
+from fedaudit.study.parts import Watched
+from fedaudit.study.record import Record
 from fedaudit.study.text import made_plain, plain
 
 _MOST_NAMED = 10
@@ -71,7 +71,11 @@ def attack_recording(
         rounds=tuple(one.measured.index for one in stored),
         figures=wanted,
         attacks=names,
-        untrained=read_untrained(folder, recording.key, len(audit)),
+        watched=Watched(
+            untrained=read_untrained(folder, recording.key, len(audit)),
+            config=_config(recording, wanted),
+            missing=tuple(_missing(told, blind=blind)),
+        ),
     )
     for one in stored:
         fault = fault_in(one.measured, run.deal.clients, len(audit))
@@ -81,15 +85,7 @@ def attack_recording(
                 f"{fault or 'its counts of correct predictions cannot be'}; restore it"
             )
     refuse_other_record(out, run.study)
-    record = conclude([run], [stored], out, Work(tick=tick), clock, say, places={SEED: folder})
-    whole = record.model_copy(
-        update={
-            "config": _config(recording, wanted),
-            "untested": [*record.untested, *_missing(recording, told, blind=blind)],
-        }
-    )
-    write_record(whole, out / RECORD_FILE)
-    return whole
+    return conclude([run], [stored], out, Work(tick=tick), clock, say, places={SEED: folder})
 
 
 def changed_figures(settings: Mapping[str, object]) -> dict[str, object]:
@@ -133,7 +129,7 @@ def _config(recording: Recording, figures: Mapping[str, object]) -> dict[str, ob
     return {name: made_plain(value) for name, value in known.items()}
 
 
-def _missing(recording: Recording, told: Sequence[Heard], *, blind: bool) -> list[str]:
+def _missing(told: Sequence[Heard], *, blind: bool) -> list[str]:
     """What a reader must know that was not heard or not recorded."""
     found = []
     partial = [one.round for one in told if not one.complete]
@@ -141,8 +137,10 @@ def _missing(recording: Recording, told: Sequence[Heard], *, blind: bool) -> lis
         found.append(f"What clients did that were asked and did not answer, in {_rounds(partial)}.")
     lost = [one.round for one in told if one.note]
     if lost:
-        found.append(f"What was not recorded of {_rounds(lost)}: {told_of(told)}")
-    between = sorted({*range(1, max(one.round for one in told) + 1)} - {o.round for o in told})
+        reason = next(plain(one.note) for one in told if one.note)
+        found.append(f"What was not recorded of {_rounds(lost)}: {reason}")
+    known = {one.round for one in told}
+    between = sorted({*range(1, max(known, default=0) + 1)} - known)
     if between:
         found.append(f"What happened in {_rounds(between)}, which the recorder did not hear of.")
     if not blind:
@@ -150,11 +148,6 @@ def _missing(recording: Recording, told: Sequence[Heard], *, blind: bool) -> lis
             "Whether inputs alone tell members from others: the recording keeps no samples."
         )
     return found
-
-
-def told_of(told: Sequence[Heard]) -> str:
-    """The first of the reasons why a round was not recorded."""
-    return next((plain(one.note) for one in told if one.note), "")
 
 
 def _rounds(numbers: Sequence[int]) -> str:

@@ -14,7 +14,6 @@ from fedaudit.errors import BadInput, NotVisible
 from fedaudit.fl.fedavg import FedAvg
 from fedaudit.fl.training import LocalTraining
 from fedaudit.live.recording import Recording
-from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.views import View, view_named
 from fedaudit.origin import Origin
 from fedaudit.study.clustered import EVERYBODY
@@ -27,7 +26,7 @@ from fedaudit.study.config import (
     TrainingSection,
 )
 from fedaudit.study.groups import Groups
-from fedaudit.study.parts import Setup
+from fedaudit.study.parts import Setup, Watched
 
 SEED = 1
 """Of what is drawn for controls and figures; the federation's own is not known."""
@@ -44,19 +43,19 @@ def live_setup(
     rounds: tuple[int, ...] = (),
     figures: Mapping[str, object] | None = None,
     attacks: Sequence[str] = (),
-    untrained: tuple[MeasuredRound, ...] = (),
+    watched: Watched | None = None,
 ) -> Setup:
     """The parts of a run that was watched, with stand-ins for what nobody knows of it.
 
     Args:
         recording: What it says of itself.
         audit: The audited samples.
-        architecture: What clients train; never built where ``untrained`` is given.
+        architecture: What clients train; never built where ``watched`` is given.
         clients: That took part, beside the owners of audited samples.
         rounds: That were measured.
         figures: Settings of figures.
         attacks: To be run; those that the recording was made for if empty.
-        untrained: Signals of models that nobody trained, as they were measured at the start.
+        watched: What is known of the federation, once it has been recorded.
 
     Raises:
         BadInput: A target of whom no member is audited, or an unknown attack.
@@ -97,7 +96,7 @@ def live_setup(
         refused=recording.refused if not attacks else {},
         measured_rounds=rounds,
         groups=Groups((EVERYBODY,), dict.fromkeys(held, 0), audit.owner),
-        untrained=untrained,
+        watched=watched,
     )
 
 

@@ -3,32 +3,30 @@
 import secrets
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, cast
+from typing import cast
 
 from torch import nn
 
 from fedaudit.core import ClientId, Model, PerSampleLoss, cross_entropy
 from fedaudit.data.audit_set import AuditSet
 from fedaudit.devices import device_named
-from fedaudit.errors import BadInput, Refusal
+from fedaudit.errors import BadInput
 from fedaudit.live.files import claim, write_audit, write_untrained
 from fedaudit.live.network import Network, network_of
 from fedaudit.live.parts import attacks_in, live_setup
-from fedaudit.live.recording import Heard, Recording, add_heard, heard, write_recording
+from fedaudit.live.recording import Heard, Recording, add_heard, heard_to_go_on, write_recording
+from fedaudit.live.rounds import Answers, Kind, Sent, round_of_globals, round_of_uploads
 from fedaudit.live.weights import Weights
-from fedaudit.observe.round import Exposed, Round
+from fedaudit.observe.round import Round
 from fedaudit.observe.store import MAX_ROUND, Keep, write_measured, write_round
 from fedaudit.observe.views import seen_from, view_named
-from fedaudit.params import plus, scaled, weighted_sum
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.accuracy import accuracy_notes, exam
 from fedaudit.study.controls import untrained_rounds
-
-Sent = Weights | Mapping[ClientId, Weights]
-Kind = Literal["models", "updates", "gradients"]
 
 
 def record(
@@ -135,8 +133,8 @@ class Recorder:
             self.recording, samples, net.architecture, clients=clients, rounds=(MAX_ROUND,)
         )
         self._exam = exam(self._setup)
-        self._past = {one.round for one in heard(folder)}
-        self._waiting: tuple[int, Model, Heard] | None = None
+        self._past = {one.round for one in heard_to_go_on(folder)}
+        self._waiting: tuple[Model, Heard] | None = None
         if not self._past:
             write_untrained(
                 folder, untrained_rounds(self._setup, samples.samples, self._device), recording.key
@@ -183,17 +181,15 @@ class Recorder:
         Raises:
             BadInput: Something does not fit, and the recording is strict.
         """
-        answered = tuple(sorted(uploads or {}))
-        expected = tuple(sorted({*answered, *(asked or ())}))
-        if index in self._past:
+        if self.has(index):
             return
-        told = Heard(
-            round=index, asked=expected, answered=answered, measured=False, unnamed=unnamed
-        )
+        told: Heard | None = None
         try:
-            self._hear(index, told, sent, uploads or {}, weights or {}, after)
-        except (Refusal, ValueError, TypeError, RuntimeError, KeyError, OSError) as error:
-            self._failed(told, error)
+            told = _told(index, asked or (), uploads or {}, unnamed)
+            self._hear(told, Answers(sent, uploads or {}, weights or {}, after))
+        # Whatever it is: no audit may end another's training.
+        except Exception as error:
+            self._failed(index, told, error)
 
     def missed(
         self,
@@ -216,16 +212,9 @@ class Recorder:
         Raises:
             BadInput: The recording is strict.
         """
-        if index in self._past:
-            return
-        told = Heard(
-            round=index,
-            asked=tuple(sorted({*asked, *answered})),
-            answered=tuple(sorted(answered)),
-            measured=False,
-            unnamed=unnamed,
-        )
-        self._failed(told, BadInput(reason))
+        if not self.has(index):
+            told = _told(index, asked, answered, unnamed)
+            self._failed(index, told, BadInput(reason))
 
     def has(self, index: int) -> bool:
         """Whether a round was told of before, in this run or in one that is gone on with."""
@@ -239,78 +228,38 @@ class Recorder:
     def close(self) -> None:
         """Ends the recording; what is there stays, and can be gone on with."""
         if self._waiting is not None:
-            self._note(self._waiting[2].model_copy(update={"note": "no model followed"}))
+            self._failed_quietly(self._waiting[1], "no model followed")
             self._waiting = None
 
-    def _hear(
-        self,
-        index: int,
-        told: Heard,
-        sent: Sent,
-        uploads: Mapping[ClientId, Weights],
-        weights: Mapping[ClientId, float],
-        after: Weights | None,
-    ) -> None:
-        if not uploads:
+    def _hear(self, told: Heard, given: Answers) -> None:
+        if not given.uploads:
             if self.recording.view in ("uploads", "sum"):
                 raise BadInput("no client's upload came back")
-            self._follow(index, told, cast("Weights", sent), after)
-            return
-        if index % self.recording.every:
+            self._follow(told, cast("Weights", given.sent), given.after)
+        elif told.round % self.recording.every:
             self._note(told)
-            return
-        bases = self._bases(sent, tuple(uploads))
-        exposed = {
-            client: self._exposed(bases[client], uploads[client], client)
-            for client in sorted(uploads)
-        }
-        shares = self._shares(tuple(exposed), weights)
-        following = self._shape.model_of(after, whose="after") if after is not None else None
-        self._measure(
-            Round(
-                index=index,
-                exposed=exposed,
-                sent={},
-                uploads={},
-                weights=shares,
-                asked=told.asked,
-                answered=told.answered,
-                after={"global": following or _mean(exposed, shares)},
-            ),
-            told,
-        )
-
-    def _follow(self, index: int, told: Heard, sent: Weights, after: Weights | None) -> None:
-        """A round of which only the model sent is known: measured when the next one comes."""
-        now = self._shape.model_of(sent, whose=f"the model sent in round {index}")
-        if self._waiting is not None:
-            before, base, heard_then = self._waiting
-            self._waiting = None
-            self._between(before, base, now, heard_then)
-        if after is None:
-            self._waiting = (index, now, told)
         else:
-            self._between(index, now, self._shape.model_of(after, whose="after"), told)
+            sizes = self.recording.sizes
+            self._measure(round_of_uploads(told, given, self._shape, self._uploads, sizes), told)
 
-    def _between(self, index: int, base: Model, after: Model, told: Heard) -> None:
-        if index % self.recording.every:
+    def _follow(self, told: Heard, sent: Weights, after: Weights | None) -> None:
+        """A round of which only the model sent is known: measured when the next one comes."""
+        now = self._shape.model_of(sent, whose=f"the model sent in round {told.round}")
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            before, heard_then = waiting
+            self._between(before, now, heard_then)
+        if after is None:
+            self._waiting = (now, told)
+        else:
+            self._between(now, self._shape.model_of(after, whose="after"), told)
+
+    def _between(self, base: Model, after: Model, told: Heard) -> None:
+        if told.round % self.recording.every:
             self._note(told)
-            return
-        client = self.recording.targets[0]
-        update = plus(after.params, base.params, -1.0)
-        self._measure(
-            Round(
-                index=index,
-                exposed={client: Exposed(base, after, update)},
-                sent={},
-                uploads={},
-                weights={client: 1.0},
-                asked=told.asked,
-                answered=told.answered,
-                after={"global": after},
-            ),
-            told,
-        )
+        else:
+            client = self.recording.targets[0]
+            self._measure(round_of_globals(told, base, after, client), told)
 
     def _measure(self, round: Round, told: Heard) -> None:
         (seen,) = seen_from([round], self._setup.view)
@@ -324,65 +273,31 @@ class Recorder:
         write_measured(self._folder, measured, notes)
         self._note(told.model_copy(update={"measured": True}))
 
-    def _bases(self, sent: Sent, clients: Sequence[ClientId]) -> dict[ClientId, Model]:
-        if isinstance(sent, Mapping) and sent and all(isinstance(key, int) for key in sent):
-            single = cast("Mapping[ClientId, Weights]", sent)
-            missing = sorted(set(clients) - set(single))
-            if missing:
-                raise BadInput(f"sent names no model for client {missing[0]}, which answered")
-            return {
-                c: self._shape.model_of(single[c], whose=f"the model sent to client {c}")
-                for c in clients
-            }
-        base = self._shape.model_of(cast("Weights", sent), whose="the model sent")
-        return dict.fromkeys(clients, base)
-
-    def _exposed(self, base: Model, upload: Weights, client: ClientId) -> Exposed:
-        whose = f"client {client}'s upload"
-        if self._uploads == "models":
-            local = self._shape.model_of(upload, whose=whose)
-            return Exposed(base, local, plus(local.params, base.params, -1.0))
-        change = self._shape.change_of(upload, whose=whose)
-        if self._uploads == "gradients":
-            # One step of size one; attacks on gradients do not depend on its size.
-            change = scaled(change, -1.0)
-        local = Model(base.architecture, plus(base.params, change), base.buffers)
-        return Exposed(base, local, change)
-
-    def _shares(
-        self, clients: Sequence[ClientId], weights: Mapping[ClientId, float]
-    ) -> dict[ClientId, float]:
-        sizes = self.recording.sizes
-        known: Mapping[ClientId, float] = weights or (
-            sizes if all(client in sizes for client in clients) else dict.fromkeys(clients, 1.0)
-        )
-        missing = sorted(set(clients) - set(known))
-        total = sum(float(known[client]) for client in clients if client in known)
-        if missing or not total > 0 or min(float(known[c]) for c in clients) < 0:
-            raise BadInput(
-                f"weights are to be a number of at least 0 for each client that answered, not all "
-                f"0; got {dict(known)}"
-            )
-        return {client: float(known[client]) / total for client in clients}
-
     def _note(self, told: Heard) -> None:
         add_heard(told, self._folder)
         self._past.add(told.round)
 
-    def _failed(self, told: Heard, error: Exception) -> None:
+    def _failed(self, index: int, told: Heard | None, error: Exception) -> None:
         if self._strict:
             raise error
-        text = f"round {told.round} is not recorded: {error}"
+        text = f"round {index} is not recorded: {error}"
         warnings.warn(f"fedaudit: {text}", RuntimeWarning, stacklevel=3)
-        self._note(told.model_copy(update={"note": text[:2000]}))
+        if told is not None:
+            self._failed_quietly(told, text)
+
+    def _failed_quietly(self, told: Heard, note: str) -> None:
+        # A full disk is what may have been in the way in the first place.
+        with suppress(OSError):
+            self._note(told.model_copy(update={"note": note[:2000]}))
 
 
-def _mean(exposed: Mapping[ClientId, Exposed], shares: Mapping[ClientId, float]) -> Model:
-    """The weighted mean of the clients' models, as federated averaging takes it."""
-    locals_ = {client: one.local for client, one in exposed.items() if one.local is not None}
-    first = next(iter(locals_.values()))
-
-    weights = [shares[client] for client in locals_]
-    params = weighted_sum([one.params for one in locals_.values()], weights)
-    buffers = weighted_sum([one.buffers for one in locals_.values()], weights)
-    return Model(first.architecture, params, buffers)
+def _told(
+    index: int, asked: Collection[ClientId], answered: Collection[ClientId], unnamed: int
+) -> Heard:
+    return Heard(
+        round=index,
+        asked=tuple(sorted({*asked, *answered})),
+        answered=tuple(sorted(answered)),
+        measured=False,
+        unnamed=unnamed,
+    )

@@ -116,22 +116,45 @@ def heard(folder: Path) -> list[Heard]:
     Raises:
         Damaged: Another line cannot be read.
     """
+    lines = _log(folder).split("\n")[:-1]
+    try:
+        return [Heard.model_validate(json.loads(line)) for line in lines]
+    except (ValueError, RecursionError) as error:
+        raise Damaged(
+            f"{folder / LOG_FILE} is no log of rounds ({error}); restore it from a copy"
+        ) from error
+
+
+def heard_to_go_on(folder: Path) -> list[Heard]:
+    """The same, with a line that was cut off taken out of the file, so that others can follow.
+
+    Raises:
+        Damaged: Another line cannot be read.
+    """
+    found, text = heard(folder), _log(folder)
+    if text and not text.endswith("\n"):
+        write_whole(folder / LOG_FILE, text[: text.rfind("\n") + 1])
+    return found
+
+
+def add_heard(one: Heard, folder: Path) -> None:
+    """Adds a line for one round.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    with (folder / LOG_FILE).open("a", encoding="utf-8") as file:
+        file.write(one.model_dump_json() + "\n")
+
+
+def _log(folder: Path) -> str:
+    """The log's text; empty where there is none yet."""
     path = folder / LOG_FILE
     if not path.is_file():
-        return []
+        return ""
     try:
-        lines = read_text(path, max_bytes=_LONGEST_LOG).split("\n")
+        return read_text(path, max_bytes=_LONGEST_LOG)
     except TooLarge as error:
         raise Damaged(f"{error}; it is no recording's") from error
     except (OSError, ValueError) as error:
         raise Damaged(f"{path} cannot be read ({error}); restore it from a copy") from error
-    try:
-        return [Heard.model_validate(json.loads(line)) for line in lines[:-1]]
-    except (ValueError, RecursionError) as error:
-        raise Damaged(f"{path} is no log of rounds ({error}); restore it") from error
-
-
-def add_heard(one: Heard, folder: Path) -> None:
-    """Adds a line for one round."""
-    with (folder / LOG_FILE).open("a", encoding="utf-8") as file:
-        file.write(one.model_dump_json() + "\n")

@@ -48,11 +48,11 @@ def assembled(
     return Record(
         name=study.name,
         content_hash=_content_hash(settings_of(study), stored, [*figures, *sources]),
-        config=_config(study),
+        config=_config(study) if first.watched is None else dict(first.watched.config),
         seeds=list(study.seeds),
         evaluation=study.figures.evaluation,
         nobody_is_a_member=study.figures.nobody_is_a_member,
-        watched=first.watched,
+        watched=first.watched is not None,
         environment=environment,
         view=ViewRow(
             name=first.view.name,
@@ -151,8 +151,9 @@ def _untested(run: Setup) -> list[str]:
         )
     if len(study.seeds) == 1:
         said.append("Another run of the same procedure: this is one seed.")
-    if run.watched:
+    if run.watched is not None:
         said.append("How the federation trained: it was watched, and its settings are not known.")
+        said += run.watched.missing
     elif not study.figures.planted_leak:
         said.append("Whether the attacks find a planted leak (figures.planted_leak = true).")
     return said

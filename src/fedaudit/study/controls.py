@@ -179,12 +179,11 @@ def measured_untrained(
         kept: Positions in the audit set of the samples to be measured.
         device: Where models are run.
     """
-    rounds = setup.untrained
-    if rounds:
+    if setup.watched is not None:
         chosen = torch.from_numpy(kept)
         rounds = tuple(
             replace(one, signals={n: values[:, chosen] for n, values in one.signals.items()})
-            for one in rounds
+            for one in setup.watched.untrained
         )
     else:
         samples = setup.deal.audit.samples.take(torch.from_numpy(kept))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fedaudit.attacks.base import Attack
 from fedaudit.core import ClientId
@@ -17,6 +18,20 @@ from fedaudit.signals.base import Signal
 from fedaudit.study.config import Study
 from fedaudit.study.groups import Groups
 from fedaudit.study.holdout import Trainers
+
+
+class Watched(NamedTuple):
+    """What is known of a federation that was somebody else's.
+
+    Attributes:
+        untrained: Signals of all audited samples on models that nobody trained.
+        config: What is said of it in place of a study's settings.
+        missing: What is not known of it, in sentences for the reader.
+    """
+
+    untrained: tuple[MeasuredRound, ...]
+    config: Mapping[str, object]
+    missing: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -38,8 +53,7 @@ class Setup:
         shadow: The undefended run on other data that attacks learn from, if they do so.
         known: The samples of this run that attacks learn from, if they do so.
         teaches: Whether it is such a shadow, of which nothing but its signals is of interest.
-        untrained: Signals of all audited samples on models that nobody trained, where they were
-            measured before; else they are measured when they are needed.
+        watched: Where the federation was somebody else's, what is known of it.
     """
 
     study: Study
@@ -56,12 +70,7 @@ class Setup:
     shadow: "Setup | None" = None
     known: Known | None = None
     teaches: bool = False
-    untrained: tuple[MeasuredRound, ...] = ()
-
-    @property
-    def watched(self) -> bool:
-        """Whether this federation was somebody else's, of which only measurements are there."""
-        return bool(self.untrained)
+    watched: Watched | None = None
 
     @property
     def trainers(self) -> Trainers:
