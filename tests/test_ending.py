@@ -91,7 +91,7 @@ def test_a_study_that_is_terminated_stops_as_at_ctrl_c_and_its_workers_are_gone(
 ) -> None:
     study, out = tmp_path / "study.toml", tmp_path / "out"
     study.write_text(STUDY)
-    command = [sys.executable, "-m", "fedaudit.cli", "run", str(study), "--out", str(out)]
+    command = [sys.executable, "-m", "fedaudit", "run", str(study), "--out", str(out)]
     program = subprocess.Popen(
         [*command, "--workers", "2"],
         stdout=subprocess.DEVNULL,

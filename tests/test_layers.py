@@ -83,7 +83,7 @@ def test_the_source_is_found() -> None:
     assert len(FILES) > 50
     assert "fedaudit.core" in ours("fedaudit.fl.fedavg")
     assert "fedaudit.study.algorithm imports fedaudit.fl.catalog" in breaches("study", {"fl"})
-    assert ours("fedaudit.cli") > ours("fedaudit.cli", at_once=True)
+    assert ours("fedaudit.cli.running") > ours("fedaudit.cli.running", at_once=True)
 
 
 @pytest.mark.parametrize("package", ["signals", "attacks"])

@@ -9,6 +9,15 @@ from pathlib import Path
 
 from fedaudit.errors import BadInput, Damaged
 
+RECORD_FILE = "record.json"
+"""A record, in the folder of its run."""
+
+GAMES_FILE = "games.json"
+"""A record of games, in theirs."""
+
+REPORT_FILE = "report.html"
+"""The report beside either."""
+
 SHORT = 1_000_000
 """Bytes of the longest file that holds settings; all of them are far shorter."""
 

@@ -10,9 +10,10 @@ from fedaudit.attacks.ami.plant import Place, Planted
 from fedaudit.core import Model
 from fedaudit.defenses.planted.catalog import SIGNS
 from fedaudit.errors import BadInput, Damaged, Refusal
+from fedaudit.files import GAMES_FILE
 from fedaudit.games.detected import Detector
 from fedaudit.games.record import GameRecord
-from fedaudit.games.run import GAMES_FILE, read_points, run_games
+from fedaudit.games.run import read_points, run_games
 from fedaudit.games.servers import SERVERS, Aim
 from fedaudit.games.worth import HONEST, Looked, worths
 from fedaudit.study.reading import read_games

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from fedaudit.cli import main
 from fedaudit.errors import BadInput, Damaged, Refusal
+from fedaudit.files import GAMES_FILE
 from fedaudit.games.record import GameRecord
-from fedaudit.games.run import GAMES_FILE, read_points, run_games
+from fedaudit.games.run import read_points, run_games
 from fedaudit.metrics.rates import share
 from fedaudit.study.reading import read_games
 

@@ -11,12 +11,13 @@ from fedaudit.attacks.ami.summed import summed
 from fedaudit.attacks.ami.training import NeuronTraining
 from fedaudit.core import Samples
 from fedaudit.errors import NotVisible, Refusal
+from fedaudit.files import GAMES_FILE
 from fedaudit.fl.fedsgd import FedSGD, received_gradient
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.tampering import Tampering
 from fedaudit.fl.training import LocalTraining
 from fedaudit.games.rounds import Batches, Labels, PlayedInRounds, RoundGames
-from fedaudit.games.run import GAMES_FILE, read_points, run_games
+from fedaudit.games.run import read_points, run_games
 from fedaudit.games.settings import RoundsSection
 from fedaudit.metrics.gaussian import gaussian_success
 from fedaudit.observe.views import VIEWS

@@ -43,7 +43,7 @@ KILLS = 3
 
 
 def started(study: Path, out: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "fedaudit.cli", "run", str(study), "--out", str(out)]
+    command = [sys.executable, "-m", "fedaudit", "run", str(study), "--out", str(out)]
     return subprocess.Popen(
         [*command, "--workers", "1"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )

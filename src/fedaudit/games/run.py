@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from fedaudit.errors import BadInput, Damaged, Refusal
-from fedaudit.files import read_object, write_whole
+from fedaudit.files import GAMES_FILE, read_object, write_whole
 from fedaudit.games.detected import Detector
 from fedaudit.games.detection import detect
 from fedaudit.games.mechanism import given
@@ -24,8 +24,6 @@ from fedaudit.study.reading import read_games
 from fedaudit.study.study_file import read_variants
 from fedaudit.study.text import plain
 from fedaudit.study.values import settings_from
-
-GAMES_FILE = "games.json"
 
 _POINTS = "points"
 _FOR_PEOPLE = {"name", "about", "hours"}

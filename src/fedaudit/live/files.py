@@ -7,12 +7,12 @@ import torch
 from fedaudit.core import ClientId, Samples
 from fedaudit.data.audit_set import AuditSet
 from fedaudit.errors import BadInput, Damaged
+from fedaudit.files import RECORD_FILE
 from fedaudit.live.recording import Recording, is_recording, read_recording
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.store import fault_in, read_measured, write_measured
 from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.study.folder import STUDY_FILE
-from fedaudit.study.outputs import RECORD_FILE
 
 AUDIT_FILE = "audit.safetensors"
 SAMPLES_FILE = "samples.safetensors"

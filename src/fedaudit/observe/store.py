@@ -9,6 +9,7 @@ A run's folder holds::
 
 import math
 import re
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -32,6 +33,7 @@ MAX_ROUND = 999_999
 """The last round that file names, of six digits, can tell."""
 _MOST = 1e100
 """Beyond any signal, be it of a run that diverged; squares of larger ones are not finite."""
+_WRITERS = 2
 _ROUND = re.compile(r"round-(\d{6})(\.safetensors)?")
 
 
@@ -217,15 +219,15 @@ def _models(tensors: Params, part: str, architecture: Architecture) -> dict[str,
 
 
 def _write_all(files: Iterable[tuple[Path, Params, dict[str, str]]]) -> None:
-    """Writes one file while the next is packed, which takes as long."""
-    with ThreadPoolExecutor(max_workers=1) as writer:
-        writing: Future[None] | None = None
+    """Writes files while the next is packed, two at a time: one is flushed, one filled."""
+    with ThreadPoolExecutor(max_workers=_WRITERS) as writers:
+        writing = deque[Future[None]]()
         for path, tensors, notes in files:
-            if writing is not None:
-                writing.result()
-            writing = writer.submit(write_tensors, tensors, path, notes)
-        if writing is not None:
-            writing.result()
+            if len(writing) == _WRITERS:
+                writing.popleft().result()
+            writing.append(writers.submit(write_tensors, tensors, path, notes))
+        for last in writing:
+            last.result()
 
 
 def _packed(round: Round, client: ClientId, base: int) -> tuple[Params, dict[str, str]]:
@@ -236,7 +238,7 @@ def _packed(round: Round, client: ClientId, base: int) -> tuple[Params, dict[str
             f"client {client}'s update is hidden in this view, so it cannot be kept; keep "
             '"signals" or "snapshots"'
         )
-    peak = max(float(value.abs().max()) for value in exposed.update.values())
+    peak = max(_peak(value) for value in exposed.update.values())
     divisor = peak or 1.0
     tensors = {f"update/{n}": (v / divisor).half() for n, v in exposed.update.items()}
     tensors |= {f"buffers/{n}": v for n, v in exposed.local.buffers.items()}
@@ -244,6 +246,12 @@ def _packed(round: Round, client: ClientId, base: int) -> tuple[Params, dict[str
     if exposed.gradient_scale is not None:
         notes["gradient_scale"] = repr(exposed.gradient_scale)
     return tensors, notes
+
+
+def _peak(value: Tensor) -> float:
+    """The largest magnitude, without a copy of all of them."""
+    low, high = value.aminmax()
+    return max(-float(low), float(high))
 
 
 def read_rounds(folder: Path, architecture: Architecture) -> Iterator[Round]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from fedaudit import __version__
 from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import SHORT, read_text, write_whole
+from fedaudit.files import GAMES_FILE, RECORD_FILE, REPORT_FILE, SHORT, read_text, write_whole
 from fedaudit.games.record import GameRecord
 from fedaudit.gate.judging import judged
 from fedaudit.gate.junit import junit_xml
@@ -35,9 +35,8 @@ from fedaudit.study.record import Record
 POLICY_FILE = "policy.toml"
 VERDICT_FILE = "verdict.json"
 JUNIT_FILE = "gate.xml"
-REPORT_FILE = "report.html"
 STUDY_FILE = "study.toml"
-RECORD_FILES = {"study": "record.json", "games": "games.json"}
+RECORD_FILES = {"study": RECORD_FILE, "games": GAMES_FILE}
 
 
 class Texts(NamedTuple):
@@ -77,11 +76,11 @@ def write_pack(
     if isinstance(whole, GameRecord):
         # As it stands, since its content hash can be made again from it.
         packed: Record | GameRecord = whole
-        texts["games.json"] = read_text(record, max_bytes=MAX_BYTES)
-        _refuse_other_hash(whole, texts["games.json"])
+        texts[GAMES_FILE] = read_text(record, max_bytes=MAX_BYTES)
+        _refuse_other_hash(whole, texts[GAMES_FILE])
     else:
         packed, counts = suppressed(completed(whole), smallest_group)
-        texts["record.json"] = packed.model_dump_json() + "\n"
+        texts[RECORD_FILE] = packed.model_dump_json() + "\n"
     made = made_from(packed, asked)
     _refuse_other_verdict(judged(whole, asked), made.verdict, smallest_group)
     texts |= made.files

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from fedaudit.errors import BadInput, Refusal
-from fedaudit.files import SHORT, read_text
+from fedaudit.files import REPORT_FILE, SHORT, read_text
 from fedaudit.games.record import GameRecord
 from fedaudit.gate.policy import read_policy
 from fedaudit.gate.verdict import Verdict
@@ -28,7 +28,6 @@ from fedaudit.pack.packing import (
     JUNIT_FILE,
     POLICY_FILE,
     RECORD_FILES,
-    REPORT_FILE,
     STUDY_FILE,
     VERDICT_FILE,
     made_from,

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from fedaudit.files import RECORD_FILE
 from fedaudit.observe.measurements import stacked
 from fedaudit.observe.store import Stored
 from fedaudit.study.analysis import analyse
@@ -10,7 +11,6 @@ from fedaudit.study.assembly import assembled
 from fedaudit.study.controls import controls
 from fedaudit.study.environment import Clock, environment
 from fedaudit.study.observing import Work
-from fedaudit.study.outputs import RECORD_FILE
 from fedaudit.study.owners import SourceResult
 from fedaudit.study.parts import Setup
 from fedaudit.study.planted import planted_leak

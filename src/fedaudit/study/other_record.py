@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedaudit.errors import BadInput, Refusal
+from fedaudit.files import RECORD_FILE, REPORT_FILE
 from fedaudit.study.config import Study
 from fedaudit.study.identity import settings_of
-from fedaudit.study.outputs import RECORD_FILE, REPORT_FILE, refuse_foreign_page
+from fedaudit.study.outputs import refuse_foreign_page
 from fedaudit.study.reading import read_record
 from fedaudit.study.text import made_plain
 from fedaudit.study.values import study_from

@@ -4,10 +4,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from fedaudit.errors import BadInput, Refusal
+from fedaudit.files import RECORD_FILE
 from fedaudit.study.reading import read_comparison
 
-RECORD_FILE = "record.json"
-REPORT_FILE = "report.html"
 _NAMED = (RECORD_FILE, "study.json", "runs.json", "run.json")
 """What tells fedaudit's folders from others; no comparison may be taken for one of them."""
 _PAGE = b"<!doctype html"

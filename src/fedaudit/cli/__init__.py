@@ -1,0 +1,24 @@
+"""The command line. Heavy imports stand inside the commands, so that help answers at once."""
+
+from fedaudit.cli.application import app, main
+from fedaudit.cli.comparing import compare
+from fedaudit.cli.playing import games
+from fedaudit.cli.releasing import gate, pack, verify
+from fedaudit.cli.running import attack, demo, run_command
+from fedaudit.cli.showing import explain, list_command, report
+
+__all__ = [
+    "app",
+    "attack",
+    "compare",
+    "demo",
+    "explain",
+    "games",
+    "gate",
+    "list_command",
+    "main",
+    "pack",
+    "report",
+    "run_command",
+    "verify",
+]

@@ -1,0 +1,74 @@
+"""The program, the options that several commands share, and how it ends."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from fedaudit import __version__
+from fedaudit.ending import end_of, stopping_at_sigterm
+
+app = App(
+    name="fedaudit",
+    help="Measure what a federated-learning run gives away about who was in it.",
+    version=__version__,
+    suppress_keyboard_interrupt=False,
+)
+
+Folder = Annotated[Path, Parameter(help="Folder to write to; made if it is not there.")]
+DataDir = Annotated[
+    Path | None,
+    Parameter(name="--data-dir", help="Folder with data sets; by default $FEDAUDIT_DATA."),
+]
+Pool = Annotated[
+    Path | None,
+    Parameter(
+        help="Folder of trained runs that studies share; runs/pool unless --out is given, and "
+        "the study's own folder then."
+    ),
+]
+WorkerCount = Annotated[
+    int,
+    Parameter(name="--workers", help="Processes to train in, one thread each; 0: one a core."),
+]
+
+DeviceName = Annotated[
+    str,
+    Parameter(
+        name="--device",
+        help="Where to calculate: cpu, cuda (the first GPU) or cuda:1; a GPU takes one worker.",
+    ),
+]
+
+EngineName = Annotated[
+    str,
+    Parameter(
+        name="--engine",
+        help="Where to train and measure: local; ray, for Ray on this machine; or a Ray cluster: "
+        "ray:auto, ray:host:6379 or ray://host:10001.",
+    ),
+]
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Runs a command; a refusal is one sentence on standard error and exit code 2.
+
+    Args:
+        words: The command line after the program's name; that of the process by default.
+    """
+    try:
+        with stopping_at_sigterm():
+            app(words, exit_on_error=False, print_error=False)
+    except (Exception, KeyboardInterrupt) as error:
+        end = end_of(error)
+        if end is None:
+            raise
+        print(f"fedaudit: {end.said}", file=sys.stderr)
+        sys.exit(end.code)
+
+
+def say(text: str) -> None:
+    """Prints a line for people."""
+    print(text)

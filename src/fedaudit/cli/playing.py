@@ -1,0 +1,46 @@
+"""The command that plays games."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from fedaudit.cli.application import DataDir, Folder, app, say
+from fedaudit.files import GAMES_FILE, REPORT_FILE
+from fedaudit.overrides import settings_from
+
+
+@app.command
+def games(
+    study: Path,
+    /,
+    *overrides: Annotated[
+        str,
+        Parameter(
+            allow_leading_hyphen=True,
+            help="Settings to change, by dotted name: --game.games=1000",
+        ),
+    ],
+    out: Folder | None = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Play security games: does a server that plants a neuron tell who was in a batch?
+
+    All variants and points of the study's grid are played, and make one record. Points that were
+    played before are not played again.
+    """
+    from fedaudit.games.run import read_points, run_games
+    from fedaudit.progress import bars
+    from fedaudit.report.game_tables import print_games
+    from fedaudit.report.games import write_games_report
+    from fedaudit.study.outputs import refuse_foreign_page
+
+    points = read_points(study, settings_from(overrides, command="games"))
+    folder = out or Path("runs") / points[0].study.name
+    # Before anything is played, as it would be the last thing to be refused.
+    refuse_foreign_page(folder / REPORT_FILE)
+    with bars() as tick:
+        record = run_games(points, folder, data_dir=data_dir, tick=tick, say=say)
+    write_games_report(record, folder / REPORT_FILE)
+    print_games(record)
+    say(f"\nrecord: {folder / GAMES_FILE}\nreport: {folder / REPORT_FILE}")

@@ -1,0 +1,136 @@
+"""Commands before a release: gate, pack, verify."""
+
+import sys
+from pathlib import Path
+
+from fedaudit.cli.application import DataDir, app, say
+from fedaudit.cli.naming import record_at
+from fedaudit.errors import BadInput
+
+
+@app.command
+def gate(
+    record: Path | None = None,
+    /,
+    *,
+    policy: Path | None = None,
+    junit: Path | None = None,
+    json: Path | None = None,
+    print_policy: bool = False,
+) -> None:
+    """Hold the upper confidence limits of a record against a policy's ceilings.
+
+    Exit code 0: pass, 1: fail, 3: inconclusive; 2 is a refusal, such as a file that is no record.
+
+    Parameters
+    ----------
+    record
+        A record.json or a games.json, or the folder it is in.
+    policy
+        The policy, a TOML file.
+    junit
+        Where the verdict goes as JUnit XML. Only an earlier verdict is ever replaced.
+    json
+        Where it goes as JSON; likewise.
+    print_policy
+        Print a policy to begin with, and stop.
+    """
+    from fedaudit.gate.policy import DEFAULT_POLICY, read_policy
+
+    if print_policy:
+        print(DEFAULT_POLICY, end="")
+        return
+    if record is None or policy is None:
+        raise BadInput(
+            "a gate needs a record and a policy: fedaudit gate RECORD --policy policy.toml "
+            "(--print-policy prints one to begin with)"
+        )
+    from fedaudit.gate.judging import judged
+    from fedaudit.gate.outcome import EXIT_CODES
+    from fedaudit.gate.outputs import refuse_taken, write_verdict
+    from fedaudit.gate.table import print_verdict
+    from fedaudit.study.reading import read_any_record
+
+    path = record_at(record)
+    for target in (junit, json):
+        if target is not None:
+            refuse_taken(target, [path, policy])
+    verdict = judged(read_any_record(path), read_policy(policy))
+    write_verdict(verdict, junit=junit, json=json)
+    print_verdict(verdict)
+    sys.exit(EXIT_CODES[verdict.outcome])
+
+
+@app.command
+def pack(record: Path, /, *, policy: Path, out: Path, smallest_group: int = 10) -> None:
+    """Pack a record, its report and a policy's verdict with the hashes by which to check them.
+
+    Nothing in the pack is about a single sample, or about a group of few.
+
+    Parameters
+    ----------
+    record
+        A record.json or a games.json, or the folder it is in.
+    policy
+        The policy, a TOML file.
+    out
+        Folder of the pack: new, or empty.
+    smallest_group
+        Groups with fewer samples are suppressed.
+    """
+    from fedaudit.pack.packing import write_pack
+
+    path = record_at(record)
+    if smallest_group < 0:
+        raise BadInput(f"a group has 0 samples or more, got {smallest_group}")
+    manifest = write_pack(path, policy, out, smallest_group=smallest_group)
+    gone = {name: count for name, count in manifest.suppressed.items() if count}
+    told = ", ".join(f"{count} of {name}" for name, count in gone.items()) or "nothing"
+    say(f"pack: {out} ({manifest.outcome}; suppressed: {told})")
+    say(f"digest, to be kept elsewhere: {manifest.digest}")
+
+
+@app.command
+def verify(
+    folder: Path,
+    /,
+    *,
+    digest: str = "",
+    recording: Path | None = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Check a pack: every hash, and the verdict again from record and policy.
+
+    Exit code 0: sound, 1: something was changed, is missing or does not belong there.
+
+    Parameters
+    ----------
+    folder
+        Of the pack.
+    digest
+        As it was printed when the pack was made; without it a pack could have been made anew.
+    recording
+        The folder of the study's run, to make the record's content hash again from what was
+        measured.
+    """
+    from fedaudit.pack.verifying import verify as verified
+
+    found = verified(folder, digest=digest)
+    problems = list(found.problems)
+    if recording is not None and found.record is not None:
+        from fedaudit.pack.remaking import remade
+
+        problems += remade(found.record, recording, data_dir)
+    for problem in problems:
+        say(f"wrong: {problem}")
+    for said in found.checked:
+        say(f"held: {said}")
+    if recording is not None and not problems:
+        say("held: the content hash is that of what the run has measured")
+    if recording is None and not problems and found.kind == "study":
+        say(
+            "not checked: the content hash of a study is over its measurements too, which only the "
+            "folder of its run has (--recording)"
+        )
+    say("the pack is not sound" if problems else "the pack is sound")
+    sys.exit(1 if problems else 0)

@@ -1,0 +1,176 @@
+"""Commands that train or attack: demo, run, attack."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from fedaudit.cli.application import (
+    DataDir,
+    DeviceName,
+    EngineName,
+    Folder,
+    Pool,
+    WorkerCount,
+    app,
+    say,
+)
+from fedaudit.cli.comparing import compare, refuse_other_comparison
+from fedaudit.files import RECORD_FILE, REPORT_FILE
+from fedaudit.overrides import settings_from
+
+if TYPE_CHECKING:
+    import fedaudit.study.config
+    import fedaudit.study.record
+
+
+@app.command
+def demo(
+    *, out: Folder = Path("runs/demo"), workers: WorkerCount = 1, device: DeviceName = "cpu"
+) -> None:
+    """Audit a small federation on handwritten digits and write a report, in under a minute."""
+    from fedaudit.study.demo import DEMO
+
+    _run(DEMO, out, None, None, workers, device)
+
+
+@app.command(name="run")
+def run_command(
+    study: Path,
+    /,
+    *overrides: Annotated[
+        str,
+        Parameter(
+            allow_leading_hyphen=True,
+            help="Settings to change, by dotted name: --training.rounds=10",
+        ),
+    ],
+    variant: Annotated[
+        str,
+        Parameter(help="A variant that the file names, or 'all' for the study and all of them."),
+    ] = "",
+    out: Folder | None = None,
+    pool: Pool = None,
+    data_dir: DataDir = None,
+    workers: WorkerCount = 0,
+    device: DeviceName = "cpu",
+    engine: EngineName = "local",
+) -> None:
+    """Carry out a study: train, look through the adversary's eyes, attack, report.
+
+    A run that was stopped goes on where it was when it is started again. Studies and variants
+    with the same settings of data, training and defense share their runs.
+    """
+    from fedaudit.study.setup import refuse_misfits
+    from fedaudit.study.study_file import chosen_studies, read_studies
+
+    studies = chosen_studies(read_studies(study, settings_from(overrides)), variant)
+    folder = out or Path("runs") / studies[0].name
+    shared = pool or (Path("runs") / "pool" if out is None else None)
+    if len(studies) == 1:
+        _run(studies[0], folder, shared, data_dir, workers, device, engine)
+        return
+    together = [folder / one.name for one in studies]
+    page = folder / "comparison.html"
+    # Before anything is trained, as it would be the last thing to be refused.
+    refuse_other_comparison(page, [one / RECORD_FILE for one in together])
+    refuse_misfits(studies, data_dir)
+    for place, one in enumerate(studies, 1):
+        say(f"\n{one.name} ({place} of {len(studies)})")
+        _run(one, folder / one.name, shared or folder / "pool", data_dir, workers, device, engine)
+    compare(*together, out=page)
+
+
+@app.command
+def attack(
+    recording: Path,
+    /,
+    *names: Annotated[
+        str,
+        Parameter(
+            allow_leading_hyphen=True,
+            help="Attacks to run, all that the recording allows if none is named; and settings "
+            "of figures to change: --figures.evaluation=redraw",
+        ),
+    ],
+    out: Folder | None = None,
+    data_dir: DataDir = None,
+    device: DeviceName = "cpu",
+) -> None:
+    """Attack what a study or a live recording has kept, without training anything.
+
+    Parameters
+    ----------
+    recording
+        The folder of a study, or of a live recording.
+    out
+        Where record and report go; by default the folder "attacked" in the recording. A record
+        of other settings is never replaced.
+    """
+    from fedaudit.devices import device_named
+    from fedaudit.live.attack import attack_recording, changed_figures
+    from fedaudit.live.recording import is_recording
+    from fedaudit.progress import bars
+    from fedaudit.study.again import attack_again
+
+    first = next((i for i, name in enumerate(names) if name.startswith("--")), len(names))
+    folder = out or recording / "attacked"
+    if is_recording(recording):
+        changed = changed_figures(settings_from(names[first:]))
+        with bars() as tick:
+            found = attack_recording(
+                recording, names[:first], folder, figures=changed, tick=tick, say=say
+            )
+        _finish(found, folder)
+        return
+    with bars() as tick:
+        record = attack_again(
+            recording,
+            names[:first],
+            folder,
+            data_dir,
+            figures=settings_from(names[first:]),
+            device=device_named(device),
+            tick=tick,
+            say=say,
+        )
+    _finish(record, folder)
+
+
+def _run(
+    study: "fedaudit.study.config.Study",
+    out: Path,
+    pool: Path | None,
+    data_dir: Path | None,
+    workers: int,
+    device: str,
+    engine: str = "local",
+) -> None:
+    from fedaudit.devices import device_named
+    from fedaudit.engines.ray_cluster import engine_named
+    from fedaudit.progress import bars
+    from fedaudit.study.run import run_study
+
+    place, cluster = device_named(device), engine_named(engine, workers)
+    with bars() as tick:
+        record = run_study(
+            study,
+            out,
+            pool=pool,
+            data_dir=data_dir,
+            workers=workers,
+            device=place,
+            engine=cluster,
+            tick=tick,
+            say=say,
+        )
+    _finish(record, out)
+
+
+def _finish(record: "fedaudit.study.record.Record", folder: Path) -> None:
+    from fedaudit.report.html import write_report
+    from fedaudit.report.tables import print_record
+
+    write_report(record, folder / REPORT_FILE)
+    print_record(record)
+    say(f"\nrecord: {folder / RECORD_FILE}\nreport: {folder / REPORT_FILE}")
