@@ -221,6 +221,11 @@ class Recorder:
         return index in self._past
 
     @property
+    def uploads(self) -> Kind:
+        """What :meth:`round` is given of clients."""
+        return self._uploads
+
+    @property
     def strict(self) -> bool:
         """Whether a round that cannot be recorded stops the loop."""
         return self._strict

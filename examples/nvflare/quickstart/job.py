@@ -1,0 +1,34 @@
+"""Handwritten digits, learned by federated averaging with NVIDIA FLARE and PyTorch.
+
+python job.py                # a simulation of five sites
+python job.py --poc          # a server and five sites, each a process of its own, on loopback
+"""
+
+import argparse
+
+from nvflare.app_opt.pt.recipes.fedavg import FedAvgRecipe
+from nvflare.recipe import PocEnv, SimEnv
+from task import SITES, Net
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--poc", action="store_true")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--workspace", default="/tmp/nvflare/simulation")
+    args = parser.parse_args()
+
+    recipe = FedAvgRecipe(
+        name="digits",
+        model=Net(),
+        min_clients=SITES,
+        num_rounds=args.rounds,
+        train_script="client.py",
+    )
+    simulation = SimEnv(num_clients=SITES, workspace_root=args.workspace)
+    run = recipe.execute(PocEnv(num_clients=SITES) if args.poc else simulation)
+    print("Status:", run.get_status(), "Result:", run.get_result())
+
+
+if __name__ == "__main__":
+    main()

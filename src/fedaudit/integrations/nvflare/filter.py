@@ -1,0 +1,178 @@
+"""A filter of NVFlare's server with a recorder beside it."""
+
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.filter import Filter
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.app_common.abstract.model import ModelLearnableKey
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.app_event_type import AppEventType
+from nvflare.job_config.defs import FilterType, JobTargetType
+
+from fedaudit.core import ClientId
+from fedaudit.errors import BadInput
+from fedaudit.integrations.nvflare.contents import error_in, model_in, round_of, upload_in
+from fedaudit.integrations.nvflare.ledger import Ledger
+from fedaudit.integrations.nvflare.making import Makes, made, name_of
+
+if TYPE_CHECKING:
+    from nvflare.job_config.api import FedJob, JobCtx
+
+
+class RecordingFilter(Filter):
+    """Passes results on as they are, and tells a recorder of them and of what sites were sent.
+
+    ``recipe.add_server_input_filter(RecordingFilter(record, "runs/mine"), tasks=["train"])``, where
+    ``record`` is a function of a module that takes a folder and returns what
+    :func:`fedaudit.record` makes. Recorded is what arrives at the filter: with others before it
+    that decrypt, what they leave; before others that add noise, what comes without.
+
+    The job describes a filter by its arguments, and the server makes it anew in a process of its
+    own. That is where the recorder is made, when the run starts; a run that cannot have one ends
+    there.
+    """
+
+    def __init__(
+        self,
+        recorder: Makes | str,
+        folder: Path | str,
+        sites: Mapping[str, ClientId] | None = None,
+        task: str = "train",
+    ) -> None:
+        """Describes a recording.
+
+        Args:
+            recorder: Makes the recorder for a folder: a function of a module that the server can
+                import, or its name as ``module:function``.
+            folder: For the recording, on the server; from the present folder on if it is relative.
+            sites: Which client each site is, by name; the number that a name ends with by default.
+            task: Name of the task in which sites train.
+
+        Raises:
+            BadInput: The function cannot be found by name.
+        """
+        super().__init__()
+        # The job's description is read from attributes of the names of arguments.
+        self.recorder, self.folder = name_of(recorder), str(Path(folder).absolute())
+        self.sites = None if sites is None else dict(sites)
+        self.task = task
+        self._ledger: Ledger | None = None
+        self._lock: threading.RLock | None = None
+
+    def get_job_target_type(self) -> str:
+        """The server; a job refuses others."""
+        return str(JobTargetType.SERVER)
+
+    def add_to_fed_job(self, job: "FedJob", ctx: "JobCtx", **kwargs: object) -> None:
+        """Adds it to a job, which is not to copy fedaudit's files into itself.
+
+        Raises:
+            BadInput: It is added as another kind of filter, or for other tasks.
+        """
+        tasks = kwargs.get("tasks") or [self.task]
+        if kwargs.get("filter_type") != FilterType.TASK_RESULT:
+            raise BadInput("a RecordingFilter is added with add_server_input_filter")
+        if not isinstance(tasks, list) or not {self.task, "*"} & set(tasks):
+            raise BadInput(f"a RecordingFilter of the task {self.task!r} is added for {tasks}")
+        job.set_app_packages([*job.job.app_packages, "fedaudit"])
+        super().add_to_fed_job(job, ctx, **{**kwargs, "tasks": tasks})
+
+    def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        """Notes what a site answers; gives it back untouched."""
+        if fl_ctx.get_prop(FLContextKey.TASK_NAME) == self.task:
+            self._do(fl_ctx, lambda ledger: _hear(ledger, shareable, fl_ctx))
+        return shareable
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Begins and ends the recording, and notes what sites are sent and what rounds end with."""
+        if event_type == EventType.START_RUN:
+            self._start(fl_ctx)
+        elif event_type == EventType.AFTER_TASK_DATA_FILTER:
+            if fl_ctx.get_prop(FLContextKey.TASK_NAME) == self.task:
+                self._do(fl_ctx, lambda ledger: _ask(ledger, fl_ctx))
+        elif event_type == AppEventType.AFTER_SHAREABLE_TO_LEARNABLE:
+            self._do(fl_ctx, lambda ledger: _end_round(ledger, fl_ctx))
+        elif event_type == EventType.ABOUT_TO_END_RUN:
+            self._do(fl_ctx, self._end)
+
+    def _start(self, fl_ctx: FLContext) -> None:
+        self._lock = threading.RLock()
+        try:
+            self._ledger = Ledger(made(self.recorder, Path(self.folder)), self.sites)
+        # Whatever it is: nobody has trained yet, and a recording was asked for.
+        except Exception as error:
+            self.system_panic(f"fedaudit: the run cannot be recorded: {error}", fl_ctx)
+
+    def _end(self, ledger: Ledger) -> None:
+        self._ledger = None
+        if not ledger.begun:
+            warnings.warn(
+                f"fedaudit: no site was sent a task {self.task!r}, so nothing is recorded; give "
+                "the name of the task in which sites train as task=",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        ledger.end()
+
+    def _do(self, fl_ctx: FLContext, act: Callable[[Ledger], None]) -> None:
+        """Does one thing at a time; sites come in threads of their own."""
+        ledger, lock = self._ledger, self._lock
+        if ledger is None or lock is None:
+            return
+        failure: Exception | None = None
+        # NVFlare's log is where somebody who runs a server looks for warnings.
+        with lock, warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            try:
+                act(ledger)
+            # Whatever it is: no audit may end another's training.
+            except Exception as error:
+                failure = error
+        for warning in told:
+            self.log_warning(fl_ctx, str(warning.message))
+        if failure is not None and ledger.strict:
+            self.system_panic(f"fedaudit: {failure}", fl_ctx)
+        elif failure is not None:
+            self.log_error(fl_ctx, f"fedaudit: {failure}")
+
+
+def _ask(ledger: Ledger, fl_ctx: FLContext) -> None:
+    task: Shareable = fl_ctx.get_prop(FLContextKey.TASK_DATA)
+    site = str(fl_ctx.get_peer_context().get_identity_name())
+    number = str(fl_ctx.get_prop(FLContextKey.TASK_ID))
+    index = round_of(task)
+    try:
+        model = model_in(task)
+    except BadInput as error:
+        ledger.ask(index, number, site, None, fault=str(error))
+    else:
+        ledger.ask(index, number, site, model)
+
+
+def _hear(ledger: Ledger, result: Shareable, fl_ctx: FLContext) -> None:
+    number = str(fl_ctx.get_prop(FLContextKey.TASK_ID))
+    error = error_in(result)
+    if error:
+        ledger.lose(number, error)
+    elif not ledger.reads_uploads:
+        ledger.hear(number, None)
+    else:
+        try:
+            upload = upload_in(result)
+        except BadInput as unread:
+            ledger.hear(number, None, fault=str(unread))
+        else:
+            ledger.hear(number, upload)
+
+
+def _end_round(ledger: Ledger, fl_ctx: FLContext) -> None:
+    model = fl_ctx.get_prop(AppConstants.GLOBAL_MODEL)
+    weights = model.get(ModelLearnableKey.WEIGHTS) if isinstance(model, dict) else None
+    ledger.close(weights or None)

@@ -1,0 +1,286 @@
+"""Which site was sent what in a round and which answered what, told to a recorder when it is over.
+
+Nothing here knows NVFlare.
+"""
+
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+
+from fedaudit.core import ClientId
+from fedaudit.errors import BadInput
+from fedaudit.live.recorder import Recorder
+from fedaudit.live.weights import Array
+
+Arrays: TypeAlias = Mapping[str, Array]
+
+_SEEN_BY_CLIENTS = ("globals", "final")
+"""Views of somebody who sees no uploads, so that none is read."""
+_LAST_NUMBER = re.compile(r"(\d{1,15})\Z")
+
+
+class Upload(NamedTuple):
+    """What a site sends back.
+
+    Attributes:
+        arrays: By name.
+        difference: Whether they are to be added to what was sent, instead of standing for it.
+        weight: What the site weighs in the average, as it says itself; 1 where it does not.
+    """
+
+    arrays: Arrays
+    difference: bool = False
+    weight: float = 1.0
+
+
+@dataclass
+class _Page:
+    """One round, while it goes on; by task, which each site has its own of."""
+
+    index: int
+    sites: dict[str, str] = field(default_factory=dict)
+    sent: dict[str, Arrays] = field(default_factory=dict)
+    uploads: dict[str, Arrays] = field(default_factory=dict)
+    weights: dict[str, float] = field(default_factory=dict)
+    answered: set[str] = field(default_factory=set)
+    lost: dict[str, str] = field(default_factory=dict)
+    fault: str = ""
+
+
+class Ledger:
+    """Keeps one round at a time.
+
+    Nothing here may end a training: what cannot be recorded is told to the recorder, which warns,
+    and raises only if it is strict.
+    """
+
+    def __init__(self, recorder: Recorder, sites: Mapping[str, ClientId] | None = None) -> None:
+        self._recorder, self._sites = recorder, sites
+        self._page: _Page | None = None
+        self._begun = False
+
+    @property
+    def strict(self) -> bool:
+        """Whether a round that cannot be recorded stops the training."""
+        return self._recorder.strict
+
+    @property
+    def begun(self) -> bool:
+        """Whether any site was sent anything."""
+        return self._begun
+
+    @property
+    def reads_uploads(self) -> bool:
+        """Whether the adversary sees uploads."""
+        return self._recorder.recording.view not in _SEEN_BY_CLIENTS
+
+    def ask(
+        self, index: int, task: str, site: str, model: Arrays | None, *, fault: str = ""
+    ) -> None:
+        """A site is sent its task; a round that is still open is ended first.
+
+        Args:
+            index: The round, from 1.
+            task: Number of the task, which each site has its own of.
+            site: Its name.
+            model: What it is sent.
+            fault: Why that cannot be read, if it cannot.
+
+        Raises:
+            BadInput: The round before cannot be recorded, and the recording is strict.
+        """
+        if self._page is not None and self._page.index != index:
+            self.close(None if fault else model)
+        if not self._begun:
+            self._begun = True
+            self._refuse_past(index)
+        page = self._page = self._page or _Page(index)
+        page.sites[task] = site
+        page.fault = page.fault or fault
+        if model is not None:
+            page.sent[task] = _once(model, page.sent)
+
+    def hear(self, task: str, upload: Upload | None, *, fault: str = "") -> None:
+        """A task's result comes back; of a round that is over, it is passed over.
+
+        Args:
+            task: As it was given to :meth:`ask`.
+            upload: What came; None for nothing that could be read.
+            fault: Why not, in that case.
+        """
+        page = self._page
+        if page is None or task not in page.sites or task in page.answered:
+            return
+        page.answered.add(task)
+        page.lost.pop(task, None)
+        if upload is not None and self.reads_uploads:
+            try:
+                page.uploads[task] = _whole(upload, page.sent.get(task))
+                page.weights[task] = upload.weight
+            except (ValueError, TypeError) as error:
+                fault = str(error)
+        if fault and not page.fault:
+            page.fault = f"the upload of {page.sites[task]} cannot be read: {fault}"
+
+    def lose(self, task: str, reason: str) -> None:
+        """A task ends in an error."""
+        page = self._page
+        if page is not None and task in page.sites and task not in page.answered:
+            page.lost[task] = reason
+
+    def close(self, after: Arrays | None = None) -> None:
+        """The round is over; ``after`` is the model that it ended with, where that is known.
+
+        Raises:
+            BadInput: It cannot be recorded, and the recording is strict.
+        """
+        page, self._page = self._page, None
+        if page is None:
+            return
+        clients, fault = self._clients(page)
+        fault = page.fault or fault or self._fault(page)
+        asked = set(clients.values())
+        if fault:
+            answered = {clients[task] for task in page.answered if task in clients}
+            self._recorder.missed(page.index, fault, asked=asked, answered=answered)
+        elif not self.reads_uploads:
+            self._recorder.round(page.index, sent=next(iter(page.sent.values())), after=after)
+        else:
+            models = {clients[task]: model for task, model in page.sent.items()}
+            one = len({id(model) for model in models.values()}) == 1
+            self._recorder.round(
+                page.index,
+                sent=next(iter(models.values())) if one else models,
+                uploads={clients[task]: arrays for task, arrays in page.uploads.items()},
+                weights={clients[task]: weight for task, weight in page.weights.items()},
+                asked=asked,
+                after=after,
+            )
+
+    def end(self) -> None:
+        """The run is over: a round that is still open is ended, and the recording with it.
+
+        Raises:
+            BadInput: The last round cannot be recorded, and the recording is strict.
+        """
+        try:
+            self.close()
+        finally:
+            self._recorder.close()
+
+    def _clients(self, page: _Page) -> tuple[dict[str, ClientId], str]:
+        """The clients of a round by task, as far as they are known, and why others are not."""
+        found: dict[str, ClientId] = {}
+        fault = ""
+        for task, site in page.sites.items():
+            try:
+                found[task] = client_of(site, self._sites)
+            except BadInput as error:
+                fault = fault or str(error)
+        names = {(client, page.sites[task]) for task, client in found.items()}
+        numbers = [client for client, _ in names]
+        twice = sorted({client for client in numbers if numbers.count(client) > 1})
+        if twice:
+            fault = fault or (
+                f"several sites are client {twice[0]}; give each its number with "
+                "sites={name: number}"
+            )
+        return found, fault
+
+    def _fault(self, page: _Page) -> str:
+        """Why a round cannot be recorded; empty if it can."""
+        if not page.sent:
+            return "no model was sent"
+        if not page.answered:
+            reasons = sorted({reason for reason in page.lost.values() if reason})
+            said = f" ({len(page.lost)} errors, such as {reasons[0]!r})" if reasons else ""
+            return f"no site answered{said}"
+        return ""
+
+    def _refuse_past(self, index: int) -> None:
+        """Every run counts from the start: a folder with another run's rounds stays as it is.
+
+        Raises:
+            BadInput: The recording is strict.
+        """
+        if not self._recorder.has(index):
+            return
+        text = (
+            f"round {index} was recorded before, and what is recorded is not replaced; give a run "
+            "of NVFlare a folder of its own"
+        )
+        if self.strict:
+            raise BadInput(text)
+        warnings.warn(f"fedaudit: {text}", RuntimeWarning, stacklevel=3)
+
+
+def client_of(site: str, sites: Mapping[str, ClientId] | None) -> ClientId:
+    """The number of the client that a site is.
+
+    Args:
+        site: Its name.
+        sites: Numbers by name; the number that a name ends with if not given.
+
+    Raises:
+        BadInput: It has none.
+    """
+    if sites is not None:
+        if site not in sites:
+            raise BadInput(f"{site!r} is not among the sites that were given: {', '.join(sites)}")
+        return sites[site]
+    found = _LAST_NUMBER.search(site)
+    if found is None:
+        raise BadInput(
+            f"the name {site!r} ends with no number to tell which client it is; give each site its "
+            "number with sites={name: number}"
+        )
+    return int(found[1])
+
+
+def _whole(upload: Upload, sent: Arrays | None) -> Arrays:
+    """The model after training. A copy: others may change the arrays in place."""
+    if not upload.difference:
+        return {name: _copy(name, value) for name, value in upload.arrays.items()}
+    if sent is None:
+        raise ValueError("it is a difference, and the model that was sent is not known")
+    unknown = sorted(upload.arrays.keys() - sent.keys())
+    if unknown:
+        raise ValueError(f"it is a difference that has {unknown[0]!r}, which was not sent")
+    changed: dict[str, Array] = {}
+    for name, base in sent.items():
+        # What is not in a difference has not changed.
+        value = _copy(name, upload.arrays[name]) if name in upload.arrays else None
+        if value is not None and tuple(value.shape) != tuple(base.shape):
+            raise ValueError(
+                f"it has {name!r} of shape {tuple(value.shape)}, and {tuple(base.shape)} was sent"
+            )
+        changed[name] = base if value is None else torch.as_tensor(base) + torch.as_tensor(value)
+    return changed
+
+
+def _once(model: Arrays, others: Mapping[str, Arrays]) -> Arrays:
+    """A copy, but for one that is there already: most rounds send everybody the same."""
+    for other in others.values():
+        if _same(model, other):
+            return other
+    return {name: _copy(name, value) for name, value in model.items()}
+
+
+def _same(one: Arrays, other: Arrays) -> bool:
+    return one.keys() == other.keys() and all(
+        isinstance(value, type(other[name])) and np.array_equal(value, other[name])
+        for name, value in one.items()
+    )
+
+
+def _copy(name: str, value: Array) -> Array:
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, np.ndarray | np.generic):
+        return np.array(value)
+    raise ValueError(f"{name!r} is a {type(value).__name__}, not an array")
