@@ -21,7 +21,7 @@ Arrays: TypeAlias = Mapping[str, Array]
 
 _SEEN_BY_CLIENTS = ("globals", "final")
 """Views of somebody who sees no uploads, so that none is read."""
-_LAST_NUMBER = re.compile(r"(\d{1,15})\Z")
+_LAST_NUMBER = re.compile(r"(?<![0-9])([0-9]{1,15})\Z")
 
 
 class Upload(NamedTuple):
@@ -278,9 +278,9 @@ def _same(one: Arrays, other: Arrays) -> bool:
     )
 
 
-def _copy(name: str, value: Array) -> Array:
+def _copy(name: str, value: object) -> Array:
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     if isinstance(value, np.ndarray | np.generic):
         return np.array(value)
-    raise ValueError(f"{name!r} is a {type(value).__name__}, not an array")
+    raise ValueError(f"{name!r} is not an array, but of the type {type(value).__name__}")

@@ -1,0 +1,265 @@
+"""What is written down of NVFlare's rounds is what a recorder is told in a loop of one's own."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedaudit.errors import BadInput
+from fedaudit.integrations.nvflare.ledger import Ledger, Upload, client_of
+from fedaudit.live.attack import attack_recording
+from fedaudit.live.recorder import Recorder, record
+from fedaudit.live.recording import Heard, heard
+from fedaudit.observe.store import read_measured
+from tests.live.federation import data, network, rounds
+
+FEW = ("blackbox-loss", "avg-cosine", "fedmia-1")
+AUDIT = data().split.audit
+
+
+def recorder(folder: Path, **settings: object) -> Recorder:
+    how = {"attacks": FEW, "strict": True, "keep": "full", **settings}
+    return record(folder, network, AUDIT, **how)  # type: ignore[arg-type]
+
+
+def measured(folder: Path) -> dict[tuple[int, str], Tensor]:
+    return {
+        (one.measured.index, name): values
+        for one in read_measured(folder)
+        for name, values in one.measured.signals.items()
+    }
+
+
+def arrays(params: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    return {name: value.numpy().copy() for name, value in params.items()}
+
+
+def watched(folder: Path, *, difference: bool = False, spoilt: bool = False, **how: object) -> None:
+    """The federation's rounds as a server sees them: sites come and go in any order."""
+    ledger = Ledger(recorder(folder, **how))
+    for live in rounds():
+        sent = arrays(live.sent)
+        for client in (2, 0, 1):
+            ledger.ask(live.number, f"{live.number}/{client}", f"site-{client}", sent)
+        base = arrays(live.sent)
+        if spoilt:
+            sent["1.weight"] = sent["1.weight"] * 0
+        for client in (1, 2, 0):
+            back = arrays(live.uploads[client])
+            if difference:
+                back = {name: value - base[name] for name, value in back.items()}
+            ledger.hear(f"{live.number}/{client}", Upload(back, difference))
+            if spoilt:
+                for value in back.values():
+                    value *= 0
+        ledger.close(arrays(live.after))
+    ledger.end()
+
+
+def by_hand(folder: Path, **how: object) -> None:
+    with recorder(folder, **how) as made:
+        for live in rounds():
+            blind = how.get("view") == "globals"
+            uploads = None if blind else live.uploads
+            made.round(live.number, sent=live.sent, uploads=uploads, after=live.after)
+
+
+def same(one: Path, other: Path, *, within: float = 0.0) -> None:
+    found, expected = measured(one), measured(other)
+    assert found.keys() == expected.keys()
+    assert found
+    for key, values in found.items():
+        torch.testing.assert_close(values, expected[key], rtol=within, atol=within, equal_nan=True)
+
+
+@pytest.mark.parametrize("view", ["uploads", "sum", "globals"])
+def test_whole_models_are_recorded_as_by_hand(view: str, tmp_path: Path) -> None:
+    watched(tmp_path / "ledger", view=view, attacks=())
+    by_hand(tmp_path / "hand", view=view, attacks=())
+    same(tmp_path / "ledger", tmp_path / "hand")
+    assert len(heard(tmp_path / "ledger")) == len(list(rounds()))
+
+
+def test_differences_are_added_to_what_was_sent(tmp_path: Path) -> None:
+    watched(tmp_path / "ledger", difference=True)
+    by_hand(tmp_path / "hand")
+    same(tmp_path / "ledger", tmp_path / "hand", within=1e-4)
+
+
+def test_arrays_that_are_changed_in_place_later_are_recorded_as_they_came(tmp_path: Path) -> None:
+    watched(tmp_path / "spoilt", spoilt=True)
+    watched(tmp_path / "left")
+    same(tmp_path / "spoilt", tmp_path / "left")
+
+
+def test_a_recording_is_attacked_like_any(tmp_path: Path) -> None:
+    watched(tmp_path / "ledger")
+    found = attack_recording(tmp_path / "ledger", ("avg-cosine",), tmp_path / "out")
+    assert found.findings
+
+
+def sent() -> dict[str, np.ndarray]:
+    return arrays(next(iter(rounds())).sent)
+
+
+def upload(**changed: object) -> Upload:
+    made: dict[str, object] = {**arrays(next(iter(rounds())).uploads[0]), **changed}
+    return Upload(made)  # type: ignore[arg-type]
+
+
+def asked(folder: Path, *sites: str, **how: object) -> Ledger:
+    ledger = Ledger(recorder(folder, strict=False, **how))
+    for site in sites:
+        ledger.ask(1, site, site, sent())
+    return ledger
+
+
+def told(folder: Path) -> Heard:
+    (one,) = heard(folder)
+    return one
+
+
+def test_a_site_that_does_not_answer_is_in_the_record(tmp_path: Path) -> None:
+    ledger = asked(tmp_path, "site-0", "site-1", "site-2")
+    ledger.hear("site-0", upload())
+    ledger.lose("site-2", "EXECUTION_EXCEPTION")
+    ledger.end()
+    assert (told(tmp_path).asked, told(tmp_path).answered) == ((0, 1, 2), (0,))
+    assert told(tmp_path).measured
+    assert not told(tmp_path).complete
+
+
+def test_a_site_that_answers_after_an_error_was_not_lost(tmp_path: Path) -> None:
+    ledger = asked(tmp_path, "site-0")
+    ledger.lose("site-0", "TIMEOUT")
+    ledger.hear("site-0", upload())
+    ledger.end()
+    assert told(tmp_path).complete
+
+
+def test_a_round_without_an_answer_is_told_of_with_an_error(tmp_path: Path) -> None:
+    ledger = asked(tmp_path, "site-0", "site-1")
+    ledger.lose("site-1", "EXECUTION_EXCEPTION")
+    with pytest.warns(RuntimeWarning, match="no site answered .1 errors, such as 'EXECUTION_EX"):
+        ledger.end()
+    assert not told(tmp_path).measured
+    assert told(tmp_path).asked == (0, 1)
+
+
+def test_results_of_rounds_that_are_over_and_second_results_are_passed_over(tmp_path: Path) -> None:
+    ledger = asked(tmp_path, "site-0", "site-1")
+    ledger.hear("site-0", upload())
+    ledger.hear("site-0", Upload({}))
+    ledger.hear("of another time", upload())
+    ledger.ask(2, "second", "site-0", sent())
+    ledger.hear("site-1", upload())
+    ledger.hear("second", upload())
+    ledger.end()
+    first, second = heard(tmp_path)
+    assert (first.answered, second.answered) == ((0,), (0,))
+    assert first.measured
+    assert second.measured
+
+
+@pytest.mark.parametrize(
+    ("back", "says"),
+    [
+        (upload(**{"1.weight": object()}), "'1.weight' is not an array, but of the type object"),
+        (Upload({"new": np.zeros(3)}, difference=True), "has 'new', which was not sent"),
+        (Upload({"1.bias": np.zeros(3)}, difference=True), "'1.bias' of shape .3,., and .16,. was"),
+        (Upload({}), "lacks '1.weight'"),
+        (upload(new=np.zeros(3)), "has 'new', which the model"),
+    ],
+)
+def test_nonsense_costs_the_round_and_says_why(back: Upload, says: str, tmp_path: Path) -> None:
+    ledger = asked(tmp_path, "site-0", "site-1")
+    ledger.hear("site-0", upload())
+    ledger.hear("site-1", back)
+    with pytest.warns(RuntimeWarning, match=says):
+        ledger.end()
+    assert not told(tmp_path).measured
+    assert told(tmp_path).answered == (0, 1)
+
+
+def test_what_is_not_in_a_difference_has_not_changed(tmp_path: Path) -> None:
+    base, after = sent(), upload().arrays
+    ledger = asked(tmp_path / "part", "site-0")
+    part = {"1.bias": np.asarray(after["1.bias"]) - base["1.bias"]}
+    ledger.hear("site-0", Upload(part, difference=True))
+    ledger.end()
+    with recorder(tmp_path / "hand") as made:
+        made.round(1, sent=base, uploads={0: {**base, "1.bias": np.asarray(after["1.bias"])}})
+    same(tmp_path / "part", tmp_path / "hand", within=1e-4)
+
+
+def test_sites_that_are_sent_different_models_are_recorded_each_with_its_own(
+    tmp_path: Path,
+) -> None:
+    first, second, *_ = rounds()
+    ledger = Ledger(recorder(tmp_path / "ledger"))
+    for client, live in enumerate((first, second)):
+        ledger.ask(1, str(client), f"site-{client}", arrays(live.sent))
+        ledger.hear(str(client), Upload(arrays(live.uploads[client])))
+    ledger.end()
+    with recorder(tmp_path / "hand") as made:
+        uploads = {0: first.uploads[0], 1: second.uploads[1]}
+        made.round(1, sent={0: first.sent, 1: second.sent}, uploads=uploads)
+    same(tmp_path / "ledger", tmp_path / "hand")
+
+
+def test_weights_are_those_that_sites_name(tmp_path: Path) -> None:
+    ledger = asked(tmp_path / "ledger", "site-0", "site-1", view="sum", attacks=())
+    live = next(iter(rounds()))
+    ledger.hear("site-0", Upload(arrays(live.uploads[0]), weight=3.0))
+    ledger.hear("site-1", Upload(arrays(live.uploads[1])))
+    ledger.end()
+    with recorder(tmp_path / "hand", view="sum", attacks=()) as made:
+        uploads = {c: live.uploads[c] for c in (0, 1)}
+        made.round(1, sent=live.sent, uploads=uploads, weights={0: 3.0, 1: 1.0})
+    same(tmp_path / "ledger", tmp_path / "hand")
+
+
+def test_a_second_run_into_the_same_folder_is_told_of(tmp_path: Path) -> None:
+    ledger = asked(tmp_path, "site-0")
+    ledger.hear("site-0", upload())
+    ledger.end()
+    with pytest.warns(RuntimeWarning, match="give a run of NVFlare a folder of its own"):
+        asked(tmp_path, "site-0")
+    with pytest.raises(BadInput, match="round 1 was recorded before"):
+        Ledger(recorder(tmp_path)).ask(1, "site-0", "site-0", sent())
+
+
+def test_what_sites_were_sent_and_cannot_be_read_is_told_of(tmp_path: Path) -> None:
+    ledger = Ledger(recorder(tmp_path, strict=False))
+    ledger.ask(1, "task", "site-0", None, fault="sites are sent data of the kind METRICS")
+    ledger.hear("task", upload())
+    with pytest.warns(RuntimeWarning, match="data of the kind METRICS"):
+        ledger.end()
+    assert told(tmp_path).answered == (0,)
+
+
+def test_a_site_is_the_client_whose_number_it_has() -> None:
+    assert client_of("site-12", None) == 12
+    assert client_of("7", None) == 7
+    assert client_of("north", {"north": 3}) == 3
+    for site in ("north", "site-1 ", "site-" + 16 * "1", ""):
+        with pytest.raises(BadInput, match="ends with no number"):
+            client_of(site, None)
+    with pytest.raises(BadInput, match="'site-1' is not among the sites"):
+        client_of("site-1", {"north": 3})
+
+
+def test_two_sites_of_one_number_and_a_site_of_none_are_not_recorded(tmp_path: Path) -> None:
+    for folder, sites, says in (
+        ("twice", ("north-1", "south-1"), "several sites are client 1"),
+        ("none", ("site-1", "south"), "'south' ends with no number"),
+    ):
+        ledger = asked(tmp_path / folder, *sites)
+        for site in sites:
+            ledger.hear(site, upload())
+        with pytest.warns(RuntimeWarning, match=says):
+            ledger.end()
+        assert told(tmp_path / folder).answered == (1,)
