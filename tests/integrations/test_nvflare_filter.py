@@ -1,0 +1,293 @@
+"""A filter of NVFlare's server records what sites were sent and sent back, and changes nothing."""
+
+import copy
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("nvflare", reason="NVFlare is not installed: pip install 'fedaudit[nvflare]'")
+
+from nvflare.apis.dxo import DXO, DataKind, MetaKey
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FLContextKey, ReservedKey, ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.app_common.abstract.model import make_model_learnable
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.app_event_type import AppEventType
+from nvflare.job_config.api import FedJob
+from nvflare.job_config.defs import FilterType
+
+from fedaudit.errors import BadInput
+from fedaudit.integrations.nvflare import RecordingFilter
+from fedaudit.integrations.nvflare.making import Makes
+from fedaudit.live.attack import attack_recording
+from fedaudit.live.recorder import Recorder, record
+from fedaudit.live.recording import heard
+from fedaudit.observe.store import read_measured
+from tests.live.federation import Live, data, module, network, rounds
+
+AUDIT = data().split.audit
+SITES = 3
+
+
+def lenient(folder: Path) -> Recorder:
+    return record(folder, network, AUDIT, attacks=("blackbox-loss", "avg-cosine"))
+
+
+def strict(folder: Path) -> Recorder:
+    return record(folder, network, AUDIT, attacks=("blackbox-loss",), strict=True)
+
+
+def blind(folder: Path) -> Recorder:
+    return record(folder, network, AUDIT, view="globals")
+
+
+def broken(folder: Path) -> Recorder:
+    raise RuntimeError("no such data")
+
+
+class Server:
+    """What NVFlare's server does with a filter, as far as that can tell."""
+
+    def __init__(self, filter: RecordingFilter) -> None:
+        self.filter = filter
+        self.log: list[str] = []
+        self.panics: list[str] = []
+        instead = {
+            "log_warning": lambda context, text: self.log.append(text),
+            "log_error": lambda context, text: self.log.append(text),
+            "system_panic": lambda reason, context: self.panics.append(reason),
+        }
+        for name, does in instead.items():
+            setattr(filter, name, does)
+        self.event(EventType.START_RUN)
+
+    def event(self, name: str, **props: object) -> None:
+        self.filter.handle_event(name, self.context("", "", **props))
+
+    def context(self, site: str, task: str, **props: object) -> FLContext:
+        context, peer = FLContext(), FLContext()
+        peer.set_prop(ReservedKey.IDENTITY_NAME, site, private=False, sticky=False)
+        context.set_peer_context(peer)
+        told = {FLContextKey.TASK_ID: task, FLContextKey.TASK_NAME: "train", **props}
+        for key, value in told.items():
+            context.set_prop(key, value, private=True, sticky=False)
+        return context
+
+    def send(self, round: object, site: str, content: Shareable) -> None:
+        content.set_header(AppConstants.CURRENT_ROUND, round)
+        context = self.context(site, f"{round} {site}", **{FLContextKey.TASK_DATA: content})
+        self.filter.handle_event(EventType.AFTER_TASK_DATA_FILTER, context)
+
+    def receive(self, round: int, site: str, content: Shareable) -> None:
+        before = copy.deepcopy(content)
+        assert self.filter.process(content, self.context(site, f"{round} {site}")) is content
+        assert content.keys() == before.keys()
+
+    def update(self, params: dict[str, np.ndarray]) -> None:
+        model = make_model_learnable(params, {})
+        self.event(AppEventType.AFTER_SHAREABLE_TO_LEARNABLE, **{AppConstants.GLOBAL_MODEL: model})
+
+
+def server(folder: Path, makes: Makes = lenient, *, task: str = "train") -> Server:
+    return Server(RecordingFilter(makes, folder / "recording", task=task))
+
+
+def numpy_of(params: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    return {name: value.numpy() for name, value in params.items()}
+
+
+def message(kind: str, params: Mapping[str, object], **meta: object) -> Shareable:
+    found: Shareable = DXO(kind, dict(params), meta).to_shareable()
+    return found
+
+
+def model_of(live: Live) -> Shareable:
+    return message(DataKind.WEIGHTS, numpy_of(live.sent))
+
+
+def whole(live: Live, client: int) -> Shareable:
+    return message(DataKind.WEIGHTS, numpy_of(live.uploads[client]))
+
+
+def tensors(live: Live, client: int) -> Shareable:
+    return message(DataKind.WEIGHTS, live.uploads[client])
+
+
+def difference(live: Live, client: int) -> Shareable:
+    changed = {name: value - live.sent[name] for name, value in live.uploads[client].items()}
+    return message(DataKind.WEIGHT_DIFF, numpy_of(changed))
+
+
+def watched() -> Iterator[Live]:
+    yield from list(rounds())[:2]
+
+
+def names() -> list[str]:
+    return [f"site-{client}" for client in range(SITES)]
+
+
+@pytest.mark.parametrize("back", [whole, tensors, difference])
+def test_losses_are_those_of_the_models_that_sites_have(
+    back: Callable[[Live, int], Shareable], tmp_path: Path
+) -> None:
+    made = server(tmp_path)
+    for live in watched():
+        for site in names():
+            made.send(live.number - 1, site, model_of(live))
+        for client, site in enumerate(names()):
+            made.receive(live.number - 1, site, back(live, client))
+        made.update(numpy_of(live.after))
+    made.event(EventType.ABOUT_TO_END_RUN)
+    assert made.log == []
+    x, y = AUDIT.samples.features, AUDIT.samples.labels
+    for stored, live in zip(read_measured(tmp_path / "recording"), watched(), strict=True):
+        for column, client in enumerate(stored.measured.clients):
+            with torch.no_grad():
+                outputs = module(live.uploads[client])(x)
+            expected = -torch.nn.functional.cross_entropy(outputs, y, reduction="none")
+            torch.testing.assert_close(
+                stored.measured.signals["loss"][column].float(), expected, rtol=1e-4, atol=1e-4
+            )
+    assert all(one.complete and one.measured for one in heard(tmp_path / "recording"))
+    assert attack_recording(tmp_path / "recording", (), tmp_path / "out").findings
+
+
+def test_a_site_that_fails_and_one_that_says_nothing_are_in_the_record(tmp_path: Path) -> None:
+    made = server(tmp_path)
+    live = next(watched())
+    for site in names():
+        made.send(0, site, model_of(live))
+    made.receive(0, "site-0", whole(live, 0))
+    made.receive(0, "site-1", make_reply(ReturnCode.EXECUTION_EXCEPTION))
+    made.event(EventType.ABOUT_TO_END_RUN)
+    (one,) = heard(tmp_path / "recording")
+    assert (one.asked, one.answered, one.complete) == ((0, 1, 2), (0,), False)
+    assert one.measured
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (message(DataKind.METRICS, {"accuracy": 0.5}), "site-0 .* data of the kind METRICS"),
+        (
+            message(DataKind.WEIGHTS, {"a": 1}, **{MetaKey.PROCESSED_ALGORITHM: "CKKS"}),
+            "the arrays are CKKS",
+        ),
+        (message(DataKind.WEIGHTS, {}), "data of the kind WEIGHTS without arrays"),
+        (Shareable(), "it carries no DXO"),
+    ],
+)
+def test_what_cannot_be_read_is_named_and_costs_the_round_alone(
+    content: Shareable, says: str, tmp_path: Path
+) -> None:
+    made = server(tmp_path)
+    first, second = watched()
+    for live, back in ((first, content), (second, whole(second, 0))):
+        made.send(live.number - 1, "site-0", model_of(live))
+        made.receive(live.number - 1, "site-0", back)
+        made.update(numpy_of(live.after))
+    made.event(EventType.ABOUT_TO_END_RUN)
+    (line,) = made.log
+    assert re.search(says, line)
+    assert [one.measured for one in heard(tmp_path / "recording")] == [False, True]
+    assert made.panics == []
+
+
+def test_a_model_sent_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    made = server(tmp_path)
+    live = next(watched())
+    made.send(0, "site-0", message(DataKind.WEIGHT_DIFF, numpy_of(live.sent)))
+    made.receive(0, "site-0", whole(live, 0))
+    made.event(EventType.ABOUT_TO_END_RUN)
+    assert "sites are sent data of the kind WEIGHT_DIFF" in made.log[0]
+
+
+def test_a_task_without_a_round_and_a_context_without_a_site_end_nothing(tmp_path: Path) -> None:
+    made = server(tmp_path)
+    made.send("second", "site-0", message(DataKind.WEIGHTS, {"a": np.zeros(1)}))
+    assert "a task says that it is of round 'second'" in made.log[0]
+    made.filter.process(Shareable(), FLContext())
+    made.filter.handle_event(EventType.AFTER_TASK_DATA_FILTER, FLContext())
+    assert made.panics == []
+
+
+def test_other_tasks_are_not_recorded_and_a_run_without_training_is_told_of(tmp_path: Path) -> None:
+    made = server(tmp_path, task="learn")
+    live = next(watched())
+    made.send(0, "site-0", model_of(live))
+    made.receive(0, "site-0", whole(live, 0))
+    made.event(EventType.ABOUT_TO_END_RUN)
+    assert "no site was sent a task 'learn'" in made.log[0]
+    assert heard(tmp_path / "recording") == []
+
+
+def test_a_run_that_cannot_be_recorded_ends_before_anybody_trains(tmp_path: Path) -> None:
+    made = server(tmp_path, broken)
+    assert made.panics == ["fedaudit: the run cannot be recorded: no such data"]
+    made.receive(0, "site-0", Shareable())
+
+
+def test_a_strict_recording_ends_the_run_with_a_round_that_it_cannot_record(
+    tmp_path: Path,
+) -> None:
+    made = server(tmp_path, strict)
+    live = next(watched())
+    made.send(0, "site-0", model_of(live))
+    made.receive(0, "site-0", message(DataKind.METRICS, {"accuracy": 0.5}))
+    assert made.panics == []
+    made.update(numpy_of(live.after))
+    assert "data of the kind METRICS" in made.panics[0]
+
+
+def test_a_view_without_uploads_reads_none(tmp_path: Path) -> None:
+    made = server(tmp_path, blind)
+    for live in watched():
+        made.send(live.number - 1, "site-0", model_of(live))
+        made.receive(live.number - 1, "site-0", message(DataKind.METRICS, {"accuracy": 0.5}))
+        made.update(numpy_of(live.after))
+    made.event(EventType.ABOUT_TO_END_RUN)
+    assert made.log == []
+    assert [one.measured for one in heard(tmp_path / "recording")] == [True, True]
+
+
+def test_a_job_names_the_filter_by_its_arguments_and_copies_nothing_of_fedaudit(
+    tmp_path: Path,
+) -> None:
+    job = FedJob(name="job")
+    found = RecordingFilter("task:record", "runs/mine", sites={"north": 0, "south": 1})
+    job.to_server(found, filter_type=FilterType.TASK_RESULT, tasks=["train"])
+    job.export_job(str(tmp_path))
+    (config,) = tmp_path.rglob("config_fed_server.json")
+    (chain,) = json.loads(config.read_text())["task_result_filters"]
+    assert chain["tasks"] == ["train"]
+    (one,) = chain["filters"]
+    assert one["path"] == f"{RecordingFilter.__module__}.RecordingFilter"
+    assert one["args"] == {
+        "recorder": "task:record",
+        "folder": str(Path("runs/mine").absolute()),
+        "sites": {"north": 0, "south": 1},
+    }
+    assert vars(RecordingFilter(**one["args"])) == vars(found)
+    assert not list(tmp_path.rglob("*.py"))
+
+
+@pytest.mark.parametrize(
+    ("target", "how", "says"),
+    [
+        ("server", {"filter_type": FilterType.TASK_DATA}, "with add_server_input_filter"),
+        ("server", {"filter_type": FilterType.TASK_RESULT, "tasks": ["learn"]}, "of the task"),
+        ("site-1", {"filter_type": FilterType.TASK_RESULT}, "this object can only be assigned"),
+    ],
+)
+def test_a_filter_that_would_see_nothing_is_refused(
+    target: str, how: dict[str, object], says: str
+) -> None:
+    with pytest.raises((BadInput, ValueError), match=says):
+        FedJob(name="job").to(RecordingFilter("task:record", "runs/mine"), target, **how)
