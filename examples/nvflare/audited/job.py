@@ -5,6 +5,7 @@ python job.py --poc          # a server and five sites, each a process of its ow
 """
 
 import argparse
+from pathlib import Path
 
 from nvflare.app_opt.pt.recipes.fedavg import FedAvgRecipe
 from nvflare.recipe import PocEnv, SimEnv
@@ -17,7 +18,6 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--poc", action="store_true")
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--workspace", default="/tmp/nvflare/simulation")
     parser.add_argument("--recording", default="runs/nvflare")  # fedaudit
     args = parser.parse_args()
 
@@ -26,13 +26,13 @@ def main() -> None:
         model=Net(),
         min_clients=SITES,
         num_rounds=args.rounds,
-        train_script="client.py",
+        train_script=str(Path(__file__).with_name("client.py")),
     )
     recorder = RecordingFilter(record, args.recording)  # fedaudit
     recipe.add_server_input_filter(recorder, tasks=["train"])  # fedaudit
-    simulation = SimEnv(num_clients=SITES, workspace_root=args.workspace)
-    run = recipe.execute(PocEnv(num_clients=SITES) if args.poc else simulation)
-    print("Status:", run.get_status(), "Result:", run.get_result())
+    where = PocEnv if args.poc else SimEnv
+    run = recipe.execute(where(num_clients=SITES))
+    print("Result:", run.get_result())
 
 
 if __name__ == "__main__":

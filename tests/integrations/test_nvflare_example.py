@@ -1,0 +1,71 @@
+"""The example for NVFlare: what the audit adds is marked, and the project runs and is audited."""
+
+import difflib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedaudit.live.attack import attack_recording
+from fedaudit.live.recording import heard
+
+FOLDER = Path(__file__).parents[2] / "examples" / "nvflare"
+PAGE = Path(__file__).parents[2] / "docs" / "nvflare.md"
+PLAIN, AUDITED = FOLDER / "quickstart", FOLDER / "audited"
+FILES = sorted(path.name for path in PLAIN.glob("*.py"))
+
+
+def changes(file: str) -> list[str]:
+    before, after = ((folder / file).read_text().splitlines() for folder in (PLAIN, AUDITED))
+    return [line for line in difflib.ndiff(before, after) if line[0] in "+-"]
+
+
+def test_both_projects_have_the_same_files() -> None:
+    assert sorted(path.name for path in AUDITED.glob("*.py")) == FILES == sorted(FILES)
+    assert FILES == ["client.py", "job.py", "task.py"]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_line_that_the_audit_adds_is_marked(file: str) -> None:
+    added = [line[2:] for line in changes(file) if line.startswith("+") and line[2:].strip()]
+    assert all(line.endswith("# fedaudit") for line in added), file
+    assert "fedaudit" not in (PLAIN / file).read_text()
+
+
+def test_the_page_shows_every_file_that_differs_and_no_copy_of_it() -> None:
+    shown = re.findall(r"literalinclude\} \.\./(\S+)\n:diff: \.\./(\S+)\n", PAGE.read_text())
+    assert {new for new, _ in shown} == {
+        f"examples/nvflare/audited/{f}" for f in FILES if changes(f)
+    }
+    for new, old in shown:
+        assert new.replace("audited", "quickstart") == old
+
+
+def test_the_audit_adds_few_lines_and_none_to_what_sites_do() -> None:
+    assert changes("client.py") == []
+    assert sum(line.startswith("+") for file in FILES for line in changes(file)) < 25
+
+
+@pytest.mark.slow
+def test_the_project_runs_in_the_simulator_and_the_recording_is_complete(tmp_path: Path) -> None:
+    pytest.importorskip(
+        "nvflare", reason="NVFlare is not installed: pip install 'fedaudit[nvflare]'"
+    )
+    folder = tmp_path / "recording"
+    command = [sys.executable, AUDITED / "job.py", "--rounds", "2", "--recording", folder]
+    settings = {
+        "NVFLARE_SIMULATOR_WORKSPACE_ROOT": str(tmp_path / "simulator"),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    done = subprocess.run(
+        command, env=os.environ | settings, capture_output=True, text=True, timeout=500
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    every = (1, 2, 3, 4, 5)
+    rounds = [(one.round, one.measured, one.asked, one.answered) for one in heard(folder)]
+    assert rounds == [(1, True, every, every), (2, True, every, every)]
+    assert attack_recording(folder, ("avg-cosine",), tmp_path / "out").findings
