@@ -178,7 +178,7 @@ def test_a_site_that_fails_and_one_that_says_nothing_are_in_the_record(tmp_path:
         (message(DataKind.METRICS, {"accuracy": 0.5}), "site-0 .* data of the kind METRICS"),
         (
             message(DataKind.WEIGHTS, {"a": 1}, **{MetaKey.PROCESSED_ALGORITHM: "CKKS"}),
-            "the arrays are CKKS",
+            "the upload of site-0 cannot be read: its arrays are CKKS",
         ),
         (message(DataKind.WEIGHTS, {}), "data of the kind WEIGHTS without arrays"),
         (Shareable(), "it carries no DXO"),
@@ -206,7 +206,7 @@ def test_a_model_sent_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     made.send(0, "site-0", message(DataKind.WEIGHT_DIFF, numpy_of(live.sent)))
     made.receive(0, "site-0", whole(live, 0))
     made.event(EventType.ABOUT_TO_END_RUN)
-    assert "sites are sent data of the kind WEIGHT_DIFF" in made.log[0]
+    assert "what site-0 was sent cannot be read: it is data of the kind WEIGHT_DIFF" in made.log[0]
 
 
 def test_a_task_without_a_round_and_a_context_without_a_site_end_nothing(tmp_path: Path) -> None:

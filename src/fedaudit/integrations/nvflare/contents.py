@@ -40,7 +40,7 @@ def model_in(task: Shareable) -> Arrays:
     """
     dxo = _dxo(task)
     if dxo.data_kind != DataKind.WEIGHTS:
-        raise BadInput(f"sites are sent {_named(dxo)}; a recorder needs the whole model ({_WHOLE})")
+        raise BadInput(f"it is {_named(dxo)}; a recorder needs the whole model ({_WHOLE})")
     return _arrays(dxo)
 
 
@@ -70,11 +70,11 @@ def _arrays(dxo: DXO) -> Arrays:
     processed = dxo.get_meta_prop(MetaKey.PROCESSED_ALGORITHM)
     if processed:
         raise BadInput(
-            f"the arrays are {processed}; a recorder reads plain ones, so add it after the filter "
+            f"its arrays are {processed}; a recorder reads plain ones, so add it after the filter "
             "that undoes this, if the server has one"
         )
     if not isinstance(dxo.data, dict) or not dxo.data:
-        raise BadInput(f"{_named(dxo)} without arrays")
+        raise BadInput(f"it is {_named(dxo)} without arrays")
     return dxo.data
 
 

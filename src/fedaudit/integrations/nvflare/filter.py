@@ -151,7 +151,7 @@ def _ask(ledger: Ledger, fl_ctx: FLContext) -> None:
     try:
         model = model_in(task)
     except BadInput as error:
-        ledger.ask(index, number, site, None, fault=str(error))
+        ledger.ask(index, number, site, None, fault=f"what {site} was sent cannot be read: {error}")
     else:
         ledger.ask(index, number, site, model)
 
