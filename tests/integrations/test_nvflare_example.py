@@ -55,7 +55,8 @@ def test_the_project_runs_in_the_simulator_and_the_recording_is_complete(tmp_pat
         "nvflare", reason="NVFlare is not installed: pip install 'fedaudit[nvflare]'"
     )
     folder = tmp_path / "recording"
-    command = [sys.executable, AUDITED / "job.py", "--rounds", "2", "--recording", folder]
+    script = str(AUDITED / "job.py")
+    command = [sys.executable, script, "--rounds", "2", "--recording", str(folder)]
     settings = {
         "NVFLARE_SIMULATOR_WORKSPACE_ROOT": str(tmp_path / "simulator"),
         "OMP_NUM_THREADS": "1",
