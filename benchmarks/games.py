@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.training import medians
-from fedaudit.attacks.ami.game import Contest, Pools, Randomisers, Rules
+from fedaudit.attacks.ami.game import Contest, Pools, Randomisers
+from fedaudit.attacks.ami.rules import Rules
 from fedaudit.attacks.ami.training import Labelled, NeuronTraining, Standard, train_neurons
 from fedaudit.defenses.ldp.bitrand import BitRandPublished
 from fedaudit.seeds import seeded

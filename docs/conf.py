@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 from sphinx.application import Sphinx
 
 from fedaudit import __version__
-from fedaudit.attacks.ami.game import Rules
+from fedaudit.attacks.ami.rules import Rules
 from fedaudit.attacks.ami.training import NeuronTraining
 from fedaudit.catalogue import catalogue_markdown
 from fedaudit.catalogue.docstrings import doc_of

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedaudit.attacks.ami.game import Contest, Pools, Rules
+from fedaudit.attacks.ami.game import Contest, Pools
 from fedaudit.attacks.ami.rounds import reading
+from fedaudit.attacks.ami.rules import Rules
 from fedaudit.attacks.ami.summed import summed
 from fedaudit.attacks.ami.training import NeuronTraining
 from fedaudit.core import Samples
@@ -16,7 +17,8 @@ from fedaudit.fl.fedsgd import FedSGD, received_gradient
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.tampering import Tampering
 from fedaudit.fl.training import LocalTraining
-from fedaudit.games.rounds import Batches, Labels, PlayedInRounds, RoundGames
+from fedaudit.games.round_parts import Batches, Labels, PlayedInRounds
+from fedaudit.games.rounds import RoundGames
 from fedaudit.games.run import read_points, run_games
 from fedaudit.games.settings import RoundsSection
 from fedaudit.metrics.gaussian import gaussian_success

@@ -2,43 +2,33 @@
 
 import math
 from time import monotonic
-from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from fedaudit.attacks.ami.bounds import range_over_box
-from fedaudit.attacks.ami.game import Contest, Pools, Rules, shared_out
-from fedaudit.attacks.ami.neuron import Neurons
+from fedaudit.attacks.ami.game import Contest, Pools, shared_out
 from fedaudit.attacks.ami.outcome import Played
+from fedaudit.attacks.ami.rules import Rules
 from fedaudit.attacks.ami.training import NeuronTraining
-from fedaudit.errors import BadInput
 from fedaudit.fl.side_by_side import side_by_side
-from fedaudit.games.mechanism import NO_MECHANISM, Given, given
+from fedaudit.games.certifying import certificate, fresh_values, spread_of
+from fedaudit.games.counting import rate, success_of
+from fedaudit.games.mechanism import NO_MECHANISM, given
 from fedaudit.games.record import (
     Epochs,
-    NeuronMean,
     PointPlayed,
     Rate,
-    Spread,
     Success,
-    TargetCertificate,
 )
 from fedaudit.games.records import Dealt, Drawn
 from fedaudit.games.round_point import point_in_rounds, refuse_misfit_in_rounds
 from fedaudit.games.settings import GameStudy
 from fedaudit.metrics.games import (
-    certify,
-    game_success,
     most_success,
     predicted_silence,
 )
 from fedaudit.metrics.intervals import mean_over_seeds
-from fedaudit.metrics.means import BoundedMean, signs_of_means
-from fedaudit.metrics.rates import Share, share
+from fedaudit.metrics.rates import share
 from fedaudit.progress import Tick
-from fedaudit.seeds import seeded
 
 _BINS = 40
 
@@ -67,22 +57,9 @@ def play_point(
     if study.rounds.play == "rounds":
         return point_in_rounds(contest, study, dealt, label, settings, tick=tick)
     played = _played(contest, study, tick)
-    fresh = _fresh(contest, study, mechanism)
-    said, was_in = played.said_in, played.was_in
-    kinds = int(was_in.sum()), int((~was_in).sum())
-    if not all(kinds):
-        raise BadInput(
-            f"of {len(said)} games {kinds[0]} had the target in the batch, and figures need games "
-            "of both kinds; raise game.games"
-        )
-    success = game_success(
-        int(said[was_in].sum()),
-        kinds[0],
-        int((~said[~was_in]).sum()),
-        kinds[1],
-        delta=mechanism.delta,
-    )
-    by_target = share(int(played.by_target.sum()), kinds[0])
+    fresh = fresh_values(contest, study, mechanism)
+    success = success_of(played.said_in, played.was_in, delta=mechanism.delta)
+    by_target = share(int(played.by_target.sum()), int(played.was_in.sum()))
     nominal, true = mechanism.nominal_epsilon, mechanism.true_epsilon
     return PointPlayed(
         label=label,
@@ -95,17 +72,17 @@ def play_point(
         delta=mechanism.delta,
         targets=study.game.targets,
         batch=study.game.batch,
-        tpr=_rate(success.tpr),
-        tnr=_rate(success.tnr),
+        tpr=rate(success.tpr),
+        tnr=rate(success.tnr),
         adv=Success(**success.adv._asdict()),
-        by_target=_rate(by_target),
+        by_target=rate(by_target),
         by_others=_by_others(played, study.game.batch, mechanism.shared_mask),
         predicted_tnr=_predicted(played, study.game.batch),
         most=most_success(true, mechanism.delta),
         most_nominal=None if nominal is None else most_success(nominal, mechanism.delta),
         proven_epsilon=success.epsilon.value,
-        certificates=[_certificate(one, mechanism, played, study.game.batch) for one in fresh],
-        spread=_spread(fresh[0]) if fresh else None,
+        certificates=[certificate(one, mechanism, played, study.game.batch) for one in fresh],
+        spread=spread_of(fresh[0]) if fresh else None,
         fit=float(played.fit.mean()),
         epochs=_epochs(played) if study.neuron.check else None,
         seconds=round(monotonic() - begun, 1),
@@ -131,15 +108,6 @@ def refuse_too_few(study: GameStudy, drawn: Drawn) -> None:
     """
     flat = drawn.samples.features.flatten(1)
     Contest(Pools(flat[: drawn.clients], flat[drawn.clients :]), rules_of(study), study.seed)
-
-
-class _Fresh(NamedTuple):
-    """Values of a target's neuron on randomised records that nothing was decided by."""
-
-    target: int
-    neuron: Neurons
-    of_target: Float[Tensor, " copies"]
-    of_others: Float[Tensor, " records"]
 
 
 def rules_of(study: GameStudy) -> Rules:
@@ -172,62 +140,6 @@ def _played(contest: Contest, study: GameStudy, tick: Tick) -> Played:
     return Played.joined(parts)
 
 
-def _fresh(contest: Contest, study: GameStudy, mechanism: Given) -> list[_Fresh]:
-    """Values for certificates: none without noise, or where records share theirs.
-
-    Then copies of the target are all the same, or records of a batch are not independent.
-    """
-    if study.mechanism.name == NO_MECHANISM or mechanism.shared_mask:
-        return []
-    count, clients = study.game.certificate_copies, contest.pools.clients
-    found = []
-    for number in range(min(study.game.certified, study.game.targets)):
-        neuron, target = contest.neurons([number]), contest.target(number)
-        rng = seeded(study.seed, "certificate", number)
-        chosen = torch.randint(len(clients) - 1, (count,), generator=rng)
-        chosen += chosen >= target
-        values = [
-            neuron.values(mechanism.randomisers.server(records, rng)[None])[0]
-            for records in (clients[target].expand(count, -1), clients[chosen])
-        ]
-        found.append(_Fresh(number, neuron, *values))
-    return found
-
-
-def _certificate(fresh: _Fresh, mechanism: Given, played: Played, batch: int) -> TargetCertificate:
-    sound_width = None
-    if math.isfinite(mechanism.largest):
-        end = torch.tensor(mechanism.largest)
-        sound_width = float(range_over_box(fresh.neuron, -end, end).width)
-    means = [_mean(values, sound_width) for values in (fresh.of_target, fresh.of_others)]
-    printed = signs_of_means(*(BoundedMean(m.value, m.values, m.sample_width) for m in means))
-    sound = None
-    if sound_width is not None:
-        sound = signs_of_means(*(BoundedMean(m.value, m.values, sound_width) for m in means))
-    fired = [int((values > 0).sum()) for values in (fresh.of_target, fresh.of_others)]
-    game = certify(fired[0], means[0].values, fired[1], means[1].values, batch=batch)
-    return TargetCertificate(
-        delta_sound=sound.delta if sound else None,
-        failure_sound=sound.failure if sound else None,
-        delta_sample=printed.delta,
-        low=game.low,
-        high=game.high,
-        played=_adv_of(played, fresh.target),
-        of_target=means[0],
-        of_others=means[1],
-    )
-
-
-def _mean(values: Tensor, sound_width: float | None) -> NeuronMean:
-    exact = values.double()
-    return NeuronMean(
-        value=float(exact.mean()),
-        values=len(exact),
-        sample_width=float(exact.max() - exact.min()),
-        sound_width=sound_width,
-    )
-
-
 def _epochs(played: Played) -> Epochs:
     taken = played.epochs.tolist()
     if len(taken) > 1:
@@ -250,11 +162,11 @@ def _by_others(played: Played, batch: int, shared_mask: bool) -> Rate:
     fired = int(played.by_others.sum())
     found = share(fired, len(played.was_in) * batch - int(played.was_in.sum()))
     if not shared_mask:
-        return _rate(found)
+        return rate(found)
     shares = played.by_others / (batch - played.was_in.long()).clamp(min=1)
     games = mean_over_seeds(shares.tolist(), within=(0.0, 1.0))
     low, high = (found.value if end is None else end for end in (games.low, games.high))
-    return _rate(found._replace(low=min(low, found.low), high=max(high, found.high)))
+    return rate(found._replace(low=min(low, found.low), high=max(high, found.high)))
 
 
 def _predicted(played: Played, batch: int) -> float | None:
@@ -263,28 +175,3 @@ def _predicted(played: Played, batch: int) -> float | None:
     fired = torch.bincount(played.target, played.by_others.double()).long()
     records = games * batch - torch.bincount(played.target[played.was_in], minlength=len(games))
     return predicted_silence(fired.tolist(), records.tolist(), batch=batch)
-
-
-def _adv_of(played: Played, target: int) -> float | None:
-    """Share of a target's own games that was won."""
-    mine = played.target == target
-    right = [
-        (played.said_in[mine & side] == kind).double().mean()
-        for kind, side in ((True, played.was_in), (False, ~played.was_in))
-    ]
-    adv = float(torch.stack(right).mean())
-    return None if math.isnan(adv) else adv
-
-
-def _spread(fresh: _Fresh) -> Spread:
-    both = torch.cat([fresh.of_target, fresh.of_others]).double()
-    edges = torch.linspace(float(both.min()), float(both.max()) + 1e-9, _BINS + 1).double()
-    target, others = (
-        torch.histogram(values.double(), edges).hist.long().tolist()
-        for values in (fresh.of_target, fresh.of_others)
-    )
-    return Spread(edges=edges.tolist(), of_target=target, of_others=others)
-
-
-def _rate(found: Share) -> Rate:
-    return Rate(**found._asdict())

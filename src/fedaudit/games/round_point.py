@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 from fedaudit.attacks.ami.game import Contest, shared_out
-from fedaudit.errors import BadInput
 from fedaudit.fl.side_by_side import side_by_side
+from fedaudit.games.counting import rate, success_of
 from fedaudit.games.noise_apart import noise_apart
-from fedaudit.games.record import InRounds, PointPlayed, Rate, Success
+from fedaudit.games.record import InRounds, PointPlayed, Success
 from fedaudit.games.records import Dealt
 from fedaudit.games.round_defense import defense_of
-from fedaudit.games.rounds import Labels, PlayedInRounds, RoundGames
+from fedaudit.games.round_parts import Labels, PlayedInRounds
+from fedaudit.games.rounds import RoundGames
 from fedaudit.games.settings import GameStudy
-from fedaudit.metrics.games import GameSuccess, game_success
 from fedaudit.metrics.gaussian import clipped_distance, gaussian_success
 from fedaudit.metrics.rates import share
 from fedaudit.progress import Tick
@@ -51,8 +51,8 @@ def point_in_rounds(
     labels = Labels(dealt.labels, dealt.server_labels, dealt.classes)
     games = RoundGames(contest, labels, how)
     played, fit = _played(games, study, tick)
-    success = _success(played.said_in, played.was_in)
-    by_signs = _success(played.by_signs, played.was_in)
+    success = success_of(played.said_in, played.was_in)
+    by_signs = success_of(played.by_signs, played.was_in)
     inside, total = int(played.was_in.sum()), len(played.was_in)
     met = total * contest.rules.batch * (how.clients if how.others == "planted" else 1)
     distance = _most_distance(study)
@@ -66,11 +66,11 @@ def point_in_rounds(
         true_epsilon=None,
         targets=study.game.targets,
         batch=contest.rules.batch,
-        tpr=Rate(**success.tpr._asdict()),
-        tnr=Rate(**success.tnr._asdict()),
+        tpr=rate(success.tpr),
+        tnr=rate(success.tnr),
         adv=Success(**success.adv._asdict()),
-        by_target=Rate(**share(int(played.by_target.sum()), inside)._asdict()),
-        by_others=Rate(**share(int(played.by_others.sum()), met - inside)._asdict()),
+        by_target=rate(share(int(played.by_target.sum()), inside)),
+        by_others=rate(share(int(played.by_others.sum()), met - inside)),
         predicted_tnr=None,
         most=1.0 if distance is None else gaussian_success(distance),
         most_nominal=None,
@@ -128,17 +128,6 @@ def _played(games: RoundGames, study: GameStudy, tick: Tick) -> _All:
     tick("games", done, total)
     together = PlayedInRounds(*(torch.cat(part) for part in zip(*parts, strict=True)))
     return _All(together, float(torch.cat(fits).mean()))
-
-
-def _success(said_in: Tensor, was_in: Tensor) -> GameSuccess:
-    kinds = int(was_in.sum()), int((~was_in).sum())
-    if not all(kinds):
-        raise BadInput(
-            f"of {len(said_in)} games {kinds[0]} had the target in the batch, and figures need "
-            "games of both kinds; raise game.games"
-        )
-    right = int(said_in[was_in].sum()), int((~said_in[~was_in]).sum())
-    return game_success(right[0], kinds[0], right[1], kinds[1])
 
 
 def _most_distance(study: GameStudy) -> float | None:

@@ -2,16 +2,15 @@
 
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fedaudit.attacks.ami.copies import louder, repeated
 from fedaudit.attacks.ami.game import Contest
 from fedaudit.attacks.ami.neuron import Neurons
-from fedaudit.attacks.ami.plant import Planted, alone, plant
+from fedaudit.attacks.ami.plant import alone, plant
 from fedaudit.attacks.ami.rounds import Reading, reading
 from fedaudit.attacks.ami.summed import dead, summed
 from fedaudit.attacks.ami.threshold import best_shift
@@ -23,6 +22,7 @@ from fedaudit.fl.tampering import Tampering
 from fedaudit.fl.training import LocalTraining
 from fedaudit.games.noise_apart import Apart, noise_apart
 from fedaudit.games.round_defense import defense_of
+from fedaudit.games.round_parts import Batches, Labels, Models, PlayedInRounds
 from fedaudit.games.settings import RoundsSection
 from fedaudit.models.mlp import mlp
 from fedaudit.seeds import seed_for, seeded
@@ -32,67 +32,6 @@ _SPARE = 8
 
 _DRAWS = 64
 """Draws of noise for each of the server's own games, where noise costs nothing."""
-
-
-class PlayedInRounds(NamedTuple):
-    """What happened in each game, and what is known of each target.
-
-    Attributes:
-        was_in: Whether the target was in the batch.
-        said_in: The verdict: the score is above the server's threshold.
-        by_signs: The verdict of the neuron's sign on all records that met a planted model.
-        by_target: Whether the neuron fires for the target, where it was in.
-        by_others: For how many other records that met a planted model it fires.
-        shares: How much of each target's gradient lies in the planted rows.
-        distances: How far the target moves the mean score, in standard deviations of its noise,
-            where the neuron is silent for all others; NaN where that is not known.
-    """
-
-    was_in: Bool[Tensor, " games"]
-    said_in: Bool[Tensor, " games"]
-    by_signs: Bool[Tensor, " games"]
-    by_target: Bool[Tensor, " games"]
-    by_others: Int[Tensor, " games"]
-    shares: Float[Tensor, " targets"]
-    distances: Float[Tensor, " targets"]
-
-
-class Models(NamedTuple):
-    """What clients are sent, in every round.
-
-    Attributes:
-        asked: The model with the neurons, for the client that is asked about.
-        others: For the other clients of a sum.
-    """
-
-    asked: Planted
-    others: Model
-
-
-class Labels(NamedTuple):
-    """Classes of records.
-
-    Attributes:
-        clients: Of the clients' records.
-        servers: Of the server's.
-        classes: How many there are.
-    """
-
-    clients: Int[Tensor, " clients"]
-    servers: Int[Tensor, " servers"]
-    classes: int
-
-
-class Batches(NamedTuple):
-    """What the clients of some games hold.
-
-    Attributes:
-        features: Of each client's records; the first client may have the target, as its first.
-        labels: Of the same.
-    """
-
-    features: Float[Tensor, "games clients records features"]
-    labels: Int[Tensor, "games clients records"]
 
 
 @dataclass(frozen=True)
@@ -249,11 +188,9 @@ class RoundGames:
             number: Of the target.
             count: How many games.
         """
-        drawn, clients = self.contest.drawn(number, count), len(self.contest.pools.clients)
+        drawn = self.contest.drawn(number, count)
         size = (count, self.how.clients - 1, drawn.records.shape[1])
-        rng = seeded(self._seed(number), "others")
-        others = torch.randint(clients - 1, size, generator=rng)
-        others += others >= self.contest.target(number)
+        others = self.contest.others(number, size, seeded(self._seed(number), "others"))
         chosen = torch.cat([drawn.records[:, None], others], dim=1)
         return drawn.was_in, Batches(
             self.contest.pools.clients[chosen], self.labels.clients[chosen]

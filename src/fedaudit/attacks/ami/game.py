@@ -1,7 +1,7 @@
 """The security games: does the server tell whether its target was in a client's batch?"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -11,8 +11,9 @@ from torch import Tensor
 
 from fedaudit.attacks.ami.neuron import Neurons
 from fedaudit.attacks.ami.outcome import Made, Played
+from fedaudit.attacks.ami.rules import Rules
 from fedaudit.attacks.ami.threshold import best_shift
-from fedaudit.attacks.ami.training import Labelled, NeuronTraining, Standard, train_neurons
+from fedaudit.attacks.ami.training import Labelled, Standard, train_neurons
 from fedaudit.errors import BadInput
 from fedaudit.seeds import seed_for, seeded
 
@@ -25,50 +26,6 @@ another number may round differently."""
 
 _USUAL = 2000
 """The server's records by which features are standardised."""
-
-
-@dataclass(frozen=True)
-class Rules:
-    """How a game is played.
-
-    Attributes:
-        batch: Records that the client computes its gradient on (the paper's n).
-        copies: Randomised copies of the target that a neuron is trained on (its l); without a
-            randomiser they are all the same, and one is enough.
-        background: Records of the server's own that it is trained on.
-        validation: More of the server's own, by which its zero is placed; 0 to leave it where
-            training did.
-        validation_copies: Copies of the target for the same.
-        training: Of the neuron.
-
-    Raises:
-        BadInput: A number is too small.
-
-    Source: AMI, Figs. 1 to 4.
-    Differs: the paper labels clean records 0 (Fig. 4), its code randomised ones, as here: clean
-        ones are told from the target's copies by the noise alone.
-    """
-
-    batch: int = 100
-    copies: int = 8
-    background: int = 56
-    validation: int = 500
-    validation_copies: int = 50
-    training: NeuronTraining = field(default_factory=NeuronTraining)
-
-    def __post_init__(self) -> None:
-        placed = (self.validation, self.validation_copies)
-        if min(self.batch, self.copies, self.background) < 1 or min(placed) < (max(placed) > 0):
-            raise BadInput(
-                "a game needs a batch, copies of the target and records of the server's own, at "
-                "least one each, and records and copies for validation or none of either; got "
-                f"{self.batch}, {self.copies}, {self.background}, and {placed[0]} and {placed[1]}"
-            )
-        if self.training.check and not self.validation:
-            raise BadInput(
-                "a neuron that is to stop early is checked by records for validation; raise "
-                "game.validation, or set neuron.check to 0"
-            )
 
 
 class Pools(NamedTuple):
@@ -199,22 +156,34 @@ class Contest:
         rng = seeded(self._seed(number), "record")
         return int(torch.randint(len(self.pools.clients), (), generator=rng))
 
-    def drawn(self, number: int, count: int) -> "Drawn":
+    def drawn(self, number: int, count: int) -> Drawn:
         """The batches of a target's games: the target stands first where it is in.
 
         Args:
             number: Of the target.
             count: How many games.
         """
-        target, batch, clients = self.target(number), self.rules.batch, len(self.pools.clients)
+        target, batch = self.target(number), self.rules.batch
         rng = seeded(self._seed(number), "batches")
         was_in = torch.rand(count, generator=rng) < 0.5
         records = torch.empty(count, batch, dtype=torch.long)
         for game in range(count):
-            records[game] = torch.randint(clients - 1, (batch,), generator=rng)
-        records += records >= target
+            records[game] = self.others(number, (batch,), rng)
         records[was_in, 0] = target
         return Drawn(was_in, records)
+
+    def others(
+        self, number: int, size: tuple[int, ...], rng: torch.Generator
+    ) -> Int[Tensor, "..."]:
+        """Records of the clients other than the target, each drawn by itself.
+
+        Args:
+            number: Of the target.
+            size: How many, and in what shape.
+            rng: To draw with.
+        """
+        chosen = torch.randint(len(self.pools.clients) - 1, size, generator=rng)
+        return chosen + (chosen >= self.target(number)).long()
 
     def neurons(self, targets: Sequence[int]) -> Neurons:
         """A trained and validated neuron for each target.
