@@ -3,27 +3,21 @@
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
-from time import perf_counter, process_time
 from typing import NamedTuple
 
 import torch
 
 from fedaudit.core import ClientId, Model, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense, Visit
-from fedaudit.devices import CPU, params_on, refuse_several_workers
+from fedaudit.devices import CPU, refuse_several_workers
 from fedaudit.engines.base import Counted, Engine, Shards
 from fedaudit.engines.local import LOCAL
 from fedaudit.errors import BadInput, Unsupported
 from fedaudit.fl.algorithm import HONEST, Algorithm, ChoosesModels, KeepsModels, Server
 from fedaudit.fl.checkpoint import Standing, fingerprint_of, resume, save
-from fedaudit.observe.round import Round, Sent, Upload
+from fedaudit.fl.visiting import Done, Federation, Job, visited
+from fedaudit.observe.round import Round, Sent
 from fedaudit.seeds import seed_for, seeded
-
-
-class _Federation(NamedTuple):
-    algorithm: Algorithm
-    data: Mapping[ClientId, Samples]
-    defenses: Mapping[ClientId, Defense]
 
 
 class _Plan(NamedTuple):
@@ -41,21 +35,6 @@ class _Asked(NamedTuple):
     cohort: tuple[ClientId, ...]
     shares: Mapping[ClientId, float]
     sent: Mapping[ClientId, Sent]
-
-
-class _Job(NamedTuple):
-    sent: Sent
-    memory: Params
-    defense: Params
-    visit: Visit
-
-
-class _Done(NamedTuple):
-    upload: Upload
-    memory: Params
-    defense: Params
-    facts: Params
-    seconds: float
 
 
 def simulate(
@@ -107,11 +86,11 @@ def simulate(
     if device.type != "cpu":
         refuse_several_workers(device, engine.count if isinstance(engine, Counted) else 1)
     plan = _Plan(rounds, seed, participation, device)
-    return _rounds(_Federation(algorithm, clients, guards), server, engine, plan, checkpoint)
+    return _rounds(Federation(algorithm, clients, guards), server, engine, plan, checkpoint)
 
 
 def _rounds(
-    given: _Federation, server: Server, engine: Engine, plan: _Plan, checkpoint: Path | None
+    given: Federation, server: Server, engine: Engine, plan: _Plan, checkpoint: Path | None
 ) -> Iterator[Round]:
     """The loop of :func:`simulate`, whose arguments were checked."""
     algorithm = given.algorithm
@@ -121,7 +100,7 @@ def _rounds(
     standing = _beginning(given, plan)
     if checkpoint:
         standing = resume(checkpoint, fingerprint, plan.rounds, standing, given.data) or standing
-    with engine.session(_visit, given._replace(data=Shards(data))) as run:
+    with engine.session(visited, given._replace(data=Shards(data))) as run:
         for index in range(standing.round + 1, plan.rounds + 1):
             asked = _asked(given, server, plan, standing, index)
             done = dict(zip(asked.cohort, run(_jobs(asked, plan, standing, index)), strict=True))
@@ -147,7 +126,7 @@ def _rounds(
 
 
 def _kept(
-    algorithm: Algorithm, standing: Standing, done: Mapping[ClientId, _Done]
+    algorithm: Algorithm, standing: Standing, done: Mapping[ClientId, Done]
 ) -> Mapping[ClientId, Model]:
     """The models that stay with the clients, if they have any of their own."""
     if not isinstance(algorithm, KeepsModels):
@@ -156,7 +135,7 @@ def _kept(
 
 
 def _chosen(
-    algorithm: Algorithm, standing: Standing, done: Mapping[ClientId, _Done]
+    algorithm: Algorithm, standing: Standing, done: Mapping[ClientId, Done]
 ) -> Mapping[ClientId, str]:
     """The model that each client uses, where clients choose one."""
     if not isinstance(algorithm, ChoosesModels):
@@ -164,19 +143,19 @@ def _chosen(
     return algorithm.choices_of_clients(_memories(standing, done))
 
 
-def _memories(standing: Standing, done: Mapping[ClientId, _Done]) -> dict[ClientId, Params]:
+def _memories(standing: Standing, done: Mapping[ClientId, Done]) -> dict[ClientId, Params]:
     """What stays with the clients after a round; those that were not asked are as they were."""
     return {**standing.memories, **{client: result.memory for client, result in done.items()}}
 
 
-def _beginning(given: _Federation, plan: _Plan) -> Standing:
+def _beginning(given: Federation, plan: _Plan) -> Standing:
     """Where a run stands before its first round."""
     start = given.algorithm.start(seed_for(plan.seed, "initial model"))
     states = {client: defense.state() for client, defense in given.defenses.items()}
     return Standing(0, start, defenses=states)
 
 
-def _fingerprint(given: _Federation, server: Server, plan: _Plan) -> str:
+def _fingerprint(given: Federation, server: Server, plan: _Plan) -> str:
     # The CPU goes without saying, so that older checkpoints stay valid.
     kind = () if plan.device.type == "cpu" else (plan.device.type,)
     drawn = (plan.rounds, plan.seed, plan.participation)
@@ -185,7 +164,7 @@ def _fingerprint(given: _Federation, server: Server, plan: _Plan) -> str:
 
 
 def _asked(
-    given: _Federation, server: Server, plan: _Plan, standing: Standing, index: int
+    given: Federation, server: Server, plan: _Plan, standing: Standing, index: int
 ) -> _Asked:
     cohort = cohort_of(sorted(given.data), plan.participation, plan.seed, index)
     total = sum(len(given.data[client]) for client in cohort)
@@ -201,10 +180,10 @@ def _asked(
     )
 
 
-def _jobs(asked: _Asked, plan: _Plan, standing: Standing, index: int) -> list[_Job]:
+def _jobs(asked: _Asked, plan: _Plan, standing: Standing, index: int) -> list[Job]:
     """What each client's turn needs, wherever it is taken."""
     return [
-        _Job(
+        Job(
             asked.sent[client],
             standing.memories.get(client, {}),
             standing.defenses.get(client, {}),
@@ -222,9 +201,7 @@ def _jobs(asked: _Asked, plan: _Plan, standing: Standing, index: int) -> list[_J
     ]
 
 
-def _next(
-    standing: Standing, index: int, state: Params, done: Mapping[ClientId, _Done]
-) -> Standing:
+def _next(standing: Standing, index: int, state: Params, done: Mapping[ClientId, Done]) -> Standing:
     """Where the run stands after a round; clients that were not asked stay as they were."""
     return Standing(
         index,
@@ -232,21 +209,6 @@ def _next(
         _memories(standing, done),
         {**standing.defenses, **{client: result.defense for client, result in done.items()}},
     )
-
-
-def _visit(federation: _Federation, job: _Job) -> _Done:
-    """One client's turn: the function that an engine runs."""
-    client = job.visit.client
-    defense = federation.defenses.get(client, UNDEFENDED)
-    defense.restore(job.defense)
-    # Processor time, as other programs should not count; a GPU works while the processor waits.
-    clock = process_time if job.visit.device.type == "cpu" else perf_counter
-    start = clock()
-    upload, memory = federation.algorithm.local(
-        job.sent, federation.data[client], job.memory, defense, job.visit
-    )
-    seconds = clock() - start
-    return _Done(upload, memory, params_on(defense.state(), CPU), job.visit.facts, seconds)
 
 
 def cohort_of(

@@ -26,6 +26,12 @@ def asked_for(study: Study) -> ShadowSection | None:
     return study.shadow or (ShadowSection() if named else None)
 
 
+def shadow_seed(seed: int) -> int:
+    """The seed of the shadow federation of a run."""
+    # Beyond the seeds that a study can name: no run of somebody's draws as a shadow does.
+    return _LARGEST_SEED + 1 + seed_for(seed, "shadow") % _LARGEST_SEED
+
+
 def with_examples(run: Setup, dataset: Dataset) -> Setup:
     """The run with what its attacks learn from, if one of them learns.
 
@@ -79,8 +85,7 @@ def _known_client(run: Setup, given: ShadowSection) -> ClientId:
 
 def _shadow(run: Setup, given: ShadowSection, dataset: Dataset) -> Setup:
     """The same federation without a defense, on data that the run does not touch."""
-    # Beyond the seeds that a study can name: no run of somebody's draws as a shadow does.
-    seed = _LARGEST_SEED + 1 + seed_for(run.seed, "shadow") % _LARGEST_SEED
+    seed = shadow_seed(run.seed)
     audit = run.study.audit
     target = audit.targets[0]
     own = audit.fair if audit.draw == "fair" else 2 * run.deal.sizes[target]

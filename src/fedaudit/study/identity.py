@@ -27,6 +27,11 @@ def settings_of(study: Study) -> dict[str, object]:
     return _settings(study, _FOR_PEOPLE)
 
 
+def study_key(study: Study) -> str:
+    """Names a study by all settings that change a result."""
+    return _digest([settings_of(study)])
+
+
 def run_key(study: Study, seed: int, kind: str = "cpu") -> str:
     """Names one run's training and what was seen of it; attacks and figures come afterwards.
 

@@ -2,7 +2,8 @@
 
 Server: :class:`RecordingStrategy` around a strategy, or :class:`RecordingGrid` around the grid of a
 loop of its own. Client: :func:`identity_mod` says who a reply is from, :func:`defense_mod` defends
-what is uploaded. Flower's older interface, with its secure aggregation, is in
+what is uploaded. :func:`study_server` and :func:`study_client` are a whole study of fedaudit as a
+Flower app. Flower's older interface, with its secure aggregation, is in
 :mod:`fedaudit.integrations.flower.secure_sum`.
 """
 
@@ -18,5 +19,14 @@ from fedaudit.integrations.flower.defending import defense_mod
 from fedaudit.integrations.flower.grid import RecordingGrid
 from fedaudit.integrations.flower.identity import identity_mod
 from fedaudit.integrations.flower.strategy import RecordingStrategy
+from fedaudit.integrations.flower.study_client import study_client
+from fedaudit.integrations.flower.study_server import study_server
 
-__all__ = ["RecordingGrid", "RecordingStrategy", "defense_mod", "identity_mod"]
+__all__ = [
+    "RecordingGrid",
+    "RecordingStrategy",
+    "defense_mod",
+    "identity_mod",
+    "study_client",
+    "study_server",
+]

@@ -1,0 +1,1 @@
+"""A study of fedaudit as a Flower app."""

@@ -1,0 +1,283 @@
+"""Turns that travel come out as they went in, and nothing else comes out of a packet."""
+
+import json
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedaudit.core import Architecture, Model, Params
+from fedaudit.defenses.base import Visit
+from fedaudit.errors import BadInput, Refusal, Unsupported
+from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.fitting import refuse_unfit
+from fedaudit.fl.packets import Packet, pack_done, pack_jobs, unpack_done, unpack_jobs
+from fedaudit.fl.training import LocalTraining
+from fedaudit.fl.visiting import Done, Job
+from fedaudit.models import architecture
+from fedaudit.observe.round import Gradient, Logits, Sent, Update, Upload
+
+NET = architecture("mlp", shape=(3,), classes=2, hidden="2")
+OTHER = architecture("mlp", shape=(5,), classes=2, hidden="2")
+ALGORITHM = FedAvg(NET, LocalTraining(epochs=1, batch_size=2, lr=0.1))
+MODEL = NET.initial(1)
+KINDS = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
+FORMS: tuple[Callable[[Tensor], Tensor], ...] = (
+    lambda tensor: tensor,
+    lambda tensor: tensor.t() if tensor.dim() == 2 else tensor,
+    lambda tensor: tensor[::2] if tensor.dim() else tensor,
+)
+
+MODELS = ((), (MODEL,), (MODEL, MODEL), (NET.initial(2), NET.initial(3)))
+
+Form = tuple[list[int], torch.dtype, int, int]
+"""Of a tensor: shape, type, which of the forms, and a seed for what is in it."""
+forms = st.tuples(
+    st.lists(st.integers(0, 3), max_size=3),
+    st.sampled_from(KINDS),
+    st.integers(0, len(FORMS) - 1),
+    st.integers(0, 99),
+)
+several = st.lists(st.dictionaries(st.text(max_size=5), forms, max_size=3), min_size=3, max_size=3)
+numbers = st.integers(0, 2**63 - 1)
+visits = st.tuples(
+    st.integers(1, 500),
+    st.integers(0, 10**6),
+    st.lists(st.integers(0, 99)),
+    st.dictionaries(st.integers(0, 99), st.floats(0, 1)),
+    numbers,
+)
+Several = list[dict[str, Form]]
+Place = tuple[int, int, list[int], dict[int, float], int]
+
+
+def made(named: dict[str, Form]) -> Params:
+    def tensor(form: Form) -> Tensor:
+        shape, kind, which, seed = form
+        drawn = torch.randint(0, 100, shape, generator=torch.Generator().manual_seed(seed))
+        return FORMS[which](drawn.to(kind))
+
+    return {name: tensor(form) for name, form in named.items()}
+
+
+def turn(round: int, client: int, cohort: list[int], weights: dict[int, float], seed: int) -> Visit:
+    everybody = tuple(cohort)
+    return Visit(
+        round=round, rounds=500, client=client, cohort=everybody, weights=weights, seed=seed
+    )
+
+
+def upload(kind: int, values: Params, choice: int, samples: int) -> Upload:
+    buffers = dict(reversed(values.items()))
+    if kind == 2:
+        return Logits(values)
+    return Gradient(values, buffers, samples) if kind else Update(values, buffers, choice, samples)
+
+
+def same(found: Params, sent: Params) -> bool:
+    """Equal in names, their order, type, values, and order in memory where there are no gaps."""
+    return list(found) == list(sent) and all(
+        there.dtype == value.dtype
+        and torch.equal(there, value)
+        and (there.stride() == value.stride() or not dense(value))
+        for there, value in zip(found.values(), sent.values(), strict=True)
+    )
+
+
+def dense(tensor: Tensor) -> bool:
+    """Whether its strides say how it lies in memory, and it has no gaps there."""
+    told = all(size > 1 for size in tensor.shape)
+    turned = tensor.dim() == 2 and tensor.t().is_contiguous()
+    return told and (tensor.is_contiguous() or turned)
+
+
+def plain(upload: Upload) -> tuple[object, ...]:
+    rest = {name: value for name, value in vars(upload).items() if not isinstance(value, dict)}
+    return type(upload), rest
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 3), several, visits), max_size=3))
+def test_turns_come_out_as_they_went_in(
+    drawn: list[tuple[int, Several, Place]],
+) -> None:
+    sent = [
+        Job(Sent(MODELS[which], made(parts[0])), made(parts[1]), made(parts[2]), turn(*visit))
+        for which, parts, visit in drawn
+    ]
+    found = unpack_jobs(pack_jobs(sent, ALGORITHM), ALGORITHM)
+    assert len(found) == len(sent)
+    for there, job in zip(found, sent, strict=True):
+        assert there.visit == job.visit
+        assert list(there.visit.weights) == list(job.visit.weights)
+        assert [m.architecture for m in there.sent.models] == [NET] * len(job.sent.models)
+        for one, model in zip(there.sent.models, job.sent.models, strict=True):
+            assert same(one.tensors(), model.tensors())
+        assert same(there.sent.extra, job.sent.extra)
+        assert same(there.memory, job.memory)
+        assert same(there.defense, job.defense)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), several, numbers, numbers, st.floats(0, 1e9)), max_size=3)
+)
+def test_what_came_of_turns_comes_out_as_it_went_in(
+    drawn: list[tuple[int, Several, int, int, float]],
+) -> None:
+    done = [
+        Done(
+            upload(kind, made(parts[0]), choice, samples),
+            made(parts[1]),
+            made(parts[2]),
+            made(parts[0]),
+            seconds,
+        )
+        for kind, parts, choice, samples, seconds in drawn
+    ]
+    for there, one in zip(unpack_done(pack_done(done)), done, strict=True):
+        assert plain(there.upload) == plain(one.upload)
+        assert same(there.upload.values, one.upload.values)
+        assert same(buffers(there.upload), buffers(one.upload))
+        assert same(there.memory, one.memory)
+        assert same(there.defense, one.defense)
+        assert same(there.facts, one.facts)
+        assert there.seconds == one.seconds
+
+
+def buffers(upload: Upload) -> Params:
+    return {} if isinstance(upload, Logits) else upload.buffers
+
+
+def job(client: int = 0, sent: Sent = Sent((MODEL,))) -> Job:  # noqa: B008
+    visit = Visit(round=1, rounds=2, client=client, cohort=(0, 1), weights={0: 0.3}, seed=7)
+    return Job(sent, {}, {"state": torch.zeros(0)}, visit)
+
+
+def update(model: Model = MODEL) -> Update:
+    return Update({name: torch.ones_like(value) for name, value in model.params.items()})
+
+
+def answer(
+    upload: Upload | None = None, *, defense: Params | None = None, facts: Params | None = None
+) -> Done:
+    state = {"state": torch.zeros(3)} if defense is None else defense
+    noted = {"used": torch.arange(4)} if facts is None else facts
+    return Done(upload or update(), {}, state, noted, 0.1)
+
+
+def test_the_model_that_all_are_sent_travels_once() -> None:
+    one, five = (pack_jobs([job(c) for c in range(n)], ALGORITHM).tensors for n in (1, 5))
+    assert len(five) < 1.1 * len(one) + 5 * 100
+
+
+def test_nothing_that_arrives_is_shared_with_what_was_sent() -> None:
+    found = unpack_jobs(pack_jobs([job(), job(1)], ALGORITHM), ALGORITHM)
+    assert all(not value.eq(7).all() for value in MODEL.params.values())
+    for value in found[0].sent.model.params.values():
+        value.fill_(7)
+    assert all(not value.eq(7).all() for value in MODEL.params.values())
+
+
+@pytest.mark.parametrize(
+    ("params", "named"),
+    [
+        ({"w": torch.zeros(2).to_sparse()}, "'w'"),
+        ({"ok": torch.zeros(1), "far": torch.zeros(2, device="meta")}, "'far'"),
+        ({"turned": torch.zeros(2, dtype=torch.complex64)}, "'turned'"),
+    ],
+)
+def test_what_cannot_be_carried_is_named(params: Params, named: str) -> None:
+    with pytest.raises(Unsupported, match=named):
+        pack_jobs([job(sent=Sent((MODEL,), params))], ALGORITHM)
+
+
+def test_a_network_that_the_algorithm_does_not_name_is_refused() -> None:
+    foreign = Architecture("my.nets:Own", NET.build)
+    with pytest.raises(Unsupported, match=r"my\.nets:Own"):
+        pack_jobs([job(sent=Sent((Model(foreign, MODEL.params),)))], ALGORITHM)
+
+
+def altered(packet: Packet, change: Callable[[dict[str, list[dict[str, object]]]], object]) -> str:
+    values = json.loads(packet.values)
+    change(values)
+    return json.dumps(values)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda v: v["jobs"][0].update(round="1"),
+        lambda v: v["jobs"][0].update(more=1),
+        lambda v: v["jobs"][0].pop("seed"),
+        lambda v: v["jobs"][0]["defense"].update(state=10**6),
+        lambda v: v["jobs"][0]["defense"].update(state=-1),
+        lambda v: v["jobs"][0]["models"][0].update(net=1),
+        lambda v: v["jobs"][0]["models"][0].update(net=-1),
+        lambda v: v["axes"].append([]),
+        lambda v: v["axes"].__setitem__(0, [0, 0]),
+        lambda v: v.clear(),
+    ],
+)
+def test_values_of_another_form_are_refused(change: Callable[[object], object]) -> None:
+    packet = pack_jobs([job()], ALGORITHM)
+    with pytest.raises(BadInput, match="no packet of turns to be taken"):
+        unpack_jobs(packet._replace(values=altered(packet, change)), ALGORITHM)
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.data())
+def test_altered_bytes_are_refused_or_are_other_numbers(data: st.DataObject) -> None:
+    packet = pack_done([answer()])
+    place = data.draw(st.integers(0, len(packet.tensors) - 1))
+    byte = bytes([data.draw(st.integers(0, 255))])
+    broken = packet.tensors[:place] + byte + packet.tensors[place + 1 :]
+    try:
+        found = unpack_done(packet._replace(tensors=broken))
+        refuse_unfit(job(), found[0], ALGORITHM)
+    except Refusal:
+        pass
+
+
+@pytest.mark.parametrize("length", [0, 7, 50, -1])
+def test_what_is_cut_off_is_refused(length: int) -> None:
+    packet = pack_done([answer()])
+    with pytest.raises(BadInput, match="no packet of what comes of turns"):
+        unpack_done(packet._replace(tensors=packet.tensors[:length]))
+
+
+def test_nothing_is_unpickled() -> None:
+    packet = pack_done([answer()])
+    with pytest.raises(BadInput, match="no packet"):
+        unpack_done(packet._replace(tensors=pickle.dumps({"0": 1})))
+
+
+def test_an_answer_fits_its_question() -> None:
+    refuse_unfit(job(), answer(), ALGORITHM)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (answer(update(OTHER.initial(0))), "shape"),
+        (answer(Gradient(update().values)), "a Gradient instead of a Update"),
+        (answer(Logits({"outputs": torch.zeros(2, 2)})), "a Logits instead"),
+        (answer(replace(update(), choice=1)), "model 1, and 1 were sent"),
+        (answer(replace(update(), choice=-1)), "model -1"),
+        (answer(replace(update(), samples=-1)), "-1 samples"),
+        (answer(replace(update(), buffers={"mean": torch.zeros(1)})), "buffers has other names"),
+        (answer(Update(dict(reversed(update().values.items())))), "upload has other names"),
+        (answer(Update({n: v.double() for n, v in update().values.items()})), "float64"),
+        (answer(defense={}), "defense's state has other names"),
+        (answer(defense={"state": torch.zeros(3, 2)}), "defense's state"),
+        (answer(facts={"used": torch.zeros(2, 2)}), "the note 'used'"),
+    ],
+)
+def test_an_answer_of_another_form_is_refused(wrong: Done, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        refuse_unfit(job(), wrong, ALGORITHM)
