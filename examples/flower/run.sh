@@ -1,12 +1,18 @@
 #!/usr/bin/env bash
-# Runs the audited app and attacks what was recorded; touches nothing outside of this computer.
+# Runs an example; touches nothing outside of this computer.
 #
-#   examples/flower/run.sh simulation [folder]     # five clients in one simulation
+#   examples/flower/run.sh simulation [folder]     # five clients in one simulation, then an attack
 #   examples/flower/run.sh deployment [folder]     # a SuperLink and two SuperNodes, on loopback
+#
+#   examples/flower/run.sh study simulation [folder]    # a study, on two nodes of a simulation
+#   examples/flower/run.sh study deployment [folder]    # or on two SuperNodes; then also here
 set -euo pipefail
+kind=audited
+if [ "${1:-}" = study ]; then kind=study; shift; fi
 way=${1:?simulation or deployment}
-out=$(realpath -m "${2:-runs/flower-$way}")
-app=$(dirname "$(realpath "$0")")/audited
+case $way in simulation | deployment) ;; *) echo "simulation or deployment, not $way" >&2; exit 2 ;; esac
+out=$(realpath -m "${2:-runs/flower-$kind-$way}")
+app=$(dirname "$(realpath "$0")")/$kind
 
 # Settings and state of Flower of our own; no telemetry, no look for newer versions, and the
 # packages that are installed here instead of new ones for every run.
@@ -15,34 +21,59 @@ export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 RAY_USAGE_STATS_ENAB
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO=0
 export OMP_NUM_THREADS=1
 
-# Each process that is started leads a group of its own, so that its children end with it.
-set -m
-started=()
+# All that is started here and by what is started here: "flwr run" leaves a SuperLink behind, which
+# starts processes of its own. They are known by the folder that was made above.
+ours() {
+    if [ -d /proc/self ]; then
+        grep -lzsx "FLWR_HOME=$FLWR_HOME" /proc/[0-9]*/environ | cut -d/ -f3
+    else
+        pgrep -f -- "$FLWR_HOME/"
+    fi
+}
 stop() {
-    local pid
-    for pid in "${started[@]}"; do kill -- "-$pid" 2>/dev/null || true; done
-    # "flwr run" leaves a SuperLink behind, whose database is in the folder made above.
-    for pid in $(pgrep -f -- "$FLWR_HOME/" || true); do kill "$pid" 2>/dev/null || true; done
-    sleep 2
+    trap '' INT TERM HUP
+    local pid signal
+    for signal in TERM TERM KILL; do
+        for pid in $(ours || true); do kill "-$signal" "$pid" 2>/dev/null || true; done
+        for _ in 1 2 3 4 5 6 7 8 9 10; do [ -z "$(ours || true)" ] || sleep 0.5; done
+    done
     rm -rf "$FLWR_HOME"
 }
 trap stop EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+trap 'exit 129' HUP
 
-config="recording='$out' num-server-rounds=${ROUNDS:-10}"
-if [ "$way" = simulation ]; then
-    flwr run "$app" --stream --run-config "$config num-clients=5" \
-        --federation-config "num-supernodes=5 client-resources-num-cpus=1"
+# In the background, as a shell that waits for a command in the foreground hears no signal.
+run() { "$@" & wait $!; }
+
+if [ "$kind" = study ]; then
+    config="out='$out' training.rounds=${ROUNDS:-5} nodes=2" clients=2
 else
+    config="recording='$out' num-server-rounds=${ROUNDS:-10} num-clients=5" clients=5
+fi
+if [ "$way" = simulation ]; then
+    run flwr run "$app" --stream --run-config "$config" \
+        --federation-config "num-supernodes=$clients client-resources-num-cpus=1"
+else
+    [ "$kind" = study ] || config="${config/num-clients=5/num-clients=2}"
     printf '[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:8000"\ninsecure = true\n' \
         > "$FLWR_HOME/config.toml"
     flower-superlink --insecure --disable-runtime-dependency-installation \
-        > "$FLWR_HOME/superlink.log" 2>&1 & started+=($!)
+        > "$FLWR_HOME/superlink.log" 2>&1 &
     for node in 0 1; do
         flower-supernode --insecure --superlink 127.0.0.1:8000 --port $((9094 + node)) \
             --node-config "partition-id=$node num-partitions=2" \
-            > "$FLWR_HOME/supernode-$node.log" 2>&1 & started+=($!)
+            > "$FLWR_HOME/supernode-$node.log" 2>&1 &
     done
     until curl -s -o /dev/null 127.0.0.1:8000; do sleep 0.5; done
-    flwr run "$app" here --stream --run-config "$config num-clients=2"
+    run flwr run "$app" here --stream --run-config "$config"
 fi
-fedaudit attack "$out"
+if [ "$kind" = study ]; then
+    run fedaudit run "$app/digits_study/study.toml" --training.rounds="${ROUNDS:-5}" --out "$out-here"
+    hash() { grep -o '"content_hash": *"[0-9a-f]*"' "$1/record.json"; }
+    [ "$(hash "$out")" = "$(hash "$out-here")" ]
+    echo "on Flower's nodes and here alike: $(hash "$out")"
+else
+    run fedaudit attack "$out"
+fi
