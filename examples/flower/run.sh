@@ -23,19 +23,25 @@ export OMP_NUM_THREADS=1
 
 # All that is started here and by what is started here: "flwr run" leaves a SuperLink behind, which
 # starts processes of its own. They are known by the folder that was made above.
-ours() {
+ours() (
+    home=$FLWR_HOME
+    unset FLWR_HOME  # or this search would find itself
     if [ -d /proc/self ]; then
-        grep -lzsx "FLWR_HOME=$FLWR_HOME" /proc/[0-9]*/environ | cut -d/ -f3
+        grep -lzsx "FLWR_HOME=$home" /proc/[0-9]*/environ | cut -d/ -f3
     else
-        pgrep -f -- "$FLWR_HOME/"
+        pgrep -f -- "$home/"
     fi
-}
+)
 stop() {
     trap '' INT TERM HUP
-    local pid signal
-    for signal in TERM TERM KILL; do
-        for pid in $(ours || true); do kill "-$signal" "$pid" 2>/dev/null || true; done
-        for _ in 1 2 3 4 5 6 7 8 9 10; do [ -z "$(ours || true)" ] || sleep 0.5; done
+    local pid try
+    for try in {1..20}; do
+        [ -n "$(ours || true)" ] || break
+        # Asked to end, and made to after five seconds.
+        for pid in $(ours || true); do
+            kill "-$([ "$try" -lt 10 ] && echo TERM || echo KILL)" "$pid" 2>/dev/null || true
+        done
+        sleep 0.5
     done
     rm -rf "$FLWR_HOME"
 }
@@ -57,16 +63,21 @@ if [ "$way" = simulation ]; then
         --federation-config "num-supernodes=$clients client-resources-num-cpus=1"
 else
     [ "$kind" = study ] || config="${config/num-clients=5/num-clients=2}"
+    if curl -s -o /dev/null 127.0.0.1:8000; then echo "port 8000 is taken" >&2; exit 1; fi
     printf '[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:8000"\ninsecure = true\n' \
         > "$FLWR_HOME/config.toml"
     flower-superlink --insecure --disable-runtime-dependency-installation \
         > "$FLWR_HOME/superlink.log" 2>&1 &
+    superlink=$!
     for node in 0 1; do
         flower-supernode --insecure --superlink 127.0.0.1:8000 --port $((9094 + node)) \
             --node-config "partition-id=$node num-partitions=2" \
             > "$FLWR_HOME/supernode-$node.log" 2>&1 &
     done
-    until curl -s -o /dev/null 127.0.0.1:8000; do sleep 0.5; done
+    until curl -s -o /dev/null 127.0.0.1:8000; do
+        kill -0 "$superlink" || { cat "$FLWR_HOME/superlink.log" >&2; exit 1; }
+        sleep 0.5
+    done
     run flwr run "$app" here --stream --run-config "$config"
 fi
 if [ "$kind" = study ]; then

@@ -88,11 +88,12 @@ def _say(text: str) -> None:
 
 def _lines() -> Tick:
     """How far the study is, as lines for a log."""
-    last: dict[str, float] = {}
+    last: dict[str, tuple[float, int]] = {}
 
     def tick(phase: str, done: int, total: int) -> None:
-        if total and (done == total or monotonic() - last.get(phase, 0.0) >= _EVERY):
-            last[phase] = monotonic()
+        when, what = last.get(phase, (0.0, -1))
+        if total and done != what and (done == total or monotonic() - when >= _EVERY):
+            last[phase] = monotonic(), done
             _say(f"{phase}: {done} of {total}")
 
     return tick
