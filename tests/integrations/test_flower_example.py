@@ -16,6 +16,7 @@ from fedaudit.live.recording import heard
 
 FOLDER = Path(__file__).parents[2] / "examples" / "flower"
 PAGE = Path(__file__).parents[2] / "docs" / "flower.md"
+STUDY = FOLDER / "study"
 PLAIN, AUDITED = FOLDER / "quickstart", FOLDER / "audited"
 FILES = sorted(
     str(path.relative_to(PLAIN))
@@ -99,3 +100,31 @@ def test_the_projects_run_and_the_recording_is_complete(
         assert found.findings
         samples = [m.content["metrics"]["num-examples"] for m in trained]
         assert max(samples) < 1797 * 4 / 5 / 3, "what was set aside is not trained on"
+
+
+def test_the_study_runs_as_an_app(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedaudit[flower]'")
+    from flwr.app import Context, RecordDict
+
+    from fedaudit.study.run import run_study
+    from fedaudit.study.study_file import read_study
+    from tests.integrations.federation import StubGrid
+
+    monkeypatch.syspath_prepend(STUDY)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    project = tomllib.loads((STUDY / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    server, client = (
+        importlib.import_module(project["components"][name].removesuffix(":app")).app
+        for name in ("serverapp", "clientapp")
+    )
+    settings = {"training.rounds": 1, "figures.permutations": 20}
+    config = {**project["config"], "out": str(tmp_path / "nodes"), **settings}
+    del config["training"]
+    grid = StubGrid(client, nodes=2)
+    for context in grid.contexts.values():
+        context.run_config = config
+    server(grid, Context(1, 1, {}, RecordDict(), config))
+    study = read_study(STUDY / "digits_study" / "study.toml", dict(settings))
+    assert run_study(study, tmp_path / "here").content_hash in capsys.readouterr().out

@@ -1,0 +1,76 @@
+"""What examples/flower/run.sh starts, and what Flower starts, ends with it."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "flower" / "run.sh"
+
+# Stands in for Flower's commands: each leaves a process behind that belongs to no group of theirs
+# and, like a SuperLink of "flwr run", tells nothing of where it comes from.
+STARTS = """#!/bin/sh
+setsid sleep 300 &
+echo $! >> "$PIDS"
+echo $$ >> "$PIDS"
+"""
+STAYS = STARTS + "exec sleep 300\n"
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/environ").exists() or shutil.which("bash") is None,
+    reason="processes are found by their environment, which Linux shows",
+)
+
+
+def commands(folder: Path, scripts: dict[str, str]) -> dict[str, str]:
+    """An environment in which Flower's commands are the given scripts."""
+    folder.mkdir()
+    for name, text in scripts.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PIDS": str(folder / "pids")}
+
+
+def started(env: dict[str, str], count: int) -> list[int]:
+    file, end = Path(env["PIDS"]), time.monotonic() + 30
+    while time.monotonic() < end:
+        if file.exists() and len(file.read_text().split()) >= count:
+            return [int(line) for line in file.read_text().split()]
+        time.sleep(0.05)
+    raise AssertionError("nothing was started")
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("way", ["simulation", "deployment"])
+def test_nothing_outlives_the_script_when_it_is_interrupted(
+    way: str, sent: signal.Signals, tmp_path: Path
+) -> None:
+    names = ("flwr", "flower-superlink", "flower-supernode")
+    env = commands(tmp_path / "bin", dict.fromkeys(names, STAYS) | {"curl": "#!/bin/sh\nexit 7\n"})
+    script = subprocess.Popen(["bash", SCRIPT, way, tmp_path / "out"], env=env)
+    try:
+        pids = started(env, 2 if way == "simulation" else 6)
+        script.send_signal(sent)
+        assert script.wait(timeout=30) == 128 + sent
+        assert [pid for pid in pids if runs(pid)] == []
+    finally:
+        script.kill()
+
+
+def test_nothing_outlives_the_script_when_it_is_done(tmp_path: Path) -> None:
+    env = commands(tmp_path / "bin", {"flwr": STARTS, "fedaudit": "#!/bin/sh\n"})
+    subprocess.run(
+        ["bash", SCRIPT, "simulation", tmp_path / "out"], env=env, check=True, timeout=60
+    )
+    assert [pid for pid in started(env, 2) if runs(pid)] == []
