@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedaudit.core import Architecture, Model, Params
+from fedaudit.core import Architecture, Model, Params, Samples
 from fedaudit.defenses.base import Visit
 from fedaudit.errors import BadInput, Refusal, Unsupported
+from fedaudit.fl.distil import Distillation
 from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.fedmd import FedMD
 from fedaudit.fl.fitting import refuse_unfit
 from fedaudit.fl.packets import Packet, pack_done, pack_jobs, unpack_done, unpack_jobs
 from fedaudit.fl.training import LocalTraining
@@ -26,6 +28,7 @@ NET = architecture("mlp", shape=(3,), classes=2, hidden="2")
 OTHER = architecture("mlp", shape=(5,), classes=2, hidden="2")
 ALGORITHM = FedAvg(NET, LocalTraining(epochs=1, batch_size=2, lr=0.1))
 MODEL = NET.initial(1)
+PUBLIC = Samples(torch.zeros(3, 3), torch.zeros(3).long(), torch.arange(3))
 KINDS = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
 FORMS: tuple[Callable[[Tensor], Tensor], ...] = (
     lambda tensor: tensor,
@@ -281,3 +284,22 @@ def test_an_answer_fits_its_question() -> None:
 def test_an_answer_of_another_form_is_refused(wrong: Done, said: str) -> None:
     with pytest.raises(BadInput, match=said):
         refuse_unfit(job(), wrong, ALGORITHM)
+
+
+def test_a_clients_own_model_is_of_one_of_the_networks_and_stays_so() -> None:
+    algorithm = FedMD((NET, OTHER), PUBLIC, *[ALGORITHM.training] * 4, NET, Distillation())
+    sent = Sent(extra={"outputs": torch.zeros(3, 2)})
+    first = job(sent=sent)
+    for net in (NET, OTHER):
+        refuse_unfit(first, own(net.initial(1).tensors()), algorithm)
+    for wrong in ({}, {"params/w": torch.zeros(2)}, {"w": torch.zeros(2)}):
+        with pytest.raises(BadInput, match="none of the algorithm's networks"):
+            refuse_unfit(first, own(wrong), algorithm)
+    later = job(sent=sent)._replace(memory=NET.initial(1).tensors())
+    with pytest.raises(BadInput, match="client's own model has"):
+        refuse_unfit(later, own(OTHER.initial(1).tensors()), algorithm)
+
+
+def own(memory: Params) -> Done:
+    outputs = Logits({"outputs": torch.zeros(3, 2)})
+    return answer(outputs)._replace(memory=memory)
