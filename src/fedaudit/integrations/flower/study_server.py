@@ -8,6 +8,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedaudit.engines.local import local_engine
+from fedaudit.errors import Refusal
 from fedaudit.integrations.flower.study_nodes import FlowerNodes
 from fedaudit.integrations.flower.study_settings import studies_of
 from fedaudit.progress import Tick
@@ -40,7 +41,12 @@ def study_server(study: Path) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        carry_out(study, grid, context.run_config)
+        try:
+            carry_out(study, grid, context.run_config)
+        except Refusal as refusal:
+            # Flower shows no more than a trace of it, and "flwr run" ends as if all were well.
+            _say(f"fedaudit: {refusal}")
+            raise
 
     return app
 
