@@ -287,7 +287,8 @@ def test_an_answer_of_another_form_is_refused(wrong: Done, said: str) -> None:
 
 
 def test_a_clients_own_model_is_of_one_of_the_networks_and_stays_so() -> None:
-    algorithm = FedMD((NET, OTHER), PUBLIC, *[ALGORITHM.training] * 4, NET, Distillation())
+    how = ALGORITHM.training
+    algorithm = FedMD((NET, OTHER), PUBLIC, how, how, how, how, NET, Distillation())
     sent = Sent(extra={"outputs": torch.zeros(3, 2)})
     first = job(sent=sent)
     for net in (NET, OTHER):

@@ -1,6 +1,6 @@
 """Turns that are carried as packets to whoever deals the study's data by himself change nothing."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from fedaudit.engines.local import LOCAL
 from fedaudit.errors import BadInput
 from fedaudit.fl.fitting import refuse_unfit
 from fedaudit.fl.packets import pack_done, pack_jobs, unpack_done, unpack_jobs
-from fedaudit.fl.visiting import Federation, Job, visited
+from fedaudit.fl.visiting import Done, Federation, Job, visited
 from fedaudit.study.config import Study
 from fedaudit.study.federations import data_key, federation_of, federation_seeds
 from fedaudit.study.run import run_study
@@ -36,23 +36,29 @@ class Elsewhere:
     ) -> Iterator[Callable[[Iterable[Item]], Iterator[Result]]]:
         def run(items: Iterable[Item]) -> Iterator[Result]:
             given = list(items)
-            if work is not visited:
-                with LOCAL.session(work, shared) as here:
-                    yield from here(given)
+            if work is visited:
+                jobs = [one for one in given if isinstance(one, Job)]
+                taken = taken_elsewhere(self.study, cast(Federation, shared), jobs)
+                yield from cast(Iterator[Result], iter(taken))
                 return
-            jobs = [one for one in given if isinstance(one, Job)]
-            asked = pack_jobs(jobs, cast(Federation, shared).algorithm)
-            assert jobs[0].visit.seed in federation_seeds(self.study)
-            dealt = federation_of(self.study, jobs[0].visit.seed, None)
-            assert data_key(dealt) == data_key(cast(Federation, shared))
-            arrived = unpack_jobs(asked, dealt.algorithm)
-            with LOCAL.session(visited, dealt) as there:
-                answer = pack_done(there(arrived))
-            for job, done in zip(jobs, unpack_done(answer), strict=True):
-                refuse_unfit(job, done, cast(Federation, shared).algorithm)
-                yield cast(Result, done)
+            with LOCAL.session(work, shared) as here:
+                yield from here(given)
 
         yield run
+
+
+def taken_elsewhere(study: Study, federation: Federation, jobs: Sequence[Job]) -> list[Done]:
+    seed, algorithm = jobs[0].visit.seed, federation.algorithm
+    assert seed in federation_seeds(study)
+    asked = pack_jobs(jobs, algorithm)
+    dealt = federation_of(study, seed, None)
+    assert data_key(dealt) == data_key(federation)
+    with LOCAL.session(visited, dealt) as there:
+        answer = pack_done(there(unpack_jobs(asked, dealt.algorithm)))
+    done = unpack_done(answer)
+    for job, one in zip(jobs, done, strict=True):
+        refuse_unfit(job, one, algorithm)
+    return done
 
 
 FEDMD: dict[str, dict[str, object]] = {
