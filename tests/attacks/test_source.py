@@ -98,6 +98,33 @@ def test_one_round_is_bayes_rule_worked_by_hand() -> None:
     assert surer[:, 0].tolist() == pytest.approx([4 / 5, 1 / 5])
 
 
+@given(
+    losses=st.lists(st.floats(0, 20), min_size=2, max_size=6),
+    temperature=st.floats(0.1, 10),
+    prior=st.sampled_from(["equal", "size"]),
+)
+def test_the_chance_is_the_papers_sigmoid_of_the_gap_to_models_of_the_others(
+    losses: list[float], temperature: float, prior: str
+) -> None:
+    count = len(losses)
+    weights = [client + 1 if prior == "size" else 1 for client in range(count)]
+    shares = [weight / sum(weights) for weight in weights]
+    m = measured(-torch.tensor(losses, dtype=torch.float64)[None, :, None])
+    rule = SourceAtLast(temperature=temperature, prior=prior)
+    found = rule.posterior(m, sizes=sizes(count))[:, 0].tolist()
+    for client in range(count):
+        # Eq. (15), a mean over the models that were not trained on the sample; Eq. (17); Eq. (14).
+        others = sum(
+            shares[other] / (1 - shares[client]) * math.exp(-losses[other] / temperature)
+            for other in range(count)
+            if other != client
+        )
+        reference = -temperature * math.log(others)
+        gap = (reference - losses[client]) / temperature
+        log_odds = gap + math.log(shares[client] / (1 - shares[client]))
+        assert found[client] == pytest.approx(1 / (1 + math.exp(-log_odds)), rel=1e-6)
+
+
 def test_the_last_round_is_each_clients_own_last() -> None:
     values = torch.tensor([[[-5.0], [-1.0]], [[-2.0], [NAN]]])
     found = SourceAtLast().posterior(measured(values), sizes={0: 1, 1: 1})

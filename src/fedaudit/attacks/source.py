@@ -56,7 +56,7 @@ class Bayes:
         Raises:
             NotVisible: No client was measured.
 
-        Source: SIA, Eq. (14), as a softmax over the clients.
+        Source: SIA, Eq. (14), as a softmax over the clients; see :class:`SourceAtLast`.
         """
         (m,) = measurements
         evidence = self.evidence(m).double()
@@ -81,8 +81,9 @@ class SourceAtLast(Bayes):
         temperature: gamma, from 1e-6 to 1e6; the smaller, the surer of the answer.
         prior: "equal", or "size" for one in proportion to the clients' data.
 
-    Source: SIA, Algorithm 2 (one round) and Eq. (14), with the other clients' mean loss for the
-        reference, which is the same for all of them: the posterior is a softmax.
+    Source: SIA, Algorithm 2 (one round) and Eqs. (14)-(17). The models of Eq. (15), which were not
+        trained on the sample, are the other clients', each with its share of the prior; what
+        comes out is a softmax over the clients.
     """
 
     over_rounds = "last"
