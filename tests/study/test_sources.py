@@ -10,6 +10,7 @@ import torch
 from pydantic import ValidationError
 
 from fedaudit.errors import BadInput, NotVisible
+from fedaudit.study.accuracy import exam
 from fedaudit.study.again import attack_again
 from fedaudit.study.asking import asked
 from fedaudit.study.config import Study
@@ -85,6 +86,20 @@ def test_overfitting_is_counted_for_every_client() -> None:
     assert len(found.overfitting) == 4
     # Twenty digits, twenty epochs: all are learned by heart.
     assert min(found.overfitting) > 0.02
+
+
+def test_overfitting_is_counted_on_all_classes_of_a_test_part_in_their_order(
+    tmp_path: Path,
+) -> None:
+    labels = np.repeat(np.arange(4), 600)
+    features = np.random.default_rng(0).normal(size=(2400, 4)) + 9 * np.eye(4)[labels]
+    np.savez(
+        tmp_path / "sorted.npz", x_train=features, y_train=labels, x_test=features, y_test=labels
+    )
+    run = setup(source_study(data={"name": "sorted"}), 1, tmp_path)
+    tried = torch.bincount(exam(run).fresh.labels)
+    assert tried.sum() == 1000
+    assert tried.min() > 200
 
 
 def test_membership_first_calls_no_more_strangers_than_allowed() -> None:

@@ -63,7 +63,7 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Logits:
-    """A client's outputs on the public set (FedMD), under the name "logits"."""
+    """A client's outputs on the public set (FedMD), under the name "outputs"."""
 
     values: Params
 

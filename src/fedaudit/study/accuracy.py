@@ -32,11 +32,13 @@ class Exam:
 
     Attributes:
         test: The test part.
+        fresh: Some of it, at random: files are often in order of class.
         everybody: Some samples that clients train on, of all clients.
         own: The same of each client.
     """
 
     test: Samples
+    fresh: Samples
     everybody: Samples
     own: Mapping[ClientId, Samples]
 
@@ -50,6 +52,7 @@ def exam(run: Setup) -> Exam:
     }
     return Exam(
         run.dataset.test,
+        _some(run.dataset.test, _GAP_TESTED, run.seed),
         _some(Samples.joined(*trained_on.values()), TRAIN_ACCURACY_SAMPLES, run.seed),
         {c: _some(data, _GAP_TRAINED, run.seed) for c, data in trained_on.items()},
     )
@@ -161,13 +164,12 @@ def _is_last(run: Setup, round: Round) -> bool:
 
 
 def _gaps(given: Exam, round: Round, device: torch.device) -> dict[str, str]:
-    test = given.test.take(slice(0, _GAP_TESTED))
     found = {}
     for client, exposed in round.exposed.items():
         if exposed.local is not None:
             own = given.own[client]
             trained = _correct(exposed.local, own, device) / len(own)
-            tested = _correct(exposed.local, test, device) / len(test)
+            tested = _correct(exposed.local, given.fresh, device) / len(given.fresh)
             found[f"{_GAP}{client}"] = repr(trained - tested)
     return found
 
