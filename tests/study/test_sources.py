@@ -247,6 +247,10 @@ def test_fedmd_is_audited_through_students(tmp_path: Path) -> None:
     (utility,) = found.utility
     assert utility.train_accuracy > 0.5
     assert utility.n_test < 200
+    # As many samples of each, so that the clients' nets overfit on average as the whole does;
+    # that one's test accuracy is of a whole number of samples.
+    gaps = result(of=found).overfitting
+    assert np.mean(gaps) == pytest.approx(utility.generalisation_gap, abs=0.5 / utility.n_test)
 
 
 def test_of_fedmd_the_whole_catalogue_without_what_needs_updates_is_run(tmp_path: Path) -> None:

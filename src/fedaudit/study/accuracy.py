@@ -65,14 +65,18 @@ def accuracy_notes(
 
     The server's models are tried on everybody's samples; those that clients keep, where there
     are such, on their client's own; where clients choose a model, that one on samples like the
-    client's. In the last measured round the models that single clients
-    sent are tried too: how much better they are on their client's own samples.
+    client's. In the last measured round the models of single clients, those that they keep or
+    else those that they sent, are tried too: how much better they are on their own samples.
 
     Args:
         run: The run.
         given: What models are tried on.
         round: As the adversary sees it.
         device: Where models are run.
+
+    Source: SIA, section 4.6 (generalization error of the local models).
+    Differs: The difference keeps its sign; at most 500 samples of each client and 1,000 of the
+        test part are looked at, and the last measured round alone.
     """
     single = Sees.UPLOADS in run.view.offers and not run.study.audit.merge
     # Counted whatever the attacks are: they may be chosen after the run. Clustered federations have
@@ -166,10 +170,12 @@ def _is_last(run: Setup, round: Round) -> bool:
 def _gaps(given: Exam, round: Round, device: torch.device) -> dict[str, str]:
     found = {}
     for client, exposed in round.exposed.items():
-        if exposed.local is not None:
+        # FedMD exposes an adversary's student, which is not what the client has overfitted.
+        model = round.kept.get(client, exposed.local)
+        if model is not None:
             own = given.own[client]
-            trained = _correct(exposed.local, own, device) / len(own)
-            tested = _correct(exposed.local, given.fresh, device) / len(given.fresh)
+            trained = _correct(model, own, device) / len(own)
+            tested = _correct(model, given.fresh, device) / len(given.fresh)
             found[f"{_GAP}{client}"] = repr(trained - tested)
     return found
 
