@@ -1,0 +1,110 @@
+"""Membership first, then whose a sample is: known answers on signals made for the purpose."""
+
+from collections.abc import Mapping
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from jaxtyping import Float, Int
+from numpy import ndarray
+from torch import Tensor
+
+from fedaudit.attacks.catalog import attack_named
+from fedaudit.core import NOBODY
+from fedaudit.observe.measurements import Measurements
+from fedaudit.study.asking import Asked, asked
+from fedaudit.study.chained import chained
+from fedaudit.study.owners import Chained
+from fedaudit.study.parts import Setup
+from fedaudit.study.setup import setup
+from tests.study.studies import small_study
+
+CLIENTS, EACH, STRANGERS = 4, 5, 100
+
+
+@cache
+def run() -> tuple[Setup, Asked]:
+    """Five samples of each of four clients, and a hundred of nobody."""
+    made = setup(
+        small_study(
+            audit={"draw": "sia", "fair": 1, "options": {"per_client": EACH, "n_unseen": STRANGERS}}
+        ),
+        1,
+        None,
+    )
+    samples = asked(made)
+    assert samples is not None
+    return made, samples
+
+
+def strangers() -> Int[ndarray, " _"]:
+    return np.flatnonzero(run()[0].deal.audit.owner == NOBODY)
+
+
+def members_of(client: int) -> Int[ndarray, " _"]:
+    return np.flatnonzero(run()[0].deal.audit.owner == client)
+
+
+def found(
+    values: Float[Tensor, "rounds clients samples"], right: Mapping[int, bool]
+) -> tuple[Chained, Chained]:
+    """What is found where the owner of a client's samples is named, or is not."""
+    made, samples = run()
+    rounds = tuple(range(1, len(values) + 1))
+    bases = torch.zeros(values.shape[:2], dtype=torch.int64)
+    m = Measurements(values, rounds, tuple(range(CLIENTS)), bases)
+    named = np.array([right[int(owner)] for owner in samples.owner])
+    strict, loose = chained(made, attack_named("sia"), {"loss": m}, named, samples)
+    return strict, loose
+
+
+def low() -> Float[Tensor, "rounds clients samples"]:
+    """Two rounds in which every loss is 10, but of strangers, whose losses are 1 to 100."""
+    values = torch.full((2, CLIENTS, len(run()[0].deal.audit)), -10.0)
+    values[:, :, strangers()] = -torch.arange(1.0, STRANGERS + 1)
+    return values
+
+
+def test_whom_one_client_knows_well_is_called_and_only_such_count() -> None:
+    values = low()
+    # The second stranger has a loss of 2, the eleventh one of 11; clients 0 and 1 beat the one,
+    # and of client 2's samples all but the first of them the other.
+    values[:, 0, members_of(0)] = -0.5
+    values[:, 3, members_of(1)] = -1.5
+    values[:, :, members_of(2)] = -10.5
+    values[:, :, members_of(2)[:1]] = -11.0
+    values[:, :, members_of(3)] = -50.0
+    strict, loose = found(values, right={0: True, 1: False, 2: True, 3: True})
+    assert (strict.realised_fpr, loose.realised_fpr) == (0.01, 0.1)
+    # As bad as the first stranger that may not be called is not called.
+    assert (strict.called, strict.right) == (EACH * 2, EACH)
+    assert (loose.called, loose.right) == (EACH * 3 - 1, EACH * 2 - 1)
+
+
+def test_where_nobody_looks_like_a_member_nobody_is_called_one() -> None:
+    values = torch.full((2, CLIENTS, len(run()[0].deal.audit)), -10.0)
+    for one in found(values, right=dict.fromkeys(range(CLIENTS), True)):
+        assert (one.called, one.right, one.realised_fpr) == (0, 0, 0.0)
+
+
+def test_rounds_in_which_a_client_was_not_measured_are_left_out() -> None:
+    values = low()
+    values[0, 1], values[:, 2] = torch.nan, torch.nan
+    values[1, 1, members_of(1)] = -0.5
+    strict, _ = found(values, right=dict.fromkeys(range(CLIENTS), True))
+    assert strict.called == EACH
+
+
+def test_without_samples_of_nobody_there_is_no_such_audit() -> None:
+    made = setup(small_study(audit={"draw": "sia", "fair": 1}), 1, None)
+    samples = asked(made)
+    assert samples is not None
+    right = np.ones(len(samples.kept), dtype=np.bool_)
+    assert chained(made, attack_named("sia"), {}, right, samples) == []
+
+
+@pytest.mark.parametrize("wrong", [{"called": 1, "right": 2}])
+def test_more_owners_named_than_members_called_cannot_be(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="2 right of 1 called"):
+        Chained.model_validate({"fpr": 0.1, "realised_fpr": 0.1, **wrong})
