@@ -258,8 +258,10 @@ class TestSourceDraw:
         assert sum(deal.sizes.values()) == len(DATA.train)
 
     def test_the_smallest_client_says_how_many_there_are(self) -> None:
-        deal = sia(DATA, clients=5, partition=Iid(), seed=0, per_client=10_000)
-        assert deal.audited == dict.fromkeys(range(5), 600)
+        deal = sia(DATA, clients=5, partition=Dirichlet(1.0), seed=0, per_client=10_000)
+        least, most = min(deal.sizes.values()), max(deal.sizes.values())
+        assert least < most
+        assert deal.audited == dict.fromkeys(range(5), least)
 
     def test_several_clients_may_be_under_audit(self) -> None:
         deal = sia(DATA, clients=5, partition=Iid(), seed=0, targets=(0, 3), per_client=7)

@@ -28,7 +28,7 @@ from fedaudit.fl.ifca_mir import Cluster, IfcaMir
 from fedaudit.fl.ifca_mir_clients import IfcaMirOfClients
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training import LocalTraining
-from fedaudit.observe.round import Round, Sent, Update
+from fedaudit.observe.round import Logits, Round, Sent, Update
 from fedaudit.params import flat
 from fedaudit.risk.client import ByLoss
 from fedaudit.seeds import seeded
@@ -307,6 +307,9 @@ def test_fedmds_clients_keep_nets_of_their_own() -> None:
     first, second = simulate(FEDMD, DATA, rounds=2, seed=3)
     assert first.after == second.after == {}
     assert [list(round.uploads[0].values) for round in (first, second)] == [["outputs"]] * 2
+    # Two kinds of net, dealt in turn.
+    for round in (first, second):
+        assert [len(round.kept[client].params["0.weight"]) for client in DATA] == [5, 7, 5]
     outputs = torch.stack([first.uploads[client].values["outputs"] for client in DATA])
     torch.testing.assert_close(second.sent[0].extra["outputs"], outputs.mean(0))
 
@@ -331,6 +334,33 @@ def test_fedmds_public_samples_are_nobodys_data() -> None:
     for round in simulate(FEDMD, DATA, rounds=2, seed=3):
         used = round.facts[1]["used"]
         assert sorted(used.tolist()) == DATA[1].ids.tolist()
+
+
+def test_each_clients_student_learns_what_that_client_said() -> None:
+    learning = replace(FEDMD, student=tiny(40), distillation=Distillation(300, 12, 0.02))
+    said = {c: torch.randn(12, CLASSES, generator=seeded(c, "said")) for c in DATA}
+    students = Students(learning, {c: Logits({"outputs": out}) for c, out in said.items()}, 3)
+    for client in DATA:
+        student = students[client].local
+        assert student is not None
+        outputs = student.module()(FEDMD.public.features).detach()
+        errors = {other: float((outputs - out).abs().mean()) for other, out in said.items()}
+        assert min(errors, key=lambda other: errors[other]) == client
+        assert errors[client] < 0.3
+
+
+def test_clients_that_say_the_same_have_the_same_student_in_every_round() -> None:
+    said = torch.randn(12, CLASSES, generator=seeded(1, "said"))
+    alike = {client: Logits({"outputs": said}) for client in DATA}
+    found = [
+        student.local
+        for _ in range(2)
+        for student in Students(FEDMD, alike, 3).values()
+        if student.local is not None
+    ]
+    assert len(found) == 2 * len(DATA)
+    for student in found:
+        assert torch.equal(flat(student.params), flat(found[0].params))
 
 
 def test_students_are_trained_when_looked_at_and_once() -> None:

@@ -230,7 +230,9 @@ def test_there_is_a_map_for_each_attack_and_seed_and_the_strongest_stands_first(
     assert labels == ["b · seed 1", "b · seed 2", "a · seed 1"]
     assert [c.label for c in figures["sources-overfitting"].choices] == ["b", "a"]
     heat = figures["sources-confusion"].choices[0].panels[0].spec["data"][0]  # type: ignore[index]
-    assert heat["z"][0][0] == 9 / 12
+    # Rows are owners: of client 0's samples, three are said to be client 1's; none the other way.
+    assert heat["z"][0][:3] == [9 / 12, 3 / 12, 0]
+    assert heat["z"][1][0] == 0
     assert heat["text"][0][:3] == ["9", "3", ""]
 
 

@@ -74,6 +74,31 @@ def test_a_record_adds_up() -> None:
     assert found.blind_change == pytest.approx(found.success - found.blind)
 
 
+def test_of_clients_with_classes_of_their_own_class_mixes_explain_all(tmp_path: Path) -> None:
+    study = source_study(
+        partition={"scheme": "shards", "samples_per_client": 60, "options": {"per_client": 2}},
+        training={"rounds": 1},
+        audit={"draw": "sia", "fair": 1, "every": 1, "options": {"per_client": 12}},
+        attacks={"sia": {}},
+    )
+    found = result(of=run_study(study, tmp_path))
+    assert found.by_class_mix > 0.7
+    assert found.class_p_value > 0.05
+    # All the more above guessing.
+    assert found.null_high < 0.4
+    # The blind guess by hand: whoever holds most of a sample's class.
+    run = setup(study, 1, None)
+    samples = asked(run)
+    assert samples is not None
+    held = [
+        [int((run.deal.clients[client].labels == label).sum()) for client in samples.clients]
+        for label in samples.labels.tolist()
+    ]
+    right = [row.index(max(row)) == owner for row, owner in zip(held, samples.owner, strict=True)]
+    assert found.blind == pytest.approx(np.mean(right))
+    assert found.blind > 0.7
+
+
 def test_success_round_by_round_is_of_the_attack_on_one_round() -> None:
     found = result()
     assert found.rounds == [2, 4]

@@ -1,0 +1,66 @@
+"""Whose samples a source attack is asked about, and whose chances its answers are."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from fedaudit.attacks.catalog import attack_named
+from fedaudit.core import ClientId
+from fedaudit.observe.measurements import Measurements
+from fedaudit.study.asking import asked, asked_alone, chances, one_by_one
+from fedaudit.study.setup import setup
+from tests.study.studies import small_study
+
+RUN = setup(small_study(audit={"draw": "sia", "fair": 1, "options": {"per_client": 6}}), 1, None)
+SIA = attack_named("sia")
+
+
+def losses(clients: tuple[ClientId, ...], rounds: int = 1) -> Measurements:
+    """Client k has a loss of 10 on every audited sample but its own, where it has 0.1."""
+    owner = RUN.deal.audit.owner
+    values = torch.full((rounds, len(clients), len(owner)), -10.0)
+    for row, client in enumerate(clients):
+        values[:, row, np.flatnonzero(owner == client)] = -0.1
+    return Measurements(
+        values,
+        tuple(range(1, rounds + 1)),
+        clients,
+        torch.zeros((rounds, len(clients)), dtype=torch.int64),
+    )
+
+
+def test_as_many_samples_of_every_client_are_asked_about() -> None:
+    samples = asked(RUN)
+    assert samples is not None
+    assert np.bincount(samples.owner).tolist() == [6] * 4
+    owner = np.array(samples.clients)[samples.owner]
+    assert owner.tolist() == RUN.deal.audit.owner[samples.kept].tolist()
+
+
+def test_chances_stand_at_the_clients_that_were_measured() -> None:
+    samples = asked(RUN)
+    assert samples is not None
+    cubes = asked_alone(SIA, {"loss": losses((0, 2, 3))}, samples)
+    found = chances(RUN, SIA, cubes, samples)
+    assert found.shape == (4, 24)
+    assert (found[1] == 0).all()
+    np.testing.assert_allclose(found.sum(0), 1)
+    measured = samples.owner != 1
+    assert found.argmax(0)[measured].tolist() == samples.owner[measured].tolist()
+
+
+def test_a_round_alone_is_that_round() -> None:
+    samples = asked(RUN)
+    assert samples is not None
+    both = losses((0, 1, 2, 3), rounds=2)
+    both = replace(both, values=torch.stack([both.values[0], both.values[0].roll(1, 0)]))
+    first, second = one_by_one(SIA, asked_alone(SIA, {"loss": both}, samples))
+    assert (first["loss"].rounds, second["loss"].rounds) == ((1,), (2,))
+    named = [chances(RUN, SIA, one, samples).argmax(0) for one in (first, second)]
+    assert named[0].tolist() == samples.owner.tolist()
+    assert named[1].tolist() == ((samples.owner + 1) % 4).tolist()
+
+
+def test_an_attack_that_needs_several_rounds_has_none_alone() -> None:
+    assert one_by_one(attack_named("sia-mean"), {"loss": losses((0, 1, 2, 3))}) == []
