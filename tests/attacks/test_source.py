@@ -161,6 +161,13 @@ def test_the_likelihood_names_the_client_with_the_largest_fedmia_score() -> None
     assert found.argmax(0).tolist() == scores.argmax(0).tolist()
 
 
+def test_of_two_clients_none_can_be_judged_beside_others_and_another_attack_is_named() -> None:
+    with pytest.raises(NotVisible, match=r"client 0 cannot be judged .* use sia, sia-mean"):
+        SourceByTail(rule=OneSidedLikelihood()).posterior(
+            measured(random(clients=2)), sizes=sizes(2)
+        )
+
+
 @pytest.mark.parametrize("temperature", [1e-6, 1.0, 1e6])
 def test_no_temperature_changes_who_is_likeliest(temperature: float) -> None:
     m = measured(random())

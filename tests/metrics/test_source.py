@@ -29,8 +29,13 @@ def test_nobody_is_named_where_no_chance_is_large_enough() -> None:
 
 @pytest.mark.parametrize("least", [-0.1, 1.5, float("nan")])
 def test_a_threshold_that_is_no_chance_is_refused(least: float) -> None:
-    with pytest.raises(BadInput, match="chances"):
+    with pytest.raises(BadInput, match="least is a chance"):
         named_owner(np.ones((1, 1)), least=least)
+
+
+def test_chances_that_are_no_numbers_are_refused() -> None:
+    with pytest.raises(BadInput, match="1 of 2 samples have a chance that is not a number"):
+        named_owner(np.array([[0.5, np.nan], [0.5, 0.2]]))
 
 
 def test_success_is_the_share_of_owners_named_with_an_exact_interval() -> None:

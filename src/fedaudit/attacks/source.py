@@ -170,11 +170,24 @@ class SourceByTail(Bayes):
     needs = Sees.UPLOADS | Sees.ROUNDS
 
     def evidence(self, m: Measurements) -> Float[Tensor, "clients samples"]:
-        """See :class:`Bayes`."""
+        """See :class:`Bayes`.
+
+        Raises:
+            NotVisible: The rule cannot judge one of the clients, for want of others beside it.
+        """
         found = torch.full(m.values.shape[1:], torch.nan, dtype=torch.float64)
         for row, client in enumerate(m.clients):
             if not bool(torch.isnan(m.of(client)).any(1).all()):
                 # The smallest positive number, where the tail is 0 in 64 bits.
                 least = torch.finfo(torch.float64).tiny
-                found[row] = -(-self.rule(m, target=client)).clamp_min(least).log()
+                found[row] = -(-self._scores(m, client)).clamp_min(least).log()
         return found
+
+    def _scores(self, m: Measurements, client: ClientId) -> Float[Tensor, " samples"]:
+        try:
+            return self.rule(m, target=client)
+        except NotVisible as refusal:
+            raise NotVisible(
+                f"client {client} cannot be judged beside others: it needs two of them that were "
+                "sent the same model in a measured round; use sia, sia-mean or sia-product"
+            ) from refusal

@@ -77,8 +77,13 @@ def named_owner(
 
     Source: SIA, Algorithms 1-3 (arg min of the loss; the lowest index where losses are equal).
     """
-    if not 0 <= least <= 1 or np.isnan(posterior).any():
-        raise BadInput(f"a posterior holds chances in [0, 1] and least is one of them, got {least}")
+    if not 0 <= least <= 1:
+        raise BadInput(f"least is a chance that a client must reach, in [0, 1], got {least}")
+    if np.isnan(posterior).any():
+        raise BadInput(
+            f"{int(np.isnan(posterior).any(axis=0).sum())} of {posterior.shape[1]} samples have a "
+            "chance that is not a number; check that their losses are finite"
+        )
     named = posterior.argmax(axis=0)
     return np.where(posterior.max(axis=0) >= least, named, ABSTAINED).astype(np.int64)
 
