@@ -217,10 +217,12 @@ def _sources(study: Study) -> str:
         "Share of samples whose owner is named. Class mixes alone: of the answers of the first "
         "attack, what is right when owners are shuffled within classes; blind guess: naming the "
         "client with most of the sample's class; oracle round: the best of the first attack's "
-        "rounds, chosen afterwards, as the paper's tables have it. **Bold** is more than class "
-        "mixes explain, by test and interval."
+        "rounds, chosen afterwards, as the paper's tables have it; overfitting: of the clients' "
+        "models in the last round, training less test accuracy without its sign, the mean, in "
+        "points. **Bold** is more than class mixes explain, by test and interval."
     )
-    head = ["", "accuracy", *attacks, "class mixes alone", "blind guess", "oracle round", "guess"]
+    levels_named = ("class mixes alone", "blind guess", "oracle round", "guess", "overfitting")
+    head = ["", "accuracy", *attacks, *levels_named]
     lines = [_row(head), _row(["---"] * len(head))]
     for name, record in study.records.items():
         found = {one.attack: one for one in record.source_figures}
@@ -230,7 +232,9 @@ def _sources(study: Study) -> str:
         levels = (first.mixes, first.blind, best, first.chance)
         cells = [_named_share(found[attack]) if attack in found else "–" for attack in attacks]
         shares = [f"{100 * level:.1f}%" for level in levels]
-        lines.append(_row([name, _accuracy(record), *cells, *shares]))
+        gaps = [abs(gap) for run in runs for gap in run.overfitting]
+        overfitting = f"{100 * fmean(gaps):.1f}" if gaps else "–"
+        lines.append(_row([name, _accuracy(record), *cells, *shares, overfitting]))
     return f"{title}\n\n" + "\n".join(lines)
 
 
