@@ -12,7 +12,7 @@ from fedaudit.report.html import comparison_html, report_html
 from fedaudit.report.plain import as_text, verdict
 from fedaudit.report.source_comparison import source_comparison
 from fedaudit.report.source_details import owners_table, rounds_table, seeds_table
-from fedaudit.report.source_figures import MOST_WRITTEN
+from fedaudit.report.source_figures import MOST_APART, MOST_WRITTEN
 from fedaudit.report.source_tables import answers_table, chained_table, source_table
 from fedaudit.report.sources import size_reached_by
 from fedaudit.report.tables import print_record
@@ -285,6 +285,13 @@ def test_a_map_of_many_clients_has_no_numbers_written_in() -> None:
     heat = figures["sources-confusion"].choices[0].panels[0].spec["data"][0]  # type: ignore[index]
     assert "texttemplate" not in heat
     assert len(heat["z"]) == clients
+    assert heat["xgap"] == heat["ygap"] == 1
+
+
+def test_a_map_of_very_many_clients_has_no_lines_that_would_hide_it() -> None:
+    figures = figures_of(with_sources(found(clients=MOST_APART + 1)))
+    heat = figures["sources-confusion"].choices[0].panels[0].spec["data"][0]  # type: ignore[index]
+    assert heat["xgap"] == heat["ygap"] == 0
 
 
 def test_a_record_without_samples_of_its_own_settings_says_its_guarantee_below_the_table() -> None:

@@ -23,6 +23,9 @@ from fedaudit.study.record import Record
 MOST_WRITTEN = 15
 """Clients up to which a confusion map has its numbers written in."""
 
+MOST_APART = 40
+"""Clients up to which lines part the fields of a confusion map; more would be all lines."""
+
 MOST_TICKS = 10
 """Measured rounds up to which each has a mark on the axis."""
 
@@ -156,6 +159,7 @@ def confusion_figure(record: Record) -> Figures | None:
 
 def _map(run: Run) -> Panel:
     names = [str(client) for client in run.clients]
+    gap = 1 if len(names) <= MOST_APART else 0
     shares = [[amount / max(sum(row), 1) for amount in row] for row in run.confusion]
     heat: Spec = {
         "type": "heatmap",
@@ -166,8 +170,8 @@ def _map(run: Run) -> Panel:
         "zmin": 0,
         "zmax": 1,
         "colorscale": _MAP,
-        "xgap": 1,
-        "ygap": 1,
+        "xgap": gap,
+        "ygap": gap,
         "colorbar": {"tickformat": ".0%", "thickness": 12, "outlinewidth": 0, "nticks": 6},
         "hovertemplate": "of client %{y}, said to be client %{x}'s: %{z:.1%} "
         "(%{hovertext})<extra></extra>",
