@@ -3,11 +3,14 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 
 from fedaudit.attacks.catalog import attack_named
 from fedaudit.core import ClientId
+from fedaudit.metrics.source import named_owner, source_success
 from fedaudit.observe.measurements import Measurements
+from fedaudit.seeds import seeded
 from fedaudit.study.asking import asked, asked_alone, chances, one_by_one
 from fedaudit.study.setup import setup
 from tests.study.studies import small_study
@@ -36,6 +39,19 @@ def test_as_many_samples_of_every_client_are_asked_about() -> None:
     assert np.bincount(samples.owner).tolist() == [6] * 4
     owner = np.array(samples.clients)[samples.owner]
     assert owner.tolist() == RUN.deal.audit.owner[samples.kept].tolist()
+
+
+@pytest.mark.parametrize("name", ["sia", "sia-mean", "sia-product", "sia-likelihood"])
+def test_of_clients_that_are_alike_owners_are_named_as_often_as_by_guessing(name: str) -> None:
+    samples = asked(RUN)
+    assert samples is not None
+    values = torch.rand((2, 1, len(RUN.deal.audit)), generator=seeded(1, "alike"))
+    alike = replace(losses((0, 1, 2, 3), rounds=2), values=-values.expand(-1, 4, -1).clone())
+    attack = attack_named(name)
+    found = chances(RUN, attack, asked_alone(attack, {"loss": alike}, samples), samples)
+    success = source_success(named_owner(found), samples.owner)
+    assert success.value == 1 / 4
+    assert success.low < 1 / 4 < success.high
 
 
 def test_chances_stand_at_the_clients_that_were_measured() -> None:

@@ -67,6 +67,7 @@ def fedsgd(task: Task, *, together: str = "mean") -> FedSGD:
         together: "mean" by data size, or "sum" as SIA's Algorithm 1 prints it.
 
     Source: McMahan et al. 2017, section 2; SIA, Algorithm 1.
+    Differs: The mean is the default, as in SIA's text; its Algorithm 1 prints the sum.
     """
     return FedSGD(task.architecture, task.training, together)
 
@@ -156,6 +157,8 @@ def fedmd(
         BadInput: The public set does not fit the clients' own.
 
     Source: Li & Wang 2019; SIA, Algorithm 3 and its published code.
+    Differs: The published code's client networks normalise over batches and end in a ReLU, so that
+        no output is below 0; these do neither.
     """
     how = task.training
     shown = _public(task, public, public_samples)

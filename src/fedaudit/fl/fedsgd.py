@@ -28,9 +28,11 @@ class FedSGD(OneModel):
             for momentum to act on.
         together: "mean" weighs gradients by data size, "sum" adds them up as they are.
 
-    Source: McMahan et al. 2017, section 2 (FederatedSGD); SIA, Algorithm 1, whose line 10 is the
-        sum. The published code of SIA averages, and in truth trains one local epoch in
-        mini-batches; that is FedAvg with ``epochs = 1``, "legacy-fedsgd" in the catalogue.
+    Source: McMahan et al. 2017, section 2 (FederatedSGD); SIA, Algorithm 1.
+    Differs: Gradients are averaged unless a sum is asked for, as in McMahan et al. and in SIA's
+        text; line 10 of its Algorithm 1 prints a sum. The published code of SIA trains one local
+        epoch in mini-batches, which is FedAvg with ``epochs = 1``, "legacy-fedsgd" in the
+        catalogue.
     """
 
     training: LocalTraining
