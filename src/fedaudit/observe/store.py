@@ -12,6 +12,7 @@ import re
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -181,14 +182,14 @@ def write_round(folder: Path, round: Round, keep: Keep) -> None:
     bases = [round.exposed[client].base for client in clients]
     shown = [base for base in bases if base is not None]
     distinct, numbers = grouped(shown)
+    updates: Iterable[_File] = ()
     if keep == "full":
         if len(shown) < len(clients):
             raise NotVisible('the models sent are hidden in this view; keep "signals" instead')
-        packed = (
-            (place / f"client-{client:06d}.safetensors", *_packed(round, client, number))
+        updates = (
+            _File(place / f"client-{client:06d}.safetensors", *_packed(round, client, number))
             for client, number in zip(clients, numbers, strict=True)
         )
-        _write_all(packed)
     server = {
         "asked": torch.tensor(round.asked, dtype=torch.int64),
         "answered": torch.tensor(round.answered, dtype=torch.int64),
@@ -196,7 +197,8 @@ def write_round(folder: Path, round: Round, keep: Keep) -> None:
     }
     server |= _numbered_models("base", dict(enumerate(distinct)))
     server |= _numbered_models("after", round.after)
-    write_tensors(server, place / "server.safetensors")
+    # The largest first: it is written while updates are packed.
+    _write_all(chain([_File(place / "server.safetensors", server, {})], updates))
 
 
 def _numbered_models(part: str, models: Mapping[int, Model] | Mapping[str, Model]) -> Params:
@@ -218,14 +220,20 @@ def _models(tensors: Params, part: str, architecture: Architecture) -> dict[str,
     return {name: Model.from_tensors(architecture, params) for name, params in found.items()}
 
 
-def _write_all(files: Iterable[tuple[Path, Params, dict[str, str]]]) -> None:
+class _File(NamedTuple):
+    path: Path
+    tensors: Params
+    notes: dict[str, str]
+
+
+def _write_all(files: Iterable[_File]) -> None:
     """Writes files while the next is packed, two at a time: one is flushed, one filled."""
     with ThreadPoolExecutor(max_workers=_WRITERS) as writers:
         writing = deque[Future[None]]()
-        for path, tensors, notes in files:
+        for file in files:
             if len(writing) == _WRITERS:
                 writing.popleft().result()
-            writing.append(writers.submit(write_tensors, tensors, path, notes))
+            writing.append(writers.submit(write_tensors, file.tensors, file.path, file.notes))
         for last in writing:
             last.result()
 
