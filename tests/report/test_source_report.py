@@ -72,6 +72,16 @@ def test_owners_that_class_mixes_give_away_are_above_guessing_and_no_leak_of_sam
     assert column(source_table(record), "Owners named") == ["◇ 50.0%"]
 
 
+def test_samples_that_could_not_be_named_at_all_are_told_of() -> None:
+    runs = [found(seed=seed).model_copy(update={"absent": [3] * seed}) for seed in (0, 1)]
+    (one,) = verdict(with_sources(*runs)).found
+    assert one.sentences[0].found.endswith(
+        "No measured round shows a model of up to 1 of 10 clients: none of their samples can be "
+        "named, whatever a longer look would give away."
+    )
+    assert "No measured round" not in as_text(with_sources(runs[0]))
+
+
 def test_success_by_chance_is_no_leak_shown_where_the_interval_leaves_little_room() -> None:
     said = verdict(with_sources(found(right=120, each=120, **BY_CHANCE)))  # type: ignore[arg-type]
     assert said.status == "no leak shown"

@@ -74,6 +74,18 @@ def test_a_record_adds_up() -> None:
     assert found.blind_change == pytest.approx(found.success - found.blind)
 
 
+def test_clients_that_no_measured_round_shows_are_told(tmp_path: Path) -> None:
+    assert result().absent == []
+    audit = {"draw": "sia", "fair": 1, "every": 1, "options": {"per_client": 12}}
+    training = {"rounds": 1, "participation": 0.5}
+    study = source_study(audit=audit, training=training, attacks={"sia": {}})
+    (found,) = run_study(study, tmp_path).sources
+    assert len(found.absent) == 2
+    confusion = np.array(found.confusion)
+    assert confusion[:, found.absent].sum() == 0
+    assert confusion[found.absent].sum() == 24
+
+
 def test_of_clients_with_classes_of_their_own_class_mixes_explain_all(tmp_path: Path) -> None:
     study = source_study(
         partition={"scheme": "shards", "samples_per_client": 60, "options": {"per_client": 2}},

@@ -130,7 +130,8 @@ def source_sentence(named: Sequence[Named]) -> str:
     best = strongest_on_sources(named)
     if best is None:
         return "no attack gave an answer."
-    return f"{_success_sentence(best.figure)} {_mixes_sentence(best.figure)}"
+    sentences = (_success_sentence(best.figure), _mixes_sentence(best.figure), _absent(best))
+    return " ".join(filter(None, sentences))
 
 
 def _success_sentence(best: SourceFigure) -> str:
@@ -160,6 +161,19 @@ def _mixes_sentence(best: SourceFigure) -> str:
     if size is not None:
         return f"{level} The rest, {rest}, is above what such shuffles give: {a_leak(size)}."
     return f"{level} The rest, {rest}, is not shown to be above what such shuffles give."
+
+
+def _absent(best: Named) -> str:
+    """What silence means where some clients never took part in a measured round."""
+    counts = [(len(run.absent), len(run.clients)) for run in best.runs]
+    gone, of = max(counts)
+    if not gone:
+        return ""
+    most = "up to " if len(set(counts)) > 1 else ""
+    return (
+        f"No measured round shows a model of {most}{count(gone)} of {plural(of, 'client')}: none "
+        "of their samples can be named, whatever a longer look would give away."
+    )
 
 
 def blind_sentence(record: Record) -> str:

@@ -87,6 +87,8 @@ class SourceResult(Part):
         by_round: Success at each of them alone; empty for an attack that needs several.
         overfitting: For each client, training less test accuracy of its model in the last measured
             round; empty where that was not counted.
+        absent: Clients of whom no measured round shows a model, so that no sample is said to be
+            theirs.
     """
 
     attack: str
@@ -112,6 +114,7 @@ class SourceResult(Part):
     rounds: list[Whole]
     by_round: list[Share] = Field(default_factory=list)
     overfitting: list[Change] = Field(default_factory=list)
+    absent: list[Whole] = Field(default_factory=list)
 
     @property
     def chance(self) -> float:
@@ -128,6 +131,8 @@ class SourceResult(Part):
             refuse_ragged(rounds=self.rounds, by_round=self.by_round)
         if self.overfitting:
             refuse_ragged(clients=self.clients, overfitting=self.overfitting)
+        if not set(self.absent) <= set(self.clients):
+            raise ValueError("clients are absent that nobody was asked about")
         if sum(map(sum, self.confusion)) != self.samples:
             raise ValueError(f"confusion does not add up to {self.samples} samples")
         return self

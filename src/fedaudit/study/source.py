@@ -110,6 +110,7 @@ def _result(
             for one in rounds
         ],
         overfitting=overfitting(notes, samples.clients),
+        absent=sorted({*samples.clients}.difference(*(m.clients for m in cubes.values()))),
     )
 
 
