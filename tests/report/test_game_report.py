@@ -15,8 +15,9 @@ from fedaudit.games.run import read_points, run_games
 from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon
 from fedaudit.report.drawing import Spec
 from fedaudit.report.game_axis import epsilon_axis
-from fedaudit.report.game_figures import MOST_LINES, game_figures
+from fedaudit.report.game_figures import game_figures
 from fedaudit.report.game_points import epsilon, provable, shown_points
+from fedaudit.report.game_success import MOST_LINES
 from fedaudit.report.game_tables import (
     certificates_table,
     games_table,

@@ -53,9 +53,13 @@ def shown_points(points: Sequence[PointPlayed]) -> list[Shown]:
     return found
 
 
-def families(shown: Sequence[Shown]) -> dict[str, list[Shown]]:
+Families = dict[str, list[Shown]]
+"""Points that one line joins, by the line's name."""
+
+
+def families(shown: Sequence[Shown]) -> Families:
     """Points by family, in the record's order; within one by named epsilon, or by rounds."""
-    found: dict[str, list[Shown]] = {}
+    found: Families = {}
     for one in shown:
         found.setdefault(one.family, []).append(one)
     return {name: sorted(inside, key=_by_epsilon) for name, inside in found.items()}
