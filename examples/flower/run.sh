@@ -58,28 +58,32 @@ if [ "$kind" = study ]; then
 else
     config="recording='$out' num-server-rounds=${ROUNDS:-10} num-clients=5" clients=5
 fi
+if curl -s -o /dev/null 127.0.0.1:8000; then echo "port 8000 is taken" >&2; exit 1; fi
+printf '[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:8000"\ninsecure = true\n' \
+    > "$FLWR_HOME/config.toml"
+# "flwr run" would start a SuperLink for a simulation by itself, but waits 15 seconds for it, which
+# a busy machine may need more than.
 if [ "$way" = simulation ]; then
-    run flwr run "$app" --stream --run-config "$config" \
-        --federation-config "num-supernodes=$clients client-resources-num-cpus=1"
+    superlink=(--simulation)
+    nodes=(--federation-config "num-supernodes=$clients client-resources-num-cpus=1")
 else
-    [ "$kind" = study ] || config="${config/num-clients=5/num-clients=2}"
-    if curl -s -o /dev/null 127.0.0.1:8000; then echo "port 8000 is taken" >&2; exit 1; fi
-    printf '[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:8000"\ninsecure = true\n' \
-        > "$FLWR_HOME/config.toml"
-    flower-superlink --insecure --disable-runtime-dependency-installation \
-        > "$FLWR_HOME/superlink.log" 2>&1 &
-    superlink=$!
+    superlink=() nodes=() config="${config/num-clients=5/num-clients=2}"
+fi
+flower-superlink --insecure --disable-runtime-dependency-installation "${superlink[@]}" \
+    > "$FLWR_HOME/superlink.log" 2>&1 &
+superlink=$!
+if [ "$way" = deployment ]; then
     for node in 0 1; do
         flower-supernode --insecure --superlink 127.0.0.1:8000 --port $((9094 + node)) \
             --node-config "partition-id=$node num-partitions=2" \
             > "$FLWR_HOME/supernode-$node.log" 2>&1 &
     done
-    until curl -s -o /dev/null 127.0.0.1:8000; do
-        kill -0 "$superlink" || { cat "$FLWR_HOME/superlink.log" >&2; exit 1; }
-        sleep 0.5
-    done
-    run flwr run "$app" here --stream --run-config "$config"
 fi
+until curl -s -o /dev/null 127.0.0.1:8000; do
+    kill -0 "$superlink" || { cat "$FLWR_HOME/superlink.log" >&2; exit 1; }
+    sleep 0.5
+done
+run flwr run "$app" here --stream --run-config "$config" "${nodes[@]}"
 if [ "$kind" = study ]; then
     run fedaudit run "$app/digits_study/study.toml" --training.rounds="${ROUNDS:-5}" --out "$out-here"
     hash() { grep -o '"content_hash": *"[0-9a-f]*"' "$1/record.json"; }

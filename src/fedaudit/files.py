@@ -65,6 +65,33 @@ def read_text(path: Path, *, max_bytes: int) -> str:
     return data.decode("utf-8")
 
 
+def parsed_json(text: str) -> object:
+    """What a JSON text says; of a key that stands there twice, readers would differ in that.
+
+    Raises:
+        ValueError: It is no JSON, or has a key twice in one object.
+        RecursionError: It is nested too deep.
+    """
+    parsed: object = json.loads(text, object_pairs_hook=unique_keys)
+    return parsed
+
+
+def unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """The object of some pairs, as :func:`json.loads` hands them to its ``object_pairs_hook``.
+
+    Raises:
+        ValueError: A key is there twice.
+    """
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        seen = set[str]()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"the key {key[:80]!r} stands twice in one object")
+            seen.add(key)
+    return entries
+
+
 def read_object(path: Path) -> dict[str, object]:
     """The JSON object in a short file of fedaudit's own.
 
@@ -72,7 +99,7 @@ def read_object(path: Path) -> dict[str, object]:
         Damaged: It is too large, cannot be read, or holds something else.
     """
     try:
-        values = json.loads(read_text(path, max_bytes=SHORT))
+        values = parsed_json(read_text(path, max_bytes=SHORT))
     except TooLarge as error:
         raise Damaged(f"{error}; it is not fedaudit's") from error
     except (OSError, ValueError, RecursionError) as error:

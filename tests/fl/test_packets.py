@@ -1,6 +1,7 @@
 """Turns that travel come out as they went in, and nothing else comes out of a packet."""
 
 import json
+import math
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
@@ -278,7 +279,12 @@ def test_an_answer_fits_its_question() -> None:
         (answer(Update({n: v.double() for n, v in update().values.items()})), "float64"),
         (answer(defense={}), "defense's state has other names"),
         (answer(defense={"state": torch.zeros(3, 2)}), "defense's state"),
-        (answer(facts={"used": torch.zeros(2, 2)}), "the note 'used'"),
+        (answer(facts={"used": torch.zeros(2, 2)}), "the note 'used' is no row"),
+        (answer(facts={"used": torch.zeros(2)}), "the note 'used' holds no whole numbers"),
+        (answer(facts={"recycled": torch.tensor([-1])}), "the note 'recycled' holds no whole"),
+        (answer(facts={"extra_bytes": torch.tensor([2**62] * 2)}), "the note 'extra_bytes' holds"),
+        (answer()._replace(seconds=math.nan), "it took nan seconds"),
+        (answer()._replace(seconds=-1.0), "it took -1.0 seconds"),
     ],
 )
 def test_an_answer_of_another_form_is_refused(wrong: Done, said: str) -> None:

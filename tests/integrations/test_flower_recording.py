@@ -58,6 +58,12 @@ def measured(folder: Path) -> dict[tuple[int, str], Tensor]:
     }
 
 
+def npy(length: str) -> bytes:
+    """A row in NumPy's format that says that it is so long, and is empty."""
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({length},), }}".ljust(117)
+    return b"\x93NUMPY\x01\x00\x76\x00" + f"{header}\n".encode()
+
+
 def by_hand(
     grid: StubGrid, folder: Path, after: list[ArrayRecord], **settings: object
 ) -> dict[tuple[int, str], Tensor]:
@@ -245,11 +251,25 @@ def test_a_client_with_an_impossible_number_does_not_end_the_training(
     assert found.arrays
 
 
-def test_a_client_that_sends_nonsense_does_not_end_the_training(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"no array",
+        b"",
+        b"PK\x03\x04 no archive",
+        b"PK\x05\x06" + bytes(18),
+        b"\x93NUMPY\x01\x00\x76\x00" + b"(" * 118,
+        npy("9" * 40),
+        npy("10000000000000"),
+    ],
+)
+def test_a_client_that_sends_nonsense_does_not_end_the_training(
+    sent: bytes, tmp_path: Path
+) -> None:
     def nonsense(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         reply = call_next(message, context)
         if context.node_config["partition-id"] == 1 and message.metadata.message_type == "train":
-            array = Array("float32", (2,), "numpy.ndarray", b"no array")
+            array = Array("float32", (2,), "numpy.ndarray", sent)
             reply.content["arrays"]["1.weight"] = array
         return reply
 

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedaudit[flower]'")
 
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 from fedaudit.engines.base import Counted
 from fedaudit.errors import BadInput
@@ -116,10 +116,13 @@ class Faulty(StubGrid):
             reply = Message(RecordDict(), reply_to=message)
         elif way == "other":
             reply.content["tensors"] = ArrayRecord()
+        elif way == "archive":
+            array = Array("uint8", (2,), "numpy.ndarray", b"PK\x05\x06" + bytes(18))
+            reply.content["tensors"] = ArrayRecord({"bytes": array})
         return reply
 
 
-@pytest.mark.parametrize("way", ["gone", "empty", "nonsense", "nothing", "other"])
+@pytest.mark.parametrize("way", ["gone", "empty", "nonsense", "nothing", "other", "archive"])
 def test_what_is_lost_on_a_node_is_done_again_by_another(
     way: str, file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

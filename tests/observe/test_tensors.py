@@ -157,3 +157,12 @@ def test_files_and_names_without_end_are_refused(
     monkeypatch.setattr(tensors, "MAX_BYTES", 10)
     with pytest.raises(Damaged, match="larger than 10 bytes"):
         read_tensors(path)
+
+
+def test_a_link_of_the_temporary_name_is_not_followed(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    foreign.write_text("precious")
+    (tmp_path / "a.safetensors.partial").symlink_to(foreign)
+    write_tensors({"a": torch.zeros(2)}, tmp_path / "a.safetensors")
+    assert foreign.read_text() == "precious"
+    assert not (tmp_path / "a.safetensors").is_symlink()

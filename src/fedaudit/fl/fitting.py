@@ -1,16 +1,26 @@
 """Whether what came of a turn elsewhere can be what comes of that turn."""
 
+from math import inf
+
+import torch
+from torch import Tensor
+
 from fedaudit.core import Params
 from fedaudit.errors import BadInput
 from fedaudit.fl.algorithm import Algorithm, KeepsModels
 from fedaudit.fl.visiting import Done, Job
 from fedaudit.observe.round import Gradient, Sent, Update, Upload
+from fedaudit.observe.usage import COUNTS
+
+_MOST = 2**40
+"""Beyond any sample's number, and any bytes that a client sends."""
 
 
 def refuse_unfit(job: Job, done: Done, algorithm: Algorithm) -> None:
     """Refuses an answer of another form than the question has: names, shapes and types.
 
-    Numbers are not judged; a training that has come to nothing is a result.
+    Numbers of models are not judged; a training that has come to nothing is a result. Those that
+    are only counted (seconds, which samples were used) are.
 
     Args:
         job: The turn.
@@ -24,7 +34,8 @@ def refuse_unfit(job: Job, done: Done, algorithm: Algorithm) -> None:
         _upload_fault(job.sent, done.upload, algorithm)
         or _memory_fault(job, done.memory, algorithm)
         or _differs(done.defense, job.defense, "the defense's state", growing=True)
-        or next((f"the note {n!r} is no row" for n, v in done.facts.items() if v.dim() != 1), "")
+        or next((fault for n, v in done.facts.items() if (fault := _note_fault(n, v))), "")
+        or ("" if 0 <= done.seconds < inf else f"it took {done.seconds} seconds")
     )
     if fault:
         raise BadInput(
@@ -57,6 +68,16 @@ def _memory_fault(job: Job, memory: Params, algorithm: Algorithm) -> str:
         return _differs(memory, job.memory, "the client's own model")
     fits = any(not _differs(memory, net.initial(0).tensors(), "") for net in algorithm.nets)
     return "" if fits else "the client's own model is of none of the algorithm's networks"
+
+
+def _note_fault(name: str, noted: Tensor) -> str:
+    if noted.dim() != 1:
+        return f"the note {name!r} is no row"
+    if name in COUNTS and not (
+        noted.dtype == torch.int64 and bool(((noted >= 0) & (noted <= _MOST)).all())
+    ):
+        return f"the note {name!r} holds no whole numbers that can be"
+    return ""
 
 
 def _differs(found: Params, like: Params, what: str, *, growing: bool = False) -> str:

@@ -1,5 +1,6 @@
 """The recorder: what an adversary sees of somebody's live loop, measured while it runs."""
 
+import re
 import secrets
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,7 +19,14 @@ from fedaudit.errors import BadInput
 from fedaudit.live.files import claim, write_audit, write_untrained
 from fedaudit.live.network import Network, network_of
 from fedaudit.live.parts import attacks_in, live_setup
-from fedaudit.live.recording import Heard, Recording, add_heard, heard_to_go_on, write_recording
+from fedaudit.live.recording import (
+    Heard,
+    Recording,
+    add_heard,
+    heard_to_go_on,
+    recording_of,
+    write_recording,
+)
 from fedaudit.live.rounds import Answers, Kind, Sent, round_of_globals, round_of_uploads
 from fedaudit.live.weights import Weights
 from fedaudit.observe.round import Round
@@ -27,6 +35,9 @@ from fedaudit.observe.views import seen_from, view_named
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.accuracy import accuracy_notes, exam
 from fedaudit.study.controls import untrained_rounds
+
+_MOST_NAMED = 5
+_LONGEST_NAME = 200
 
 
 def record(
@@ -81,8 +92,8 @@ def record(
     possible, refused = attacks_in(offered, attacks)
     owners = sorted(set(samples.owner[samples.owner >= 0].tolist()))
     net = network_of(model, samples, loss)
-    given = Recording(
-        name=name or folder.resolve().name,
+    given = recording_of(
+        name=name or _named_after(folder),
         key=secrets.token_hex(16),
         view=view,
         every=every,
@@ -106,6 +117,12 @@ def record(
         workers=workers,
         device=device,
     )
+
+
+def _named_after(folder: Path) -> str:
+    """A name for people, of the characters that names may have."""
+    name = re.sub(r"[^A-Za-z0-9._=,+-]+", "-", folder.absolute().name)
+    return name.lstrip("._=,+-")[:_LONGEST_NAME] or "recording"
 
 
 class Recorder:
@@ -137,7 +154,10 @@ class Recorder:
         self._waiting: tuple[Model, Heard] | None = None
         if not self._past:
             write_untrained(
-                folder, untrained_rounds(self._setup, samples.samples, self._device), recording.key
+                folder,
+                untrained_rounds(self._setup, samples.samples, self._device),
+                # Of one that was begun before and stopped before its first round, not of this one.
+                self.recording.key,
             )
             write_audit(folder, samples, features=keep_samples)
             write_recording(self.recording, folder)
@@ -212,9 +232,14 @@ class Recorder:
         Raises:
             BadInput: The recording is strict.
         """
-        if not self.has(index):
+        if self.has(index):
+            return
+        told, failure = None, BadInput(reason)
+        try:
             told = _told(index, asked, answered, unnamed)
-            self._failed(index, told, BadInput(reason))
+        except BadInput as error:
+            failure = error
+        self._failed(index, told, failure)
 
     def has(self, index: int) -> bool:
         """Whether a round was told of before, in this run or in one that is gone on with."""
@@ -250,6 +275,11 @@ class Recorder:
     def _follow(self, told: Heard, sent: Weights, after: Weights | None) -> None:
         """A round of which only the model sent is known: measured when the next one comes."""
         now = self._shape.model_of(sent, whose=f"the model sent in round {told.round}")
+        if self._waiting is not None and told.round < self._waiting[1].round:
+            raise BadInput(
+                f"it comes after round {self._waiting[1].round}, and where no uploads are seen a "
+                "round ends with the model that is sent next; tell of rounds in their order"
+            )
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             before, heard_then = waiting
@@ -286,9 +316,10 @@ class Recorder:
         if self._strict:
             raise error
         text = f"round {index} is not recorded: {error}"
-        warnings.warn(f"fedaudit: {text}", RuntimeWarning, stacklevel=3)
+        # Before the warning, which some loops have raised.
         if told is not None:
             self._failed_quietly(told, text)
+        warnings.warn(f"fedaudit: {text}", RuntimeWarning, stacklevel=3)
 
     def _failed_quietly(self, told: Heard, note: str) -> None:
         # A full disk is what may have been in the way in the first place.
@@ -299,10 +330,17 @@ class Recorder:
 def _told(
     index: int, asked: Collection[ClientId], answered: Collection[ClientId], unnamed: int
 ) -> Heard:
-    return Heard(
-        round=index,
-        asked=tuple(sorted({*asked, *answered})),
-        answered=tuple(sorted(answered)),
-        measured=False,
-        unnamed=unnamed,
-    )
+    try:
+        return Heard(
+            round=index,
+            asked=tuple(sorted({*asked, *answered})),
+            answered=tuple(sorted(answered)),
+            measured=False,
+            unnamed=unnamed,
+        )
+    except (TypeError, ValueError) as error:
+        clients = ", ".join(repr(client) for client in [*asked, *answered][:_MOST_NAMED])
+        raise BadInput(
+            f"rounds have whole numbers from 1 to {MAX_ROUND} and clients from 0, got round "
+            f"{index!r} of the clients {clients}; number them so"
+        ) from error

@@ -1,13 +1,13 @@
 """What a live recording says of itself: one short JSON file, and a line for each round."""
 
-import json
+import errno
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
 from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import TooLarge, read_object, read_text, write_whole
+from fedaudit.files import TooLarge, parsed_json, read_object, read_text, write_whole
 from fedaudit.observe.store import MAX_ROUND, Keep
 from fedaudit.study.fields import Part, Whole
 
@@ -80,6 +80,21 @@ class Heard(Part):
         return set(self.asked) == set(self.answered) and self.unnamed == 0
 
 
+def recording_of(**said: object) -> Recording:
+    """A recording that says this of itself.
+
+    Args:
+        said: See :class:`Recording`.
+
+    Raises:
+        BadInput: Something that none can say.
+    """
+    try:
+        return Recording.model_validate(said)
+    except ValidationError as error:
+        raise BadInput(f"a recording cannot be made so ({_first(error)}); change that") from error
+
+
 def write_recording(recording: Recording, folder: Path) -> None:
     """Writes what a recording says of itself."""
     write_whole(folder / RECORDING_FILE, recording.model_dump_json(indent=1) + "\n")
@@ -103,9 +118,7 @@ def read_recording(folder: Path) -> Recording:
     try:
         return Recording.model_validate(read_object(path))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise Damaged(f"{path} is no recording's ({where}: {first['msg']}); restore it") from error
+        raise Damaged(f"{path} is no recording's ({_first(error)}); restore it") from error
 
 
 def heard(folder: Path) -> list[Heard]:
@@ -118,7 +131,7 @@ def heard(folder: Path) -> list[Heard]:
     """
     lines = _log(folder).split("\n")[:-1]
     try:
-        return [Heard.model_validate(json.loads(line)) for line in lines]
+        return [Heard.model_validate(parsed_json(line)) for line in lines]
     except (ValueError, RecursionError) as error:
         raise Damaged(
             f"{folder / LOG_FILE} is no log of rounds ({error}); restore it from a copy"
@@ -138,13 +151,24 @@ def heard_to_go_on(folder: Path) -> list[Heard]:
 
 
 def add_heard(one: Heard, folder: Path) -> None:
-    """Adds a line for one round.
+    """Adds a line for one round; whole, or not at all.
 
     Raises:
         OSError: It cannot be written.
     """
-    with (folder / LOG_FILE).open("a", encoding="utf-8") as file:
-        file.write(one.model_dump_json() + "\n")
+    line = (one.model_dump_json() + "\n").encode()
+    with (folder / LOG_FILE).open("ab", buffering=0) as file:
+        before = file.tell()
+        if file.write(line) != len(line):
+            # Or the next line would go on in this one, and neither could be read.
+            file.truncate(before)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def _first(error: ValidationError) -> str:
+    """The first thing that is wrong, and where."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
 
 
 def _log(folder: Path) -> str:

@@ -1,6 +1,7 @@
 """Rounds of somebody's federation, made of what its loop has in hand."""
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Literal, NamedTuple, cast
 
 from fedaudit.core import ClientId, Model
@@ -122,10 +123,10 @@ def _shares(
     clients: Sequence[ClientId], weights: Mapping[ClientId, float]
 ) -> dict[ClientId, float]:
     known = [float(weights.get(client, -1)) for client in clients]
-    if not (sum(known) > 0 and min(known) >= 0):
+    if not (0 < sum(known) < inf and min(known) >= 0):
         raise BadInput(
-            f"weights are to be a number of at least 0 for each client that answered, not all 0; "
-            f"got {dict(weights)}"
+            f"weights are to be a finite number of at least 0 for each client that answered, not "
+            f"all 0; got {dict(weights)}"
         )
     return {client: weight / sum(known) for client, weight in zip(clients, known, strict=True)}
 

@@ -110,5 +110,7 @@ def _like(named: Mapping[str, Array], name: str, like: Tensor, whose: str) -> Te
             f"{whose} has {name!r} of shape {tuple(tensor.shape)}, and the model given to the "
             f"recorder {tuple(like.shape)}"
         )
+    if tensor.is_complex():
+        raise BadInput(f"{whose} has {name!r} in complex numbers, and the model real ones")
     # A copy, since a live loop goes on with its own.
     return tensor.detach().to("cpu", like.dtype, copy=True).contiguous()

@@ -33,6 +33,8 @@ def write_tensors(
     """
     partial = path.with_name(path.name + ".partial")
     try:
+        # What was left of it before, or a link to elsewhere, which would be followed.
+        partial.unlink(missing_ok=True)
         save_file(
             _apart(tensors),
             partial,

@@ -16,6 +16,9 @@ from fedaudit.observe.tensors import read_tensors, write_tensors
 
 USAGE_FILE = "usage.safetensors"
 
+COUNTS = ("used", "recycled", "extra_bytes")
+"""What clients note in whole numbers: samples by number, and bytes."""
+
 
 @dataclass(frozen=True)
 class Usage:

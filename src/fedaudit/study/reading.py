@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import TooLarge, read_text
+from fedaudit.files import TooLarge, read_text, unique_keys
 from fedaudit.games.record import GAMES_FORMAT, GameRecord
 from fedaudit.study.compared import COMPARISON_FORMAT, Comparison
 from fedaudit.study.fields import MOST
@@ -193,7 +193,7 @@ def _parsed(text: str, path: Path) -> object:
     try:
         document: object = json.loads(
             text,
-            object_pairs_hook=_unique,
+            object_pairs_hook=unique_keys,
             parse_constant=_refused_constant,
             parse_float=_finite,
             parse_int=_bounded,
@@ -206,17 +206,6 @@ def _parsed(text: str, path: Path) -> object:
         reason = str(error)
         raise Damaged(f"{path} is not a whole JSON document: {reason}") from None
     return document
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    entries = dict(pairs)
-    if len(entries) != len(pairs):
-        seen = set[str]()
-        for key, _ in pairs:
-            if key in seen:
-                raise ValueError(f"the key {_short(key)} stands twice in one object")
-            seen.add(key)
-    return entries
 
 
 def _refused_constant(name: str) -> float:

@@ -3,7 +3,7 @@
 from typing import TypeAlias
 
 import numpy as np
-from flwr.app import ArrayRecord, Message
+from flwr.app import Array, ArrayRecord, Message
 
 from fedaudit.errors import BadInput
 
@@ -46,11 +46,33 @@ def record_of(message: Message) -> ArrayRecord | None:
 
 
 def arrays_of(record: ArrayRecord) -> Arrays:
-    """The arrays of a record by name; as a list where names are their places."""
-    arrays = {name: array.numpy() for name, array in record.items()}
+    """The arrays of a record by name; as a list where names are their places.
+
+    Raises:
+        BadInput: Something in it is no array.
+    """
+    arrays = {name: array_of(array) for name, array in record.items()}
     if list(arrays) == [str(place) for place in range(len(arrays))]:
         return list(arrays.values())
     return arrays
+
+
+def array_of(sent: Array) -> np.ndarray:
+    """An array out of a message, whose bytes may be anybody's.
+
+    Raises:
+        BadInput: They are no array.
+    """
+    try:
+        # Flower reads arrays without unpickling anything.
+        found: object = sent.numpy()
+    # Headers are parsed as Python's, archives opened: what these raise is of many kinds.
+    except Exception as error:
+        said = " ".join(str(error).split())[:200]
+        raise BadInput(f"what should be an array is none ({said})") from error
+    if not isinstance(found, np.ndarray):
+        raise BadInput(f"what should be an array is a {type(found).__name__}")
+    return found
 
 
 def weight_of(reply: Message, key: str) -> float | None:

@@ -9,6 +9,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from fedaudit import __version__
 from fedaudit.errors import BadInput, Refusal
 from fedaudit.fl.packets import Packet
+from fedaudit.integrations.flower.contents import array_of
 from fedaudit.study.text import plain
 
 MADE = f"fedaudit {__version__} with torch {torch.__version__}"
@@ -99,9 +100,8 @@ def _packet_in(message: Message) -> Packet:
     content = message.content
     try:
         values = content.config_records[_TURNS]["values"]
-        # Flower reads arrays without unpickling anything.
-        array = content.array_records[_TENSORS][_BYTES].numpy()
-    except (KeyError, TypeError, ValueError, EOFError, MemoryError) as error:
+        array = array_of(content.array_records[_TENSORS][_BYTES])
+    except (KeyError, TypeError, ValueError) as error:
         raise _no_packet(" ".join(str(error).split())[:200]) from error
     if not isinstance(values, str) or array.dtype != np.uint8 or array.ndim != 1:
         raise _no_packet("it is of another form")

@@ -1,0 +1,142 @@
+"""What goes wrong beside a recorder ends no loop, and spoils no recording."""
+
+import math
+from pathlib import Path
+from typing import Any
+from warnings import catch_warnings, simplefilter
+
+import pytest
+import torch
+
+from fedaudit.errors import BadInput, Damaged
+from fedaudit.live.attack import attack_recording
+from fedaudit.live.recorder import record
+from fedaudit.live.recording import LOG_FILE, RECORDING_FILE, Heard, add_heard, heard
+from tests.live.federation import data, network, rounds
+
+FEW = ("blackbox-loss", "avg-cosine")
+AUDIT = data().split.audit
+
+
+def recorded(folder: Path) -> Path:
+    with record(folder, network, AUDIT, attacks=FEW, strict=True) as recorder:
+        for one in rounds():
+            recorder.round(one.number, sent=one.sent, uploads=one.uploads)
+    return folder
+
+
+@pytest.mark.parametrize("told", [{"answered": [-1]}, {"asked": [10**16]}, {"unnamed": -1}])
+def test_a_missed_round_of_impossible_clients_does_not_end_the_loop(
+    told: dict[str, Any], tmp_path: Path
+) -> None:
+    with record(tmp_path, network, AUDIT, attacks=FEW) as recorder:
+        with pytest.warns(RuntimeWarning, match=r"round 1 is not recorded: rounds have whole num"):
+            recorder.missed(1, "nobody came", **told)
+        with pytest.warns(RuntimeWarning, match="round 1 is not recorded: nobody came"):
+            recorder.missed(1, "nobody came")
+
+
+def test_a_loop_that_raises_warnings_has_its_missed_rounds_in_the_recording(tmp_path: Path) -> None:
+    with record(tmp_path, network, AUDIT, attacks=FEW) as recorder, catch_warnings():
+        simplefilter("error")
+        with pytest.raises(RuntimeWarning, match="nobody came"):
+            recorder.missed(1, "nobody came")
+    assert [one.note for one in heard(tmp_path)] == ["round 1 is not recorded: nobody came"]
+
+
+@pytest.mark.parametrize("weight", [math.inf, math.nan, -1.0, 1e308])
+def test_weights_that_give_no_shares_are_told_of(weight: float, tmp_path: Path) -> None:
+    one = next(rounds())
+    with (
+        record(tmp_path, network, AUDIT, attacks=FEW) as recorder,
+        pytest.warns(RuntimeWarning, match="weights are to be a finite number of at least 0"),
+    ):
+        recorder.round(
+            1, sent=one.sent, uploads=one.uploads, weights=dict.fromkeys(one.uploads, weight)
+        )
+
+
+def test_complex_numbers_are_told_of(tmp_path: Path) -> None:
+    one = next(rounds())
+    turned = {n: v.to(torch.complex64) for n, v in one.sent.items()}
+    with (
+        record(tmp_path, network, AUDIT, attacks=FEW) as recorder,
+        pytest.warns(RuntimeWarning, match="the model sent has '.*' in complex numbers"),
+    ):
+        recorder.round(1, sent=turned, uploads=one.uploads)
+
+
+def test_where_no_uploads_are_seen_a_round_that_comes_late_is_told_of(tmp_path: Path) -> None:
+    first, second, third, last = rounds()
+    with record(tmp_path, network, AUDIT, view="globals") as recorder:
+        recorder.round(1, sent=first.sent)
+        recorder.round(3, sent=third.sent)
+        with pytest.warns(RuntimeWarning, match="round 2 is not recorded: it comes after round 3"):
+            recorder.round(2, sent=second.sent)
+        recorder.round(4, sent=last.sent, after=last.after)
+    assert [(one.round, one.measured) for one in heard(tmp_path)] == [
+        (1, True),
+        (2, False),
+        (3, True),
+        (4, True),
+    ]
+
+
+def test_a_recording_that_was_stopped_before_its_first_round_is_gone_on_with(
+    tmp_path: Path,
+) -> None:
+    record(tmp_path / "x", network, AUDIT, attacks=FEW).close()
+    folder = recorded(tmp_path / "x")
+    assert attack_recording(folder, (), tmp_path / "out").watched
+
+
+def test_a_disk_that_fills_up_leaves_no_half_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Heard(round=1, asked=(0,), answered=(0,), measured=False)
+    add_heard(told, tmp_path)
+    opened = Path.open
+
+    class Full:
+        def __init__(self, file: Any) -> None:
+            self.file = file
+
+        def __enter__(self) -> "Full":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.file.close()
+
+        def write(self, data: bytes) -> int:
+            return int(self.file.write(data[:5]))
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.file, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", lambda *a, **k: Full(opened(*a, **k)))
+        with pytest.raises(OSError, match="No space left"):
+            add_heard(told, tmp_path)
+    add_heard(told.model_copy(update={"round": 2}), tmp_path)
+    assert [one.round for one in heard(tmp_path)] == [1, 2]
+
+
+@pytest.mark.parametrize(("folder", "name"), [("my rün", "my-r-n"), ("...", "recording")])
+def test_a_recording_is_named_after_its_folder(folder: str, name: str, tmp_path: Path) -> None:
+    with record(tmp_path / folder, network, AUDIT, attacks=FEW) as recorder:
+        assert recorder.recording.name == name
+
+
+@pytest.mark.parametrize("how", [{"every": 0}, {"name": "a b"}, {"sizes": {0: -1}}])
+def test_settings_that_no_recording_has_are_refused(how: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=rf"cannot be made so \({next(iter(how))}"):
+        record(tmp_path, network, AUDIT, attacks=FEW, **how)
+
+
+@pytest.mark.parametrize("file", [RECORDING_FILE, LOG_FILE])
+def test_a_key_that_stands_twice_is_refused(file: str, tmp_path: Path) -> None:
+    folder = recorded(tmp_path / "recording")
+    text = (folder / file).read_text()
+    (folder / file).write_text(text.replace("{", '{"round": 1, "name": "x", ', 1))
+    with pytest.raises(Damaged, match="stands twice"):
+        attack_recording(folder, (), tmp_path / "out")
