@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from fedaudit.study.toml import parsed_toml, read_toml
 from fedaudit.study.values import settings_from
 
-Share = Annotated[float, Field(ge=0, le=1)]
-Budget = Annotated[float, Field(ge=0, le=1e15)]
+Share = Annotated[float, Field(ge=0, le=1, strict=True)]
+Budget = Annotated[float, Field(ge=0, le=1e15, strict=True)]
 Count = Annotated[int, Field(ge=0, le=10**9, strict=True)]
 Contrast = Literal["unseen", "other_client", "mixed"]
 Control = Literal["permuted members", "untrained model", "blind classifier", "planted leak"]
@@ -75,7 +75,7 @@ class SourcesPolicy(Table):
         seeds: "each" judges every run by its own limits, "mean" the means over runs.
     """
 
-    above_class_mixes: Annotated[float, Field(ge=-1, le=1)]
+    above_class_mixes: Annotated[float, Field(ge=-1, le=1, strict=True)]
     attacks: Names = ()
     seeds: Literal["each", "mean"] = "each"
 
@@ -140,7 +140,7 @@ class EvidencePolicy(Table):
 
     least_seeds: Count = 1
     views: Names = ()
-    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
+    confidence: Annotated[float, Field(gt=0, lt=1, strict=True)] = 0.95
 
 
 class Policy(Table):
