@@ -60,6 +60,7 @@ def test_nothing_outlives_the_script_when_it_is_interrupted(
     env = commands(tmp_path / "bin", dict.fromkeys(names, STAYS) | {"curl": "#!/bin/sh\nexit 7\n"})
     script = subprocess.Popen(["bash", SCRIPT, way, tmp_path / "out"], env=env)
     try:
+        # Each that is started, and what it starts; "flwr" waits for the SuperLink to answer.
         pids = started(env, 2 if way == "simulation" else 6)
         script.send_signal(sent)
         assert script.wait(timeout=30) == 128 + sent
@@ -69,8 +70,13 @@ def test_nothing_outlives_the_script_when_it_is_interrupted(
 
 
 def test_nothing_outlives_the_script_when_it_is_done(tmp_path: Path) -> None:
-    env = commands(tmp_path / "bin", {"flwr": STARTS, "fedaudit": "#!/bin/sh\n"})
+    # Nothing listens before the SuperLink is started, and something does from then on.
+    asked = '#!/bin/sh\n[ -e "$PIDS" ] || exit 7\n'
+    env = commands(
+        tmp_path / "bin",
+        {"flwr": STARTS, "flower-superlink": STAYS, "curl": asked, "fedaudit": "#!/bin/sh\n"},
+    )
     subprocess.run(
         ["bash", SCRIPT, "simulation", tmp_path / "out"], env=env, check=True, timeout=60
     )
-    assert [pid for pid in started(env, 2) if runs(pid)] == []
+    assert [pid for pid in started(env, 4) if runs(pid)] == []
