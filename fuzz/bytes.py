@@ -32,17 +32,14 @@ def main() -> None:
     counts = {"tried": 0, "refused": 0}
     begun = time.monotonic()
 
-    def said() -> None:
-        if counts["tried"] >= given.runs:
-            seconds = round(time.monotonic() - begun)
-            print(json.dumps({"target": given.target, "by": "bytes", **counts, "seconds": seconds}))
-            sys.stdout.flush()
-
     def one(content: bytes) -> None:
         counts["refused"] += refused(target.read, content)
         counts["tried"] += 1
         if counts["tried"] == given.runs:
-            said()
+            seconds = round(time.monotonic() - begun)
+            found = {"target": given.target, "by": "bytes", **counts, "seconds": seconds}
+            # Whatever is not printed now is lost: atheris ends the process.
+            print(json.dumps(found), flush=True)
             sweep()
 
     options = [f"-runs={given.runs}", "-timeout=5", "-rss_limit_mb=4096", "-max_len=65536"]

@@ -1,8 +1,8 @@
 """Readers of files that anybody may have written: each takes bytes and may refuse, and no more."""
 
 import json
-import os
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import NamedTuple
@@ -283,17 +283,6 @@ TARGETS: dict[str, Target] = {
 """By name. Reports are made of whatever a reader lets through."""
 
 
-def names() -> Iterator[str]:
-    """Of the targets."""
-    return iter(TARGETS)
-
-
 def sweep() -> None:
     """Takes the folder away again."""
-    import shutil
-
     shutil.rmtree(FOLDER, ignore_errors=True)
-
-
-if os.environ.get("FUZZ_LIST"):
-    print("\n".join(names()))
