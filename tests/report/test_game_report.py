@@ -24,7 +24,8 @@ from fedaudit.report.game_tables import (
     points_table,
     print_games,
 )
-from fedaudit.report.game_words import CERTIFICATES, game_tiles, game_verdict
+from fedaudit.report.game_tiles import game_tiles
+from fedaudit.report.game_words import CERTIFICATES, game_verdict
 from fedaudit.report.games import games_again, games_html, write_games_report
 from fedaudit.report.grid import Grid
 from fedaudit.report.words import interval, percent

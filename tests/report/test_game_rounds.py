@@ -10,7 +10,8 @@ from fedaudit.report.game_figures import game_figures
 from fedaudit.report.game_points import behind_mechanism, shown_points, without_mechanism
 from fedaudit.report.game_rounds import rounds_figure, rounds_table, short_rounds_table
 from fedaudit.report.game_tables import games_table, points_table
-from fedaudit.report.game_words import game_tiles, game_verdict
+from fedaudit.report.game_tiles import game_tiles
+from fedaudit.report.game_words import game_verdict
 from fedaudit.report.games import games_html
 from fedaudit.report.grid import Grid
 from fedaudit.report.words import percent

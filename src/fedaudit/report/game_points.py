@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedaudit.games.record import InRounds, PointPlayed
+from fedaudit.games.record import InRounds, PointPlayed, Success
 from fedaudit.report.game_round_names import defended, round_family, rounds_words
 from fedaudit.report.grid import shortened
-from fedaudit.report.words import count, number
+from fedaudit.report.words import count, interval, number, percent
 
 NO_MECHANISM = "none"
 
@@ -174,3 +174,18 @@ def _by_epsilon(one: Shown) -> float:
         return float(one.point.rounds.averaged)
     budget = one.point.nominal_epsilon
     return math.inf if budget is None else budget
+
+
+def most_right(shown: Sequence[Shown]) -> Shown:
+    """The point at which the server is right most often."""
+    return max(shown, key=lambda one: (one.point.adv.value, one.point.adv.low))
+
+
+def short(one: Shown) -> str:
+    """A point's name in running text."""
+    return shortened(one.name, 60)
+
+
+def right_in(adv: Success) -> str:
+    """Success in running text."""
+    return f"{percent(adv.value)} (95% interval {interval(adv.low, adv.high, 'accuracy')})"

@@ -3,20 +3,21 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedaudit.games.record import GameRecord, PointPlayed, Success
-from fedaudit.report.evidence import LEAKS, ROOM_FOR_DOUBT, Status, tone_of
+from fedaudit.games.record import GameRecord, PointPlayed
+from fedaudit.report.evidence import LEAKS, ROOM_FOR_DOUBT, Status
 from fedaudit.report.found import Sentence
+from fedaudit.report.game_claims import claims_of, contradiction
 from fedaudit.report.game_points import (
     Shown,
     behind_mechanism,
     epsilon,
     families,
-    far_above,
+    most_right,
     overtaken,
     provable,
+    right_in,
+    short,
     shown_points,
-    times_named,
-    times_text,
     without_mechanism,
 )
 from fedaudit.report.game_round_names import rounds_words
@@ -24,8 +25,7 @@ from fedaudit.report.game_rounds import in_rounds
 from fedaudit.report.game_training import poor_fits
 from fedaudit.report.grid import shortened
 from fedaudit.report.sources import size_reached_by
-from fedaudit.report.tiles import Tile
-from fedaudit.report.words import capital, count, interval, listed, percent, plural
+from fedaudit.report.words import capital, count, listed, percent, plural
 
 MOST_SAID = 8
 """Of sentences of one kind; the tables have the others."""
@@ -96,34 +96,11 @@ def game_verdict(record: GameRecord) -> GameVerdict:
         headline=_headline(shown, refuted),
         played=_played(record.points),
         found=_found(shown),
-        contradictions=_at_most_some([_contradiction(one) for one in refuted]),
-        claims=_at_most_some(_claims(shown)),
+        contradictions=_at_most_some([contradiction(one) for one in refuted]),
+        claims=_at_most_some(claims_of(shown)),
         meaning=_meaning(shown),
         limits=tuple(_limits(shown)),
     )
-
-
-def game_tiles(record: GameRecord) -> list[Tile]:
-    """The numbers at the top of a report of games."""
-    shown = shown_points(record.points)
-    behind, bare = behind_mechanism(shown), without_mechanism(shown)
-    what = "defense" if in_rounds(shown) else "mechanism"
-    claiming = [one for one in shown if one.point.nominal_epsilon is not None]
-    found = [
-        _success_tile(f"Server right, no {what}", bare),
-        _success_tile(f"Server right, most behind a {what}", behind),
-        _success_tile(f"Server right, least behind a {what}", behind, most=False)
-        if len(behind) > 1
-        else None,
-        _contradicted_tile(claiming) if claiming else None,
-        _factor_tile(claiming),
-    ]
-    return [tile for tile in found if tile is not None]
-
-
-def right_in(adv: Success) -> str:
-    """Success in running text."""
-    return f"{percent(adv.value)} (95% interval {interval(adv.low, adv.high, 'accuracy')})"
 
 
 def _status(shown: Sequence[Shown]) -> Status:
@@ -140,16 +117,18 @@ def _headline(shown: Sequence[Shown], refuted: Sequence[Shown]) -> str:
     if refuted:
         first = max(refuted, key=lambda one: one.point.proven_epsilon)
         more = f", and {plural(len(refuted) - 1, 'more point')}" if len(refuted) > 1 else ""
-        return f"Success contradicts the epsilon that is named: {_short(first)}{more}"
+        return f"Success contradicts the epsilon that is named: {short(first)}{more}"
     if not behind:
-        said = f"{percent(_most(bare).point.adv.value)} of games without a mechanism"
+        said = f"{percent(most_right(bare).point.adv.value)} of games without a mechanism"
         return f"The server is right in {said}; guessing is right in 50%"
-    best, least = _most(behind), min(behind, key=lambda one: one.point.adv.value)
+    best, least = most_right(behind), min(behind, key=lambda one: one.point.adv.value)
     nothing = "a defense" if in_rounds(shown) else "a mechanism"
-    told = [f"{percent(_most(bare).point.adv.value)} of games without {nothing}"] if bare else []
-    told.append(f"{percent(best.point.adv.value)} behind {_short(best)}")
+    told = (
+        [f"{percent(most_right(bare).point.adv.value)} of games without {nothing}"] if bare else []
+    )
+    told.append(f"{percent(best.point.adv.value)} behind {short(best)}")
     if best.point.adv.low > least.point.adv.high:
-        told.append(f"{percent(least.point.adv.value)} behind {_short(least)}")
+        told.append(f"{percent(least.point.adv.value)} behind {short(least)}")
     return f"The server is right in {listed(told)}; guessing is right in 50%"
 
 
@@ -197,57 +176,6 @@ def _under(point: PointPlayed) -> str:
         return "" if point.nominal_epsilon is None else f" at ε {epsilon(point.nominal_epsilon)}"
     most = f", where noise allows {percent(point.most)}" if point.rounds.distance else ""
     return f" after {rounds_words(point.rounds)}{most}"
-
-
-def _contradiction(one: Shown) -> str:
-    point = one.point
-    told = f"{_short(one)}: the server is right in {right_in(point.adv)} of games, which "
-    if point.rounds is not None:
-        return (
-            f"{told}is more than the {percent(point.most)} that its noise allows any server. "
-            "Either the defense does not do what it says, or that bound is worked out wrongly."
-        )
-    if overtaken(point) and point.true_epsilon is not None:
-        return (
-            f"{told}proves an epsilon of at least {epsilon(point.proven_epsilon)}, more than the "
-            f"{epsilon(point.true_epsilon)} that its own probabilities give. Either the mechanism "
-            "does not do what it says, or its epsilon is worked out wrongly."
-        )
-    named = point.nominal_epsilon or 0.0
-    most = percent(point.most_nominal) if point.most_nominal is not None else "less"
-    return (
-        f"{told}proves an epsilon of at least {epsilon(point.proven_epsilon)}; "
-        f"{epsilon(named)} is named. Under an honest ε of {epsilon(named)} no server is right in "
-        f"more than {most} of games."
-    )
-
-
-def _claims(shown: Sequence[Shown]) -> list[str]:
-    found = []
-    for name, inside in families(shown).items():
-        far = [one.point for one in inside if far_above(one.point)]
-        if not far:
-            continue
-        named = _epsilons([point.nominal_epsilon for point in far])
-        true = [point.true_epsilon for point in far]
-        if None in true:
-            why = (
-                "all records of a batch get the same noise, so that one record tells of the "
-                "noise on another"
-                if far[0].shared_mask
-                else "its probabilities have no bound"
-            )
-            said = f"names ε {named} and gives no epsilon at all: {why}"
-        else:
-            times = [ratio for ratio in map(times_named, far) if ratio is not None]
-            much = f"{times_text(min(times))} to {times_text(max(times))}" if times else "many"
-            much = times_text(times[0]) if times and min(times) == max(times) else much
-            said = (
-                f"names ε {named} and by its own probabilities gives ε {_epsilons(true)} for one "
-                f"record, {much} times as much"
-            )
-        found.append(f"{shortened(name, 80)} {said}.")
-    return found
 
 
 def _meaning(shown: Sequence[Shown]) -> str:
@@ -299,47 +227,6 @@ def _at_most_some(said: Sequence[str]) -> tuple[str, ...]:
     if len(said) <= MOST_SAID:
         return tuple(said)
     return (*said[:MOST_SAID], f"{plural(len(said) - MOST_SAID, 'more point')} in the table.")
-
-
-def _success_tile(label: str, shown: Sequence[Shown], *, most: bool = True) -> Tile | None:
-    if not shown:
-        return None
-    one = _most(shown) if most else min(shown, key=lambda one: one.point.adv.value)
-    adv = one.point.adv
-    size = size_reached_by(2 * adv.low - 1)
-    detail = f"{_short(one)}; 95% interval {interval(adv.low, adv.high, 'accuracy')}; guessing 50%"
-    return Tile(label, percent(adv.value), detail, tone_of(size) if size else "")
-
-
-def _contradicted_tile(claiming: Sequence[Shown]) -> Tile:
-    wrong = sum(one.point.refuted or overtaken(one.point) for one in claiming)
-    detail = "points whose success refutes the epsilon that they name"
-    value = f"{count(wrong)} of {count(len(claiming))}"
-    return Tile("Named epsilon contradicted", value, detail, "alarm" if wrong else "")
-
-
-def _factor_tile(claiming: Sequence[Shown]) -> Tile | None:
-    known = [(ratio, one) for one in claiming if (ratio := times_named(one.point)) is not None]
-    if not known:
-        return None
-    ratio, one = max(known, key=lambda pair: pair[0])
-    value = f"{times_text(ratio)} ×"
-    detail = f"{_short(one)}: the true one is {epsilon(one.point.true_epsilon or 0.0)}"
-    return Tile("True epsilon over the named one", value, detail, "alarm" * far_above(one.point))
-
-
-def _most(shown: Sequence[Shown]) -> Shown:
-    return max(shown, key=lambda one: (one.point.adv.value, one.point.adv.low))
-
-
-def _short(one: Shown) -> str:
-    return shortened(one.name, 60)
-
-
-def _epsilons(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    least, most = epsilon(min(known)), epsilon(max(known))
-    return least if least == most else f"{least} to {most}"
 
 
 def _span(values: Sequence[int]) -> str:

@@ -11,7 +11,8 @@ from fedaudit.report.game_detector import detector_table, detector_words, weight
 from fedaudit.report.game_figures import game_figures
 from fedaudit.report.game_rounds import rounds_table
 from fedaudit.report.game_tables import certificates_table, points_table
-from fedaudit.report.game_words import CERTIFICATES, game_tiles, game_verdict
+from fedaudit.report.game_tiles import game_tiles
+from fedaudit.report.game_words import CERTIFICATES, game_verdict
 from fedaudit.report.grid import Grid, columns_of, shortened
 from fedaudit.report.page import rendered, write_page
 from fedaudit.report.reproducing import Again, needed_data, rows_of_environment
