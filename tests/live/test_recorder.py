@@ -19,6 +19,7 @@ from fedaudit.live.attack import attack_recording
 from fedaudit.live.files import SAMPLES_FILE
 from fedaudit.live.recorder import Recorder, record
 from fedaudit.live.recording import LOG_FILE, RECORDING_FILE, heard, read_recording
+from fedaudit.locking import Lock
 from fedaudit.observe.store import read_measured, read_rounds
 from fedaudit.observe.views import VIEWS, seen_from
 from fedaudit.signals.measure import measure
@@ -209,6 +210,17 @@ def test_a_recording_that_was_stopped_is_gone_on_with(usual: Path, tmp_path: Pat
     assert [one.round for one in heard(tmp_path)] == [1, 2, 3, 4], "each once"
     for key, values in measured(tmp_path).items():
         assert torch.equal(values, measured(usual)[key])
+
+
+def test_a_folder_that_another_process_records_to_is_refused(tmp_path: Path) -> None:
+    others = Lock(tmp_path)
+    assert others.taken()
+    with pytest.raises(BadInput, match="another process is writing"):
+        record(tmp_path, network, AUDIT, attacks=FEW)
+    others.close()
+    with record(tmp_path, network, AUDIT, attacks=FEW):
+        assert not (late := Lock(tmp_path)).taken()
+    assert late.taken(), "a recorder that is closed lets the folder go"
 
 
 def test_another_audit_or_setting_is_another_recording(usual: Path) -> None:

@@ -29,6 +29,7 @@ from fedaudit.live.recording import (
 )
 from fedaudit.live.rounds import Answers, Kind, Sent, round_of_globals, round_of_uploads
 from fedaudit.live.weights import Weights
+from fedaudit.locking import Lock, kept_to_this_process
 from fedaudit.observe.round import Round
 from fedaudit.observe.store import MAX_ROUND, Keep, write_measured, write_round
 from fedaudit.observe.views import seen_from, view_named
@@ -83,7 +84,8 @@ def record(
         device: Where models are run, such as "cuda".
 
     Raises:
-        BadInput: Settings or samples that make no audit, or a folder of something else.
+        BadInput: Settings or samples that make no audit, a folder of something else, or one that
+            another process records to.
         NotVisible: An attack needs what the view does not show.
         Damaged: The recording to go on with cannot be read.
     """
@@ -145,6 +147,7 @@ class Recorder:
         self._strict = strict
         self._workers, self._device = workers, device_named(device)
         self.recording = claim(folder, recording, samples)
+        self._lock: Lock | None = kept_to_this_process(folder)
         clients = samples.owner[samples.owner >= 0].tolist()
         self._setup = live_setup(
             self.recording, samples, net.architecture, clients=clients, rounds=(MAX_ROUND,)
@@ -260,6 +263,7 @@ class Recorder:
         if self._waiting is not None:
             self._failed_quietly(self._waiting[1], "no model followed")
             self._waiting = None
+        self._lock = None
 
     def _hear(self, told: Heard, given: Answers) -> None:
         if not given.uploads:

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -25,13 +25,9 @@ from fedaudit import __version__
 from fedaudit.core import Samples
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.files import read_object, write_whole
+from fedaudit.locking import Lock
 from fedaudit.study.identity import run_key
 from fedaudit.study.parts import Setup
-
-try:
-    import fcntl
-except ImportError:  # Windows, where two studies must not share a pool at the same time.
-    fcntl = None  # type: ignore[assignment]
 
 RUN_FILE = "run.json"
 RUNS_FILE = "runs.json"
@@ -151,16 +147,10 @@ def held(place: Path, say: Callable[[str], None] = lambda text: None) -> Iterato
     The lock goes with its process, so that one that was killed leaves nothing behind.
     """
     place.mkdir(parents=True, exist_ok=True)
-    if fcntl is None:
-        yield
-        return
-    # To append, so that a link of that name does not empty a file somewhere else.
-    with (place / "lock").open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    with closing(Lock(place)) as lock:
+        if not lock.taken():
             say(f"waiting for another study that is training the run in {place}")
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock.taken(wait=True)
         yield
 
 

@@ -1,0 +1,78 @@
+"""A folder for one process at a time."""
+
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+from fedaudit.errors import BadInput
+
+try:
+    import fcntl
+except ImportError:  # Windows, where two processes must be kept apart by hand.
+    fcntl = None  # type: ignore[assignment]
+
+LOCK_FILE = "lock"
+
+
+class Lock:
+    """Keeps a folder to this process for as long as it lives.
+
+    It goes with its process, so that one that was killed leaves nothing behind but an empty file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Opens the file; nothing is kept yet.
+
+        Args:
+            folder: Which must be there.
+        """
+        # To append, so that a link of that name does not empty a file somewhere else.
+        self._file = (folder / LOCK_FILE).open("a")
+
+    def taken(self, *, wait: bool = False) -> bool:
+        """Takes the folder; says whether it could.
+
+        Args:
+            wait: Until another process lets it go.
+        """
+        if fcntl is None:
+            return True
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Lets the folder go."""
+        self._file.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            self._file.close()
+
+
+_mine: WeakValueDictionary[Path, Lock] = WeakValueDictionary()
+
+
+def kept_to_this_process(folder: Path) -> Lock:
+    """A folder's lock, the same one for whoever asks in this process; it goes with the last.
+
+    Args:
+        folder: Which must be there.
+
+    Raises:
+        BadInput: Another process has it, or it cannot be written.
+    """
+    place = folder.resolve()
+    lock = _mine.get(place)
+    if lock is None:
+        try:
+            lock = Lock(place)
+        except OSError as error:
+            raise BadInput(f"{folder} cannot be used ({error}); choose another folder") from error
+        if not lock.taken():
+            raise BadInput(
+                f"another process is writing to {folder}; stop that one, or choose another folder"
+            )
+        _mine[place] = lock
+    return lock
