@@ -21,10 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.training import medians
-from fedaudit.core import Model
+from fedaudit.core import Model, cross_entropy
 from fedaudit.live.audited import audit_samples
+from fedaudit.live.network import network_of
 from fedaudit.live.recorder import record
+from fedaudit.live.recording import Heard
+from fedaudit.live.rounds import Answers, round_of_uploads
 from fedaudit.models.resnet import resnet18
+from fedaudit.observe.store import write_round
 from fedaudit.seeds import seeded
 
 CLIENTS, SAMPLES, AUDITED, EVERY = 10, 500, 1500, 10
@@ -83,39 +87,35 @@ def overhead(turns: int, smaller: int) -> None:
 
 def writing(turns: int) -> None:
     audit = audit_samples({0: pictures(4, "member")}, pictures(4, "unseen"))
-    sent, uploads = network().state_dict(), {c: network() for c in range(CLIENTS)}
+    shape = network_of(network, audit, cross_entropy).shape
+    clients = tuple(range(CLIENTS))
+    told = Heard(round=1, asked=clients, answered=clients, measured=True)
+    uploads = {client: network() for client in clients}
+    given = Answers(network().state_dict(), uploads, {}, None)
+    round = round_of_uploads(told, given, shape, "models", {})
     with TemporaryDirectory() as folder:
         places = iter(Path(folder) / f"recording-{n}" for n in range(1000))
-        made: list[Path] = []
+        sources: list[Path] = []
 
         def write() -> None:
-            how = {"attacks": ["blackbox-loss"], "strict": True}
-            recorder = record(next(places), network, audit, keep="full", **how)  # type: ignore[arg-type]
-            recorder.round(1, sent=sent, uploads=uploads)
-
-        def measure() -> None:
-            how = {"attacks": ["blackbox-loss"], "strict": True}
-            recorder = record(next(places), network, audit, **how)  # type: ignore[arg-type]
-            recorder.round(1, sent=sent, uploads=uploads)
-
-        write()
-        made = sorted((Path(folder) / "recording-0" / "rounds").rglob("*.safetensors"))
-        size = sum(path.stat().st_size for path in made)
+            place = next(places)
+            write_round(place, round, "full")
+            sources[:] = sorted(place.rglob("*.safetensors"))
 
         def copy() -> None:
-            for path in made:
+            for path in sources:
                 target = path.with_suffix(".copy")
                 shutil.copyfile(path, target)
                 with target.open("rb") as file:
                     os.fsync(file.fileno())
 
-        seconds = medians({"write": write, "measure": measure, "copy": copy}, perf_counter, turns)
-    alone = seconds["write"] - seconds["measure"]
+        seconds = medians({"write": write, "copy": copy}, perf_counter, turns)
+        size = sum(path.stat().st_size for path in sources)
     print("\n| bytes | writing | plain copy | speed of a copy |")
     print("|---|---|---|---|")
     print(
-        f"| {size / 1e6:.0f} MB | {alone:.2f} s | {seconds['copy']:.2f} s | "
-        f"{seconds['copy'] / alone:.0%} |"
+        f"| {size / 1e6:.0f} MB | {seconds['write']:.2f} s | {seconds['copy']:.2f} s | "
+        f"{seconds['copy'] / seconds['write']:.0%} |"
     )
 
 

@@ -34,7 +34,7 @@ MAX_ROUND = 999_999
 """The last round that file names, of six digits, can tell."""
 _MOST = 1e100
 """Beyond any signal, be it of a run that diverged; squares of larger ones are not finite."""
-_WRITERS = 2
+_WRITERS = 4
 _ROUND = re.compile(r"round-(\d{6})(\.safetensors)?")
 
 
@@ -227,7 +227,7 @@ class _File(NamedTuple):
 
 
 def _write_all(files: Iterable[_File]) -> None:
-    """Writes files while the next is packed, two at a time: one is flushed, one filled."""
+    """Writes files while others are packed, a few at a time: some are flushed, one is filled."""
     with ThreadPoolExecutor(max_workers=_WRITERS) as writers:
         writing = deque[Future[None]]()
         for file in files:
