@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from fedaudit.core import Architecture, Samples, Setting, chunks
 from fedaudit.defenses.base import UNDEFENDED, Visit
-from fedaudit.engines.local import Workers
+from fedaudit.engines.workers import Workers
 from fedaudit.fl.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training import LocalTraining, train

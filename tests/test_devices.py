@@ -12,7 +12,7 @@ from fedaudit import cli
 from fedaudit.core import Architecture, Batch, Model, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense, Objective, Turn, Visit
 from fedaudit.devices import CPU, computing_on, device_named, samples_on
-from fedaudit.engines.local import Workers
+from fedaudit.engines.workers import Workers
 from fedaudit.errors import BadInput, Refusal, Unsupported
 from fedaudit.fl.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,15 @@ def test_a_fault_of_the_program_is_seen_whole(error: BaseException) -> None:
     assert end_of(error) is None
 
 
+@pytest.fixture
+def nobody_handles_sigterm() -> Iterator[None]:
+    """As in a new program, whatever ran in this process before."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("nobody_handles_sigterm")
 def test_sigterm_stops_what_is_inside_and_means_afterwards_what_it_meant_before() -> None:
     with pytest.raises(Terminated), stopping_at_sigterm():
         signal.raise_signal(signal.SIGTERM)

@@ -10,7 +10,8 @@ import torch
 from fedaudit.core import Batch, Samples
 from fedaudit.defenses.augment import Augmentation
 from fedaudit.engines.base import Engine
-from fedaudit.engines.local import LOCAL, Workers
+from fedaudit.engines.local import LOCAL
+from fedaudit.engines.workers import Workers
 from fedaudit.errors import BadInput
 from fedaudit.fl.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate

@@ -3,13 +3,15 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import pytest
 import torch
 
 from fedaudit.engines.base import Engine
-from fedaudit.engines.local import LOCAL, Workers, local_engine, one_thread
+from fedaudit.engines.local import LOCAL, local_engine, one_thread
+from fedaudit.engines.workers import Workers
 from fedaudit.errors import BadInput, Unsupported
 from tests.engines import contract
 
@@ -69,12 +71,12 @@ def test_work_that_cannot_be_sent_to_another_process_is_refused() -> None:
         pass
 
 
-HANGING = """
+HANGING = r"""
 import os, signal, sys, time
-from fedaudit.engines.local import Workers
+from fedaudit.engines.workers import Workers
 
 def pid_then_sleep(shared, seconds):
-    print(os.getpid(), flush=True)
+    os.write(1, f"{os.getpid()}\n".encode())  # in one piece: another worker does the same
     time.sleep(seconds)
 
 if __name__ == "__main__":
@@ -119,3 +121,102 @@ def test_a_worker_that_was_ended_from_outside_is_told_of() -> None:
 
 def signal_itself(shared: object, item: int) -> None:
     os.kill(os.getpid(), item)
+
+
+def test_a_worker_that_was_ended_while_it_writes_is_told_of(tmp_path: Path) -> None:
+    told = tmp_path / "worker"
+    with Workers(2).session(little_or_much, told) as run:
+        results = run([1, 50_000_000])
+        assert next(results) == 1
+        deadline = time.monotonic() + 60
+        while not told.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(0.5)  # it is in the midst of writing what nobody reads yet
+        os.kill(int(told.read_text()), signal.SIGKILL)
+        with pytest.raises(MemoryError, match="ended from outside"):
+            next(results)
+
+
+def little_or_much(told: Path, size: int) -> object:
+    if size == 1:
+        return 1
+    part = told.with_suffix(".part")
+    part.write_text(str(os.getpid()))
+    part.rename(told)
+    return b"x" * size
+
+
+def test_results_that_nobody_asked_for_any_more_are_of_no_other_items() -> None:
+    with Workers(2).session(contract.product, 10) as run:
+        for result in run(range(9)):
+            assert result == 0
+            break
+        first, second = run([4, 5, 6]), run([7, 8, 9])
+        assert list(zip(first, second, strict=True)) == [(40, 70), (50, 80), (60, 90)]
+
+
+class Odd(Exception):
+    """Cannot be made again from what it says."""
+
+    def __init__(self, one: int, other: int) -> None:
+        super().__init__(f"{one} and {other}")
+
+
+def fails(shared: type[Exception], item: int) -> None:
+    raise shared(item, item)
+
+
+@pytest.mark.parametrize(("kind", "raised"), [(ValueError, ValueError), (Odd, RuntimeError)])
+def test_what_work_raises_comes_with_where_it_was_raised(
+    kind: type[Exception], raised: type[Exception]
+) -> None:
+    with Workers(2).session(fails, kind) as run, pytest.raises(raised) as caught:
+        list(run([3]))
+    said = "".join(traceback.format_exception(caught.value))
+    assert "In a worker process" in said
+    assert "raise shared(item, item)" in said
+
+
+UNFINISHED = """
+import sys, time
+from fedaudit.engines.workers import Workers
+
+def nap(shared, seconds):
+    time.sleep(seconds)
+
+def rounds():
+    with Workers(2).session(nap, 0) as run:
+        yield list(run([0, 0]))
+
+if __name__ == "__main__":
+    sys.unfinished = rounds()
+    next(sys.unfinished)
+    sys.exit(3)
+"""
+
+
+def test_a_program_ends_whose_session_was_never_left(tmp_path: Path) -> None:
+    script = tmp_path / "unfinished.py"
+    script.write_text(UNFINISHED)
+    ended = subprocess.run([sys.executable, script], capture_output=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (3, b"")
+
+
+UNGUARDED = """
+import math
+from fedaudit.engines.workers import Workers
+
+with Workers(2).session(math.gcd, 4) as run:
+    list(run([2]))
+"""
+
+
+def test_a_script_that_starts_itself_again_is_told_what_it_lacks(tmp_path: Path) -> None:
+    script = tmp_path / "unguarded.py"
+    script.write_text(UNGUARDED)
+    ended = subprocess.run(
+        [sys.executable, script], capture_output=True, timeout=60, check=False, text=True
+    )
+    assert ended.returncode == 1
+    assert "begins its own work under if __name__ == '__main__'" in ended.stderr

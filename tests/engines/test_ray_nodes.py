@@ -1,6 +1,7 @@
 """A machine of a Ray cluster that is lost in mid-round, imitated on this one."""
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -83,8 +84,11 @@ def two_machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayCluster]:
         "health_check_timeout_ms": 1000,
         "health_check_failure_threshold": 3,
     }
+    # Each of its nodes puts a handler there that ends the program.
+    before = signal.getsignal(signal.SIGTERM)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "_system_config": soon})
     cluster.add_node(num_cpus=1)
+    signal.signal(signal.SIGTERM, before)
     engine = RayCluster(cluster.address)
     yield engine
     engine.close()

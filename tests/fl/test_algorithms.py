@@ -14,7 +14,7 @@ from fedaudit.core import Architecture, ClientId, Model, Params, Samples, chunks
 from fedaudit.defenses.base import UNDEFENDED, Visit
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.hamp import Hamp
-from fedaudit.engines.local import Workers
+from fedaudit.engines.workers import Workers
 from fedaudit.errors import BadInput, Unsupported
 from fedaudit.fl.algorithm import Algorithm
 from fedaudit.fl.distil import Distillation, distilled

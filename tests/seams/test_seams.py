@@ -11,7 +11,8 @@ from fedaudit.attacks.catalog import ATTACKS
 from fedaudit.core import ClientId, Samples
 from fedaudit.defenses.base import Defense
 from fedaudit.engines.base import Engine
-from fedaudit.engines.local import LOCAL, Workers
+from fedaudit.engines.local import LOCAL
+from fedaudit.engines.workers import Workers
 from fedaudit.errors import NotVisible
 from fedaudit.fl.algorithm import HONEST, Algorithm, Server
 from fedaudit.fl.fedavg import FedAvg

@@ -18,7 +18,7 @@ from ray import ObjectRef, cloudpickle
 from torch import Tensor
 
 from fedaudit.engines.base import Shards
-from fedaudit.engines.local import is_plain
+from fedaudit.engines.packing import is_plain
 
 Key = TypeVar("Key")
 Arrays: TypeAlias = tuple[np.ndarray, ...]

@@ -22,7 +22,7 @@ from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.defenses.cofedmid.partition import ClassGuided
 from fedaudit.defenses.cofedmid.validation import held_out
 from fedaudit.defenses.cofedmid.whole import CoFedMID
-from fedaudit.engines.local import Workers
+from fedaudit.engines.workers import Workers
 from fedaudit.errors import BadInput
 from fedaudit.fl.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
