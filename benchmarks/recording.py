@@ -23,12 +23,12 @@ from torch import Tensor, nn
 from benchmarks.training import medians
 from fedaudit.core import Model, cross_entropy
 from fedaudit.live.audited import audit_samples
+from fedaudit.live.beginning import record
+from fedaudit.live.heard import Heard
 from fedaudit.live.network import network_of
-from fedaudit.live.recorder import record
-from fedaudit.live.recording import Heard
 from fedaudit.live.rounds import Answers, round_of_uploads
 from fedaudit.models.resnet import resnet18
-from fedaudit.observe.store import write_round
+from fedaudit.observe.kept_files import write_round
 from fedaudit.seeds import seeded
 
 CLIENTS, SAMPLES, AUDITED, EVERY = 10, 500, 1500, 10

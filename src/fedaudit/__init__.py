@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fedaudit.fl.simulate import simulate
     from fedaudit.live.attack import attack_recording
     from fedaudit.live.audited import audit_samples, fair_split
-    from fedaudit.live.recorder import record
+    from fedaudit.live.beginning import record
     from fedaudit.metrics.evaluate import evaluate
     from fedaudit.observe.views import seen_from
     from fedaudit.origin import Origin
@@ -35,7 +35,7 @@ _DOORS = {
     "fair_split": "fedaudit.live.audited",
     "measure": "fedaudit.signals.measure",
     "read_study": "fedaudit.study.study_file",
-    "record": "fedaudit.live.recorder",
+    "record": "fedaudit.live.beginning",
     "run_study": "fedaudit.study.run",
     "seen_from": "fedaudit.observe.views",
     "simulate": "fedaudit.fl.simulate",

@@ -34,9 +34,10 @@ from flwr.serverapp.strategy import (
 from fedaudit.errors import BadInput
 from fedaudit.integrations.flower import RecordingGrid, RecordingStrategy, identity_mod
 from fedaudit.live.attack import attack_recording
-from fedaudit.live.recorder import Recorder, record
-from fedaudit.live.recording import heard
-from fedaudit.observe.store import read_measured
+from fedaudit.live.beginning import record
+from fedaudit.live.heard import heard
+from fedaudit.live.recorder import Recorder
+from fedaudit.observe.measured_files import read_measured
 from tests.integrations.federation import CLIENTS, StubGrid, client_app, initial
 from tests.live.federation import data, network
 

@@ -22,9 +22,9 @@ from fedaudit.errors import BadInput
 from fedaudit.integrations.flower import identity_mod
 from fedaudit.integrations.flower.secure_sum import SumRecordingStrategy
 from fedaudit.live.attack import attack_recording
-from fedaudit.live.recorder import record
-from fedaudit.live.recording import heard
-from fedaudit.observe.store import read_measured
+from fedaudit.live.beginning import record
+from fedaudit.live.heard import heard
+from fedaudit.observe.measured_files import read_measured
 from tests.integrations.federation import CLIENTS, StubGrid, initial, trained
 from tests.live.federation import data, network
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedaudit.live.attack import attack_recording
-from fedaudit.live.recording import heard
+from fedaudit.live.heard import heard
 
 FOLDER = Path(__file__).parents[2] / "examples" / "nvflare"
 PAGE = Path(__file__).parents[2] / "docs" / "nvflare.md"

@@ -7,7 +7,8 @@ import pytest
 
 from fedaudit.errors import BadInput
 from fedaudit.integrations.nvflare.making import made, name_of
-from fedaudit.live.recorder import Recorder, record
+from fedaudit.live.beginning import record
+from fedaudit.live.recorder import Recorder
 from tests.live.federation import data, network
 
 HERE = __name__

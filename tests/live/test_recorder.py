@@ -16,11 +16,14 @@ from fedaudit.cli import main
 from fedaudit.core import NOBODY
 from fedaudit.errors import BadInput, Damaged, NotVisible
 from fedaudit.live.attack import attack_recording
+from fedaudit.live.beginning import record
 from fedaudit.live.files import SAMPLES_FILE
-from fedaudit.live.recorder import Recorder, record
-from fedaudit.live.recording import LOG_FILE, RECORDING_FILE, heard, read_recording
+from fedaudit.live.heard import LOG_FILE, heard
+from fedaudit.live.recorder import Recorder
+from fedaudit.live.recording import RECORDING_FILE, read_recording
 from fedaudit.locking import Lock
-from fedaudit.observe.store import read_measured, read_rounds
+from fedaudit.observe.kept_files import read_rounds
+from fedaudit.observe.measured_files import read_measured
 from fedaudit.observe.views import VIEWS, seen_from
 from fedaudit.signals.measure import measure
 from fedaudit.study.record import Record

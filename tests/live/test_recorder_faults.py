@@ -10,8 +10,9 @@ import torch
 
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.live.attack import attack_recording
-from fedaudit.live.recorder import record
-from fedaudit.live.recording import LOG_FILE, RECORDING_FILE, Heard, add_heard, heard
+from fedaudit.live.beginning import record
+from fedaudit.live.heard import LOG_FILE, Heard, add_heard, heard
+from fedaudit.live.recording import RECORDING_FILE
 from tests.live.federation import data, network, rounds
 
 FEW = ("blackbox-loss", "avg-cosine")

@@ -11,8 +11,9 @@ import pytest
 
 from fedaudit.games.record import GameRecord
 from fedaudit.live.attack import attack_recording
-from fedaudit.live.recorder import record as start_recording
-from fedaudit.live.recording import LOG_FILE, RECORDING_FILE
+from fedaudit.live.beginning import record as start_recording
+from fedaudit.live.heard import LOG_FILE
+from fedaudit.live.recording import RECORDING_FILE
 from fedaudit.report.games import write_games_report
 from fedaudit.report.html import write_comparison, write_report
 from fedaudit.study.comparing import compared

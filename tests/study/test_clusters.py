@@ -12,9 +12,9 @@ import torch
 from fedaudit.errors import BadInput, Damaged, NotVisible, Refusal, Unsupported
 from fedaudit.fl.ifca_mir import Cluster, IfcaMir
 from fedaudit.fl.simulate import cohort_of, simulate
+from fedaudit.observe.measured_files import Stored
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Round
-from fedaudit.observe.store import Stored
 from fedaudit.risk.catalog import measure_named
 from fedaudit.risk.server import ServerRisk
 from fedaudit.seeds import seed_for

@@ -8,10 +8,11 @@ from torch import nn
 from fedaudit.core import Architecture
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.live.files import read_audit, read_untrained
+from fedaudit.live.heard import Heard, heard
 from fedaudit.live.parts import SEED, live_setup
-from fedaudit.live.recording import Heard, Recording, heard, read_recording
+from fedaudit.live.recording import Recording, read_recording
+from fedaudit.observe.measured_files import Stored, fault_in, read_measured
 from fedaudit.observe.round import EVERYBODY
-from fedaudit.observe.store import Stored, fault_in, read_measured
 from fedaudit.progress import Tick, quiet
 from fedaudit.study.accuracy import counts_fit
 from fedaudit.study.conclusion import conclude

@@ -1,134 +1,36 @@
 """The recorder: what an adversary sees of somebody's live loop, measured while it runs."""
 
-import re
-import secrets
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import cast
 
-from torch import nn
-
-from fedaudit.core import ClientId, Model, PerSampleLoss, cross_entropy
+from fedaudit.core import ClientId, Model
 from fedaudit.data.audit_set import AuditSet
 from fedaudit.devices import device_named
 from fedaudit.errors import BadInput
 from fedaudit.live.files import claim, write_audit, write_untrained
-from fedaudit.live.network import Network, network_of
-from fedaudit.live.parts import attacks_in, live_setup
-from fedaudit.live.recording import (
-    Heard,
-    Recording,
-    add_heard,
-    heard_to_go_on,
-    recording_of,
-    write_recording,
-)
+from fedaudit.live.heard import Heard, add_heard, heard_of, heard_to_go_on
+from fedaudit.live.network import Network
+from fedaudit.live.parts import live_setup
+from fedaudit.live.recording import Recording, write_recording
 from fedaudit.live.rounds import Answers, Kind, Sent, round_of_globals, round_of_uploads
 from fedaudit.live.weights import Weights
 from fedaudit.locking import Lock, kept_to_this_process
+from fedaudit.observe.kept_files import write_round
+from fedaudit.observe.layout import MAX_ROUND
+from fedaudit.observe.measured_files import write_measured
 from fedaudit.observe.round import Round
-from fedaudit.observe.store import MAX_ROUND, Keep, write_measured, write_round
-from fedaudit.observe.views import seen_from, view_named
+from fedaudit.observe.views import seen_from
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.accuracy import accuracy_notes, exam
 from fedaudit.study.controls import untrained_rounds
 
-_MOST_NAMED = 5
-_LONGEST_NAME = 200
-
-
-def record(
-    path: Path | str,
-    model: nn.Module | Callable[[], nn.Module],
-    samples: AuditSet,
-    *,
-    name: str = "",
-    attacks: Sequence[str] = (),
-    targets: Sequence[ClientId] = (),
-    view: str = "uploads",
-    every: int = 1,
-    keep: Keep = "signals",
-    uploads: Kind = "models",
-    sizes: Mapping[ClientId, int] | None = None,
-    loss: PerSampleLoss = cross_entropy,
-    keep_samples: bool = True,
-    strict: bool = False,
-    workers: int = 1,
-    device: str = "cpu",
-) -> "Recorder":
-    """Starts a recording of a federation that somebody else runs, or goes on with one.
-
-    Args:
-        path: Folder for the recording; one that was stopped is gone on with.
-        model: What clients train: a module, or what makes one. It is copied, never changed.
-        samples: What is audited: of :func:`fair_split` or :func:`audit_samples`.
-        name: Of the federation; that of the folder by default.
-        attacks: Attacks to measure for; all that the view and a recording allow by default.
-        targets: Clients under audit; all with audited members by default.
-        view: What the adversary is taken to see; "globals" for a client that sees no uploads.
-        every: Rounds are measured so far apart.
-        keep: "signals" keeps measurements only, "full" also every update of measured rounds.
-        uploads: What :meth:`Recorder.round` is given: clients' models after training, their
-            changes of the model they were sent, or gradients at it.
-        sizes: Training samples of each client; for attacks with a prior.
-        loss: Per-sample loss of (outputs, labels) that clients minimise.
-        keep_samples: Keeps the audited samples' features in the recording, which the control
-            with a classifier that sees inputs alone needs. Without, the recording holds none.
-        strict: Whether a round that cannot be recorded stops the loop. By default it is warned
-            of, and the record says that it is missing: no audit may end another's training.
-        workers: Threads for the gradient signals.
-        device: Where models are run, such as "cuda".
-
-    Raises:
-        BadInput: Settings or samples that make no audit, a folder of something else, or one that
-            another process records to.
-        NotVisible: An attack needs what the view does not show.
-        Damaged: The recording to go on with cannot be read.
-    """
-    folder = Path(path)
-    offered = view_named(view)
-    possible, refused = attacks_in(offered, attacks)
-    owners = sorted(set(samples.owner[samples.owner >= 0].tolist()))
-    net = network_of(model, samples, loss)
-    given = recording_of(
-        name=name or _named_after(folder),
-        key=secrets.token_hex(16),
-        view=view,
-        every=every,
-        keep=keep,
-        attacks=tuple(possible),
-        refused=refused,
-        targets=tuple(targets) or tuple(owners),
-        classes=net.classes,
-        sizes=dict(sizes or {}),
-        model=net.architecture.name,
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
-    return Recorder(
-        folder,
-        given,
-        samples,
-        net,
-        uploads=uploads,
-        keep_samples=keep_samples,
-        strict=strict,
-        workers=workers,
-        device=device,
-    )
-
-
-def _named_after(folder: Path) -> str:
-    """A name for people, of the characters that names may have."""
-    name = re.sub(r"[^A-Za-z0-9._=,+-]+", "-", folder.absolute().name)
-    return name.lstrip("._=,+-")[:_LONGEST_NAME] or "recording"
-
 
 class Recorder:
-    """A recording that is being made; see :func:`record`."""
+    """A recording that is being made; see :func:`fedaudit.record`."""
 
     def __init__(
         self,
@@ -208,7 +110,7 @@ class Recorder:
             return
         told: Heard | None = None
         try:
-            told = _told(index, asked or (), uploads or {}, unnamed)
+            told = heard_of(index, asked or (), uploads or {}, unnamed)
             self._hear(told, Answers(sent, uploads or {}, weights or {}, after))
         # Whatever it is: no audit may end another's training.
         except Exception as error:
@@ -239,7 +141,7 @@ class Recorder:
             return
         told, failure = None, BadInput(reason)
         try:
-            told = _told(index, asked, answered, unnamed)
+            told = heard_of(index, asked, answered, unnamed)
         except BadInput as error:
             failure = error
         self._failed(index, told, failure)
@@ -329,22 +231,3 @@ class Recorder:
         # A full disk is what may have been in the way in the first place.
         with suppress(OSError):
             self._note(told.model_copy(update={"note": note[:2000]}))
-
-
-def _told(
-    index: int, asked: Collection[ClientId], answered: Collection[ClientId], unnamed: int
-) -> Heard:
-    try:
-        return Heard(
-            round=index,
-            asked=tuple(sorted({*asked, *answered})),
-            answered=tuple(sorted(answered)),
-            measured=False,
-            unnamed=unnamed,
-        )
-    except (TypeError, ValueError) as error:
-        clients = ", ".join(repr(client) for client in [*asked, *answered][:_MOST_NAMED])
-        raise BadInput(
-            f"rounds have whole numbers from 1 to {MAX_ROUND} and clients from 0, got round "
-            f"{index!r} of the clients {clients}; number them so"
-        ) from error

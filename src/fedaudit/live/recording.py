@@ -1,19 +1,16 @@
-"""What a live recording says of itself: one short JSON file, and a line for each round."""
+"""What a live recording says of itself, in one short JSON file."""
 
-import errno
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
 from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import TooLarge, parsed_json, read_object, read_text, write_whole
-from fedaudit.observe.store import MAX_ROUND, Keep
+from fedaudit.files import read_object, write_whole
+from fedaudit.observe.layout import MAX_ROUND, Keep
 from fedaudit.study.fields import Part, Whole
 
 RECORDING_FILE = "recording.json"
-LOG_FILE = "rounds.jsonl"
-_LONGEST_LOG = 256 * 2**20
 _MOST_CLIENTS = 100_000
 
 Client = Annotated[int, Field(ge=0, le=10**15)]
@@ -29,7 +26,7 @@ class Recording(Part):
         key: Random; ties measured rounds to this recording.
         view: What the adversary is taken to see.
         every: Measured rounds are this far apart.
-        keep: See :mod:`fedaudit.observe.store`.
+        keep: See :mod:`fedaudit.observe.layout`.
         attacks: Those whose signals are measured.
         refused: Others that cannot be made of what is recorded, with the reason.
         targets: Clients under audit.
@@ -53,31 +50,6 @@ class Recording(Part):
     sizes: dict[Client, Whole] = Field(default_factory=dict)
     model: Annotated[str, Field(max_length=500)] = ""
     started: Annotated[str, Field(max_length=40)] = ""
-
-
-class Heard(Part):
-    """One round, measured or not.
-
-    Attributes:
-        round: Its number.
-        asked: Clients that were sent something.
-        answered: Clients whose upload came back.
-        measured: Whether it was measured.
-        unnamed: How many more were sent something, did not answer, and never said who they are.
-        note: What went wrong; empty for nothing.
-    """
-
-    round: Annotated[int, Field(ge=1, le=MAX_ROUND)]
-    asked: Clients
-    answered: Clients
-    measured: bool
-    unnamed: Whole = 0
-    note: Text = ""
-
-    @property
-    def complete(self) -> bool:
-        """Whether all who were asked have answered."""
-        return set(self.asked) == set(self.answered) and self.unnamed == 0
 
 
 def recording_of(**said: object) -> Recording:
@@ -121,64 +93,7 @@ def read_recording(folder: Path) -> Recording:
         raise Damaged(f"{path} is no recording's ({_first(error)}); restore it") from error
 
 
-def heard(folder: Path) -> list[Heard]:
-    """All rounds that a recording heard of, in the order they came.
-
-    A last line that is cut off, as a power failure leaves it, is left out.
-
-    Raises:
-        Damaged: Another line cannot be read.
-    """
-    lines = _log(folder).split("\n")[:-1]
-    try:
-        return [Heard.model_validate(parsed_json(line)) for line in lines]
-    except (ValueError, RecursionError) as error:
-        raise Damaged(
-            f"{folder / LOG_FILE} is no log of rounds ({error}); restore it from a copy"
-        ) from error
-
-
-def heard_to_go_on(folder: Path) -> list[Heard]:
-    """The same, with a line that was cut off taken out of the file, so that others can follow.
-
-    Raises:
-        Damaged: Another line cannot be read.
-    """
-    found, text = heard(folder), _log(folder)
-    if text and not text.endswith("\n"):
-        write_whole(folder / LOG_FILE, text[: text.rfind("\n") + 1])
-    return found
-
-
-def add_heard(one: Heard, folder: Path) -> None:
-    """Adds a line for one round; whole, or not at all.
-
-    Raises:
-        OSError: It cannot be written.
-    """
-    line = (one.model_dump_json() + "\n").encode()
-    with (folder / LOG_FILE).open("ab", buffering=0) as file:
-        before = file.tell()
-        if file.write(line) != len(line):
-            # Or the next line would go on in this one, and neither could be read.
-            file.truncate(before)
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-
 def _first(error: ValidationError) -> str:
     """The first thing that is wrong, and where."""
     first = error.errors(include_url=False, include_input=False)[0]
     return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
-
-
-def _log(folder: Path) -> str:
-    """The log's text; empty where there is none yet."""
-    path = folder / LOG_FILE
-    if not path.is_file():
-        return ""
-    try:
-        return read_text(path, max_bytes=_LONGEST_LOG)
-    except TooLarge as error:
-        raise Damaged(f"{error}; it is no recording's") from error
-    except (OSError, ValueError) as error:
-        raise Damaged(f"{path} cannot be read ({error}); restore it from a copy") from error

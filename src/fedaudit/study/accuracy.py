@@ -10,8 +10,8 @@ from fedaudit.core import ClientId, Model, Samples, Sees
 from fedaudit.devices import CPU
 from fedaudit.metrics import Share, generalisation_gap, share
 from fedaudit.modules import outputs_of
+from fedaudit.observe.measured_files import Stored
 from fedaudit.observe.round import Round
-from fedaudit.observe.store import Stored
 from fedaudit.seeds import seeded
 from fedaudit.study.clustered import EVERYBODY
 from fedaudit.study.holdout import left_to_train

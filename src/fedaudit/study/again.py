@@ -10,7 +10,8 @@ from fedaudit.attacks.base import Attack
 from fedaudit.devices import CPU
 from fedaudit.errors import BadInput, Damaged, Refusal
 from fedaudit.files import sweep
-from fedaudit.observe.store import Stored, read_rounds
+from fedaudit.observe.kept_files import read_rounds
+from fedaudit.observe.measured_files import Stored
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.observe.views import seen_from
 from fedaudit.progress import Tick, quiet

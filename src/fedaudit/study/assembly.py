@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from fedaudit.attacks.catalog import attack_named
 from fedaudit.core import Sees
-from fedaudit.observe.store import Stored
+from fedaudit.observe.measured_files import Stored
 from fedaudit.study.accuracy import utility
 from fedaudit.study.cluster_means import cluster_means
 from fedaudit.study.cluster_results import clusters_of

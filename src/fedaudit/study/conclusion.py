@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fedaudit.files import RECORD_FILE
+from fedaudit.observe.measured_files import Stored
 from fedaudit.observe.measurements import stacked
-from fedaudit.observe.store import Stored
 from fedaudit.study.analysis import analyse
 from fedaudit.study.assembly import assembled
 from fedaudit.study.controls import controls

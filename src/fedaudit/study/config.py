@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from fedaudit.observe.store import MAX_ROUND
+from fedaudit.observe.layout import MAX_ROUND
 from fedaudit.study.defense_section import DefenseSection
 from fedaudit.study.section import Count, Positive, Section, Settings, Share
 

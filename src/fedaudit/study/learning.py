@@ -11,9 +11,9 @@ from torch import Tensor
 
 from fedaudit.core import ClientId
 from fedaudit.errors import BadInput, Damaged
+from fedaudit.observe.measured_files import Stored, fault_in, read_measured, write_measured
 from fedaudit.observe.measurements import MeasuredRound, Measurements, stacked
 from fedaudit.observe.round import Round
-from fedaudit.observe.store import Stored, fault_in, read_measured, write_measured
 from fedaudit.origin import Origin
 from fedaudit.progress import Tick, quiet
 from fedaudit.seeds import seed_for

@@ -13,15 +13,10 @@ from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.fl.simulate import simulate
+from fedaudit.observe.kept_files import write_round
+from fedaudit.observe.layout import estimated_bytes
+from fedaudit.observe.measured_files import Stored, fault_in, read_measured, write_measured
 from fedaudit.observe.round import Round
-from fedaudit.observe.store import (
-    Stored,
-    estimated_bytes,
-    fault_in,
-    read_measured,
-    write_measured,
-    write_round,
-)
 from fedaudit.observe.usage import keeping_usage
 from fedaudit.observe.views import seen_from
 from fedaudit.params import flat

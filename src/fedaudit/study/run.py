@@ -14,7 +14,7 @@ from fedaudit.engines.base import Counted
 from fedaudit.engines.local import local_engine
 from fedaudit.errors import BadInput, Unsupported
 from fedaudit.files import sweep
-from fedaudit.observe.store import Stored
+from fedaudit.observe.measured_files import Stored
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.progress import Tick, quiet
 from fedaudit.study.conclusion import conclude

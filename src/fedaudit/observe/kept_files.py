@@ -1,171 +1,25 @@
-"""Rounds and measurements on disk: safetensors only, each file written whole or not at all.
-
-A run's folder holds::
-
-    measured/round-000010.safetensors    all signals of a round
-    rounds/round-000010/server.safetensors        base and next global model ("snapshots")
-    rounds/round-000010/client-000003.safetensors a client's update in 16 bits ("full")
-"""
+"""Models and updates on disk: safetensors only, each file written whole or not at all."""
 
 import math
-import re
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from fedaudit.core import Architecture, ClientId, Model, Params
 from fedaudit.errors import BadInput, Damaged, NotVisible
-from fedaudit.observe.measurements import MeasuredRound
-from fedaudit.observe.round import EVERYBODY, Exposed, Round
+from fedaudit.observe.layout import Keep, groups_of, numbered, numbers_of, pairs
+from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.observe.transforms import grouped
 from fedaudit.params import plus, scaled
 
-Keep = Literal["signals", "snapshots", "full"]
-_AGAIN = "restore it from a copy, or delete its run's folder and run the study again"
-MAX_ROUND = 999_999
-"""The last round that file names, of six digits, can tell."""
-_MOST = 1e100
-"""Beyond any signal, be it of a run that diverged; squares of larger ones are not finite."""
 _WRITERS = 4
-_ROUND = re.compile(r"round-(\d{6})(\.safetensors)?")
-
-
-class Stored(NamedTuple):
-    """A measured round as it was stored, with its notes."""
-
-    measured: MeasuredRound
-    notes: dict[str, str]
-
-
-def estimated_bytes(
-    *, keep: Keep, rounds: int, clients: int, samples: int, signals: int, parameters: int
-) -> int:
-    """About how much disk a run will take.
-
-    Args:
-        keep: What is kept.
-        rounds: Number of measured rounds.
-        clients: Clients a round.
-        samples: Audited samples.
-        signals: Number of signals.
-        parameters: Of one model.
-    """
-    total = rounds * clients * samples * signals * 8
-    if keep != "signals":
-        total += rounds * 2 * parameters * 4
-    if keep == "full":
-        total += rounds * clients * parameters * 2
-    # The checkpoint, and room for its successor while both are there.
-    return total + 2 * parameters * 4
-
-
-def write_measured(folder: Path, measured: MeasuredRound, notes: Mapping[str, str]) -> None:
-    """Adds one measured round to a run's folder."""
-    (folder / "measured").mkdir(parents=True, exist_ok=True)
-    tensors: Params = {f"signal/{name}": values for name, values in measured.signals.items()}
-    tensors["clients"] = torch.tensor(measured.clients, dtype=torch.int64)
-    tensors["bases"] = measured.bases
-    tensors["stands_for"] = _pairs(measured.stands_for)
-    path = folder / "measured" / f"round-{measured.index:06d}.safetensors"
-    write_tensors(tensors, path, notes)
-
-
-def read_measured(folder: Path) -> list[Stored]:
-    """All measured rounds of a run, ascending.
-
-    Raises:
-        Damaged: A file is not one that fedaudit wrote, or rounds do not fit together.
-    """
-    found = [
-        _measured(path, index) for index, path in _numbered(folder / "measured", ".safetensors")
-    ]
-    shapes = {
-        (tuple(sorted(s.measured.signals)), next(iter(s.measured.signals.values())).shape[1])
-        for s in found
-    }
-    if len(shapes) > 1:
-        raise Damaged(
-            f"the measured rounds in {folder} have different signals or samples; they are of "
-            "different runs: restore the folder or delete it"
-        )
-    return found
-
-
-def _pairs(stands_for: Mapping[ClientId, ClientId]) -> Int[Tensor, "merged two"]:
-    return torch.tensor(sorted(stands_for.items()), dtype=torch.int64).reshape(-1, 2)
-
-
-def _measured(path: Path, index: int) -> Stored:
-    tensors, notes = read_tensors(path)
-    try:
-        clients = _clients(tensors.pop("clients"))
-        bases = tensors.pop("bases")
-        stands_for = _groups(tensors.pop("stands_for"), clients)
-        signals = {name.removeprefix("signal/"): value for name, value in tensors.items()}
-        if not (signals and all(_fits(value, len(clients)) for value in signals.values())):
-            raise ValueError("it has signals of odd shapes or values")
-        if bases.dtype != torch.int64 or bases.shape != (len(clients),):
-            raise ValueError("it has not one base for each client")
-        if not bool(((bases >= 0) & (bases < len(clients))).all()):
-            raise ValueError("it has bases that no client can have")
-    except (KeyError, TypeError, ValueError) as error:
-        raise Damaged(f"{path} is not a measured round ({error}); {_AGAIN}") from error
-    return Stored(MeasuredRound(index, clients, bases, signals, stands_for), notes)
-
-
-def _clients(tensor: Tensor) -> tuple[ClientId, ...]:
-    """Numbers of clients, each once."""
-    numbers = tuple(int(client) for client in tensor.tolist())
-    if tensor.dtype != torch.int64 or len(set(numbers)) < len(numbers) or not numbers:
-        raise ValueError("its clients are not numbered each once")
-    return numbers
-
-
-def _groups(pairs: Tensor, clients: Collection[ClientId]) -> dict[ClientId, ClientId]:
-    """For each merged client the one that its group is named after, which alone is still there."""
-    if pairs.dtype != torch.int64 or pairs.shape[1:] != (2,):
-        raise ValueError("it has groups of odd shape")
-    groups = {int(member): int(name) for member, name in pairs.tolist()}
-    named = all(groups.get(name) == name and name in clients for name in groups.values())
-    gone = all(member == name or member not in clients for member, name in groups.items())
-    if len(groups) < len(pairs) or not (named and gone):
-        raise ValueError("it has groups of clients that cannot be")
-    return groups
-
-
-def _fits(values: Tensor, clients: int) -> bool:
-    """Whether a signal has a row for each client, of numbers that can be."""
-    return (
-        values.ndim == 2
-        and len(values) == clients
-        and values.dtype in (torch.float32, torch.float64)
-        and bool((values.abs() <= _MOST).all())
-    )
-
-
-def fault_in(measured: MeasuredRound, clients: Collection[ClientId], samples: int) -> str:
-    """Why a measured round cannot be of a run with these clients and so many samples.
-
-    Args:
-        measured: As it was read.
-        clients: All of the run.
-        samples: That are measured.
-
-    Returns:
-        Empty if it can be.
-    """
-    if not {*measured.clients, *measured.stands_for} <= {*clients, EVERYBODY}:
-        return "it has clients that the run has not"
-    sizes = {values.shape[1] for values in measured.signals.values()}
-    return "" if sizes == {samples} else f"it has {max(sizes)} samples instead of {samples}"
 
 
 def write_round(folder: Path, round: Round, keep: Keep) -> None:
@@ -193,7 +47,7 @@ def write_round(folder: Path, round: Round, keep: Keep) -> None:
     server = {
         "asked": torch.tensor(round.asked, dtype=torch.int64),
         "answered": torch.tensor(round.answered, dtype=torch.int64),
-        "stands_for": _pairs(round.stands_for),
+        "stands_for": pairs(round.stands_for),
     }
     server |= _numbered_models("base", dict(enumerate(distinct)))
     server |= _numbered_models("after", round.after)
@@ -273,7 +127,7 @@ def read_rounds(folder: Path, architecture: Architecture) -> Iterator[Round]:
         BadInput: The updates of a round were not kept.
         Damaged: A file is missing or not one that fedaudit wrote.
     """
-    for index, place in _numbered(folder / "rounds", ""):
+    for index, place in numbered(folder / "rounds", ""):
         path = place / "server.safetensors"
         if not path.is_file():
             raise Damaged(f"{path} is missing; restore it from a copy, or delete {place}")
@@ -282,8 +136,8 @@ def read_rounds(folder: Path, architecture: Architecture) -> Iterator[Round]:
             kept = _Kept(
                 _models(server, "base", architecture),
                 _models(server, "after", architecture),
-                _clients(server["asked"]),
-                _clients(server["answered"]),
+                numbers_of(server["asked"]),
+                numbers_of(server["answered"]),
                 server["stands_for"],
             )
             if not set(kept.answered) <= set(kept.asked):
@@ -315,7 +169,7 @@ def _read_round(index: int, place: Path, kept: _Kept) -> Round:
             '"full" rounds for that'
         )
     try:
-        stands_for = _groups(kept.groups, exposed)
+        stands_for = groups_of(kept.groups, exposed)
     except ValueError as error:
         raise Damaged(f"{place} is not a kept round ({error}); restore it") from error
     return Round(
@@ -362,12 +216,3 @@ def _read_client(path: Path, bases: Mapping[str, Model]) -> tuple[Exposed, float
 
 def _under(tensors: Params, prefix: str) -> Params:
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-
-
-def _numbered(folder: Path, ending: str) -> list[tuple[int, Path]]:
-    found = []
-    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        match = _ROUND.fullmatch(path.name)
-        if match and (match[2] or "") == ending:
-            found.append((int(match[1]), path))
-    return found

@@ -1,0 +1,107 @@
+"""How a recording of somebody's live loop begins, or goes on."""
+
+import re
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from torch import nn
+
+from fedaudit.core import ClientId, PerSampleLoss, cross_entropy
+from fedaudit.data.audit_set import AuditSet
+from fedaudit.live.network import network_of
+from fedaudit.live.parts import attacks_in
+from fedaudit.live.recorder import Recorder
+from fedaudit.live.recording import recording_of
+from fedaudit.live.rounds import Kind
+from fedaudit.observe.layout import Keep
+from fedaudit.observe.views import view_named
+
+_LONGEST_NAME = 200
+
+
+def record(
+    path: Path | str,
+    model: nn.Module | Callable[[], nn.Module],
+    samples: AuditSet,
+    *,
+    name: str = "",
+    attacks: Sequence[str] = (),
+    targets: Sequence[ClientId] = (),
+    view: str = "uploads",
+    every: int = 1,
+    keep: Keep = "signals",
+    uploads: Kind = "models",
+    sizes: Mapping[ClientId, int] | None = None,
+    loss: PerSampleLoss = cross_entropy,
+    keep_samples: bool = True,
+    strict: bool = False,
+    workers: int = 1,
+    device: str = "cpu",
+) -> Recorder:
+    """Starts a recording of a federation that somebody else runs, or goes on with one.
+
+    Args:
+        path: Folder for the recording; one that was stopped is gone on with.
+        model: What clients train: a module, or what makes one. It is copied, never changed.
+        samples: What is audited: of :func:`fair_split` or :func:`audit_samples`.
+        name: Of the federation; that of the folder by default.
+        attacks: Attacks to measure for; all that the view and a recording allow by default.
+        targets: Clients under audit; all with audited members by default.
+        view: What the adversary is taken to see; "globals" for a client that sees no uploads.
+        every: Rounds are measured so far apart.
+        keep: "signals" keeps measurements only, "full" also every update of measured rounds.
+        uploads: What :meth:`Recorder.round` is given: clients' models after training, their
+            changes of the model they were sent, or gradients at it.
+        sizes: Training samples of each client; for attacks with a prior.
+        loss: Per-sample loss of (outputs, labels) that clients minimise.
+        keep_samples: Keeps the audited samples' features in the recording, which the control
+            with a classifier that sees inputs alone needs. Without, the recording holds none.
+        strict: Whether a round that cannot be recorded stops the loop. By default it is warned
+            of, and the record says that it is missing: no audit may end another's training.
+        workers: Threads for the gradient signals.
+        device: Where models are run, such as "cuda".
+
+    Raises:
+        BadInput: Settings or samples that make no audit, a folder of something else, or one that
+            another process records to.
+        NotVisible: An attack needs what the view does not show.
+        Damaged: The recording to go on with cannot be read.
+    """
+    folder = Path(path)
+    offered = view_named(view)
+    possible, refused = attacks_in(offered, attacks)
+    owners = sorted(set(samples.owner[samples.owner >= 0].tolist()))
+    net = network_of(model, samples, loss)
+    given = recording_of(
+        name=name or _named_after(folder),
+        key=secrets.token_hex(16),
+        view=view,
+        every=every,
+        keep=keep,
+        attacks=tuple(possible),
+        refused=refused,
+        targets=tuple(targets) or tuple(owners),
+        classes=net.classes,
+        sizes=dict(sizes or {}),
+        model=net.architecture.name,
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    return Recorder(
+        folder,
+        given,
+        samples,
+        net,
+        uploads=uploads,
+        keep_samples=keep_samples,
+        strict=strict,
+        workers=workers,
+        device=device,
+    )
+
+
+def _named_after(folder: Path) -> str:
+    """A name for people, of the characters that names may have."""
+    name = re.sub(r"[^A-Za-z0-9._=,+-]+", "-", folder.absolute().name)
+    return name.lstrip("._=,+-")[:_LONGEST_NAME] or "recording"
