@@ -146,6 +146,28 @@ class Recorder:
             failure = error
         self._failed(index, told, failure)
 
+    def begin_at(self, index: int, what: str) -> None:
+        """Says so if a run begins with a round that another run has told of before.
+
+        Frameworks count every run from the start, so that all of its rounds would be passed over.
+
+        Args:
+            index: The run's first round.
+            what: A run of what, in words.
+
+        Raises:
+            BadInput: There is such a round, and the recording is strict.
+        """
+        if not self.has(index):
+            return
+        text = (
+            f"round {index} was recorded before, and what is recorded is not replaced; give {what} "
+            "a folder of its own"
+        )
+        if self._strict:
+            raise BadInput(text)
+        warnings.warn(f"fedaudit: {text}", RuntimeWarning, stacklevel=4)
+
     def has(self, index: int) -> bool:
         """Whether a round was told of before, in this run or in one that is gone on with."""
         return index in self._past
@@ -154,6 +176,11 @@ class Recorder:
     def uploads(self) -> Kind:
         """What :meth:`round` is given of clients."""
         return self._uploads
+
+    @property
+    def sees_uploads(self) -> bool:
+        """Whether the adversary sees what clients send, each or in sum."""
+        return self.recording.view in ("uploads", "sum")
 
     @property
     def strict(self) -> bool:
@@ -169,7 +196,7 @@ class Recorder:
 
     def _hear(self, told: Heard, given: Answers) -> None:
         if not given.uploads:
-            if self.recording.view in ("uploads", "sum"):
+            if self.sees_uploads:
                 raise BadInput("no client's upload came back")
             self._follow(told, cast("Weights", given.sent), given.after)
         elif told.round % self.recording.every:

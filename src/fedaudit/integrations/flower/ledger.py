@@ -1,6 +1,5 @@
 """Who was sent what in a round and who answered what, told to a recorder when it is over."""
 
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -17,7 +16,6 @@ from fedaudit.integrations.flower.contents import (
 from fedaudit.integrations.flower.identity import client_of
 from fedaudit.live.recorder import Recorder
 
-_SEEN_BY_CLIENTS = ("globals", "final")
 """Views of somebody who sees no uploads, so that none is read."""
 
 
@@ -68,7 +66,7 @@ class Ledger:
         if self._shift is None:
             # A loop that counts from 0 is recorded from 1 on.
             self._shift = max(0, 1 - index)
-            self._refuse_past(index + self._shift)
+            self._recorder.begin_at(index + self._shift, "a run of Flower")
         if self._page is not None and self._page.index != index:
             self.close(self._only_model(messages))
         page = self._page = self._page or _Page(index)
@@ -102,7 +100,7 @@ class Ledger:
                 page.fault = page.fault or f"a reply cannot be read: {error}"
 
     def _read(self, page: _Page, node: int, reply: Message) -> None:
-        if self._recorder.recording.view in _SEEN_BY_CLIENTS:
+        if not self._recorder.sees_uploads:
             return
         record = record_of(reply)
         if record is not None:
@@ -134,7 +132,7 @@ class Ledger:
             named = {self._clients[node] for node in page.answered if node in self._clients}
             self._recorder.missed(index, fault, asked=known, answered=named, unnamed=unnamed)
             return
-        if self._recorder.recording.view in _SEEN_BY_CLIENTS:
+        if not self._recorder.sees_uploads:
             self._recorder.round(index, sent=sent, after=ended)
             return
         weighed = page.weights.keys() >= clients.keys()
@@ -154,7 +152,7 @@ class Ledger:
             return "no model was sent"
         if not page.answered:
             return f"no client answered{_because(page.lost)}"
-        if self._recorder.recording.view in _SEEN_BY_CLIENTS:
+        if not self._recorder.sees_uploads:
             return ""
         silent = [node for node in page.uploads if node not in self._clients]
         if silent:
@@ -175,22 +173,6 @@ class Ledger:
         if not clients or _is_one(page.sent.values()):
             return arrays_of(next(iter(page.sent.values())))
         return {client: arrays_of(page.sent[node]) for node, client in clients.items()}
-
-    def _refuse_past(self, index: int) -> None:
-        """Flower counts every run from 1: a folder with another run's rounds would stay as it is.
-
-        Raises:
-            BadInput: The recording is strict.
-        """
-        if not self._recorder.has(index):
-            return
-        text = (
-            f"round {index} was recorded before, and what is recorded is not replaced; give a "
-            "run of Flower a folder of its own"
-        )
-        if self._recorder.strict:
-            raise BadInput(text)
-        warnings.warn(f"fedaudit: {text}", RuntimeWarning, stacklevel=4)
 
     def _only_model(self, messages: Sequence[Message]) -> ArrayRecord | None:
         """The model that all are sent next, which the round before has ended with."""

@@ -4,7 +4,6 @@ Nothing here knows NVFlare.
 """
 
 import re
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
@@ -19,7 +18,6 @@ from fedaudit.live.weights import Array
 
 Arrays: TypeAlias = Mapping[str, Array]
 
-_SEEN_BY_CLIENTS = ("globals", "final")
 """Views of somebody who sees no uploads, so that none is read."""
 _LAST_NUMBER = re.compile(r"(?<![0-9])([0-9]{1,15})\Z")
 
@@ -77,7 +75,7 @@ class Ledger:
     @property
     def reads_uploads(self) -> bool:
         """Whether the adversary sees uploads."""
-        return self._recorder.recording.view not in _SEEN_BY_CLIENTS
+        return self._recorder.sees_uploads
 
     def ask(
         self, index: int, task: str, site: str, model: Arrays | None, *, fault: str = ""
@@ -98,7 +96,7 @@ class Ledger:
             self.close(None if fault else model)
         if not self._begun:
             self._begun = True
-            self._refuse_past(index)
+            self._recorder.begin_at(index, "a run of NVFlare")
         page = self._page = self._page or _Page(index)
         page.sites[task] = site
         page.fault = page.fault or fault
@@ -201,22 +199,6 @@ class Ledger:
             said = f" ({len(page.lost)} errors, such as {reasons[0]!r})" if reasons else ""
             return f"no site answered{said}"
         return ""
-
-    def _refuse_past(self, index: int) -> None:
-        """Every run counts from the start: a folder with another run's rounds stays as it is.
-
-        Raises:
-            BadInput: The recording is strict.
-        """
-        if not self._recorder.has(index):
-            return
-        text = (
-            f"round {index} was recorded before, and what is recorded is not replaced; give a run "
-            "of NVFlare a folder of its own"
-        )
-        if self.strict:
-            raise BadInput(text)
-        warnings.warn(f"fedaudit: {text}", RuntimeWarning, stacklevel=3)
 
 
 def client_of(site: str, sites: Mapping[str, ClientId] | None) -> ClientId:
