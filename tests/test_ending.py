@@ -14,6 +14,7 @@ import pytest
 from fedaudit import ending
 from fedaudit.ending import Terminated, end_of, stopping_at_sigterm
 from fedaudit.errors import BadInput
+from tests.programs import heeding
 
 STUDY = """
 name = "stopped"
@@ -103,7 +104,7 @@ def test_a_study_that_is_terminated_stops_as_at_ctrl_c_and_its_workers_are_gone(
     study.write_text(STUDY)
     command = [sys.executable, "-m", "fedaudit", "run", str(study), "--out", str(out)]
     program = subprocess.Popen(
-        [*command, "--workers", "2"],
+        heeding([*command, "--workers", "2"]),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -14,6 +14,7 @@ from fedaudit.engines.local import LOCAL, local_engine, one_thread
 from fedaudit.engines.workers import Workers
 from fedaudit.errors import BadInput, Unsupported
 from tests.engines import contract
+from tests.programs import heeding
 
 
 def test_one_worker_is_this_process() -> None:
@@ -72,7 +73,7 @@ def test_work_that_cannot_be_sent_to_another_process_is_refused() -> None:
 
 
 HANGING = r"""
-import os, signal, sys, time
+import os, time
 from fedaudit.engines.workers import Workers
 
 def pid_then_sleep(shared, seconds):
@@ -80,8 +81,6 @@ def pid_then_sleep(shared, seconds):
     time.sleep(seconds)
 
 if __name__ == "__main__":
-    # Whoever runs these tests in the background may have told its children to ignore Ctrl-C.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     with Workers(2).session(pid_then_sleep, 0) as run:
         list(run([60, 60]))
 """
@@ -96,7 +95,7 @@ def test_workers_end_at_once_with_the_program(sent: signal.Signals, tmp_path: Pa
     script = tmp_path / "hanging.py"
     script.write_text(HANGING)
     program = subprocess.Popen(
-        [sys.executable, script],
+        heeding([sys.executable, script]),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import heeding
+
 SCRIPT = Path(__file__).parents[2] / "examples" / "flower" / "run.sh"
 
 # Stands in for Flower's commands: each leaves a process behind that belongs to no group of theirs
@@ -58,7 +60,7 @@ def test_nothing_outlives_the_script_when_it_is_interrupted(
 ) -> None:
     names = ("flwr", "flower-superlink", "flower-supernode")
     env = commands(tmp_path / "bin", dict.fromkeys(names, STAYS) | {"curl": "#!/bin/sh\nexit 7\n"})
-    script = subprocess.Popen(["bash", SCRIPT, way, tmp_path / "out"], env=env)
+    script = subprocess.Popen(heeding(["bash", SCRIPT, way, tmp_path / "out"]), env=env)
     try:
         # Each that is started, and what it starts; "flwr" waits for the SuperLink to answer.
         pids = started(env, 2 if way == "simulation" else 6)
@@ -67,6 +69,7 @@ def test_nothing_outlives_the_script_when_it_is_interrupted(
         assert [pid for pid in pids if runs(pid)] == []
     finally:
         script.kill()
+        script.wait()
 
 
 def test_nothing_outlives_the_script_when_it_is_done(tmp_path: Path) -> None:
