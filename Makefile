@@ -5,8 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Tests use small tensors: one thread a worker, a worker a core of a small machine. Files stay whole,
-# since what a file trains once for all its tests would else be trained by both workers.
-TEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
+# since what a file trains once for all its tests would else be trained by both workers. None is
+# started again after a crash: with whole files that waits for ever.
+TEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 .PHONY: demo test check lint types docs bench clean
 
