@@ -7,10 +7,8 @@ waits for ever. Here the pipe ends with its worker, and what was half written is
 
 import atexit
 import itertools
-import os
 import pickle
 import signal
-import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -18,18 +16,18 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from queue import SimpleQueue
-from threading import Thread
-from typing import NamedTuple, NoReturn, TypeVar, cast
+from typing import TypeVar, cast
 
-import torch
-
+from fedaudit.engines.interrupts import uninterrupted
 from fedaudit.engines.packing import packed
+from fedaudit.engines.serving import Outcome, serve
 from fedaudit.errors import BadInput, Unsupported
 
 Shared = TypeVar("Shared")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+_KILLED = -int(getattr(signal, "SIGKILL", 9))
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,8 @@ class Workers:
     """Several processes with one thread each, every one taking whole clients.
 
     Jobs travel as bytes between processes of this program only; nothing from outside is ever
-    unpickled. No worker outlives its session or this process, however either ends.
+    unpickled. No worker outlives its session or this process, however either ends. A session
+    belongs to one thread at a time.
 
     Attributes:
         count: Number of processes, at least 1.
@@ -59,17 +58,10 @@ class Workers:
             Unsupported: The work or the data cannot be sent to another process, or none starts.
             MemoryError: A worker was ended from outside.
         """
-        try:
-            job = packed((work, shared))
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise Unsupported(
-                f"this run cannot be sent to other processes ({error}); use importable functions "
-                "and classes instead of local ones, or one worker"
-            ) from error
-        with closing(_Crew(job, self.count)) as crew:
+        with closing(_Crew(_to_send((work, shared)), self.count)) as crew:
 
             def run(items: Iterable[Item]) -> Iterator[Result]:
-                numbers = crew.take([packed(item) for item in items])
+                numbers = crew.take([_to_send(item) for item in items])
                 try:
                     for number in numbers:
                         yield cast(Result, crew.result(number))
@@ -79,11 +71,14 @@ class Workers:
             yield run
 
 
-class _Outcome(NamedTuple):
-    """What work came to in a worker."""
-
-    value: object = None
-    error: Exception | None = None
+def _to_send(value: object) -> bytes:
+    try:
+        return packed(value)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise Unsupported(
+            f"this run cannot be sent to other processes ({error}); use importable functions "
+            "and classes instead of local ones, or one worker"
+        ) from error
 
 
 @dataclass
@@ -93,6 +88,18 @@ class _Worker:
     process: SpawnProcess
     pipe: Connection
     item: int | None = None
+
+    def end(self) -> None:
+        """Ends it if it has begun to start; can be said again."""
+        if self.process.pid is not None:
+            self.process.kill()
+        # One that was stopped in its start, so that nobody knows its number, ends by this.
+        self.pipe.close()
+
+    def wait(self) -> None:
+        """Waits until it has ended."""
+        if self.process.pid is not None:
+            self.process.join()
 
 
 class _Crew:
@@ -105,16 +112,18 @@ class _Crew:
         self._wanted = set[int]()
         self._waiting = deque[tuple[int, bytes]]()
         self._done = dict[int, bytes]()
+        self._over = False
         # A program that ends in the midst of a session may never leave it.
         atexit.register(self.close)
 
     def take(self, items: Sequence[bytes]) -> list[int]:
         """Gives items to the workers, in their order; the numbers ask for the results."""
-        self._engage(min(self._most, len(items)) - len(self._workers))
-        numbers = [next(self._numbers) for _ in items]
-        self._wanted.update(numbers)
-        self._waiting.extend(zip(numbers, items, strict=True))
-        self._hand_out()
+        with self._talking():
+            self._engage(min(self._most, len(items)) - len(self._workers))
+            numbers = [next(self._numbers) for _ in items]
+            self._wanted.update(numbers)
+            self._waiting.extend(zip(numbers, items, strict=True))
+            self._hand_out()
         return numbers
 
     def result(self, number: int) -> object:
@@ -123,11 +132,13 @@ class _Crew:
         Raises:
             Exception: What the work raised.
             MemoryError, Unsupported: A worker ended.
+            RuntimeError: The session is over.
         """
         while number not in self._done:
-            self._receive()
+            with self._talking():
+                self._receive()
+        outcome: Outcome = pickle.loads(self._done.pop(number))
         self._wanted.remove(number)
-        outcome: _Outcome = pickle.loads(self._done.pop(number))
         if outcome.error is not None:
             raise outcome.error
         return outcome.value
@@ -139,15 +150,30 @@ class _Crew:
         self._done = {number: self._done[number] for number in self._done.keys() & self._wanted}
 
     def close(self) -> None:
-        """Ends the workers, whatever they are doing: it is of no use to anybody any more."""
-        atexit.unregister(self.close)
+        """Ends the workers, whatever they are doing: it is of no use to anybody any more.
+
+        Can be called again, as when it was interrupted.
+        """
+        self._over = True
         for worker in self._workers:
-            worker.process.kill()
-        while self._workers:
-            worker = self._workers.pop()
-            worker.process.join()
-            worker.process.close()
-            worker.pipe.close()
+            worker.end()
+        for worker in self._workers:
+            worker.wait()
+        self._workers.clear()
+        self._job = b""
+        self.forget(list(self._wanted))
+        atexit.unregister(self.close)
+
+    @contextmanager
+    def _talking(self) -> Iterator[None]:
+        """Inside, messages go to and fro; who is stopped there has said or heard half of one."""
+        if self._over:
+            raise RuntimeError("the session of these workers is over; open another one")
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     def _engage(self, more: int) -> None:
         # All of them start before the first is told its job, which it only hears when it has.
@@ -155,16 +181,19 @@ class _Crew:
         for worker in new:
             with _told_of(worker):
                 worker.pipe.send_bytes(self._job)
+        if len(self._workers) == self._most:
+            # The data of all clients, of no use any more.
+            self._job = b""
 
     def _started(self) -> _Worker:
         # Forking after torch has used its own threads hangs or fails in backward passes.
         context = get_context("spawn")
-        with _uninterrupted():
+        with uninterrupted():
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs,))
-            process.start()
-            worker = _Worker(process, ours)
+            worker = _Worker(context.Process(target=serve, args=(theirs,)), ours)
+            # Before it starts, so that it is ended whatever comes in between.
             self._workers.append(worker)
+            worker.process.start()
             # What the worker alone holds ends with it.
             theirs.close()
         return worker
@@ -201,8 +230,9 @@ def _told_of(worker: _Worker) -> Iterator[None]:
     try:
         yield
     except (EOFError, OSError) as error:
-        worker.process.join()
-        if worker.process.exitcode == -signal.SIGKILL:
+        # One that closed its end itself may never end.
+        worker.process.join(10)
+        if worker.process.exitcode == _KILLED:
             raise MemoryError(
                 "a worker process was ended from outside, most often for want of memory; fewer "
                 "workers need less"
@@ -212,70 +242,3 @@ def _told_of(worker: _Worker) -> Iterator[None]:
             "it could; a script that uses workers begins its own work under if __name__ == "
             "'__main__', and one worker needs no other process"
         ) from error
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C and SIGTERM come after this; processes started inside never see them, not even
-    while they start: it is this program that ends, and they with it.
-    """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _serve(pipe: Connection) -> NoReturn:
-    """What a worker does: the same job for one item after the other."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
-    came = SimpleQueue[bytes]()
-    Thread(target=_listen, args=(pipe, came), daemon=True).start()
-    do = _unpacked(came.get())
-    while True:
-        pipe.send_bytes(_outcome(do, came.get()))
-
-
-def _listen(pipe: Connection, came: "SimpleQueue[bytes]") -> NoReturn:
-    """Passes on what is sent, and ends the process when there is nobody left to send anything."""
-    while True:
-        try:
-            came.put(pipe.recv_bytes())
-        except (EOFError, OSError):
-            os._exit(1)
-
-
-def _unpacked(job: bytes) -> Callable[[bytes], object]:
-    """The work as a function of an item; one that cannot be unpacked here fails for each."""
-    try:
-        work, shared = pickle.loads(job)
-    except Exception as error:
-        failed = error
-
-        def fail(item: bytes) -> NoReturn:
-            raise failed
-
-        return fail
-    return lambda item: work(shared, pickle.loads(item))
-
-
-def _outcome(do: Callable[[bytes], object], item: bytes) -> bytes:
-    try:
-        return packed(_Outcome(do(item)))
-    except Exception as error:
-        where = f"In a worker process:\n{traceback.format_exc()}"
-        return packed(_Outcome(error=_sendable(error, where)))
-
-
-def _sendable(error: Exception, where: str) -> Exception:
-    """An error as it was raised, if it is one that can be raised elsewhere."""
-    error.add_note(where)
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError(where)
-    return error

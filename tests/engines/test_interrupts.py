@@ -1,0 +1,77 @@
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import NoReturn
+
+import pytest
+
+from fedaudit.engines.interrupts import uninterrupted
+
+BOTH = {signal.SIGINT, signal.SIGTERM}
+
+
+class Stopped(Exception):
+    """What the program does at a signal."""
+
+
+def stop(number: int, frame: FrameType | None) -> NoReturn:
+    raise Stopped
+
+
+@pytest.fixture(params=sorted(BOTH), ids=str)
+def handled(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
+    """A signal at which the program stops, and another thread that hears it as well."""
+    number: signal.Signals = request.param
+    before = signal.signal(number, stop)
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait)
+    thread.start()
+    yield number
+    ended.set()
+    thread.join()
+    signal.signal(number, before)
+
+
+def test_a_signal_is_heard_afterwards(handled: signal.Signals) -> None:
+    done = list[int]()
+    with pytest.raises(Stopped):
+        send_and_go_on(handled, done)
+    assert done
+    assert signal.getsignal(handled) is stop
+    with pytest.raises(Stopped):
+        signal.raise_signal(handled)
+
+
+def send_and_go_on(number: signal.Signals, done: list[int]) -> None:
+    with uninterrupted():
+        os.kill(os.getpid(), number)
+        done.append(sum(range(100_000)))
+
+
+def test_processes_that_are_started_inside_hear_none() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with uninterrupted():
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) >= BOTH
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
+def test_a_signal_that_is_ignored_stays_so(handled: signal.Signals) -> None:
+    signal.signal(handled, signal.SIG_IGN)
+    with uninterrupted():
+        assert signal.getsignal(handled) is signal.SIG_IGN
+        os.kill(os.getpid(), handled)
+
+
+def test_another_thread_has_no_signals_to_put_off(handled: signal.Signals) -> None:
+    found = list[object]()
+
+    def look() -> None:
+        with uninterrupted():
+            found.append(signal.getsignal(handled))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert found == [stop]

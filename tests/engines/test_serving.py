@@ -1,0 +1,40 @@
+"""What a worker makes of what it is sent, without a process."""
+
+import pickle
+from queue import SimpleQueue
+
+import pytest
+
+from fedaudit.engines.packing import packed
+from fedaudit.engines.serving import Outcome, _worker
+from tests.engines.test_local_engines import Unreadable
+
+ALWAYS_THE_SAME = ValueError("what else")
+
+
+def outcomes(*sent: object) -> list[Outcome]:
+    came = SimpleQueue[bytes]()
+    for one in sent:
+        came.put(packed(one))
+    outcome = _worker(came)
+    return [pickle.loads(outcome()) for _ in sent[1:]]
+
+
+def refused(shared: object, item: object) -> None:
+    raise ALWAYS_THE_SAME
+
+
+def left(shared: object, item: object) -> None:
+    raise SystemExit(item)
+
+
+@pytest.mark.parametrize("job", [(refused, 0), (refused, Unreadable())], ids=["work", "job"])
+def test_an_error_that_comes_again_says_once_where_it_was_raised(job: object) -> None:
+    for outcome in outcomes(job, 1, 2, 3):
+        assert isinstance(outcome.error, ValueError)
+        assert len(outcome.error.__notes__) == 1
+
+
+def test_a_worker_ends_when_work_ends_the_process() -> None:
+    with pytest.raises(SystemExit):
+        outcomes((left, 0), 3)

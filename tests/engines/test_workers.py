@@ -1,0 +1,293 @@
+"""How worker processes begin and end, whatever comes in between."""
+
+import atexit
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedaudit.engines import workers
+from fedaudit.engines.base import Shards
+from fedaudit.engines.packing import packed
+from fedaudit.engines.workers import Workers, _Crew
+from fedaudit.errors import Unsupported
+from tests.engines import contract
+from tests.programs import heeding
+
+
+def test_a_session_that_was_left_does_no_more_work() -> None:
+    shards = Shards(a=torch.zeros(2), b=torch.ones(2))
+    with Workers(1).session(contract.one_shard, shards) as run:
+        results = run(["b", "a", "b"])
+        assert next(results).tolist() == [3, 3]
+    for more in (results, run(["a"])):
+        with pytest.raises(RuntimeError, match="is over"):
+            next(more)
+
+
+def size_or_signal(shared: bytes, item: int) -> int:
+    if item:
+        os.kill(os.getpid(), item)
+    return len(shared)
+
+
+def test_what_is_shared_stays_with_the_workers_and_one_that_was_ended_is_told_of() -> None:
+    shared = bytes(20_000_000)
+    tracemalloc.start()
+    try:
+        with Workers(1).session(size_or_signal, shared) as run:
+            assert list(run([0])) == [len(shared)]
+            kept, most = tracemalloc.get_traced_memory()
+            with pytest.raises(MemoryError, match=r"ended from outside.*fewer"):
+                list(run([signal.SIGKILL]))
+            with pytest.raises(RuntimeError, match="is over"):
+                list(run([0]))
+    finally:
+        tracemalloc.stop()
+    assert most > len(shared) > 10 * kept
+
+
+def little_or_much(told: Path, size: int) -> object:
+    if size == 1:
+        return 1
+    part = told.with_suffix(".part")
+    part.write_text(str(os.getpid()))
+    part.rename(told)
+    return b"x" * size
+
+
+def test_a_worker_that_was_ended_while_it_writes_is_told_of(tmp_path: Path) -> None:
+    told = tmp_path / "worker"
+    with Workers(1).session(little_or_much, told) as run:
+        results = run([1, 50_000_000])
+        assert next(results) == 1
+        deadline = time.monotonic() + 60
+        while not told.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(0.5)  # it is in the midst of writing what nobody reads yet
+        os.kill(int(told.read_text()), signal.SIGKILL)
+        with pytest.raises(MemoryError, match="ended from outside"):
+            next(results)
+
+
+def hunger(shared: object, item: bytes) -> None:
+    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (held + 50_000_000,) * 2)
+
+
+def test_a_worker_that_cannot_hold_what_it_is_sent_is_told_of(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with Workers(1).session(hunger, 0) as run:
+        list(run([b""]))
+        with pytest.raises(Unsupported, match=r"exit code 1.*said why above"):
+            list(run([bytes(200_000_000)]))
+    assert "MemoryError" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["afterwards", "before"])
+def test_workers_end_with_a_start_that_was_interrupted(
+    begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, started = SpawnProcess.start, list[int]()
+
+    def interrupted(process: SpawnProcess) -> None:
+        second = len(started) == 1
+        if begun or not second:
+            start(process)
+            started.append(process.pid or 0)
+        if second:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(SpawnProcess, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt), Workers(2).session(contract.product, 1) as run:
+        list(run([1, 2]))
+    assert not alive(started)
+
+
+def alive(pids: list[int]) -> bool:
+    return any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+class Begun:
+    """Workers who were told to begin, and their process numbers."""
+
+    def __init__(self, count: int = 1) -> None:
+        self.crew = _Crew(packed((contract.product, 1)), count)
+        self.crew.take([packed(1)] * count)
+        self.pids = [worker.process.pid or 0 for worker in self.crew._workers]
+
+    def more(self) -> object:
+        """What one more item comes to."""
+        return self.crew.result(self.crew.take([packed(2)])[0])
+
+
+def once(interrupted: Callable[..., object]) -> Callable[..., object]:
+    """As it was, but for an interrupt that comes the first time."""
+    came = list[bool]()
+
+    def sometimes(*given: object) -> object:
+        if came:
+            return interrupted(*given)
+        came.append(True)
+        raise KeyboardInterrupt
+
+    return sometimes
+
+
+@pytest.mark.parametrize("moment", ["kill", "join"])
+def test_workers_end_with_the_program_when_their_end_was_interrupted(
+    moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for_the_end = list[Callable[[], None]]()
+    monkeypatch.setattr(atexit, "register", for_the_end.append)
+    monkeypatch.setattr(atexit, "unregister", for_the_end.remove)
+    begun = Begun(2)
+    monkeypatch.setattr(SpawnProcess, moment, once(getattr(SpawnProcess, moment)))
+    with pytest.raises(KeyboardInterrupt):
+        begun.crew.close()
+    assert alive(begun.pids)
+    (end,) = for_the_end
+    end()
+    assert not alive(begun.pids)
+    assert not for_the_end
+
+
+@pytest.mark.parametrize(("owner", "moment"), [(Connection, "send_bytes"), (workers, "wait")])
+def test_a_session_that_was_interrupted_in_mid_sentence_is_over(
+    owner: object, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = Begun()
+    monkeypatch.setattr(owner, moment, once(getattr(owner, moment)))
+    with pytest.raises(KeyboardInterrupt):
+        begun.more()
+    assert not alive(begun.pids)
+    with pytest.raises(RuntimeError, match="is over"):
+        begun.more()
+
+
+def test_sessions_leave_nothing_open() -> None:
+    Begun().crew.close()  # Python opens some of its own with the first
+    before = os.listdir("/proc/self/fd")
+    for _ in range(3):
+        Begun(2).crew.close()
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_a_session_ends_where_the_system_buries_the_dead() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        begun = Begun()
+        begun.crew.close()
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert not alive(begun.pids)
+
+
+HANGING = r"""
+import os, sys, time
+from fedaudit.engines.workers import Workers
+
+def tell(shared, item):
+    os.write(1, f"{os.getpid()}\n".encode())  # in one piece: another worker does the same
+    time.sleep(60 * (item == "sleep"))
+    return item * 10_000_000
+
+if __name__ == "__main__":
+    with Workers(2).session(tell, 0) as run:
+        results = run(["", "sleep", "much"])
+        next(results)
+        if "read" not in sys.argv:
+            time.sleep(60)
+        list(results)
+"""
+
+
+@pytest.mark.parametrize(
+    ("sent", "how"),
+    [(signal.SIGKILL, "write"), (signal.SIGINT, "read")],
+    ids=["killed", "interrupted"],
+)
+def test_workers_end_at_once_with_the_program(
+    sent: signal.Signals, how: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "hanging.py"
+    script.write_text(HANGING)
+    program = subprocess.Popen(
+        heeding([sys.executable, script, how]),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert program.stdout is not None
+    working = [int(program.stdout.readline()) for _ in range(3)]
+    assert len(set(working)) == 2
+    for worker in working:
+        status = Path(f"/proc/{worker}/status").read_text()
+        blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
+        assert all(blocked >> (each - 1) & 1 for each in (signal.SIGINT, signal.SIGTERM))
+    time.sleep(0.3)  # until one writes what nobody reads, or all is read
+    # Ctrl-C reaches every process of the terminal, kill -9 only the one that it names.
+    (os.kill if sent is signal.SIGKILL else os.killpg)(program.pid, sent)
+    said = program.communicate(timeout=30)[1]
+    deadline = time.monotonic() + 30
+    while alive(working):
+        assert time.monotonic() < deadline, "a worker goes on without the program"
+        time.sleep(0.05)
+    assert said.count("Traceback") == (sent is signal.SIGINT), "only the program says that it ended"
+
+
+UNFINISHED = """
+import sys, time
+from fedaudit.engines.workers import Workers
+
+def nap(shared, seconds):
+    time.sleep(seconds)
+
+def rounds():
+    with Workers(1).session(nap, 0) as run:
+        yield list(run([0, 0]))
+
+if __name__ == "__main__":
+    sys.unfinished = rounds()
+    next(sys.unfinished)
+    sys.exit(3)
+"""
+
+
+def test_a_program_ends_whose_session_was_never_left(tmp_path: Path) -> None:
+    script = tmp_path / "unfinished.py"
+    script.write_text(UNFINISHED)
+    ended = subprocess.run([sys.executable, script], capture_output=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (3, b"")
+
+
+UNGUARDED = """
+import math
+from fedaudit.engines.workers import Workers
+
+with Workers(2).session(math.gcd, 4) as run:
+    list(run([2]))
+"""
+
+
+def test_a_script_that_starts_itself_again_is_told_what_it_lacks(tmp_path: Path) -> None:
+    script = tmp_path / "unguarded.py"
+    script.write_text(UNGUARDED)
+    ended = subprocess.run(
+        [sys.executable, script], capture_output=True, timeout=60, check=False, text=True
+    )
+    assert ended.returncode == 1
+    assert "begins its own work under if __name__ == '__main__'" in ended.stderr
