@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from fedaudit.attacks.base import measured_rounds
+from fedaudit.attacks.rule import measured_rounds
 from fedaudit.core import ClientId, Sees
 from fedaudit.observe.measurements import Measurements
 

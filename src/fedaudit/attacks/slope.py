@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedaudit.attacks.base import measured_rounds
+from fedaudit.attacks.rule import measured_rounds
 from fedaudit.core import ClientId, Sees
 from fedaudit.errors import BadInput
 from fedaudit.observe.measurements import Measurements
