@@ -1,5 +1,7 @@
 """Defenses of uploads act in front of a ClientApp as they act in fedaudit's own clients."""
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from torch import Tensor, nn
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedaudit[flower]'")
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
@@ -214,6 +216,26 @@ def test_buffers_and_the_form_of_arrays_stay() -> None:
     assert found["2.num_batches_tracked"].dtype == "int64"
     assert (found["2.running_mean"] == 1).all(), "buffers are as the client sent them"
     assert [found[n].dtype == v.numpy().dtype for n, v in net().state_dict().items()]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        Array("float32", (2,), "numpy.ndarray", b"no array"),
+        Array(np.array(["a"])),
+        Array(np.zeros(2, np.complex64)),
+    ],
+)
+def test_a_message_whose_arrays_are_none_is_refused_before_anybody_trains(array: Array) -> None:
+    mod = defense_mod(GradientNoise(0.1), network)
+    arrays = initial()
+    arrays["1.weight"] = array
+    grid = StubGrid(ClientApp(mods=[mod]))
+    message = Message(RecordDict({"arrays": arrays}), next(iter(grid.contexts)), "train")
+    trained = Mock()
+    with pytest.raises(BadInput, match=r"array is none|'1\.weight', which holds"):
+        mod(message, grid.contexts[message.metadata.dst_node_id], trained)
+    trained.assert_not_called()
 
 
 def test_a_model_that_is_not_the_clients_is_refused() -> None:

@@ -1,9 +1,11 @@
 """A recorder beside Flower's own strategies and grids sees what clients were sent and sent back."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -19,7 +21,7 @@ from flwr.app import (
     MetricRecord,
     RecordDict,
 )
-from flwr.clientapp.typing import ClientAppCallable
+from flwr.clientapp.typing import ClientAppCallable, Mod
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
@@ -33,6 +35,7 @@ from flwr.serverapp.strategy import (
 
 from fedaudit.errors import BadInput
 from fedaudit.integrations.flower import RecordingGrid, RecordingStrategy, identity_mod
+from fedaudit.integrations.flower.identity import Claims
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record
 from fedaudit.live.heard import heard
@@ -250,6 +253,99 @@ def test_a_client_with_an_impossible_number_does_not_end_the_training(
     with pytest.warns(RuntimeWarning, match="1 of 3 replies do not say"):
         found = strategy.start(StubGrid(client_app([lying, identity_mod])), initial(), num_rounds=1)
     assert found.arrays
+
+
+def claiming(says: Callable[[int, int], int]) -> Mod:
+    """Says which client a node is by its partition and the round."""
+
+    def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        reply = call_next(message, context)
+        if message.metadata.message_type == "train":
+            index = int(message.content.config_records["config"]["server-round"])
+            said = says(int(context.node_config["partition-id"]), index)
+            reply.content["fedaudit"] = ConfigRecord({"partition-id": said})
+        return reply
+
+    return mod
+
+
+def test_a_node_that_changes_its_client_is_told_of_and_costs_those_rounds(tmp_path: Path) -> None:
+    app = client_app([claiming(lambda place, index: 5 if (place, index) == (1, 2) else place)])
+    strategy = RecordingStrategy(FedAvg(), recorder(tmp_path, strict=False))
+    said = r"round 2 .* says that it is client 5, and in round 1 it said client 1; leave a node"
+    with pytest.warns(RuntimeWarning, match=said):
+        strategy.start(StubGrid(app), initial(), num_rounds=3)
+    first, second, third = heard(tmp_path)
+    assert [one.measured for one in (first, second, third)] == [True, False, True]
+    # Whose upload it was, nobody knows.
+    assert (second.asked, second.answered, second.unnamed) == ((0, 2), (0, 2), 1)
+    assert (third.answered, third.complete) == ((0, 1, 2), True)
+
+
+def test_a_strict_recording_ends_with_a_node_that_changes_its_client(tmp_path: Path) -> None:
+    app = client_app([claiming(lambda place, index: place + index)])
+    with pytest.raises(BadInput, match="round 1 it said client"):
+        RecordingStrategy(FedAvg(), recorder(tmp_path)).start(StubGrid(app), initial(), 2)
+    assert [one.measured for one in heard(tmp_path)] == [True]
+
+
+def test_where_no_uploads_are_seen_it_does_not_matter_who_a_node_is(tmp_path: Path) -> None:
+    app = client_app([claiming(lambda place, index: place + index)])
+    made = recorder(tmp_path, view="globals", attacks=("blackbox-loss",))
+    RecordingStrategy(FedAvg(), made).start(StubGrid(app), initial(), num_rounds=2)
+    assert [one.measured for one in heard(tmp_path)] == [True, True]
+
+
+def test_a_node_takes_the_place_of_one_that_is_gone_but_two_are_not_one_by_turns() -> None:
+    claims = Claims[int]()
+    assert claims.hear(11, 3, 1) == claims.hear(12, 4, 1) == claims.hear(11, 3, 2) == ""
+    assert claims.hear(13, 3, 3) == "", "started anew, under another number"
+    assert claims.hear(13, 3, 4) == ""
+    assert "nodes 11 and 13 say by turns that they are client 3" in claims.hear(11, 3, 5)
+    assert "node 13 says that it is client 4, and in round 3 it said client 3" in claims.hear(
+        13, 4, 6
+    )
+    assert claims.clients == {11: 3, 12: 4, 13: 3}
+
+
+@pytest.mark.parametrize("kind", ["<U3", "|V4", "<M8[s]", "<c8"])
+def test_arrays_of_what_are_no_numbers_cost_the_round(kind: str, tmp_path: Path) -> None:
+    def odd(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        reply = call_next(message, context)
+        if context.node_config["partition-id"] == 1 and message.metadata.message_type == "train":
+            arrays = reply.content["arrays"]
+            shape = arrays["1.weight"].numpy().shape
+            arrays["1.weight"] = Array(np.zeros(shape, kind))
+        return reply
+
+    class Trusting(Remembering):
+        """As if the server could make something of it."""
+
+        def aggregate_train(
+            self, server_round: int, replies: Iterable[Message]
+        ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+            return None, None
+
+    strategy = RecordingStrategy(Trusting(FedAvg()), recorder(tmp_path, strict=False))
+    with pytest.warns(RuntimeWarning, match="client 1's upload has '1.weight', which holds"):
+        strategy.start(StubGrid(client_app([odd, identity_mod])), initial(), num_rounds=1)
+    assert [one.measured for one in heard(tmp_path)] == [False]
+
+
+def test_a_nodes_words_steer_no_terminal(tmp_path: Path) -> None:
+    def shouting(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        reply = call_next(message, context)
+        if message.metadata.message_type == "train":
+            reply.content["\x1b[2J\u202e" * 1000] = ArrayRecord()
+        return reply
+
+    strategy = RecordingStrategy(Remembering(FedAvg()), recorder(tmp_path, strict=False))
+    with pytest.warns(RuntimeWarning, match="2 sets of arrays") as warned, suppress(Exception):
+        # Flower itself makes nothing of such replies.
+        strategy.start(StubGrid(client_app([shouting, identity_mod])), initial(), num_rounds=1)
+    texts = [str(one.message) for one in warned] + [one.note for one in heard(tmp_path)]
+    assert len(texts) >= 2
+    assert all("\x1b" not in text and len(text) < 1000 for text in texts)
 
 
 @pytest.mark.parametrize(

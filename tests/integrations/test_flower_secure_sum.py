@@ -1,6 +1,7 @@
 """Behind Flower's secure aggregation a recorder sees what the server sees: masks and a sum."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from flwr.client import NumPyClient
 from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
-from flwr.common import ndarrays_to_parameters
+from flwr.common import Code, FitRes, Parameters, Scalar, Status, ndarrays_to_parameters
 from flwr.server import LegacyContext, ServerConfig
+from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import FedAvg
 from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 
@@ -23,7 +25,7 @@ from fedaudit.integrations.flower import identity_mod
 from fedaudit.integrations.flower.secure_sum import SumRecordingStrategy
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record
-from fedaudit.live.heard import heard
+from fedaudit.live.heard import Heard, heard
 from fedaudit.observe.measured_files import read_measured
 from tests.integrations.federation import CLIENTS, StubGrid, initial, trained
 from tests.live.federation import data, network
@@ -31,6 +33,7 @@ from tests.live.federation import data, network
 AUDIT = data().split.audit
 NAMES = ("blackbox-loss", "avg-cosine")
 ROUNDS = 2
+OK = Status(Code.OK, "")
 
 
 class Client(NumPyClient):
@@ -149,3 +152,54 @@ def test_without_the_protocol_nothing_is_taken_for_a_sum(tmp_path: Path) -> None
         aggregated(tmp_path / "b", [secaggplus_mod])
     with pytest.raises(BadInput, match="make it with view='sum'"):
         SumRecordingStrategy(FedAvg(), record(tmp_path / "c", network, AUDIT, attacks=NAMES))
+
+
+def proxy(cid: str) -> ClientProxy:
+    """A client as Flower's older interface knows it: by a name."""
+    return Mock(spec=ClientProxy, cid=cid)  # type: ignore[no-any-return]
+
+
+def told(folder: Path, *rounds: dict[str, object]) -> list[Heard]:
+    """What a recorder hears of rounds in which clients say what is given, by their names."""
+    arrays = initial().to_numpy_ndarrays()
+    parameters = ndarrays_to_parameters(arrays)
+    with record(folder, network, AUDIT, view="sum", attacks=NAMES) as recorder:
+        strategy = SumRecordingStrategy(FedAvg(), recorder)
+        strategy._sent = arrays
+        for index, said in enumerate(rounds, 1):
+            strategy._asked = tuple(said)
+            answers = [
+                (proxy(cid), FitRes(OK, parameters, 10, {"partition-id": client}))
+                for cid, client in said.items()
+            ]
+            strategy.aggregate_fit(index, answers, [])
+    return heard(folder)
+
+
+@pytest.mark.parametrize("said", [-1, 10**16, True, "1", 1.0])
+def test_numbers_that_no_client_has_are_nobodys(said: object, tmp_path: Path) -> None:
+    with pytest.warns(RuntimeWarning, match="1 of 2 replies do not say which client"):
+        (one,) = told(tmp_path, {"a": 0, "b": said})
+    assert (one.measured, one.answered, one.unnamed) == (False, (0,), 1)
+
+
+def test_a_client_that_changes_its_number_and_two_of_one_number_are_told_of(tmp_path: Path) -> None:
+    with pytest.warns(RuntimeWarning) as warned:
+        one, two, three = told(tmp_path, {"a": 0, "b": 1}, {"a": 0, "b": 2}, {"a": 0, "c": 0})
+    assert [one.measured, two.measured, three.measured] == [True, False, False]
+    assert (two.answered, two.unnamed) == ((0,), 1)
+    assert "node b says that it is client 2, and in round 1 it said" in str(warned[0].message)
+    assert "several nodes say that they are client 0" in str(warned[1].message)
+
+
+def test_a_sum_that_cannot_be_read_ends_no_training(tmp_path: Path) -> None:
+    class Trusting(FedAvg):
+        def aggregate_fit(self, *given: object) -> tuple[None, dict[str, Scalar]]:
+            return None, {}
+
+    with record(tmp_path, network, AUDIT, view="sum", attacks=NAMES) as recorder:
+        strategy = SumRecordingStrategy(Trusting(), recorder)
+        broken = FitRes(OK, Parameters([b"no array"], "numpy.ndarray"), 10, {"partition-id": 0})
+        with pytest.warns(RuntimeWarning, match="the sum cannot be read"):
+            strategy.aggregate_fit(1, [(proxy("a"), broken)], [])
+    assert [one.measured for one in heard(tmp_path)] == [False]

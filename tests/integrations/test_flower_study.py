@@ -1,5 +1,6 @@
 """A study whose clients train on Flower's nodes ends with the hash that it has here."""
 
+import re
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -116,13 +117,22 @@ class Faulty(StubGrid):
             reply = Message(RecordDict(), reply_to=message)
         elif way == "other":
             reply.content["tensors"] = ArrayRecord()
+        elif way == "samples":
+            turns = reply.content["turns"]
+            number = re.sub(r'"samples":\d+', f'"samples":{10**400}', turns["values"])
+            reply.content["turns"] = ConfigRecord({"values": number})
+        elif way == "shouting":
+            reply = Message(Error(1, "\x1b[2J\u202edied"), reply_to=message)
         elif way == "archive":
             array = Array("uint8", (2,), "numpy.ndarray", b"PK\x05\x06" + bytes(18))
             reply.content["tensors"] = ArrayRecord({"bytes": array})
         return reply
 
 
-@pytest.mark.parametrize("way", ["gone", "empty", "nonsense", "nothing", "other", "archive"])
+WAYS = ("gone", "empty", "nonsense", "nothing", "other", "samples", "shouting", "archive")
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_what_is_lost_on_a_node_is_done_again_by_another(
     way: str, file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -134,6 +144,7 @@ def test_what_is_lost_on_a_node_is_done_again_by_another(
     assert again.content == first.content
     assert again.metadata.dst_node_id != first.metadata.dst_node_id
     assert "round 1 of clients 0, 1 came to nothing on node" in caplog.text
+    assert "\x1b" not in caplog.text
 
 
 def test_a_study_ends_where_turns_come_to_nothing_everywhere_and_goes_on_later(

@@ -201,6 +201,18 @@ def test_what_cannot_be_read_is_named_and_costs_the_round_alone(
     assert made.panics == []
 
 
+@pytest.mark.parametrize("steps", [10**400, float("nan"), -1, True, "many"])
+def test_a_weight_that_is_none_counts_as_one(steps: object, tmp_path: Path) -> None:
+    made = server(tmp_path)
+    live = next(watched())
+    made.send(0, "site-0", model_of(live))
+    meta = {MetaKey.NUM_STEPS_CURRENT_ROUND: steps}
+    made.receive(0, "site-0", message(DataKind.WEIGHTS, numpy_of(live.uploads[0]), **meta))
+    made.event(EventType.ABOUT_TO_END_RUN)
+    assert made.log == []
+    assert [one.measured for one in heard(tmp_path / "recording")] == [True]
+
+
 def test_a_model_sent_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     made = server(tmp_path)
     live = next(watched())

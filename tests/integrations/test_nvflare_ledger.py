@@ -171,6 +171,12 @@ def test_results_of_rounds_that_are_over_and_second_results_are_passed_over(tmp_
         (upload(**{"1.weight": object()}), "'1.weight' is not an array, but of the type object"),
         (Upload({"new": np.zeros(3)}, difference=True), "has 'new', which was not sent"),
         (Upload({"1.bias": np.zeros(3)}, difference=True), "'1.bias' of shape .3,., and .16,. was"),
+        (Upload({"1.bias": np.zeros(16, "<U3")}, difference=True), "1.bias holds no numbers"),
+        (
+            Upload({"1.bias": torch.zeros(16).to(torch.float8_e4m3fn)}, difference=True),
+            "the upload of site-1 cannot be read",
+        ),
+        (upload(**{"1.bias": np.array([None] * 16)}), "'1.bias', which holds no numbers"),
         (Upload({}), "lacks '1.weight'"),
         (upload(new=np.zeros(3)), "has 'new', which the model"),
     ],

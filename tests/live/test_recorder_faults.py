@@ -62,7 +62,7 @@ def test_complex_numbers_are_told_of(tmp_path: Path) -> None:
     turned = {n: v.to(torch.complex64) for n, v in one.sent.items()}
     with (
         record(tmp_path, network, AUDIT, attacks=FEW) as recorder,
-        pytest.warns(RuntimeWarning, match="the model sent has '.*' in complex numbers"),
+        pytest.warns(RuntimeWarning, match="the model sent has '.*', which holds complex num"),
     ):
         recorder.round(1, sent=turned, uploads=one.uploads)
 

@@ -27,6 +27,7 @@ from fedaudit.observe.views import seen_from
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.accuracy import accuracy_notes, exam
 from fedaudit.study.controls import untrained_rounds
+from fedaudit.study.text import plain
 
 
 class Recorder:
@@ -248,7 +249,8 @@ class Recorder:
     def _failed(self, index: int, told: Heard | None, error: Exception) -> None:
         if self._strict:
             raise error
-        text = f"round {index} is not recorded: {error}"
+        # Somebody else may have chosen the words: clients, nodes, those who name parameters.
+        text = plain(f"round {index} is not recorded: {error}")
         # Before the warning, which some loops have raised.
         if told is not None:
             self._failed_quietly(told, text)

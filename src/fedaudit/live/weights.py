@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias, TypeGuard
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from fedaudit.core import Model, Params
 from fedaudit.errors import BadInput
+from fedaudit.live.arrays import tensor_of
 
 Array: TypeAlias = Tensor | np.ndarray
 Weights: TypeAlias = nn.Module | Model | Mapping[str, Array] | Sequence[Array]
@@ -67,11 +67,12 @@ class Shape:
             return _unwrapped({**weights.state_dict()})
         if isinstance(weights, Mapping):
             found = _unwrapped(dict(weights))
-            unknown = sorted(set(found) - {*self._order, *self.model.params, *self.model.buffers})
-            if unknown:
+            known = {*self._order, *self.model.params, *self.model.buffers}
+            unknown = next((name for name in found if name not in known), None)
+            if unknown is not None:
                 raise BadInput(
-                    f"{whose} has {unknown[0]!r}, which the model that was given to the recorder "
-                    f"has not; it has {', '.join(self._order[:6])} ..."
+                    f"{whose} has {str(unknown)[:80]!r}, which the model that was given to the "
+                    f"recorder has not; it has {', '.join(self._order[:6])} ..."
                 )
             return found
         if not _is_listed(weights):
@@ -92,7 +93,8 @@ def _is_listed(weights: Weights) -> TypeGuard[Sequence[Array]]:
 
 
 def _unwrapped(named: dict[str, Array]) -> dict[str, Array]:
-    if named and all(str(name).startswith(_WRAPPED) for name in named):
+    # Other people's keys need not be text.
+    if named and all(isinstance(name, str) and name.startswith(_WRAPPED) for name in named):
         return {name.removeprefix(_WRAPPED): value for name, value in named.items()}
     return named
 
@@ -101,16 +103,16 @@ def _like(named: Mapping[str, Array], name: str, like: Tensor, whose: str) -> Te
     """A copy of one parameter, as the architecture has it."""
     if name not in named:
         raise BadInput(f"{whose} lacks {name!r}, which the model given to the recorder has")
-    value = named[name]
-    if not isinstance(value, Tensor | np.ndarray):
-        raise BadInput(f"{whose} has a {type(value).__name__} as {name!r}, not an array")
-    tensor = torch.as_tensor(value)
+    tensor = tensor_of(named[name], f"{whose} has {name!r}, which")
     if tensor.shape != like.shape:
         raise BadInput(
             f"{whose} has {name!r} of shape {tuple(tensor.shape)}, and the model given to the "
             f"recorder {tuple(like.shape)}"
         )
-    if tensor.is_complex():
-        raise BadInput(f"{whose} has {name!r} in complex numbers, and the model real ones")
-    # A copy, since a live loop goes on with its own.
-    return tensor.detach().to("cpu", like.dtype, copy=True).contiguous()
+    try:
+        # A copy, since a live loop goes on with its own.
+        return tensor.to(like.dtype, copy=True).contiguous()
+    except RuntimeError as error:
+        raise BadInput(
+            f"{whose} has {name!r} in {tensor.dtype}, which torch cannot turn into {like.dtype}"
+        ) from error

@@ -6,6 +6,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message
 
 from fedaudit.errors import BadInput
+from fedaudit.live.arrays import array_from
 
 Arrays: TypeAlias = dict[str, np.ndarray] | list[np.ndarray]
 """By name; in their order where they have none."""
@@ -39,7 +40,7 @@ def record_of(message: Message) -> ArrayRecord | None:
     records = message.content.array_records
     if len(records) > 1:
         raise BadInput(
-            f"a message carries {len(records)} sets of arrays ({', '.join(records)}), and a "
+            f"a message carries {len(records)} sets of arrays ({', '.join(records)[:200]}), and a "
             "recorder knows one model; record such a loop with fedaudit.record itself"
         )
     return next(iter(records.values()), None)
@@ -63,16 +64,8 @@ def array_of(sent: Array) -> np.ndarray:
     Raises:
         BadInput: They are no array.
     """
-    try:
-        # Flower reads arrays without unpickling anything.
-        found: object = sent.numpy()
-    # Headers are parsed as Python's, archives opened: what these raise is of many kinds.
-    except Exception as error:
-        said = " ".join(str(error).split())[:200]
-        raise BadInput(f"what should be an array is none ({said})") from error
-    if not isinstance(found, np.ndarray):
-        raise BadInput(f"what should be an array is a {type(found).__name__}")
-    return found
+    # Flower reads arrays without unpickling anything.
+    return array_from(sent.numpy)
 
 
 def weight_of(reply: Message, key: str) -> float | None:

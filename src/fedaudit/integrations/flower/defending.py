@@ -4,8 +4,6 @@ import copy
 import secrets
 from collections.abc import Callable, Collection, Mapping
 
-import numpy as np
-import torch
 from flwr.app import Array, ArrayRecord, Context, Message
 from flwr.clientapp.typing import ClientAppCallable, Mod
 from torch import Tensor, nn
@@ -14,12 +12,14 @@ from fedaudit.core import Architecture, ClientId, Model
 from fedaudit.defenses.base import Defense, Turn
 from fedaudit.errors import BadInput, Unsupported
 from fedaudit.integrations.flower.contents import (
+    array_of,
     is_training,
     record_of,
     round_of,
     weight_of,
 )
 from fedaudit.integrations.flower.identity import PARTITION
+from fedaudit.live.arrays import tensor_of
 from fedaudit.observe.round import Update
 from fedaudit.params import plus
 
@@ -75,7 +75,7 @@ def defense_mod(
         own = copy.deepcopy(defense)
         if STATE in context.state.array_records:
             kept = context.state.array_records[STATE]
-            own.restore({name: torch.from_numpy(a.numpy()) for name, a in kept.items()})
+            own.restore({n: tensor_of(array_of(a), f"the state {n!r}") for n, a in kept.items()})
         buffers = {name: local[name].to(value) for name, value in like.buffers.items()}
         change = plus(_model(like, local).params, turn.received.params, -1.0)
         samples = int(weight_of(reply, "num-examples") or 0)
@@ -87,7 +87,7 @@ def defense_mod(
             context.state[STATE] = ArrayRecord({n: _array(v) for n, v in state.items()})
         for (key, array), name in zip(leaving.items(), _names(leaving, names), strict=True):
             if name in like.params or name in like.buffers:
-                leaving[key] = Array(local[name].numpy().astype(array.numpy().dtype))
+                leaving[key] = Array(local[name].numpy().astype(array_of(array).dtype))
         return reply
 
     return mod
@@ -152,8 +152,12 @@ def _names(record: ArrayRecord, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _tensors(record: ArrayRecord, names: tuple[str, ...]) -> dict[str, Tensor]:
-    arrays = [torch.from_numpy(np.array(array.numpy())) for array in record.values()]
-    return dict(zip(_names(record, names), arrays, strict=True))
+    found = zip(_names(record, names), record.values(), strict=True)
+    # Copies, as clients may train in place.
+    return {
+        name: tensor_of(array_of(array), f"a message has {name!r}, which").clone()
+        for name, array in found
+    }
 
 
 def _model(like: Model, tensors: Mapping[str, Tensor]) -> Model:

@@ -13,10 +13,8 @@ from fedaudit.integrations.flower.contents import (
     record_of,
     weight_of,
 )
-from fedaudit.integrations.flower.identity import client_of
+from fedaudit.integrations.flower.identity import Claims, client_of
 from fedaudit.live.recorder import Recorder
-
-"""Views of somebody who sees no uploads, so that none is read."""
 
 
 @dataclass
@@ -30,6 +28,7 @@ class _Page:
     weights: dict[int, float] = field(default_factory=dict)
     answered: set[int] = field(default_factory=set)
     lost: dict[int, str] = field(default_factory=dict)
+    doubted: dict[int, str] = field(default_factory=dict)
     fault: str = ""
 
     def node_of(self, reply: Message) -> int:
@@ -47,7 +46,7 @@ class Ledger:
 
     def __init__(self, recorder: Recorder, *, weighted_by: str) -> None:
         self._recorder, self._weighted_by = recorder, weighted_by
-        self._clients: dict[int, ClientId] = {}
+        self._claims = Claims[int]()
         self._page: _Page | None = None
         self._shift: int | None = None
 
@@ -92,12 +91,18 @@ class Ledger:
                 continue
             page.answered.add(node)
             client = client_of(reply)
-            if client is not None:
-                self._clients[node] = client
+            doubt = "" if client is None else self._claims.hear(node, client, self._number(page))
+            if doubt:
+                page.doubted[node] = doubt
             try:
                 self._read(page, node, reply)
-            except (ValueError, TypeError, KeyError) as error:
+            # Whatever it is: no audit may end another's training.
+            except Exception as error:
                 page.fault = page.fault or f"a reply cannot be read: {error}"
+
+    def _number(self, page: _Page) -> int:
+        """The round as it is recorded."""
+        return page.index + (self._shift or 0)
 
     def _read(self, page: _Page, node: int, reply: Message) -> None:
         if not self._recorder.sees_uploads:
@@ -114,12 +119,13 @@ class Ledger:
         page, self._page = self._page, None
         if page is None or not page.messages:
             return
-        index = page.index + (self._shift or 0)
+        index = self._number(page)
         asked = {message.metadata.dst_node_id for message in page.messages}
-        known = {self._clients[node] for node in asked if node in self._clients}
-        unnamed = sum(node not in self._clients for node in asked - page.answered)
+        names = {n: c for n, c in self._claims.clients.items() if n not in page.doubted}
+        known = {names[node] for node in asked if node in names}
+        unnamed = sum(node not in names for node in asked - page.answered | {*page.doubted})
         fault = page.fault or self._fault(page)
-        clients = {} if fault else {node: self._clients[node] for node in page.uploads}
+        clients = {} if fault else {node: names[node] for node in page.uploads}
         sent: Arrays | dict[ClientId, Arrays] = []
         ended: Arrays | None = None
         try:
@@ -129,7 +135,7 @@ class Ledger:
         except (ValueError, TypeError, KeyError) as error:
             fault = f"the model that was sent cannot be read: {error}"
         if fault:
-            named = {self._clients[node] for node in page.answered if node in self._clients}
+            named = {names[node] for node in page.answered if node in names}
             self._recorder.missed(index, fault, asked=known, answered=named, unnamed=unnamed)
             return
         if not self._recorder.sees_uploads:
@@ -154,14 +160,17 @@ class Ledger:
             return f"no client answered{_because(page.lost)}"
         if not self._recorder.sees_uploads:
             return ""
-        silent = [node for node in page.uploads if node not in self._clients]
+        if page.doubted:
+            return next(iter(page.doubted.values()))
+        clients_of = self._claims.clients
+        silent = [node for node in page.uploads if node not in clients_of]
         if silent:
             return (
                 f"{len(silent)} of {len(page.uploads)} replies do not say which client they are "
                 "from; add identity_mod to the mods of the ClientApp, and start a SuperNode with "
                 '--node-config "partition-id=..."'
             )
-        clients = [self._clients[node] for node in page.uploads]
+        clients = [clients_of[node] for node in page.uploads]
         twice = sorted({client for client in clients if clients.count(client) > 1})
         if twice:
             return f"several nodes say that they are client {twice[0]}; give each a partition-id"
@@ -190,4 +199,4 @@ def _is_one(records: Iterable[ArrayRecord]) -> bool:
 
 def _because(lost: dict[int, str]) -> str:
     reasons = [reason.strip().splitlines()[-1] for reason in lost.values() if reason.strip()]
-    return f" ({len(lost)} errors, such as {reasons[0]!r})" if reasons else ""
+    return f" ({len(lost)} errors, such as {reasons[0][:500]!r})" if reasons else ""

@@ -19,7 +19,7 @@ from flwr.server.strategy import Strategy
 
 from fedaudit.core import ClientId
 from fedaudit.errors import BadInput
-from fedaudit.integrations.flower.identity import PARTITION
+from fedaudit.integrations.flower.identity import PARTITION, Claims, client_in
 from fedaudit.live.recorder import Recorder
 
 Fitted: TypeAlias = list[tuple[ClientProxy, FitRes]]
@@ -50,7 +50,7 @@ class SumRecordingStrategy(Strategy):
                 f"{recorder.recording.view!r}; make it with view='sum'"
             )
         self.inner, self.recorder = inner, recorder
-        self._clients: dict[str, ClientId] = {}
+        self._claims = Claims[str]()
         self._asked: tuple[str, ...] = ()
         self._sent: list[np.ndarray] = []
 
@@ -99,18 +99,26 @@ class SumRecordingStrategy(Strategy):
         return self.inner.evaluate(server_round, parameters)
 
     def _record(self, index: int, results: Fitted) -> None:
+        doubted = dict[str, str]()
         for proxy, result in results:
-            said = result.metrics.get(PARTITION)
-            if isinstance(said, int):
-                self._clients[proxy.cid] = said
-        known = [self._clients[proxy.cid] for proxy, _ in results if proxy.cid in self._clients]
-        asked = {self._clients[cid] for cid in self._asked if cid in self._clients}
-        unnamed = sum(cid not in self._clients for cid in self._asked)
-        fault = self._fault(results, known)
+            client = client_in(result.metrics.get(PARTITION))
+            doubt = "" if client is None else self._claims.hear(proxy.cid, client, index)
+            if doubt:
+                doubted[proxy.cid] = doubt
+        names = {n: c for n, c in self._claims.clients.items() if n not in doubted}
+        known = [names[proxy.cid] for proxy, _ in results if proxy.cid in names]
+        asked = {names[cid] for cid in self._asked if cid in names}
+        unnamed = sum(cid not in names for cid in self._asked)
+        fault = next(iter(doubted.values()), "") or self._fault(results, known)
+        mean = list[np.ndarray]()
+        try:
+            mean = [] if fault else list(parameters_to_ndarrays(results[0][1].parameters))
+        # Whatever it is: no audit may end another's training.
+        except Exception as error:
+            fault = f"the sum cannot be read: {error}"
         if fault:
-            self.recorder.missed(index, fault, asked=asked, answered=known, unnamed=unnamed)
+            self.recorder.missed(index, fault, asked=asked, answered={*known}, unnamed=unnamed)
             return
-        mean = list(parameters_to_ndarrays(results[0][1].parameters))
         # Each client's share of the sum is the sum: its weighted mean is the sum again.
         self.recorder.round(
             index,
@@ -131,4 +139,7 @@ class SumRecordingStrategy(Strategy):
                 f"{len(results) - len(known)} of {len(results)} replies do not say which client "
                 "they are from; add identity_mod to the mods of the ClientApp, after secaggplus_mod"
             )
+        twice = sorted({client for client in known if known.count(client) > 1})
+        if twice:
+            return f"several nodes say that they are client {twice[0]}; give each a partition-id"
         return ""

@@ -16,6 +16,7 @@ from fedaudit.fl.fitting import refuse_unfit
 from fedaudit.fl.packets import unpack_done
 from fedaudit.fl.visiting import Done, Job
 from fedaudit.integrations.flower.study_messages import answer_in, refusal_in
+from fedaudit.study.text import plain
 
 _TRIES = 3
 """So often turns are begun before the cause is taken to be the turns."""
@@ -172,7 +173,8 @@ class Round:
 
     def _fail(self, block: _Block, why: str) -> None:
         block.failed.append(block.node)
-        said = " ".join(why.split())[-500:]
+        # Much of it may be a node's own text, which goes to a log.
+        said = plain(" ".join(why.split())[-500:])
         if len(block.failed) >= _TRIES:
             raise BadInput(
                 f"{self._named([block])} came to nothing {_TRIES} times, on the nodes "

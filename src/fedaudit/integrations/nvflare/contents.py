@@ -1,7 +1,5 @@
 """What NVFlare's messages carry, as fedaudit needs it."""
 
-from math import isfinite
-
 from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable
@@ -56,6 +54,9 @@ def upload_in(result: Shareable) -> Upload:
     return Upload(_arrays(dxo), dxo.data_kind == DataKind.WEIGHT_DIFF, _weight(dxo))
 
 
+_HEAVIEST = 1e300
+"""Whole numbers beyond it may be none that a float holds."""
+
 _WHOLE, _DIFFERENCE = DataKind.WEIGHTS.value, DataKind.WEIGHT_DIFF.value
 
 
@@ -82,7 +83,7 @@ def _weight(dxo: DXO) -> float:
     said = dxo.get_meta_prop(MetaKey.NUM_STEPS_CURRENT_ROUND)
     number = isinstance(said, int | float) and not isinstance(said, bool)
     # As NVFlare takes it: a weight that is none counts as 1.
-    return float(said) if number and isfinite(said) and said > 0 else 1.0
+    return float(said) if number and 0 < said <= _HEAVIEST else 1.0
 
 
 def _named(dxo: DXO) -> str:

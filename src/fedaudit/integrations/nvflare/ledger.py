@@ -13,12 +13,12 @@ import torch
 
 from fedaudit.core import ClientId
 from fedaudit.errors import BadInput
+from fedaudit.live.arrays import tensor_of
 from fedaudit.live.recorder import Recorder
 from fedaudit.live.weights import Array
 
 Arrays: TypeAlias = Mapping[str, Array]
 
-"""Views of somebody who sees no uploads, so that none is read."""
 _LAST_NUMBER = re.compile(r"(?<![0-9])([0-9]{1,15})\Z")
 
 
@@ -120,7 +120,7 @@ class Ledger:
             try:
                 page.uploads[task] = _whole(upload, page.sent.get(task))
                 page.weights[task] = upload.weight
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, RuntimeError) as error:
                 fault = str(error)
         if fault and not page.fault:
             page.fault = f"the upload of {page.sites[task]} cannot be read: {fault}"
@@ -241,7 +241,7 @@ def _whole(upload: Upload, sent: Arrays | None) -> Arrays:
             raise ValueError(
                 f"it has {name!r} of shape {tuple(value.shape)}, and {tuple(base.shape)} was sent"
             )
-        changed[name] = base if value is None else torch.as_tensor(base) + torch.as_tensor(value)
+        changed[name] = base if value is None else tensor_of(base, name) + tensor_of(value, name)
     return changed
 
 
