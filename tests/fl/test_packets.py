@@ -10,11 +10,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from torch import Tensor
 
 from fedaudit.core import Architecture, Model, Params, Samples
 from fedaudit.defenses.base import Visit
 from fedaudit.errors import BadInput, Refusal, Unsupported
+from fedaudit.fl import packed_notes
 from fedaudit.fl.distil import Distillation
 from fedaudit.fl.fedavg import FedAvg
 from fedaudit.fl.fedmd import FedMD
@@ -234,6 +236,67 @@ def test_values_of_another_form_are_refused(change: Callable[[object], object]) 
         unpack_jobs(packet._replace(values=altered(packet, change)), ALGORITHM)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda v: v.update(done=[1] * 100_000),
+        lambda v: v.update(done=[[]] * 100_000),
+        lambda v: v["done"][0].update({f"more {n}": 0 for n in range(100_000)}),
+        lambda v: v["done"][0].update(values=dict.fromkeys(map(str, range(99_999)), "0")),
+        lambda v: v["done"][0].update(facts=dict.fromkeys(map(str, range(100_001)), 0)),
+        lambda v: v.update(axes=[[0.5]] * 99_999),
+        lambda v: v.update(axes=[[]] * 100_001),
+    ],
+)
+def test_of_a_hundred_thousand_faults_one_is_told(change: Callable[[object], object]) -> None:
+    packet = pack_done([answer()])
+    with pytest.raises(BadInput, match="no packet of what comes of turns") as refused:
+        unpack_done(packet._replace(values=altered(packet, change)))
+    cause = refused.value.__cause__
+    assert isinstance(cause, ValidationError)
+    # All of them would take 400 times the memory of the message.
+    assert cause.error_count() == 1
+
+
+def test_a_text_longer_than_any_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    packet = pack_done([answer()])
+    monkeypatch.setattr(packed_notes, "_LONGEST", len(packet.values) - 1)
+    with pytest.raises(BadInput, match=r"characters, and \d+ at most fit"):
+        unpack_done(packet)
+
+
+def changed_header(
+    packet: Packet, change: Callable[[dict[str, dict[str, object]]], object]
+) -> bytes:
+    end = 8 + int.from_bytes(packet.tensors[:8], "little")
+    header = json.loads(packet.tensors[8:end])
+    change(header)
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + packet.tensors[end:]
+
+
+def empty(header: dict[str, dict[str, object]]) -> dict[str, object]:
+    return next(told for told in header.values() if told["shape"] == [0])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        # Torch has no numbers for such axes, and raises what is no ValueError.
+        (lambda h: empty(h).update(shape=[0, 2**62, 2**62]), "cannot be .Stride calculation"),
+        (lambda h: empty(h).update(shape=[0, 2**64 - 1]), "cannot be"),
+        (lambda h: empty(h).update(shape=[2**40, 0]), r"of the shape \(10995"),
+        (lambda h: empty(h).update(dtype="C64"), "a tensor of it is complex"),
+        (lambda h: h.update({str(n): empty(h) for n in range(10, 500)}), "many to announce"),
+    ],
+)
+def test_tensors_that_cannot_be_are_refused(change: Callable[[object], object], said: str) -> None:
+    packet = pack_done([answer(defense={"state": torch.zeros(0)})])
+    with pytest.raises(BadInput, match=said) as refused:
+        unpack_done(packet._replace(tensors=changed_header(packet, change)))
+    assert "\n" not in str(refused.value)
+
+
 @settings(deadline=None, max_examples=80)
 @given(st.data())
 def test_altered_bytes_are_refused_or_are_other_numbers(data: st.DataObject) -> None:
@@ -274,6 +337,8 @@ def test_an_answer_fits_its_question() -> None:
         (answer(replace(update(), choice=1)), "model 1, and 1 were sent"),
         (answer(replace(update(), choice=-1)), "model -1"),
         (answer(replace(update(), samples=-1)), "-1 samples"),
+        (answer(replace(update(), samples=10**400)), "it is of 1000000"),
+        (answer(replace(update(), choice=10**400)), "model 1000000"),
         (answer(replace(update(), buffers={"mean": torch.zeros(1)})), "buffers has other names"),
         (answer(Update(dict(reversed(update().values.items())))), "upload has other names"),
         (answer(Update({n: v.double() for n, v in update().values.items()})), "float64"),
@@ -283,6 +348,7 @@ def test_an_answer_fits_its_question() -> None:
         (answer(facts={"used": torch.zeros(2)}), "the note 'used' holds no whole numbers"),
         (answer(facts={"recycled": torch.tensor([-1])}), "the note 'recycled' holds no whole"),
         (answer(facts={"extra_bytes": torch.tensor([2**62] * 2)}), "the note 'extra_bytes' holds"),
+        (answer(facts={"extra_bytes": torch.full((2**10,), 2**40)}), "more than a client sends"),
         (answer()._replace(seconds=math.nan), "it took nan seconds"),
         (answer()._replace(seconds=-1.0), "it took -1.0 seconds"),
     ],

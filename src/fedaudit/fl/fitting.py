@@ -13,7 +13,7 @@ from fedaudit.observe.round import Gradient, Sent, Update, Upload
 from fedaudit.observe.usage import COUNTS
 
 _MOST = 2**40
-"""Beyond any sample's number, and any bytes that a client sends."""
+"""Beyond any sample's number, and any bytes that a client sends or samples that it has."""
 
 
 def refuse_unfit(job: Job, done: Done, algorithm: Algorithm) -> None:
@@ -51,9 +51,9 @@ def _upload_fault(sent: Sent, upload: Upload, algorithm: Algorithm) -> str:
         return _differs(upload.values, sent.extra, "the outputs")
     choice = upload.choice if isinstance(upload, Update) else 0
     if not 0 <= choice < len(sent.models):
-        return f"it is of model {choice}, and {len(sent.models)} were sent"
-    if upload.samples < 0:
-        return f"it is of {upload.samples} samples"
+        return f"it is of model {str(choice)[:20]}, and {len(sent.models)} were sent"
+    if not 0 <= upload.samples <= _MOST:
+        return f"it is of {str(upload.samples)[:20]} samples"
     model = sent.models[choice]
     return _differs(upload.values, model.params, "the upload") or _differs(
         upload.buffers, model.buffers, "the uploaded buffers"
@@ -72,11 +72,14 @@ def _memory_fault(job: Job, memory: Params, algorithm: Algorithm) -> str:
 
 def _note_fault(name: str, noted: Tensor) -> str:
     if noted.dim() != 1:
-        return f"the note {name!r} is no row"
+        return f"the note {name[:80]!r} is no row"
     if name in COUNTS and not (
         noted.dtype == torch.int64 and bool(((noted >= 0) & (noted <= _MOST)).all())
     ):
         return f"the note {name!r} holds no whole numbers that can be"
+    # Summed as floats: whole numbers would start again from below.
+    if name == "extra_bytes" and float(noted.double().sum()) > _MOST:
+        return f"the note {name!r} adds up to more than a client sends"
     return ""
 
 

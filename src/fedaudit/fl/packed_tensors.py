@@ -8,7 +8,11 @@ from torch import Tensor
 
 from fedaudit.core import Params
 from fedaudit.errors import Unsupported
-from fedaudit.observe.tensors import MAX_TENSORS
+from fedaudit.observe.tensors import MAX_TENSORS, is_countable
+
+_HEADER = 1000
+"""Bytes, at most, that say where one tensor is; 64 axes take less."""
+
 
 Places: TypeAlias = dict[str, int]
 """For the name of a tensor its number among all of them."""
@@ -75,17 +79,28 @@ def opened(packed: bytes, axes: Axes) -> list[Tensor]:
     Raises:
         SafetensorError, ValueError: They are cut off, or other ones than told.
     """
-    found = load(packed)
+    # Before it is read: a tensor takes far more memory than the bytes that announce one.
+    header = int.from_bytes(packed[:8], "little")
+    if header > _HEADER * (len(axes) + 1):
+        raise ValueError(f"{header} bytes are too many to announce {len(axes)} tensors")
+    try:
+        found = load(packed)
+    except (RuntimeError, TypeError) as error:
+        # Empty ones along axes that no memory has.
+        raise ValueError(f"a tensor of it cannot be ({str(error).splitlines()[0]})") from error
     if len(axes) > MAX_TENSORS or found.keys() != {str(place) for place in range(len(axes))}:
         raise ValueError(f"it holds {len(found)} tensors and tells of {len(axes)}")
     return [_own(found[str(place)], lying) for place, lying in enumerate(axes)]
 
 
 def _own(tensor: Tensor, axes: tuple[int, ...]) -> Tensor:
+    if tensor.is_complex() or not is_countable(tensor.shape):
+        what = "complex" if tensor.is_complex() else f"of the shape {tuple(tensor.shape)}"
+        raise ValueError(f"a tensor of it is {what}")
     # Into torch's own memory, which is aligned alike everywhere.
     own = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
     if not axes:
         return own
     if sorted(axes) != list(range(own.dim())):
-        raise ValueError(f"{axes} are not the axes of a tensor with {own.dim()}")
+        raise ValueError(f"{axes[:10]} are not the axes of a tensor with {own.dim()}")
     return own.permute([axes.index(axis) for axis in range(own.dim())])

@@ -7,7 +7,7 @@ format of safetensors. A network is named by its place in the algorithm, which b
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -15,7 +15,8 @@ from fedaudit.core import Architecture, Model, Params
 from fedaudit.defenses.base import Visit
 from fedaudit.errors import BadInput, Unsupported
 from fedaudit.fl.algorithm import Algorithm
-from fedaudit.fl.packed_tensors import Axes, Outgoing, Places, opened
+from fedaudit.fl.packed_notes import AllDone, DoneNote, JobNote, Jobs, ModelNote, notes_in
+from fedaudit.fl.packed_tensors import Outgoing, Places, opened
 from fedaudit.fl.visiting import Done, Job
 from fedaudit.observe.round import Gradient, Logits, Sent, Update, Upload
 
@@ -35,51 +36,6 @@ class Packet(NamedTuple):
 One = TypeVar("One")
 
 
-class _Note(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-class _ModelNote(_Note):
-    net: int
-    params: Places
-    buffers: Places
-
-
-class _JobNote(_Note):
-    models: tuple[_ModelNote, ...]
-    extra: Places
-    memory: Places
-    defense: Places
-    round: int
-    rounds: int
-    client: int
-    cohort: tuple[int, ...]
-    weights: tuple[tuple[int, float], ...]
-    seed: int
-
-
-class _DoneNote(_Note):
-    kind: Literal["Update", "Gradient", "Logits"]
-    values: Places
-    buffers: Places = {}
-    choice: int = 0
-    samples: int = 0
-    memory: Places
-    defense: Places
-    facts: Places
-    seconds: float
-
-
-class _Jobs(_Note):
-    jobs: tuple[_JobNote, ...]
-    axes: Axes
-
-
-class _AllDone(_Note):
-    done: tuple[_DoneNote, ...]
-    axes: Axes
-
-
 def pack_jobs(jobs: Iterable[Job], algorithm: Algorithm) -> Packet:
     """Turns to be taken, as a packet; what several share is in it once.
 
@@ -88,7 +44,7 @@ def pack_jobs(jobs: Iterable[Job], algorithm: Algorithm) -> Packet:
     """
     tensors, nets = Outgoing(), _nets(algorithm)
     notes = tuple(_job_note(job, nets, tensors) for job in jobs)
-    return Packet(_Jobs(jobs=notes, axes=tensors.axes).model_dump_json(), tensors.packed())
+    return Packet(Jobs(jobs=notes, axes=tensors.axes).model_dump_json(), tensors.packed())
 
 
 def unpack_jobs(packet: Packet, algorithm: Algorithm) -> list[Job]:
@@ -99,7 +55,7 @@ def unpack_jobs(packet: Packet, algorithm: Algorithm) -> list[Job]:
     """
     nets = _nets(algorithm)
     try:
-        note = _Jobs.model_validate_json(packet.values)
+        note = notes_in(packet.values, Jobs)
         tensors = opened(packet.tensors, note.axes)
         return [_job(one, nets, tensors) for one in note.jobs]
     except (ValidationError, SafetensorError, LookupError, ValueError) as error:
@@ -114,7 +70,7 @@ def pack_done(done: Iterable[Done]) -> Packet:
     """
     tensors = Outgoing()
     notes = tuple(_done_note(one, tensors) for one in done)
-    return Packet(_AllDone(done=notes, axes=tensors.axes).model_dump_json(), tensors.packed())
+    return Packet(AllDone(done=notes, axes=tensors.axes).model_dump_json(), tensors.packed())
 
 
 def unpack_done(packet: Packet) -> list[Done]:
@@ -124,7 +80,7 @@ def unpack_done(packet: Packet) -> list[Done]:
         BadInput: It is no packet of what came of turns.
     """
     try:
-        note = _AllDone.model_validate_json(packet.values)
+        note = notes_in(packet.values, AllDone)
         tensors = opened(packet.tensors, note.axes)
         return [_done(one, tensors) for one in note.done]
     except (ValidationError, SafetensorError, LookupError, ValueError) as error:
@@ -136,9 +92,9 @@ def _nets(algorithm: Algorithm) -> tuple[Architecture, ...]:
     return tuple(dict.fromkeys([algorithm.architecture, *algorithm.nets]))
 
 
-def _job_note(job: Job, nets: Sequence[Architecture], tensors: Outgoing) -> _JobNote:
+def _job_note(job: Job, nets: Sequence[Architecture], tensors: Outgoing) -> JobNote:
     turn = job.visit
-    return _JobNote(
+    return JobNote(
         models=tuple(_model_note(model, nets, tensors) for model in job.sent.models),
         extra=tensors.places(job.sent.extra, "what is sent as"),
         memory=tensors.places(job.memory, f"what stays with client {turn.client} as"),
@@ -152,20 +108,20 @@ def _job_note(job: Job, nets: Sequence[Architecture], tensors: Outgoing) -> _Job
     )
 
 
-def _model_note(model: Model, nets: Sequence[Architecture], tensors: Outgoing) -> _ModelNote:
+def _model_note(model: Model, nets: Sequence[Architecture], tensors: Outgoing) -> ModelNote:
     if model.architecture not in nets:
         raise Unsupported(
             f"the network {model.architecture.name!r} cannot be carried to another machine: it "
             "is none of those that the algorithm names; use the local engine"
         )
-    return _ModelNote(
+    return ModelNote(
         net=nets.index(model.architecture),
         params=tensors.places(model.params, "the parameter"),
         buffers=tensors.places(model.buffers, "the buffer"),
     )
 
 
-def _job(note: _JobNote, nets: Sequence[Architecture], tensors: Sequence[Tensor]) -> Job:
+def _job(note: JobNote, nets: Sequence[Architecture], tensors: Sequence[Tensor]) -> Job:
     models = tuple(
         Model(_at(nets, one.net), _params(one.params, tensors), _params(one.buffers, tensors))
         for one in note.models
@@ -185,9 +141,9 @@ def _job(note: _JobNote, nets: Sequence[Architecture], tensors: Sequence[Tensor]
     )
 
 
-def _done_note(done: Done, tensors: Outgoing) -> _DoneNote:
+def _done_note(done: Done, tensors: Outgoing) -> DoneNote:
     upload = done.upload
-    return _DoneNote(
+    return DoneNote(
         kind=_kind(upload),
         values=tensors.places(upload.values, "the upload"),
         buffers={}
@@ -208,7 +164,7 @@ def _kind(upload: Upload) -> Literal["Update", "Gradient", "Logits"]:
     return "Gradient" if isinstance(upload, Gradient) else "Logits"
 
 
-def _done(note: _DoneNote, tensors: Sequence[Tensor]) -> Done:
+def _done(note: DoneNote, tensors: Sequence[Tensor]) -> Done:
     return Done(
         _upload(note, tensors),
         _params(note.memory, tensors),
@@ -218,7 +174,7 @@ def _done(note: _DoneNote, tensors: Sequence[Tensor]) -> Done:
     )
 
 
-def _upload(note: _DoneNote, tensors: Sequence[Tensor]) -> Upload:
+def _upload(note: DoneNote, tensors: Sequence[Tensor]) -> Upload:
     values, buffers = _params(note.values, tensors), _params(note.buffers, tensors)
     if note.kind == "Update":
         return Update(values, buffers, note.choice, note.samples)
