@@ -120,6 +120,27 @@ class TestNpz:
         with pytest.raises(Damaged, match=r"own\.npz cannot be read"):
             load("own", data_dir=tmp_path)
 
+    @pytest.mark.parametrize(
+        ("kind", "shape", "said"),
+        [
+            ("<f4", "(1000000000000, 0)", "no bytes; store arrays with values"),
+            ("<U0", "(100000000000,)", "no bytes; store arrays with values"),
+            ("<f4", "(1000000000000000,)", "announces more values than its .* bytes hold"),
+        ],
+    )
+    @pytest.mark.parametrize("name", ["x", "y", "columns", "vocab_json"])
+    def test_more_values_than_the_file_has_bytes_are_not_waited_for(
+        self, tmp_path: Path, name: str, kind: str, shape: str, said: str
+    ) -> None:
+        text = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+        parts = {"x": IMAGES.reshape(12, -1), "y": LABELS, "columns": LABELS, "vocab_json": LABELS}
+        del parts[name]
+        np.savez(tmp_path / "own.npz", **parts)  # type: ignore[arg-type]
+        with zipfile.ZipFile(tmp_path / "own.npz", "a") as archive:
+            archive.writestr(f"{name}.npy", b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text)
+        with pytest.raises(BadInput, match=said):
+            load("own", data_dir=tmp_path)
+
     @pytest.mark.parametrize("at", [8, 10], ids=["encrypted", "unknown compression"])
     def test_an_archive_that_cannot_be_unpacked_is_refused(self, tmp_path: Path, at: int) -> None:
         np.savez(tmp_path / "own.npz", x=IMAGES, y=LABELS)

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,25 @@ def test_an_order_that_does_not_fit_the_tensors_is_refused(path: Path, order: st
     save_file({"a": torch.ones(1), "b": torch.ones(1)}, path, {"fedaudit.order": order})
     with pytest.raises(Damaged):
         read_tensors(path)
+
+
+@pytest.mark.parametrize(
+    "shape", [[0, 2**62, 2**62], [0, 2**64 - 1], [2**33, 0, 2**33], [2**25, 0]]
+)
+def test_a_tensor_of_more_nothing_than_can_be_counted_is_refused(
+    path: Path, shape: list[int]
+) -> None:
+    header = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(Damaged, match="a tensor without values has the shape") as refused:
+        read_tensors(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_tensor_without_values_is_read(path: Path) -> None:
+    write_tensors({"a": torch.zeros(0, 3, 224, 224), "b": torch.zeros(1000, 0)}, path)
+    found, _ = read_tensors(path)
+    assert [tuple(value.shape) for value in found.values()] == [(0, 3, 224, 224), (1000, 0)]
 
 
 def test_a_pickle_is_refused_unread(path: Path) -> None:

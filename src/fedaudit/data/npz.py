@@ -1,6 +1,7 @@
 """Data sets in numpy's ``.npz`` files."""
 
 import zipfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from fedaudit.errors import BadInput, Damaged
 from fedaudit.seeds import seeded_numpy
 
 _MAX_BYTES = 4 * MAX_VALUES
+_MOST_OF_NOTHING = 2**24
+_SMALL = 2**28
+"""Bytes that every machine has room for."""
 
 
 def find(folder: Path, name: str) -> Path | None:
@@ -75,11 +79,19 @@ def _stored(path: Path) -> dict[str, AnyArray]:
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
-        _refuse_odd_entries(path, entries)
+        size = _size_of_entries(path, entries)
         with np.load(path, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in arrays.files}
-    except (BadInput, MemoryError):
+    except BadInput:
         raise
+    except MemoryError as error:
+        if size > _SMALL:
+            raise
+        # NumPy sets aside what an array announces before it looks for it.
+        raise BadInput(
+            f"{path.name} announces more values than its {size} bytes hold ({error}); fetch it "
+            "again"
+        ) from error
     except ValueError as error:
         raise BadInput(
             f"{path.name} holds something other than plain arrays ({error}); save numbers only, "
@@ -91,20 +103,27 @@ def _stored(path: Path) -> dict[str, AnyArray]:
     for name, array in found.items():
         if not isinstance(array, np.ndarray):  # the bytes of an entry that is none
             raise BadInput(f"{path.name} holds {name!r}, which is no array; store arrays only")
+        # Of what takes no bytes there can be more than anybody can count.
+        if not array.nbytes and max(array.shape, default=0) > _MOST_OF_NOTHING:
+            raise BadInput(
+                f"{path.name} holds {name!r} of shape {array.shape} and no bytes; store arrays "
+                "with values"
+            )
     return found
 
 
-def _refuse_odd_entries(path: Path, entries: Sequence[zipfile.ZipInfo]) -> None:
+def _size_of_entries(path: Path, entries: Sequence[zipfile.ZipInfo]) -> int:
+    """What they unpack to, in bytes, if that is not too much and no name stands there twice."""
     size = sum(entry.file_size for entry in entries)
     if size > _MAX_BYTES:
         raise BadInput(
             f"{path.name} unpacks to {size} bytes and at most {_MAX_BYTES} are read; "
             "store fewer samples"
         )
-    names = [entry.filename for entry in entries]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(entry.filename for entry in entries).items():
+        if count > 1:
             raise BadInput(f"{path.name} holds two arrays named {name!r}; store each once")
+    return size
 
 
 def _parts(path: Path, stored: dict[str, AnyArray], seed: int, test_share: float) -> Arrays:

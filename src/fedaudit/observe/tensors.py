@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ from fedaudit.errors import BadInput, Damaged
 
 MAX_BYTES = 16 * 2**30
 MAX_TENSORS = 100_000
+_MOST_OF_NOTHING = 2**24
 _ORDER = "fedaudit.order"
 
 
@@ -88,6 +90,8 @@ def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
                 raise Damaged(f"{path} claims {len(names)} tensors; at most {MAX_TENSORS} are read")
             notes = dict(file.metadata() or {})
             order = _order(names, notes.pop(_ORDER, None))
+            for name in order:
+                _refuse_endless(file.get_slice(name).get_shape())
             return {name: file.get_tensor(name) for name in order}, notes
     except Damaged:
         raise
@@ -96,6 +100,20 @@ def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
             f"{path} is damaged or not a safetensors file ({error}); restore it from a copy, "
             "or delete the folder of its run and start again"
         ) from error
+
+
+def _refuse_endless(shape: Sequence[int]) -> None:
+    """Refuses a tensor without values that is longer than anybody can count."""
+    if not is_countable(shape):
+        raise ValueError(f"a tensor without values has the shape {str(list(shape))[:80]}")
+
+
+def is_countable(shape: Sequence[int]) -> bool:
+    """Whether a tensor of this shape has values, or at most a few million of none.
+
+    A file of a hundred bytes can announce more of none than torch has numbers for.
+    """
+    return 0 not in shape or prod(max(size, 1) for size in shape) <= _MOST_OF_NOTHING
 
 
 def _order(names: list[str], noted: str | None) -> list[str]:
