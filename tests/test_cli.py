@@ -193,3 +193,27 @@ def test_ctrl_c_says_how_to_go_on_and_ends_with_code_130(
     monkeypatch.setattr(again, "attack_again", interrupted)
     assert exit_code("attack", "recording") == 130
     assert "start the same command again" in one_sentence(capsys)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("report", "a\0b"),
+        ("report", "a.json", "--out", "a\0b"),
+        ("gate", "a.json", "--policy", "p.toml", "--junit=a\0b"),
+        ("run", "a.toml", "--training.rounds=1\0"),
+        ("demo", "--out", "a\0/b"),
+    ],
+)
+def test_a_character_that_no_path_has_is_refused(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code(*words) == 2
+    assert "has a NUL character" in one_sentence(capsys)
+
+
+def test_a_refusal_steers_no_terminal_whatever_it_quotes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("report", str(tmp_path / "\x1b[2J\r\u202e")) == 2
+    assert "/\ufffd[2J\ufffd\ufffd is not there" in one_sentence(capsys)

@@ -9,6 +9,8 @@ from cyclopts import App, Parameter
 
 from fedaudit import __version__
 from fedaudit.ending import end_of, stopping_at_sigterm
+from fedaudit.errors import BadInput
+from fedaudit.study.text import plain
 
 app = App(
     name="fedaudit",
@@ -60,15 +62,24 @@ def main(words: Sequence[str] | None = None) -> None:
     """
     try:
         with stopping_at_sigterm():
+            _refuse_nul(sys.argv[1:] if words is None else words)
             app(words, exit_on_error=False, print_error=False)
     except (Exception, KeyboardInterrupt) as error:
         end = end_of(error)
         if end is None:
             raise
-        print(f"fedaudit: {end.said}", file=sys.stderr)
+        # A refusal may quote a file of somebody else's; a return would write over what is there.
+        print(f"fedaudit: {plain(end.said)}".replace("\r", "\ufffd"), file=sys.stderr)
         sys.exit(end.code)
 
 
+def _refuse_nul(words: Sequence[str]) -> None:
+    """Refuses a character that no path has: operating systems end one there."""
+    word = next((word for word in words if "\0" in word), None)
+    if word is not None:
+        raise BadInput(f"{word!r} has a NUL character, which no path or setting has; leave it out")
+
+
 def say(text: str) -> None:
-    """Prints a line for people."""
-    print(text)
+    """Prints a line for people; it may quote files of others."""
+    print(plain(text))
