@@ -16,7 +16,8 @@ from tempfile import mkdtemp
 import atheris
 
 with atheris.instrument_imports(include=["fedaudit", "pydantic", "json", "tomllib"]):
-    from fuzz.targets import FOLDER, TARGETS, refused, sweep
+    from fuzz.target import FOLDER, refused, sweep
+    from fuzz.targets import TARGETS
 
 
 def main() -> None:

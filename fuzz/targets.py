@@ -1,11 +1,9 @@
 """Readers of files that anybody may have written: each takes bytes and may refuse, and no more."""
 
 import json
-import shutil
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
-from tempfile import mkdtemp
-from typing import NamedTuple
 from xml.etree import ElementTree
 
 import numpy as np
@@ -13,7 +11,6 @@ import torch
 from safetensors.torch import save
 
 from fedaudit.data import cifar, idx, npz
-from fedaudit.errors import Refusal
 from fedaudit.games.run import read_points
 from fedaudit.gate.judging import judged
 from fedaudit.gate.junit import junit_xml
@@ -33,61 +30,28 @@ from fedaudit.study.comparing import compared
 from fedaudit.study.older import completed
 from fedaudit.study.reading import read_any_record, read_comparison, read_games, read_record
 from fedaudit.study.study_file import read_studies
+from fuzz import nodes
+from fuzz.target import FOLDER, Target, alone, file, header
 
-SHM = Path("/dev/shm")
-FOLDER = Path(mkdtemp(prefix="fedaudit-fuzz-", dir=SHM if SHM.is_dir() else None))
 ROOT = Path(__file__).parents[1]
-
 
 _CEILING = b"above_class_mixes = 0.5\n"
 
 
-class Target(NamedTuple):
-    """A reader.
-
-    Attributes:
-        read: Takes the content of a file; raises a refusal or nothing.
-        seeds: Contents that are as they should be, to start from.
-        document: Whether contents are JSON, whose parts can be exchanged one by one.
-    """
-
-    read: Callable[[bytes], object]
-    seeds: Callable[[], list[bytes]]
-    document: bool = False
-
-
-def refused(read: Callable[[bytes], object], content: bytes) -> bool:
-    """Whether a reader refuses; anything else that it raises goes through."""
-    try:
-        read(content)
-    except Refusal:
-        return True
-    return False
-
-
-def _file(name: str, content: bytes) -> Path:
-    path = FOLDER / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Written in place: a new file for each of a million would take longest of all.
-    with path.open("wb") as file:
-        file.write(content)
-    return path
-
-
 def _record(content: bytes) -> None:
-    completed(read_record(_file("record.json", content)))
+    completed(read_record(file("record.json", content)))
 
 
 def _report(content: bytes) -> None:
-    report_html(completed(read_record(_file("record.json", content))))
+    report_html(completed(read_record(file("record.json", content))))
 
 
 def _games(content: bytes) -> None:
-    read_games(_file("games.json", content))
+    read_games(file("games.json", content))
 
 
 def _games_report(content: bytes) -> None:
-    games_html(read_games(_file("games.json", content)))
+    games_html(read_games(file("games.json", content)))
 
 
 def _everything() -> Policy:
@@ -98,18 +62,18 @@ def _everything() -> Policy:
 
 
 def _gate(content: bytes) -> None:
-    verdict = judged(read_any_record(_file("gated.json", content)), _everything())
+    verdict = judged(read_any_record(file("gated.json", content)), _everything())
     # Whatever a record is called, the file is well formed.
     ElementTree.fromstring(junit_xml(verdict))
 
 
 def _policy(content: bytes) -> None:
-    read_policy(_file("policy.toml", content))
+    read_policy(file("policy.toml", content))
 
 
 def _manifest(content: bytes) -> None:
     _packed()
-    _file("pack/manifest.json", content)
+    file("pack/manifest.json", content)
     verify(FOLDER / "pack")
 
 
@@ -117,61 +81,67 @@ def _packed() -> Path:
     pack = FOLDER / "pack"
     if not pack.exists():
         record = min((ROOT / "records" / "sia-mnist").glob("*.json"))
-        write_pack(record, _file("policy.toml", b'name = "x"\n[sources]\n' + _CEILING), pack)
+        write_pack(record, file("policy.toml", b'name = "x"\n[sources]\n' + _CEILING), pack)
     return pack / "manifest.json"
 
 
 def _comparison(content: bytes) -> None:
-    read_comparison(_file("comparison.json", content))
+    read_comparison(file("comparison.json", content))
 
 
 def _study(content: bytes) -> None:
-    read_studies(_file("study.toml", content))
+    read_studies(file("study.toml", content))
 
 
 def _game_study(content: bytes) -> None:
-    read_points(_file("games.toml", content))
+    read_points(file("games.toml", content))
 
 
 def _tensors(content: bytes) -> None:
-    read_tensors(_file("x.safetensors", content))
+    read_tensors(file("x.safetensors", content))
 
 
 def _measured(content: bytes) -> None:
-    _file("run/measured/round-000001.safetensors", content)
+    file("run/measured/round-000001.safetensors", content)
     read_measured(FOLDER / "run")
 
 
 def _recording(content: bytes) -> None:
-    _file("live/recording.json", content)
+    file("live/recording.json", content)
     read_recording(FOLDER / "live")
 
 
 def _log(content: bytes) -> None:
-    _file("log/rounds.jsonl", content)
+    file("log/rounds.jsonl", content)
     heard(FOLDER / "log")
 
 
 def _audit(content: bytes) -> None:
-    _file("audit/audit.safetensors", content)
+    file("audit/audit.safetensors", content)
     read_audit(FOLDER / "audit")
 
 
+def _samples(content: bytes) -> None:
+    file("live/audit.safetensors", _audit_seeds()[0])
+    file("live/samples.safetensors", content)
+    read_audit(FOLDER / "live")
+
+
 def _npz(content: bytes) -> None:
-    npz.read(_file("data.npz", content), seed=1)
+    npz.read(file("data.npz", content), seed=1)
 
 
 def _idx(content: bytes) -> None:
     for name in ("train-images-idx3-ubyte", "t10k-images-idx3-ubyte"):
-        _file(f"idx/{name}", content)
+        file(f"idx/{name}", content)
     for name in ("train-labels-idx1-ubyte", "t10k-labels-idx1-ubyte"):
-        _file(f"idx/{name}", bytes([0, 0, 8, 1, 0, 0, 0, 2, 0, 1]))
+        file(f"idx/{name}", bytes([0, 0, 8, 1, 0, 0, 0, 2, 0, 1]))
     idx.read(FOLDER / "idx")
 
 
 def _cifar(content: bytes) -> None:
     for name in (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"):
-        _file(f"cifar/{name}", content)
+        file(f"cifar/{name}", content)
     cifar.read(FOLDER / "cifar")
 
 
@@ -198,8 +168,16 @@ def _short(pattern: str) -> Callable[[], list[bytes]]:
 
 
 def _tensor_seeds() -> list[bytes]:
-    columns = {name: torch.arange(4) for name in ("ids", "labels", "owner", "panel")}
-    return [save({"a": torch.zeros(2, 3), "b": torch.arange(4)}), save(columns)]
+    some = {"a": torch.zeros(2, 3), "b": torch.arange(4)}
+    return [save(some), save(some, {"fedaudit.order": '["b", "a"]'}), *_audit_seeds()]
+
+
+def _audit_seeds() -> list[bytes]:
+    return [save({name: torch.arange(4) for name in ("ids", "labels", "owner", "panel")})]
+
+
+def _samples_seeds() -> list[bytes]:
+    return [save({"features": torch.zeros(4, 2)}), save({"features": torch.zeros(4, 1, 2, 2)})]
 
 
 def _measured_seeds() -> list[bytes]:
@@ -260,30 +238,40 @@ def _log_seeds() -> list[bytes]:
 
 
 TARGETS: dict[str, Target] = {
-    "record": Target(_record, _short("records/sia-mnist/*.json"), document=True),
-    "report of a record": Target(_report, _short("records/sia-mnist/*.json"), document=True),
-    "record of games": Target(_games, _short("records/ami-*/*.json"), document=True),
-    "report of games": Target(_games_report, _short("records/ami-*/*.json"), document=True),
-    "gate of a record": Target(_gate, _short("records/fedmia-mnist/*.json"), document=True),
-    "gate of owners": Target(_gate, _short("records/sia-mnist/*.json"), document=True),
-    "gate of games": Target(_gate, _short("records/ami-*/*.json"), document=True),
+    "record": Target(_record, _short("records/sia-mnist/*.json"), alone),
+    "report of a record": Target(_report, _short("records/sia-mnist/*.json"), alone),
+    "record of games": Target(_games, _short("records/ami-*/*.json"), alone),
+    "report of games": Target(_games_report, _short("records/ami-*/*.json"), alone),
+    "gate of a record": Target(_gate, _short("records/fedmia-mnist/*.json"), alone),
+    "gate of owners": Target(_gate, _short("records/sia-mnist/*.json"), alone),
+    "gate of games": Target(_gate, _short("records/ami-*/*.json"), alone),
     "policy": Target(_policy, _policy_seeds),
-    "manifest of a pack": Target(_manifest, _manifest_seeds, document=True),
-    "comparison": Target(_comparison, _comparison_seeds, document=True),
-    "recording": Target(_recording, _recording_seeds, document=True),
+    "manifest of a pack": Target(_manifest, _manifest_seeds, alone),
+    "comparison": Target(_comparison, _comparison_seeds, alone),
+    "recording": Target(_recording, _recording_seeds, alone),
     "log of a recording": Target(_log, _log_seeds),
-    "audit of a recording": Target(_audit, _tensor_seeds),
+    "audit of a recording": Target(_audit, _audit_seeds, header),
+    "samples of a recording": Target(_samples, _samples_seeds, header),
     "study file": Target(_study, _kept("studies/*.toml")),
     "study of games": Target(_game_study, _kept("studies/games/*.toml")),
-    "safetensors": Target(_tensors, _tensor_seeds),
-    "measured round": Target(_measured, _measured_seeds),
+    "safetensors": Target(_tensors, _tensor_seeds, header),
+    "measured round": Target(_measured, _measured_seeds, header),
+    "answers of nodes": Target(nodes.answers, nodes.answers_seeds, alone),
+    "tensors of answers": Target(nodes.tensors, nodes.tensors_seeds, header),
+    "turns for a node": Target(nodes.turns, nodes.turns_seeds, alone),
+    "arrays for a recorder": Target(nodes.listed, nodes.listed_seeds),
+    "state for a recorder": Target(nodes.named, nodes.named_seeds, header),
     "npz": Target(_npz, _npz_seeds),
     "idx": Target(_idx, _idx_seeds),
     "CIFAR pickle": Target(_cifar, _cifar_seeds),
 }
 """By name. Reports are made of whatever a reader lets through."""
 
+if find_spec("flwr"):
+    from fuzz import flower
 
-def sweep() -> None:
-    """Takes the folder away again."""
-    shutil.rmtree(FOLDER, ignore_errors=True)
+    TARGETS |= {
+        "replies of Flower's nodes": Target(flower.reply, flower.reply_seeds),
+        "answers of Flower's nodes": Target(flower.answer, flower.answer_seeds),
+        "questions to Flower's nodes": Target(flower.question, flower.question_seeds),
+    }

@@ -1,0 +1,81 @@
+"""What a target is, and where its files are."""
+
+import atexit
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import NamedTuple
+
+from fedaudit.errors import Refusal
+
+SHM = Path("/dev/shm")
+FOLDER = Path(mkdtemp(prefix="fedaudit-fuzz-", dir=SHM if SHM.is_dir() else None))
+BEHIND = b"\n---\n"
+"""Between a document and bytes that belong to it, which stay as they are while it is changed."""
+
+
+class Document(NamedTuple):
+    """A JSON document in a content.
+
+    Attributes:
+        text: It.
+        within: The content with another document in its place.
+    """
+
+    text: bytes
+    within: Callable[[bytes], bytes]
+
+
+def alone(content: bytes) -> Document:
+    """A content that is a document, or one with ``BEHIND`` and other bytes behind it."""
+    text, *rest = content.partition(BEHIND)
+    return Document(text, lambda other: b"".join((other, *rest)))
+
+
+def header(content: bytes) -> Document:
+    """What a content in the format of safetensors says of its tensors."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    rest = content[end:]
+    return Document(content[8:end], lambda other: len(other).to_bytes(8, "little") + other + rest)
+
+
+class Target(NamedTuple):
+    """A reader.
+
+    Attributes:
+        read: Takes the content of a file; raises a refusal or nothing.
+        seeds: Contents that are as they should be, to start from.
+        document: Finds the document in a content, whose parts can be exchanged one by one.
+    """
+
+    read: Callable[[bytes], object]
+    seeds: Callable[[], list[bytes]]
+    document: Callable[[bytes], Document] | None = None
+
+
+def refused(read: Callable[[bytes], object], content: bytes) -> bool:
+    """Whether a reader refuses; anything else that it raises goes through."""
+    try:
+        read(content)
+    except Refusal:
+        return True
+    return False
+
+
+def file(name: str, content: bytes) -> Path:
+    """A file with this content."""
+    path = FOLDER / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Written in place: a new file for each of a million would take longest of all.
+    with path.open("wb") as opened:
+        opened.write(content)
+    return path
+
+
+def sweep() -> None:
+    """Takes the folder away again."""
+    shutil.rmtree(FOLDER, ignore_errors=True)
+
+
+atexit.register(sweep)

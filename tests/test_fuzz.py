@@ -1,0 +1,27 @@
+"""What fuzzing starts from is read, and not refused at once: else nothing would be tried."""
+
+from warnings import catch_warnings, simplefilter
+
+import pytest
+
+from fuzz.target import refused
+
+with catch_warnings():
+    # Flower, where it is installed, imports more here than elsewhere.
+    simplefilter("ignore", DeprecationWarning)
+    from fuzz.targets import TARGETS
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_reader_reads_what_it_starts_from(name: str) -> None:
+    target = TARGETS[name]
+    assert not refused(target.read, target.seeds()[0])
+
+
+@pytest.mark.parametrize("name", [name for name, one in TARGETS.items() if one.document])
+def test_a_document_goes_back_where_it_was_taken_from(name: str) -> None:
+    target = TARGETS[name]
+    assert target.document is not None
+    for seed in target.seeds()[:3]:
+        document = target.document(seed)
+        assert document.within(document.text) == seed
