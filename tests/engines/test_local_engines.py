@@ -1,7 +1,9 @@
 import traceback
+import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -66,6 +68,8 @@ def as_told(nothing: None, item: Any) -> object:
 @pytest.fixture(scope="module")
 def workers() -> Iterator[Engine]:
     with Workers(2).session(as_told, None) as run:
+        # One of them starts with this; the other is told the same job later.
+        assert list(run([(contract.product, 3, 2)])) == [6]
         yield Standing(run)
 
 
@@ -118,6 +122,28 @@ def test_results_that_nobody_asked_for_any_more_are_of_no_other_items(workers: E
             break
         first, second = run([4, 5, 6]), run([7, 8, 9])
         assert list(zip(first, second, strict=True)) == [(40, 70), (50, 80), (60, 90)]
+
+
+def noted(folder: Path, item: int) -> bytes:
+    (folder / str(item)).touch()
+    return bytes(1_000_000)
+
+
+def test_what_nobody_asks_for_is_neither_done_nor_kept(workers: Engine, tmp_path: Path) -> None:
+    tracemalloc.start()
+    try:
+        with workers.session(noted, tmp_path) as run:
+            for result in run(range(20)):
+                assert result
+                break
+            del result
+            for item in range(20, 24):
+                assert list(run([item]))
+            kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(list(tmp_path.iterdir())) < 14
+    assert kept < 500_000
 
 
 class Odd(Exception):

@@ -1,12 +1,19 @@
 """What a worker makes of what it is sent, without a process."""
 
+import os
 import pickle
+import signal
+import sys
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
 import pytest
 
+from fedaudit.engines import serving
 from fedaudit.engines.packing import packed
-from fedaudit.engines.serving import Outcome, _worker
+from fedaudit.engines.serving import Outcome, _worker, serve
+from tests.engines import contract
 from tests.engines.test_local_engines import Unreadable
 
 ALWAYS_THE_SAME = ValueError("what else")
@@ -38,3 +45,25 @@ def test_an_error_that_comes_again_says_once_where_it_was_raised(job: object) ->
 def test_a_worker_ends_when_work_ends_the_process() -> None:
     with pytest.raises(SystemExit):
         outcomes((left, 0), 3)
+
+
+def test_a_worker_ends_in_silence_when_nobody_waits_for_its_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def hear_two(pipe: Connection, came: "SimpleQueue[bytes]") -> None:
+        for _ in range(2):
+            came.put(pipe.recv_bytes())
+
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    monkeypatch.setattr(serving, "_listen", hear_two)
+    ours, theirs = get_context("spawn").Pipe()
+    for sent in ((contract.product, 2), 3):
+        theirs.send_bytes(packed(sent))
+    theirs.close()
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(SystemExit):
+            serve(ours)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        ours.close()

@@ -9,6 +9,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable
+from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -19,7 +20,7 @@ import torch
 from fedaudit.engines import workers
 from fedaudit.engines.base import Shards
 from fedaudit.engines.packing import packed
-from fedaudit.engines.workers import Workers, _Crew
+from fedaudit.engines.workers import Workers, _Crew, _Worker
 from fedaudit.errors import Unsupported
 from tests.engines import contract
 from tests.programs import heeding
@@ -118,6 +119,17 @@ def test_workers_end_with_a_start_that_was_interrupted(
 
 def alive(pids: list[int]) -> bool:
     return any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_a_worker_whose_process_nobody_knows_ends_with_its_pipe() -> None:
+    ours, theirs = get_context("spawn").Pipe()
+    worker = _Worker(SpawnProcess(), ours)
+    for _ in range(2):
+        worker.end()
+        worker.wait()
+    with pytest.raises(EOFError):
+        theirs.recv_bytes()
+    theirs.close()
 
 
 class Begun:

@@ -27,6 +27,7 @@ def serve(pipe: Connection) -> NoReturn:
 
     Ends with the process at the other end, whatever the work is at.
     """
+    # Ctrl-C is for the program, also where processes cannot be started with it blocked.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     came = SimpleQueue[bytes]()

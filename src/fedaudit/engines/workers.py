@@ -138,7 +138,6 @@ class _Crew:
             with self._talking():
                 self._receive()
         outcome: Outcome = pickle.loads(self._done.pop(number))
-        self._wanted.remove(number)
         if outcome.error is not None:
             raise outcome.error
         return outcome.value
