@@ -17,6 +17,7 @@ TENSORS = {
     "turned": torch.arange(6.0).reshape(2, 3).t(),
     "channels last": torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last),
     "of 16 bits": torch.tensor([1.5], dtype=torch.bfloat16),
+    "negated": torch.tensor([1 + 2j]).conj().imag,
     "trained": torch.ones(2, requires_grad=True),
 }
 

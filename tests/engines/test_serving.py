@@ -24,7 +24,9 @@ def outcomes(*sent: object) -> list[Outcome]:
     for one in sent:
         came.put(packed(one))
     outcome = _worker(came)
-    return [pickle.loads(outcome()) for _ in sent[1:]]
+    made = [pickle.loads(outcome()) for _ in sent[1:]]
+    assert came.empty()
+    return made
 
 
 def refused(shared: object, item: object) -> None:
