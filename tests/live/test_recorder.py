@@ -297,6 +297,27 @@ def test_the_same_recording_gives_the_same_record(usual: Path, attacked: Record)
     assert again.content_hash == attacked.content_hash
 
 
+def test_a_recording_is_attacked_as_often_as_one_likes(usual: Path, tmp_path: Path) -> None:
+    first = attack_recording(usual, (), tmp_path)
+    for _ in range(2):
+        again = attack_recording(usual, (), tmp_path)
+        assert again.content_hash == first.content_hash
+    with pytest.raises(BadInput, match=r"record of other settings \(figures\..*--out"):
+        attack_recording(usual, (), tmp_path, figures={"permutations": 20})
+    with pytest.raises(BadInput, match=r"record of other settings \(attacks is None.*--out"):
+        attack_recording(usual, ("avg-cosine",), tmp_path)
+    for _ in range(3):
+        one = attack_recording(usual, ("avg-cosine",), tmp_path / "one", figures={"fprs": (0.1,)})
+        assert list(one.config["attacks"]) == ["avg-cosine"]  # type: ignore[call-overload]
+
+
+def test_the_record_of_another_recording_is_not_replaced(usual: Path, tmp_path: Path) -> None:
+    attack_recording(usual, (), tmp_path / "out")
+    other = recorded(tmp_path / "other")
+    with pytest.raises(BadInput, match="holds the record of other settings"):
+        attack_recording(other, (), tmp_path / "out")
+
+
 def test_without_a_fair_draw_no_epsilon_is_given(tmp_path: Path) -> None:
     clients = data().clients
     members = {c: (s.features[:30], s.labels[:30]) for c, s in clients.items()}

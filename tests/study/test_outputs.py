@@ -63,6 +63,11 @@ def test_an_attack_never_replaces_a_record_of_other_settings(
     assert again.content_hash == first.content_hash
 
 
+def test_a_study_is_attacked_as_often_as_one_likes(recording: Path, tmp_path: Path) -> None:
+    hashes = {attack_again(recording, ["loss-series"], tmp_path).content_hash for _ in range(3)}
+    assert len(hashes) == 1
+
+
 def test_an_attack_never_replaces_the_record_of_a_study(recording: Path) -> None:
     before = files_in(recording)
     for figures in ({}, REDRAW):

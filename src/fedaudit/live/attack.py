@@ -47,8 +47,8 @@ def attack_recording(
         say: Takes lines of text for the user.
 
     Raises:
-        BadInput: No recording, or one without a measured round, or an attack that it was not
-            made for.
+        BadInput: No recording, or one without a measured round, an attack that it was not made
+            for, or a folder for the record that holds one of other settings.
         Damaged: The recording is incomplete or altered.
     """
     clock = Clock()
@@ -64,6 +64,8 @@ def attack_recording(
     blind = audit.samples.features.flatten(1).shape[1] > 0
     if not blind:
         wanted["blind_classifier"] = False
+    config = _config(recording, names, wanted)
+    refuse_other_record(out, config)
     run = live_setup(
         recording,
         audit,
@@ -74,7 +76,7 @@ def attack_recording(
         attacks=names,
         watched=Watched(
             untrained=read_untrained(folder, recording.key, len(audit)),
-            config=_config(recording, wanted),
+            config=config,
             missing=tuple(_missing(told, blind=blind)),
         ),
     )
@@ -85,7 +87,6 @@ def attack_recording(
                 f"the measured round {one.measured.index} in {folder} is damaged: "
                 f"{fault or 'its counts of correct predictions cannot be'}; restore it"
             )
-    refuse_other_record(out, run.study)
     return conclude([run], [stored], out, Work(tick=tick), clock, say, places={SEED: folder})
 
 
@@ -122,10 +123,14 @@ def _clients(stored: Sequence[Stored], told: Sequence[Heard]) -> list[int]:
     return sorted((measured | {c for one in told for c in one.asked}) - {EVERYBODY})
 
 
-def _config(recording: Recording, figures: Mapping[str, object]) -> dict[str, object]:
+def _config(
+    recording: Recording, names: Sequence[str], figures: Mapping[str, object]
+) -> dict[str, object]:
     """What is known of the federation; no settings of a study, since there was none."""
     said = recording.model_dump(mode="json", exclude={"format", "version", "refused"})
     known = {"name": recording.name, "recording": said, "figures": dict(figures)}
+    if names:
+        known["attacks"] = {name: {} for name in names}
     # A recording may be anybody's, and hold any character.
     return {name: made_plain(value) for name, value in known.items()}
 

@@ -1,5 +1,6 @@
-"""Where a study's record may be written: never over one of other settings."""
+"""Where a record may be written: never over one of other settings."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,12 +14,12 @@ from fedaudit.study.text import made_plain
 from fedaudit.study.values import study_from
 
 
-def refuse_other_record(folder: Path, study: Study) -> None:
-    """Lets a study's record replace one of the same settings only.
+def refuse_other_record(folder: Path, ours: Study | Mapping[str, object]) -> None:
+    """Lets a record replace one of the same settings only.
 
     Args:
         folder: Where the record is to be written.
-        study: Its settings.
+        ours: Its settings: a study, or what the record of a live recording says of it.
 
     Raises:
         BadInput: The folder holds a record of other settings, or one that cannot be read, or a
@@ -29,18 +30,25 @@ def refuse_other_record(folder: Path, study: Study) -> None:
     if not path.exists():
         return
     try:
-        there = study_from(read_record(path).config, source=str(path))
+        found = read_record(path)
+        there = found.config if found.watched else study_from(found.config, source=str(path))
     except Refusal as refusal:
         raise BadInput(
             f"{folder} holds a {RECORD_FILE} that is not of this study as far as can be read; "
             "give another folder with --out, or delete the file"
         ) from refusal
-    other, ours = (made_plain(settings_of(one)) for one in (there, study))
-    if other != ours:
+    other, own = (_settled(one) for one in (there, ours))
+    if other != own:
         raise BadInput(
-            f"{folder} holds the record of other settings ({_difference(other, ours)}), which "
+            f"{folder} holds the record of other settings ({_difference(other, own)}), which "
             "would be lost; give another folder with --out, or delete it"
         )
+
+
+def _settled(given: Study | Mapping[str, object]) -> object:
+    """Settings as they come back from a record's file."""
+    values = settings_of(given) if isinstance(given, Study) else dict(given)
+    return json.loads(json.dumps(made_plain(values)))
 
 
 def _difference(there: object, here: object, name: str = "") -> str:
