@@ -10,6 +10,7 @@ from cyclopts import App, Parameter
 from fedaudit import __version__
 from fedaudit.ending import end_of, stopping_at_sigterm
 from fedaudit.errors import BadInput
+from fedaudit.importing import code_named_in
 from fedaudit.study.text import plain
 
 app = App(
@@ -44,6 +45,16 @@ DeviceName = Annotated[
     ),
 ]
 
+Trust = Annotated[
+    bool,
+    Parameter(
+        name="--trust",
+        negative=(),
+        help="Import and run code that the folder names, such as a filter or a model of one's own; "
+        "for folders of people whose code you would run.",
+    ),
+]
+
 EngineName = Annotated[
     str,
     Parameter(
@@ -63,7 +74,9 @@ def main(words: Sequence[str] | None = None) -> None:
     try:
         with stopping_at_sigterm():
             _refuse_nul(sys.argv[1:] if words is None else words)
-            app(words, exit_on_error=False, print_error=False)
+            # What carries out a study file, or is told to trust a folder, says so itself.
+            with code_named_in("what was given", trusted=False):
+                app(words, exit_on_error=False, print_error=False)
     except (Exception, KeyboardInterrupt) as error:
         end = end_of(error)
         if end is None:

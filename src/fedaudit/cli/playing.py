@@ -7,10 +7,12 @@ from cyclopts import Parameter
 
 from fedaudit.cli.application import DataDir, Folder, app, say
 from fedaudit.files import GAMES_FILE, REPORT_FILE
+from fedaudit.importing import code_named_in
 from fedaudit.overrides import settings_from
 
 
 @app.command
+@code_named_in("the study", trusted=True)  # A study is a program, and whoever plays it runs it.
 def games(
     study: Path,
     /,

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from fedaudit.cli.application import DataDir, app, say
+from fedaudit.cli.application import DataDir, Trust, app, say
 from fedaudit.cli.naming import record_at
 from fedaudit.errors import BadInput
 
@@ -98,6 +98,7 @@ def verify(
     digest: str = "",
     recording: Path | None = None,
     data_dir: DataDir = None,
+    trust: Trust = False,
 ) -> None:
     """Check a pack: every hash, and the verdict again from record and policy.
 
@@ -120,7 +121,7 @@ def verify(
     if recording is not None and found.record is not None:
         from fedaudit.pack.remaking import remade
 
-        problems += remade(found.record, recording, data_dir)
+        problems += remade(found.record, recording, data_dir, trust=trust)
     for problem in problems:
         say(f"wrong: {problem}")
     for said in found.checked:

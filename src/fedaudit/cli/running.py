@@ -11,12 +11,14 @@ from fedaudit.cli.application import (
     EngineName,
     Folder,
     Pool,
+    Trust,
     WorkerCount,
     app,
     say,
 )
 from fedaudit.cli.comparing import compare, refuse_other_comparison
 from fedaudit.files import RECORD_FILE, REPORT_FILE
+from fedaudit.importing import code_named_in
 from fedaudit.overrides import settings_from
 
 if TYPE_CHECKING:
@@ -35,6 +37,9 @@ def demo(
 
 
 @app.command(name="run")
+@code_named_in(
+    "the study", trusted=True
+)  # A study is a program, and whoever carries it out runs it.
 def run_command(
     study: Path,
     /,
@@ -96,6 +101,7 @@ def attack(
     out: Folder | None = None,
     data_dir: DataDir = None,
     device: DeviceName = "cpu",
+    trust: Trust = False,
 ) -> None:
     """Attack what a study or a live recording has kept, without training anything.
 
@@ -119,7 +125,7 @@ def attack(
         changed = changed_figures(settings_from(names[first:]))
         with bars() as tick:
             found = attack_recording(
-                recording, names[:first], folder, figures=changed, tick=tick, say=say
+                recording, names[:first], folder, figures=changed, trust=trust, tick=tick, say=say
             )
         _finish(found, folder)
         return
@@ -131,6 +137,7 @@ def attack(
             data_dir,
             figures=settings_from(names[first:]),
             device=device_named(device),
+            trust=trust,
             tick=tick,
             say=say,
         )

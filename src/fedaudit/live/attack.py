@@ -7,6 +7,7 @@ from torch import nn
 
 from fedaudit.core import Architecture
 from fedaudit.errors import BadInput, Damaged
+from fedaudit.importing import code_named_in
 from fedaudit.live.files import read_audit, read_untrained
 from fedaudit.live.heard import Heard, heard
 from fedaudit.live.parts import SEED, live_setup
@@ -33,6 +34,7 @@ def attack_recording(
     out: Path,
     *,
     figures: Mapping[str, object] | None = None,
+    trust: bool = False,
     tick: Tick = quiet,
     say: Callable[[str], None] = lambda text: None,
 ) -> Record:
@@ -43,14 +45,29 @@ def attack_recording(
         names: Attacks to run; those that it was made for if empty.
         out: Folder for the record.
         figures: Settings of figures to change, by name.
+        trust: Import code that the recording names. Else it is refused, since the folder may be
+            somebody else's.
         tick: Called with (phase, done, total) as the work goes on.
         say: Takes lines of text for the user.
 
     Raises:
         BadInput: No recording, or one without a measured round, an attack that it was not made
-            for, or a folder for the record that holds one of other settings.
+            for, a folder for the record that holds one of other settings, or code that is not
+            trusted.
         Damaged: The recording is incomplete or altered.
     """
+    with code_named_in(folder, trusted=trust):
+        return _attacked(folder, names, out, figures or {}, tick, say)
+
+
+def _attacked(
+    folder: Path,
+    names: Sequence[str],
+    out: Path,
+    figures: Mapping[str, object],
+    tick: Tick,
+    say: Callable[[str], None],
+) -> Record:
     clock = Clock()
     recording, audit, told = read_recording(folder), read_audit(folder), heard(folder)
     stored = _stored(folder, recording, len(audit))
@@ -60,7 +77,7 @@ def attack_recording(
             f"{unasked[0]!r} was not recorded for; this recording has what "
             f"{', '.join(recording.attacks)} need"
         )
-    wanted = dict(figures or {})
+    wanted = dict(figures)
     blind = audit.samples.features.flatten(1).shape[1] > 0
     if not blind:
         wanted["blind_classifier"] = False

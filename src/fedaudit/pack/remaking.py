@@ -13,7 +13,11 @@ from fedaudit.study.record import Record
 
 
 def remade(
-    record: Record | GameRecord, recording: Path, data_dir: Path | None = None
+    record: Record | GameRecord,
+    recording: Path,
+    data_dir: Path | None = None,
+    *,
+    trust: bool = False,
 ) -> Iterator[str]:
     """What is wrong with a packed record in the light of its run; nothing is trained again.
 
@@ -21,6 +25,7 @@ def remade(
         record: As it is packed.
         recording: The folder of the study's run, or of a live recording.
         data_dir: Folder with data sets.
+        trust: Import code that the recording names.
 
     Yields:
         That the content hash is another one.
@@ -32,7 +37,7 @@ def remade(
     if isinstance(record, GameRecord):
         raise BadInput("a record of games holds all that its content hash is over; leave it out")
     with TemporaryDirectory() as folder:
-        made = _attacked(record, recording, Path(folder) / "again", data_dir)
+        made = _attacked(record, recording, Path(folder) / "again", data_dir, trust)
     if made.content_hash != record.content_hash:
         yield (
             "the record's content hash is not that of what the run has measured; on another "
@@ -40,14 +45,18 @@ def remade(
         )
 
 
-def _attacked(record: Record, recording: Path, out: Path, data_dir: Path | None) -> Record:
+def _attacked(
+    record: Record, recording: Path, out: Path, data_dir: Path | None, trust: bool
+) -> Record:
     """A record of the same settings, since the hash is over these too."""
     attacks, figures = (_table(record.config.get(name)) for name in ("attacks", "figures"))
     if record.watched:
-        return attack_recording(recording, list(attacks), out, figures=figures)
+        return attack_recording(recording, list(attacks), out, figures=figures, trust=trust)
     same = set(recorded_study(recording).attacks) == set(attacks)
     changes = {f"figures.{name}": value for name, value in figures.items()}
-    return attack_again(recording, [] if same else list(attacks), out, data_dir, changes)
+    return attack_again(
+        recording, [] if same else list(attacks), out, data_dir, changes, trust=trust
+    )
 
 
 def _table(value: object) -> dict[str, object]:

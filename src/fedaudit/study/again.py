@@ -10,6 +10,7 @@ from fedaudit.attacks.base import Attack
 from fedaudit.devices import CPU
 from fedaudit.errors import BadInput, Damaged, Refusal
 from fedaudit.files import sweep
+from fedaudit.importing import code_named_in
 from fedaudit.observe.kept_files import read_rounds
 from fedaudit.observe.measured_files import Stored
 from fedaudit.observe.tensors import read_tensors
@@ -39,6 +40,7 @@ def attack_again(
     figures: Mapping[str, object] | None = None,
     device: torch.device = CPU,
     *,
+    trust: bool = False,
     tick: Tick = quiet,
     say: Callable[[str], None] = lambda text: None,
 ) -> Record:
@@ -53,21 +55,36 @@ def attack_again(
         figures: Settings of the study's ``figures`` to change, by dotted name; others would
             need another run.
         device: Where new signals and controls are measured.
+        trust: Import code that the recording's settings name, such as a filter. Else it is
+            refused, since the folder may be somebody else's.
         tick: Called with (phase, done, total) as the work goes on.
         say: Takes lines of text for the user.
 
     Raises:
         BadInput: No study in the folder, a setting that is not of figures, an attack whose
-            signals cannot be measured any more, or not on this kind of device, or a folder for
-            the record that is a study's or holds another record.
+            signals cannot be measured any more, or not on this kind of device, a folder for
+            the record that is a study's or holds another record, or code that is not trusted.
         Damaged: The recording is incomplete or altered.
     """
+    work = Work(device=device, tick=tick)
+    with code_named_in(recording / STUDY_FILE, trusted=trust):
+        return _attacked(recording, names, out, data_dir, figures or {}, work, say)
+
+
+def _attacked(
+    recording: Path,
+    names: Sequence[str],
+    out: Path,
+    data_dir: Path | None,
+    figures: Mapping[str, object],
+    work: Work,
+    say: Callable[[str], None],
+) -> Record:
     clock = Clock()
     study = recorded_study(recording)
-    asked = _asked(study, names, figures or {})
+    asked = _asked(study, names, figures)
     _refuse_taken(out, asked)
     sweep(out, before=clock.at)
-    work = Work(device=device, tick=tick)
     runs, stored = [], []
     for seed in study.seeds:
         run = setup(asked, seed, data_dir)

@@ -1,0 +1,93 @@
+"""Code that a folder names runs only where whoever asks says that it may."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedaudit import attack_again, cli, run_study
+from fedaudit.errors import BadInput
+from fedaudit.importing import code_named_in, imported
+from fedaudit.pack.packing import write_pack
+from tests.study.studies import quick_study
+
+POLICY = 'name = "x"\n[membership]\nauc = 0.6\n[controls]\nrequired = []\n'
+STRANGERS = """
+from pathlib import Path
+Path(__file__).with_name("was-run").touch()
+def same(update):
+    return update
+"""
+
+
+@pytest.fixture
+def was_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that a module leaves when it is imported."""
+    (tmp_path / "strangers_module.py").write_text(STRANGERS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path / "was-run"
+
+
+def forgotten(ran: Path) -> None:
+    """The next import of the module runs it again, and is seen."""
+    sys.modules.pop("strangers_module", None)
+    ran.unlink(missing_ok=True)
+
+
+def ended(*words: object) -> int:
+    with pytest.raises(SystemExit) as end:
+        cli.main([str(word) for word in words])
+    return int(end.value.code or 0)
+
+
+def test_code_named_in_a_folder_is_run_by_attack_and_verify_only_with_trust(
+    was_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filtered = {"name": "filter", "options": {"path": "strangers_module:same"}}
+    run_study(quick_study(training={"rounds": 2}, defense=filtered), tmp_path / "run")
+    (tmp_path / "policy.toml").write_text(POLICY)
+    write_pack(tmp_path / "run/record.json", tmp_path / "policy.toml", tmp_path / "pack")
+    assert was_run.exists()
+    for words in (
+        ("attack", tmp_path / "run", "--out", tmp_path / "again"),
+        ("verify", tmp_path / "pack", "--recording", tmp_path / "run"),
+    ):
+        forgotten(was_run)
+        assert ended(*words) == 2
+        said = capsys.readouterr().err.split("fedaudit: ")[-1]
+        assert said.count("\n") == 1
+        assert "study.json names the filter 'strangers_module:same'" in said
+        assert "give --trust" in said
+        assert not was_run.exists(), "it was imported"
+        assert ended(*words, "--trust") == 0
+        assert was_run.exists()
+    forgotten(was_run)
+    with pytest.raises(BadInput, match="trust=True in Python"):
+        attack_again(tmp_path / "run", [], tmp_path / "other")
+    assert not was_run.exists()
+
+
+def test_a_command_that_only_reads_imports_nothing_that_a_file_names() -> None:
+    with code_named_in("a.json", trusted=False):
+        with pytest.raises(BadInput, match=r"a.json names the model 'math:sqrt'"):
+            imported("math:sqrt", "model")
+        with code_named_in("mine.toml", trusted=True):
+            assert imported("math:sqrt", "model")(4.0) == 2.0
+        with pytest.raises(BadInput, match="--trust"):
+            imported("math:sqrt", "model")
+    assert imported("math:sqrt", "model")(4.0) == 2.0
+
+
+@pytest.mark.parametrize("fault", ["raise RuntimeError('no licence')", "import sys; sys.exit(0)"])
+def test_a_module_that_fails_or_exits_when_it_is_imported_is_refused_in_one_sentence(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "failing_module.py").write_text(fault)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "study.toml").write_text(
+        'name = "x"\n[defense]\nname = "filter"\noptions.path = "failing_module:filter"\n'
+    )
+    assert ended("run", tmp_path / "study.toml", "--out", tmp_path / "out") == 2
+    said = capsys.readouterr().err
+    assert "'failing_module' cannot be imported, since it raises" in said
+    assert said.count("\n") == 1
