@@ -215,13 +215,14 @@ def _sources(study: Study) -> str:
     attacks = list(dict.fromkeys(run.attack for r in study.records.values() for run in r.sources))
     title = (
         "Share of samples whose owner is named. Class mixes alone: of the answers of the first "
-        "attack, what is right when owners are shuffled within classes; blind guess: naming the "
-        "client with most of the sample's class; oracle round: the best of the first attack's "
+        "attack, what is right when owners are shuffled within classes; label baseline: naming the "
+        "client of whose data the sample's class is the largest share (– where the record is of "
+        "a version that took the largest count); oracle round: the best of the first attack's "
         "rounds, chosen afterwards, as the paper's tables have it; overfitting: of the clients' "
         "models in the last round, training less test accuracy without its sign, the mean, in "
         "points. **Bold** is more than class mixes explain, by test and interval."
     )
-    levels_named = ("class mixes alone", "blind guess", "oracle round", "guess", "overfitting")
+    levels_named = ("class mixes alone", "label baseline", "oracle round", "guess", "overfitting")
     head = ["", "accuracy", *attacks, *levels_named]
     lines = [_row(head), _row(["---"] * len(head))]
     for name, record in study.records.items():
@@ -229,9 +230,9 @@ def _sources(study: Study) -> str:
         first = found[attacks[0]]
         runs = [run for run in record.sources if run.attack == first.attack]
         best = fmean(max(run.by_round or [run.success]) for run in runs)
-        levels = (first.mixes, first.blind, best, first.chance)
+        levels = (first.mixes, first.label_baseline, best, first.chance)
         cells = [_named_share(found[attack]) if attack in found else "–" for attack in attacks]
-        shares = [f"{100 * level:.1f}%" for level in levels]
+        shares = ["–" if level is None else f"{100 * level:.1f}%" for level in levels]
         gaps = [abs(gap) for run in runs for gap in run.overfitting]
         overfitting = f"{100 * fmean(gaps):.1f}" if gaps else "–"
         lines.append(_row([name, _accuracy(record), *cells, *shares, overfitting]))

@@ -1,3 +1,6 @@
+from fractions import Fraction
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +10,7 @@ from scipy.stats import binomtest
 from fedaudit.errors import BadInput
 from fedaudit.metrics.source import (
     ABSTAINED,
-    by_class_mix,
+    by_label_distribution,
     confusion,
     named_owner,
     paired,
@@ -78,7 +81,7 @@ def test_an_attack_that_knows_only_classes_is_all_class_mix() -> None:
     owner = np.repeat(np.arange(4), 10)
     labels = owner.copy()
     counts = np.eye(4, dtype=np.int64) * 10
-    named = by_class_mix(counts, labels)
+    named = by_label_distribution(counts, labels)
     null = source_null(named, owner, within=labels, permutations=50, rng=seeded_numpy(1, "null"))
     assert null.mean == 1.0
     assert null.p_value == 1.0
@@ -105,9 +108,41 @@ def test_a_shuffle_within_classes_keeps_every_class_its_owners(
         assert null.p_value == 1.0
 
 
-def test_the_blind_guess_is_the_client_with_most_of_the_class() -> None:
-    counts = np.array([[5, 1, 2], [3, 4, 2]])
-    assert by_class_mix(counts, np.array([0, 1, 2, 1])).tolist() == [0, 1, 0, 1]
+def test_the_label_distribution_baseline_is_the_client_with_the_largest_share() -> None:
+    # Of 90 and of 8 samples: the large client has most of each class, the small one most of a
+    # class in its own data.
+    counts = np.array([[40, 20, 30], [2, 5, 1]])
+    assert by_label_distribution(counts, np.array([0, 1, 2, 1])).tolist() == [0, 1, 0, 1]
+
+
+def test_the_first_of_equal_shares_is_named_whatever_the_sizes() -> None:
+    counts = np.array([[1, 48], [3, 144], [0, 7]])
+    assert by_label_distribution(counts, np.array([0, 1])).tolist() == [0, 2]
+
+
+def test_a_client_without_samples_has_no_share() -> None:
+    with pytest.raises(BadInput, match="none of client 1"):
+        by_label_distribution(np.array([[1, 2], [0, 0]]), np.array([0]))
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 6), min_size=3, max_size=3), min_size=2, max_size=4).filter(
+        lambda rows: all(map(any, rows))
+    )
+)
+def test_no_guess_from_class_counts_is_right_more_often_than_the_baseline(
+    rows: list[list[int]],
+) -> None:
+    # As many of each client are asked, spread over its classes as its data are: of every rule
+    # "class c: client k", by trying all, none is right more often.
+    counts = np.array(rows)
+    shares = [[Fraction(n, sum(row)) for n in row] for row in rows]
+    named = by_label_distribution(counts, np.arange(3))
+    best = max(
+        sum(shares[client][label] for label, client in enumerate(rule))
+        for rule in product(range(len(rows)), repeat=3)
+    )
+    assert sum(shares[client][label] for label, client in enumerate(named)) == best
 
 
 def test_two_ways_are_compared_by_the_samples_on_which_they_differ() -> None:

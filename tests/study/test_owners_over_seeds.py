@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedaudit.errors import Damaged
+from fedaudit.report.source_words import label_sentence
 from fedaudit.study.older import completed
 from fedaudit.study.owner_figures import SourceFigure
 from fedaudit.study.owners import SourceResult
@@ -28,7 +29,8 @@ def test_one_run_is_its_own_figure() -> None:
     assert one.excess.value == pytest.approx(0.3)
     assert one.excess.low == pytest.approx(run.low - 0.2)
     assert one.success.method == "Clopper-Pearson 95%"
-    assert (one.over_blind.value, one.over_blind.low) == (0.25, None)
+    assert one.over_label_baseline is not None
+    assert (one.over_label_baseline.value, one.over_label_baseline.low) == (0.25, None)
     assert (one.guessing.p_value, one.guessing.adjusted) == (run.p_value, run.p_value)
 
 
@@ -40,7 +42,8 @@ def test_seeds_are_averaged_with_students_interval() -> None:
     reach = 4.30265 * (4 / 120) / 3**0.5
     assert one.success.low == pytest.approx(0.5 - reach, abs=1e-5)
     assert one.excess.high == pytest.approx(0.3 + reach, abs=1e-5)
-    assert one.over_blind.low == pytest.approx(0.25 - reach, abs=1e-5)
+    assert one.over_label_baseline is not None
+    assert one.over_label_baseline.low == pytest.approx(0.25 - reach, abs=1e-5)
 
 
 def test_seeds_that_agree_but_for_rounding_have_the_limits_of_the_runs() -> None:
@@ -85,12 +88,35 @@ def test_a_test_that_finds_something_needs_the_interval_too() -> None:
     ("change", "two_sided", "above"),
     [(0.25, 0.08, True), (0.25, 0.2, False), (-0.25, 0.001, False)],
 )
-def test_the_blind_guess_is_beaten_from_one_side_only(
+def test_the_label_distribution_baseline_is_beaten_from_one_side_only(
     change: float, two_sided: float, above: bool
 ) -> None:
-    one = figure(found(blind=0.5 - change, blind_change=change, blind_p_value=two_sided))
-    assert one.blind_guess.p_value == (two_sided / 2 if change > 0 else 1.0)
-    assert one.above_blind is above
+    one = figure(
+        found(
+            label_baseline=0.5 - change,
+            label_baseline_change=change,
+            label_baseline_p_value=two_sided,
+        )
+    )
+    assert one.label_baseline_test is not None
+    assert one.label_baseline_test.p_value == (two_sided / 2 if change > 0 else 1.0)
+    assert one.above_label_baseline is above
+
+
+def test_an_older_baseline_by_count_is_not_read_as_the_baseline() -> None:
+    document = found().model_dump(mode="json")
+    names = ("label_baseline", "label_baseline_change", "label_baseline_p_value")
+    for old, new in zip(("blind", "blind_change", "blind_p_value"), names, strict=True):
+        document[old] = document.pop(new)
+    run = SourceResult.model_validate(document)
+    assert (run.label_baseline, run.label_baseline_p_value) == (None, None)
+    one = figure(run)
+    assert (one.label_baseline, one.over_label_baseline) == (None, None)
+    assert (one.label_baseline_test, one.above_label_baseline) == (None, None)
+    record = with_sources(run, found("other"))
+    assert "no label-distribution baseline" in label_sentence(record)
+    written = one.model_dump(mode="json") | {"blind": 0.2, "above_blind": True}
+    assert SourceFigure.model_validate(written) == one
 
 
 def test_every_attack_defense_and_view_has_its_figure() -> None:

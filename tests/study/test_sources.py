@@ -1,5 +1,6 @@
 """Source inference in whole studies, and studies of other algorithms than federated averaging."""
 
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -71,7 +72,8 @@ def test_a_record_adds_up() -> None:
     assert [one.least for one in found.answers] == sorted(one.least for one in found.answers)
     answered = [one.answered for one in found.answers]
     assert answered == sorted(answered, reverse=True)
-    assert found.blind_change == pytest.approx(found.success - found.blind)
+    assert found.label_baseline is not None
+    assert found.label_baseline_change == pytest.approx(found.success - found.label_baseline)
 
 
 def test_clients_that_no_measured_round_shows_are_told(tmp_path: Path) -> None:
@@ -98,17 +100,21 @@ def test_of_clients_with_classes_of_their_own_class_mixes_explain_all(tmp_path: 
     assert found.class_p_value > 0.05
     # All the more above guessing.
     assert found.null_high < 0.4
-    # The blind guess by hand: whoever holds most of a sample's class.
+    # The baseline by hand: of whose data a sample's class is the largest share.
     run = setup(study, 1, None)
     samples = asked(run)
     assert samples is not None
     held = [
-        [int((run.deal.clients[client].labels == label).sum()) for client in samples.clients]
+        [
+            Fraction(int((run.deal.clients[client].labels == label).sum()), run.deal.sizes[client])
+            for client in samples.clients
+        ]
         for label in samples.labels.tolist()
     ]
     right = [row.index(max(row)) == owner for row, owner in zip(held, samples.owner, strict=True)]
-    assert found.blind == pytest.approx(np.mean(right))
-    assert found.blind > 0.7
+    assert found.label_baseline is not None
+    assert found.label_baseline == pytest.approx(np.mean(right))
+    assert found.label_baseline > 0.7
 
 
 def test_success_round_by_round_is_of_the_attack_on_one_round() -> None:

@@ -153,18 +153,37 @@ def source_null(
     )
 
 
-def by_class_mix(
+def by_label_distribution(
     class_counts: Int[ndarray, "clients classes"], labels: Int[ndarray, " samples"]
 ) -> Int[ndarray, " samples"]:
-    """The blind guess: the client that holds most of the sample's class; the first of several.
+    """The label-distribution baseline: the client of whose data the sample's class is most.
 
-    It looks at no model, and knows of each client only how many samples of which class it has.
+    Equally many samples of every client are asked about, so that the likeliest owner of a sample
+    of a class is the client with the largest share of it among its own data, not the one with
+    the largest count (Bayes' rule with equal priors); the first of several. It looks at no model,
+    and knows of each client only how many samples of which class it has.
 
     Args:
         class_counts: Training samples of each class that each client has.
         labels: Class of each sample.
+
+    Raises:
+        BadInput: A client has no sample.
     """
-    return np.asarray(class_counts.argmax(axis=0)[labels], dtype=np.int64)
+    sizes = class_counts.sum(axis=1, keepdims=True)
+    if not sizes.all():
+        raise BadInput(
+            "the label-distribution baseline needs clients with samples, got none of client "
+            f"{int(np.flatnonzero(sizes[:, 0] == 0)[0])}; leave out clients without samples"
+        )
+    # Whole numbers compare exactly: two shares that are equal may differ as floats.
+    best = np.zeros(class_counts.shape[1], dtype=np.int64)
+    for client in range(1, len(class_counts)):
+        theirs = class_counts[client] * sizes[best, 0]
+        best = np.where(
+            theirs > class_counts[best, np.arange(len(best))] * sizes[client], client, best
+        )
+    return np.asarray(best[labels], dtype=np.int64)
 
 
 def confusion(

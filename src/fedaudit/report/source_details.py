@@ -1,5 +1,7 @@
 """Tables behind those of source inference: seed by seed, round by round, client by client."""
 
+from collections.abc import Callable
+
 from fedaudit.report.grid import Cell, Grid, columns_of, named, shortened, without_constants
 from fedaudit.report.names import defense_name
 from fedaudit.report.source_words import asked_in, points
@@ -18,17 +20,19 @@ def seeds_table(record: Record) -> Grid | None:
     """Every run by itself; None where each attack has one."""
     if all(len(one.runs) == 1 for one in on_sources(record)):
         return None
-    names = ("Owners named", "Right", "Shuffled owners", "Blind guess", "Class mixes alone")
-    p_values = ("p: guessing", "p: class mixes", "p: blind guess")
+    names = ("Owners named", "Right", "Shuffled owners", "Label baseline", "Class mixes alone")
+    p_values = ("p: guessing", "p: class mixes", "p: label baseline")
     rows = [
         (
             *_where(run),
             Cell(percent(run.success), interval(run.low, run.high, "accuracy")),
             Cell(asked_in(run)),
             Cell(f"≤ {percent(run.null_high)}"),
-            Cell(percent(run.blind)),
+            _given(run.label_baseline, percent),
             Cell(percent(run.by_class_mix)),
-            *(Cell(number(p)) for p in (run.p_value, run.class_p_value, run.blind_p_value)),
+            Cell(number(run.p_value)),
+            Cell(number(run.class_p_value)),
+            _given(run.label_baseline_p_value, number),
         )
         for run in record.sources
     ]
@@ -36,6 +40,10 @@ def seeds_table(record: Record) -> Grid | None:
     remark = "Intervals: Clopper-Pearson 95%. p-values are not corrected here."
     grid = Grid("Seed by seed", columns, tuple(rows), remark=remark)
     return without_constants(grid, ("Seed", *names, *p_values))
+
+
+def _given(value: float | None, words: Callable[[float], str]) -> Cell:
+    return Cell(MISSING, tone="muted") if value is None else Cell(words(value))
 
 
 _WHERE = ("Attack", "Defense", "View", "Seed")

@@ -17,7 +17,7 @@ from fedaudit.report.source_tables import (
     source_sizes_table,
     source_table,
 )
-from fedaudit.report.source_words import blind_sentence, source_bullets
+from fedaudit.report.source_words import label_sentence, source_bullets
 from fedaudit.report.words import capital, listed
 from fedaudit.study.record import Record
 
@@ -27,7 +27,7 @@ class SourceSection:
     """Sentences and tables of the section; None stands for a table without rows."""
 
     found: tuple[Bullet, ...]
-    blind: str
+    labels: str
     attacks: Grid
     answers: Grid | None
     chained: Grid | None
@@ -44,7 +44,7 @@ def source_section(record: Record) -> SourceSection | None:
         return None
     return SourceSection(
         found=source_bullets(record),
-        blind=blind_sentence(record),
+        labels=label_sentence(record),
         attacks=source_table(record),
         answers=answers_table(record),
         chained=chained_table(record),

@@ -14,7 +14,7 @@ from fedaudit.report.sources import (
 )
 from fedaudit.report.words import MISSING, count, interval, number, percent, plural
 from fedaudit.study.guessing import alpha_of
-from fedaudit.study.owner_figures import Mean, Tested
+from fedaudit.study.owner_figures import Mean, SourceFigure, Tested
 from fedaudit.study.record import Record
 
 _EMPTY = Cell(MISSING, tone="muted")
@@ -40,24 +40,24 @@ def source_table(record: Record) -> Grid:
                 _success_cell(one),
                 Cell(percent(one.figure.chance)),
                 Cell(f"≤ {percent(one.figure.null_high)}"),
-                _blind_cell(one),
+                _baseline_cell(one.figure),
                 Cell(percent(one.figure.mixes)),
                 _excess_cell(one.figure.excess),
                 _p_cell(one.figure.guessing),
                 _p_cell(one.figure.class_mixes),
-                _p_cell(one.figure.blind_guess),
+                _p_cell(one.figure.label_baseline_test),
             )
         )
     names = (
         "Owners named",
         "Guessing",
         "Shuffled owners",
-        "Blind guess",
+        "Label baseline",
         "Class mixes alone",
         "Beyond them, points",
         "p: guessing",
         "p: class mixes",
-        "p: blind guess",
+        "p: label baseline",
     )
     return Grid(
         "Whose sample is it? All attacks",
@@ -75,9 +75,10 @@ def _how(found: Sequence[Named]) -> str:
     )
     return (
         f"Intervals: {', '.join(methods)}.{means if several else ''} Shuffled owners: 95% of "
-        "shuffles of the owners among all samples stay below. Blind guess: the client that has "
-        "most of the sample's class, without a look at any model. Class mixes alone: what is "
-        "right on average when owners are shuffled within each class. "
+        "shuffles of the owners among all samples stay below. Label baseline (of the "
+        "label-distribution baseline): the client of whose data the sample's class is the largest "
+        "share, without a look at any model. Class mixes alone: what is right on average when "
+        "owners are shuffled within each class. "
     )
 
 
@@ -89,11 +90,15 @@ def _success_cell(one: Named) -> Cell:
     return Cell(text, "\n".join(line for line in lines if line), look.tone)
 
 
-def _blind_cell(one: Named) -> Cell:
-    return Cell(percent(one.figure.blind), f"attack {points(one.figure.over_blind.value)}")
+def _baseline_cell(one: SourceFigure) -> Cell:
+    if one.label_baseline is None or one.over_label_baseline is None:
+        return _EMPTY
+    return Cell(percent(one.label_baseline), f"attack {points(one.over_label_baseline.value)}")
 
 
-def _p_cell(test: Tested) -> Cell:
+def _p_cell(test: Tested | None) -> Cell:
+    if test is None:
+        return _EMPTY
     return Cell(number(test.adjusted), f"alone {number(test.p_value)}")
 
 

@@ -176,15 +176,20 @@ def _absent(best: Named) -> str:
     )
 
 
-def blind_sentence(record: Record) -> str:
-    """What who has most of a class gives away, for the attack that shows most."""
+def label_sentence(record: Record) -> str:
+    """What the clients' label distributions give away, for the attack that shows most."""
     best = strongest_on_sources(on_sources(record))
     if best is None:
         return ""
-    blind = percent(best.figure.blind)
+    baseline = best.figure.label_baseline
+    if baseline is None:
+        return (
+            "This record has no label-distribution baseline: the version that made it took the "
+            "client with the largest count of the sample's class, which is too weak."
+        )
     return (
-        f"Naming the client that has most of the sample's class, without a look at any model, is "
-        f"right for {blind}."
+        "Naming the client of whose data the sample's class is the largest share, without a look "
+        f"at any model (the label-distribution baseline), is right for {percent(baseline)}."
     )
 
 

@@ -1,6 +1,6 @@
 """What a field of a record can be, so that a reader never shows an impossible figure."""
 
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from itertools import pairwise
 from typing import Annotated, NamedTuple
 
@@ -40,6 +40,13 @@ def range_of(metric: str) -> Range:
     if metric.startswith("tpr@") or metric.endswith(_SHARES):
         return Range(0.0, 1.0)
     return Range(0.0, MOST) if "epsilon" in metric else Range(-MOST, MOST)
+
+
+def without(given: object, *names: str) -> object:
+    """A part of a record as it was read, less keys of an older version that are no longer true."""
+    if not isinstance(given, Mapping):
+        return given
+    return {key: value for key, value in given.items() if key not in names}
 
 
 def refuse_disorder(low: float | None, value: float | None, high: float | None) -> None:

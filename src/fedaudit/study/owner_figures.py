@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from fedaudit.study.fields import Change, Part, Share, Whole, refuse_disorder
+from fedaudit.study.fields import Change, Part, Share, Whole, refuse_disorder, without
 
 
 class Mean(Part):
@@ -63,14 +63,17 @@ class SourceFigure(Part):
         null_high: 95% quantile of the success when owners are shuffled among the samples, mean.
         mixes: Success when owners are shuffled within each class, mean.
         excess: Success less that, run by run.
-        blind: Success of naming the client that has most of the sample's class, mean.
-        over_blind: Success less that, run by run.
+        label_baseline: Success of naming the client of whose data the sample's class is the
+            largest share, mean; None in records of a version that took the largest count.
+        over_label_baseline: Success less that, run by run; None likewise.
         guessing: Against shuffled owners.
         class_mixes: Against owners shuffled within each class.
-        blind_guess: Against the blind guess on the same samples.
+        label_baseline_test: Against the label-distribution baseline on the same samples; None
+            likewise.
         above_guessing: By test and interval.
         above_mixes: By test and interval, and above guessing too.
-        above_blind: Likewise; of one run, which has no such interval, by the test.
+        above_label_baseline: Likewise; of one run, which has no such interval, by the test. None
+            where the baseline is.
     """
 
     attack: str
@@ -82,11 +85,16 @@ class SourceFigure(Part):
     null_high: Share
     mixes: Share
     excess: Mean
-    blind: Share
-    over_blind: Mean
+    label_baseline: Share | None = None
+    over_label_baseline: Mean | None = None
     guessing: Tested
     class_mixes: Tested
-    blind_guess: Tested
+    label_baseline_test: Tested | None = None
     above_guessing: bool
     above_mixes: bool
-    above_blind: bool
+    above_label_baseline: bool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_counts(cls, given: object) -> object:
+        return without(given, "blind", "over_blind", "blind_guess", "above_blind")

@@ -4,7 +4,15 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from fedaudit.study.fields import Change, Part, Share, Whole, refuse_disorder, refuse_ragged
+from fedaudit.study.fields import (
+    Change,
+    Part,
+    Share,
+    Whole,
+    refuse_disorder,
+    refuse_ragged,
+    without,
+)
 
 
 class Answered(Part):
@@ -73,9 +81,10 @@ class SourceResult(Part):
         success: Share whose owner was named; Clopper-Pearson limits.
         null_high: 95% quantile of the success when owners are shuffled among the samples.
         p_value: One-sided: how often a shuffle does as well.
-        blind: Success of naming the client that has most of the sample's class.
-        blind_change: Success less that of the blind guess.
-        blind_p_value: Two-sided, exact, on the same samples.
+        label_baseline: Success of naming the client of whose data the sample's class is the
+            largest share; None in records of a version that took the largest count.
+        label_baseline_change: Success less that; None likewise.
+        label_baseline_p_value: Two-sided, exact, on the same samples; None likewise.
         by_class_mix: Mean success when owners are shuffled within each class: what the attack
             owes to the clients' different class mixes.
         class_p_value: One-sided: how often such a shuffle does as well.
@@ -102,9 +111,9 @@ class SourceResult(Part):
     high: Share
     null_high: Share
     p_value: Share
-    blind: Share
-    blind_change: Change
-    blind_p_value: Share
+    label_baseline: Share | None = None
+    label_baseline_change: Change | None = None
+    label_baseline_p_value: Share | None = None
     by_class_mix: Share
     class_p_value: Share
     confusion: list[list[Whole]]
@@ -115,6 +124,11 @@ class SourceResult(Part):
     by_round: list[Share] = Field(default_factory=list)
     overfitting: list[Change] = Field(default_factory=list)
     absent: list[Whole] = Field(default_factory=list)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_counts(cls, given: object) -> object:
+        return without(given, "blind", "blind_change", "blind_p_value")
 
     @property
     def chance(self) -> float:

@@ -17,15 +17,15 @@ class _Tests(NamedTuple):
 
     guessing: Tested
     class_mixes: Tested
-    blind_guess: Tested
+    label_baseline: Tested
 
 
 def source_figures(results: Runs, alpha: float) -> list[SourceFigure]:
     """A figure for each attack, defense and view, in the order of the results.
 
-    Each question (more often than guessing, than class mixes explain, than the blind guess) is a
-    family of tests of its own over all source attacks, which answer once each. "Above" means two
-    things: the corrected test, and the interval of the mean.
+    Each question (more often than guessing, than class mixes explain, than the
+    label-distribution baseline) is a family of tests of its own over all source attacks, which
+    answer once each. "Above" means two things: the corrected test, and the interval of the mean.
 
     Args:
         results: What each attack found in each run.
@@ -41,7 +41,10 @@ def source_figures(results: Runs, alpha: float) -> list[SourceFigure]:
         for question in (
             lambda run: run.p_value,
             lambda run: run.class_p_value,
-            lambda run: one_sided(run.blind_change, run.blind_p_value),
+            lambda run: one_sided(
+                run.label_baseline_change or 0.0,
+                1.0 if run.label_baseline_p_value is None else run.label_baseline_p_value,
+            ),
         )
     ]
     tests = [_Tests(*of_attack) for of_attack in zip(*families, strict=True)]
@@ -63,7 +66,7 @@ def _tested(
 
 def _figure(runs: Runs, tests: _Tests) -> SourceFigure:
     first, chance = runs[0], fmean(run.chance for run in runs)
-    success, excess, over_blind = _success(runs), _excess(runs), _over_blind(runs)
+    success, excess, over_baseline = _success(runs), _excess(runs), _over_baseline(runs)
     above_guessing = tests.guessing.significant and success.above(chance)
     return SourceFigure(
         attack=first.attack,
@@ -75,12 +78,16 @@ def _figure(runs: Runs, tests: _Tests) -> SourceFigure:
         null_high=fmean(run.null_high for run in runs),
         mixes=fmean(run.by_class_mix for run in runs),
         excess=excess,
-        blind=fmean(run.blind for run in runs),
-        over_blind=over_blind,
-        **tests._asdict(),
+        label_baseline=_baseline(runs),
+        over_label_baseline=over_baseline,
+        guessing=tests.guessing,
+        class_mixes=tests.class_mixes,
+        label_baseline_test=None if over_baseline is None else tests.label_baseline,
         above_guessing=above_guessing,
         above_mixes=above_guessing and tests.class_mixes.significant and excess.above(0.0),
-        above_blind=above_guessing and tests.blind_guess.significant and over_blind.above(0.0),
+        above_label_baseline=None
+        if over_baseline is None
+        else above_guessing and tests.label_baseline.significant and over_baseline.above(0.0),
     )
 
 
@@ -96,8 +103,17 @@ def _excess(runs: Runs) -> Mean:
     return _mean([run.success - run.by_class_mix for run in runs], lows, highs)
 
 
-def _over_blind(runs: Runs) -> Mean:
-    changes = [run.blind_change for run in runs]
+def _baseline(runs: Runs) -> float | None:
+    found = [run.label_baseline for run in runs if run.label_baseline is not None]
+    return fmean(found) if len(found) == len(runs) else None
+
+
+def _over_baseline(runs: Runs) -> Mean | None:
+    """None of runs of a version that had another baseline."""
+    found = [run.label_baseline_change for run in runs]
+    changes = [change for change in found if change is not None]
+    if len(changes) < len(runs):
+        return None
     if len(runs) == 1:
         return Mean(value=changes[0], low=None, high=None, method="exact test on the same samples")
     mean = mean_over_seeds(changes, within=(-1.0, 1.0))

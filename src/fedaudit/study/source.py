@@ -9,7 +9,7 @@ from numpy import ndarray
 from fedaudit.attacks.base import Attack
 from fedaudit.errors import Refusal
 from fedaudit.metrics.source import (
-    by_class_mix,
+    by_label_distribution,
     confusion,
     named_owner,
     paired,
@@ -77,8 +77,9 @@ def _result(
     right = named == samples.owner
     success = source_success(named, samples.owner)
     counts = run.deal.class_counts(run.dataset.classes)
-    blind = by_class_mix(np.array([counts[c] for c in samples.clients]), samples.labels)
-    change = paired(right, blind == samples.owner)
+    held = np.array([counts[c] for c in samples.clients])
+    baseline = by_label_distribution(held, samples.labels)
+    change = paired(right, baseline == samples.owner)
     rng = seeded_numpy(run.seed, "shuffled owners")
     null = source_null(named, samples.owner, rng=rng)
     mixed = source_null(named, samples.owner, within=samples.labels, rng=rng)
@@ -95,9 +96,9 @@ def _result(
         high=success.high,
         null_high=null.high,
         p_value=null.p_value,
-        blind=source_success(blind, samples.owner).value,
-        blind_change=change.difference,
-        blind_p_value=change.p_value,
+        label_baseline=source_success(baseline, samples.owner).value,
+        label_baseline_change=change.difference,
+        label_baseline_p_value=change.p_value,
         by_class_mix=mixed.mean,
         class_p_value=mixed.p_value,
         confusion=confusion(named, samples.owner, len(samples.clients)).tolist(),
