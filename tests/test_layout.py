@@ -38,3 +38,26 @@ def test_the_layout_changes_no_more_than_rounding() -> None:
 def test_alexnet_is_left_in_the_usual_order() -> None:
     module = laid_out(architecture("alexnet", shape=(3, 32, 32), classes=10).build())
     assert all(value.is_contiguous() for value in module.parameters())
+
+
+class Viewing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.conv(x)
+        return out.view(len(x), -1)
+
+
+def test_networks_with_code_of_somebody_elses_keep_their_order() -> None:
+    module = laid_out(nn.Sequential(Viewing(), nn.Linear(4 * 36, 2)))
+    assert all(value.is_contiguous() for value in module.parameters())
+    assert module(torch.zeros(2, 1, 8, 8)).shape == (2, 2)
+
+
+def test_a_network_whose_layers_somebody_watches_keeps_its_order() -> None:
+    module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU())
+    assert layout(module) is torch.channels_last
+    module[0].register_forward_hook(lambda part, entered, out: out.view(len(out), -1))
+    assert layout(module) is torch.contiguous_format

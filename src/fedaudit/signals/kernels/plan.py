@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import NamedTuple
 
 import torch
@@ -87,8 +88,29 @@ def plan_for(
     # Channels innermost is 1.4 times faster on large feature maps, and slower on small ones.
     innermost = large and features.device.type == "cpu"
     layout = torch.channels_last if innermost else torch.contiguous_format
+    if innermost and not _runs_in(layout, module, base, features, labels):
+        layout = torch.contiguous_format
     chunk = _chunk(passages, large, features.device)
     return Plan(kernels, chunk, layout, tuple(sorted(generic)))
+
+
+def _runs_in(
+    layout: torch.memory_format,
+    module: nn.Module,
+    base: Model,
+    features: Shaped[Tensor, "samples ..."],
+    labels: Shaped[Tensor, "samples ..."],
+) -> bool:
+    """Whether a model can be run with its images in an order that it was not written for."""
+    there = deepcopy(module)
+    try:
+        Capture(there, owners(there, base.params), base.architecture.loss, layout).run(
+            features, labels
+        )
+    # A view of what lies in another order is a RuntimeError; other people's code may raise others.
+    except Exception:
+        return False
+    return True
 
 
 def measure_chunk(
