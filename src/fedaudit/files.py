@@ -15,6 +15,9 @@ RECORD_FILE = "record.json"
 GAMES_FILE = "games.json"
 """A record of games, in theirs."""
 
+RECORDING_FILE = "recording.json"
+"""What a live recording says of itself, in its folder."""
+
 REPORT_FILE = "report.html"
 """The report beside either."""
 

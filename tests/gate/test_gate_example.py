@@ -25,4 +25,15 @@ def test_the_workflow_names_files_that_are_there_and_outputs_of_the_commands() -
     assert "--junit gate.xml" in text
     assert "path: |\n            gate.xml\n            evidence/" in text
     assert "if: always()" in text
+    assert 'pip install "$FEDAUDIT"' in text
+    assert "FEDAUDIT: ${{ vars.FEDAUDIT || '.' }}" in text
     assert not re.search(r"/(home|root|tmp|work|Users)/", text)
+
+
+def test_no_page_installs_fedaudit_from_an_index_that_does_not_have_it() -> None:
+    root = EXAMPLE.parents[1]
+    pages = [root / "README.md", *root.glob("docs/*.md"), *root.glob("examples/**/*.y*ml")]
+    for page in pages:
+        # An extra is one of the fedaudit that is installed.
+        found = re.search(r"pip install [\"']?fedaudit(?!\[)", page.read_text(encoding="utf-8"))
+        assert found is None, f"{page}: {found}"

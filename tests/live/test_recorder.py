@@ -15,12 +15,13 @@ from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS
 from fedaudit.cli import main
 from fedaudit.core import NOBODY
 from fedaudit.errors import BadInput, Damaged, NotVisible
+from fedaudit.files import RECORDING_FILE
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record
 from fedaudit.live.files import SAMPLES_FILE
 from fedaudit.live.heard import LOG_FILE, heard
 from fedaudit.live.recorder import Recorder
-from fedaudit.live.recording import RECORDING_FILE, read_recording
+from fedaudit.live.recording import read_recording
 from fedaudit.locking import Lock
 from fedaudit.observe.kept_files import read_rounds
 from fedaudit.observe.measured_files import read_measured
@@ -357,6 +358,32 @@ def test_the_command_attacks_a_recording(
     page = (tmp_path / "report.html").read_text()
     assert "watched a federation of 3 clients that somebody else trained" in page
     assert "fedaudit run study.toml" not in page
+
+
+def test_a_recording_that_was_attacked_is_found_by_every_command_that_reads_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = recorded(tmp_path / "recording", attacks=("blackbox-loss",))
+    policy = tmp_path / "policy.toml"
+    policy.write_text('name = "loose"\n[membership]\nauc = 1.0\n[controls]\nrequired = []\n')
+
+    def ended(*words: object) -> int:
+        with pytest.raises(SystemExit) as end:
+            main([str(word) for word in words])
+        return int(str(end.value.code))
+
+    commands: list[tuple[object, ...]] = [
+        ("gate", folder, "--policy", policy),
+        ("report", folder),
+        ("pack", folder, "--policy", policy, "--out", tmp_path / "pack"),
+        ("compare", folder, folder / "attacked", "--out", tmp_path / "page.html"),
+    ]
+    for command in commands:
+        assert ended(*command) == 2
+        assert f"make it with `fedaudit attack {folder}`" in capsys.readouterr().err
+    assert ended("attack", folder, "--figures.permutations=20") == 0
+    assert [ended(*command) for command in commands] == [0, 0, 0, 0]
+    assert (folder / "attacked" / "report.html").is_file()
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from fedaudit.errors import BadInput, Damaged
+from fedaudit.files import RECORDING_FILE
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record
 from fedaudit.live.heard import LOG_FILE, Heard, add_heard, heard
-from fedaudit.live.recording import RECORDING_FILE
 from tests.live.federation import data, network, rounds
 
 FEW = ("blackbox-loss", "avg-cosine")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from fedaudit.files import RECORDING_FILE
 from fedaudit.games.record import GameRecord
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record as start_recording
 from fedaudit.live.heard import LOG_FILE
-from fedaudit.live.recording import RECORDING_FILE
 from fedaudit.report.games import write_games_report
 from fedaudit.report.html import write_comparison, write_report
 from fedaudit.study.comparing import compared

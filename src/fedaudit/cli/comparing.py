@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedaudit.cli.application import app, say
+from fedaudit.cli.naming import record_at
 from fedaudit.errors import BadInput
 from fedaudit.files import RECORD_FILE
 
@@ -15,8 +16,9 @@ def compare(*records: Path, out: Path | None = None) -> None:
     Parameters
     ----------
     records
-        Records (record.json, or the folder it is in), the base first; or one comparison.json
-        (or its folder), which is made again from the records that it names.
+        Records (record.json, or the folder it is in, or a live recording that was attacked), the
+        base first; or one comparison.json (or its folder), which is made again from the records
+        that it names.
     out
         The HTML file; the figures go beside it as JSON. By default comparison.html, beside a
         comparison that is made again and else in the current folder. Neither a record nor a
@@ -38,7 +40,7 @@ def compare(*records: Path, out: Path | None = None) -> None:
             "record" + "s" * (not records)
         )
     else:
-        paths = [r / RECORD_FILE if r.is_dir() else r for r in records]
+        paths = [record_at(record, games=False) for record in records]
     target = out or (again.with_suffix(".html") if again else Path("comparison.html"))
     found = [completed(read_record(path)) for path in paths]
     refuse_other_comparison(target, paths)

@@ -3,18 +3,42 @@
 from pathlib import Path
 
 from fedaudit.errors import BadInput
-from fedaudit.files import GAMES_FILE, RECORD_FILE
+from fedaudit.files import GAMES_FILE, RECORD_FILE, RECORDING_FILE
+
+ATTACKED = "attacked"
+"""Folder, within a recording, of the record that ``fedaudit attack`` makes by default."""
 
 
-def record_at(path: Path) -> Path:
+def record_at(path: Path, *, games: bool = True) -> Path:
     """The record that a path is, or that the folder holds: of games where there is no other.
 
+    A live recording has none of its own; what is meant is that of the attacks on it.
+
+    Args:
+        path: A file or a folder.
+        games: Whether a record of games will do.
+
     Raises:
-        BadInput: The folder holds both.
+        BadInput: The folder holds both, or a live recording that was not attacked.
     """
     if not path.is_dir():
         return path
-    record, games = path / RECORD_FILE, path / GAMES_FILE
-    if record.exists() and games.exists():
-        raise BadInput(f"{path} holds {RECORD_FILE} and {GAMES_FILE}; name one of them")
-    return games if games.exists() else record
+    record, played = path / RECORD_FILE, path / GAMES_FILE
+    if games and played.exists():
+        if record.exists():
+            raise BadInput(f"{path} holds {RECORD_FILE} and {GAMES_FILE}; name one of them")
+        return played
+    return record if record.exists() else _of_recording(path) or record
+
+
+def _of_recording(path: Path) -> Path | None:
+    """The record of the attacks on a live recording; None where the folder is no recording."""
+    if not (path / RECORDING_FILE).is_file():
+        return None
+    attacked = path / ATTACKED / RECORD_FILE
+    if not attacked.exists():
+        raise BadInput(
+            f"{path} is a live recording without a record in {path / ATTACKED}; make it with "
+            f"`fedaudit attack {path}`, or name the folder that was given to it with --out"
+        )
+    return attacked

@@ -25,7 +25,8 @@ def gate(
     Parameters
     ----------
     record
-        A record.json or a games.json, or the folder it is in.
+        A record.json or a games.json, or the folder it is in, or a live recording that was
+        attacked.
     policy
         The policy, a TOML file.
     junit
@@ -70,7 +71,8 @@ def pack(record: Path, /, *, policy: Path, out: Path, smallest_group: int = 10) 
     Parameters
     ----------
     record
-        A record.json or a games.json, or the folder it is in.
+        A record.json or a games.json, or the folder it is in, or a live recording that was
+        attacked.
     policy
         The policy, a TOML file.
     out

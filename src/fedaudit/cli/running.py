@@ -17,6 +17,7 @@ from fedaudit.cli.application import (
     say,
 )
 from fedaudit.cli.comparing import compare, refuse_other_comparison
+from fedaudit.cli.naming import ATTACKED
 from fedaudit.files import RECORD_FILE, REPORT_FILE
 from fedaudit.importing import code_named_in
 from fedaudit.overrides import settings_from
@@ -120,7 +121,7 @@ def attack(
     from fedaudit.study.again import attack_again
 
     first = next((i for i, name in enumerate(names) if name.startswith("--")), len(names))
-    folder = out or recording / "attacked"
+    folder = out or recording / ATTACKED
     if is_recording(recording):
         changed = changed_figures(settings_from(names[first:]))
         with bars() as tick:

@@ -17,7 +17,8 @@ def report(record: Path, /, *, out: Path | None = None) -> None:
     Parameters
     ----------
     record
-        A record.json or a games.json, or the folder it is in.
+        A record.json or a games.json, or the folder it is in, or a live recording that was
+        attacked.
     out
         The HTML file; by default report.html beside the record. Only HTML is ever replaced.
     """

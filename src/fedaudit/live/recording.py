@@ -6,11 +6,10 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError
 
 from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import read_object, write_whole
+from fedaudit.files import RECORDING_FILE, read_object, write_whole
 from fedaudit.observe.layout import MAX_ROUND, Keep
 from fedaudit.study.fields import Part, Whole
 
-RECORDING_FILE = "recording.json"
 _MOST_CLIENTS = 100_000
 
 Client = Annotated[int, Field(ge=0, le=10**15)]
