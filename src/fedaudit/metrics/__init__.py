@@ -52,6 +52,13 @@ from fedaudit.metrics.one_run import (
     one_run_gaussian_bound,
 )
 from fedaudit.metrics.permuted import PermutationNull, permuted_membership
+from fedaudit.metrics.rate_limits import (
+    RateLimits,
+    lower_rate_limit,
+    n_to_bound,
+    rate_limits,
+    upper_rate_limit,
+)
 from fedaudit.metrics.rates import (
     CalibratedTpr,
     Share,
@@ -85,6 +92,7 @@ __all__ = [
     "Interval",
     "OptimisticAccuracy",
     "PermutationNull",
+    "RateLimits",
     "Roc",
     "SeedMean",
     "Share",
@@ -115,9 +123,11 @@ __all__ = [
     "hypervolume_over_seeds",
     "inconclusive",
     "lower_limit",
+    "lower_rate_limit",
     "mean_over_seeds",
     "most_exposed",
     "n_needed",
+    "n_to_bound",
     "n_to_certify",
     "on_front",
     "one_run_bound",
@@ -125,6 +135,7 @@ __all__ = [
     "one_run_gaussian_bound",
     "permuted_membership",
     "rate_above_chance",
+    "rate_limits",
     "redraw",
     "roc_curve",
     "share",
@@ -132,4 +143,5 @@ __all__ = [
     "tpr_at_fpr",
     "true_fpr_range",
     "upper_limit",
+    "upper_rate_limit",
 ]

@@ -1,0 +1,269 @@
+"""Confidence limits of the true-positive rate at a false-positive rate, threshold included.
+
+The threshold that a false-positive rate stands for belongs to the population and is not known: it
+is estimated from the non-members, and that estimate errs as well. Limits that take it as given
+(``clopper_pearson`` on the members above it) hold for the threshold that was used, and for no
+other; those here hold for the rate itself.
+"""
+
+import math
+from bisect import bisect_right
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import betainc, ndtr, ndtri
+
+from fedaudit.errors import BadInput
+from fedaudit.metrics.intervals import lower_limit, percent, require_confidence, upper_limit
+from fedaudit.metrics.sides import Sides, sides
+
+RATE_METHOD = "order statistics and Clopper-Pearson"
+"""How limits of a rate were made; the level follows."""
+USED_METHOD = "Clopper-Pearson at the threshold used"
+"""The same of limits that take the threshold as given."""
+
+_LEAST_WEIGHT = 1 / 16
+_WEIGHTS = tuple(_LEAST_WEIGHT * 2.0**step for step in range(10))
+"""What the members' error may be at least, as a multiple of the threshold's: 1/16 to 32."""
+_REFERENCE_ERROR = 0.025
+_SEPARATIONS = (0.5, 1.0, 1.5, 2.5)
+"""Between unit normals: the curves that limits are made narrow for. They hold for any."""
+
+
+class RateLimits(NamedTuple):
+    """Limits of the true-positive rate at a false-positive rate.
+
+    Attributes:
+        low: Lower limit; 0 where no threshold is sure to keep the false-positive rate.
+        high: Upper limit.
+        method: How they were made, with their level.
+        needs: How many more non-members any lower limit above 0 takes; 0 where there are enough.
+    """
+
+    low: float
+    high: float
+    method: str
+    needs: int
+
+
+class Rank(NamedTuple):
+    """A non-member to count members from, and what error is left for the count.
+
+    Attributes:
+        place: The non-member's place, the best being 1. For a lower limit 0 stands for counting
+            nobody; for an upper limit one more than there are non-members, for counting everybody.
+        error: One-sided error of the limit of the counted share.
+    """
+
+    place: int
+    error: float
+
+
+def rate_limits(
+    scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float, *, confidence: float = 0.95
+) -> RateLimits:
+    """Two-sided limits of the true-positive rate at a false-positive rate.
+
+    What is bounded is the largest share of all members that a threshold finds which flags at
+    most a share ``fpr`` of all non-members, equal scores being flagged together. Members and
+    non-members are independent draws; nothing else is assumed, neither shape nor continuity.
+
+    Args:
+        scores: One a sample, larger for likelier members; may be infinite.
+        is_member: The truth, one a sample.
+        fpr: The false-positive rate, in (0, 1].
+        confidence: Two-sided, in (0, 1); each side has half of the error.
+
+    Raises:
+        BadInput: Lengths differ, a score is NaN, a side is empty, or a share is out of range.
+
+    Source: the number of non-members above the threshold of a true rate a is binomial (n, a), so
+        that their order statistics bound it (Wilks, Determination of sample sizes for setting
+        tolerance limits, 1941); Clopper and Pearson 1934 at both bounds; errors added.
+    """
+    require_confidence(confidence)
+    one_sided = 1 - (1 - confidence) / 2
+    split = sides(scores, is_member)
+    low, high = (
+        limit(split, fpr, confidence=one_sided) for limit in (_lower_of_sides, _upper_of_sides)
+    )
+    missing = n_to_bound(fpr, confidence=one_sided) - len(split.nonmembers)
+    return RateLimits(low, high, f"{RATE_METHOD} {percent(confidence)}", max(0, missing))
+
+
+def lower_rate_limit(
+    scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float, *, confidence: float = 0.95
+) -> float:
+    """One-sided limit that the true-positive rate lies below with at most 1 - confidence.
+
+    Args:
+        scores: One a sample, larger for likelier members; may be infinite.
+        is_member: The truth, one a sample.
+        fpr: The false-positive rate, in (0, 1].
+        confidence: One-sided, in (0, 1).
+
+    Raises:
+        BadInput: As ``rate_limits``.
+    """
+    return _lower_of_sides(sides(scores, is_member), fpr, confidence=confidence)
+
+
+def upper_rate_limit(
+    scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float, *, confidence: float = 0.95
+) -> float:
+    """One-sided limit that the true-positive rate lies above with at most 1 - confidence.
+
+    Args:
+        scores: One a sample, larger for likelier members; may be infinite.
+        is_member: The truth, one a sample.
+        fpr: The false-positive rate, in (0, 1].
+        confidence: One-sided, in (0, 1).
+
+    Raises:
+        BadInput: As ``rate_limits``.
+    """
+    return _upper_of_sides(sides(scores, is_member), fpr, confidence=confidence)
+
+
+def n_to_bound(fpr: float, *, confidence: float) -> int:
+    """Fewest non-members with which a rate can have a lower limit above 0.
+
+    Fewer leave it open whether the threshold of this false-positive rate lies above all of them.
+
+    Args:
+        fpr: The false-positive rate, in (0, 1].
+        confidence: Of the one-sided limit, in (0, 1).
+
+    Raises:
+        BadInput: A share is out of range.
+    """
+    _require(fpr, confidence)
+    if fpr == 1:
+        return 1
+    error = (1 - confidence) / (1 + _LEAST_WEIGHT)
+    return max(1, math.ceil(math.log(error) / math.log1p(-fpr) * (1 - 1e-12)))
+
+
+def lower_rank(fpr: float, members: int, nonmembers: int, *, confidence: float) -> Rank:
+    """Which non-member the members of a lower limit lie above, strictly.
+
+    The share of all members above it is at most the rate, unless its own false-positive rate is
+    above ``fpr``, which is as probable as ``place - 1`` successes or fewer among so many trials.
+    It depends on sizes alone, never on scores.
+
+    Args:
+        fpr: The false-positive rate, in (0, 1).
+        members: How many there are.
+        nonmembers: How many there are.
+        confidence: Of the one-sided limit, in (0, 1).
+    """
+    _require(fpr, confidence)
+    weight = _weight(fpr, members, nonmembers, upper=False)
+    return _step(fpr, nonmembers, 1 - confidence, weight)
+
+
+def upper_rank(fpr: float, members: int, nonmembers: int, *, confidence: float) -> Rank:
+    """Which non-member the members of an upper limit lie above, or level with.
+
+    Args:
+        fpr: The false-positive rate, in (0, 1).
+        members: How many there are.
+        nonmembers: How many there are.
+        confidence: Of the one-sided limit, in (0, 1).
+    """
+    _require(fpr, confidence)
+    weight = _weight(fpr, members, nonmembers, upper=True)
+    step = _step(1 - fpr, nonmembers, 1 - confidence, weight)
+    return Rank(nonmembers + 1 - step.place, step.error)
+
+
+def _lower_of_sides(split: Sides, fpr: float, *, confidence: float) -> float:
+    _require(fpr, confidence)
+    if fpr == 1:
+        return 1.0
+    members, nonmembers = map(len, split)
+    rank = lower_rank(fpr, members, nonmembers, confidence=confidence)
+    if rank.place == 0:
+        return 0.0
+    above = int((split.members > _placed(split, rank.place)).sum())
+    return lower_limit(above, members, confidence=1 - rank.error)
+
+
+def _upper_of_sides(split: Sides, fpr: float, *, confidence: float) -> float:
+    _require(fpr, confidence)
+    members, nonmembers = map(len, split)
+    if fpr == 1:
+        return 1.0
+    rank = upper_rank(fpr, members, nonmembers, confidence=confidence)
+    if rank.place > nonmembers:
+        return 1.0
+    above = int((split.members >= _placed(split, rank.place)).sum())
+    return upper_limit(above, members, confidence=1 - rank.error)
+
+
+def _placed(split: Sides, place: int) -> float:
+    """The score of the non-member at a place, the best being 1."""
+    at = len(split.nonmembers) - place
+    return float(np.partition(split.nonmembers, at)[at])
+
+
+def _require(fpr: float, confidence: float) -> None:
+    require_confidence(confidence)
+    if not 0 < fpr <= 1:
+        raise BadInput(f"a false-positive rate to bound a rate at is a share in (0, 1], got {fpr}")
+
+
+def _step(share: float, trials: int, error: float, weight: float) -> Rank:
+    """The furthest place whose error leaves the members theirs, and what that is.
+
+    The members' error is at least ``weight`` times that of the place, and no more than what the
+    next place would leave them: both then only grow with the error, so that limits at a higher
+    confidence are never narrower. At the first place, without which there is no limit, the least
+    weight will do.
+    """
+
+    def needed(place: int) -> float:
+        return _at_most(place - 1, trials, share) * (1 + _weight_at(place, weight))
+
+    place = bisect_right(range(1, trials + 1), error, key=needed)
+    left = error - _at_most(place - 1, trials, share)
+    if place < trials:
+        left = min(left, _weight_at(place + 1, weight) * _at_most(place, trials, share))
+    return Rank(place, left)
+
+
+def _weight_at(place: int, weight: float) -> float:
+    return _LEAST_WEIGHT if place == 1 else weight
+
+
+def _at_most(count: int, trials: int, share: float) -> float:
+    """Chance of so many successes or fewer."""
+    if count < 0:
+        return 0.0
+    return float(betainc(trials - count, count + 1, 1 - share)) if count < trials else 1.0
+
+
+@lru_cache(maxsize=4096)
+def _weight(fpr: float, members: int, nonmembers: int, *, upper: bool) -> float:
+    """How the error is best shared, by sizes alone: few members need more of it."""
+    return min(_WEIGHTS, key=partial(_expected_width, fpr, members, nonmembers, upper))
+
+
+def _expected_width(fpr: float, members: int, nonmembers: int, upper: bool, weight: float) -> float:
+    """Mean distance of a limit from its rate, variance-stabilised, where scores are normal."""
+    share = 1 - fpr if upper else fpr
+    place, error = _step(share, nonmembers, _REFERENCE_ERROR, weight)
+    # The non-member at a place has this false-positive rate on average.
+    realised = place / (nonmembers + 1)
+    at = ndtri(1 - realised if upper else realised)
+    apart = np.array(_SEPARATIONS)
+    rates, expected = ndtr(apart + ndtri(fpr)), members * ndtr(apart + at)
+    limit = upper_limit if upper else lower_limit
+    limits = [limit(float(count), members, confidence=1 - error) for count in expected]
+    return float(np.abs(_stable(np.array(limits)) - _stable(rates)).mean())
+
+
+def _stable(shares: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return np.asarray(np.arcsin(np.sqrt(shares)))

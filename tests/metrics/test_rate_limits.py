@@ -1,0 +1,252 @@
+from collections.abc import Sequence
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.special import gammaln, xlogy
+from scipy.stats import binom
+
+from fedaudit.errors import BadInput
+from fedaudit.metrics import (
+    clopper_pearson,
+    lower_rate_limit,
+    n_to_bound,
+    rate_limits,
+    tpr_at_fpr,
+    upper_rate_limit,
+)
+from fedaudit.metrics.rate_limits import lower_rank, upper_rank
+
+SIZES = st.integers(1, 400)
+RATES = st.sampled_from([0.001, 0.01, 0.05, 0.1, 0.5, 0.9])
+CONFIDENCES = st.sampled_from([0.5, 0.8, 0.9, 0.95, 0.975, 0.99, 0.999])
+SCORES = st.one_of(st.integers(-3, 3).map(float), st.sampled_from([-np.inf, np.inf, 0.5]))
+
+
+def scored(members: list[float], nonmembers: list[float]) -> tuple[np.ndarray, np.ndarray]:
+    truth = np.arange(len(members) + len(nonmembers)) < len(members)
+    return np.array([*members, *nonmembers]), truth
+
+
+# Known answers.
+
+
+def test_forty_nonmembers_above_which_nobody_is_leave_no_lower_limit_at_one_per_cent() -> None:
+    scores, truth = scored([5.0] * 20, [0.0] * 40)
+    found = rate_limits(scores, truth, 0.01)
+    # Some threshold of 1 % may flag fewer than the best non-member: .99**40 = .67 is likely.
+    assert found.low == 0.0
+    assert found.high == 1.0
+    # .99**n <= .025 / (1 + 1/16) from n = 373.1 on.
+    assert found.needs == 374 - 40
+    assert found.method == "order statistics and Clopper-Pearson 95%"
+
+
+def test_a_median_rate_is_bounded_by_order_statistics_that_can_be_counted_by_hand() -> None:
+    # Bin(20, .5): P(<= 3) = .00129, P(<= 4) = .00591, P(<= 5) = .0207, P(<= 6) = .0577.
+    lower = lower_rank(0.5, 30, 20, confidence=0.975)
+    upper = upper_rank(0.5, 30, 20, confidence=0.975)
+    assert lower.place in (4, 5, 6)
+    assert upper.place in (15, 16, 17)
+    tail = {4: 0.00129, 5: 0.00591, 6: 0.02069}[lower.place]
+    assert lower.error == pytest.approx(0.025 - tail, abs=1e-4)
+    # Non-members 1 to 20, members 20 above all of them and 10 below.
+    scores, truth = scored([99.0] * 20 + [0.0] * 10, list(range(1, 21)))
+    found = rate_limits(scores, truth, 0.5)
+    assert found.low == clopper_pearson(20, 30, confidence=1 - 2 * lower.error).low
+    assert found.high == clopper_pearson(20, 30, confidence=1 - 2 * upper.error).high
+
+
+@pytest.mark.parametrize(
+    ("fpr", "least"), [(0.001, 3_748), (0.01, 374), (0.1, 36), (1.0, 1), (0.5, 6)]
+)
+def test_a_lower_limit_takes_as_many_nonmembers_as_tabulated(fpr: float, least: int) -> None:
+    assert n_to_bound(fpr, confidence=0.975) == least
+
+
+@given(fpr=RATES, members=SIZES, confidence=CONFIDENCES)
+@settings(max_examples=30)
+def test_so_many_nonmembers_give_a_lower_limit_and_one_fewer_does_not(
+    fpr: float, members: int, confidence: float
+) -> None:
+    least = n_to_bound(fpr, confidence=confidence)
+    assert lower_rank(fpr, members, least, confidence=confidence).place >= 1
+    if least > 1:
+        assert lower_rank(fpr, members, least - 1, confidence=confidence).place == 0
+
+
+def test_every_sample_is_flagged_at_a_rate_of_one() -> None:
+    assert rate_limits(*scored([0.0], [1.0]), 1.0)[:2] == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("fpr", [0.0, -0.1, 1.1, float("nan")])
+def test_a_rate_that_is_no_share_is_refused(fpr: float) -> None:
+    with pytest.raises(BadInput, match="share in"):
+        rate_limits([1.0, 0.0], [True, False], fpr)
+
+
+# What holds for any scores.
+
+
+@given(
+    members=st.lists(SCORES, min_size=1, max_size=30),
+    nonmembers=st.lists(SCORES, min_size=1, max_size=60),
+    fpr=RATES,
+    confidence=CONFIDENCES,
+)
+@settings(max_examples=40)
+def test_the_rate_lies_between_its_limits(
+    members: list[float], nonmembers: list[float], fpr: float, confidence: float
+) -> None:
+    scores, truth = scored(members, nonmembers)
+    found = rate_limits(scores, truth, fpr, confidence=confidence)
+    assert 0 <= found.low <= tpr_at_fpr(scores, truth, fpr).tpr <= found.high <= 1
+    one_sided = 1 - (1 - confidence) / 2
+    assert found.low == lower_rate_limit(scores, truth, fpr, confidence=one_sided)
+    assert found.high == upper_rate_limit(scores, truth, fpr, confidence=one_sided)
+
+
+@given(
+    members=st.lists(st.integers(-9, 9), min_size=1, max_size=30),
+    nonmembers=st.lists(st.integers(-9, 9), min_size=1, max_size=60),
+    fpr=RATES,
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=40)
+def test_limits_depend_on_the_order_of_scores_alone(
+    members: list[int], nonmembers: list[int], fpr: float, seed: int
+) -> None:
+    scores, truth = scored([float(m) for m in members], [float(n) for n in nonmembers])
+    shuffled = np.random.default_rng(seed).permutation(len(scores))
+    plain = rate_limits(scores, truth, fpr)
+    assert rate_limits(np.arctan(scores) * 3 - 7, truth, fpr) == plain
+    assert rate_limits(scores[shuffled], truth[shuffled], fpr) == plain
+
+
+@given(
+    members=st.lists(SCORES, min_size=1, max_size=30),
+    nonmembers=st.lists(SCORES, min_size=1, max_size=200),
+    fpr=RATES,
+    one=st.floats(0.02, 0.9999),
+    other=st.floats(0.02, 0.9999),
+)
+@settings(max_examples=40)
+def test_limits_at_a_higher_confidence_are_never_narrower(
+    members: list[float], nonmembers: list[float], fpr: float, one: float, other: float
+) -> None:
+    scores, truth = scored(members, nonmembers)
+    narrow, wide = (
+        rate_limits(scores, truth, fpr, confidence=level) for level in sorted((one, other))
+    )
+    assert wide.low <= narrow.low + 1e-12
+    assert narrow.high <= wide.high + 1e-12
+
+
+def test_no_confidence_between_two_others_gives_limits_out_of_order() -> None:
+    rng = np.random.default_rng(0)
+    scores, truth = scored(list(rng.normal(1, 1, 40)), list(rng.normal(0, 1, 90)))
+    levels = np.linspace(0.3, 0.9995, 200)
+    found = [rate_limits(scores, truth, 0.1, confidence=float(level)) for level in levels]
+    assert all(b.low <= a.low and a.high <= b.high for a, b in pairwise(found))
+
+
+@given(fpr=RATES, members=SIZES, nonmembers=SIZES, confidence=CONFIDENCES)
+@settings(max_examples=40)
+def test_the_threshold_and_the_members_share_the_error_and_no_more(
+    fpr: float, members: int, nonmembers: int, confidence: float
+) -> None:
+    lower = lower_rank(fpr, members, nonmembers, confidence=confidence)
+    upper = upper_rank(fpr, members, nonmembers, confidence=confidence)
+    above = binom(nonmembers, fpr)
+    assert lower.error > 0
+    assert upper.error > 0
+    assert above.cdf(lower.place - 1) + lower.error <= 1 - confidence + 1e-12
+    assert above.sf(upper.place - 1) + upper.error <= 1 - confidence + 1e-12
+
+
+# By another way.
+
+
+def slow_limits(
+    members: list[float], nonmembers: list[float], lower_at: int, upper_at: int, errors: list[float]
+) -> tuple[float, float]:
+    """Counted one by one; limits of a share by solving the binomial's own equations."""
+    best_first = sorted(nonmembers, reverse=True)
+    n = len(members)
+    low, high = 0.0, 1.0
+    if lower_at:
+        hits = sum(one > best_first[lower_at - 1] for one in members)
+        if hits:
+            low = float(brentq(lambda p: binom.sf(hits - 1, n, p) - errors[0], 0, 1, xtol=1e-14))
+    if upper_at <= len(nonmembers):
+        hits = sum(one >= best_first[upper_at - 1] for one in members)
+        if hits < n:
+            high = float(brentq(lambda p: binom.cdf(hits, n, p) - errors[1], 0, 1, xtol=1e-14))
+    return low, high
+
+
+@given(
+    members=st.lists(SCORES, min_size=1, max_size=20),
+    nonmembers=st.lists(SCORES, min_size=1, max_size=80),
+    fpr=RATES,
+)
+@settings(max_examples=30)
+def test_limits_are_those_of_counting_one_by_one(
+    members: list[float], nonmembers: list[float], fpr: float
+) -> None:
+    sizes = (len(members), len(nonmembers))
+    ranks = [rank(fpr, *sizes, confidence=0.975) for rank in (lower_rank, upper_rank)]
+    slow = slow_limits(
+        members, nonmembers, ranks[0].place, ranks[1].place, [rank.error for rank in ranks]
+    )
+    found = rate_limits(*scored(members, nonmembers), fpr)
+    assert (found.low, found.high) == pytest.approx(slow, abs=1e-9)
+
+
+def chances(counts: Sequence[tuple[int, ...]], shares: np.ndarray) -> np.ndarray:
+    """The multinomial probability of each tuple of counts."""
+    found = np.array(counts)
+    orders = gammaln(found.sum(axis=1) + 1) - gammaln(found + 1).sum(axis=1)
+    return np.asarray(np.exp(orders + xlogy(found, shares).sum(axis=1)))
+
+
+@pytest.mark.parametrize(("fpr", "confidence"), [(0.3, 0.8), (0.5, 0.9)])
+def test_limits_hold_as_often_as_they_say_in_every_sample_of_tied_scores(
+    fpr: float, confidence: float
+) -> None:
+    """Every sample of 4 members and 10 non-members with scores 0, 1 and 2, none left out."""
+    kinds = [(a, b, 4 - a - b) for a in range(5) for b in range(5 - a)]
+    others = [(a, b, 10 - a - b) for a in range(11) for b in range(11 - a)]
+    low, high = np.empty((2, len(kinds), len(others)))
+    for (i, mine), (j, theirs) in product(enumerate(kinds), enumerate(others)):
+        scores, truth = scored(list(np.repeat(range(3), mine)), list(np.repeat(range(3), theirs)))
+        found = rate_limits(scores, truth, fpr, confidence=confidence)
+        low[i, j], high[i, j] = found.low, found.high
+    rng = np.random.default_rng(0)
+    drawn = rng.dirichlet([0.5, 0.5, 0.5], (200, 2))
+    # The hardest: a score of just as many non-members as the rate allows, or of just too many.
+    edges = [[[0.3, 0.3, 0.4], [1 - share, 0.0, share]] for share in (fpr, fpr + 1e-6, fpr - 1e-6)]
+    for member_shares, nonmember_shares in [*drawn, *np.array(edges)]:
+        flagged = next(k for k in range(4) if nonmember_shares[k:].sum() <= fpr + 1e-12)
+        true = member_shares[flagged:].sum()
+        chance = np.outer(chances(kinds, member_shares), chances(others, nonmember_shares))
+        assert chance[low > true + 1e-9].sum() <= (1 - confidence) / 2 + 1e-9
+        assert chance[high < true - 1e-9].sum() <= (1 - confidence) / 2 + 1e-9
+
+
+def test_limits_at_the_threshold_used_miss_the_rate_where_these_hold_it() -> None:
+    """500 members and non-members at 1 %: what a threshold of so few non-members costs."""
+    rng, runs, true = np.random.default_rng(0), 200, 0.0917  # Phi(1 + Phi^-1(.01))
+    truth = np.arange(1000) < 500
+    held = dict.fromkeys(("used", "rate"), 0)
+    for _ in range(runs):
+        scores = rng.normal(size=1000) + truth
+        found = rate_limits(scores, truth, 0.01)
+        used = clopper_pearson(tpr_at_fpr(scores, truth, 0.01).true_positives, 500)
+        held["rate"] += found.low <= true <= found.high
+        held["used"] += used.low <= true <= used.high
+    assert held["used"] / runs < 0.75
+    assert held["rate"] / runs >= 0.95
