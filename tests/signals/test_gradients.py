@@ -19,6 +19,7 @@ from fedaudit.signals.gradients import (
 )
 from fedaudit.signals.kernels import linear, plan
 from fedaudit.signals.kernels.layer import Layer, LayerKernel, LayerProducts
+from tests.rounding import RoundedByPlace
 
 CLASSES = 5
 
@@ -443,6 +444,24 @@ def test_workers_and_reruns_give_the_same_bits(name: str) -> None:
     for left, right, other in zip(one, again, three, strict=True):
         assert torch.equal(left, right)
         assert torch.equal(left, other)
+
+
+@pytest.mark.parametrize("name", ["linear", "conv", "twice"])
+def test_equal_updates_have_equal_products_on_every_processor(name: str) -> None:
+    case = {**FAST, **GENERIC, **WHOLE}[name]
+    model = model_of(name, case.build)
+    features, labels = samples(case, 20)
+    one, other = updates_for(model, 2)
+    same = {key: value.clone() for key, value in one.items()}
+    mixed = [one, other, same, one, same]
+    usual = gradient_products(model, mixed, features, labels)
+    with RoundedByPlace():
+        found = gradient_products(model, mixed, features, labels)
+    for products in (usual, found):
+        assert torch.equal(products.dots[[0, 0, 0]], products.dots[[2, 3, 4]])
+        assert not torch.equal(products.dots[0], products.dots[1])
+        assert torch.equal(products.update_norms[[0, 0, 0]], products.update_norms[[2, 3, 4]])
+    assert_exact(found, truth_of(model, mixed, features, labels))
 
 
 def test_the_number_of_threads_and_the_callers_tensors_are_as_before() -> None:

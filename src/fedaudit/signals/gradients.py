@@ -105,10 +105,11 @@ def gradient_products(
     """
     refuse_several_workers(device, workers)
     _check(base, updates, features, labels, workers, chunk)
-    lengths = torch.tensor([_length(base, update) for update in updates], dtype=torch.float64)
+    kept, place = _distinct(base, updates)
+    lengths = torch.tensor([_length(base, update) for update in kept], dtype=torch.float64)
     if not len(labels):
         empty = torch.zeros(0, dtype=torch.float64)
-        return GradientProducts(empty.new_zeros(len(updates), 0), empty, lengths)
+        return GradientProducts(empty.new_zeros(len(updates), 0), empty, lengths[place])
     # Tensors made in inference mode cannot be differentiated; copies made outside can.
     with (
         torch.inference_mode(False),
@@ -118,8 +119,8 @@ def gradient_products(
     ):
         warnings.filterwarnings("ignore", message="There is a performance drop")
         work = _Work(features.detach(), labels, workers, chunk, device)
-        dots, squared = _checked(base, updates, lengths, work)
-    return GradientProducts(dots.t().contiguous(), squared, lengths)
+        dots, squared = _checked(base, kept, lengths, work)
+    return GradientProducts(dots.t()[place].contiguous(), squared, lengths[place])
 
 
 def gradient_norms(
@@ -166,6 +167,32 @@ def _check(
                     f"update {client} has no entry of shape {tuple(value.shape)} for parameter "
                     f"{name!r}; an update has every trainable parameter of the base model"
                 )
+
+
+def _distinct(base: Model, updates: Sequence[Params]) -> tuple[list[Params], list[int]]:
+    """Each update once, and which of them each is.
+
+    Rules ask whether clients agree exactly, and a product rounds equal columns by their place in
+    it: only what is worked out once is the same.
+    """
+    alike: dict[tuple[float, ...], list[int]] = {}
+    kept: list[Params] = []
+    place = []
+    for update in updates:
+        parts = [update[name] for name in base.params]
+        # Two numbers of each parameter tell most apart without a look at all of them.
+        ends = tuple(float(p[(end,) * p.dim()]) for p in parts if p.numel() for end in (0, -1))
+        like = alike.setdefault(ends, [])
+        found = next((one for one in like if _same(base, kept[one], update)), len(kept))
+        if found == len(kept):
+            like.append(found)
+            kept.append(update)
+        place.append(found)
+    return kept, place
+
+
+def _same(base: Model, one: Params, other: Params) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in base.params)
 
 
 def _checked(

@@ -14,6 +14,7 @@ from fedaudit.core import Architecture, Model
 from fedaudit.errors import BadInput
 from fedaudit.models.mlp import mlp
 from fedaudit.seeds import seeded
+from tests.rounding import RoundedByPlace
 
 NET = Architecture("net", partial(mlp, shape=(6,), classes=3, hidden="40,5"))
 HONEST = NET.initial(1)
@@ -77,6 +78,18 @@ def test_one_row_fires_for_its_target_alone_and_changes_nothing_else() -> None:
         others = torch.arange(len(value)) != (0 if name in (place.weight, place.bias) else -1)
         assert torch.equal(value[others], HONEST.params[name][others])
     torch.testing.assert_close(lengths(planted.model, 1), lengths(HONEST, 1))
+
+
+def test_a_records_twin_among_the_others_moves_a_zero_alike_on_every_processor() -> None:
+    records = torch.randn(41, 6, generator=seeded(6, "records"))
+    target, others = records[:1], torch.cat([records[1:], records[:1]])
+    usual = plant_one_row(HONEST, target, others, batch=1)
+    with RoundedByPlace():
+        found = plant_one_row(HONEST, target, others, batch=1)
+    bias = usual.places[0].bias
+    torch.testing.assert_close(found.model.params[bias], usual.model.params[bias])
+    # A zero between a record and itself would come to lie on it.
+    assert row_values(found, target).abs().item() > 1e-3
 
 
 def test_a_row_needs_a_target_and_others() -> None:

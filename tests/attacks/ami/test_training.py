@@ -1,5 +1,7 @@
 """A planted neuron fires for its target alone, and both ways of training it agree."""
 
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -13,6 +15,7 @@ from fedaudit.attacks.ami.threshold import best_shift
 from fedaudit.attacks.ami.training import Labelled, NeuronTraining, Standard, Trained, train_neurons
 from fedaudit.errors import BadInput
 from fedaudit.seeds import seeded
+from tests.rounding import RoundedByPlace
 
 HOW = NeuronTraining(hidden=20, epochs=30)
 
@@ -131,6 +134,13 @@ def test_training_ends_at_the_first_check_that_tells_watched_rows_apart(
         assert before.values(rows_)[is_target].min() <= before.values(rows_)[~is_target].max()
 
 
+@pytest.fixture(params=[nullcontext, RoundedByPlace], ids=["this processor", "rounded by place"])
+def _processor(request: pytest.FixtureRequest) -> Iterator[None]:
+    with request.param():
+        yield
+
+
+@pytest.mark.usefixtures("_processor")
 def test_rows_that_cannot_be_told_apart_take_all_epochs() -> None:
     data = rows()
     standard = Standard.of(data.flatten(0, 1))
@@ -144,15 +154,17 @@ def test_rows_that_cannot_be_told_apart_take_all_epochs() -> None:
         train_neurons(given_, how, standard=standard, rng=seeded(2))
 
 
+@pytest.mark.usefixtures("_processor")
+@pytest.mark.parametrize("count", [12, 70], ids=["by coefficients", "by weights"])
 @pytest.mark.parametrize(
     ("which", "is_target"),
     [([0, 4, 4], [True, True, False]), ([0, 4, 0], [True, False, False])],
     ids=["of the target", "of the others"],
 )
 def test_a_single_watched_row_that_cannot_be_told_apart_keeps_training_on(
-    which: list[int], is_target: list[bool]
+    which: list[int], is_target: list[bool], count: int
 ) -> None:
-    data = rows()
+    data = rows(count=count)
     given_, how = Labelled(data, first_two(data)), NeuronTraining(60, 100, check=10)
     standard, watched = Standard.of(data.flatten(0, 1)), data[:, which]
 
@@ -163,6 +175,16 @@ def test_a_single_watched_row_that_cannot_be_told_apart_keeps_training_on(
 
     assert told_apart([0, 1 if not is_target[1] else 2])
     assert not told_apart([0, 1, 2])
+
+
+@pytest.mark.usefixtures("_processor")
+def test_equal_records_have_equal_values_wherever_they_stand() -> None:
+    neuron = trained(rows(neurons=1))
+    records = rows(neurons=1, count=9)[:, [0, 1, 1, 2, 1, 0, 0, 3, 3]]
+    found = neuron.values_alike(records)
+    assert len(set(found.flatten().tolist())) == 4
+    assert torch.equal(found[:, [1, 2, 4]], found[:, 1:2].expand(-1, 3))
+    torch.testing.assert_close(found, neuron.values(records))
 
 
 def test_values_by_hand() -> None:

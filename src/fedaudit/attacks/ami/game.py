@@ -220,10 +220,10 @@ class Contest:
                 f"({self.rules.training.lr:g}) or neuron.momentum "
                 f"({self.rules.training.momentum:g})"
             )
-        fit = _fit(neuron.values(rows.training.rows)[0], rows.training.is_target[0])
+        fit = _fit(neuron.values_alike(rows.training.rows)[0], rows.training.is_target[0])
         copies = self.rules.validation_copies
         if copies:
-            values = neuron.values(rows.validation.rows)
+            values = neuron.values_alike(rows.validation.rows)
             shift = best_shift(values[:, :copies], values[:, copies:], batch=self.rules.batch)
             neuron = neuron.shifted(shift)
         return Made(neuron, trained.epochs, trained.told_apart, fit[None])

@@ -4,8 +4,32 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+
+class Distinct(NamedTuple):
+    """Rows without repeats.
+
+    Attributes:
+        rows: Each once, in the order given where none repeats.
+        place: Which of them each given row is.
+    """
+
+    rows: Float[Tensor, "distinct features"]
+    place: Int[Tensor, " given"]
+
+    @staticmethod
+    def of(rows: Float[Tensor, "given features"]) -> "Distinct":
+        """Each of these rows once.
+
+        Many processors round a row of a matrix product by its place in it, so that two equal rows
+        may get unequal values. A value that is worked out once for both is the same everywhere.
+        """
+        kept, place = torch.unique(rows, dim=0, return_inverse=True)
+        if len(kept) == len(rows):
+            return Distinct(rows, torch.arange(len(rows)))
+        return Distinct(kept, place)
 
 
 class Neurons(NamedTuple):
@@ -33,6 +57,13 @@ class Neurons(NamedTuple):
         inner = torch.baddbmm(self.first_bias[:, None], records, self.first.transpose(1, 2))
         outer = torch.bmm(inner.relu_(), self.second[:, :, None]).squeeze(2)
         return outer + self.second_bias[:, None]
+
+    def values_alike(
+        self, records: Float[Tensor, "1 records features"]
+    ) -> Float[Tensor, "1 records"]:
+        """The same of one neuron, equal for equal records on any processor: for comparisons."""
+        kept = Distinct.of(records[0])
+        return self.values(kept.rows[None])[:, kept.place]
 
     def fires(
         self, records: Float[Tensor, "neurons records features"]

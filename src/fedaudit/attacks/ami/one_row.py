@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedaudit.attacks.ami.neuron import Distinct
 from fedaudit.attacks.ami.plant import Place, Planted, first_two
 from fedaudit.attacks.ami.threshold import best_shift
 from fedaudit.core import Model
@@ -51,10 +52,10 @@ def plant_one_row(
     first, second = first_two(model.module())
     values = {name: value.clone() for name, value in model.params.items()}
     weight, bias = (values[f"{first}.{part}"].double() for part in ("weight", "bias"))
-    target, others = (
-        (records.flatten(1).double() @ weight.T + bias).relu() for records in (of_target, of_others)
-    )
-    fit, check = others.tensor_split(2)
+    kept = Distinct.of(torch.cat([of_target, of_others]).flatten(1).double())
+    active = (kept.rows @ weight.T + bias).relu()
+    copies, fitted = len(of_target), len(of_target) + -(-len(of_others) // 2)
+    target, fit = (active[part] for part in kept.place.tensor_split([copies, fitted])[:2])
     centred = fit - fit.mean(0)
     spread = centred.T @ centred / len(fit)
     ridge = _RIDGE * spread.diagonal().mean().clamp_min(1e-12)
@@ -64,7 +65,8 @@ def plant_one_row(
     honest = values[f"{second}.weight"][0].double()
     row = torch.where(row == 0, _TRACE * honest * row.norm() / honest.norm(), row)
     row *= honest.norm() / row.norm().clamp_min(1e-30)
-    zero = best_shift((target @ row)[None], (check @ row)[None], batch=batch)
+    fires = (active @ row)[None, kept.place]
+    zero = best_shift(fires[:, :copies], fires[:, fitted:], batch=batch)
     values[f"{second}.weight"][0] = row
     values[f"{second}.bias"][0] = zero[0]
     place = Place(f"{second}.weight", f"{second}.bias", 0)

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedaudit.attacks.ami.first_layer import ByCoefficients, ByWeights, FirstLayer
-from fedaudit.attacks.ami.neuron import Neurons
+from fedaudit.attacks.ami.neuron import Distinct, Neurons
 from fedaudit.attacks.ami.steps import Adam, Momentum, Step
 from fedaudit.errors import BadInput, unknown_name
 
@@ -202,7 +202,9 @@ def _train_together(
     rows, is_target = given
     data = _Data(standard(rows), is_target.to(rows), _weights(is_target, how.target_share))
     start = _start(len(rows), rows.shape[2], how, rng)
-    first = _first_layer(start.first, data.rows, standard(watched.rows), how)
+    looked_at = Distinct.of(watched.rows[0])  # equal rows are to have equal values
+    seen = standard(looked_at.rows).expand(len(rows), -1, -1)
+    first = _first_layer(start.first, data.rows, seen, how)
     second, bias = start.second, torch.zeros(start.second.shape[:2])
     second_step, bias_step = _step(how, how.lr / how.hidden), _step(how, how.lr / how.hidden)
     epochs, told_apart = how.epochs, False
@@ -214,8 +216,8 @@ def _train_together(
         second = second_step(second, torch.bmm(slope.transpose(1, 2), active))
         bias = bias_step(bias, slope.sum(1))
         if how.check and epoch % how.check == 0:
-            values = _outputs(first.watched().relu_(), second, bias)[:, :, 0]
-            if values[watched.is_target].min() > values[~watched.is_target].max():
+            values = _outputs(first.watched().relu_(), second, bias)[0, looked_at.place, 0]
+            if values[watched.is_target[0]].min() > values[~watched.is_target[0]].max():
                 epochs, told_apart = epoch, True
                 break
     weights, first_bias = first.now()
