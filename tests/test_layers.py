@@ -149,6 +149,7 @@ def test_reports_read_records_only() -> None:
         "fedaudit.study.clustered",
         "fedaudit.study.compared",
         "fedaudit.study.guessing",
+        "fedaudit.study.older",
         "fedaudit.study.owner_figures",
         "fedaudit.study.owners",
         "fedaudit.study.record",

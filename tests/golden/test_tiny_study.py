@@ -10,6 +10,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from fedaudit.attacks.base import Attack
+from fedaudit.attacks.catalog import ATTACKS
+from fedaudit.attacks.rules import Mean
+from fedaudit.signals.outputs import Confidence
 from fedaudit.study.record import Record
 from fedaudit.study.run import run_study
 from tests.study.studies import small_study
@@ -28,7 +32,11 @@ def figures(folder: Path) -> dict[str, float | None]:
     }
 
 
-def test_the_tiny_study_gives_the_figures_that_are_kept(tmp_path: Path) -> None:
+def test_the_tiny_study_gives_the_figures_that_are_kept_also_in_a_longer_catalogue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = Attack((Confidence(),), Mean(), "nobody", "A row that nobody had.")
+    monkeypatch.setitem(ATTACKS, "avg-confidence", row)
     kept = json.loads(KEPT.read_text())
     found = figures(tmp_path)
     assert found.keys() == kept.keys()

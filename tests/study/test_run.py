@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS
+from fedaudit.attacks.catalog import ATTACKS, DEFAULT_SET, SOURCE_ATTACKS, attack_set
 from fedaudit.defenses.clip import client_epsilon
 from fedaudit.errors import BadInput, Damaged, NotVisible, Unsupported
 from fedaudit.observe.tensors import read_tensors, write_tensors
@@ -19,7 +19,10 @@ from fedaudit.study.record import Record
 from fedaudit.study.run import run_study
 from tests.study.studies import Carried, quick_study, small_study
 
-ATTACKED = sum(not (attack.learns or attack.informed) for attack in ATTACKS.values())
+ATTACKED = sum(
+    not (attack.learns or attack.informed or attack.infers_source)
+    for attack in attack_set(DEFAULT_SET).values()
+)
 """Attacks that a study makes without a table of attacks, a shadow or a defense."""
 
 

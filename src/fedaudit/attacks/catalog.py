@@ -44,6 +44,48 @@ SOURCE_ATTACKS: dict[str, Attack] = {
 }
 # fmt: on
 
+ATTACK_SETS: dict[str, tuple[str, ...]] = {
+    "2026-1": (
+        "blackbox-loss",
+        "grad-cosine",
+        "grad-norm",
+        "grad-diff",
+        "loss-series",
+        "avg-cosine",
+        "fedmia-1",
+        "fedmia-2",
+        "fta-c",
+        "fta-l",
+        "seqmia",
+        "loss-series-aware",
+        "fedmia-2-aware",
+        "sia",
+        "sia-mean",
+        "sia-product",
+        "sia-likelihood",
+        "sia-cosine",
+    ),
+}
+"""What studies and recordings that name no attack run, by the name of the set.
+
+Attacks of one evaluation share its error level, so that one attack more moves the figures of all
+others. A set therefore never changes: rows that are to be run by default come with a new set.
+"""
+
+DEFAULT_SET = list(ATTACK_SETS)[-1]
+"""The set of studies and recordings that name neither an attack nor a set."""
+
+
+def attack_set(name: str) -> dict[str, Attack]:
+    """The attacks of a set by name.
+
+    Raises:
+        BadInput: There is no such set; the refusal names the nearest.
+    """
+    if name not in ATTACK_SETS:
+        raise unknown_name("set of attacks", name, ATTACK_SETS)
+    return {one: attack_named(one) for one in ATTACK_SETS[name]}
+
 
 def attack_named(name: str) -> Attack:
     """The attack of that name, or a refusal that names the nearest."""

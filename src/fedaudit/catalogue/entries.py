@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS
+from fedaudit.attacks.catalog import ATTACK_SETS, ATTACKS, SOURCE_ATTACKS
 from fedaudit.catalogue.docstrings import Doc, doc_of, meanings_of
 from fedaudit.core import Sees
 from fedaudit.data.draws import DRAWS
@@ -75,6 +75,8 @@ def _attack(name: str, attack: Attack) -> Entry:
             "over rounds": attack.rule.over_rounds,
             "needs": _sees(attack.needs),
             "runs in view": ", ".join(v.name for v in VIEWS.values() if _possible(attack, v)),
+            "in set": ", ".join(one for one, names in ATTACK_SETS.items() if name in names)
+            or "none: name it",
         },
         tuple(
             Option(key, repr(value), meanings.get(key, ""))

@@ -47,7 +47,8 @@ def record(
         model: What clients train: a module, or what makes one. It is copied, never changed.
         samples: What is audited: of :func:`fair_split` or :func:`audit_samples`.
         name: Of the federation; that of the folder by default.
-        attacks: Attacks to measure for; all that the view and a recording allow by default.
+        attacks: Attacks to measure for; by default those of the default set that the view and a
+            recording allow. They are kept by name in the recording.
         targets: Clients under audit; all with audited members by default.
         view: What the adversary is taken to see; "globals" for a client that sees no uploads.
         every: Rounds are measured so far apart.

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS, attack_named
+from fedaudit.attacks.catalog import ATTACK_SETS, DEFAULT_SET, attack_named
 from fedaudit.core import Architecture, ClientId, Samples, Sees
 from fedaudit.data.audit_set import AuditSet
 from fedaudit.data.dataset import Dataset
@@ -105,7 +105,7 @@ def attacks_in(view: View, names: Sequence[str]) -> tuple[dict[str, Attack], dic
 
     Args:
         view: What the adversary sees.
-        names: Those asked for; all of the catalogues if empty.
+        names: Those asked for; those of the default set if empty.
 
     Raises:
         BadInput: No such attack.
@@ -114,7 +114,7 @@ def attacks_in(view: View, names: Sequence[str]) -> tuple[dict[str, Attack], dic
     if names:
         return {name: _possible(name, view) for name in names}, {}
     found, refused = {}, {}
-    for name in ATTACKS | SOURCE_ATTACKS:
+    for name in ATTACK_SETS[DEFAULT_SET]:
         try:
             found[name] = _possible(name, view)
         except NotVisible as error:

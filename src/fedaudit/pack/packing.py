@@ -28,7 +28,7 @@ from fedaudit.pack.suppressing import SMALLEST_GROUP, suppressed
 from fedaudit.report.games import games_html
 from fedaudit.report.html import report_html
 from fedaudit.report.study_file import study_file
-from fedaudit.study.older import completed
+from fedaudit.study.older import completed, settled
 from fedaudit.study.reading import MAX_BYTES, read_any_record
 from fedaudit.study.record import Record
 
@@ -107,7 +107,7 @@ def made_from(record: Record | GameRecord, policy: Policy) -> Texts:
     files = {
         VERDICT_FILE: verdict_json(verdict),
         JUNIT_FILE: junit_xml(verdict),
-        STUDY_FILE: study_file(record.config),
+        STUDY_FILE: study_file(settled(record.config)),
         REPORT_FILE: report,
     }
     return Texts(record, verdict, files)

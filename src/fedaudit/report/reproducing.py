@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from fedaudit.report.grid import shortened
 from fedaudit.report.study_file import study_file
+from fedaudit.study.older import settled
 from fedaudit.study.record import Environment, Record
 
 _BUNDLED = ("digits", "synthetic")
@@ -37,7 +38,7 @@ def reproducing(record: Record) -> Again:
         ("Seeds", ", ".join(str(seed) for seed in record.seeds)),
         ("Evaluation", record.evaluation),
     )
-    return Again(study_file(record.config), command, needed, made)
+    return Again(study_file(settled(record.config)), command, needed, made)
 
 
 def needed_data(config: Mapping[str, object]) -> str:

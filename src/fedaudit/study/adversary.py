@@ -1,7 +1,7 @@
 """The adversary of a study: what it sees, when it looks, and which attacks that allows."""
 
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS, attack_named
+from fedaudit.attacks.catalog import attack_named, attack_set
 from fedaudit.core import Sees
 from fedaudit.errors import BadInput, NotVisible
 from fedaudit.fl.algorithm import Algorithm, ChoosesModels
@@ -48,13 +48,13 @@ def as_sent(view: View, algorithm: Algorithm) -> View:
 
 
 def attacks_of(study: Study, view: View) -> tuple[dict[str, Attack], dict[str, str]]:
-    """Named attacks must be possible; of the whole catalogues, the possible ones are taken.
+    """Named attacks must be possible; of the study's set of attacks, the possible ones are taken.
 
     Returns:
         The attacks, and for each other one what is missing.
 
     Raises:
-        BadInput: No such attack or setting.
+        BadInput: No such attack, setting or set.
         NotVisible: The study names an attack that needs more than the view offers.
     """
     if study.attacks:
@@ -63,7 +63,7 @@ def attacks_of(study: Study, view: View) -> tuple[dict[str, Attack], dict[str, s
             _refuse_impossible(name, attack, study, view)
         return named, {}
     possible, refused = {}, {}
-    for name, attack in (ATTACKS | SOURCE_ATTACKS).items():
+    for name, attack in attack_set(study.attack_set).items():
         try:
             _refuse_impossible(name, attack, study, view)
             possible[name] = attack

@@ -119,6 +119,7 @@ def _asked(study: Study, names: Sequence[str], figures: Mapping[str, object]) ->
     values["figures"] |= changed
     if names:
         values["attacks"] = {name: study.attacks.get(name, {}) for name in names}
+        values["attack_set"] = ""
     return study_from(values, source="the attack")
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from fedaudit.attacks.catalog import DEFAULT_SET
 from fedaudit.observe.layout import MAX_ROUND
 from fedaudit.study.defense_section import DefenseSection
 from fedaudit.study.section import Count, Positive, Section, Settings, Share
@@ -195,7 +196,9 @@ class Study(Section):
         shadow: Examples for attacks that learn. Without this table they run only where they are
             named, on a shadow federation.
         shift: Groups of clients with other features; none without this table.
-        attacks: Settings by attack name; all attacks of the catalogue if there is no table.
+        attacks: Settings by attack name; those of ``attack_set`` if there is no table.
+        attack_set: Which set of attacks is run where there is no ``[attacks]`` table; that of
+            this version if left out.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=,+-]{0,199}$")]
@@ -214,6 +217,15 @@ class Study(Section):
     defense: DefenseSection = DefenseSection()
     figures: FiguresSection = FiguresSection()
     attacks: dict[str, Settings] = Field(default_factory=dict)
+    attack_set: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_this_version(cls, values: object) -> object:
+        # Named, so that a record says what was run once there are other sets.
+        if isinstance(values, dict) and not values.get("attacks"):
+            return {"attack_set": DEFAULT_SET, **values}
+        return values
 
     @model_validator(mode="after")
     def _one_run_a_seed(self) -> "Study":
@@ -223,6 +235,11 @@ class Study(Section):
             raise ValueError("audit.fair is 0, so that nobody would be a member; give at least 1")
         if self.audit.draw == "fair" and self.audit.options:
             raise ValueError("audit.options are of published draws; the fair draw has none")
+        if self.attacks and self.attack_set:
+            raise ValueError(
+                f"attack_set is {self.attack_set!r}, and [attacks] names attacks one by one; leave "
+                "one of them out"
+            )
         self._check_merge()
         return self
 

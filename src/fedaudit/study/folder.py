@@ -6,6 +6,7 @@ from fedaudit.errors import BadInput
 from fedaudit.files import read_object, write_whole
 from fedaudit.study.config import Study
 from fedaudit.study.identity import settings_of
+from fedaudit.study.older import settled
 from fedaudit.study.other_record import refuse_other_record
 from fedaudit.study.values import study_from
 
@@ -25,7 +26,7 @@ def recorded_study(recording: Path) -> Study:
             f"its {STUDY_FILE} is no regular file" if path.exists() else f"it has no {STUDY_FILE}"
         )
         raise BadInput(f"{recording} is no recording: {what}; check the path")
-    return study_from(read_object(path), source=str(path))
+    return study_from(settled(read_object(path)), source=str(path))
 
 
 def claim(out: Path, study: Study) -> None:

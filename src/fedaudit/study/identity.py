@@ -5,9 +5,10 @@ import json
 from collections.abc import Collection, Mapping
 
 from fedaudit.study.config import RiskSection, Study
+from fedaudit.study.older import FIRST_SET
 
 _FOR_PEOPLE = {"about", "hours"}
-_AFTERWARDS = {"name", "seeds", "figures", "attacks"}
+_AFTERWARDS = {"name", "seeds", "figures", "attacks", "attack_set"}
 _NEWER: Mapping[str, object] = {
     "algorithm": {"name": "fedavg", "options": {}},
     "data.classes": [],
@@ -18,6 +19,7 @@ _NEWER: Mapping[str, object] = {
     "audit.merge": [],
     "defense.chain": [],
     "defense.also": [],
+    "attack_set": FIRST_SET,
 }
 """Settings that older versions did not have, with the value under which a study is what it was."""
 
@@ -53,7 +55,8 @@ def _settings(study: Study, without: Collection[str]) -> dict[str, object]:
 
     Studies thus keep the identity, and results on disk the name, that they were made under.
     """
-    settings = study.model_dump(mode="json", exclude=set(without))
+    unused = {"attack_set"} if study.attacks else set()
+    settings = study.model_dump(mode="json", exclude={*without, *unused})
     for dotted, default in _NEWER.items():
         *path, last = dotted.split(".")
         place: object = settings

@@ -1,7 +1,18 @@
 """What records of older versions lack and what follows from the rest of them."""
 
+from collections.abc import Mapping
+
 from fedaudit.study.guessing import alpha_of
 from fedaudit.study.record import Record
+
+FIRST_SET = "2026-1"
+"""The attacks that were run where none was named, before sets of attacks had names."""
+
+
+def settled(config: Mapping[str, object]) -> dict[str, object]:
+    """The settings of a study that was carried out, with the set of attacks of its time."""
+    before = {"attack_set": FIRST_SET} if config.get("attacks") == {} else {}
+    return {**before, **config}
 
 
 def completed(record: Record) -> Record:

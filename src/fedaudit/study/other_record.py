@@ -8,6 +8,7 @@ from fedaudit.errors import BadInput, Refusal
 from fedaudit.files import RECORD_FILE, REPORT_FILE
 from fedaudit.study.config import Study
 from fedaudit.study.identity import settings_of
+from fedaudit.study.older import settled
 from fedaudit.study.outputs import refuse_foreign_page
 from fedaudit.study.reading import read_record
 from fedaudit.study.text import made_plain
@@ -31,7 +32,8 @@ def refuse_other_record(folder: Path, ours: Study | Mapping[str, object]) -> Non
         return
     try:
         found = read_record(path)
-        there = found.config if found.watched else study_from(found.config, source=str(path))
+        config = found.config
+        there = config if found.watched else study_from(settled(config), source=str(path))
     except Refusal as refusal:
         raise BadInput(
             f"{folder} holds a {RECORD_FILE} that is not of this study as far as can be read; "

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from fedaudit.attacks.catalog import ATTACKS
+from fedaudit.attacks.catalog import attack_named
 from fedaudit.core import Samples
 from fedaudit.errors import Refusal
 from fedaudit.fl.fedavg import FedAvg
@@ -65,7 +65,7 @@ def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
             yield result.model_copy(update={"note": str(refusal)})
             continue
         auc = auc_interval(scores, is_member, confidence=CONFIDENCE)
-        found, learned = auc.low > 0.5, ATTACKS[name].learns
+        found, learned = auc.low > 0.5, attack_named(name).learns
         yield result.model_copy(
             update={
                 "value": auc.value,

@@ -7,10 +7,11 @@ from fedaudit.errors import BadInput
 from fedaudit.study.compared import Row
 from fedaudit.study.config import Study
 from fedaudit.study.defense_section import NONE, PartSection
+from fedaudit.study.older import settled
 from fedaudit.study.record import Figure, Record
 from fedaudit.study.values import study_from
 
-_APART = ("name", "about", "hours", "seeds", "defense", "attacks", "shadow")
+_APART = ("name", "about", "hours", "seeds", "defense", "attacks", "attack_set", "shadow")
 _TOLD = ("evaluation", "nobody_is_a_member")
 """Of the settings of figures, those that make figures incomparable."""
 
@@ -106,7 +107,7 @@ def _undefended_twin(rows: Sequence[Row], at: int) -> int | None:
 def _study(record: Record) -> Study | None:
     """The study behind a record; None for one whose settings are not this program's."""
     try:
-        return study_from(dict(record.config))
+        return study_from(settled(record.config))
     except BadInput:
         return None
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.catalog import ATTACKS
+from fedaudit.attacks.catalog import attack_named
 from fedaudit.core import ClientId, Sees
 from fedaudit.data.classes import some_classes
 from fedaudit.data.dataset import Dataset
@@ -132,11 +132,10 @@ def _without_idle(run: Setup) -> Setup:
         class_guided(run.defenses.get(client)) for client in (*audit.targets, *audit.merge)
     ):
         return run
-    idle = {name for name, attack in ATTACKS.items() if attack.informed}
     return replace(
         run,
-        attacks={name: attack for name, attack in run.attacks.items() if name not in idle},
-        refused={name: why for name, why in run.refused.items() if name not in idle},
+        attacks={name: attack for name, attack in run.attacks.items() if not attack.informed},
+        refused={name: why for name, why in run.refused.items() if not attack_named(name).informed},
     )
 
 

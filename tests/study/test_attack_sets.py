@@ -1,0 +1,128 @@
+"""Which attacks a study runs that names none, and that a longer catalogue changes no figure."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fedaudit.attacks.base import Attack
+from fedaudit.attacks.catalog import ATTACK_SETS, ATTACKS, DEFAULT_SET, SOURCE_ATTACKS
+from fedaudit.attacks.rules import Mean
+from fedaudit.errors import BadInput
+from fedaudit.live.parts import attacks_in
+from fedaudit.observe.views import VIEWS
+from fedaudit.report.reproducing import reproducing
+from fedaudit.signals.outputs import Confidence
+from fedaudit.study import config
+from fedaudit.study.again import attack_again
+from fedaudit.study.identity import settings_of
+from fedaudit.study.record import Record
+from fedaudit.study.rows import rows_of
+from fedaudit.study.run import run_study
+from tests.study.studies import Carried, quick_study, small_study
+
+NEW = Attack((Confidence(),), Mean(), "nobody", "A member's class is likely over the rounds.")
+
+
+@pytest.fixture
+def longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A catalogue with one attack more."""
+    monkeypatch.setitem(ATTACKS, "avg-confidence", NEW)
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch, longer: None) -> None:
+    """A version whose default set has one attack more."""
+    monkeypatch.setitem(ATTACK_SETS, "2030-1", ("loss-series", "avg-confidence"))
+    monkeypatch.setattr(config, "DEFAULT_SET", "2030-1")
+
+
+def figures(record: Record) -> list[str]:
+    return [figure.model_dump_json() for figure in record.findings]
+
+
+def test_a_new_row_of_the_catalogue_moves_no_figure_of_a_study_that_names_no_attack(
+    small: Carried, longer: None, tmp_path: Path
+) -> None:
+    again = run_study(small_study(), tmp_path)
+    assert figures(again) == figures(small.record)
+    assert again.attacks == small.record.attacks
+    assert again.content_hash == small.record.content_hash
+
+
+def test_a_new_row_of_the_catalogue_is_run_where_it_is_named(longer: None, tmp_path: Path) -> None:
+    record = run_study(quick_study(attacks={"avg-confidence": {}}), tmp_path)
+    assert {figure.attack for figure in record.findings if figure.attack} == {"avg-confidence"}
+
+
+@pytest.mark.usefixtures("longer")
+def test_a_new_row_of_the_catalogue_is_not_recorded_by_default_in_a_live_federation() -> None:
+    possible, refused = attacks_in(VIEWS["uploads"], ())
+    assert {*possible, *refused} == set(ATTACK_SETS[DEFAULT_SET])
+
+
+def test_a_set_never_changes() -> None:
+    membership = (
+        "blackbox-loss grad-cosine grad-norm grad-diff loss-series avg-cosine fedmia-1 fedmia-2 "
+        "fta-c fta-l seqmia loss-series-aware fedmia-2-aware"
+    )
+    sources = "sia sia-mean sia-product sia-likelihood sia-cosine"
+    assert ATTACK_SETS["2026-1"] == tuple(f"{membership} {sources}".split())
+
+
+@pytest.mark.parametrize("name", ATTACK_SETS)
+def test_a_set_names_attacks_of_the_catalogue_each_once(name: str) -> None:
+    names = ATTACK_SETS[name]
+    assert len(set(names)) == len(names)
+    assert set(names) <= set(ATTACKS | SOURCE_ATTACKS)
+
+
+def test_the_set_stands_in_the_record_of_a_study_that_names_no_attack(small: Carried) -> None:
+    assert small.record.config["attack_set"] == DEFAULT_SET
+    assert quick_study().attack_set == ""
+
+
+def test_a_study_may_name_another_set(later: None, tmp_path: Path) -> None:
+    record = run_study(quick_study(attacks={}, attack_set="2030-1"), tmp_path)
+    assert {row.name for row in record.attacks} == set(ATTACK_SETS["2030-1"])
+    assert small_study().attack_set == "2030-1"
+
+
+def test_a_set_beside_single_attacks_and_an_unknown_set_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"attack_set is '2026-1', and \[attacks\] names"):
+        quick_study(attack_set="2026-1")
+    with pytest.raises(BadInput, match="no set of attacks named '2026-01'; did you mean '2026-1'"):
+        run_study(quick_study(attacks={}, attack_set="2026-01"), tmp_path)
+
+
+def test_identities_of_before_there_were_sets_are_kept() -> None:
+    assert "attack_set" not in settings_of(small_study())
+    assert "attack_set" not in settings_of(quick_study())
+    assert settings_of(small_study(attack_set="2030-1"))["attack_set"] == "2030-1"
+
+
+def test_an_older_recording_is_attacked_again_with_the_set_of_its_time(
+    small: Carried, later: None, tmp_path: Path
+) -> None:
+    recording = shutil.copytree(small.folder, tmp_path / "run")
+    said = json.loads((recording / "study.json").read_text())
+    del said["attack_set"]
+    (recording / "study.json").write_text(json.dumps(said))
+    again = attack_again(recording, [], tmp_path / "again")
+    assert figures(again) == figures(small.record)
+    assert again.content_hash == small.record.content_hash
+
+
+def test_the_study_file_of_an_older_record_names_the_set_of_its_time(
+    small: Carried, later: None
+) -> None:
+    older = {name: value for name, value in small.record.config.items() if name != "attack_set"}
+    record = small.record.model_copy(update={"config": older})
+    assert 'attack_set = "2026-1"' in reproducing(record).study
+
+
+def test_another_set_makes_no_other_setting_of_a_comparison(small: Carried) -> None:
+    other = {**small.record.config, "attack_set": "2030-1"}
+    rows = rows_of([small.record, small.record.model_copy(update={"config": other})])
+    assert [row.settings for row in rows] == [{}, {}]
