@@ -11,7 +11,7 @@ from fedaudit.report.game_rounds import rounds_table
 from fedaudit.report.game_tables import points_table
 from fedaudit.report.grid import Grid
 from fedaudit.study import clustered
-from fedaudit.study.guessing import above_chance
+from fedaudit.study.guessing import above_chance, near_guessing
 from fedaudit.study.older import completed
 from fedaudit.study.owner_figures import SourceFigure
 from fedaudit.study.reading import read_games, read_record
@@ -116,8 +116,9 @@ def _section(study: Study) -> str:
         f"{first.config.get('about', '')} {study.note}".strip(),
         f"```\n{study.command}\n```",
         f"{_counted(len(study.records), 'record')} of {' or '.join(map(str, seeds))} "
-        f"{'seed' if seeds == [1] else 'seeds'}. {_controls(study)}",
+        f"{'seed' if seeds == [1] else 'seeds'}. {_controls(study)}{_unknown_commits(study)}",
     ]
+    parts += [warning] if (warning := _near_guessing(study)) else []
     parts += [_table(study, panel) for panel in _panels(study)]
     parts += [_sources(study)] if any(record.sources for record in study.records.values()) else []
     parts += [_clusters(study)] if any(r.cluster_means for r in study.records.values()) else []
@@ -131,7 +132,8 @@ def _games(study: Games) -> str:
         f"## {study.name}",
         f"{study.record.about} {study.note}".strip(),
         f"```\n{study.command}\n```",
-        f"Played with {study.record.points[0].records}.",
+        f"Played with {study.record.points[0].records}."
+        + ("" if study.record.environment.commit else " The record does not say by which commit."),
         *(_grid(table) for table in tables if table is not None and table.rows),
     )
     return "\n\n".join(parts)
@@ -168,6 +170,22 @@ def _controls(study: Study) -> str:
     if not failed:
         return f"All {len(done)} controls passed."
     return f"Of {len(done)} controls {len(failed)} failed ({'; '.join(failed)})."
+
+
+def _unknown_commits(study: Study) -> str:
+    """Says how many records do not know which commit made them."""
+    unknown = sum(not record.environment.commit for record in study.records.values())
+    return f" {unknown} of them do not say by which commit." if unknown else ""
+
+
+def _near_guessing(study: Study) -> str:
+    """Names the rows of whose models nothing follows about attacks or defenses."""
+    rows = [
+        f"{name} ({100 * one.train_accuracy:.1f}%, guessing {100 * one.guess:.1f}%)"
+        for name, record in study.records.items()
+        for one in near_guessing(record)
+    ]
+    return f"**Training accuracy near guessing**: {', '.join(rows)}." if rows else ""
 
 
 def _panels(study: Study) -> list[Panel]:

@@ -12,11 +12,12 @@ utility and usage, nothing to be drawn. A record of games is kept as it is.
 import sys
 from pathlib import Path
 
+from fedaudit.errors import BadInput
 from fedaudit.files import write_whole
 from fedaudit.games.run import GAMES_FILE
 from fedaudit.study.older import completed
 from fedaudit.study.reading import read_games, read_record
-from fedaudit.study.record import write_record
+from fedaudit.study.record import Environment, write_record
 
 HERE = Path(__file__).parent
 DRAWN = ("curves", "trajectories", "histograms", "groups", "exposed")
@@ -24,20 +25,35 @@ MOST_BYTES = 1_000_000
 
 
 def keep(runs: Path, name: str) -> int:
-    """Copies all records below a folder; how many there were."""
+    """Copies all records below a folder; how many there were.
+
+    Raises:
+        BadInput: A record does not say which commit made it, or there were uncommitted changes.
+    """
     (HERE / name).mkdir(exist_ok=True)
     if (runs / GAMES_FILE).is_file():
         record_of_games = read_games(runs / GAMES_FILE)
+        refuse_without_commit(record_of_games.environment, runs)
         write_whole(HERE / name / f"{name}.json", record_of_games.model_dump_json() + "\n")
         return 1
     found = sorted(runs.glob("*/record.json"))
     for path in found:
         record = completed(read_record(path))
+        refuse_without_commit(record.environment, path)
         whole = record.name == name or len(found) == 1
         if not whole or path.stat().st_size > MOST_BYTES:
             record = record.model_copy(update={part: [] for part in DRAWN})
         write_record(record, HERE / name / f"{path.parent.name}.json")
     return len(found)
+
+
+def refuse_without_commit(made: Environment, path: Path) -> None:
+    """Refuses a record that nobody could make again from a commit."""
+    if not made.commit or made.commit.endswith("+"):
+        raise BadInput(
+            f"{path} was made by {made.commit or 'no known commit'}; run the study in a checkout "
+            "without uncommitted changes"
+        )
 
 
 if __name__ == "__main__":

@@ -40,13 +40,13 @@ def carried(folder: Path, training: dict[str, object], fair: int) -> Path:
 
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that hardly learns, on many samples: nothing to find, and enough to say so."""
-    return carried(tmp_path_factory.mktemp("quiet"), {"rounds": 2, "epochs": 1, "lr": 0.001}, 600)
+    """A run that learns, on many samples: little to find, and enough to say so."""
+    return carried(tmp_path_factory.mktemp("quiet"), {"rounds": 1, "epochs": 1, "lr": 0.05}, 600)
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same on few samples."""
+    """A run that hardly learns, on few samples."""
     return carried(tmp_path_factory.mktemp("small"), {"rounds": 2, "epochs": 1, "lr": 0.001}, 60)
 
 
@@ -70,10 +70,16 @@ def exit_code(*words: object) -> int:
 
 
 @pytest.mark.parametrize(
-    ("run", "code", "said"), [("quiet", 0, "PASS"), ("leaking", 1, "FAIL"), ("small", 3, "INCONC")]
+    ("run", "ceiling", "code", "said"),
+    [
+        ("quiet", "0.66", 0, "PASS"),
+        ("leaking", "0.59", 1, "FAIL"),
+        ("small", "0.59", 3, "INCONC"),
+    ],
 )
 def test_runs_that_must_pass_fail_and_be_left_open_do(
     run: str,
+    ceiling: str,
     code: int,
     said: str,
     policy: Path,
@@ -81,6 +87,7 @@ def test_runs_that_must_pass_fail_and_be_left_open_do(
     request: pytest.FixtureRequest,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    policy.write_text(POLICY.replace("0.59", ceiling))
     folder: Path = request.getfixturevalue(run)
     out = tmp_path / "verdict.json"
     given = exit_code("gate", folder, "--policy", policy, "--json", out)
@@ -93,6 +100,17 @@ def test_runs_that_must_pass_fail_and_be_left_open_do(
         open_figure = verdict["checks"][0]["worst"]
         assert open_figure["more"]["count"] > 0
         assert open_figure["more"]["text"] in verdict["reason"]
+
+
+def test_a_run_that_hardly_learned_cannot_pass_unless_the_policy_lets_it(
+    small: Path, policy: Path, tmp_path: Path
+) -> None:
+    policy.write_text(POLICY.replace("0.59", "0.99"))
+    out = tmp_path / "verdict.json"
+    assert exit_code("gate", small, "--policy", policy, "--json", out) == 3
+    assert "near guessing" in json.loads(out.read_text())["reason"]
+    policy.write_text(policy.read_text() + "[evidence]\nleast_learned = 0.0\n")
+    assert exit_code("gate", small, "--policy", policy, "--json", out) == 0
 
 
 def test_the_verdict_is_the_same_bytes_whenever_it_is_asked(
@@ -112,6 +130,7 @@ def test_an_earlier_verdict_is_replaced_and_nothing_else_is(
 ) -> None:
     xml, other = tmp_path / "gate.xml", tmp_path / "notes.txt"
     assert exit_code("gate", small, "--policy", policy, "--junit", xml) == 3
+    policy.write_text(POLICY.replace("0.59", "0.66"))
     assert exit_code("gate", quiet, "--policy", policy, "--junit", xml) == 0
     root = ElementTree.parse(xml).getroot()
     assert root is not None
@@ -124,7 +143,7 @@ def test_an_earlier_verdict_is_replaced_and_nothing_else_is(
         assert exit_code("gate", own, "--policy", policy, "--junit", target) == 2
         assert exit_code("gate", own, "--policy", policy, "--json", target) == 2
     assert other.read_text() == "mine"
-    assert policy.read_text() == POLICY
+    assert policy.read_text() == POLICY.replace("0.59", "0.66")
     assert (own / "record.json").read_bytes() == kept
     assert "fedaudit: " in capsys.readouterr().err
 

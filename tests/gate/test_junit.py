@@ -39,7 +39,7 @@ def test_passes_failures_errors_and_skips_are_counted_as_they_stand() -> None:
     root = ElementTree.fromstring(junit_xml(judged(found(auc(0.48, 0.52)), policy())))
     assert root.attrib | {"name": ""} == {
         "name": "",
-        "tests": "7",
+        "tests": "8",
         "failures": "0",
         "errors": "0",
         "skipped": "0",
@@ -83,7 +83,7 @@ def test_another_program_reads_the_file(tmp_path: Path) -> None:
     path.write_text(junit_xml(verdict(mixed())), encoding="utf-8")
     (suite,) = junitparser.JUnitXml.fromfile(str(path))
     kinds = [type(result).__name__ for case in suite for result in case.result]
-    assert (suite.tests, suite.failures, suite.errors, suite.skipped) == (6, 0, 2, 1)
+    assert (suite.tests, suite.failures, suite.errors, suite.skipped) == (7, 0, 2, 1)
     assert sorted(kinds) == ["Error", "Error", "Skipped"]
     assert {p.name: p.value for p in suite.properties()}["outcome"] == "inconclusive"
     assert next(iter(suite)).classname == "fedaudit.gate.membership.of-tests"

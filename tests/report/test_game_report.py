@@ -151,12 +151,20 @@ def test_a_true_epsilon_far_above_the_named_one_is_said_with_its_factor() -> Non
 def test_the_headline_says_how_surely_the_server_tells_and_behind_what() -> None:
     best = point("ldp-laplace", 500.0, 500.0, right=92)
     assert game_verdict(played(NONE, HONEST, best)).headline == (
-        "The server is right in 99.0% of games without a mechanism, 92.0% behind ldp-laplace, "
-        "ε 500 and 49.0% behind bitwise-rr, ε 7; guessing is right in 50%"
+        "With ldp-laplace, ε 500 the server is right in 92.0% of games, with bitwise-rr, ε 7 in "
+        "49.0%, without a mechanism in 99.0%; guessing is right in 50%"
     )
     assert game_verdict(played(NONE)).headline == (
         "The server is right in 99.0% of games without a mechanism; guessing is right in 50%"
     )
+
+
+def test_status_headline_and_first_tile_are_of_one_point_chosen_by_its_lower_limit() -> None:
+    sure, lucky = point("bitrand", 5.0, right=96, games=2000), point("ome", 5.0, right=99, games=20)
+    given = played(NONE, lucky, sure)
+    assert sure.adv.low > lucky.adv.low
+    assert "bitrand" in game_verdict(given).headline.split(",")[0]
+    assert game_tiles(given)[0].value == percent(sure.adv.value)
 
 
 @pytest.mark.parametrize(

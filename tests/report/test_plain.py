@@ -2,8 +2,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedaudit.report.html import report_html
 from fedaudit.report.plain import Verdict, as_text, verdict
-from fedaudit.study.record import ControlResult, Figure, Record, UsageRow
+from fedaudit.report.tiles import tiles
+from fedaudit.study.record import ClientRow, ControlResult, Figure, Record, UsageRow
 from tests.report.records import CONTROLS, record
 
 NOTHING = (0.02, 0.03, 0.0)
@@ -346,3 +348,49 @@ def test_what_means_of_seeds_lack_is_one_point_with_its_range() -> None:
         "TPR at 0.1% FPR: 2 figures not given. Against unseen samples it needs 637 to 746 more "
         "non-members."
     )
+
+
+def hardly_learned(given: Record, train: float) -> Record:
+    rows = [row.model_copy(update={"train_accuracy": train}) for row in given.utility]
+    clients = [
+        ClientRow(client=place, samples=500, audited=0, class_counts=[50] * 10)
+        for place in range(4)
+    ]
+    return given.model_copy(update={"utility": rows, "clients": clients})
+
+
+@pytest.mark.parametrize(("train", "warned"), [(0.056, True), (0.185, True), (0.195, False)])
+def test_a_training_accuracy_near_guessing_is_warned_of(train: float, warned: bool) -> None:
+    """Ten classes of one size: a tenth of what guessing leaves has been learned at 19%."""
+    given = hardly_learned(record(details=False), train)
+    assert bool(verdict(given).warning) is warned
+    assert ("Training accuracy near guessing" in report_html(given)) is warned
+    assert ("nothing follows from these figures" in as_text(given)) is warned
+
+
+def test_no_leak_in_a_model_that_hardly_learned_is_inconclusive() -> None:
+    assert verdict(none_found()).status == "no leak shown"
+    said = verdict(hardly_learned(none_found(), 0.1))
+    assert said.status == "inconclusive"
+    assert "hardly learned" in said.headline
+    assert "intervals are too wide" not in said.meaning
+
+
+def test_a_leak_in_a_model_that_hardly_learned_stays_one() -> None:
+    said = verdict(hardly_learned(record(details=False), 0.1))
+    assert (said.status, bool(said.warning)) == ("strong leak", True)
+
+
+def test_tile_badge_and_sentence_name_one_figure_and_the_largest_word_stands_first() -> None:
+    few = none_found().model_copy(
+        update={
+            "findings": [
+                auc(0.58, 0.52, 0.64, significant=True),
+                rate(0.106, 0.062, 0.166, significant=True),
+            ]
+        }
+    )
+    said, first = verdict(few), tiles(few)[0]
+    assert (said.status, first.value, first.tone) == ("clear leak", "106", "clear")
+    (sentence,) = said.found[0].sentences
+    assert sentence.found.index("identifies 106") < sentence.found.index("AUC 0.580")

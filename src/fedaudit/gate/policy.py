@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from fedaudit.study.guessing import LEAST_LEARNED
 from fedaudit.study.toml import parsed_toml, read_toml
 from fedaudit.study.values import settings_from
 
@@ -136,11 +137,14 @@ class EvidencePolicy(Table):
         least_seeds: Runs that a record must have.
         views: What the adversary must have seen: one of these; anything if empty.
         confidence: That limits must have, in (0, 1).
+        least_learned: Share of what guessing leaves to be learned that the training accuracy must
+            reach in every run, in [0, 1]; below it the gate is inconclusive. 0 asks for nothing.
     """
 
     least_seeds: Count = 1
     views: Names = ()
     confidence: Annotated[float, Field(gt=0, lt=1, strict=True)] = 0.95
+    least_learned: Share = LEAST_LEARNED
 
 
 class Policy(Table):
@@ -204,6 +208,7 @@ otherwise = "inconclusive"                # or "fail"
 least_seeds = 1
 views = []                                # such as ["uploads"]
 confidence = 0.95
+least_learned = 0.1                       # a model near guessing has nothing to leak
 """
 """Thresholds are those that a report calls a clear leak; `figures.planted_leak` makes the last
 control. What a release may leak is for its owner to say: copy it and change it."""

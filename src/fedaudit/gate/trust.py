@@ -9,7 +9,9 @@ from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import EvidencePolicy, Policy
 from fedaudit.gate.verdict import Check, demand
 from fedaudit.report.grid import shortened
-from fedaudit.report.words import listed, plural
+from fedaudit.report.names import defense_name
+from fedaudit.report.words import listed, percent, plural
+from fedaudit.study.guessing import near_guessing
 from fedaudit.study.record import ControlResult, Record
 
 POSITIVE = "planted leak"
@@ -107,6 +109,8 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
     asked, unsettled = policy.evidence, Outcome.INCONCLUSIVE
     unsound = _unsound(record)
     yield demand("evidence", "a sound evaluation", [unsound] if unsound else [], unsettled)
+    if record.utility and asked.least_learned:
+        yield demand("evidence", "models that learned", _unlearned(record, asked), unsettled)
     missing = asked.least_seeds - len(set(record.seeds))
     if asked.least_seeds > 1:
         faults = [f"{plural(missing, 'more seed')} needed"] if missing > 0 else []
@@ -131,6 +135,18 @@ def _unsound(record: Record) -> str:
     if record.nobody_is_a_member:
         return "nobody was a member: the record shows what an evaluation finds in nothing"
     return ""
+
+
+def _unlearned(record: Record, asked: EvidencePolicy) -> list[str]:
+    """Rows whose training accuracy is near guessing: a low figure there is no result."""
+    return _few(
+        [
+            f"the training accuracy with {shortened(defense_name(one.defense))} is "
+            f"{percent(one.train_accuracy)}, near guessing ({percent(one.guess)}): there was "
+            "next to nothing to find"
+            for one in near_guessing(record, asked.least_learned)
+        ]
+    )
 
 
 def _missing(

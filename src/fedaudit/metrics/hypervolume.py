@@ -43,7 +43,7 @@ class FrontArea(NamedTuple):
 
 
 def advantage(auc: float) -> float:
-    """What an AUC is worth above guessing, in [0, 1]: twice its distance from a half, cut at 0."""
+    """Membership advantage of an AUC, 2 AUC - 1 cut at 0, in [0, 1]."""
     return min(max(2 * auc - 1, 0.0), 1.0)
 
 

@@ -15,6 +15,7 @@ from fedaudit.report.names import (
     is_share,
     metric_name,
 )
+from fedaudit.report.plain import learning_warning
 from fedaudit.report.rows import case_of, labels_of, on_clients, settings_text
 from fedaudit.report.words import MISSING, interval, listed, percent, plural, shown
 from fedaudit.study.compared import EVERY_ATTACK, Accuracy, Comparison, Difference, Entry, Row
@@ -248,6 +249,11 @@ def cautions(comparison: Comparison, records: Sequence[Record]) -> list[str]:
     ]
     if len(failed) > 5:
         said.append(f"A control failed in {plural(len(failed) - 5, 'further record')}.")
+    said += [
+        f"{shortened(record.name, 60)}: {warning}"
+        for record in records
+        if (warning := learning_warning(record))
+    ][:5]
     if len({record.view.name for record in records}) > 1:
         said.append("The adversaries differ: the records were made under different views.")
     sizes = {frozenset((f.n_members, f.n_nonmembers) for f in headline(r)) for r in records}

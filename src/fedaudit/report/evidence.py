@@ -141,6 +141,17 @@ def _shown_at_least(figure: Figure) -> tuple[int, float, float]:
     return order.index(size_of(figure)), value if figure.low is None else figure.low, value
 
 
+def leading(figures: list[Figure]) -> tuple[Figure, ...]:
+    """The figures that stand for the rest wherever one is named: tile, headline and sentence.
+
+    The AUC above guessing and the rate above guessing that show most of a leak, each by its lower
+    limit; the one with the larger word first, the AUC where the words are the same.
+    """
+    found = [strongest_found(figures, "auc"), rate_found(figures)]
+    given = [figure for figure in found if figure is not None]
+    return tuple(sorted(given, key=lambda figure: -_shown_at_least(figure)[0]))
+
+
 def rate_found(figures: list[Figure]) -> Figure | None:
     """The rate above guessing with the largest word; of equals, that at fewest false alarms.
 

@@ -10,7 +10,7 @@ from fedaudit.report.choosing import (
     settings_of,
     strongest,
 )
-from fedaudit.report.evidence import a_leak, rate_found, size_of, strongest_found
+from fedaudit.report.evidence import a_leak, leading, rate_found, size_of
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import contrast_meaning, contrast_order
 from fedaudit.report.words import capital, count, level_of, listed, number, with_interval
@@ -98,17 +98,19 @@ def _contrast(contrast: str, figures: list[Figure]) -> Sentence:
     """
     against = f"Against {contrast_meaning(contrast)}"
     above = [figure for figure in figures if above_chance(figure)]
-    best = strongest_found(figures, "auc") or strongest(figures, "auc")
+    first = leading(figures)
+    auc = next((figure for figure in first if figure.metric == "auc"), None)
+    best = auc or strongest(figures, "auc")
     if best is None and not above:
         return Sentence(against, "no attack gave a usable figure.")
     sentences = [_auc_sentence(best, figures)] if best else []
     if not above:
         sentences.append(_left_open(figures))
-    elif best is not None and above_chance(best):
-        sentences.append(_identified(above, best) or _none_identified(figures))
+    elif first and first[0].metric != "auc":
+        # The larger leak stands first, and what was found before what was not.
+        sentences.insert(0, _identified(above, None))
     else:
-        # What was found stands before what was not.
-        sentences.insert(0, _identified(above, best))
+        sentences.append(_identified(above, best) or _none_identified(figures))
     text = " ".join(capital(sentence) for sentence in sentences if sentence)
     return Sentence(against, text[:1].lower() + text[1:])
 

@@ -83,7 +83,7 @@ def front_name(front: Front) -> str:
 
 def leakage_name(metric: str) -> str:
     """What a front's leakage is, for an axis or a choice."""
-    return "AUC above guessing" if metric == "auc" else metric_name(metric)
+    return "Membership advantage (2 AUC − 1)" if metric == "auc" else metric_name(metric)
 
 
 def _groups(fronts: Sequence[Front]) -> dict[tuple[str, str], list[Front]]:

@@ -177,8 +177,13 @@ def _by_epsilon(one: Shown) -> float:
 
 
 def most_right(shown: Sequence[Shown]) -> Shown:
-    """The point at which the server is right most often."""
-    return max(shown, key=lambda one: (one.point.adv.value, one.point.adv.low))
+    """The point at which the server is right most often, by the lower limit as its word is."""
+    return max(shown, key=lambda one: (one.point.adv.low, one.point.adv.value))
+
+
+def least_right(shown: Sequence[Shown]) -> Shown:
+    """The point at which the server is right least often, by the upper limit."""
+    return min(shown, key=lambda one: (one.point.adv.high, one.point.adv.value))
 
 
 def short(one: Shown) -> str:

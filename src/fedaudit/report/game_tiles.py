@@ -9,6 +9,7 @@ from fedaudit.report.game_points import (
     behind_mechanism,
     epsilon,
     far_above,
+    least_right,
     most_right,
     overtaken,
     short,
@@ -30,11 +31,11 @@ def game_tiles(record: GameRecord) -> list[Tile]:
     what = "defense" if in_rounds(shown) else "mechanism"
     claiming = [one for one in shown if one.point.nominal_epsilon is not None]
     found = [
-        _success_tile(f"Server right, no {what}", bare),
         _success_tile(f"Server right, most behind a {what}", behind),
         _success_tile(f"Server right, least behind a {what}", behind, most=False)
         if len(behind) > 1
         else None,
+        _success_tile(f"Server right, no {what}", bare),
         _contradicted_tile(claiming) if claiming else None,
         _factor_tile(claiming),
     ]
@@ -44,7 +45,7 @@ def game_tiles(record: GameRecord) -> list[Tile]:
 def _success_tile(label: str, shown: Sequence[Shown], *, most: bool = True) -> Tile | None:
     if not shown:
         return None
-    one = most_right(shown) if most else min(shown, key=lambda one: one.point.adv.value)
+    one = most_right(shown) if most else least_right(shown)
     adv = one.point.adv
     size = size_reached_by(2 * adv.low - 1)
     detail = f"{short(one)}; 95% interval {interval(adv.low, adv.high, 'accuracy')}; guessing 50%"

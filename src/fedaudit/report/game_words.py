@@ -12,6 +12,7 @@ from fedaudit.report.game_points import (
     behind_mechanism,
     epsilon,
     families,
+    least_right,
     most_right,
     overtaken,
     provable,
@@ -121,15 +122,15 @@ def _headline(shown: Sequence[Shown], refuted: Sequence[Shown]) -> str:
     if not behind:
         said = f"{percent(most_right(bare).point.adv.value)} of games without a mechanism"
         return f"The server is right in {said}; guessing is right in 50%"
-    best, least = most_right(behind), min(behind, key=lambda one: one.point.adv.value)
+    best, least = most_right(behind), least_right(behind)
     nothing = "a defense" if in_rounds(shown) else "a mechanism"
-    told = (
-        [f"{percent(most_right(bare).point.adv.value)} of games without {nothing}"] if bare else []
-    )
-    told.append(f"{percent(best.point.adv.value)} behind {short(best)}")
+    # The status is of what a mechanism leaves, so that this stands first.
+    told = f"With {short(best)} the server is right in {percent(best.point.adv.value)} of games"
     if best.point.adv.low > least.point.adv.high:
-        told.append(f"{percent(least.point.adv.value)} behind {short(least)}")
-    return f"The server is right in {listed(told)}; guessing is right in 50%"
+        told += f", with {short(least)} in {percent(least.point.adv.value)}"
+    if bare:
+        told += f", without {nothing} in {percent(most_right(bare).point.adv.value)}"
+    return f"{told}; guessing is right in 50%"
 
 
 def _played(points: Sequence[PointPlayed]) -> str:

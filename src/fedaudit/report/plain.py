@@ -16,6 +16,7 @@ from fedaudit.report.evidence import Status, gravest
 from fedaudit.report.found import Bullet, bullets
 from fedaudit.report.grid import shortened
 from fedaudit.report.member_words import member_meaning, member_status
+from fedaudit.report.names import defense_name
 from fedaudit.report.open_points import open_points
 from fedaudit.report.source_words import (
     SOURCE_HEADLINES,
@@ -24,9 +25,13 @@ from fedaudit.report.source_words import (
     source_status,
 )
 from fedaudit.report.sources import on_sources
-from fedaudit.report.verdict_texts import BESIDE_OTHERS, HEADLINES
-from fedaudit.report.words import count, plural, shown
+from fedaudit.report.verdict_texts import BESIDE_OTHERS, HARDLY_LEARNED, HEADLINES, UNLEARNED
+from fedaudit.report.words import capital, count, percent, plural, shown
+from fedaudit.study.guessing import near_guessing
 from fedaudit.study.record import ControlResult, Figure, Record
+
+MOST_WARNED = 3
+"""Rows near guessing that a warning names; of more, their number stands."""
 
 
 class Verdict(NamedTuple):
@@ -34,7 +39,9 @@ class Verdict(NamedTuple):
 
     Attributes:
         status: The verdict as one of a few fixed words.
-        headline: The verdict as a sentence.
+        headline: The verdict as a sentence; of several topics the gravest stands first.
+        warning: Why nothing follows from the figures about attacks and defenses; empty where
+            the models learned.
         audited: What was audited, and against whom.
         found: What was found, setting by setting.
         meaning: What follows from it, and what does not.
@@ -44,6 +51,7 @@ class Verdict(NamedTuple):
 
     status: Status
     headline: str
+    warning: str
     audited: str
     found: tuple[Bullet, ...]
     meaning: str
@@ -60,6 +68,7 @@ def verdict(record: Record) -> Verdict:
     return Verdict(
         status,
         _headline(record, verdicts),
+        learning_warning(record),
         audited(record),
         () if status == "void" else _found(record, figures),
         _meanings(record, verdicts, figures),
@@ -91,28 +100,63 @@ def _verdicts(record: Record, figures: list[Figure]) -> _Verdicts:
     overall = _doubtful(record)
     if overall is not None:
         return _Verdicts(overall)
-    return _Verdicts(
+    found = _Verdicts(
         member_status(record, figures) if about_members(record) else None,
         source_status(on_sources(record)) if record.sources else None,
         cluster_status(clustered_of(record)) if record.clusters else None,
     )
+    if not near_guessing(record):
+        return found
+    # That nothing was found in a model that learned next to nothing is no result.
+    return _Verdicts(*("inconclusive" if one == "no leak shown" else one for one in found))
 
 
 def _headline(record: Record, verdicts: _Verdicts) -> str:
-    others = []
+    """A sentence for each topic, the gravest first: the status beside it is that one's."""
+    said: list[tuple[Status, str]] = []
+    alone = verdicts.sources is None and verdicts.clusters is None
+    if verdicts.membership is not None:
+        plain = HEADLINES[verdicts.membership]
+        text = plain if alone else BESIDE_OTHERS.get(verdicts.membership, plain)
+        said.append((verdicts.membership, text))
     if verdicts.sources is not None:
-        others.append(SOURCE_HEADLINES[verdicts.sources])
+        said.append((verdicts.sources, SOURCE_HEADLINES[verdicts.sources]))
     if verdicts.clusters is not None:
-        others.append(cluster_headline(clustered_of(record)))
-    if verdicts.membership is None:
-        return ". ".join(others)
-    plain = HEADLINES[verdicts.membership]
-    first = BESIDE_OTHERS.get(verdicts.membership, plain) if others else plain
-    return ". ".join([first, *others])
+        said.append((verdicts.clusters, cluster_headline(clustered_of(record))))
+    if near_guessing(record):
+        said = [(one, UNLEARNED.get(one, text)) for one, text in said]
+    order = [one for one, _ in said]
+    first = order.index(gravest(order)) if order else 0
+    texts = [text for _, text in [*said[first : first + 1], *said[:first], *said[first + 1 :]]]
+    return ". ".join(dict.fromkeys(texts))
+
+
+def learning_warning(record: Record) -> str:
+    """Says which rows' training accuracy is near guessing; empty where none is."""
+    rows = near_guessing(record)
+    if not rows:
+        return ""
+    several = len({one.defense for one in record.utility}) > 1
+    told = [
+        (f"with {shortened(defense_name(one.defense), 60)} " if several else "")
+        + f"the training accuracy is {percent(one.train_accuracy)}, where always naming the most "
+        f"frequent class gives {percent(one.guess)}"
+        for one in rows[:MOST_WARNED]
+    ]
+    more = len(rows) - MOST_WARNED
+    told += [f"likewise in {plural(more, 'further row')}"] * (more > 0)
+    return (
+        f"{capital('; '.join(told))}. Such a model has hardly learned anything that could leak: "
+        "nothing follows from these figures about attacks or defenses. Train it for longer, or on "
+        "fewer samples."
+    )
 
 
 def _meanings(record: Record, verdicts: _Verdicts, figures: list[Figure]) -> str:
     parts = []
+    if "inconclusive" in verdicts and near_guessing(record):
+        parts.append(HARDLY_LEARNED)
+        verdicts = _Verdicts(*(None if one == "inconclusive" else one for one in verdicts))
     if verdicts.membership is not None:
         parts.append(member_meaning(record, verdicts.membership, figures))
     if verdicts.sources is not None:
@@ -125,7 +169,9 @@ def _meanings(record: Record, verdicts: _Verdicts, figures: list[Figure]) -> str
 def as_text(record: Record) -> str:
     """The verdict as plain text, for a terminal or a mail."""
     whole = verdict(record)
-    lines = [whole.headline + ".", "", whole.audited, ""]
+    lines = [whole.headline + ".", ""]
+    lines += [f"Warning: {whole.warning}", ""] if whole.warning else []
+    lines += [whole.audited, ""]
     for bullet in whole.found:
         lines += [f"{bullet.label}:"] if bullet.label else []
         lines += [f"- {said.against}: {said.found}" for said in bullet.sentences]

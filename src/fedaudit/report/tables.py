@@ -235,4 +235,6 @@ def print_record(record: Record, console: Console | None = None) -> None:
     if other and len(other.rows) > MOST_ROWS_PRINTED:
         console.print(f"{len(other.rows)} other figures are in the report.\n")
     said = verdict(record)
+    if said.warning:
+        console.print(Text(f"Warning: {said.warning}\n", style="bold"))
     console.print(Text(f"{said.headline}. {said.controls}", style="bold"))

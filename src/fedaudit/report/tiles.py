@@ -12,10 +12,9 @@ from fedaudit.report.cluster_numbers import figure_text, limits_text
 from fedaudit.report.clusters import clustered_of, label_of, risk_size, riskiest
 from fedaudit.report.evidence import (
     a_leak,
+    leading,
     look_of,
-    rate_found,
     size_of,
-    strongest_found,
     tone_of,
 )
 from fedaudit.report.found import ALARMS, of_thousand, room
@@ -51,8 +50,7 @@ def tiles(record: Record) -> list[Tile]:
         []
         if says_nothing(record)
         else [
-            _strongest_tile(figures),
-            _identified_tile(figures),
+            *_membership_tiles(figures),
             *_source_tiles(record),
             *_cluster_tiles(record),
         ]
@@ -63,8 +61,19 @@ def tiles(record: Record) -> list[Tile]:
     ]
 
 
-def _strongest_tile(figures: list[Figure]) -> Tile | None:
-    best = strongest_found(figures, "auc") or strongest(figures, "auc")
+def _membership_tiles(figures: list[Figure]) -> list[Tile | None]:
+    """The leading AUC and the leading rate, that with the larger word first."""
+    found = leading(figures)
+    auc = next((figure for figure in found if figure.metric == "auc"), None)
+    rate = next((figure for figure in found if figure.metric != "auc"), None)
+    tiles = [
+        _strongest_tile(auc or strongest(figures, "auc"), figures),
+        _identified_tile(rate, figures),
+    ]
+    return tiles[::-1] if found and found[0] is rate else tiles
+
+
+def _strongest_tile(best: Figure | None, figures: list[Figure]) -> Tile | None:
     if best is None:
         return None
     found, tone = _judged(best)
@@ -73,10 +82,9 @@ def _strongest_tile(figures: list[Figure]) -> Tile | None:
     return Tile(label, shown(best.value, "auc"), " · ".join(parts), tone)
 
 
-def _identified_tile(figures: list[Figure]) -> Tile | None:
+def _identified_tile(best: Figure | None, figures: list[Figure]) -> Tile | None:
     """Members that an attack identifies, where that is above guessing; else that none does."""
     label = "Identified of 1,000 members"
-    best = rate_found(figures)
     if best is not None and best.value is not None:
         found, tone = _judged(best)
         price = f"{found} · at 1 false alarm in {ALARMS[best.metric]}"

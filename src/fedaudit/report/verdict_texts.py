@@ -22,6 +22,18 @@ BESIDE_OTHERS: Mapping[Status, str] = {
 }
 """Headlines that would seem to speak of sources or clusters too, where a record has these."""
 
+UNLEARNED: Mapping[Status, str] = {
+    "inconclusive": "Inconclusive: the model has hardly learned its training data, so there was "
+    "next to nothing to find",
+}
+"""Headlines where the training accuracy is near guessing."""
+
+HARDLY_LEARNED = (
+    "A model that has hardly learned its training data gives next to nothing away. That is not a "
+    "sign of safety, and shows neither that an attack fails nor that a defense works."
+)
+"""What an inconclusive verdict means there."""
+
 MEANINGS: Mapping[Status, str] = {
     "void": "The non-members were drawn anew for every round and client, as the published code "
     "does. That alone produces high figures where nothing leaks, so nothing here describes the "

@@ -1,11 +1,65 @@
-"""What guessing gives, and whether a figure is above it: both test and interval must say so."""
+"""What guessing gives: whether a figure, or the trained model itself, is above it."""
 
 import re
+from itertools import zip_longest
+from typing import NamedTuple
 
 from fedaudit.study.record import Figure, Record
 
 HEADLINE_METRICS = ("auc", "tpr@0.01", "tpr@0.001")
 """The metrics that verdicts are of, in the order of a report's columns."""
+
+LEAST_LEARNED = 0.1
+"""Share of what guessing leaves to be learned, below which a model is near guessing."""
+
+
+class NearGuessing(NamedTuple):
+    """A row of a record whose models hardly fit their own training data.
+
+    Attributes:
+        defense: Name of the defense in force, "none" without.
+        seeds: Runs in which that is so.
+        train_accuracy: The lowest training accuracy of these runs, a share.
+        guess: Accuracy of always naming the most frequent class of the clients' data.
+    """
+
+    defense: str
+    seeds: tuple[int, ...]
+    train_accuracy: float
+    guess: float
+
+
+def near_guessing(record: Record, least: float = LEAST_LEARNED) -> list[NearGuessing]:
+    """Rows whose training accuracy is near guessing, where there is hardly anything to leak.
+
+    A row is near guessing where (training accuracy - guess) / (1 - guess) is below ``least`` in
+    any of its runs. Attacks and defenses cannot be judged on such models.
+
+    Args:
+        record: The record.
+        least: Share of what guessing leaves to be learned, in [0, 1]; 0 finds none.
+    """
+    guess = _most_frequent_class(record)
+    if guess is None:
+        return []
+    below: dict[str, list[tuple[int, float]]] = {}
+    for row in record.utility:
+        if least and row.train_accuracy - guess < least * (1 - guess):
+            below.setdefault(row.defense, []).append((row.seed, row.train_accuracy))
+    return [
+        NearGuessing(defense, tuple(seed for seed, _ in rows), min(a for _, a in rows), guess)
+        for defense, rows in below.items()
+    ]
+
+
+def _most_frequent_class(record: Record) -> float | None:
+    """Its share of all clients' samples; None where the record does not tell, or has one class."""
+    counts = [client.class_counts for client in record.clients if client.class_counts]
+    if not counts:
+        return None
+    totals = [sum(column) for column in zip_longest(*counts, fillvalue=0)]
+    whole = sum(totals)
+    return max(totals) / whole if 0 < max(totals) < whole else None
 
 
 def alpha_of(record: Record) -> float:
