@@ -1,5 +1,6 @@
 """How commands end that did not come to their end."""
 
+import io
 import os
 import signal
 import subprocess
@@ -7,11 +8,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
-from fedaudit import ending
+from fedaudit import cli, ending
 from fedaudit.ending import Terminated, end_of, stopping_at_sigterm
 from fedaudit.errors import BadInput
 from tests.programs import heeding
@@ -126,3 +129,87 @@ def test_a_study_that_is_terminated_stops_as_at_ctrl_c_and_its_workers_are_gone(
     while any(Path(f"/proc/{child}").exists() for child in children):
         assert time.monotonic() < deadline, "a worker goes on without the program"
         time.sleep(0.05)
+
+
+def test_a_fault_of_the_program_ends_with_a_code_that_no_verdict_has(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise KeyError("a fault\x1b[2J")
+
+    for target, words in (
+        ("fedaudit.gate.policy.read_policy", ("gate", "a.json", "--policy", "p.toml")),
+        ("fedaudit.study.reading.read_any_record", ("report", "a.json")),
+        ("fedaudit.study.again.attack_again", ("attack", "folder")),
+        ("fedaudit.pack.verifying.verify", ("verify", "folder")),
+        ("fedaudit.pack.packing.write_pack", ("pack", "a", "--policy", "p", "--out", "o")),
+        ("fedaudit.study.reading.read_record", ("compare", "a", "b")),
+        ("fedaudit.study.study_file.read_studies", ("run", "a.toml")),
+        ("fedaudit.games.run.read_points", ("games", "a.toml")),
+        ("fedaudit.study.run.run_study", ("demo",)),
+        ("fedaudit.catalogue.listing", ("list",)),
+        ("fedaudit.catalogue.explanation", ("explain", "x")),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(target, failing)
+            if words[0] == "gate":
+                patched.setattr("fedaudit.study.reading.read_any_record", failing)
+            with pytest.raises(SystemExit) as ended:
+                cli.main(words)
+        assert ended.value.code == 70, words
+        said = capsys.readouterr().err
+        assert "Traceback" in said
+        assert "\x1b" not in said
+        assert "says nothing about what it was given" in said
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
+@pytest.mark.parametrize("words", [("list",), ("explain", "fedmia-2"), ("report", "\udcff\u03b5")])
+def test_a_terminal_of_any_encoding_gets_escapes_and_the_same_exit_code(
+    words: tuple[str, ...], encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed = io.TextIOWrapper(io.BytesIO(), encoding, errors="strict")
+    monkeypatch.setattr(sys, "stdout", printed)
+    monkeypatch.setattr(sys, "stderr", printed)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    assert (ended.value.code or 0) == (2 if words[0] == "report" else 0)
+    assert sys.stdout is printed
+    assert printed.errors == "strict"
+    assert isinstance(printed.buffer, io.BytesIO)
+    assert "Traceback" not in printed.buffer.getvalue().decode(encoding)
+
+
+def closed_pipe() -> TextIO:
+    """A pipe that nobody reads."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    return os.fdopen(writing, "w", buffering=1)
+
+
+def test_a_reader_that_is_gone_ends_the_printing_and_not_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "study.toml").write_text(
+        'name = "x"\npartition.samples_per_client = 20\ntraining.rounds = 2\n'
+        "audit.fair = 20\nattacks.blackbox-loss = {}\nfigures.permutations = 20\n"
+    )
+    with ExitStack() as unread, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", unread.enter_context(closed_pipe()))
+        patched.setattr(sys, "stderr", unread.enter_context(closed_pipe()))
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["run", str(tmp_path / "study.toml"), "--out", str(tmp_path), "--workers=1"])
+    assert not ended.value.code
+    assert (tmp_path / "record.json").is_file()
+    assert (tmp_path / "report.html").is_file()
+
+
+def test_a_pipe_that_breaks_ends_a_program_with_its_own_exit_code() -> None:
+    with closed_pipe() as pipe:
+        done = subprocess.run(
+            [sys.executable, "-m", "fedaudit", "gate", "--print-policy"],
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -1,18 +1,22 @@
 """How a command ends that did not come to its end: one sentence, and an exit code."""
 
+import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from types import FrameType
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, TextIO, cast
 
 from cyclopts import CycloptsError
 
 from fedaudit.errors import Refusal
 
 REFUSED = 2
+FAULT = 70
+"""A fault of the program (EX_SOFTWARE of BSD's sysexits); no verdict and no refusal has it."""
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
 
@@ -48,6 +52,58 @@ def end_of(error: BaseException) -> End | None:
             REFUSED,
         )
     return None
+
+
+class _Printed:
+    """A stream of text that nobody need be reading any more."""
+
+    def __init__(self, stream: object) -> None:
+        self._stream = cast(TextIO, stream)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Writes, to nowhere once the reader is gone."""
+        try:
+            return self._stream.write(text)
+        except BrokenPipeError:
+            self._to_nowhere()
+            return len(text)
+
+    def flush(self) -> None:
+        """Flushes, to nowhere once the reader is gone."""
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            self._to_nowhere()
+
+    def _to_nowhere(self) -> None:
+        # Below the stream, since what it holds is written again when the program ends.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+
+
+@contextmanager
+def printing_anyway() -> Iterator[None]:
+    """Inside, printing ends no command: neither a reader that is gone nor a narrow encoding.
+
+    A character that the terminal's encoding lacks is printed as its escape, and what is printed
+    after a pipe was closed (``fedaudit run study.toml | head -1``) goes nowhere.
+    """
+    out, err = sys.stdout, sys.stderr
+    before = [(stream, stream.errors) for stream in (out, err) if isinstance(stream, TextIOWrapper)]
+    for stream, _ in before:
+        stream.reconfigure(errors="backslashreplace")
+    # There is none where the program was started without.
+    sys.stdout, sys.stderr = (cast(TextIO, one and _Printed(one)) for one in (out, err))
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = out, err
+        for stream, errors in before:
+            stream.reconfigure(errors=errors)
 
 
 @contextmanager

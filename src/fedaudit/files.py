@@ -5,6 +5,7 @@ import json
 import os
 import re
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 from fedaudit.errors import BadInput, Damaged
@@ -23,6 +24,13 @@ REPORT_FILE = "report.html"
 
 SHORT = 1_000_000
 """Bytes of the longest file that holds settings; all of them are far shorter."""
+
+
+LARGEST = 2**64
+"""Largest whole number that a file's text may spell out, on either side of zero."""
+
+MOST_VALUES = 2_000_000
+"""Most values in a JSON text: of the smallest, three characters take a hundred bytes of memory."""
 
 
 class TooLarge(ValueError):
@@ -68,23 +76,48 @@ def read_text(path: Path, *, max_bytes: int) -> str:
     return data.decode("utf-8")
 
 
-def parsed_json(text: str) -> object:
+def parsed_json(
+    text: str,
+    *,
+    whole: Callable[[str], int] | None = None,
+    real: Callable[[str], float] | None = None,
+    constant: Callable[[str], object] | None = None,
+) -> object:
     """What a JSON text says; of a key that stands there twice, readers would differ in that.
 
+    Args:
+        text: The text.
+        whole: From the digits of a whole number to the number; up to 64 bits by default.
+        real: From the digits of another number to the number.
+        constant: From ``NaN``, ``Infinity`` or ``-Infinity`` to what it stands for.
+
     Raises:
-        ValueError: It is no JSON, or has a key twice in one object.
+        ValueError: It is no JSON, has a key twice in one object, a number that is too large, or
+            more values than any file of fedaudit's.
         RecursionError: It is nested too deep.
     """
-    parsed: object = json.loads(text, object_pairs_hook=unique_keys)
+    # Counted first, as each takes far more memory than its text. Commas in texts count too.
+    values = text.count(",") + text.count("[") + text.count("{")
+    if values > MOST_VALUES:
+        raise ValueError(f"it holds {values:,} values or so, and at most {MOST_VALUES:,} are read")
+    parsed: object = json.loads(
+        text,
+        object_pairs_hook=_unique_keys,
+        parse_int=whole or _of_64_bits,
+        parse_float=real,
+        parse_constant=constant,
+    )
     return parsed
 
 
-def unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """The object of some pairs, as :func:`json.loads` hands them to its ``object_pairs_hook``.
+def _of_64_bits(digits: str) -> int:
+    # Counted first, since reading thousands of digits takes long.
+    if len(digits) > len(f"-{LARGEST}") or abs(int(digits)) > LARGEST:
+        raise ValueError(f"the number {digits[:40]}... has over 64 bits")
+    return int(digits)
 
-    Raises:
-        ValueError: A key is there twice.
-    """
+
+def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     entries = dict(pairs)
     if len(entries) != len(pairs):
         seen = set[str]()

@@ -4,6 +4,7 @@ import tomllib
 from collections.abc import Sequence
 
 from fedaudit.errors import BadInput, unknown_name
+from fedaudit.study.toml import parsed_toml, refuse_many_dots
 
 RUN_OPTIONS = ("variant", "out", "pool", "data-dir", "workers", "device", "engine")
 """What ``fedaudit run`` takes beside settings; a misspelt one is no setting either."""
@@ -28,6 +29,7 @@ def settings_from(words: Sequence[str], *, command: str = "run") -> dict[str, ob
         option, equals, text = waiting.pop(0).partition("=")
         if not option.startswith("--"):
             raise BadInput(f"{option!r} is no setting; write it as --section.setting=value")
+        refuse_many_dots(option, "the command line")
         name = _setting_name(option, command)
         if not equals:
             if not waiting:
@@ -39,11 +41,12 @@ def settings_from(words: Sequence[str], *, command: str = "run") -> dict[str, ob
 
 def _value(option: str, text: str) -> object:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"the value of {option} cannot be read: {error}") from error
+        return parsed_toml(f"value = {text}", f"the value of {option}")["value"]
+    except BadInput as error:
+        # What is no TOML is a text; what is too deep or too large is refused.
+        if isinstance(error.__cause__, tomllib.TOMLDecodeError):
+            return text
+        raise
 
 
 def _setting_name(option: str, command: str) -> str:

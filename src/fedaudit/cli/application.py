@@ -1,6 +1,7 @@
 """The program, the options that several commands share, and how it ends."""
 
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -8,10 +9,12 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from fedaudit import __version__
-from fedaudit.ending import end_of, stopping_at_sigterm
+from fedaudit.ending import FAULT, End, end_of, printing_anyway, stopping_at_sigterm
 from fedaudit.errors import BadInput
 from fedaudit.importing import code_named_in
 from fedaudit.study.text import plain
+
+_LONGEST_TRACE = 8000
 
 app = App(
     name="fedaudit",
@@ -68,22 +71,40 @@ EngineName = Annotated[
 def main(words: Sequence[str] | None = None) -> None:
     """Runs a command; a refusal is one sentence on standard error and exit code 2.
 
+    A fault of the program is shown whole and ends with exit code 70, which no verdict has.
+
     Args:
         words: The command line after the program's name; that of the process by default.
     """
-    try:
-        with stopping_at_sigterm():
-            _refuse_nul(sys.argv[1:] if words is None else words)
-            # What carries out a study file, or is told to trust a folder, says so itself.
-            with code_named_in("what was given", trusted=False):
-                app(words, exit_on_error=False, print_error=False)
-    except (Exception, KeyboardInterrupt) as error:
-        end = end_of(error)
-        if end is None:
-            raise
-        # A refusal may quote a file of somebody else's; a return would write over what is there.
-        print(f"fedaudit: {plain(end.said)}".replace("\r", "\ufffd"), file=sys.stderr)
-        sys.exit(end.code)
+    with printing_anyway():
+        try:
+            with stopping_at_sigterm():
+                _refuse_nul(sys.argv[1:] if words is None else words)
+                # What carries out a study, or is told to trust a folder, says so itself.
+                with code_named_in("what was given", trusted=False):
+                    app(words, exit_on_error=False, print_error=False)
+        except (Exception, KeyboardInterrupt) as error:
+            sys.exit(_ended(error))
+        finally:
+            # Here, where a reader that is gone changes no exit code.
+            for stream in (sys.stdout, sys.stderr):
+                if stream is not None:
+                    stream.flush()
+
+
+def _ended(error: BaseException) -> int:
+    """The exit code of a command that an error ended, which is told of on standard error."""
+    end = end_of(error)
+    if end is None:
+        trace = "".join(traceback.format_exception(error))
+        end = End(
+            f"{trace[-_LONGEST_TRACE:].strip()}\nfedaudit: this is a fault of fedaudit and says "
+            "nothing about what it was given; please report it with the lines above",
+            FAULT,
+        )
+    # A refusal may quote a file of somebody else's; a return would write over what is there.
+    print(f"fedaudit: {plain(end.said)}".replace("\r", "\ufffd"), file=sys.stderr)
+    return end.code
 
 
 def _refuse_nul(words: Sequence[str]) -> None:

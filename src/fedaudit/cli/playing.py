@@ -12,7 +12,7 @@ from fedaudit.overrides import settings_from
 
 
 @app.command
-@code_named_in("the study", trusted=True)  # A study is a program, and whoever plays it runs it.
+@code_named_in("the study", trusted=True)  # Whoever plays a study lets it run.
 def games(
     study: Path,
     /,

@@ -38,9 +38,7 @@ def demo(
 
 
 @app.command(name="run")
-@code_named_in(
-    "the study", trusted=True
-)  # A study is a program, and whoever carries it out runs it.
+@code_named_in("the study", trusted=True)  # Whoever carries a study out lets it run.
 def run_command(
     study: Path,
     /,

@@ -1,6 +1,5 @@
 """Tables of people: categories as codes, numbers as they are, and a column that groups them."""
 
-import json
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -13,6 +12,7 @@ from fedaudit.data.arrays import Arrays, assembled, checked_labels
 from fedaudit.data.dataset import Dataset
 from fedaudit.data.transform import Scaled, scaled_columns
 from fedaudit.errors import BadInput, unknown_name
+from fedaudit.files import parsed_json
 
 
 def coded_table(
@@ -67,7 +67,7 @@ def coded_table(
 
 def _words(vocabulary: bytes) -> dict[str, list[str]]:
     try:
-        parsed = json.loads(vocabulary)
+        parsed = parsed_json(vocabulary.decode())
     except (ValueError, RecursionError) as error:
         raise BadInput(
             f"the vocabulary is not JSON ({error}); store an object of column name to values"

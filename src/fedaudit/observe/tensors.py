@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedaudit.core import Params
 from fedaudit.errors import BadInput, Damaged
+from fedaudit.files import parsed_json
 
 MAX_BYTES = 16 * 2**30
 MAX_TENSORS = 100_000
@@ -120,7 +121,7 @@ def _order(names: list[str], noted: str | None) -> list[str]:
     """The names as they were written; as they come for a file that says nothing of it."""
     if noted is None:
         return names
-    order = json.loads(noted)
+    order = parsed_json(noted)
     if not isinstance(order, list) or sorted(map(str, order)) != sorted(names):
         raise ValueError("it names other tensors than it holds")
     return [str(name) for name in order]

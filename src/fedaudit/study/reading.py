@@ -1,6 +1,5 @@
 """Reading a record or a comparison back, from a file that anybody may have written."""
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import NamedTuple, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import TooLarge, read_text, unique_keys
+from fedaudit.files import TooLarge, parsed_json, read_text
 from fedaudit.games.record import GAMES_FORMAT, GameRecord
 from fedaudit.study.compared import COMPARISON_FORMAT, Comparison
 from fedaudit.study.fields import MOST
@@ -191,21 +190,13 @@ def _text(path: Path, max_bytes: int) -> str:
 
 def _parsed(text: str, path: Path) -> object:
     try:
-        document: object = json.loads(
-            text,
-            object_pairs_hook=unique_keys,
-            parse_constant=_refused_constant,
-            parse_float=_finite,
-            parse_int=_bounded,
-        )
+        return parsed_json(text, whole=_bounded, real=_finite, constant=_refused_constant)
     except RecursionError:
         raise Damaged(
             f"{path} is nested too deeply to be a record; take the original record"
         ) from None
     except ValueError as error:
-        reason = str(error)
-        raise Damaged(f"{path} is not a whole JSON document: {reason}") from None
-    return document
+        raise Damaged(f"{path} is not a whole JSON document: {error}") from None
 
 
 def _refused_constant(name: str) -> float:

@@ -38,16 +38,36 @@ def made_plain(value: object) -> object:
 
 
 def texts(document: object) -> Iterator[str]:
-    """Every text of a JSON value, keys included; never by recursion, as it may nest deeply."""
+    """Every text of a JSON value, keys included."""
+    return (value for value in _values(document) if isinstance(value, str))
+
+
+def whole_numbers(document: object) -> Iterator[int]:
+    """Every whole number of a JSON value."""
+    return (value for value in _values(document) if isinstance(value, int))
+
+
+def keys(document: object) -> Iterator[str]:
+    """Every key of a JSON value."""
     waiting = [document]
     while waiting:
         value = waiting.pop()
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, dict):
+        if isinstance(value, dict):
+            yield from value
+        waiting += _parts(value)
+
+
+def _values(document: object) -> Iterator[object]:
+    """All that is no container, keys included; never by recursion, as it may nest deeply."""
+    waiting = [document]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
             waiting += [*value.keys(), *value.values()]
         elif isinstance(value, list):
             waiting += value
+        else:
+            yield value
 
 
 def deeper_than(value: object, levels: int) -> bool:

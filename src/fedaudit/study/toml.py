@@ -1,11 +1,22 @@
 """Settings from a TOML file that anybody may have written."""
 
+import re
 import tomllib
 from pathlib import Path
 
 from fedaudit.errors import BadInput
-from fedaudit.files import SHORT, TooLarge, read_text
-from fedaudit.study.text import MAX_DEPTH, deeper_than
+from fedaudit.files import LARGEST, SHORT, TooLarge, read_text
+from fedaudit.study.text import MAX_DEPTH, deeper_than, keys, whole_numbers
+
+_WORDLESS = re.compile(
+    r'''"{3}(?:[^"\\]++|\\.|"(?!""))*+"{3,5}|"(?:[^"\\\n]++|\\.)*+"'''
+    r"""|'{3}(?:[^']++|'(?!''))*+'{3,5}|'[^'\n]*+'|\#[^\n]*+""",
+    re.DOTALL,
+)
+"""A text or a comment, as TOML has them; dots in these separate nothing."""
+
+_MANY_DOTS = re.compile(rf"(?<![\w-])[\w-]++(?:[ \t]*+\.[ \t]*+[\w-]++){{{MAX_DEPTH},}}")
+"""A key of more parts than settings nest; the parser takes a time that grows with their square."""
 
 
 def read_toml(path: Path, what: str) -> dict[str, object]:
@@ -39,12 +50,33 @@ def parsed_toml(text: str, source: str) -> dict[str, object]:
         source: Where it is from, for refusals: "the study x.toml".
 
     Raises:
-        BadInput: It is not TOML, or nests deeper than settings do.
+        BadInput: It is not TOML, nests deeper than settings do, or has a whole number of more
+            than 64 bits.
     """
+    deep = _MANY_DOTS.search(_WORDLESS.sub("_", text))
+    if deep:
+        refuse_many_dots(deep[0], source)
     try:
         values: dict[str, object] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{source} is not valid TOML: {error}") from error
     if deeper_than(values, MAX_DEPTH):
         raise BadInput(f"{source} nests over {MAX_DEPTH} levels deep, and no setting does")
+    for key in keys(values):
+        refuse_many_dots(key, source)
+    if any(abs(number) > LARGEST for number in whole_numbers(values)):
+        raise BadInput(f"{source} has a whole number of over 64 bits, and no setting is so large")
     return values
+
+
+def refuse_many_dots(name: str, source: str) -> None:
+    """Refuses a setting's dotted name that leads deeper than settings nest.
+
+    Raises:
+        BadInput: It does.
+    """
+    if name.count(".") > MAX_DEPTH - 1:
+        raise BadInput(
+            f"{source} has a key of over {MAX_DEPTH - 1} dots ({name[:40]}...), and no setting "
+            "nests so deep"
+        )

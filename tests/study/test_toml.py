@@ -1,0 +1,118 @@
+"""TOML of strangers: refused before the parser can be kept busy by it."""
+
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedaudit.errors import BadInput
+from fedaudit.games.run import read_points
+from fedaudit.gate.policy import read_policy
+from fedaudit.overrides import settings_from
+from fedaudit.study.study_file import read_studies
+from fedaudit.study.toml import parsed_toml, read_toml
+
+DOTS = ".".join(["a"] * 200_000)
+"""400 kB."""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{DOTS} = 1",
+        f"[{DOTS}]",
+        f"[[{DOTS}]]",
+        f"x = {{{DOTS} = 1}}",
+        f'name = "#"\n{DOTS.replace(".", " . ")} = 1',
+        '."a"' * 100_000 + " = 1",
+        '"a".' * 100_000 + "'a' = 1",
+        "x = '''\n'''\n" + f"{DOTS} = 1",
+        'x = """\\""""\n' + f"{DOTS} = 1",
+        'x = """a""""" # "\n' + f"{DOTS} = 1",
+        "x = [" * 100_000,
+        "x = {y = " * 50_000,
+    ],
+    ids=lambda text: f"{text[:12]!r}",
+)
+def test_four_hundred_kilobytes_of_dots_or_brackets_are_refused_within_a_second(
+    text: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(text)
+    for read in (read_studies, read_policy, read_points):
+        start = time.process_time()
+        with pytest.raises(BadInput):
+            read(path)
+        assert time.process_time() - start < 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'x = "{DOTS}"',
+        f"x = '{DOTS}'",
+        f'x = """\n{DOTS}\n"""',
+        f"x = '''{DOTS}'''",
+        f"x = 1 # {DOTS}",
+        f'x = """\\"{DOTS}"""',
+        f"x = [{'0.5, ' * 1000}]",
+        "[a.b]\n" * 1 + "\n".join(f"k{at}.x.y = 1.5" for at in range(1000)),
+        "x = " + "1" * 4000 + ".5",
+    ],
+    ids=lambda text: f"{text[:12]!r}",
+)
+def test_dots_that_separate_no_parts_of_a_key_are_read(text: str) -> None:
+    assert parsed_toml(text, "it") == tomllib.loads(text)
+
+
+PIECES = st.lists(
+    st.sampled_from(
+        ['"', "'", '"""', "'''", "#", "\n", "a", ".", "=", " ", "\\", "a.b", "x = 1\n", "[", "]"]
+    ),
+    max_size=40,
+).map("".join)
+
+
+@settings(max_examples=300)
+@given(PIECES, st.booleans())
+def test_what_the_parser_takes_is_taken_and_a_long_key_after_it_is_not(
+    before: str, deep: bool
+) -> None:
+    try:
+        values = tomllib.loads(before)
+    except tomllib.TOMLDecodeError:
+        return
+    key = ".".join(["zz"] * (40 if deep else 20))
+    text = f"{before}\n{key} = 1"
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError:  # the key is there, or cannot stand there
+        return
+    assert parsed_toml(before, "it") == values
+    if deep:
+        with pytest.raises(BadInput, match="a key of over 31 dots"):
+            parsed_toml(text, "it")
+    else:
+        assert parsed_toml(text, "it") == tomllib.loads(text)
+
+
+@pytest.mark.parametrize("digits", ["0x" + "f" * 3700, "0x" + "f" * 17, "-" + "9" * 20])
+def test_a_whole_number_of_over_64_bits_is_refused(digits: str, tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text(f"[training]\nrounds = {digits}\n")
+    for read in (read_studies, read_policy, read_points, lambda path: read_toml(path, "it")):
+        with pytest.raises(BadInput, match="over 64 bits"):
+            read(tmp_path / "x.toml")
+    with pytest.raises(BadInput, match="over 64 bits"):
+        settings_from([f"--training.rounds={digits}"])
+
+
+@pytest.mark.parametrize("table", ['[variants.y]\n"{}" = 1', '[grid]\n"{}" = [1, 2]'])
+def test_a_setting_of_many_dots_in_quotes_is_refused_too(table: str, tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text(f'name = "x"\n{table.format(DOTS)}\n')
+    with pytest.raises(BadInput, match="over 31 dots"):
+        read_studies(tmp_path / "x.toml")
+    with pytest.raises(BadInput, match="over 31 dots"):
+        settings_from([f"--training.{DOTS}=1"])
