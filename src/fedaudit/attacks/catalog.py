@@ -7,7 +7,7 @@ from fedaudit.attacks.rules import Last, Mean
 from fedaudit.attacks.seqmia import SequenceReader
 from fedaudit.attacks.slope import Slope
 from fedaudit.attacks.source import SourceAtLast, SourceByProduct, SourceByTail, SourceOnAverage
-from fedaudit.errors import unknown_name
+from fedaudit.importing import named
 from fedaudit.signals.outputs import (
     Confidence,
     Entropy,
@@ -88,8 +88,15 @@ def attack_set(name: str) -> dict[str, Attack]:
 
 
 def attack_named(name: str) -> Attack:
-    """The attack of that name, or a refusal that names the nearest."""
-    known = ATTACKS | SOURCE_ATTACKS
-    if name not in known:
-        raise unknown_name("attack", name, known)
-    return known[name]
+    """The attack of that name, or of the user's own as ``module:object``.
+
+    Raises:
+        BadInput: There is none; the nearest is named.
+    """
+    return named(
+        "attack",
+        name,
+        ATTACKS | SOURCE_ATTACKS,
+        wanted="a fedaudit.attacks.base.Attack",
+        fits=lambda found: isinstance(found, Attack),
+    )

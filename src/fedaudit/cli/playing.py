@@ -12,7 +12,6 @@ from fedaudit.overrides import settings_from
 
 
 @app.command
-@code_named_in("the study", trusted=True)  # Whoever plays a study lets it run.
 def games(
     study: Path,
     /,
@@ -41,7 +40,8 @@ def games(
     folder = out or Path("runs") / points[0].study.name
     # Before anything is played, as it would be the last thing to be refused.
     refuse_foreign_page(folder / REPORT_FILE)
-    with bars() as tick:
+    # A study is a program, and whoever plays it runs it.
+    with code_named_in(study, trusted=True, folder=study.parent), bars() as tick:
         record = run_games(points, folder, data_dir=data_dir, tick=tick, say=say)
     write_games_report(record, folder / REPORT_FILE)
     print_games(record)

@@ -38,7 +38,6 @@ def demo(
 
 
 @app.command(name="run")
-@code_named_in("the study", trusted=True)  # Whoever carries a study out lets it run.
 def run_command(
     study: Path,
     /,
@@ -65,6 +64,22 @@ def run_command(
     A run that was stopped goes on where it was when it is started again. Studies and variants
     with the same settings of data, training and defense share their runs.
     """
+    # A study is a program, and whoever carries it out runs it.
+    with code_named_in(study, trusted=True, folder=study.parent):
+        _carry_out(study, overrides, variant, out, pool, data_dir, workers, device, engine)
+
+
+def _carry_out(
+    study: Path,
+    overrides: tuple[str, ...],
+    variant: str,
+    out: Path | None,
+    pool: Path | None,
+    data_dir: Path | None,
+    workers: int,
+    device: str,
+    engine: str,
+) -> None:
     from fedaudit.study.setup import refuse_misfits
     from fedaudit.study.study_file import chosen_studies, read_studies
 

@@ -2,8 +2,9 @@
 
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from fedaudit.data import cifar, hugging_face, idx, image_folder, npz
 from fedaudit.data.dataset import Dataset
 from fedaudit.data.made import digits, synthetic
 from fedaudit.errors import BadInput, unknown_name
+from fedaudit.importing import called, is_own, named
 
 DATA_DIR_VARIABLE = "FEDAUDIT_DATA"
 
@@ -47,6 +49,10 @@ SOURCES: dict[str, Callable[..., Dataset]] = {
 }
 
 
+READERS = (*FORMATS, "hf")
+"""What stands before the colon of a data set in a format; before any other is a module."""
+
+
 def data_directory(given: Path | None = None) -> Path | None:
     """Where data sets lie: the folder given, else what ``FEDAUDIT_DATA`` says, else None."""
     if given is not None:
@@ -59,8 +65,8 @@ def load(name: str, *, data_dir: Path | None = None, seed: int = 0, **options: S
     """A data set by name, ready for training.
 
     ``digits`` and ``synthetic`` need no file. Any other name is looked for in the data
-    directory, in each known format in turn; ``FORMAT:NAME`` names the format as well, and
-    ``hf:NAME`` asks Hugging Face.
+    directory, in each known format in turn; ``FORMAT:NAME`` names the format as well,
+    ``hf:NAME`` asks Hugging Face, and ``module:function`` is a source of the user's own.
 
     Args:
         name: Name of the data set.
@@ -78,11 +84,34 @@ def load(name: str, *, data_dir: Path | None = None, seed: int = 0, **options: S
         return _called(name, MADE[name], options)(seed=seed, **options)
     if colon and kind == "hf":
         return _called("hf data", SOURCES["hf"], options)(rest, seed=seed, **options)
-    if colon and kind not in FORMATS:
-        raise unknown_name("data format", kind, (*FORMATS, "hf"))
+    if is_own(name, READERS):
+        return _own(name, data_dir, seed, options)
     found = _found(rest if colon else name, [kind] if colon else list(FORMATS), data_dir)
     read = _called(f"{found.kind} data", FORMATS[found.kind].read, options)
     return read(found.path, seed=seed, **options)
+
+
+def _own(name: str, data_dir: Path | None, seed: int, options: Mapping[str, Setting]) -> Dataset:
+    """A data set of a function of the user's own, which takes ``seed``, and may ``data_dir``."""
+    try:
+        source = named(
+            "data set", name, MADE, wanted="a function that makes a Dataset", fits=callable
+        )
+    except BadInput as error:
+        close = get_close_matches(name.partition(":")[0], READERS, n=1)
+        hint = f"; or did you mean {close[0]!r}, which is a format?" if close else ""
+        raise BadInput(f"{error}{hint}") from error
+    taken = inspect.signature(source).parameters
+    given = {"seed": seed, "data_dir": data_directory(data_dir)}
+    passed = {key: value for key, value in given.items() if key in taken}
+    _refuse_unknown(f"the data set {name!r}", options, taken.keys() - given.keys())
+    made: object = called("data set", name, source, **passed, **options)
+    if not isinstance(made, Dataset):
+        raise BadInput(
+            f"the data set {name!r} is made as a {type(made).__name__}; return a "
+            "fedaudit.data.dataset.Dataset"
+        )
+    return made
 
 
 class _Found(NamedTuple):
@@ -116,9 +145,8 @@ def _called(
         for name, parameter in inspect.signature(source).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY and name != "seed"
     }
+    _refuse_unknown(what, options, known)
     for name, value in options.items():
-        if name not in known:
-            raise unknown_name(f"option of {what}", name, known)
         allowed = (int, float) if known[name] is float else (known[name],)
         if not isinstance(value, allowed) or (isinstance(value, bool) and known[name] is not bool):
             raise BadInput(
@@ -126,6 +154,12 @@ def _called(
                 "write it so"
             )
     return source
+
+
+def _refuse_unknown(what: str, options: Iterable[str], known: Collection[str]) -> None:
+    for name in options:
+        if name not in known:
+            raise unknown_name(f"option of {what}", name, known)
 
 
 def _nowhere(name: str, folder: Path | None) -> BadInput:

@@ -24,6 +24,7 @@ from fedaudit.defenses.quantize import GradientQuantization
 from fedaudit.defenses.relaxloss import RelaxLoss
 from fedaudit.defenses.sampling import DataSampling
 from fedaudit.defenses.sparsify import GradientSparsification
+from fedaudit.importing import called, named
 
 DEFENSES: dict[str, Callable[..., Defense]] = {
     "none": Defense,
@@ -50,14 +51,31 @@ DEFENSES: dict[str, Callable[..., Defense]] = {
 }
 
 
+def defense_named(name: str) -> Callable[..., Defense]:
+    """What makes a defense: an entry of the catalogue, or the user's own as ``module:class``.
+
+    Raises:
+        BadInput: There is none; the nearest is named.
+    """
+    return named(
+        "defense",
+        name,
+        DEFENSES,
+        wanted="a class derived from fedaudit.defenses.base.Defense",
+        fits=lambda found: isinstance(found, type) and issubclass(found, Defense),
+    )
+
+
 def made(name: str, options: Mapping[str, Setting], *, coalition: tuple[ClientId, ...]) -> Defense:
     """One client's own instance of a defense.
 
     Args:
-        name: A key of ``DEFENSES``.
+        name: See :func:`defense_named`.
         options: Settings of the defense.
         coalition: The clients that use it together; for those defenses that take them.
     """
-    make = DEFENSES[name]
+    make = defense_named(name)
     together = {"coalition": coalition} if "coalition" in signature(make).parameters else {}
-    return make(**options, **together)
+    defense = called("defense", name, make, **options, **together)
+    assert isinstance(defense, Defense)
+    return defense

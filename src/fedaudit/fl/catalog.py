@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from inspect import signature
 
 import torch
 
@@ -19,6 +20,7 @@ from fedaudit.fl.ifca_mir import IfcaMir, Risk
 from fedaudit.fl.ifca_mir_clients import IfcaMirOfClients, OwnRisk
 from fedaudit.fl.preference import Preference
 from fedaudit.fl.training import LocalTraining
+from fedaudit.importing import named
 from fedaudit.seeds import seeded
 
 
@@ -268,6 +270,21 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "ifca-mir": ifca_mir,
     "ifca-mir-clients": ifca_mir_clients,
 }
+
+
+def algorithm_named(name: str) -> Callable[..., Algorithm]:
+    """What makes an algorithm of a task: of the catalogue, or the user's own ``module:function``.
+
+    Raises:
+        BadInput: There is none; the nearest is named.
+    """
+    return named(
+        "algorithm",
+        name,
+        ALGORITHMS,
+        wanted="a function from a fedaudit.fl.catalog.Task, its parameter 'task', to an algorithm",
+        fits=lambda found: callable(found) and "task" in signature(found).parameters,
+    )
 
 
 def _nets(task: Task, channels: str) -> tuple[Architecture, ...]:

@@ -13,10 +13,10 @@ from fedaudit.attacks.ami.game import Pools
 from fedaudit.core import Samples
 from fedaudit.data.classes import some_classes
 from fedaudit.data.sources import load
-from fedaudit.errors import BadInput, Refusal, unknown_name
+from fedaudit.errors import BadInput
 from fedaudit.games.embedding import efficientnet_lite0
 from fedaudit.games.settings import GameStudy
-from fedaudit.importing import imported
+from fedaudit.importing import called, named
 from fedaudit.seeds import seeded
 
 Extractor = Callable[[Tensor], Tensor]
@@ -108,12 +108,14 @@ def dealt(study: GameStudy, given: Drawn) -> Dealt:
 
 
 def _features(name: str, samples: Samples) -> Tensor:
-    if name in EXTRACTORS:
-        made: object = EXTRACTORS[name](samples.features)
-    elif ":" in name:
-        made = _made_by(name, samples)
-    else:
-        raise unknown_name("extractor", name, [*EXTRACTORS, "package.module:function"])
+    extractor = named(
+        "extractor",
+        name,
+        EXTRACTORS,
+        wanted="a function from samples' features to a row of features each",
+        fits=callable,
+    )
+    made = called("extractor", name, extractor, samples.features)
     if not isinstance(made, Tensor) or made.ndim != 2 or len(made) != len(samples):
         got = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
         raise BadInput(
@@ -123,17 +125,3 @@ def _features(name: str, samples: Samples) -> Tensor:
     if not bool(made.isfinite().all()):
         raise BadInput(f"the extractor {name!r} gives features that are not finite numbers")
     return made.float()
-
-
-def _made_by(name: str, samples: Samples) -> object:
-    """What somebody's extractor gives; that it fails is said, and not thrown at the reader."""
-    extractor = imported(name, "extractor")
-    try:
-        return extractor(samples.features)
-    except Refusal:
-        raise
-    except Exception as error:
-        raise BadInput(
-            f"the extractor {name!r} failed on samples of shape {tuple(samples.features.shape)} "
-            f"({type(error).__name__}: {error}); try it on a few by itself"
-        ) from error

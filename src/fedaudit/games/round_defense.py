@@ -3,9 +3,9 @@
 from inspect import signature
 
 from fedaudit.defenses.base import Defense
-from fedaudit.defenses.catalog import DEFENSES, made
+from fedaudit.defenses.catalog import defense_named, made
 from fedaudit.defenses.ldp.mechanism import LocalDP
-from fedaudit.errors import BadInput, unknown_name
+from fedaudit.errors import BadInput
 from fedaudit.games.settings import RoundsSection
 from fedaudit.study.options import check_options
 
@@ -17,9 +17,7 @@ def defense_of(section: RoundsSection) -> Defense:
         BadInput: There is none of that name, its settings are wrong, or it is of another kind.
     """
     name = section.defense
-    if name not in DEFENSES:
-        raise unknown_name("defense", name, DEFENSES)
-    make = DEFENSES[name]
+    make = defense_named(name)
     if isinstance(make, type) and issubclass(make, LocalDP):
         raise BadInput(
             f"{name!r} perturbs records before training, which neurons are to be trained for; "

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
+from fedaudit.data.sources import READERS
 from fedaudit.errors import BadInput, Damaged, Refusal
 from fedaudit.files import GAMES_FILE, read_object, write_whole
 from fedaudit.games.detected import Detector
@@ -18,6 +19,7 @@ from fedaudit.games.playing import play_point, refuse_misfit, refuse_too_few
 from fedaudit.games.record import GameRecord, PointPlayed
 from fedaudit.games.records import Dealt, Drawn, dealt, drawn
 from fedaudit.games.settings import GameStudy
+from fedaudit.importing import is_own, sources_of
 from fedaudit.progress import Tick, quiet
 from fedaudit.study.environment import Clock, environment
 from fedaudit.study.reading import read_games
@@ -94,7 +96,9 @@ def run_games(
         BadInput: Settings that make no game, or a folder that holds other games.
         Damaged: What the folder holds cannot be read.
     """
-    clock, study = Clock(), points[0].study
+    clock = Clock()
+    points = [one._replace(study=_with_code(one.study)) for one in points]
+    study = points[0].study
     for point in points:
         with _about(point):
             refuse_misfit(point.study)
@@ -246,9 +250,21 @@ def _detector(
 
 
 def _config(study: GameStudy, without: Collection[str] = ()) -> dict[str, object]:
-    """All settings; no detector where there is none, as in records from before there was one."""
+    """All settings; no detector or code where there is none, as in records from before."""
     off = set() if study.detector.runs else {"detector"}
+    off |= set() if study.code else {"code"}
     return study.model_dump(mode="json", exclude={*without, *off})
+
+
+def _with_code(study: GameStudy) -> GameStudy:
+    """The study with the digests of all modules that its own parts are named in."""
+    given = (
+        ("data set", study.data.name, READERS),
+        ("extractor", study.records.features, ()),
+        ("defense", study.rounds.defense, ()),
+    )
+    own = [(kind, name) for kind, name, formats in given if is_own(name, formats)]
+    return study.model_copy(update={"code": sources_of(own)})
 
 
 def _settings(study: GameStudy, *sections: str) -> str:
@@ -256,7 +272,8 @@ def _settings(study: GameStudy, *sections: str) -> str:
 
 
 def _digest(study: GameStudy, samples: str) -> str:
-    settings = study.model_dump(mode="json", exclude={*_FOR_PEOPLE, "detector"})
+    off = set() if study.code else {"code"}
+    settings = study.model_dump(mode="json", exclude={*_FOR_PEOPLE, "detector", *off})
     text = json.dumps([_VERSION, settings, samples], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from fedaudit.study.config import DataSection
-from fedaudit.study.section import Count, Positive, Section, Settings
+from fedaudit.study.section import Count, Digest, Positive, Section, Settings
 
 
 class RecordsSection(Section):
@@ -154,6 +154,8 @@ class GameStudy(Section):
         about: One sentence for the reader of the report.
         hours: What it takes, as its author measured it; for people, changes nothing.
         seed: Of every draw.
+        code: SHA-256 of the source of each module that parts of the user's own are named in, filled
+            in when the games are played.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=,+-]{0,199}$")]
@@ -167,6 +169,7 @@ class GameStudy(Section):
     mechanism: MechanismSection = MechanismSection()
     detector: DetectorSection = DetectorSection()
     rounds: RoundsSection = RoundsSection()
+    code: dict[str, Digest] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _room_for_a_neuron(self) -> "GameStudy":

@@ -7,7 +7,7 @@ from torch import nn
 
 from fedaudit.core import Architecture
 from fedaudit.errors import BadInput, Damaged
-from fedaudit.importing import code_named_in
+from fedaudit.importing import code_named_in, is_own, sources_of
 from fedaudit.live.files import read_audit, read_untrained
 from fedaudit.live.heard import Heard, heard
 from fedaudit.live.parts import SEED, live_setup
@@ -56,7 +56,7 @@ def attack_recording(
             trusted.
         Damaged: The recording is incomplete or altered.
     """
-    with code_named_in(folder, trusted=trust):
+    with code_named_in(folder, trusted=trust, folder=Path.cwd()):
         return _attacked(folder, names, out, figures or {}, tick, say)
 
 
@@ -148,6 +148,9 @@ def _config(
     known = {"name": recording.name, "recording": said, "figures": dict(figures)}
     if names:
         known["attacks"] = {name: {} for name in names}
+    own = [("attack", name) for name in (names or recording.attacks) if is_own(name)]
+    if own:
+        known["code"] = sources_of(own)
     # A recording may be anybody's, and hold any character.
     return {name: made_plain(value) for name, value in known.items()}
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedaudit.core import Architecture, PerSampleLoss, Setting, cross_entropy
 from fedaudit.errors import BadInput, unknown_name
-from fedaudit.importing import imported
+from fedaudit.importing import OWN, called, imported, is_own
 from fedaudit.models._parts import spelled
 from fedaudit.models.alexnet import alexnet
 from fedaudit.models.cnn import cnn
@@ -38,13 +38,13 @@ MODELS: dict[str, Build] = {
 def architecture(
     name: str, *, shape: tuple[int, ...], classes: int, **settings: Setting
 ) -> Architecture:
-    """An architecture from the catalogue, fitted to the samples.
+    """An architecture from the catalogue, or of the user's own, fitted to the samples.
 
     All settings are recorded, also those left at their defaults, so that two spellings of the
     same network compare as equal and a record can be read without this code.
 
     Args:
-        name: A key of ``MODELS``.
+        name: A key of ``MODELS``, or ``module:callable``: see :func:`architecture_from_path`.
         shape: Shape of one sample, without the sample axis.
         classes: Number of classes, at least 2.
         settings: Settings of the architecture; see the function in ``MODELS``.
@@ -52,8 +52,10 @@ def architecture(
     Raises:
         BadInput: Unknown name, unknown or ill-typed setting, or samples that do not fit.
     """
+    if is_own(name):
+        return _from_path(name, shape, classes, settings, cross_entropy)
     if name not in MODELS:
-        raise unknown_name("model", name, MODELS)
+        raise unknown_name("model", name, [*MODELS, OWN])
     _check_samples(shape, classes)
     function = MODELS[name]
     defaults = {
@@ -100,6 +102,16 @@ def architecture_from_path(
         BadInput: The path cannot be imported, the callable does not take the settings, or
             what it makes is not a ``torch.nn.Module``.
     """
+    return _from_path(path, shape, classes, settings, loss)
+
+
+def _from_path(
+    path: str,
+    shape: tuple[int, ...],
+    classes: int,
+    settings: Mapping[str, Setting],
+    loss: PerSampleLoss,
+) -> Architecture:
     _check_samples(shape, classes)
     if ":" not in path:
         raise BadInput(
@@ -115,10 +127,7 @@ def architecture_from_path(
         _refuse_unknown(path, settings, [name for name in named if name not in samples])
     build = partial(function, **samples, **settings)
     with torch.random.fork_rng(devices=[]):
-        try:
-            module = build()
-        except TypeError as error:
-            raise BadInput(f"{path!r} could not be called: {error}") from error
+        module = called("model", path, build)
     if not isinstance(module, nn.Module):
         raise BadInput(
             f"{path!r} made a {type(module).__name__}, not a torch.nn.Module; give a class "

@@ -2,6 +2,7 @@
 
 from fedaudit.attacks.catalog import ATTACKS, attack_named
 from fedaudit.errors import Refusal, Unsupported, unknown_name
+from fedaudit.importing import is_own
 from fedaudit.risk.base import Measure
 from fedaudit.risk.by_attack import ByAttack, why_unfit
 from fedaudit.risk.posteriors import TrainMia
@@ -23,8 +24,13 @@ def measure_named(name: str) -> Measure:
     try:
         attack = attack_named(name)
     except Refusal:
+        if is_own(name):
+            raise
         raise unknown_name("measure of risk", name, MEASURES) from None
-    raise Unsupported(
-        f"the attack {name!r} cannot measure the risk of a model: it {why_unfit(attack)}; "
-        f"measures: {', '.join(sorted(MEASURES))}"
-    )
+    why = why_unfit(attack)
+    if why:
+        raise Unsupported(
+            f"the attack {name!r} cannot measure the risk of a model: it {why}; "
+            f"measures: {', '.join(sorted(MEASURES))}"
+        )
+    return ByAttack(attack)

@@ -21,6 +21,7 @@ from fedaudit.study.conclusion import conclude
 from fedaudit.study.config import Study
 from fedaudit.study.environment import Clock
 from fedaudit.study.folder import STUDY_FILE, recorded_study
+from fedaudit.study.identity import with_code
 from fedaudit.study.learning import Examples, of_known, of_shadow, taught
 from fedaudit.study.observing import Work, measured_on, recalled
 from fedaudit.study.other_record import refuse_other_record
@@ -67,7 +68,7 @@ def attack_again(
         Damaged: The recording is incomplete or altered.
     """
     work = Work(device=device, tick=tick)
-    with code_named_in(recording / STUDY_FILE, trusted=trust):
+    with code_named_in(recording / STUDY_FILE, trusted=trust, folder=Path.cwd()):
         return _attacked(recording, names, out, data_dir, figures or {}, work, say)
 
 
@@ -82,7 +83,7 @@ def _attacked(
 ) -> Record:
     clock = Clock()
     study = recorded_study(recording)
-    asked = _asked(study, names, figures)
+    asked = with_code(_asked(study, names, figures))
     _refuse_taken(out, asked)
     sweep(out, before=clock.at)
     runs, stored = [], []

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from fedaudit.core import Architecture, Samples
 from fedaudit.data.sources import load
-from fedaudit.errors import unknown_name
+from fedaudit.errors import BadInput
 from fedaudit.fl.algorithm import Algorithm
-from fedaudit.fl.catalog import ALGORITHMS, Task
+from fedaudit.fl.catalog import Task, algorithm_named
+from fedaudit.importing import called
 from fedaudit.models import architecture
 from fedaudit.risk.client import ByLoss
 from fedaudit.study.config import Study
@@ -46,7 +47,16 @@ def algorithm_of(study: Study, world: Grouped, seed: int, data_dir: Path | None)
         own_risk=ByLoss(),
         accepted=(study.risk.low, study.risk.high),
     )
-    return ALGORITHMS[study.algorithm.name](task, **study.algorithm.options)
+    name = study.algorithm.name
+    options = study.algorithm.options
+    made = called("algorithm", name, algorithm_named(name), task=task, **options)
+    if not isinstance(made, Algorithm):
+        raise BadInput(
+            f"the algorithm {name!r} made a {type(made).__name__}, which is no "
+            "fedaudit.fl.algorithm.Algorithm; give it all of that protocol's methods, as by "
+            "deriving it from fedaudit.fl.fedavg.FedAvg"
+        )
+    return made
 
 
 def check_algorithm(study: Study) -> None:
@@ -56,9 +66,7 @@ def check_algorithm(study: Study) -> None:
         BadInput: No such algorithm or setting.
     """
     given = study.algorithm
-    if given.name not in ALGORITHMS:
-        raise unknown_name("algorithm", given.name, ALGORITHMS)
-    check_options("algorithm", given.name, ALGORITHMS[given.name], given.options)
+    check_options("algorithm", given.name, algorithm_named(given.name), given.options)
     local_training(study)
 
 

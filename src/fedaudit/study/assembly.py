@@ -80,7 +80,8 @@ def assembled(
 
 def _config(study: Study) -> dict[str, object]:
     """The settings as they are printed: what a user wrote may hold any character."""
-    values = study.model_dump(mode="json")
+    # Most studies have no parts of their own.
+    values = study.model_dump(mode="json", exclude=set() if study.code else {"code"})
     return {name: made_plain(value) for name, value in values.items()}
 
 

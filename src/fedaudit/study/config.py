@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from fedaudit.attacks.catalog import DEFAULT_SET
 from fedaudit.observe.layout import MAX_ROUND
 from fedaudit.study.defense_section import DefenseSection
-from fedaudit.study.section import Count, Positive, Section, Settings, Share
+from fedaudit.study.section import Count, Digest, Positive, Section, Settings, Share
 
 
 class DataSection(Section):
@@ -199,6 +199,8 @@ class Study(Section):
         attacks: Settings by attack name; those of ``attack_set`` if there is no table.
         attack_set: Which set of attacks is run where there is no ``[attacks]`` table; that of
             this version if left out.
+        code: SHA-256 of the source of each module that parts of the user's own are named in, filled
+            in when the study is carried out; where one is given, other source is refused.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=,+-]{0,199}$")]
@@ -218,6 +220,7 @@ class Study(Section):
     figures: FiguresSection = FiguresSection()
     attacks: dict[str, Settings] = Field(default_factory=dict)
     attack_set: str = ""
+    code: dict[str, Digest] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod

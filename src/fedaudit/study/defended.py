@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from fedaudit.core import ClientId
 from fedaudit.defenses.base import Defense, Plan
-from fedaudit.defenses.catalog import DEFENSES, made
+from fedaudit.defenses.catalog import defense_named, made
 from fedaudit.defenses.chain import Chain
-from fedaudit.errors import BadInput, unknown_name
+from fedaudit.errors import BadInput
 from fedaudit.study.config import Study
 from fedaudit.study.defense_section import Group
 from fedaudit.study.options import check_options
@@ -52,11 +52,9 @@ def _refuse_misplaced(group: Group, clients: int, found: dict[ClientId, Defense]
 
 
 def _made(group: Group) -> dict[ClientId, Defense]:
-    for part in group.parts:
-        if part.name not in DEFENSES:
-            raise unknown_name("defense", part.name, DEFENSES)
-    for part in group.parts:
-        check_options("defense", part.name, DEFENSES[part.name], part.options)
+    makes = [defense_named(part.name) for part in group.parts]
+    for part, make in zip(group.parts, makes, strict=True):
+        check_options("defense", part.name, make, part.options)
     if not group.parts:
         return {}
     if not group.clients:

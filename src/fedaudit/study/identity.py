@@ -4,6 +4,9 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping
 
+from fedaudit.data.sources import READERS
+from fedaudit.errors import BadInput
+from fedaudit.importing import is_own, sources_of
 from fedaudit.study.config import RiskSection, Study
 from fedaudit.study.older import FIRST_SET
 
@@ -11,6 +14,7 @@ _FOR_PEOPLE = {"about", "hours"}
 _AFTERWARDS = {"name", "seeds", "figures", "attacks", "attack_set"}
 _NEWER: Mapping[str, object] = {
     "algorithm": {"name": "fedavg", "options": {}},
+    "code": {},
     "data.classes": [],
     "data.first_class": 0,
     "shadow": None,
@@ -44,10 +48,50 @@ def run_key(study: Study, seed: int, kind: str = "cpu") -> str:
     """
     # A shadow federation is a run of its own; a known split is measured in this one.
     apart = study.shadow is None or study.shadow.mode == "federation"
+    # Which attacks there are makes no other run, nor does what they are.
+    trained = {path.partition(":")[0] for kind, path in own_parts(study) if kind != "attack"}
+    code = {module: digest for module, digest in study.code.items() if module in trained}
+    study = study.model_copy(update={"code": code})
     settings = _settings(study, _FOR_PEOPLE | _AFTERWARDS | ({"shadow"} if apart else set()))
     # A run on the CPU keeps the name it had before there were others.
     device = [] if kind == "cpu" else [kind]
     return _digest([settings, seed, *device])
+
+
+def own_parts(study: Study) -> list[tuple[str, str]]:
+    """Kind and ``module:object`` of all parts that are the user's own."""
+    parts = [part for group in study.defense.groups(0) for part in group.parts]
+    filters = [part.options.get("path") for part in parts if part.name == "filter"]
+    given = [
+        ("data set", study.data.name),
+        ("model", study.model.name),
+        ("algorithm", study.algorithm.name),
+        *(("defense", part.name) for part in parts),
+        *(("filter", path) for path in filters if isinstance(path, str)),
+        ("measure of risk", study.risk.measure),
+        *(("attack", name) for name in study.attacks),
+    ]
+    return [
+        (kind, name) for kind, name in given if is_own(name, READERS if kind == "data set" else ())
+    ]
+
+
+def with_code(study: Study) -> Study:
+    """The study with the digests of all modules that its own parts are named in.
+
+    Raises:
+        BadInput: A module cannot be imported or must not be, or is another than the one that the
+            study was made with.
+    """
+    found = sources_of(own_parts(study))
+    for module, digest in study.code.items():
+        if found.get(module, digest) != digest:
+            raise BadInput(
+                f"the module {module!r} is not the one that {study.name!r} was made with: its "
+                f"source has the SHA-256 {found[module][:16]}... instead of {digest[:16]}...; "
+                "restore the file, or run the study anew without that entry of code"
+            )
+    return study.model_copy(update={"code": found})
 
 
 def _settings(study: Study, without: Collection[str]) -> dict[str, object]:

@@ -1,5 +1,6 @@
 """Settings of catalogue entries, held against what the entry's function takes."""
 
+from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
 from types import UnionType
 from typing import get_args
@@ -36,7 +37,7 @@ def check_options(
     """
     if not callable(make):
         raise TypeError(f"{name} cannot be made")
-    parameters = {n: p for n, p in signature(make).parameters.items() if n not in _GIVEN}
+    parameters = {n: p for n, p in _parameters(make).items() if n not in _GIVEN}
     for option in options:
         if option not in parameters:
             raise unknown_name(f"setting of the {kind} {name!r}", option, parameters)
@@ -53,9 +54,19 @@ def check_options(
         )
 
 
+def _parameters(make: Callable[..., object]) -> Mapping[str, Parameter]:
+    """What a function takes; annotations that are text, as in some files all are, are read."""
+    try:
+        return signature(make, eval_str=True).parameters
+    except NameError:  # some of them speak of names that are only there for a type checker
+        return signature(make).parameters
+
+
 def _check_type(what: str, value: Setting, parameter: Parameter) -> None:
     """Whole numbers may stand for floats; nothing else may stand for another type."""
     annotation = parameter.annotation
+    if annotation is parameter.empty:  # a part of the user's own need not say
+        return
     kinds = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
     taken = [kind for kind in _IN_WORDS if kind in kinds]
     if not taken:

@@ -21,6 +21,7 @@ from fedaudit.study.conclusion import conclude
 from fedaudit.study.config import Study
 from fedaudit.study.environment import Clock
 from fedaudit.study.folder import claim
+from fedaudit.study.identity import with_code
 from fedaudit.study.learning import of_known, of_shadow, taught
 from fedaudit.study.observing import Work, disk_needed, observe, recalled
 from fedaudit.study.parts import Setup
@@ -75,6 +76,7 @@ def run_study(
             f"{type(engine).__name__} computes on CPUs, and the device is {device}; leave the "
             "engine or the device away"
         )
+    study = with_code(study)
     runs = [setup(study, seed, data_dir) for seed in study.seeds]
     work = _work(engine, workers, study.partition.clients, device, tick)
     claim(out, study)

@@ -17,6 +17,7 @@ def _setting(value: object) -> Setting:
 Share = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=0, le=10**9, strict=True)]
 Positive = Annotated[int, Field(ge=1, le=10**9, strict=True)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Settings = dict[str, Annotated[Setting, PlainValidator(_setting)]]
 
 

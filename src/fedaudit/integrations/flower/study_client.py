@@ -20,7 +20,7 @@ from fedaudit.integrations.flower.study_messages import (
 )
 from fedaudit.integrations.flower.study_settings import studies_of
 from fedaudit.study.federations import data_key, federation_of
-from fedaudit.study.identity import study_key
+from fedaudit.study.identity import study_key, with_code
 
 DATA_DIR = "data-dir"
 """Setting of a node: the folder with its data sets."""
@@ -86,7 +86,7 @@ def _federation(file: Path, question: Question, context: Context, folder: str) -
     """The federation that is asked for, dealt once for each process."""
     name = (str(file), question.study, question.seed, folder)
     if name not in _dealt:
-        studies = {study_key(one): one for one in studies_of(file, context.run_config)}
+        studies = {study_key(with_code(one)): one for one in studies_of(file, context.run_config)}
         if question.study not in studies:
             raise BadInput(
                 f"the server carries out another study than {file.name} is here; install the same "

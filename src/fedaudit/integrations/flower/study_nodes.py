@@ -18,7 +18,7 @@ from fedaudit.integrations.flower.study_messages import MADE, Question, asking
 from fedaudit.integrations.flower.study_turns import Nodes, Round
 from fedaudit.study.config import Study
 from fedaudit.study.federations import data_key, federation_seeds
-from fedaudit.study.identity import study_key
+from fedaudit.study.identity import study_key, with_code
 
 Shared = TypeVar("Shared")
 Item = TypeVar("Item")
@@ -76,6 +76,8 @@ class FlowerNodes:
             BadInput: No node is there, or a turn comes to nothing wherever it is taken.
         """
         seeds = federation_seeds(self.study)
+        # Nodes have the study's parts from their own copy of the app.
+        key = study_key(with_code(self.study))
         nodes = Nodes(self.grid, wanted=self.nodes, patience=self.patience)
         with ExitStack() as opened:
 
@@ -92,7 +94,7 @@ class FlowerNodes:
 
                 def content(some: list[Job]) -> RecordDict:
                     seed, packet = some[0].visit.seed, pack_jobs(some, algorithm)
-                    return asking(Question(MADE, study_key(self.study), seed, data(), packet))
+                    return asking(Question(MADE, key, seed, data(), packet))
 
                 return Round(nodes, jobs, algorithm, content).taken()
 

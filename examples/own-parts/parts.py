@@ -1,0 +1,114 @@
+"""Parts of one's own for a study: a data set, a model, an attack, and two defenses.
+
+fedaudit run examples/own-parts/study.toml
+"""
+
+from dataclasses import dataclass
+
+import torch
+from sklearn.datasets import load_breast_cancer
+from torch import Tensor, nn
+
+from fedaudit.attacks.base import Attack
+from fedaudit.core import ClientId, Samples, Sees
+from fedaudit.data.dataset import Dataset
+from fedaudit.defenses.base import Batch, Defense, Turn
+from fedaudit.fl.catalog import Task
+from fedaudit.fl.fedavg import FedAvg
+from fedaudit.observe.measurements import Measurements
+from fedaudit.signals.outputs import Loss
+
+
+def tumours(*, seed: int, test_share: float = 0.2) -> Dataset:
+    """569 tumours, each with 30 measurements and one of two diagnoses."""
+    found = load_breast_cancer()
+    order = torch.randperm(len(found.target), generator=torch.Generator().manual_seed(seed))
+    x = torch.tensor(found.data, dtype=torch.float32)[order]
+    y = torch.tensor(found.target)[order]
+    first = round(len(y) * (1 - test_share))
+    x = (x - x[:first].mean(0)) / x[:first].std(0)
+    ids = torch.arange(len(y))
+    return Dataset(
+        name="tumours",
+        train=Samples(x[:first], y[:first], ids[:first]),
+        test=Samples(x[first:], y[first:], ids[first:]),
+        classes=2,
+        normalisation="training mean 0 and spread 1 per measurement",
+    )
+
+
+class Net(nn.Module):
+    """A network with a skip connection; it is given the shape of a sample and the classes."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int, width: int = 32) -> None:
+        super().__init__()
+        self.first = nn.Linear(shape[0], width)
+        self.middle = nn.Linear(width, width)
+        self.last = nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x).relu()
+        return self.last(hidden + self.middle(hidden).relu())
+
+
+@dataclass(frozen=True)
+class Lowest:
+    """The signal at the target in the round in which it spoke least for a member."""
+
+    over_clients = "target only"
+    over_rounds = "minimum"
+    needs = Sees.ROUNDS
+
+    def __call__(self, *measurements: Measurements, target: ClientId) -> Tensor:
+        (loss,) = measurements
+        return loss.of(target).double().nan_to_num(float("inf")).min(0).values
+
+
+lowest_loss = Attack((Loss(),), Lowest(), "of our own", "A member's loss is low in every round.")
+
+
+@dataclass(frozen=True)
+class Confident(Defense):
+    """Pays a client for outputs that are less sure of themselves.
+
+    Attributes:
+        weight: Of the outputs' entropy in the loss.
+    """
+
+    weight: float = 0.1
+
+    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+        chances = outputs.softmax(1)
+        entropy = -(chances * outputs.log_softmax(1)).sum(1)
+        return super().loss(outputs, batch, turn) - self.weight * entropy.mean()
+
+
+@dataclass(frozen=True)
+class Jitter(Defense):
+    """Shows the model measurements with noise, drawn anew in every step.
+
+    Attributes:
+        sigma: Spread of the noise.
+    """
+
+    sigma: float
+
+    def batch(self, batch: Batch, turn: Turn) -> Batch:
+        noise = torch.randn(batch.x.shape, generator=turn.rng("jitter"))
+        return Batch(batch.x + self.sigma * noise.to(batch.x), batch.y, batch.ids)
+
+
+@dataclass(frozen=True)
+class Cautious(FedAvg):
+    """Federated averaging whose server goes only part of the way to the clients' mean."""
+
+    step: float = 1.0
+
+    def fold(self, state, uploads, weights):
+        after = super().fold(state, uploads, weights)
+        return {n: torch.lerp(state[n].to(after[n]), after[n], self.step) for n in after}
+
+
+def cautious(task: Task, *, step: float = 0.8) -> Cautious:
+    """The algorithm, made of what the study says apart from it."""
+    return Cautious(task.architecture, task.training, step=step)

@@ -1,0 +1,197 @@
+"""A study names parts of its owner's own as module:object, from a file beside it."""
+
+import hashlib
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedaudit import cli
+from fedaudit.attacks.catalog import ATTACKS
+from fedaudit.errors import BadInput
+from fedaudit.importing import code_named_in
+from fedaudit.study.again import attack_again
+from fedaudit.study.identity import run_key, with_code
+from fedaudit.study.reading import read_record
+from fedaudit.study.study_file import read_study
+from fedaudit.study.values import study_from
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own-parts"
+SMALL = ("--training.rounds=2", "--figures.permutations=20", "--figures.blind_classifier=false")
+
+
+def ended(*words: object) -> int:
+    with pytest.raises(SystemExit) as end:
+        cli.main([str(word) for word in words])
+    return int(str(end.value.code))
+
+
+def forget_parts() -> None:
+    for name in [name for name in sys.modules if name == "parts" or name.startswith("parts_")]:
+        del sys.modules[name]
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Neither modules of one test nor where they lay are there in the next."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    forget_parts()
+    yield
+    forget_parts()
+
+
+@pytest.fixture(scope="module")
+def carried(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example's files, and its study carried out, with the defense of a loss of its own."""
+    folder = tmp_path_factory.mktemp("own")
+    shutil.copytree(EXAMPLE, folder / "files", ignore=shutil.ignore_patterns("__pycache__"))
+    before = list(sys.path)
+    try:
+        words = (folder / "files" / "study.toml", "--variant", "confident", "--out", folder / "out")
+        assert ended("run", *words, "--workers", "1", *SMALL) == 0
+    finally:
+        sys.path[:] = before
+    return folder
+
+
+def test_every_part_of_the_example_is_its_own_and_stands_in_the_record(carried: Path) -> None:
+    record = read_record(carried / "out" / "record.json")
+    config = json.loads(json.dumps(record.config))
+    assert config["data"]["name"] == "parts:tumours"
+    assert config["model"]["name"] == "parts:Net"
+    assert config["algorithm"]["name"] == "parts:cautious"
+    assert config["defense"]["name"] == "parts:Confident"
+    assert {row.name: row.source for row in record.attacks}["parts:lowest_loss"] == "of our own"
+    assert {figure.attack for figure in record.findings} >= {"parts:lowest_loss", "loss-series"}
+    source = (carried / "files" / "parts.py").read_bytes()
+    assert config["code"] == {"parts": hashlib.sha256(source).hexdigest()}
+
+
+def test_every_variant_of_the_example_can_be_carried_out() -> None:
+    from fedaudit.study.setup import refuse_misfits
+    from fedaudit.study.study_file import read_studies
+
+    studies = read_studies(EXAMPLE / "study.toml")
+    assert [study.defense.name for study in studies] == ["none", "parts:Confident", "parts:Jitter"]
+    with code_named_in("the study", trusted=True, folder=EXAMPLE):
+        refuse_misfits(studies)
+
+
+def test_what_reads_a_record_imports_nothing_that_it_names(carried: Path, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text('name = "loose"\n[membership]\nauc = 1.0\n[controls]\nrequired = []\n')
+    out = carried / "out"
+    assert ended("report", out, "--out", tmp_path / "page.html") == 0
+    assert ended("gate", out, "--policy", policy) == 0
+    assert ended("pack", out, "--policy", policy, "--out", tmp_path / "pack") == 0
+    assert ended("verify", tmp_path / "pack") == 0
+    assert ended("compare", out, out, "--out", tmp_path / "both.html") == 0
+    assert "parts:lowest_loss" in (tmp_path / "page.html").read_text()
+    assert "parts" not in sys.modules
+
+
+def test_a_run_is_attacked_again_with_its_own_parts_only_if_they_are_trusted(
+    carried: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(carried / "files")
+    assert ended("attack", carried / "out", "--out", tmp_path) == 2
+    assert "give --trust" in capsys.readouterr().err
+    assert "parts" not in sys.modules
+    assert ended("attack", carried / "out", "--out", tmp_path, "--trust") == 0
+    first, again = (read_record(f / "record.json") for f in (carried / "out", tmp_path))
+    assert again.content_hash == first.content_hash
+
+
+def test_parts_that_have_changed_since_are_refused(
+    carried: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = shutil.copytree(carried / "files", tmp_path / "files")
+    with (files / "parts.py").open("a") as file:
+        file.write("\n# another line\n")
+    monkeypatch.chdir(files)
+    with pytest.raises(BadInput, match="the module 'parts' is not the one that"):
+        attack_again(carried / "out", [], tmp_path / "again", trust=True)
+    words = ("--variant", "confident", "--out", carried / "out", "--workers", "1", *SMALL)
+    forget_parts()
+    sys.path[:] = [place for place in sys.path if place != str(carried / "files")]
+    assert ended("run", files / "study.toml", *words) == 2, "nor does a run go on with them"
+
+
+def test_another_attack_of_ones_own_needs_no_other_run(tmp_path: Path) -> None:
+    for name in ("parts_net", "parts_rule"):
+        shutil.copy(EXAMPLE / "parts.py", tmp_path / f"{name}.py")
+    given: dict[str, object] = {"name": "x", "model": {"name": "parts_net:Net"}}
+    keys, codes = [], []
+    with code_named_in("mine", trusted=True, folder=tmp_path):
+        for line in ("# one", "# two"):
+            (tmp_path / "parts_rule.py").write_text((EXAMPLE / "parts.py").read_text() + line)
+            study = with_code(study_from(given | {"attacks": {"parts_rule:lowest_loss": {}}}))
+            keys.append(run_key(study, 1))
+            codes.append(study.code)
+        assert codes[0] != codes[1]
+        assert keys[0] == keys[1]
+        (tmp_path / "parts_net.py").write_text((EXAMPLE / "parts.py").read_text() + "# two")
+        assert run_key(with_code(study_from(given)), 1) != keys[0]
+
+
+def test_a_study_without_parts_of_its_own_is_what_it_was() -> None:
+    study = study_from({"name": "x"})
+    assert run_key(with_code(study), 1) == run_key(study, 1)
+    assert with_code(study).code == {}
+    assert "loss-series" in ATTACKS
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model.name": "parts:Nett"}, "'Nett'; did you mean 'Net'"),
+        ({"model.name": "part:Net"}, "No module named 'part'; did you mean 'parts'"),
+        ({"model.name": "alexnett"}, "did you mean 'alexnet'.*module:object"),
+        ({"model.name": "parts:tumours"}, "no setting of model 'parts:tumours' named 'width'"),
+        ({"model.options.depth": 2}, "no setting of model 'parts:Net' named 'depth'"),
+        ({"data.name": "parts:Net"}, "the data set 'parts:Net' .*missing"),
+        (
+            {"data.name": "nzp:mnist"},
+            "No module named 'nzp'.*did you mean 'npz', which is a format",
+        ),
+        ({"data.options.test_share": 2.0}, "the data set 'parts:tumours' failed .*parts.py, line"),
+        ({"data.options.share": 0.1}, "no option of the data set 'parts:tumours' named 'share'"),
+        ({"algorithm.name": "parts:Net"}, "is the class Net, and an algorithm of your own is"),
+        ({"algorithm.options.steps": 1.0}, "did you mean 'step'"),
+        (
+            {"defense.name": "parts:lowest_loss"},
+            "is an Attack, and a defense of your own is a class",
+        ),
+        ({"defense.name": "parts:Jitter"}, "the defense 'parts:Jitter' needs sigma"),
+        ({"attacks": {"parts:Net": {}}}, "is the class Net, and an attack of your own is a"),
+        ({"attacks": {"parts:lowest_loss": {"depth": 1}}}, "no setting of this attack"),
+    ],
+)
+def test_what_is_no_such_part_is_refused_in_one_sentence(
+    changes: dict[str, object], said: str
+) -> None:
+    from fedaudit.study.setup import refuse_misfits
+
+    study = read_study(EXAMPLE / "study.toml", changes)
+    with (
+        code_named_in("mine", trusted=True, folder=EXAMPLE),
+        pytest.raises(BadInput, match=said) as refused,
+    ):
+        refuse_misfits([study])
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_beside_the_study_that_an_installed_module_hides_is_told_of(tmp_path: Path) -> None:
+    (tmp_path / "colorsys.py").write_text("Net = 1\n")
+    with (
+        code_named_in("mine", trusted=True, folder=tmp_path),
+        pytest.raises(BadInput, match=r"'colorsys' is a module beside the study, and also "),
+    ):
+        with_code(study_from({"name": "x", "model": {"name": "colorsys:rgb_to_hsv"}}))
