@@ -7,6 +7,7 @@ from fedaudit.attacks.rules import Last, Mean
 from fedaudit.attacks.seqmia import SequenceReader
 from fedaudit.attacks.slope import Slope
 from fedaudit.attacks.source import SourceAtLast, SourceByProduct, SourceByTail, SourceOnAverage
+from fedaudit.errors import unknown_name
 from fedaudit.importing import named
 from fedaudit.signals.outputs import (
     Confidence,
