@@ -11,9 +11,12 @@ from torch import Tensor
 from fedaudit.cli import main
 from fedaudit.errors import BadInput, Damaged, Refusal
 from fedaudit.files import GAMES_FILE
+from fedaudit.games.mechanism import given
 from fedaudit.games.record import GameRecord
 from fedaudit.games.run import read_points, run_games
+from fedaudit.games.settings import MechanismSection
 from fedaudit.metrics.rates import share
+from fedaudit.seeds import seeded
 from fedaudit.study.reading import read_games
 
 STUDY = """
@@ -256,10 +259,21 @@ def test_the_command_plays_and_prints(
     assert "game" in capsys.readouterr().err
 
 
+def test_a_lost_sign_is_lost_to_clients_and_server_alike() -> None:
+    section = MechanismSection(
+        name="bitrand", options={"nominal_epsilon": 1.0, "sign_lost": True, "shared_mask": True}
+    )
+    for randomise in given(section, 4).randomisers:
+        found = randomise(-torch.ones(50, 4), seeded(1))
+        assert float(found.min()) >= 0
+        assert float(found.max()) > 0
+
+
 def test_how_training_went_is_in_the_record(file: Path, tmp_path: Path) -> None:
     one = run(file, tmp_path / "out", neuron__check=1).points[0]
     assert one.fit is not None
-    assert 0.9 < one.fit <= 1
+    assert one.held_out is not None
+    assert 0.9 < one.held_out <= one.fit <= 1
     assert one.epochs is not None
     assert 1 <= one.epochs.least <= one.epochs.value <= one.epochs.most <= 20
     assert one.epochs.targets == 8

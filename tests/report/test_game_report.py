@@ -490,6 +490,38 @@ def test_a_neuron_that_learnt_nothing_is_warned_of() -> None:
     assert not any("do not even" in text for text in fine)
 
 
+def test_a_fit_that_is_learned_by_heart_is_warned_of() -> None:
+    heart, fine = point("ome", fit=1.0, held_out=0.62), point(fit=1.0, held_out=0.9)
+    warned = game_verdict(played(fine, heart)).limits
+    (said,) = [text for text in warned if "learned their rows by heart" in text]
+    assert said.startswith("At ome, ε 3 neurons tell apart what they were trained on and much less")
+    table = points_table(played(fine, heart))
+    assert [one.text for one in table.columns][-2:] == ["Fit", "Held out"]
+    assert [(row[-1].text, row[-1].detail) for row in table.rows] == [
+        ("0.900", ""),
+        ("0.620", "by heart"),
+    ]
+    assert not any("by heart" in text for text in game_verdict(played(fine)).limits)
+    unfit = point(fit=0.8, held_out=0.5)
+    assert not any("by heart" in text for text in game_verdict(played(unfit)).limits)
+
+
+def test_points_are_named_by_where_their_zero_lies_and_by_a_lost_sign() -> None:
+    as_trained = {"game.validation": "0", "game.validation_copies": "0"}
+    lost = {"mechanism.options.sign_lost": "True"}
+    usual = point()
+    others = [
+        usual.model_copy(update={"settings": usual.settings | more})
+        for more in (as_trained, lost, as_trained | lost)
+    ]
+    assert [one.family for one in shown_points([usual, *others])] == [
+        "bitrand",
+        "bitrand, zero as trained",
+        "bitrand, sign lost",
+        "bitrand, zero as trained, sign lost",
+    ]
+
+
 def test_epochs_stand_in_the_table_with_those_that_never_came_to_an_end() -> None:
     told = {"value": 41.6, "low": 30.2, "high": 53.0, "least": 5, "most": 100}
     all_of_them = point(fit=1.0, epochs={**told, "stopped": 40, "targets": 40})

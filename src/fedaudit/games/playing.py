@@ -84,6 +84,7 @@ def play_point(
         certificates=[certificate(one, mechanism, played, study.game.batch) for one in fresh],
         spread=spread_of(fresh[0]) if fresh else None,
         fit=float(played.fit.mean()),
+        held_out=float(played.held_out.mean()),
         epochs=_epochs(played) if study.neuron.check else None,
         seconds=round(monotonic() - begun, 1),
     )

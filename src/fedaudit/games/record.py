@@ -229,6 +229,9 @@ class PointPlayed(Part):
         spread: Of the first target's neuron's values; None if none is certified.
         fit: How well neurons tell the rows apart that they were trained on: AUC, mean over
             targets; None in records of older games.
+        held_out: The same of fresh copies of the targets and of other records of the clients, that
+            nothing was decided by; None in records of older games. Even arbitrary labels can be
+            learned by heart, so that this and not ``fit`` says what neurons know of their targets.
         epochs: That training took; None where it goes through a fixed number.
         seconds: That this point took.
         rounds: How it was played in rounds; None for a point played by signs.
@@ -256,6 +259,7 @@ class PointPlayed(Part):
     certificates: list[TargetCertificate] = Field(default_factory=list)
     spread: Spread | None = None
     fit: Share | None = None
+    held_out: Share | None = None
     epochs: Epochs | None = None
     seconds: Annotated[float, Field(ge=0, le=MOST)] = 0.0
     rounds: InRounds | None = None

@@ -50,7 +50,7 @@ def point_in_rounds(
     begun, how = monotonic(), study.rounds
     labels = Labels(dealt.labels, dealt.server_labels, dealt.classes)
     games = RoundGames(contest, labels, how)
-    played, fit = _played(games, study, tick)
+    played, fit, held_out = _played(games, study, tick)
     success = success_of(played.said_in, played.was_in)
     by_signs = success_of(played.by_signs, played.was_in)
     inside, total = int(played.was_in.sum()), len(played.was_in)
@@ -76,6 +76,7 @@ def point_in_rounds(
         most_nominal=None,
         proven_epsilon=success.epsilon.value,
         fit=fit,
+        held_out=held_out,
         seconds=round(monotonic() - begun, 1),
         rounds=InRounds(
             defense=how.defense,
@@ -107,6 +108,7 @@ def refuse_misfit_in_rounds(study: GameStudy) -> None:
 class _All(NamedTuple):
     games: PlayedInRounds
     fit: float
+    held_out: float
 
 
 def _played(games: RoundGames, study: GameStudy, tick: Tick) -> _All:
@@ -114,6 +116,7 @@ def _played(games: RoundGames, study: GameStudy, tick: Tick) -> _All:
     total, done = study.game.games, 0
     parts: list[PlayedInRounds] = []
     fits: list[Tensor] = []
+    held_out: list[Tensor] = []
     chunks = list(shared_out(study.game.targets, total))
     assert games.contest.standard is not None
     for first in range(0, len(chunks), _CHUNKS_AT_ONCE):
@@ -121,13 +124,14 @@ def _played(games: RoundGames, study: GameStudy, tick: Tick) -> _All:
         trained = side_by_side(lambda chunk: games.contest.made(list(chunk)), some)
         for chunk, made in zip(some, trained, strict=True):
             fits.append(made.fit)
+            held_out.append(made.held_out)
             for place, (number, count) in enumerate(chunk.items()):
                 tick("games", done, total)
                 parts.append(games.play(number, made.neurons.at(place), count))
                 done += count
     tick("games", done, total)
     together = PlayedInRounds(*(torch.cat(part) for part in zip(*parts, strict=True)))
-    return _All(together, float(torch.cat(fits).mean()))
+    return _All(together, *(float(torch.cat(part).mean()) for part in (fits, held_out)))
 
 
 def _most_distance(study: GameStudy) -> float | None:

@@ -29,7 +29,7 @@ from fedaudit.study.values import settings_from
 
 _POINTS = "points"
 _FOR_PEOPLE = {"name", "about", "hours"}
-_VERSION = 5
+_VERSION = 6
 """Of what is played; a point that another version played is played again."""
 
 

@@ -18,6 +18,13 @@ _EPSILONS = {"mechanism.options.epsilon", "mechanism.options.nominal_epsilon"}
 _TOLD = {"mechanism.name", "mechanism.options.shared_mask", *_EPSILONS}
 """Settings that a name has words for."""
 
+_IN_WORDS = {
+    ("mechanism.options.sign_lost", "True"): "sign lost",
+    ("game.validation", "0"): "zero as trained",
+    ("game.validation_copies", "0"): "",
+}
+"""Values that are said otherwise than by their setting's name; one goes without saying."""
+
 _MISSED = 0.025
 """One side of an interval of 95%."""
 
@@ -155,12 +162,14 @@ def _varying(points: Sequence[PointPlayed]) -> dict[str, set[str]]:
 
 def _family(point: PointPlayed, varying: set[str]) -> str:
     rest = [
-        f"{shortened(name.rpartition('.')[2], 30)}={shortened(value, 30)}"
+        _IN_WORDS.get(
+            (name, value), f"{shortened(name.rpartition('.')[2], 30)}={shortened(value, 30)}"
+        )
         for name, value in point.settings.items()
         if name in varying
     ]
     mask = ["shared mask"] if point.shared_mask else []
-    return ", ".join([shortened(mechanism_name(point.mechanism)), *mask, *rest])
+    return ", ".join(filter(None, [shortened(mechanism_name(point.mechanism)), *mask, *rest]))
 
 
 def _own_label(point: PointPlayed) -> str:

@@ -30,9 +30,10 @@ _REMARK = (
 )
 
 _TRAINING = (
-    " Fit: how well neurons tell the rows apart that they were trained on (AUC). Epochs: mean over "
-    "targets until validation records were told apart, with its 95% interval (Student’s t), and "
-    "from which to which."
+    " Fit: how well neurons tell the rows apart that they were trained on (AUC); any "
+    "rows can be learned by heart. Held out: the same of fresh copies of targets and other "
+    "records. Epochs: mean over targets until validation records were told apart, with its 95% "
+    "interval (Student’s t), and from which to which."
 )
 
 

@@ -67,6 +67,25 @@ def test_how_neurons_were_made_is_told() -> None:
     assert contest(rules=replace(RULES, training=wild)).made([0]).fit.tolist() == [0.5]
 
 
+def test_what_is_learned_by_heart_does_not_hold_for_what_was_held_out() -> None:
+    def hide(records: Tensor, rng: torch.Generator) -> Tensor:
+        return torch.randn(records.shape, generator=rng)
+
+    known, hidden = (contest(randomiser=how).made(range(4)) for how in (None, hide))
+    assert known.fit.tolist() == hidden.fit.tolist() == [1, 1, 1, 1]
+    assert known.held_out.min() > 0.99
+    # Copies that are all noise: 200 by 200 pairs a target, whose AUC is 0.5 with a spread of 0.03.
+    assert hidden.held_out.mean().item() == pytest.approx(0.5, abs=0.06)
+
+
+def test_without_records_to_validate_by_a_zero_stays_as_trained() -> None:
+    trained = contest(rules=replace(RULES, validation=0, validation_copies=0)).made([0])
+    placed = contest().made([0])
+    assert torch.equal(trained.neurons.first, placed.neurons.first)
+    assert not torch.equal(trained.neurons.second_bias, placed.neurons.second_bias)
+    assert torch.equal(trained.held_out, placed.held_out)
+
+
 def test_stopping_early_needs_records_to_look_at() -> None:
     how = replace(RULES.training, check=1)
     with pytest.raises(BadInput, match=r"set neuron\.check to 0"):

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 from torch import Tensor
@@ -107,6 +107,8 @@ def test_bits_of_decoded_features_are_turned_as_often_as_stated(mechanism: BitMe
         assert found > 1e-5, (feature, bit)
 
 
+@example(7977.203125, 106, 9, "even")
+@example(1e4, 300, 16, "linear")
 @given(
     epsilon=st.floats(1e-3, 1e4),
     features=st.integers(1, 600),
@@ -169,6 +171,40 @@ def test_a_shared_mask_serves_all_records_and_proves_nothing(mechanism: BitMecha
     assert different(drawn(shared, x)) == 1
     assert different(drawn(mechanism, x)) == 30
     assert shared.true_epsilon(512) == float("inf") > mechanism.true_epsilon(512)
+
+
+def test_a_lost_sign_turns_a_number_below_zero_into_the_one_above() -> None:
+    x = torch.tensor([[-3.5, 3.5, 0.0, -10.625]])
+    kept = BitwiseRR(1e6)
+    assert drawn(kept, x).tolist() == x.tolist()
+    for shared in (False, True):
+        lost = replace(kept, sign_lost=True, shared_mask=shared)
+        assert drawn(lost, x).tolist() == [[3.5, 3.5, 0.0, 10.625]]
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "share"),
+    [(BitRandPublished(1.0), 0.294), (BitRandPublished(3.0), 0.092), (OmePublished(1.0), 0.01)],
+    ids=repr,
+)
+@pytest.mark.parametrize("shared", [False, True])
+def test_with_a_lost_sign_nothing_comes_out_below_zero_and_all_else_is_the_same(
+    mechanism: BitMechanism, share: float, shared: bool
+) -> None:
+    mechanism, x = replace(mechanism, shared_mask=shared), skewed(200)
+    found, lost = drawn(mechanism, x), drawn(replace(mechanism, sign_lost=True), x)
+    # A feature above zero comes out below it as often as its sign is turned.
+    assert float((found < 0).double().mean()) == pytest.approx(share, abs=0.05)
+    assert not bool((lost < 0).any())
+    assert torch.equal(lost, found.abs())
+
+
+def test_a_lost_sign_is_no_part_of_the_true_epsilon_by_hand() -> None:
+    # A linear split of 12 over two features of three bits: 3, 2 and 1 each.
+    kept = BitwiseRR(12.0, split="linear", bits=3, integer_bits=1)
+    assert kept.true_epsilon(2) == pytest.approx(12)
+    assert replace(kept, sign_lost=True).true_epsilon(2) == pytest.approx(6)
+    assert replace(kept, sign_lost=True, shared_mask=True).true_epsilon(2) == float("inf")
 
 
 @every

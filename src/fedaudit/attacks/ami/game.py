@@ -28,6 +28,10 @@ _USUAL = 2000
 """The server's records by which features are standardised."""
 
 
+_HELD_OUT = 200
+"""Fresh copies of a target, and other records, by which its neuron's fit is measured again."""
+
+
 class Pools(NamedTuple):
     """Where records come from.
 
@@ -149,6 +153,7 @@ class Contest:
             epochs=made.epochs,
             told_apart=made.told_apart,
             fit=made.fit,
+            held_out=made.held_out,
         )
 
     def target(self, number: int) -> int:
@@ -220,34 +225,40 @@ class Contest:
                 f"({self.rules.training.lr:g}) or neuron.momentum "
                 f"({self.rules.training.momentum:g})"
             )
-        fit = _fit(neuron.values_alike(rows.training.rows)[0], rows.training.is_target[0])
+        fits = [_fit(neuron, some) for some in (rows.training, self._fresh(number))]
         copies = self.rules.validation_copies
         if copies:
             values = neuron.values_alike(rows.validation.rows)
             shift = best_shift(values[:, :copies], values[:, copies:], batch=self.rules.batch)
             neuron = neuron.shifted(shift)
-        return Made(neuron, trained.epochs, trained.told_apart, fit[None])
+        return Made(neuron, trained.epochs, trained.told_apart, *fits)
 
     def _seed(self, number: int) -> int:
         return seed_for(self.seed, "target", number)
 
     def _rows(self, number: int) -> "_Rows":
         """What a neuron is trained and validated on: the target's copies, the server's records."""
-        rules, seed, randomise = self.rules, self._seed(number), self.randomisers.server
-        target = self.pools.clients[self.target(number)]
-        wanted = rules.background + rules.validation
-        order = torch.randperm(len(self.pools.servers), generator=seeded(seed, "own"))
+        rules, wanted = self.rules, self.rules.background + self.rules.validation
+        rng = seeded(self._seed(number), "own")
+        order = torch.randperm(len(self.pools.servers), generator=rng)
         train, check = self.pools.servers[order[:wanted]].tensor_split([rules.background])
-
-        def labelled(copies: int, records: Tensor, noise: str) -> Labelled:
-            clean = torch.cat([target.expand(copies, -1), records])
-            is_target = torch.arange(len(clean)) < copies
-            return Labelled(randomise(clean, seeded(seed, noise))[None], is_target[None])
-
         return _Rows(
-            labelled(rules.copies, train, "noise of training"),
-            labelled(rules.validation_copies, check, "noise of validation"),
+            self._labelled(number, rules.copies, train, "noise of training"),
+            self._labelled(number, rules.validation_copies, check, "noise of validation"),
         )
+
+    def _fresh(self, number: int) -> Labelled:
+        """Copies of the target and other records of the clients, for measuring alone."""
+        rng = seeded(self._seed(number), "held out")
+        others = self.pools.clients[self.others(number, (_HELD_OUT,), rng)]
+        return self._labelled(number, _HELD_OUT, others, "noise of held out")
+
+    def _labelled(self, number: int, copies: int, others: Tensor, noise: str) -> Labelled:
+        target = self.pools.clients[self.target(number)]
+        clean = torch.cat([target.expand(copies, -1), others])
+        is_target = torch.arange(len(clean)) < copies
+        rows = self.randomisers.server(clean, seeded(self._seed(number), noise))
+        return Labelled(rows[None], is_target[None])
 
     def _games(self, number: int, neuron: Neurons, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """All games of one target: was it in, fired the neuron for it, for how many others."""
@@ -266,11 +277,12 @@ class _Rows(NamedTuple):
     validation: Labelled
 
 
-def _fit(values: Float[Tensor, " rows"], is_target: Bool[Tensor, " rows"]) -> Tensor:
+def _fit(neuron: Neurons, rows: Labelled) -> Float[Tensor, "1"]:
     """The share of pairs of a target's row and another of which the first has more; ties half."""
+    values, is_target = neuron.values_alike(rows.rows)[0], rows.is_target[0]
     others = values[~is_target].sort().values
     below = [torch.searchsorted(others, values[is_target], right=side) for side in (False, True)]
-    return torch.stack(below).double().mean() / len(others)
+    return torch.stack(below).double().mean()[None] / len(others)
 
 
 def shared_out(targets: int, games: int) -> Iterator[dict[int, int]]:

@@ -19,12 +19,15 @@ class Made(NamedTuple):
         told_apart: Whether training ended because it told its validation records apart.
         fit: How well each tells the rows apart that it was trained on: the share of pairs of a
             target's row and another in which it is larger for the target's, its AUC.
+        held_out: The same of fresh copies of the target and of other records of the clients, that
+            nothing was decided by: how much of that is more than learned by heart.
     """
 
     neurons: Neurons
     epochs: Int[Tensor, " targets"]
     told_apart: Bool[Tensor, " targets"]
     fit: Float[Tensor, " targets"]
+    held_out: Float[Tensor, " targets"]
 
 
 class Played(NamedTuple):
@@ -38,6 +41,7 @@ class Played(NamedTuple):
         epochs: Of each target, in their order: see :class:`Made`.
         told_apart: Of each target.
         fit: Of each target.
+        held_out: Of each target.
     """
 
     target: Int[Tensor, " games"]
@@ -47,6 +51,7 @@ class Played(NamedTuple):
     epochs: Int[Tensor, " targets"]
     told_apart: Bool[Tensor, " targets"]
     fit: Float[Tensor, " targets"]
+    held_out: Float[Tensor, " targets"]
 
     @property
     def said_in(self) -> Bool[Tensor, " games"]:

@@ -13,8 +13,9 @@ from fedaudit.errors import unknown_name
 
 SPLITS = ("even", "linear")
 
-_UPWARDS = 1 + 2.0**-50
-"""More than the rounding of a probability, so that no bit gives away more than its budget."""
+_UPWARDS = 1 + 2.0**-45
+"""More than the rounding of a probability and of a budget of up to 43, beyond which `_LEAST` acts:
+no bit gives away more than its budget, nor all of them together more than a record's."""
 
 
 _LEAST = 2.0**-61
