@@ -1,6 +1,7 @@
 """Arithmetic on parameters: dictionaries of tensors by name."""
 
 from collections.abc import Mapping, Sequence
+from math import floor
 
 import torch
 from jaxtyping import Float
@@ -21,6 +22,40 @@ def unflat(vector: Float[Tensor, " parameters"], like: Mapping[str, Tensor]) -> 
         name: part.reshape(value.shape)
         for (name, value), part in zip(like.items(), parts, strict=True)
     }
+
+
+def tail_size(params: Mapping[str, Tensor], share: float) -> int:
+    """How many entries are the last ones, of all entries in the mapping's order.
+
+    Args:
+        params: Any tensors by name.
+        share: Of all entries, in [0, 1]; rounded down to whole entries.
+    """
+    return floor(share * sum(value.numel() for value in params.values()))
+
+
+def plus_tail(params: Mapping[str, Tensor], added: Float[Tensor, " entries"]) -> Params:
+    """The values with a vector added to their last entries, in each entry's own precision."""
+    changed, left = dict(params), len(added)
+    for name in reversed(changed):
+        part = min(left, changed[name].numel())
+        if part:
+            entries = changed[name].flatten().clone()
+            entries[-part:] += added[left - part : left].to(entries.dtype)
+            changed[name] = entries.reshape(changed[name].shape)
+        left -= part
+    return changed
+
+
+def tail_of(params: Mapping[str, Tensor], size: int) -> Float[Tensor, " entries"]:
+    """The last entries of all, in the mapping's order."""
+    parts: list[Tensor] = []
+    left = size
+    for value in reversed(list(params.values())):
+        part = min(left, value.numel())
+        parts.append(value.flatten()[value.numel() - part :])
+        left -= part
+    return torch.cat(parts[::-1])
 
 
 def difference(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Params:

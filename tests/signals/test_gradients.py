@@ -1,5 +1,6 @@
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -16,6 +17,8 @@ from fedaudit.signals.gradients import (
     cosine,
     gradient_norms,
     gradient_products,
+    products_centred_in_tail,
+    products_without_tail,
 )
 from fedaudit.signals.kernels import linear, plan
 from fedaudit.signals.kernels.layer import Layer, LayerKernel, LayerProducts
@@ -58,11 +61,20 @@ def model_of(name: str, build: Callable[[], nn.Module]) -> Model:
     return Architecture(name, build).initial(0)
 
 
-def truth_of(model: Model, updates: list[Params], features: Tensor, labels: Tensor) -> Truth:
-    """One backward pass a sample, in double precision."""
+def truth_of(
+    model: Model,
+    updates: list[Params],
+    features: Tensor,
+    labels: Tensor,
+    projected: Callable[[Tensor], Tensor] = lambda vector: vector,
+) -> Truth:
+    """One backward pass a sample, in double precision; all vectors are written out."""
     module = model.module().double()
     params = [dict(module.named_parameters())[name] for name in model.params]
-    targets = [flat({name: update[name] for name in model.params}).double() for update in updates]
+    targets = [
+        projected(flat({name: update[name] for name in model.params}).double())
+        for update in updates
+    ]
     dots, norms = [], []
     for x, y in zip(features, labels, strict=True):
         entered = x[None].double() if x.is_floating_point() else x[None]
@@ -74,10 +86,21 @@ def truth_of(model: Model, updates: list[Params], features: Tensor, labels: Tens
                 for p, part in zip(params, found, strict=True)
             ]
         )
+        gradient = projected(gradient)
         dots.append([float(target @ gradient) for target in targets])
         norms.append(float(gradient @ gradient))
     each = torch.tensor(dots, dtype=torch.float64).reshape(len(labels), len(updates)).t()
     return Truth(each, torch.tensor(norms, dtype=torch.float64))
+
+
+def without_last(vector: Tensor, last: int) -> Tensor:
+    return vector * (torch.arange(len(vector)) < len(vector) - last)
+
+
+def centred_in_last(vector: Tensor, last: int) -> Tensor:
+    projected = vector.clone()
+    projected[len(vector) - last :] -= vector[len(vector) - last :].mean()
+    return projected
 
 
 def assert_exact(products: GradientProducts, truth: Truth) -> None:
@@ -325,6 +348,57 @@ def test_many_clients_take_other_routes_to_the_same_numbers(name: str) -> None:
     updates = updates_for(model, 40)
     products = gradient_products(model, updates, features, labels)
     assert_exact(products, truth_of(model, updates, features, labels))
+
+
+@pytest.mark.parametrize("tail", [0.04, 0.3, 0.6])
+@pytest.mark.parametrize("name", ["linear", "conv", "tokens", "grouped", "twice"])
+def test_products_of_projected_vectors_are_those_of_vectors_that_are_written_out(
+    name: str, tail: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    case = (FAST | GENERIC | WHOLE)[name]
+    model = model_of(f"tail-{name}-{tail}", case.build)
+    features, labels = samples(case)
+    updates = updates_for(model, 3)
+    last = int(tail * sum(value.numel() for value in model.params.values()))
+    with caplog.at_level(logging.WARNING, "fedaudit"):
+        for products_of, projected in (
+            (products_without_tail, without_last),
+            (products_centred_in_tail, centred_in_last),
+        ):
+            products = products_of(model, updates, features, labels, tail=tail)
+            truth = truth_of(model, updates, features, labels, partial(projected, last=last))
+            assert_exact(products, truth)
+    assert all("taken the slower exact way" not in r.getMessage() for r in caplog.records) or (
+        name in WHOLE
+    )
+
+
+def test_projected_products_worked_by_hand() -> None:
+    # The output is its own loss: the gradient is (x, 1), here (3, 5, 1).
+    def output(outputs: Tensor, labels: Tensor) -> Tensor:
+        return outputs[:, 0]
+
+    model = Architecture("by hand", partial(nn.Linear, 2, 1), loss=output).initial(0)
+    given = (
+        model,
+        [{"weight": torch.tensor([[1.0, 4.0]]), "bias": torch.tensor([2.0])}],
+        torch.tensor([[3.0, 5.0]]),
+        torch.tensor([0]),
+    )
+    # The last two of three: (1, 4, 2) and (3, 5, 1) become (1, 1, -1) and (3, 2, -2).
+    dots, squared, lengths = products_centred_in_tail(*given, tail=0.67)
+    assert (float(dots), float(squared)) == pytest.approx((7, 17))
+    assert float(lengths) == pytest.approx(3**0.5)
+    dots, squared, lengths = products_without_tail(*given, tail=0.67)
+    assert (float(dots), float(squared), float(lengths)) == pytest.approx((3, 9, 1))
+    # The last one only: its mean is itself.
+    dots, squared, lengths = products_centred_in_tail(*given, tail=0.34)
+    assert (float(dots), float(squared)) == pytest.approx((23, 34))
+    assert float(lengths) == pytest.approx(17**0.5)
+    # Less than one entry: nothing is changed.
+    for products_of in (products_centred_in_tail, products_without_tail):
+        dots, squared, _ = products_of(*given, tail=0.2)
+        assert (float(dots), float(squared)) == pytest.approx((25, 35))
 
 
 @pytest.mark.parametrize("name", GENERIC)

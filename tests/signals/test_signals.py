@@ -15,14 +15,20 @@ from fedaudit.errors import BadInput, Unsupported
 from fedaudit.models.cnn import cnn
 from fedaudit.modules import CHUNK
 from fedaudit.observe.round import Exposed, Round
-from fedaudit.params import flat, plus
+from fedaudit.params import flat, plus, plus_tail
 from fedaudit.seeds import seeded
 from fedaudit.signals.base import Signal
 from fedaudit.signals.kernels.plan import _CHUNK_MOST, _CHUNK_MOST_LARGE_MAPS
 from fedaudit.signals.kernels.whole import VMAP_CHUNK
 from fedaudit.signals.measure import BLOCK, measure, measure_round, measuring_on
 from fedaudit.signals.outputs import Confidence, Loss
-from fedaudit.signals.updates import GradientCosine, GradientDifference, GradientNorm
+from fedaudit.signals.updates import (
+    CentredTailCosine,
+    GradientCosine,
+    GradientDifference,
+    GradientNorm,
+    WithoutTailCosine,
+)
 
 
 def net() -> nn.Module:
@@ -41,6 +47,8 @@ ALL: tuple[Signal, ...] = (
     GradientNorm(),
     GradientDifference(),
     GradientDifference("sum"),
+    CentredTailCosine(0.5),
+    WithoutTailCosine(0.5),
 )
 
 
@@ -72,6 +80,11 @@ def gradient(model: Model, sample: int) -> Tensor:
     return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(module.parameters()))])
 
 
+def centred(vector: Tensor) -> Tensor:
+    first, last = vector[:-25], vector[-25:]
+    return torch.cat([first, last - last.mean()])
+
+
 def by_definition(name: str, seen: Exposed, sample: int) -> float:
     assert seen.base is not None
     assert seen.local is not None
@@ -83,6 +96,10 @@ def by_definition(name: str, seen: Exposed, sample: int) -> float:
             "loss": confidence.log(),
             "confidence": confidence,
             "gradient-cosine": torch.cosine_similarity(g, towards, 0),
+            "gradient-cosine-centred-tail-0.5": torch.cosine_similarity(
+                centred(g), centred(towards), 0
+            ),
+            "gradient-cosine-without-tail-0.5": torch.cosine_similarity(g[:-25], towards[:-25], 0),
             "gradient-norm": -g.square().sum(),
             "gradient-difference-raw": towards.norm() ** 2 - (towards - g).norm() ** 2,
             "gradient-difference-sum": (3 * towards).norm() ** 2 - (3 * towards - g).norm() ** 2,
@@ -160,6 +177,26 @@ def test_an_update_of_zeros_has_no_direction_and_cosine_zero() -> None:
     values = measured.signals["gradient-cosine"]
     assert values[0].tolist() == [0.0] * 7
     assert bool((values[1] != 0).all())
+
+
+@pytest.mark.parametrize("form", ["published", "vector"])
+def test_a_server_that_knows_where_noise_lies_measures_what_it_would_without(form: str) -> None:
+    signal = CentredTailCosine(0.5) if form == "published" else WithoutTailCosine(0.5)
+    added = torch.randn(25, generator=RNG) if form == "vector" else torch.full((25,), 0.7)
+    plain = SHOWN[2]
+    shown = {2: plain, 5: replace(plain, update=plus_tail(plain.update or {}, added))}
+    values = measure_round(a_round(shown), [signal, GradientCosine()], SAMPLES).signals
+    torch.testing.assert_close(values[signal.name][1], values[signal.name][0], rtol=0, atol=1e-6)
+    assert float((values["gradient-cosine"][1] - values["gradient-cosine"][0]).abs().max()) > 0.1
+
+
+@pytest.mark.parametrize("signal", [CentredTailCosine, WithoutTailCosine])
+def test_a_tail_is_a_share_of_the_parameters(
+    signal: type[CentredTailCosine | WithoutTailCosine],
+) -> None:
+    for tail in (0.0, -0.5, 1.5):
+        with pytest.raises(BadInput, match="tail is a share of the parameters"):
+            signal(tail)
 
 
 def test_the_sum_scale_needs_to_know_how_clients_step() -> None:

@@ -2,15 +2,20 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
+from fedaudit.core import Setting
+from fedaudit.errors import BadInput
 from fedaudit.observe.measurements import Measurements
 from fedaudit.observe.usage import read_usage
+from fedaudit.observe.views import view_named
+from fedaudit.study.adversary import attacks_of
 from fedaudit.study.aware import used_when
 from fedaudit.study.identity import run_key
 from fedaudit.study.run import run_study
 from fedaudit.study.setup import setup
-from tests.study.studies import small_study
+from tests.study.studies import quick_study, small_study
 
 GUIDED = {"name": "class-guided", "clients": (0, 1), "options": {"m_max": 6, "m_min": 2}}
 
@@ -88,3 +93,34 @@ def test_a_record_says_whether_an_adversary_that_adapts_was_tried(tmp_path: Path
     assert adapting("class-guided", "loss-series-aware") == others
     # There are no classes to know of.
     assert adapting("gradient-noise", "loss-series-aware") == never
+
+
+def told_tails(**changes: object) -> dict[str, Setting]:
+    """Where each attack looks for the noise of client 0, or of 0 and 2."""
+    names = ("fedmia-2-centred-tail", "avg-cosine-without-tail", "avg-cosine")
+    study = quick_study(**{"attacks": {name: {} for name in names}, **changes})
+    attacks, _ = attacks_of(study, view_named("uploads"))
+    return {n: a.settings()["tail"] for n, a in attacks.items() if "tail" in a.settings()}
+
+
+def noise(ratio: float, *clients: int) -> dict[str, object]:
+    return {"name": "neutral-noise", "clients": clients, "options": {"ratio": ratio}}
+
+
+def test_an_attack_that_looks_past_noise_is_told_where_the_study_has_it() -> None:
+    everywhere = {"fedmia-2-centred-tail": 0.07, "avg-cosine-without-tail": 0.07}
+    assert told_tails(defense=noise(0.07, 0, 1)) == everywhere
+    part = {name: value for name, value in noise(0.07).items() if name != "clients"}
+    first = {"name": "sparsification", "options": {"ratio": 0.2}}
+    chained = {**first, "clients": [0, 1], "chain": [part]}
+    assert told_tails(defense=chained) == everywhere
+    own = {"fedmia-2-centred-tail": {"tail": 0.5}}
+    assert told_tails(defense=noise(0.07, 0, 1), attacks=own) == {"fedmia-2-centred-tail": 0.5}
+    without = {"fedmia-2-centred-tail": 0.2, "avg-cosine-without-tail": 0.2}
+    assert told_tails() == told_tails(defense=noise(0.07, 2, 3)) == without
+
+
+def test_two_audited_clients_with_noise_in_different_places_are_refused() -> None:
+    two = {**noise(0.07, 0, 1), "also": [noise(0.3, 2, 3)]}
+    with pytest.raises(BadInput, match=r"shares \[0.07, 0.3\].*is told of one; set attacks"):
+        told_tails(defense=two, audit={"targets": [0, 2]})

@@ -17,7 +17,13 @@ from fedaudit.signals.outputs import (
     ModifiedEntropy,
     PosteriorSpread,
 )
-from fedaudit.signals.updates import GradientCosine, GradientDifference, GradientNorm
+from fedaudit.signals.updates import (
+    CentredTailCosine,
+    GradientCosine,
+    GradientDifference,
+    GradientNorm,
+    WithoutTailCosine,
+)
 
 # fmt: off
 ATTACKS: dict[str, Attack] = {
@@ -34,6 +40,10 @@ ATTACKS: dict[str, Attack] = {
     "seqmia": Attack((Loss(), MaxPosterior(), PosteriorSpread(), Entropy(), ModifiedEntropy()), SequenceReader(), "SeqMIA, section 4; CoFedMID appendix D", "A network that has learned on a shadow run how members' outputs move over the rounds."),
     "loss-series-aware": Attack((Loss(),), WhereAssigned(Mean()), "Loss-Series, told of the classes that CoFedMID assigns", "A member's loss is low over the rounds in which the target was to train on its class."),
     "fedmia-2-aware": Attack((GradientCosine(),), WhereAssigned(OneSidedLikelihood()), "FedMIA-II, told of the classes that CoFedMID assigns", "A member's gradient fits the target's update where the target was to train on its class."),
+    "avg-cosine-centred-tail": Attack((CentredTailCosine(),), Mean(), "Avg-Cosine, told where CoFedMID's published noise lies", "A member's gradient points along the updates less the mean of their last entries."),
+    "fedmia-2-centred-tail": Attack((CentredTailCosine(),), OneSidedLikelihood(), "FedMIA-II, told where CoFedMID's published noise lies", "A member's gradient fits the target's update best once each update's last entries are less their mean."),
+    "avg-cosine-without-tail": Attack((WithoutTailCosine(),), Mean(), "Avg-Cosine, told where CoFedMID's noise lies", "A member's gradient points along the updates, their last entries left out."),
+    "fedmia-2-without-tail": Attack((WithoutTailCosine(),), OneSidedLikelihood(), "FedMIA-II, told where CoFedMID's noise lies", "A member's gradient fits the target's update best, their last entries left out."),
 }
 
 SOURCE_ATTACKS: dict[str, Attack] = {

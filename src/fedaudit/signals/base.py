@@ -1,9 +1,9 @@
 """What a signal is, and the work that several signals of a round share."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -15,9 +15,11 @@ from fedaudit.errors import NotVisible
 from fedaudit.modules import outputs_of
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.transforms import grouped
-from fedaudit.signals.gradients import gradient_products
+from fedaudit.signals.gradients import GradientProducts, gradient_products
 
 Part = TypeVar("Part")
+Products: TypeAlias = Callable[..., GradientProducts]
+"""What takes the arguments of :func:`gradient_products` that a round has, ``device`` the last."""
 
 
 class AgainstUpdates(NamedTuple):
@@ -116,9 +118,17 @@ class Seen:
         Raises:
             NotVisible: The view hides the base models or the updates.
         """
-        updates = [e.update for e in self._exposed if e.update is not None]
-        _all_there(updates, self.clients, "the clients' updates")
+        self._refuse_hidden_updates()
         return self._gradients
+
+    def against_updates_by(self, products: Products) -> AgainstUpdates:
+        """As :attr:`against_updates`, by other products of gradients and updates.
+
+        Raises:
+            NotVisible: The view hides the base models or the updates.
+        """
+        self._refuse_hidden_updates()
+        return self._by(products)
 
     @property
     def gradient_norms(self) -> Float[Tensor, "clients samples"]:
@@ -132,6 +142,13 @@ class Seen:
     @cached_property
     def _gradients(self) -> AgainstUpdates:
         """The pass behind both; inner products are 0 where a view hides the updates."""
+        return self._by(gradient_products)
+
+    def _refuse_hidden_updates(self) -> None:
+        updates = [e.update for e in self._exposed if e.update is not None]
+        _all_there(updates, self.clients, "the clients' updates")
+
+    def _by(self, products_of: Products) -> AgainstUpdates:
         bases = [e.base for e in self._exposed if e.base is not None]
         _all_there(bases, self.clients, "the models the clients were sent")
         shape = (len(self.clients), len(self.samples))
@@ -142,7 +159,7 @@ class Seen:
             group = (self.bases == number).nonzero().flatten()
             updates = [self._exposed[i].update for i in group.tolist()]
             shown: list[Params] = [update for update in updates if update is not None]
-            products = gradient_products(
+            products = products_of(
                 bases[int(group[0])],
                 shown,
                 self.samples.features,

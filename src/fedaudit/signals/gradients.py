@@ -7,7 +7,7 @@ All attacks that look at gradients need three numbers only: ``<u_k, g_i>``, ``||
 
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from functools import cache, partial
@@ -22,12 +22,14 @@ from fedaudit.core import Model, Params, chunks
 from fedaudit.devices import CPU, computing_on, model_on, params_on, refuse_several_workers
 from fedaudit.engines.local import one_thread
 from fedaudit.errors import BadInput, Unsupported
+from fedaudit.params import plus_tail, tail_of, tail_size
 from fedaudit.signals.kernels.capture import Capture, owners
 from fedaudit.signals.kernels.layer import LayerProducts
 from fedaudit.signals.kernels.plan import measure_chunk, plan_for
 from fedaudit.signals.kernels.whole import (
     VMAP_CHUNK,
     Measure,
+    first_entries,
     loop_measure,
     stacked,
     vmap_measure,
@@ -62,13 +64,18 @@ class _Way(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """Samples to measure, and with what; the fields are arguments of ``gradient_products``."""
+    """Samples to measure, and with what; most fields are arguments of ``gradient_products``.
+
+    Attributes:
+        cut: Of parameters that count in part only: how many of their first entries do.
+    """
 
     features: Tensor
     labels: Tensor
     workers: int
     chunk: int | None
     device: torch.device
+    cut: Mapping[str, int]
 
 
 def gradient_products(
@@ -80,6 +87,7 @@ def gradient_products(
     workers: int = 1,
     chunk: int | None = None,
     device: torch.device = CPU,
+    without: int = 0,
 ) -> GradientProducts:
     """Products of each sample's gradient, in evaluation mode, with each update.
 
@@ -97,6 +105,7 @@ def gradient_products(
         chunk: Samples that go through together; None takes a number fixed by the shapes.
             Another number can change the last bits.
         device: Where to calculate, whatever the arguments are on; results are on the CPU.
+        without: So many of the last parameters count neither in gradients nor in updates.
 
     Raises:
         BadInput: Arguments that do not fit each other.
@@ -105,6 +114,7 @@ def gradient_products(
     """
     refuse_several_workers(device, workers)
     _check(base, updates, features, labels, workers, chunk)
+    base, updates, cut = _without_last(base, updates, without)
     kept, place = _distinct(base, updates)
     lengths = torch.tensor([_length(base, update) for update in kept], dtype=torch.float64)
     if not len(labels):
@@ -118,9 +128,109 @@ def gradient_products(
         warnings.catch_warnings(),
     ):
         warnings.filterwarnings("ignore", message="There is a performance drop")
-        work = _Work(features.detach(), labels, workers, chunk, device)
+        work = _Work(features.detach(), labels, workers, chunk, device, cut)
         dots, squared = _checked(base, kept, lengths, work)
     return GradientProducts(dots.t()[place].contiguous(), squared, lengths[place])
+
+
+def products_without_tail(
+    base: Model,
+    updates: Sequence[Params],
+    features: Shaped[Tensor, "samples ..."],
+    labels: Shaped[Tensor, "samples ..."],
+    *,
+    tail: float,
+    workers: int = 1,
+    device: torch.device = CPU,
+) -> GradientProducts:
+    """As :func:`gradient_products`, of all but the last parameters.
+
+    Args:
+        base: See there.
+        updates: See there.
+        features: See there.
+        labels: See there.
+        tail: Share of the parameters that is left out.
+        workers: See there.
+        device: See there.
+    """
+    last = tail_size(base.params, tail)
+    return gradient_products(
+        base, updates, features, labels, workers=workers, device=device, without=last
+    )
+
+
+def products_centred_in_tail(
+    base: Model,
+    updates: Sequence[Params],
+    features: Shaped[Tensor, "samples ..."],
+    labels: Shaped[Tensor, "samples ..."],
+    *,
+    tail: float,
+    workers: int = 1,
+    device: torch.device = CPU,
+) -> GradientProducts:
+    """As :func:`gradient_products`, once each vector's last entries are less their own mean.
+
+    With 1 the vector that is one in the n last entries and zero elsewhere, gradients and updates
+    are both projected: P v = v - <1, v> / n * 1. Of gradients, whose entries are never all
+    there, <P u, P g> = <P u, g> and |P g|^2 = |g|^2 - <1, g>^2 / n say the same.
+
+    Args:
+        base: See there.
+        updates: See there.
+        features: See there.
+        labels: See there.
+        tail: Share of the parameters that are the last ones.
+        workers: See there.
+        device: See there.
+    """
+    last = tail_size(base.params, tail)
+    if not last:
+        return gradient_products(base, updates, features, labels, workers=workers, device=device)
+    zeros = {name: torch.zeros_like(value) for name, value in base.params.items()}
+    ones = plus_tail(zeros, torch.ones(last))
+    centred = [_centred(base, update, last) for update in updates]
+    found = gradient_products(
+        base, [*centred, ones], features, labels, workers=workers, device=device
+    )
+    squared = found.squared_norms - found.dots[-1].square() / last
+    return GradientProducts(found.dots[:-1], squared.clamp_min(0), found.update_norms[:-1])
+
+
+def _centred(base: Model, update: Params, last: int) -> Params:
+    """The update without the mean of its last entries there."""
+    own = {name: update[name] for name in base.params}
+    mean = tail_of(own, last).double().mean()
+    return plus_tail(own, -mean.expand(last))
+
+
+def _without_last(
+    base: Model, updates: Sequence[Params], last: int
+) -> tuple[Model, Sequence[Params], dict[str, int]]:
+    """The model with its last entries frozen, and updates with zeros there.
+
+    Returns:
+        Model and updates; and, of the parameter in whose middle the last entries begin, how many
+        of its entries come before.
+    """
+    if not last:
+        return base, updates, {}
+    left = sum(value.numel() for value in base.params.values()) - last
+    first: Params = {}
+    cut: dict[str, int] = {}
+    for name, value in base.params.items():
+        if left > 0:
+            first[name] = value
+            cut |= {name: left} if left < value.numel() else {}
+        left -= value.numel()
+    frozen = {name: value for name, value in base.params.items() if name not in first}
+    shortened: list[Params] = [
+        {name: update[name] for name in first}
+        | {name: first_entries(update[name], count) for name, count in cut.items()}
+        for update in updates
+    ]
+    return Model(base.architecture, first, {**base.buffers, **frozen}), shortened, cut
 
 
 def gradient_norms(
@@ -204,9 +314,9 @@ def _checked(
     base, updates = model_on(base, device), [params_on(update, device) for update in updates]
     first = (part[:2].to(device, copy=True) for part in (features, labels))
     ways = (
-        partial(_fast_way, built, base, updates, *first),
-        partial(_vmap_way, built, base, updates),
-        partial(_loop_way, built, base, updates),
+        partial(_fast_way, built, base, updates, work.cut, *first),
+        partial(_vmap_way, built, base, updates, work.cut),
+        partial(_loop_way, built, base, updates, work.cut),
     )
     probe = torch.tensor(sorted({0, len(labels) - 1}))
     for step, way in enumerate(ways):
@@ -219,7 +329,7 @@ def _checked(
                 raise
             _announce(base.architecture.name, step, str(error).split("\n")[0])
             continue
-        exact = loop_measure(deepcopy(built), base, updates)
+        exact = loop_measure(deepcopy(built), base, updates, work.cut)
         truth = exact(features[probe].to(device), labels[probe].to(device))
         if _agree(found, truth, probe, lengths):
             return found
@@ -245,9 +355,14 @@ def _announce_generic(architecture: str, kind: str) -> None:
 
 
 def _fast_way(
-    built: nn.Module, base: Model, updates: Sequence[Params], features: Tensor, labels: Tensor
+    built: nn.Module,
+    base: Model,
+    updates: Sequence[Params],
+    cut: Mapping[str, int],
+    features: Tensor,
+    labels: Tensor,
 ) -> _Way:
-    plan = plan_for(deepcopy(built), base, updates, features, labels)
+    plan = plan_for(deepcopy(built), base, updates, features, labels, cut)
     for kind in plan.generic:
         _announce_generic(base.architecture.name, kind)
 
@@ -264,13 +379,17 @@ def _fast_way(
     return _Way(make, plan.chunk)
 
 
-def _vmap_way(built: nn.Module, base: Model, updates: Sequence[Params]) -> _Way:
+def _vmap_way(
+    built: nn.Module, base: Model, updates: Sequence[Params], cut: Mapping[str, int]
+) -> _Way:
     packed = stacked(base, updates)
-    return _Way(lambda: vmap_measure(deepcopy(built), base, packed), VMAP_CHUNK)
+    return _Way(lambda: vmap_measure(deepcopy(built), base, packed, cut), VMAP_CHUNK)
 
 
-def _loop_way(built: nn.Module, base: Model, updates: Sequence[Params]) -> _Way:
-    return _Way(lambda: loop_measure(deepcopy(built), base, updates), VMAP_CHUNK)
+def _loop_way(
+    built: nn.Module, base: Model, updates: Sequence[Params], cut: Mapping[str, int]
+) -> _Way:
+    return _Way(lambda: loop_measure(deepcopy(built), base, updates, cut), VMAP_CHUNK)
 
 
 def _stream(way: _Way, work: _Work) -> LayerProducts:

@@ -5,6 +5,7 @@ fedaudit's update is returned minus sent, so that I is minus the update.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -13,7 +14,8 @@ from torch import Tensor
 
 from fedaudit.core import Sees
 from fedaudit.errors import BadInput, Unsupported
-from fedaudit.signals.base import Seen
+from fedaudit.signals.base import AgainstUpdates, Seen
+from fedaudit.signals.gradients import products_centred_in_tail, products_without_tail
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,79 @@ class GradientCosine:
 
     def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
         """See :class:`fedaudit.signals.base.Signal`."""
-        dots, gradient_norms, update_norms = seen.against_updates
-        lengths = gradient_norms * update_norms[:, None]
-        return torch.where(lengths > 0, -dots / lengths.where(lengths > 0, 1.0), 0.0)
+        return _cosines(seen.against_updates)
+
+
+@dataclass(frozen=True)
+class CentredTailCosine:
+    """The cosine once the last entries of gradient and update are each less their own mean.
+
+    A server that knows of one number which a client adds to all of its last parameters has by
+    this what the cosine over uploads without that number would tell it, but for the one
+    direction that it gives up.
+
+    Attributes:
+        tail: Share of the parameters, counted from the last, to which the number is added, in
+            (0, 1]; in a study that of the audited client's noise if left out.
+
+    Source: None; FedMIA, Eq. (7), against CoFedMID's algorithm 3.
+    """
+
+    tail: float = 0.2
+    needs = Sees.GLOBAL_MODEL | Sees.UPDATE
+
+    def __post_init__(self) -> None:
+        if not 0 < self.tail <= 1:
+            raise BadInput(f"tail is a share of the parameters in (0, 1], got {self.tail}")
+
+    @property
+    def name(self) -> str:
+        """Differs by where the tail begins."""
+        return f"gradient-cosine-centred-tail-{self.tail:g}"
+
+    def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
+        """See :class:`fedaudit.signals.base.Signal`."""
+        products = partial(products_centred_in_tail, tail=self.tail)
+        return _cosines(seen.against_updates_by(products))
+
+
+@dataclass(frozen=True)
+class WithoutTailCosine:
+    """The cosine over all parameters but the last.
+
+    A server that knows where a client's noise lies looks at the rest, which has none.
+
+    Attributes:
+        tail: Share of the parameters, counted from the last, that is left out, in (0, 1); in a
+            study that of the audited client's noise if left out.
+
+    Source: None; FedMIA, Eq. (7), against CoFedMID's section 4.3.
+    """
+
+    tail: float = 0.2
+    needs = Sees.GLOBAL_MODEL | Sees.UPDATE
+
+    def __post_init__(self) -> None:
+        if not 0 < self.tail < 1:
+            raise BadInput(
+                f"tail is a share of the parameters in (0, 1), of which some must be left; got "
+                f"{self.tail}"
+            )
+
+    @property
+    def name(self) -> str:
+        """Differs by where the tail begins."""
+        return f"gradient-cosine-without-tail-{self.tail:g}"
+
+    def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
+        """See :class:`fedaudit.signals.base.Signal`."""
+        return _cosines(seen.against_updates_by(partial(products_without_tail, tail=self.tail)))
+
+
+def _cosines(against: AgainstUpdates) -> Float[Tensor, "clients samples"]:
+    dots, gradient_norms, update_norms = against
+    lengths = gradient_norms * update_norms[:, None]
+    return torch.where(lengths > 0, -dots / lengths.where(lengths > 0, 1.0), 0.0)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import attack_named, attack_set
-from fedaudit.core import Sees
+from fedaudit.core import Sees, Setting
 from fedaudit.errors import BadInput, NotVisible
 from fedaudit.fl.algorithm import Algorithm, ChoosesModels
 from fedaudit.observe.round import Logits
@@ -15,7 +15,9 @@ from fedaudit.observe.views import (
     with_own_data,
 )
 from fedaudit.study.config import Study
+from fedaudit.study.defended import defenses_of
 from fedaudit.study.examples import asked_for
+from fedaudit.study.guided import noisy_tail
 
 
 def view_of(study: Study) -> View:
@@ -58,7 +60,10 @@ def attacks_of(study: Study, view: View) -> tuple[dict[str, Attack], dict[str, s
         NotVisible: The study names an attack that needs more than the view offers.
     """
     if study.attacks:
-        named = {n: attack_named(n).with_settings(s) for n, s in study.attacks.items()}
+        named = {
+            name: attack_named(name).with_settings(_knowing(study, name) | given)
+            for name, given in study.attacks.items()
+        }
         for name, attack in named.items():
             _refuse_impossible(name, attack, study, view)
         return named, {}
@@ -70,6 +75,26 @@ def attacks_of(study: Study, view: View) -> tuple[dict[str, Attack], dict[str, s
         except NotVisible as error:
             refused[name] = str(error)
     return possible, refused
+
+
+def _knowing(study: Study, name: str) -> dict[str, Setting]:
+    """What an attack that looks past a defense's noise is told of it, where a study does not say.
+
+    Raises:
+        BadInput: The audited clients' noise lies in tails of several sizes.
+    """
+    if "tail" not in attack_named(name).settings():
+        return {}
+    defenses = defenses_of(study)
+    audited = {*study.audit.targets, *study.audit.merge}
+    tails = [noisy_tail(defenses.get(client)) for client in audited]
+    found = {tail for tail in tails if tail is not None}
+    if len(found) > 1:
+        raise BadInput(
+            f"the audited clients add noise to the shares {sorted(found)} of their parameters, and "
+            f"the attack {name!r} is told of one; set attacks.{name}.tail, or audit them one by one"
+        )
+    return {"tail": found.pop()} if found else {}
 
 
 def _refuse_impossible(name: str, attack: Attack, study: Study, view: View) -> None:

@@ -11,10 +11,10 @@ from torch import nn
 
 from fedaudit.core import Architecture, Params
 from fedaudit.defenses.base import Turn, Visit
-from fedaudit.defenses.cofedmid.neutral import NeutralNoise, neutral, with_tail
+from fedaudit.defenses.cofedmid.neutral import NeutralNoise, neutral
 from fedaudit.errors import BadInput
 from fedaudit.observe.round import Update
-from fedaudit.params import flat
+from fedaudit.params import flat, plus_tail, tail_of, tail_size
 
 MODEL = Architecture("net", partial(nn.Linear, 2, 1)).initial(0)
 
@@ -41,7 +41,7 @@ coalitions = st.lists(st.floats(1e-3, 1.0), min_size=2, max_size=9)
 @given(
     shares=coalitions,
     others=st.floats(0.0, 3.0),
-    kind=st.sampled_from(["vector", "scalar"]),
+    kind=st.sampled_from(["vector", "published"]),
     ratio=st.floats(0.01, 1.0),
     seed=st.integers(0, 50),
 )
@@ -80,12 +80,14 @@ def test_only_the_last_parameters_get_noise_and_buffers_get_none() -> None:
     assert torch.equal(given_update.values["w"], torch.zeros(20, 2))
 
 
-def test_a_scalar_shifts_all_entries_alike_and_a_vector_does_not() -> None:
+def test_the_published_noise_shifts_all_entries_alike_and_a_vector_does_not() -> None:
     weights = {0: 0.5, 1: 0.5}
-    scalar = sent(NeutralNoise((0, 1), 1.0, 1.0, "scalar"), turn(0, weights))
+    published = sent(NeutralNoise((0, 1), 1.0, 1.0, "published"), turn(0, weights))
     vector = sent(NeutralNoise((0, 1), 1.0, 1.0, "vector"), turn(0, weights))
-    assert float(scalar.max() - scalar.min()) < 1e-6
+    assert float(published.max() - published.min()) < 1e-6
     assert float(vector.std()) > 0.1
+    older = sent(NeutralNoise((0, 1), 1.0, 1.0, "scalar"), turn(0, weights))
+    assert torch.equal(older, published)
 
 
 def test_noise_is_fresh_each_round_and_another_for_another_coalition() -> None:
@@ -121,10 +123,13 @@ def test_a_member_that_is_there_alone_adds_nothing() -> None:
 
 def test_the_tail_may_begin_within_a_parameter() -> None:
     values = {"a": torch.zeros(2, 2), "b": torch.zeros(3)}
-    added = with_tail(values, torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    added = plus_tail(values, torch.tensor([1.0, 2.0, 3.0, 4.0]))
     assert added["a"].tolist() == [[0, 0], [0, 1]]
     assert added["b"].tolist() == [2, 3, 4]
-    assert with_tail(values, torch.zeros(0))["a"] is values["a"]
+    assert plus_tail(values, torch.zeros(0))["a"] is values["a"]
+    assert tail_of(added, 5).tolist() == [0, 1, 2, 3, 4]
+    assert tail_of(added, 0).numel() == 0
+    assert [tail_size(values, share) for share in (0.0, 0.5, 0.99, 1.0)] == [0, 3, 6, 7]
 
 
 def test_a_client_of_no_coalition_and_settings_without_meaning_are_refused() -> None:

@@ -2,21 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import floor
 from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedaudit.core import ClientId, Params
+from fedaudit.core import ClientId
 from fedaudit.defenses.base import Defense, Turn
 from fedaudit.defenses.cofedmid.coalition import check_coalition, present, shared_seed
 from fedaudit.errors import BadInput, unknown_name
 from fedaudit.observe.round import Gradient, Update, Upload
+from fedaudit.params import plus_tail, tail_size
 from fedaudit.seeds import seeded
 
-KINDS = ("vector", "scalar")
+KINDS = ("vector", "published", "scalar")
+"""Forms of the noise; "scalar" is what "published" was called first."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,14 @@ class NeutralNoise(Defense):
         coalition: The clients among which the noise cancels.
         sigma: Standard deviation before the projection, in units of the upload; 0 adds none.
         ratio: Share of the parameters, counted from the last, that get noise, in (0, 1].
-        noise: "vector" for a draw an entry, "scalar" for one draw a client that is added to all
-            of them. A server projects a scalar out: it shifts all entries alike.
+        noise: "published" for one draw a client and round, which is added to all of these
+            parameters, as the paper has it; a server that knows takes their mean off and has the
+            rest as it was (the attacks with "centred-tail"). "vector", which is recommended, for
+            a draw a parameter: a server that knows can only leave these parameters out
+            (the attacks with "without-tail").
 
-    Source: CoFedMID, section 4.3 and algorithm 3 (its text and costs: a scalar a client).
+    Source: CoFedMID, section 4.3 and algorithm 3; by its text and its costs ("two scalar values
+        per round") "published" is the paper's.
     Differs: "vector" is the default; noise is drawn every round, where algorithm 4 draws it
         once; buffers are left alone.
     """
@@ -70,7 +75,7 @@ class NeutralNoise(Defense):
             return upload
         # As the paper counts: two numbers of a byte each (seed and weights need no more).
         turn.note("extra_bytes", torch.tensor([2]))
-        size = floor(self.ratio * sum(value.numel() for value in upload.values.values()))
+        size = tail_size(upload.values, self.ratio)
         weights = {member: turn.weights[member] for member in members}
         seed = shared_seed(self.coalition, turn)
         draws = {
@@ -82,7 +87,7 @@ class NeutralNoise(Defense):
             for member in members
         }
         own = neutral(draws, weights, turn.client).expand(size)
-        return replace(upload, values=with_tail(upload.values, own))
+        return replace(upload, values=plus_tail(upload.values, own))
 
 
 def neutral(
@@ -101,16 +106,3 @@ def neutral(
     """
     total = torch.stack([weights[member] * draw for member, draw in draws.items()]).sum(0)
     return draws[client] - weights[client] / sum(w * w for w in weights.values()) * total
-
-
-def with_tail(values: Params, added: Float[Tensor, " entries"]) -> Params:
-    """The values with a vector added to their last entries, in each entry's own precision."""
-    changed, left = dict(values), len(added)
-    for name in reversed(values):
-        part = min(left, values[name].numel())
-        if part:
-            entries = values[name].flatten().clone()
-            entries[-part:] += added[left - part : left].to(entries.dtype)
-            changed[name] = entries.reshape(values[name].shape)
-        left -= part
-    return changed

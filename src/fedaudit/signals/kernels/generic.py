@@ -1,5 +1,7 @@
 """Any other module with parameters of its own: exact, by differentiating the module alone."""
 
+from collections.abc import Mapping
+
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
@@ -10,12 +12,16 @@ from fedaudit.signals.kernels.layer import Layer, LayerKernel, LayerProducts, di
 _BLOCK_BYTES = 16 << 20
 
 
-def generic_kernel(layer: Layer, copies: int = 1) -> LayerKernel:
+def generic_kernel(
+    layer: Layer, copies: int = 1, cut: Mapping[str, int] | None = None
+) -> LayerKernel:
     """A kernel that forms each sample's gradient of this one module with ``torch.func``.
 
     Args:
         layer: Module and updates.
         copies: Rows that belong to one sample, one after the other; their gradients are added.
+        cut: Of parameters, by their names in the module, that count in part only: how many of
+            their first entries do.
     """
     stacks = {name: layer.stacked(name) for name in layer.updates}
     updates = {name: value.flatten(1) for name, value in stacks.items() if value is not None}
@@ -30,7 +36,7 @@ def generic_kernel(layer: Layer, copies: int = 1) -> LayerKernel:
         a, b = (_in_order(each).view(-1, copies, *each.shape[1:]) for each in (inputs, grads))
         # Slices of a fixed size: the block never depends on how many samples are left.
         parts = [
-            _share(module, updates, a[at : at + block], b[at : at + block])
+            _share(module, updates, a[at : at + block], b[at : at + block], cut or {})
             for at in range(0, len(a), block)
         ]
         return LayerProducts(
@@ -46,6 +52,7 @@ def _share(
     updates: dict[str, Tensor],
     inputs: Shaped[Tensor, "samples copies ..."],
     grads: Float[Tensor, "samples copies ..."],
+    cut: Mapping[str, int],
 ) -> LayerProducts:
     own = {name: _in_order(getattr(module, name).detach()) for name in updates}
 
@@ -58,8 +65,10 @@ def _share(
         found: dict[str, Tensor] = pull(grad)[0]
         return found
 
-    gradients = vmap(gradient)(inputs, grads)
-    shares = [direct(gradients[name].flatten(1), update) for name, update in updates.items()]
+    gradients = {n: value.flatten(1) for n, value in vmap(gradient)(inputs, grads).items()}
+    for name, count in cut.items():
+        gradients[name][:, count:] = 0
+    shares = [direct(gradients[name], update) for name, update in updates.items()]
     total = shares[0]
     for share in shares[1:]:
         total = total.plus(share)

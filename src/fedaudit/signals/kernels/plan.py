@@ -70,8 +70,17 @@ def plan_for(
     updates: Sequence[Params],
     features: Shaped[Tensor, "samples ..."],
     labels: Shaped[Tensor, "samples ..."],
+    cut: Mapping[str, int] | None = None,
 ) -> Plan:
     """Chooses by shapes alone, seen on a trial run, so that bits never depend on timing.
+
+    Args:
+        module: With the base model's values.
+        base: Which parameters count.
+        updates: Every client's.
+        features: Of the samples of the trial run.
+        labels: Theirs.
+        cut: Of parameters that count in part only: how many of their first entries do.
 
     Raises:
         Uncapturable: The model cannot be watched.
@@ -80,7 +89,7 @@ def plan_for(
     passages = Capture(module, parts, base.architecture.loss).run(features, labels)
     kernels, generic = {}, set()
     for path, part in parts.items():
-        kernel, fast = kernel_for(part, passages[path], updates)
+        kernel, fast = kernel_for(part, passages[path], updates, cut)
         kernels[path] = kernel
         if not fast:
             generic.add(type(part.module).__name__)
@@ -136,23 +145,28 @@ def measure_chunk(
 
 
 def kernel_for(
-    part: Owner, passage: Passage, updates: Sequence[Params]
+    part: Owner,
+    passage: Passage,
+    updates: Sequence[Params],
+    cut: Mapping[str, int] | None = None,
 ) -> tuple[LayerKernel, bool]:
-    """The kernel of one owner, and whether it is one of the fast ones.
+    """The kernel of one owner, and whether its type of layer has a fast one.
 
     Args:
         part: Module and parameters.
         passage: One that was seen; only shapes count.
         updates: Every client's; none where norms alone are wanted.
+        cut: As in :func:`plan_for`.
     """
     layer = _layer(part, tuple(passage.inputs.shape[1:]), passage.outputs, updates)
     maker = KERNELS.get(type(part.module))
+    in_part = {local: (cut or {})[n] for local, n in part.names.items() if n in (cut or {})}
     # Hooks may change what the layer computes; the generic kernel runs them too.
     if maker is not None and _plain(part.module):
         kernel = maker(layer)
         if kernel is not None:
-            return kernel, True
-    return generic_kernel(layer), False
+            return (generic_kernel(layer, cut=in_part) if in_part else kernel), True
+    return generic_kernel(layer, cut=in_part), False
 
 
 def norms_over_copies(part: Owner, passage: Passage, copies: int) -> LayerKernel:

@@ -27,8 +27,10 @@ def stacked(base: Model, updates: Sequence[Params]) -> dict[str, Tensor]:
     }
 
 
-def vmap_measure(module: nn.Module, base: Model, packed: Mapping[str, Tensor]) -> Measure:
-    """Per-sample gradients by ``torch.func``."""
+def vmap_measure(
+    module: nn.Module, base: Model, packed: Mapping[str, Tensor], cut: Mapping[str, int]
+) -> Measure:
+    """Per-sample gradients by ``torch.func``; ``cut`` as in :func:`loop_measure`."""
     module.requires_grad_(False)
     params: Params = {name: value for name, value in module.named_parameters() if name in packed}
 
@@ -40,13 +42,25 @@ def vmap_measure(module: nn.Module, base: Model, packed: Mapping[str, Tensor]) -
 
     def measure(features: Tensor, labels: Tensor) -> LayerProducts:
         found: dict[str, Tensor] = gradients(params, features, labels)
-        return _products({name: value.flatten(1) for name, value in found.items()}, packed)
+        flat = {name: value.flatten(1) for name, value in found.items()}
+        for name, count in cut.items():
+            flat[name][:, count:] = 0
+        return _products(flat, packed)
 
     return measure
 
 
-def loop_measure(module: nn.Module, base: Model, updates: Sequence[Params]) -> Measure:
-    """Per-sample gradients by one ordinary backward pass each: what all else is checked against."""
+def loop_measure(
+    module: nn.Module, base: Model, updates: Sequence[Params], cut: Mapping[str, int]
+) -> Measure:
+    """Per-sample gradients by one ordinary backward pass each: what all else is checked against.
+
+    Args:
+        module: With the base model's values.
+        base: Which parameters count.
+        updates: Every client's.
+        cut: Of parameters that count in part only: how many of their first entries do.
+    """
     module.requires_grad_(False)
     params: Params = {n: value for n, value in module.named_parameters() if n in base.params}
     for value in params.values():
@@ -54,6 +68,7 @@ def loop_measure(module: nn.Module, base: Model, updates: Sequence[Params]) -> M
 
     def one(feature: Tensor, label: Tensor) -> LayerProducts:
         found = _gradient(module, params, base.architecture.loss, feature, label)
+        found |= {name: first_entries(found[name], count) for name, count in cut.items()}
         dots = [sum_of(found, update) for update in updates]
         return LayerProducts(
             torch.tensor([dots], dtype=torch.float64).view(1, -1),
@@ -68,6 +83,13 @@ def loop_measure(module: nn.Module, base: Model, updates: Sequence[Params]) -> M
         )
 
     return measure
+
+
+def first_entries(values: Tensor, count: int) -> Tensor:
+    """A copy with zeros in all but the first entries."""
+    entries = values.flatten().clone()
+    entries[count:] = 0
+    return entries.reshape(values.shape)
 
 
 def sum_of(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> float:
