@@ -26,11 +26,21 @@ SHORT = 1_000_000
 """Bytes of the longest file that holds settings; all of them are far shorter."""
 
 
+MOST_KEYS = 10_000
+"""Most keys of one JSON object."""
+
 LARGEST = 2**64
 """Largest whole number that a file's text may spell out, on either side of zero."""
 
-MOST_VALUES = 2_000_000
+MOST_VALUES = 4_000_000
 """Most values in a JSON text: of the smallest, three characters take a hundred bytes of memory."""
+
+
+MAX_GIB_VARIABLE = "FEDAUDIT_MAX_GIB"
+"""Environment variable: GiB of memory that what is read of one file or folder may take."""
+
+_ALWAYS = 2**27
+_TIMES = 32
 
 
 class TooLarge(ValueError):
@@ -76,6 +86,44 @@ def read_text(path: Path, *, max_bytes: int) -> str:
     return data.decode("utf-8")
 
 
+def hold_to_budget(what: str, needed: int, *, on_disk: int) -> None:
+    """Refuses what would take far more memory than lies on the disk, before any is set aside.
+
+    What is read may take 32 times its size on the disk, and 128 MiB in any case: pictures in bytes
+    become four times as much in 32-bit numbers, and packed as PNG or ``.npz`` they have been a
+    tenth of that. ``FEDAUDIT_MAX_GIB`` sets another limit.
+
+    Args:
+        what: The file, for the refusal.
+        needed: Bytes, by what its headers announce.
+        on_disk: Bytes that it has.
+
+    Raises:
+        BadInput: It is more, or ``FEDAUDIT_MAX_GIB`` is no number above 0.
+    """
+    stated = os.environ.get(MAX_GIB_VARIABLE)
+    most = max(_ALWAYS, _TIMES * on_disk) if not stated else _gib(stated) * 2**30
+    if needed > most:
+        raise BadInput(
+            f"{what} would take {needed / 2**30:,.2f} GiB of memory for {on_disk:,} bytes on the "
+            f"disk, and at most {most / 2**30:,.2f} are taken for these; if the file is to be "
+            f"trusted, set {MAX_GIB_VARIABLE}={-(-needed // 2**30) + 1} in the environment"
+        )
+
+
+def _gib(stated: str) -> float:
+    try:
+        most = float(stated)
+    except ValueError:
+        most = 0.0
+    if not 0 < most < float("inf"):
+        raise BadInput(
+            f"{MAX_GIB_VARIABLE} is a number of GiB above 0, got {stated[:40]!r}; set it to 8, or "
+            "leave it out"
+        )
+    return most
+
+
 def parsed_json(
     text: str,
     *,
@@ -118,6 +166,8 @@ def _of_64_bits(digits: str) -> int:
 
 
 def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    if len(pairs) > MOST_KEYS:
+        raise ValueError(f"an object has {len(pairs):,} keys, and at most {MOST_KEYS:,} are read")
     entries = dict(pairs)
     if len(entries) != len(pairs):
         seen = set[str]()

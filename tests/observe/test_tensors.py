@@ -172,7 +172,7 @@ def test_files_and_names_without_end_are_refused(
 ) -> None:
     write_tensors(SOME, path)
     monkeypatch.setattr(tensors, "MAX_TENSORS", 2)
-    with pytest.raises(Damaged, match="claims 3 tensors"):
+    with pytest.raises(Damaged, match="tells of 3 tensors"):
         read_tensors(path)
     monkeypatch.setattr(tensors, "MAX_BYTES", 10)
     with pytest.raises(Damaged, match="larger than 10 bytes"):

@@ -108,7 +108,7 @@ def from_arrays(
         )
     y_train = checked_labels("training labels", arrays.y_train) - first_label
     y_test = checked_labels("test labels", arrays.y_test) - first_label
-    classes = _count_classes(y_train, y_test)
+    classes = count_classes(y_train, y_test)
     return assembled(
         name, _scaled(arrays, standardise), _whole(y_train), _whole(y_test), classes=classes
     )
@@ -185,7 +185,12 @@ def _refuse_huge(part: str, x: AnyArray) -> None:
         )
 
 
-def _count_classes(train: Int[ndarray, " train"], test: Int[ndarray, " test"]) -> int:
+def count_classes(train: Int[ndarray, " train"], test: Int[ndarray, " test"]) -> int:
+    """How many classes there are, of labels from 0 up.
+
+    Raises:
+        BadInput: The training part leaves one out, or the test part has another.
+    """
     present = np.unique(train)
     classes = int(present[-1]) + 1
     if present[0] < 0 or len(present) != classes:

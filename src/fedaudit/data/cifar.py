@@ -3,9 +3,9 @@
 import io
 import pickle
 import pickletools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Int, UInt8
@@ -16,9 +16,18 @@ from fedaudit.data.dataset import Dataset
 from fedaudit.errors import BadInput, Damaged
 
 _USUAL_FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
-_MAX_BATCH_BYTES = 2**29
+_MAX_BATCH_BYTES = 2**28
+_MOST_STEPS = 2_000_000
+"""Steps of a pickle; the largest batch takes a tenth, mostly for names of pictures."""
+_MOST_BUILT = 16
+"""Calls in a pickle; one array takes five, and each may copy the whole file."""
 
-_rebuild_array = np.empty(0).__reduce__()[0]
+_rebuild_array = cast(Callable[..., ndarray], np.empty(0).__reduce__()[0])
+
+
+def _empty_array(kind: object, shape: object, code: object) -> ndarray:
+    """An array without values, which are put into it later; of no other shape is one made."""
+    return _rebuild_array(ndarray, (0,), b"b")
 
 
 def _as_latin1(text: str, codec: str) -> bytes:
@@ -31,9 +40,10 @@ def _as_latin1(text: str, codec: str) -> bytes:
 # All that an array of bytes needs, under the module names of numpy 1 and 2. Looked up here and
 # not imported by name, so that a pickle cannot have any module loaded.
 _ADMITTED: dict[tuple[str, str], object] = {
-    ("numpy.core.multiarray", "_reconstruct"): _rebuild_array,
-    ("numpy._core.multiarray", "_reconstruct"): _rebuild_array,
-    ("numpy", "ndarray"): np.ndarray,
+    ("numpy.core.multiarray", "_reconstruct"): _empty_array,
+    ("numpy._core.multiarray", "_reconstruct"): _empty_array,
+    # Told, never called: it would set aside any shape.
+    ("numpy", "ndarray"): None,
     ("numpy", "dtype"): np.dtype,
     ("_codecs", "encode"): _as_latin1,
 }
@@ -123,8 +133,15 @@ def _batch(folder: Path, name: str, key: str) -> _Batch:
 
 def _unpickled(path: Path) -> object:
     content = path.read_bytes()
+    built = 0
     try:
-        for step, place, _ in pickletools.genops(content):
+        for number, (step, place, _) in enumerate(pickletools.genops(content)):
+            built += step.name in ("REDUCE", "BUILD")
+            if number > _MOST_STEPS or built > _MOST_BUILT:
+                raise Damaged(
+                    f"{path.name} has more steps than any array of pixels takes; it was altered or "
+                    "is no CIFAR batch, so nothing of it was run: fetch it again"
+                )
             # A place to remember something in, beyond all things that there are, takes memory only.
             far = step.name in ("PUT", "LONG_BINPUT") and int(place or 0) > len(content)
             if far or step.name in _NEEDLESS:

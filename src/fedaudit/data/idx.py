@@ -1,16 +1,19 @@
 """Images in the IDX files of MNIST, Fashion-MNIST and EMNIST."""
 
-import gzip
+import math
 import zlib
+from gzip import GzipFile
+from io import BufferedReader
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt8
 from numpy import ndarray
 
-from fedaudit.data.arrays import MAX_VALUES, Arrays, from_arrays
+from fedaudit.data.arrays import Arrays, from_arrays
 from fedaudit.data.dataset import Dataset
 from fedaudit.errors import BadInput, Damaged
+from fedaudit.files import hold_to_budget
 
 _BYTES_TYPE = 8
 
@@ -76,28 +79,27 @@ def _array(folder: Path, name: str) -> UInt8[ndarray, "..."]:
             f"{folder} has neither {name} nor {name}.gz; put it there, or set prefix where the "
             "names start with something else"
         )
-    data = _contents(path)
-    if len(data) < 4 or data[:3] != bytes([0, 0, _BYTES_TYPE]) or len(data) < 4 + 4 * data[3]:
-        raise Damaged(f"{path.name} is no IDX file of bytes; fetch it again")
-    shape = tuple(int(size) for size in np.frombuffer(data, ">u4", count=data[3], offset=4))
-    start = 4 + 4 * len(shape)
-    values = int(np.prod(shape, dtype=object))
-    if len(data) - start != values or not values:
-        raise Damaged(
-            f"{path.name} announces {values} bytes of shape {shape} and holds "
-            f"{len(data) - start}; fetch it again"
-        )
-    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
-
-
-def _contents(path: Path) -> bytes:
-    if path.suffix != ".gz":
-        return path.read_bytes()
     try:
-        with gzip.open(path) as file:
-            data = file.read(MAX_VALUES + 1)
+        with path.open("rb") as packed:
+            return _values(path, GzipFile(fileobj=packed) if path.suffix == ".gz" else packed)
     except (OSError, EOFError, zlib.error) as error:
         raise Damaged(f"{path.name} cannot be unpacked ({error}); fetch it again") from error
-    if len(data) > MAX_VALUES:
-        raise BadInput(f"{path.name} unpacks to more than {MAX_VALUES} bytes; store fewer samples")
-    return data
+
+
+def _values(path: Path, file: GzipFile | BufferedReader) -> UInt8[ndarray, "..."]:
+    """What the file holds, if that is as much as its first bytes announce and no bomb."""
+    head = file.read(4)
+    sizes = file.read(4 * head[3]) if len(head) == 4 else b""
+    if len(head) < 4 or head[:3] != bytes([0, 0, _BYTES_TYPE]) or len(sizes) < 4 * head[3]:
+        raise Damaged(f"{path.name} is no IDX file of bytes; fetch it again")
+    shape = tuple(int(size) for size in np.frombuffer(sizes, ">u4"))
+    values = math.prod(shape)
+    # As 32-bit numbers, which features become.
+    hold_to_budget(path.name, 4 * values, on_disk=path.stat().st_size)
+    data = file.read(values + 1)
+    if len(data) != values or not values:
+        raise Damaged(
+            f"{path.name} announces {values} bytes of shape {shape} and holds "
+            f"{'more' if len(data) > values else len(data)}; fetch it again"
+        )
+    return np.frombuffer(data, np.uint8).reshape(shape)

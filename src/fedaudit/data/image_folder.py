@@ -6,17 +6,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, UInt8
 from numpy import ndarray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from fedaudit.data.arrays import Arrays, from_arrays, split
 from fedaudit.data.dataset import Dataset
 from fedaudit.data.pictures import check_size, stacked
-from fedaudit.errors import BadInput, Damaged
+from fedaudit.errors import BadInput, Damaged, Refusal
+from fedaudit.files import hold_to_budget
 from fedaudit.seeds import seeded_numpy
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp"}
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
+"""Whatever a file's name: of the others, some are handed to programs outside."""
+_BYTES_A_PIXEL = 4
 _TEST_FOLDERS = ("test", "val")
 
 
@@ -71,9 +75,9 @@ def read(
         raise BadInput(f"size is a side in pixels, got {size}; give 32, or 0 to keep the pictures")
     train, test = _parts(path, seed, test_share)
     arrays = Arrays(
-        stacked(_opened(train.paths), len(train.paths), size=size, grey=grey),
+        _block(train.paths, size, grey),
         train.labels,
-        stacked(_opened(test.paths), len(test.paths), size=size, grey=grey),
+        _block(test.paths, size, grey),
         test.labels,
     )
     dataset = from_arrays(path.name, arrays, standardise=standardise)
@@ -116,14 +120,26 @@ def _files(folder: Path, classes: Sequence[str], *, partial: bool = False) -> _F
     return _Files(paths, np.repeat(np.arange(len(classes)), counts))
 
 
+def _block(
+    paths: Sequence[Path], size: int, grey: bool
+) -> UInt8[ndarray, "samples height width channels"]:
+    on_disk = sum(path.stat().st_size for path in paths)
+    return stacked(_opened(paths), len(paths), size=size, grey=grey, on_disk=on_disk)
+
+
 def _opened(paths: Sequence[Path]) -> Iterator[Image.Image]:
     for path in paths:
         try:
-            with Image.open(path) as picture:
+            with Image.open(path, formats=_FORMATS) as picture:
                 check_size(picture)
+                pixels, on_disk = picture.width * picture.height, path.stat().st_size
+                hold_to_budget(str(path), _BYTES_A_PIXEL * pixels, on_disk=on_disk)
                 picture.load()
                 yield picture
-        except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+        except Refusal:
+            raise
+        # A hostile picture can fail in any way at all.
+        except Exception as error:
             raise Damaged(f"{path} cannot be read as a picture ({error}); replace it") from error
 
 

@@ -1,22 +1,29 @@
 """Data sets in numpy's ``.npz`` files."""
 
+import math
 import zipfile
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
+from re import finditer
+from typing import cast
 
 import numpy as np
+from numpy.lib import format as npy
 
-from fedaudit.data.arrays import MAX_VALUES, AnyArray, Arrays, from_arrays, split_arrays
+from fedaudit.data.arrays import AnyArray, Arrays, from_arrays, split_arrays
 from fedaudit.data.dataset import Dataset
 from fedaudit.data.table import coded_table
 from fedaudit.errors import BadInput, Damaged
+from fedaudit.files import hold_to_budget
 from fedaudit.seeds import seeded_numpy
 
-_MAX_BYTES = 4 * MAX_VALUES
 _MOST_OF_NOTHING = 2**24
-_SMALL = 2**28
-"""Bytes that every machine has room for."""
+_MOST_ARRAYS = 1000
+_NPY = b"\x93NUMPY"
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 def find(folder: Path, name: str) -> Path | None:
@@ -66,6 +73,7 @@ def read(
             columns=[str(column) for column in stored["columns"]],
             vocabulary=stored["vocab_json"].tobytes(),
             group=group,
+            on_disk=path.stat().st_size,
         )
     if group:
         raise BadInput(
@@ -77,21 +85,15 @@ def read(
 
 def _stored(path: Path) -> dict[str, AnyArray]:
     try:
+        _refuse_many(path)
         with zipfile.ZipFile(path) as archive:
-            entries = archive.infolist()
-        size = _size_of_entries(path, entries)
+            _refuse_odd(path, archive.infolist())
+            needed = sum(_announced(path, archive, entry) for entry in archive.infolist())
+        hold_to_budget(path.name, needed, on_disk=path.stat().st_size)
         with np.load(path, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in arrays.files}
-    except BadInput:
+    except (BadInput, Damaged, MemoryError):
         raise
-    except MemoryError as error:
-        if size > _SMALL:
-            raise
-        # NumPy sets aside what an array announces before it looks for it.
-        raise BadInput(
-            f"{path.name} announces more values than its {size} bytes hold ({error}); fetch it "
-            "again"
-        ) from error
     except ValueError as error:
         raise BadInput(
             f"{path.name} holds something other than plain arrays ({error}); save numbers only, "
@@ -112,18 +114,61 @@ def _stored(path: Path) -> dict[str, AnyArray]:
     return found
 
 
-def _size_of_entries(path: Path, entries: Sequence[zipfile.ZipInfo]) -> int:
-    """What they unpack to, in bytes, if that is not too much and no name stands there twice."""
-    size = sum(entry.file_size for entry in entries)
-    if size > _MAX_BYTES:
-        raise BadInput(
-            f"{path.name} unpacks to {size} bytes and at most {_MAX_BYTES} are read; "
-            "store fewer samples"
-        )
+def _refuse_many(path: Path) -> None:
+    """Refuses an archive of very many entries, each of which would take a kilobyte to list."""
+    if not path.stat().st_size:
+        return
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        # The signature of an entry; that it stands in an array by chance is one in four billion.
+        found = islice(finditer(b"PK\x01\x02", content), _MOST_ARRAYS + 1)
+        if sum(1 for _ in found) > _MOST_ARRAYS:
+            raise BadInput(
+                f"{path.name} holds over {_MOST_ARRAYS} arrays; store those of the data set alone"
+            )
+
+
+def _refuse_odd(path: Path, entries: Sequence[zipfile.ZipInfo]) -> None:
+    """Refuses two entries of one name, and ways of packing that set memory aside by themselves."""
     for name, count in Counter(entry.filename for entry in entries).items():
         if count > 1:
             raise BadInput(f"{path.name} holds two arrays named {name!r}; store each once")
-    return size
+    if any(e.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for e in entries):
+        raise Damaged(
+            f"{path.name} cannot be read as .npz (an entry is packed in a way that numpy does not "
+            "know); save it with numpy.savez_compressed"
+        )
+
+
+def _announced(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
+    """Bytes of memory that an array takes by its header, which numpy sets aside unasked.
+
+    Raises:
+        BadInput: Its values would be more bytes than it unpacks to.
+        ValueError: It is of objects, or of another version.
+    """
+    with archive.open(entry) as file:
+        if file.read(len(_NPY)) != _NPY:
+            return entry.file_size
+        shape, size = _header(cast(zipfile.ZipExtFile, file))
+    values = math.prod(shape)
+    if values * size > entry.file_size:
+        raise BadInput(
+            f"{path.name} announces more values than its {entry.file_size} bytes hold (shape "
+            f"{str(shape)[:80]}); fetch it again"
+        )
+    # As 32-bit numbers, which features become.
+    return values * max(size, 4) if size else 0
+
+
+def _header(file: zipfile.ZipExtFile) -> tuple[tuple[int, ...], int]:
+    """Shape of an array, and bytes of one value."""
+    version = (*file.read(2),)
+    if version not in _HEADERS:
+        raise ValueError(f"version {version} of numpy's format")
+    shape, _, kind = _HEADERS[version](file)
+    if kind.hasobject:
+        raise ValueError("objects")
+    return shape, kind.itemsize
 
 
 def _parts(path: Path, stored: dict[str, AnyArray], seed: int, test_share: float) -> Arrays:

@@ -9,12 +9,18 @@ from PIL import Image
 
 from fedaudit.data.arrays import MAX_VALUES
 from fedaudit.errors import BadInput
+from fedaudit.files import hold_to_budget
 
 _MAX_PIXELS = 2**26
 
 
 def stacked(
-    pictures: Iterable[Image.Image], count: int, *, size: int, grey: bool
+    pictures: Iterable[Image.Image],
+    count: int,
+    *,
+    size: int,
+    grey: bool,
+    on_disk: int | None = None,
 ) -> UInt8[ndarray, "samples height width channels"]:
     """All pictures in one array of bytes.
 
@@ -24,6 +30,8 @@ def stacked(
         size: Side in pixels that every picture is resized to, whatever its form; 0 keeps them,
             and they must then be of one size.
         grey: Whether to keep brightness only, instead of three colours.
+        on_disk: Bytes that all of them have there, which bound those that they may take; None
+            where they come from elsewhere.
 
     Raises:
         BadInput: Pictures of several sizes, or more or larger ones than can be held.
@@ -37,6 +45,10 @@ def stacked(
                     f"{count} pictures of {pixels.shape[1]} x {pixels.shape[0]} pixels are more "
                     f"than the {MAX_VALUES} values that can be held; set a smaller size"
                 )
+            if on_disk is not None:
+                # As 32-bit numbers, which features become.
+                what = f"{count} pictures of {pixels.shape[1]} x {pixels.shape[0]} pixels"
+                hold_to_budget(what, 4 * count * pixels.size, on_disk=on_disk)
             block = np.empty((count, *pixels.shape), dtype=np.uint8)
         if pixels.shape != block.shape[1:]:
             raise BadInput(

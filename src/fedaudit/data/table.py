@@ -8,15 +8,21 @@ from jaxtyping import Float, Int, Num
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.data.arrays import Arrays, assembled, checked_labels
+from fedaudit.data.arrays import Arrays, assembled, checked_labels, count_classes
 from fedaudit.data.dataset import Dataset
 from fedaudit.data.transform import Scaled, scaled_columns
 from fedaudit.errors import BadInput, unknown_name
-from fedaudit.files import parsed_json
+from fedaudit.files import hold_to_budget, parsed_json
 
 
 def coded_table(
-    name: str, arrays: Arrays, *, columns: Sequence[str], vocabulary: bytes, group: str = ""
+    name: str,
+    arrays: Arrays,
+    *,
+    columns: Sequence[str],
+    vocabulary: bytes,
+    group: str = "",
+    on_disk: int,
 ) -> Dataset:
     """A table of categories and numbers, as features for a model.
 
@@ -30,16 +36,21 @@ def coded_table(
         vocabulary: JSON object: for each column of categories, the values its codes stand for.
         group: Column of categories whose values become the groups; empty for none. It stays a
             feature as well.
+        on_disk: Bytes that the table has there, which bound those that its features may take.
 
     Raises:
         BadInput: Columns do not match the table, a code is outside its vocabulary, or the
-            group is no column of categories.
+            group is no column of categories,
+            or the features would take far more memory than the table.
     """
     words = _words(vocabulary)
     for part in (arrays.x_train, arrays.x_test):
         _check_table(part, columns, words)
     if group and group not in words:
         raise unknown_name("column of categories", group, words)
+    width = sum(len(words[column]) if column in words else 1 for column in columns)
+    rows = len(arrays.x_train) + len(arrays.x_test)
+    hold_to_budget(f"the table {name!r} as features", rows * width * 4, on_disk=on_disk)
     numeric = [at for at, column in enumerate(columns) if column not in words]
     numbers = scaled_columns(arrays.x_train[:, numeric], arrays.x_test[:, numeric])
     scaled = Scaled(
@@ -49,6 +60,7 @@ def coded_table(
         "training spread",
     )
     y_train = checked_labels("training labels", arrays.y_train)
+    y_test = checked_labels("test labels", arrays.y_test)
     codes = None
     if group:
         at = list(columns).index(group)
@@ -58,8 +70,8 @@ def coded_table(
         name,
         scaled,
         torch.from_numpy(y_train),
-        torch.from_numpy(checked_labels("test labels", arrays.y_test)),
-        classes=int(y_train.max()) + 1,
+        torch.from_numpy(y_test),
+        classes=count_classes(y_train, y_test),
         group=codes,
         group_names=tuple(words[group]) if group else (),
     )
@@ -110,4 +122,6 @@ def _features(
 
 
 def _one_hot(codes: Int[ndarray, " samples"], size: int) -> Float[Tensor, "samples values"]:
-    return torch.nn.functional.one_hot(torch.from_numpy(codes), size).to(torch.float32)
+    # Not torch's one_hot, whose ones and zeros take eight bytes each.
+    ones = torch.zeros(len(codes), size)
+    return ones.scatter_(1, torch.from_numpy(codes)[:, None], 1.0)

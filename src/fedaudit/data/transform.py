@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedaudit.core import chunks
 
-_IMAGES_AT_ONCE = 4096
+_VALUES_AT_ONCE = 2**23
 
 
 class Scaled(NamedTuple):
@@ -32,7 +32,7 @@ def pixel_moments(images: UInt8[ndarray, "samples height width channels"]) -> Mo
     """Mean and spread of every channel of ``pixels / 255``, exact: taken from a histogram."""
     channels = images.shape[-1]
     histogram = np.zeros((channels, 256), dtype=np.int64)
-    for part in chunks(len(images), _IMAGES_AT_ONCE):
+    for part in chunks(len(images), max(1, _VALUES_AT_ONCE // images[0].size)):
         for channel in range(channels):
             histogram[channel] += np.bincount(images[part, :, :, channel].ravel(), minlength=256)
     levels = np.arange(256) / 255

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedaudit.core import Params
 from fedaudit.errors import Unsupported
-from fedaudit.observe.tensors import MAX_TENSORS, is_countable
+from fedaudit.observe.tensors import MAX_TENSORS, is_countable, refuse_heavy
 
 _HEADER = 1000
 """Bytes, at most, that say where one tensor is; 64 axes take less."""
@@ -81,14 +81,15 @@ def opened(packed: bytes, axes: Axes) -> list[Tensor]:
     """
     # Before it is read: a tensor takes far more memory than the bytes that announce one.
     header = int.from_bytes(packed[:8], "little")
-    if header > _HEADER * (len(axes) + 1):
+    if header > _HEADER * (len(axes) + 1) or len(axes) > MAX_TENSORS:
         raise ValueError(f"{header} bytes are too many to announce {len(axes)} tensors")
+    refuse_heavy(header, packed[8 : 8 + header])
     try:
         found = load(packed)
     except (RuntimeError, TypeError) as error:
         # Empty ones along axes that no memory has.
         raise ValueError(f"a tensor of it cannot be ({str(error).splitlines()[0]})") from error
-    if len(axes) > MAX_TENSORS or found.keys() != {str(place) for place in range(len(axes))}:
+    if found.keys() != {str(place) for place in range(len(axes))}:
         raise ValueError(f"it holds {len(found)} tensors and tells of {len(axes)}")
     return [_own(found[str(place)], lying) for place, lying in enumerate(axes)]
 

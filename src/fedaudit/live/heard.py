@@ -15,7 +15,9 @@ from fedaudit.observe.layout import MAX_ROUND
 from fedaudit.study.fields import Part, Whole
 
 LOG_FILE = "rounds.jsonl"
-_LONGEST_LOG = 256 * 2**20
+_LONGEST_LOG = 96 * 2**20
+_MOST_ROUNDS = 300_000
+"""A line of sixty characters takes a kilobyte of memory."""
 _MOST_NAMED = 5
 
 
@@ -82,7 +84,10 @@ def heard(folder: Path) -> list[Heard]:
     Raises:
         Damaged: Another line cannot be read.
     """
-    lines = _log(folder).split("\n")[:-1]
+    text = _log(folder)
+    if text.count("\n") > _MOST_ROUNDS:
+        raise Damaged(f"{folder / LOG_FILE} has over {_MOST_ROUNDS:,} rounds; it is no recording's")
+    lines = text.split("\n")[:-1]
     try:
         return [Heard.model_validate(parsed_json(line)) for line in lines]
     except (ValueError, RecursionError) as error:

@@ -17,6 +17,9 @@ from fedaudit.files import parsed_json
 
 MAX_BYTES = 16 * 2**30
 MAX_TENSORS = 100_000
+MAX_HEADER = 50_000_000
+"""Bytes that say what a file holds; its notes tell of every client and sample of a round."""
+_MOST_NOTES = 200_000
 _MOST_OF_NOTHING = 2**24
 _ORDER = "fedaudit.order"
 
@@ -85,15 +88,18 @@ def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
     if path.stat().st_size > MAX_BYTES:
         raise Damaged(f"{path} is larger than {MAX_BYTES} bytes; nothing of ours is")
     try:
-        with safe_open(path, framework="pt") as file:
-            names = list(file.keys())
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            refuse_heavy(length, file.read(min(length, MAX_HEADER)))
+        with safe_open(path, framework="pt") as stored:
+            names = list(stored.keys())
             if len(names) > MAX_TENSORS:
                 raise Damaged(f"{path} claims {len(names)} tensors; at most {MAX_TENSORS} are read")
-            notes = dict(file.metadata() or {})
+            notes = dict(stored.metadata() or {})
             order = _order(names, notes.pop(_ORDER, None))
             for name in order:
-                _refuse_endless(file.get_slice(name).get_shape())
-            return {name: file.get_tensor(name) for name in order}, notes
+                _refuse_endless(stored.get_slice(name).get_shape())
+            return {name: stored.get_tensor(name) for name in order}, notes
     except Damaged:
         raise
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
@@ -101,6 +107,27 @@ def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
             f"{path} is damaged or not a safetensors file ({error}); restore it from a copy, "
             "or delete the folder of its run and start again"
         ) from error
+
+
+def refuse_heavy(length: int, header: bytes) -> None:
+    """Refuses a header that would take far more memory than its text, before it is parsed.
+
+    Args:
+        length: Bytes that it is said to have.
+        header: Its text, if that is of some length that is read at all.
+
+    Raises:
+        ValueError: It is longer than any of ours, or tells of more tensors or notes.
+    """
+    tensors = header.count(b"{") - 2
+    if length > MAX_HEADER or tensors > MAX_TENSORS:
+        raise ValueError(
+            f"its header has {length:,} bytes and tells of {tensors:,} tensors or more; at most "
+            f"{MAX_HEADER:,} and {MAX_TENSORS:,} are read"
+        )
+    # A colon for each of a tensor's three entries and its name.
+    if header.count(b":") > 4 * MAX_TENSORS + _MOST_NOTES:
+        raise ValueError(f"its header holds more than {_MOST_NOTES:,} notes")
 
 
 def _refuse_endless(shape: Sequence[int]) -> None:

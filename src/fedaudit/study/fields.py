@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sized
 from itertools import pairwise
 from typing import Annotated, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
+from pydantic_core import CoreSchema
 
 MOST = 1e15
 """Larger than any count or figure; up to here floats hold every whole number."""
@@ -26,6 +27,23 @@ class Part(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, ser_json_inf_nan="null", allow_inf_nan=False
     )
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: type[BaseModel], handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Lists are read up to their first fault: to note each of millions takes gigabytes."""
+        schema = handler(source)
+        waiting: list[object] = [schema]
+        while waiting:
+            part = waiting.pop()
+            if isinstance(part, dict):
+                if part.get("type") in ("list", "tuple"):
+                    part["fail_fast"] = True
+                waiting += part.values()
+            elif isinstance(part, list):
+                waiting += part
+        return schema
 
 
 class Range(NamedTuple):

@@ -75,8 +75,8 @@ def refuse_many_dots(name: str, source: str) -> None:
     Raises:
         BadInput: It does.
     """
-    if name.count(".") > MAX_DEPTH - 1:
+    if name.count(".") >= MAX_DEPTH:
         raise BadInput(
-            f"{source} has a key of over {MAX_DEPTH - 1} dots ({name[:40]}...), and no setting "
-            "nests so deep"
+            f"{source} nests over {MAX_DEPTH} levels deep, by the dots of {name[:40]!r}..., and no "
+            "setting does"
         )

@@ -1,0 +1,90 @@
+"""Small files that unpack to gigabytes are refused before memory is set aside, or are read."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedaudit.data.sources import load
+from fedaudit.errors import BadInput, Damaged, Refusal
+from fedaudit.files import hold_to_budget
+from tests.bombs import BOMBS
+
+READ = ["almost"]
+
+
+def test_every_bomb_is_read_or_refused_under_a_gigabyte_and_ten_seconds(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.bombs", str(tmp_path), str(10**9)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["bomb"] for one in found] == [make.__name__ for make in BOMBS]
+    for one in found:
+        assert one["seconds"] < 10, one
+        assert one["peak"] < 10**9, one
+        assert bool(one["said"]) == (one["bomb"] not in READ), one
+
+
+def test_the_setting_that_raises_the_budget_is_named_and_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = np.arange(40_000) % 2
+    np.savez_compressed(tmp_path / "own.npz", x=np.zeros((40_000, 30, 30), np.uint8), y=labels)
+    with pytest.raises(BadInput, match=r"own\.npz would take 0\.13 GiB .* set FEDAUDIT_MAX_GIB=2 "):
+        load("own", data_dir=tmp_path)
+    monkeypatch.setenv("FEDAUDIT_MAX_GIB", "2")
+    assert load("own", data_dir=tmp_path).classes == 2
+    monkeypatch.setenv("FEDAUDIT_MAX_GIB", "0.01")
+    with pytest.raises(BadInput, match=r"at most 0\.01 are taken"):
+        load("own", data_dir=tmp_path)
+
+
+def test_files_of_a_size_may_take_more_than_small_ones() -> None:
+    hold_to_budget("it", 2**27, on_disk=0)
+    with pytest.raises(BadInput, match="would take"):
+        hold_to_budget("it", 2**27 + 1, on_disk=2**22)
+    hold_to_budget("it", 2**30, on_disk=2**25)
+
+
+@pytest.mark.parametrize("stated", ["much", "-1", "0", "nan", "inf"])
+def test_a_budget_that_is_no_number_is_refused(
+    stated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDAUDIT_MAX_GIB", stated)
+    with pytest.raises(BadInput, match="a number of GiB above 0"):
+        hold_to_budget("it", 1, on_disk=1)
+
+
+def test_a_picture_is_read_by_no_program_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "own" / name).mkdir(parents=True)
+        for at in range(3):
+            Image.new("RGB", (8, 8)).save(tmp_path / "own" / name / f"{at}.png")
+    Image.new("RGB", (8, 8)).save(tmp_path / "own" / "a" / "0.png", format="EPS")
+
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("Ghostscript")
+
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", started)
+    with pytest.raises(Damaged, match="cannot be read as a picture"):
+        load("own", data_dir=tmp_path)
+
+
+def test_a_table_whose_labels_leave_classes_out_has_no_billion_classes(tmp_path: Path) -> None:
+    labels = np.array([0, 1] * 9 + [10**9] * 2)
+    words = np.frombuffer(json.dumps({"a": ["x", "y"]}).encode(), np.uint8)
+    x = np.zeros((20, 1), np.int64)
+    columns = np.array(["a"])
+    np.savez(tmp_path / "own.npz", x=x, y=labels, columns=columns, vocab_json=words)
+    with pytest.raises(Refusal, match="must use every class"):
+        load("own", data_dir=tmp_path)
