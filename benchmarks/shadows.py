@@ -272,7 +272,9 @@ def on_cores(several: Callable[[], object], single: Callable[[], object], turns:
 
 def refresh(size: int) -> float:
     """Processor time of the risks of two models, with shadows of this size."""
-    server = ServerRisk(Case("server", CNN, 1, 2 * size).data(0), ShadowTraining(HOW, 3, 1))
+    server = ServerRisk(
+        Case("server", CNN, 1, 2 * size).data(0), ShadowTraining(HOW, 3, "continued", 1)
+    )
     clusters = [Cluster(CNN.initial(number), size) for number in range(2)]
     start = process_time()
     server(clusters, seed=1)

@@ -283,6 +283,7 @@ CLUSTERS = (
     ClusterColumn("estimated, majority", clustered.MODEL_ESTIMATE, "majority"),
     ClusterColumn("minority", clustered.MODEL_ESTIMATE, "minority"),
     ClusterColumn("violations", clustered.VIOLATIONS, "everybody", share=False),
+    ClusterColumn("by chance", clustered.CHANCE_VIOLATIONS, "everybody", share=False),
     ClusterColumn("expected", clustered.EXPECTED_VIOLATIONS, "everybody", share=False),
     ClusterColumn("agreement with the groups", clustered.AGREEMENT, "everybody", share=False),
     ClusterColumn("demographic parity", "demographic parity", "everybody"),
@@ -298,8 +299,8 @@ def _clusters(study: Study) -> str:
         "Clustered learning, means over seeds. Risk: balanced accuracy of membership inference on "
         "a model's real members, at the attack's own threshold; estimated: by the server on shadow "
         f"models. Violations: of {' or '.join(map(str, sorted(clients)))} clients those whose "
-        "model's risk is above what they accept; expected: by the estimates. Agreement: adjusted "
-        "Rand index of models and groups, 1 for the groups themselves, 0 for chance; a dash where "
+        "model's risk is above what they accept; by chance: were every true risk 50%; expected: by "
+        "the estimates. Agreement: adjusted Rand index of models and groups, 1 for the groups themselves, 0 for chance; a dash where "
         "it is not defined. Fairness: absolute gaps between groups."
     )
     head = ["", *(column.head for column in CLUSTERS)]

@@ -4,11 +4,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binomtest
+from scipy.stats import binom, binomtest
 
 from fedaudit.errors import BadInput
 from fedaudit.metrics.balanced import balanced_accuracy, counted_balanced_accuracy
-from fedaudit.metrics.violations import Violations, violations, violations_over_seeds
+from fedaudit.metrics.violations import (
+    Asked,
+    Violations,
+    violations,
+    violations_by_chance,
+    violations_over_seeds,
+)
 from fedaudit.seeds import seeded_numpy
 
 
@@ -31,6 +37,38 @@ def test_a_violation_is_not_sure_where_the_lower_limit_is_what_the_client_accept
 
 def test_without_lower_limits_no_violation_is_sure() -> None:
     assert violations(np.array([0.9]), np.array([0.6])) == (1, 0, 1)
+
+
+def test_the_noise_floor_of_violations_by_hand() -> None:
+    # One member and one other: a risk of 0, 1/2, 1/2 or 1, each as likely.
+    found = violations_by_chance([Asked(1, 1, [0.5, 0.6, 1.0, 0.4])], rng=seeded_numpy(1, "x"))
+    assert found == pytest.approx(0.25 + 0.25 + 0 + 0.75, abs=0.03)
+    assert violations_by_chance([], rng=seeded_numpy(1, "x")) == 0
+
+
+def test_some_of_two_hundred_clients_are_in_violation_where_every_true_risk_is_one_half() -> None:
+    # 30 and 170 clients that accept between 50 and 80 %, on 5,000 members and fewer others.
+    thresholds = seeded_numpy(1, "accepted").uniform(0.5, 0.8, 200)
+    models = [
+        Asked(5_000, 1_500, thresholds[:30].tolist()),
+        Asked(5_000, 5_000, thresholds[30:].tolist()),
+    ]
+    found = violations_by_chance(models, rng=seeded_numpy(1, "drawn"))
+    # The sum of the clients' chances, exactly.
+    expected = 0.0
+    for members, others, accepted in models:
+        caught = np.arange(members + 1)
+        weights = binom.pmf(caught, members, 0.5)
+        for threshold in accepted:
+            most = np.floor(others * (2 * threshold - caught / members) + 1e-9)
+            expected += float((weights * binom.sf(most, others, 0.5)).sum())
+    assert found == pytest.approx(expected, abs=0.05)
+    assert 0.5 < found < 3
+
+
+def test_models_that_nobody_was_asked_about_have_no_noise_floor() -> None:
+    with pytest.raises(BadInput, match="got 0 and 3"):
+        violations_by_chance([Asked(0, 3, [0.6])], rng=seeded_numpy(1, "x"))
 
 
 @pytest.mark.parametrize(

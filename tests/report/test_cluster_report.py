@@ -134,6 +134,34 @@ def test_an_estimate_outside_of_the_true_risks_interval_is_said_to_mislead() -> 
     assert "60.0% estimated, 70.0% true (too low)" in text
 
 
+def test_scaled_down_shadows_and_the_error_of_their_estimate_stand_beside_it() -> None:
+    models = [
+        ModelState(clients=4, risk=0.52, estimated=0.5, samples=42_500, shadow_samples=5_000),
+        ModelState(clients=2, risk=0.7, estimated=0.71, samples=400, shadow_samples=400),
+    ]
+    rounds = [ClusterRound(round=1, choice=[0, 0, 0, 0, 1, 1], models=models)]
+    text = words(report_html(with_clusters(tiny(rounds=rounds))))
+    assert "−2.0 points scaled down: shadows of 5,000 for 42,500" in text
+    assert "+1.0 shadows of 400" in text.replace(" points", "")
+    assert "trained on 5,000 for 42,500 samples, and small ones overstate" in text
+
+
+def test_violations_are_told_with_what_noise_alone_would_give() -> None:
+    models = [
+        ModelState(clients=3, risk=0.5, low=0.4, high=0.6, members=1, others=1) for _ in range(2)
+    ]
+    rounds = [ClusterRound(round=1, choice=[0, 0, 0, 0, 1, 1], models=models)]
+    record = with_clusters(tiny(rounds=rounds, violations=1))
+    # A quarter of six clients.
+    assert (
+        verdict(record).headline
+        == "1 of 6 (1.5 by chance) clients use a model riskier than they accept"
+    )
+    assert "Noise alone would put 1.5 there, were the true risk of every model 50%" in as_text(
+        record
+    )
+
+
 def test_without_estimates_it_is_said_that_nobody_could_have_been_warned() -> None:
     models = [ModelState(clients=3, risk=0.6, low=0.5, high=0.7)] * 2
     rounds = [ClusterRound(round=1, choice=[0, 0, 0, 0, 1, 1], models=models)]

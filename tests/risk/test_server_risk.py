@@ -12,8 +12,11 @@ from fedaudit.core import Samples
 from fedaudit.errors import BadInput
 from fedaudit.fl import side_by_side
 from fedaudit.fl.checkpoint import fingerprint_of
+from fedaudit.fl.fedavg import FedAvg
 from fedaudit.fl.ifca_mir import Cluster, IfcaMir, Risk
+from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training import LocalTraining
+from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.models import architecture
 from fedaudit.risk.base import Measure
 from fedaudit.risk.by_attack import ByAttack
@@ -41,7 +44,7 @@ def noisy(count: int) -> Samples:
 
 
 def risk(measure: Measure, *, count: int = 3, epochs: int = 40, lr: float = 0.2) -> ServerRisk:
-    how = ShadowTraining(replace(TRAINING, lr=lr), count=count, epochs=epochs)
+    how = ShadowTraining(replace(TRAINING, lr=lr), count, "continued", epochs, sizes="capped")
     return ServerRisk(noisy(400), how, measure)
 
 
@@ -63,6 +66,27 @@ def test_a_cluster_of_memorisers_has_the_higher_risk(measure: Measure) -> None:
     assert many is not None
     assert few.estimate > 0.75
     assert many.estimate < few.estimate - 0.05
+
+
+def test_shadows_that_repeat_the_training_tell_the_risk_of_a_model_that_learned_by_heart() -> None:
+    # Four clients with 15 samples, twenty rounds of five epochs.
+    how, data = LocalTraining(epochs=5, batch_size=10, lr=0.1), noisy(1400)
+    parts = {client: data.take(slice(15 * client, 15 * client + 15)) for client in range(4)}
+    *_, last = simulate(FedAvg(MLP, how), parts, rounds=20, seed=1)
+    cluster = Cluster(last.after["global"], 60, clients=4, rounds=20)
+    members, others = data.take(slice(60)), data.take(slice(400, 1400))
+    found = {}
+    for way in ("repeated", "continued"):
+        server = ServerRisk(data.take(slice(60, 400)), ShadowTraining(how, 3, way, rounds=20))
+        (judged,) = server.judged([cluster], seed=3)
+        assert judged is not None
+        caught, let_go = (judged.decide(cluster.model, part) for part in (members, others))
+        real = counted_balanced_accuracy(int(caught.sum()), 60, int((~let_go).sum()), 1000).value
+        assert real > 0.75
+        found[way] = judged.estimate - real
+    assert abs(found["repeated"]) < 0.07
+    # A few epochs from the model itself see their samples too seldom.
+    assert found["continued"] < -0.07
 
 
 @pytest.mark.parametrize("measure", [TrainMia(), LOSS])

@@ -1,25 +1,31 @@
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import islice
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedaudit.core import Architecture, Samples
+from fedaudit.core import Architecture, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Visit
 from fedaudit.errors import BadInput
 from fedaudit.fl import side_by_side
+from fedaudit.fl.algorithm import Local
+from fedaudit.fl.fedavg import FedAvg
 from fedaudit.fl.ifca_mir import Cluster
+from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training import LocalTraining, train
 from fedaudit.models import architecture
-from fedaudit.risk.shadow_models import Shadows, ShadowTraining, shadow_models
+from fedaudit.observe.round import Sent
+from fedaudit.risk.shadow_models import Shadows, ShadowTraining, shadow_models, shadow_sizes
 from fedaudit.seeds import seed_for, seeded
 
 MLP = architecture("mlp", shape=(6,), classes=3, hidden="5")
 CNN = architecture("cnn", shape=(1, 8, 8), classes=3, channels="4", kernel=3, hidden="6")
 DROPS = architecture("mlp", shape=(6,), classes=3, hidden="5", dropout=0.5)
 TRAINING = LocalTraining(epochs=7, batch_size=4, lr=0.1)
-HOW = ShadowTraining(TRAINING, count=3, epochs=2)
+HOW = ShadowTraining(TRAINING, count=3, way="continued", epochs=2)
+REPEATED = ShadowTraining(replace(TRAINING, epochs=2), count=2)
 
 
 def samples(count: int, shape: tuple[int, ...] = (6,)) -> Samples:
@@ -83,13 +89,15 @@ def test_a_shadow_is_its_model_trained_on_with_its_samples() -> None:
 
 
 @pytest.mark.parametrize("kind", [MLP, DROPS])
+@pytest.mark.parametrize("how", [HOW, REPEATED])
 def test_shadows_do_not_depend_on_the_number_of_cores(
-    monkeypatch: pytest.MonkeyPatch, kind: Architecture
+    monkeypatch: pytest.MonkeyPatch, kind: Architecture, how: ShadowTraining
 ) -> None:
     found = []
+    given = [one._replace(clients=3, rounds=2) for one in clusters(9, 4, kind=kind)]
     for cores in (1, 2, 4):
         monkeypatch.setattr(side_by_side, "_cores", lambda cores=cores: cores)
-        found.append(shadow_models(clusters(9, 4, kind=kind), samples(30), HOW, seed=3))
+        found.append(shadow_models(given, samples(30), how, seed=3))
     for others in found[1:]:
         assert all(map(same, found[0], others))
 
@@ -105,13 +113,81 @@ def test_convolutional_shadows_do_not_depend_on_the_number_of_cores(
     assert all(map(same, *found))
 
 
-def test_shadows_do_not_depend_on_other_clusters() -> None:
+@pytest.mark.parametrize("how", [HOW, REPEATED])
+def test_shadows_do_not_depend_on_other_clusters(how: ShadowTraining) -> None:
     one, other = clusters(9, 4)
-    together = shadow_models([one, other], samples(30), HOW, seed=3)
-    alone = shadow_models([one], samples(30), HOW, seed=3)
+    together = shadow_models([one, other], samples(30), how, seed=3)
+    alone = shadow_models([one], samples(30), how, seed=3)
     assert same(together[0], alone[0])
-    changed = shadow_models([one._replace(samples=0), other], samples(30), HOW, seed=3)
+    changed = shadow_models([one._replace(samples=0), other], samples(30), how, seed=3)
     assert same(together[1], changed[1])
+
+
+def test_shadows_keep_the_proportion_of_their_clusters_where_the_server_has_too_little() -> None:
+    assert shadow_sizes([7_500, 42_500], 10_000) == [882, 5_000]
+    assert shadow_sizes([7_500, 42_500], 10_000, "capped") == [5_000, 5_000]
+    # With enough of its own, the server's shadows are as large as the clusters.
+    assert shadow_sizes([7_500, 42_500, 0], 100_000) == [7_500, 42_500, 0]
+    assert shadow_sizes([], 100) == []
+
+
+@given(
+    st.lists(st.integers(0, 10**5), min_size=1, max_size=5),
+    st.integers(10, 10**5),
+    st.sampled_from(["proportional", "capped"]),
+)
+def test_a_shadow_takes_two_samples_to_half_of_the_servers_and_none_of_what_nobody_trains(
+    sizes: list[int], available: int, way: str
+) -> None:
+    found = shadow_sizes(sizes, available, way)
+    for own, shadow in zip(sizes, found, strict=True):
+        assert shadow == 0 if own == 0 else 2 <= shadow <= max(2, min(own, available // 2))
+    # A smaller cluster never has the larger shadow.
+    pairs = sorted(zip(sizes, found, strict=True))
+    assert [shadow for _, shadow in pairs] == sorted(found)
+
+
+def test_a_repeated_shadow_is_a_federation_of_its_own_as_large_and_as_long() -> None:
+    server, (cluster,) = samples(30), clusters(12)
+    cluster = cluster._replace(clients=3, rounds=4, share=0.67)
+    how = replace(REPEATED, training=replace(REPEATED.training, schedule="cosine"), rounds=6)
+    (found,) = shadow_models([cluster], server, how, seed=5)
+    own = seed_for(5, "cluster", 0, "shadow", 1)
+    first = MLP.initial(seed_for(5, "cluster", 0, "shadow", 1, "initial model"))
+
+    @dataclass(frozen=True)
+    class Begun(FedAvg):
+        """Federated averaging from given parameters."""
+
+        def start(self, seed: int) -> Params:
+            return first.tensors()
+
+    inside = server.take(found.inside[1])
+    parts = {client: inside.take(slice(4 * client, 4 * client + 4)) for client in range(3)}
+    rounds = list(
+        islice(simulate(Begun(MLP, how.training), parts, rounds=6, seed=own, participation=0.67), 4)
+    )
+    assert len(rounds[0].asked) == 2
+    for shadow, number in ((found.starts[1], 2), (found.models[1], 3)):
+        theirs = rounds[number].after["global"].params
+        assert all(torch.equal(shadow.params[name], theirs[name]) for name in theirs)
+
+
+def test_a_scaled_down_shadow_has_fewer_clients_of_the_same_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = []
+
+    def local(self: FedAvg, sent: Sent, data: Samples, *rest: object) -> Local:
+        seen.append(len(data))
+        return plain(self, sent, data, *rest)  # type: ignore[arg-type]
+
+    plain = FedAvg.local
+    monkeypatch.setattr(FedAvg, "local", local)
+    (one,) = clusters(120)
+    how = replace(REPEATED, count=1)
+    shadow_models([one._replace(clients=24, rounds=2)], samples(40), how, seed=3)
+    assert seen == [5] * 4 * 2
 
 
 def test_shadows_of_one_model_differ_and_so_do_those_of_another_seed() -> None:
@@ -130,7 +206,7 @@ def test_a_model_that_nobody_trains_has_no_shadows() -> None:
 def test_running_statistics_go_on_from_the_models() -> None:
     model = architecture("vgg11", shape=(3, 32, 32), classes=3, hidden="").initial(1)
     server = samples(10, (3, 32, 32))
-    how = ShadowTraining(LocalTraining(batch_size=2, lr=1e-3), count=1, epochs=1)
+    how = ShadowTraining(LocalTraining(batch_size=2, lr=1e-3), 1, "continued", epochs=1)
     (found,) = shadow_models([Cluster(model, 4)], server, how, seed=3)
     means = [name for name in model.buffers if name.endswith("running_mean")]
     assert means
@@ -149,7 +225,14 @@ def test_no_shadows_and_untrained_ones_are_refused(count: int, epochs: int) -> N
         ShadowTraining(TRAINING, count=count, epochs=epochs)
 
 
-def test_a_shadow_that_diverges_is_named() -> None:
-    wild = ShadowTraining(replace(TRAINING, lr=1e30), count=1, epochs=3)
+@pytest.mark.parametrize("given", [{"way": "lazily"}, {"sizes": "large"}])
+def test_shadows_in_an_unknown_way_are_refused(given: dict[str, str]) -> None:
+    with pytest.raises(BadInput, match=r"lazily|large"):
+        ShadowTraining(TRAINING, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("way", ["repeated", "continued"])
+def test_a_shadow_that_diverges_is_named(way: str) -> None:
+    wild = ShadowTraining(replace(TRAINING, lr=1e30), 1, way, epochs=3)
     with pytest.raises(BadInput, match="shadow 0 of model 0 diverged"):
         shadow_models(clusters(8), samples(20), wild, seed=3)

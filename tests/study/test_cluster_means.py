@@ -14,6 +14,7 @@ from fedaudit.study.clustered import (
 )
 from fedaudit.study.compared import Row
 from fedaudit.study.comparing_clusters import cluster_entries, paired_change
+from fedaudit.study.older import completed
 from tests.report.clustered import clustered, with_clusters
 
 GROUPS = [0, 0, 0, 0, 1, 1]
@@ -115,6 +116,33 @@ def test_violations_are_counted_group_by_group() -> None:
     assert mean_of(means, "violations").value == 2
     assert mean_of(means, "sure violations").value == 1
     assert mean_of(means, "expected violations").value == 2
+
+
+def counted(run: ClusterResult, members: int) -> ClusterResult:
+    """The same run, whose models were asked about so many samples of each side."""
+    last = run.rounds[-1]
+    models = [one.model_copy(update={"members": members, "others": members}) for one in last.models]
+    return run.model_copy(update={"rounds": [last.model_copy(update={"models": models})]})
+
+
+def test_violations_have_their_noise_floor_beside_them() -> None:
+    run = result([0, 0, 0, 0, 1, 1])
+    assert not [one for one in cluster_means([run]) if one.figure == "violations by chance"]
+    # Of one member and one other: a quarter of the draws is above every threshold.
+    means = cluster_means([counted(run, 1)])
+    assert mean_of(means, "violations by chance").value == pytest.approx(6 / 4, abs=0.05)
+    many = mean_of(cluster_means([counted(run, 5000)]), "violations by chance")
+    # The one who accepts 51 % is two standard errors away, the others twenty and more.
+    assert many.value == pytest.approx(0.0228, abs=0.006)
+
+
+def test_an_older_record_is_completed_with_the_noise_floor_of_its_violations() -> None:
+    record = with_clusters(counted(result([0, 0, 0, 0, 1, 1]), 1))
+    assert completed(record) is record
+    before = [one for one in record.cluster_means if one.figure != "violations by chance"]
+    old = record.model_copy(update={"cluster_means": before})
+    assert mean_of(completed(old).cluster_means, "violations by chance").value > 1
+    assert len(completed(old).cluster_means) == len(record.cluster_means)
 
 
 def test_one_run_keeps_its_own_interval_and_several_have_students() -> None:

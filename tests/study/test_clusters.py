@@ -1,7 +1,7 @@
 """A study of clustered learning, and what its record says of models, risks and groups."""
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -10,20 +10,24 @@ import pytest
 import torch
 
 from fedaudit.errors import BadInput, Damaged, NotVisible, Refusal, Unsupported
+from fedaudit.fl.fedavg import FedAvg
 from fedaudit.fl.ifca_mir import Cluster, IfcaMir
 from fedaudit.fl.simulate import cohort_of, simulate
+from fedaudit.fl.training import LocalTraining
 from fedaudit.observe.measured_files import Stored
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Round
 from fedaudit.risk.catalog import measure_named
 from fedaudit.risk.server import ServerRisk
+from fedaudit.risk.shadow_models import shadow_sizes
 from fedaudit.seeds import seed_for
 from fedaudit.study.cluster_notes import END, STATE, cluster_notes
 from fedaudit.study.cluster_results import cluster_result, thresholds
 from fedaudit.study.clustered import ClusterResult, ClusterRound
-from fedaudit.study.config import Study
+from fedaudit.study.config import RiskSection, Study
 from fedaudit.study.parts import Setup
 from fedaudit.study.record import Record
+from fedaudit.study.risk import shadow_cost
 from fedaudit.study.run import run_study
 from fedaudit.study.setup import refuse_misfits, setup
 from tests.study.studies import small_study
@@ -42,7 +46,7 @@ def clustered(**changes: object) -> Study:
             "majority_range": (80.0, 90.0),
         },
         "algorithm": {"name": "ifca-mir", "options": {"every": 2}},
-        "risk": {"shadows": 2, "epochs": 2, "samples": 200},
+        "risk": {"shadows": 2, "samples": 200},
         "training": {"rounds": 4, "lr": 0.2, "batch_size": 10},
         "audit": {"fair": 60, "every": 2},
         "attacks": {"blackbox-loss": {}},
@@ -165,7 +169,10 @@ def test_estimated_and_real_risk_are_found_again_by_hand(updates: bool) -> None:
     risk, last, data = risk_of(run), rounds[-1], run.deal.clients
     users = {name: [c for c in data if last.chosen[c] == name] for name in last.after}
     clusters = [
-        Cluster(model, sum(len(data[c]) for c in users[name])) for name, model in last.after.items()
+        Cluster(
+            model, sum(len(data[c]) for c in users[name]), len(users[name]) or 1, last.trained[name]
+        )
+        for name, model in last.after.items()
     ]
     judged = risk.judged(clusters, seed=seed_for(1, "risk of real members", 4))
     state_of_round = ClusterRound.model_validate_json(cluster_notes(run, last)[STATE])
@@ -184,6 +191,49 @@ def test_estimated_and_real_risk_are_found_again_by_hand(updates: bool) -> None:
         assert state.risk == pytest.approx(
             float(caught.double().mean() + cleared.double().mean()) / 2
         )
+
+
+def test_a_record_says_on_how_many_samples_shadows_were_trained() -> None:
+    run, _ = made()
+    last = result().rounds[-1]
+    sizes = []
+    for number, model in enumerate(last.models):
+        clients = [c for c in range(CLIENTS) if last.choice[c] == number]
+        assert model.samples == sum(run.deal.sizes[client] for client in clients)
+        sizes.append(model.samples)
+    # 200 of the server's own: scaled down where a model's clients have more than half of that.
+    assert [m.shadow_samples for m in last.models] == shadow_sizes(sizes, 200)
+    assert max(m.shadow_samples for m in last.models) < max(sizes)
+
+
+def test_models_are_trained_in_the_rounds_in_which_a_client_chose_them() -> None:
+    _, rounds = made()
+    for name in rounds[-1].after:
+        assert rounds[-1].trained[name] == sum(name in one.chosen.values() for one in rounds)
+
+
+def test_what_shadow_models_cost_is_told_before_the_run() -> None:
+    run, _ = made()
+    assert isinstance(run.algorithm, IfcaMir)
+    cost = partial(shadow_cost, algorithm=run.algorithm, trained=300, measured=[2, 4])
+    # Two shadows on up to 200 samples, in rounds 2 and 4 for the record and for the clients alike:
+    # 2 x 200 x 12 rounds, where the federation takes 4 over 300, all of two epochs.
+    assert "at 4 measurements; up to 4.0 times" in cost(run.study)
+    cheap = run.study.model_copy(update={"risk": RiskSection(samples=200, shadows=2, epochs=1)})
+    assert "continued, at 4 measurements; up to 0.7 times" in cost(cheap)
+    averaged = FedAvg(run.algorithm.architecture, LocalTraining())
+    assert shadow_cost(run.study, averaged, 300, [2]) == ""
+    said: list[str] = []
+    with TemporaryDirectory() as folder:
+        run_study(clustered(training={"rounds": 2}, algorithm=IFCA), Path(folder), say=said.append)
+    assert any("shadow models: 2 for each model" in line for line in said)
+
+
+def test_epochs_are_of_shadows_that_go_on_from_the_model() -> None:
+    assert RiskSection().training == "repeated"
+    assert RiskSection(epochs=7).training == "continued"
+    with pytest.raises(ValueError, match=r"leave out one of them"):
+        RiskSection(epochs=7, training="repeated")
 
 
 def test_what_a_client_holds_out_is_no_member() -> None:

@@ -109,6 +109,10 @@ class ChoosesModels(Protocol):
         """Name of each client's model, from what stays with the clients."""
         ...
 
+    def rounds_trained(self, state: Params) -> Mapping[str, int]:
+        """How many rounds each model was trained in so far, by its name."""
+        ...
+
 
 @runtime_checkable
 class HoldsOut(Protocol):

@@ -159,8 +159,9 @@ def fedmd(
         BadInput: The public set does not fit the clients' own.
 
     Source: Li & Wang 2019; SIA, Algorithm 3 and its published code.
-    Differs: The published code's client networks normalise over batches and end in a ReLU, so that
-        no output is below 0; these do neither.
+    Differs: The published code's client networks normalise over batches, have dropout (0.2) after
+        every convolution, pool by means and end in a ReLU, so that no output is below 0; these are
+        the catalogue's CNNs, which do none of it. See :class:`FedMD` for the public samples.
     """
     how = task.training
     shown = _public(task, public, public_samples)

@@ -58,7 +58,10 @@ class FedMD:
     Source: Li & Wang 2019 ("FedMD"), Algorithm 1; SIA, Algorithm 3 and its published code.
     Differs: The exchange before SIA's first round is round 1 here. The mean over clients is plain,
         as in both papers, whatever their data sizes. Optimizers start afresh each round, where
-        the published code starts them afresh each epoch.
+        the published code starts them afresh each epoch. One fixed set of public samples serves
+        the first training and the exchange alike, where the published code first trains on all of
+        the public training part, in batches of 128 and not of the study's size, and exchanges
+        outputs on 5,000 of it, the same ones in every round.
     """
 
     nets: tuple[Architecture, ...]

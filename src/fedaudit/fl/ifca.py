@@ -20,6 +20,12 @@ from fedaudit.seeds import seed_for
 CHOICE = "choice"
 """What a client remembers: the model that it last trained."""
 
+SERVER = "server/"
+"""Begins the names of what the server keeps beside its models."""
+
+TRAINED = f"{SERVER}trained"
+"""Rounds in which each model was trained."""
+
 AFRESH = "delete the run's checkpoint to start afresh"
 
 
@@ -68,7 +74,8 @@ class Ifca:
         """Models with an initialisation each, the first one's being FedAvg's."""
         seeds = [seed, *(seed_for(seed, "model", j) for j in range(1, self.count))]
         first = {f"{j}": self.architecture.initial(own) for j, own in enumerate(seeds)}
-        return _together({name: model.tensors() for name, model in first.items()})
+        models = _together({name: model.tensors() for name, model in first.items()})
+        return models | {TRAINED: torch.zeros(self.count, dtype=torch.int64)}
 
     def send(self, state: Params, client: ClientId, round: int) -> Sent:
         """Everybody gets all models."""
@@ -98,13 +105,14 @@ class Ifca:
     ) -> Params:
         """Each model plus the weighted mean of its clients' updates; without clients it stays."""
         models = {str(j): model.tensors() for j, model in enumerate(self._models(state))}
-        for j, clients in enumerate(self.clusters(uploads)):
+        groups = self.clusters(uploads)
+        for j, clients in enumerate(groups):
             if clients:
                 total = sum(weights[client] for client in clients)
                 shares = {client: weights[client] / total for client in clients}
                 theirs = {client: uploads[client] for client in clients}
                 models[str(j)] = self._one.fold(models[str(j)], theirs, shares)
-        return _together(models)
+        return _together(models) | {TRAINED: state[TRAINED] + torch.tensor([*map(bool, groups)])}
 
     def clusters(self, uploads: Mapping[ClientId, Upload]) -> list[list[ClientId]]:
         """For each model, the clients that trained it.
@@ -140,6 +148,10 @@ class Ifca:
     def models(self, state: Params) -> Mapping[str, Model]:
         """The models, by their names."""
         return {model_name(j): model for j, model in enumerate(self._models(state))}
+
+    def rounds_trained(self, state: Params) -> Mapping[str, int]:
+        """How many rounds each model was trained in, by its name."""
+        return {model_name(j): int(rounds) for j, rounds in enumerate(state[TRAINED])}
 
     def choices_of_clients(self, memories: Mapping[ClientId, Params]) -> Mapping[ClientId, str]:
         """Name of the model that each client last trained; without those that never did.

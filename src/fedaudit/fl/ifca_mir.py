@@ -12,7 +12,7 @@ from fedaudit.core import ClientId, Model, Params, Samples
 from fedaudit.defenses.base import Visit
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.fl.fedavg import received_update
-from fedaudit.fl.ifca import AFRESH, Ifca, losses
+from fedaudit.fl.ifca import AFRESH, SERVER, Ifca, losses
 from fedaudit.fl.preference import Preference
 from fedaudit.observe.round import Sent, Upload
 from fedaudit.seeds import seed_for
@@ -20,20 +20,23 @@ from fedaudit.seeds import seed_for
 GUESS = 0.5
 """Membership risk of a model that nobody was trained into: what a guess gets right."""
 
-_SERVER = "server/"
-"""Begins the names of what the server keeps beside its models."""
-
 
 class Cluster(NamedTuple):
-    """A model, and how much data of clients went into it.
+    """A model, and how much training on how much data went into it.
 
     Attributes:
         model: After the round.
         samples: Of the clients that trained it in the round; 0 if nobody did.
+        clients: How many these are, at least 1.
+        rounds: In which the model was trained so far, at least 1.
+        share: Of these clients that train it in each round, in (0, 1].
     """
 
     model: Model
     samples: int
+    clients: int = 1
+    rounds: int = 1
+    share: float = 1.0
 
 
 @runtime_checkable
@@ -70,7 +73,8 @@ class IfcaMir(Ifca):
 
     Source: IFCA-MIR, Algorithm 1; the bonus is the balancing mechanism that section 5.7 asks for.
     Differs: A client's loss is that of all its data, as in IFCA, and not of one mini-batch. Before
-        the first attack the risk is that of a guess, since untrained models know nobody.
+        the first attack the risk is that of a guess, since untrained models know nobody. Where not
+        all clients take part in a round, the attack's shadows are of those of the round.
     """
 
     risk: Risk = field(default=no_risk)
@@ -89,10 +93,10 @@ class IfcaMir(Ifca):
     def start(self, seed: int) -> Params:
         """The models of IFCA, with no risk known and everybody's share alike."""
         return super().start(seed) | {
-            f"{_SERVER}risk": torch.full((self.count,), GUESS, dtype=torch.float64),
-            f"{_SERVER}share": torch.full((self.count,), 1 / self.count, dtype=torch.float64),
-            f"{_SERVER}round": torch.tensor(0),
-            f"{_SERVER}seed": torch.tensor(seed),
+            f"{SERVER}risk": torch.full((self.count,), GUESS, dtype=torch.float64),
+            f"{SERVER}share": torch.full((self.count,), 1 / self.count, dtype=torch.float64),
+            f"{SERVER}round": torch.tensor(0),
+            f"{SERVER}seed": torch.tensor(seed),
         }
 
     def send(self, state: Params, client: ClientId, round: int) -> Sent:
@@ -101,9 +105,9 @@ class IfcaMir(Ifca):
         Raises:
             Damaged: One of these is no share, or they are of another round.
         """
-        told = {name: state[f"{_SERVER}{name}"] for name in ("risk", "share")}
+        told = {name: state[f"{SERVER}{name}"] for name in ("risk", "share")}
         shares = torch.cat(list(told.values()))
-        last = int(state[f"{_SERVER}round"])
+        last = int(state[f"{SERVER}round"])
         if not bool(((shares >= 0) & (shares <= 1)).all()) or last != round - 1:
             raise Damaged(
                 f"what the server keeps of its models' risks ({shares.tolist()}, of round {last}) "
@@ -124,11 +128,20 @@ class IfcaMir(Ifca):
     ) -> Params:
         """The models as in IFCA; every few rounds the server attacks them."""
         after = super().fold(state, uploads, weights)
-        round, seed = int(state[f"{_SERVER}round"]) + 1, int(state[f"{_SERVER}seed"])
+        round, seed = int(state[f"{SERVER}round"]) + 1, int(state[f"{SERVER}seed"])
         samples = self.samples_of(uploads)
-        risk = state[f"{_SERVER}risk"]
+        risk = state[f"{SERVER}risk"]
         if round % self.every == 0:
-            clusters = [Cluster(m, n) for m, n in zip(self._models(after), samples, strict=True)]
+            clusters = [
+                Cluster(model, own, max(len(clients), 1), max(trained, 1))
+                for model, own, clients, trained in zip(
+                    self._models(after),
+                    samples,
+                    self.clusters(uploads),
+                    self.rounds_trained(after).values(),
+                    strict=True,
+                )
+            ]
             found = self.risk(clusters, seed=seed_for(seed, "risk", round))
             # A model that nobody trained has the risk that it was last found to have.
             known = [
@@ -137,10 +150,10 @@ class IfcaMir(Ifca):
             ]
             risk = torch.tensor(known, dtype=torch.float64)
         return after | {
-            f"{_SERVER}risk": risk,
-            f"{_SERVER}share": torch.tensor(samples, dtype=torch.float64) / max(sum(samples), 1),
-            f"{_SERVER}round": torch.tensor(round),
-            f"{_SERVER}seed": torch.tensor(seed),
+            f"{SERVER}risk": risk,
+            f"{SERVER}share": torch.tensor(samples, dtype=torch.float64) / max(sum(samples), 1),
+            f"{SERVER}round": torch.tensor(round),
+            f"{SERVER}seed": torch.tensor(seed),
         }
 
     def samples_of(self, uploads: Mapping[ClientId, Upload]) -> list[int]:

@@ -118,6 +118,7 @@ def _rounds(
                 facts={client: result.facts for client, result in done.items()},
                 kept=_kept(algorithm, standing, done),
                 chosen=_chosen(algorithm, standing, done),
+                trained=_trained(algorithm, state),
                 seconds={client: result.seconds for client, result in done.items()},
             )
             standing = _next(standing, index, state, done)
@@ -141,6 +142,11 @@ def _chosen(
     if not isinstance(algorithm, ChoosesModels):
         return {}
     return algorithm.choices_of_clients(_memories(standing, done))
+
+
+def _trained(algorithm: Algorithm, state: Params) -> Mapping[str, int]:
+    """How often each model was trained, where clients choose one."""
+    return algorithm.rounds_trained(state) if isinstance(algorithm, ChoosesModels) else {}
 
 
 def _memories(standing: Standing, done: Mapping[ClientId, Done]) -> dict[ClientId, Params]:

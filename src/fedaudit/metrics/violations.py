@@ -58,6 +58,52 @@ def violations(
     return Violations(int(above.sum()), sure, len(risks))
 
 
+class Asked(NamedTuple):
+    """A model whose risk was measured, and what the clients that use it accept.
+
+    Attributes:
+        members: Of its training data that were asked about, at least 1.
+        others: Samples of nobody that were, at least 1.
+        thresholds: The highest risk that each of its clients accepts.
+    """
+
+    members: int
+    others: int
+    thresholds: Sequence[float]
+
+
+def violations_by_chance(
+    models: Sequence[Asked], *, rng: np.random.Generator, draws: int = 10_000
+) -> float:
+    """The noise floor of violations: how many are expected where every true risk is one half.
+
+    A measured risk is a balanced accuracy of so many samples, and scatters about the true one;
+    clients that accept little more than one half are then in violation by noise alone. Drawn for
+    an attack that takes half of all samples for members, which scatters most.
+
+    Args:
+        models: In the federation.
+        rng: Decides the draws.
+        draws: Of every model's measured risk.
+
+    Raises:
+        BadInput: A model without samples on one side.
+    """
+    total = 0.0
+    for members, others, thresholds in models:
+        if members < 1 or others < 1:
+            raise BadInput(
+                "the noise floor of violations needs models measured on members and others, got "
+                f"{members} and {others}; leave out models whose risk was not measured"
+            )
+        caught = rng.binomial(members, 0.5, draws) / members
+        cleared = rng.binomial(others, 0.5, draws) / others
+        risks = np.sort((caught + cleared) / 2)
+        below = np.searchsorted(risks, np.asarray(thresholds, dtype=np.float64), side="right")
+        total += float((draws - below).sum()) / draws
+    return total
+
+
 def violations_over_seeds(
     counts: Sequence[int], *, clients: int, confidence: float = 0.95
 ) -> SeedMean:

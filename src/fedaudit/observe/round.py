@@ -110,6 +110,8 @@ class Round:
             good the run's models are, and taken out before an adversary looks.
         chosen: For each client the name of its model in ``after``, where clients choose; for
             measuring as well, and taken out before an adversary looks.
+        trained: For each model in ``after`` the rounds in which it was trained so far, where
+            clients choose; likewise.
         seconds: What each client's round cost; of the machine, not of the result.
     """
 
@@ -125,6 +127,7 @@ class Round:
     facts: Mapping[ClientId, Params] = field(default_factory=dict)
     kept: Mapping[ClientId, Model] = field(default_factory=dict)
     chosen: Mapping[ClientId, str] = field(default_factory=dict)
+    trained: Mapping[str, int] = field(default_factory=dict)
     seconds: Mapping[ClientId, float] = field(default_factory=dict)
 
     @property

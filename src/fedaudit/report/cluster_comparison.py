@@ -13,6 +13,7 @@ from fedaudit.report.words import MISSING, capital
 from fedaudit.study.clustered import (
     ACCURACY,
     AGREEMENT,
+    CHANCE_VIOLATIONS,
     CLIENT_ESTIMATE,
     CLIENT_RISK,
     ESTIMATE_ERROR,
@@ -37,6 +38,7 @@ TABLES = {
         VIOLATIONS,
         SURE_VIOLATIONS,
         EXPECTED_VIOLATIONS,
+        CHANCE_VIOLATIONS,
     ),
     "What the server estimates": (MODEL_ESTIMATE, CLIENT_ESTIMATE, ESTIMATE_ERROR),
     "Who went where": (OWN_MODEL, MOVED, MOVED_AT_THE_END, AGREEMENT),

@@ -3,6 +3,7 @@
 from fedaudit.report.words import count, interval, percent
 from fedaudit.study.clustered import (
     AGREEMENT,
+    CHANCE_VIOLATIONS,
     EXPECTED_VIOLATIONS,
     MOVED,
     MOVED_AT_THE_END,
@@ -16,6 +17,7 @@ COUNTS = (
     VIOLATIONS,
     SURE_VIOLATIONS,
     EXPECTED_VIOLATIONS,
+    CHANCE_VIOLATIONS,
     OWN_MODEL,
     MOVED,
     MOVED_AT_THE_END,

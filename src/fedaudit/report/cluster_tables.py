@@ -13,12 +13,14 @@ from fedaudit.report.clusters import (
     shown_models,
 )
 from fedaudit.report.grid import Cell, Footnotes, Grid, Tone, columns_of, named, without_constants
+from fedaudit.report.source_words import points
 from fedaudit.report.sources import SOURCE_SIZES
 from fedaudit.report.words import MISSING, capital, count, interval, number, percent, plural
 from fedaudit.study.cluster_groups import choices, groups_by_size
 from fedaudit.study.clustered import (
     ACCURACY,
     AGREEMENT,
+    CHANCE_VIOLATIONS,
     CLIENT_ESTIMATE,
     CLIENT_RISK,
     ESTIMATE_ERROR,
@@ -47,6 +49,7 @@ FIGURES = {
     VIOLATIONS: "Violations",
     SURE_VIOLATIONS: "Sure violations",
     EXPECTED_VIOLATIONS: "Violations as estimated",
+    CHANCE_VIOLATIONS: "Violations by chance",
     OWN_MODEL: "Clients with the group’s model",
     MOVED: "Clients that changed model",
     MOVED_AT_THE_END: "… before the last measured round",
@@ -54,12 +57,21 @@ FIGURES = {
 }
 """What each figure is called; fairness gaps go by their own names."""
 
-SHORT = (ACCURACY, MODEL_RISK, MODEL_ESTIMATE, CLIENT_RISK, VIOLATIONS, OWN_MODEL)
+SHORT = (
+    ACCURACY,
+    MODEL_RISK,
+    MODEL_ESTIMATE,
+    CLIENT_RISK,
+    VIOLATIONS,
+    CHANCE_VIOLATIONS,
+    OWN_MODEL,
+)
 """Figures of the terminal's table."""
 
 _REMARK = (
     "Risk: balanced accuracy of membership inference on the model’s real members; 50% is "
-    "guessing. Violations: clients whose model’s risk is above what they accept."
+    "guessing. Violations: clients whose model’s risk is above what they accept; by chance: "
+    "how many there would be by noise alone, were every true risk 50%."
 )
 _MORE = (
     " Sure violations: by the risk’s lower limit. Error of the estimate: distance of the server’s "
@@ -139,7 +151,10 @@ def models_table(record: Record) -> Grid:
         columns,
         tuple(rows),
         remark="Clients by group are below their number. Told: the risk that clients were told "
-        "before they chose. Estimated: by the server after the round. True risk: on real members, "
+        "before they chose. Estimated: by the server after the round, with "
+        "its distance from the true risk in points, and by how large shadow models; scaled down "
+        "are those that have fewer samples than the model’s clients, since the server has too few. "
+        "True risk: on real members, "
         "with Clopper-Pearson limits and the number of samples. Accept less: clients of the model "
         "whose threshold is below its true risk. Loss and accuracy: on test samples like its "
         "clients’.",
@@ -161,7 +176,7 @@ def _model_rows(run: Run) -> list[tuple[Cell, ...]]:
                 Cell(str(run.seed)),
                 Cell(count(size), by_group(run, used, shown.model)),
                 _share(state.told),
-                _share(state.estimated),
+                _estimate(state),
                 _risk(state),
                 Cell(f"{count(above(run, last, shown.model))} of {count(size)}"),
                 Cell(MISSING if state.loss is None else number(state.loss)),
@@ -185,6 +200,19 @@ def by_group(run: Run, choice: Sequence[int | None], model: int) -> str:
 
 def _share(value: float | None) -> Cell:
     return _EMPTY if value is None else Cell(percent(value))
+
+
+def _estimate(state: ModelState) -> Cell:
+    if state.estimated is None:
+        return _EMPTY
+    lines = []
+    if state.risk is not None:
+        lines.append(f"{points(state.estimated - state.risk)} points")
+    if state.shadow_samples:
+        down = state.shadow_samples < state.samples
+        sizes = f"shadows of {count(state.shadow_samples)}"
+        lines.append(f"scaled down: {sizes} for {count(state.samples)}" if down else sizes)
+    return Cell(percent(state.estimated), "\n".join(lines))
 
 
 def _risk(state: ModelState) -> Cell:

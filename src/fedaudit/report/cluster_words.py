@@ -28,6 +28,7 @@ from fedaudit.study.cluster_groups import choices, clients_of, groups_by_size
 from fedaudit.study.clustered import (
     ACCURACY,
     AGREEMENT,
+    CHANCE_VIOLATIONS,
     ESTIMATE_ERROR,
     EVERYBODY,
     EXPECTED_VIOLATIONS,
@@ -83,6 +84,12 @@ def violations_sentence(one: Clustered) -> str:
     if sure is not None and mean.value:
         number = amount(sure.value) if sure.value else "none"
         said += f" Even the lower limit of that risk is for {number} of them."
+    floor = one.mean(CHANCE_VIOLATIONS)
+    if floor is not None:
+        said += (
+            f" Noise alone would put {amount(floor.value)} there, were the true risk of every "
+            "model 50%."
+        )
     if len(group_names(one)) > 1:
         parts = [
             f"{amount(found.value)} of {count(size)} of the {_name(name)}"
@@ -123,9 +130,25 @@ def estimate_sentence(one: Clustered) -> str:
             f" Going by the estimates, {amount(expected.value)} clients would be above what they "
             f"accept; by the true risks {amount(real.value)} are."
         )
-    return (
+    return _scaled(one) + (
         f"the server’s estimates are off by {_points(error.value)} points in the mean over "
         f"clients. {capital('; '.join(parts))}.{counts}"
+    )
+
+
+def _scaled(one: Clustered) -> str:
+    """Says so where shadow models are smaller than what they stand for."""
+    down = [
+        f"{count(model.shadow_samples)} for {count(model.samples)}"
+        for model in one.runs[0].rounds[-1].models
+        if 0 < model.shadow_samples < model.samples
+    ]
+    if not down:
+        return ""
+    first = f" in seed {one.runs[0].seed}" if len(one.runs) > 1 else ""
+    return (
+        f"scaled down, since the server has too few samples: shadow models are trained on "
+        f"{listed(down)} samples{first}, and small ones overstate. By them "
     )
 
 
@@ -195,8 +218,11 @@ def cluster_headline(studies: Sequence[Clustered]) -> str:
         mean = one.mean(VIOLATIONS)
         if mean is not None:
             total = count(len(one.runs[0].clients))
-            label = label_of(one, tuple(studies))
-            parts.append(f"{amount(mean.value)} of {total}" + (f" ({label})" if label else ""))
+            floor = one.mean(CHANCE_VIOLATIONS)
+            chance = "" if floor is None else f"{amount(floor.value)} by chance"
+            notes = [note for note in (label_of(one, tuple(studies)), chance) if note]
+            said = f" ({'; '.join(notes)})" if notes else ""
+            parts.append(f"{amount(mean.value)} of {total}{said}")
     if not parts:
         return "Nobody’s membership risk was measured"
     mean_ = "On average " if any(len(one.runs) > 1 for one in studies) else ""

@@ -28,7 +28,7 @@ from fedaudit.report.sources import (
     strongest_on_sources,
 )
 from fedaudit.report.words import interval, interval_of, percent, plural, shown
-from fedaudit.study.clustered import VIOLATIONS, ClusterMean
+from fedaudit.study.clustered import CHANCE_VIOLATIONS, VIOLATIONS, ClusterMean
 from fedaudit.study.guessing import above_chance
 from fedaudit.study.record import Figure, Record
 
@@ -126,7 +126,9 @@ def _cluster_tiles(record: Record) -> list[Tile]:
     for one in studies:
         above, worst, label = one.mean(VIOLATIONS), riskiest(one), label_of(one, studies)
         if above is not None:
+            floor = one.mean(CHANCE_VIOLATIONS)
             total = f"of {plural(len(one.runs[0].clients), 'client')}"
+            total += f" · {figure_text(floor)} by chance" if floor else ""
             found.append(
                 _cluster_tile("Violations", above, total, label, "raised" if above.value else "")
             )

@@ -26,12 +26,14 @@ class Judged(NamedTuple):
         low: Lower limit of 95%, for other samples and these shadows.
         high: Upper limit.
         decide: The attack, fitted on all shadows, for models and samples of one's own.
+        size: Samples that each shadow was trained on.
     """
 
     estimate: float
     low: float
     high: float
     decide: Decision
+    size: int
 
 
 class _Seen(NamedTuple):
@@ -103,9 +105,9 @@ class ServerRisk:
     def _seen(self, trained: Sequence[Shadows]) -> list[_Seen]:
         """Evidence of all shadows of all models, in their order."""
         looks = [
-            _Look(one.base, *own)
+            _Look(*own)
             for one in trained
-            for own in zip(one.models, one.inside, one.outside, strict=True)
+            for own in zip(one.starts, one.models, one.inside, one.outside, strict=True)
         ]
         return side_by_side(self._looked, looks, device=self.device)
 
@@ -129,7 +131,7 @@ class ServerRisk:
         found = counted_balanced_accuracy(*(sum(column) for column in zip(*counts, strict=True)))
         verdict = self.measure.fitted(*_joined(seen))
         decide = Decision(self.measure, verdict, shadows.base, self.device)
-        return Judged(found.value, found.low, found.high, decide)
+        return Judged(found.value, found.low, found.high, decide, len(shadows.inside[0]))
 
     def _tried(self, one: _Seen, others: list[_Seen]) -> _Counts:
         verdict = self.measure.fitted(*_joined(others))

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from fedaudit.metrics.intervals import mean_over_seeds
+from fedaudit.metrics.violations import Asked, violations_by_chance
+from fedaudit.seeds import seeded_numpy
 from fedaudit.study.cluster_groups import (
     choices,
     clients_of,
@@ -17,6 +19,7 @@ from fedaudit.study.cluster_groups import (
 from fedaudit.study.clustered import (
     ACCURACY,
     AGREEMENT,
+    CHANCE_VIOLATIONS,
     CLIENT_ESTIMATE,
     CLIENT_RISK,
     ESTIMATE_ERROR,
@@ -64,7 +67,8 @@ def cluster_means(results: Sequence[ClusterResult]) -> list[ClusterMean]:
     - True and estimated risk of the model that stands for each group
       (``models_of_groups``), and the mean over a group's clients of their models' risks; how far
       estimates are from true risks, in the mean over clients.
-    - Violations: measured ones, sure ones, and those that the estimates expect.
+    - Violations: measured ones, sure ones, those that the estimates expect, and the noise floor:
+      those to be expected where every true risk is one half.
     - Fairness gaps between groups.
     - How stable clusters are: the adjusted Rand index between models chosen and groups (1: the
       groups themselves; 0: as by chance), clients with their group's model, and clients that
@@ -196,6 +200,9 @@ def _violations(run: ClusterResult) -> Iterator[tuple[_Key, _Value]]:
     }
     for figure, number in counts.items():
         yield _Key(figure, EVERYBODY), _Value(number, most=total)
+    floor = _by_chance(run)
+    if floor is not None:
+        yield _Key(CHANCE_VIOLATIONS, EVERYBODY), _Value(floor, most=total)
     groups = _groups(run)
     for group, name in groups.items():
         if None in groups and group is not None:
@@ -206,6 +213,22 @@ def _violations(run: ClusterResult) -> Iterator[tuple[_Key, _Value]]:
                 for at, model in pairs
             )
             yield _Key(VIOLATIONS, name), _Value(above, most=float(len(places)))
+
+
+def _by_chance(run: ClusterResult) -> float | None:
+    """The noise floor of violations; None where no model's risk was measured on counted samples."""
+    used = choices(run)
+    models = [
+        Asked(
+            state.members,
+            state.others,
+            [run.thresholds[at] for at, model in enumerate(used) if model == number],
+        )
+        for number, state in enumerate(run.rounds[-1].models)
+        if state.risk is not None and state.members and state.others
+    ]
+    rng = seeded_numpy(run.seed, "violations by chance")
+    return violations_by_chance(models, rng=rng) if models else None
 
 
 def _stability(run: ClusterResult) -> Iterator[tuple[_Key, _Value]]:

@@ -104,7 +104,13 @@ def _state(seen: _Seen, device: torch.device) -> ClusterRound:
     # Who was never asked uses a model as well, but no model has seen its samples.
     clients = {name: [c for c in sorted(chosen) if chosen[c] == name] for name in after}
     clusters = [
-        Cluster(model, sum(len(seen.trained[client]) for client in clients[name]))
+        Cluster(
+            model,
+            sum(len(seen.trained[client]) for client in clients[name]),
+            max(len(clients[name]), 1),
+            max(seen.round.trained[name], 1),
+            run.study.training.participation,
+        )
         for name, model in after.items()
     ]
     seed = seed_for(run.seed, "risk of real members", seen.round.index)
@@ -113,10 +119,11 @@ def _state(seen: _Seen, device: torch.device) -> ClusterRound:
     models = [
         ModelState.model_validate(
             {"clients": len(clients[name]), "told": tell}
+            | _shadows(cluster, judge)
             | _real_risk(seen, judge, name, clients[name])
             | _service(seen, clients[name])
         )
-        for name, judge, tell in zip(after, judged, told, strict=True)
+        for name, cluster, judge, tell in zip(after, clusters, judged, told, strict=True)
     ]
     names = list(after)
     return ClusterRound(
@@ -142,6 +149,11 @@ def _told(round: Round, models: int) -> Sequence[float | None]:
         return [None] * models
     told: list[float | None] = sent.extra["risk"].tolist()
     return told
+
+
+def _shadows(cluster: Cluster, judge: Judged | None) -> dict[str, int]:
+    """On how many samples a model was trained, and on how many its shadows."""
+    return {} if judge is None else {"samples": cluster.samples, "shadow_samples": judge.size}
 
 
 def _real_risk(

@@ -18,6 +18,7 @@ ESTIMATE_ERROR = "error of the estimate"
 VIOLATIONS = "violations"
 SURE_VIOLATIONS = "sure violations"
 EXPECTED_VIOLATIONS = "expected violations"
+CHANCE_VIOLATIONS = "violations by chance"
 OWN_MODEL = "clients with the model"
 MOVED = "clients that moved"
 MOVED_AT_THE_END = "clients that moved at the end"
@@ -34,6 +35,10 @@ class ModelState(Part):
             algorithm tells them nothing.
         estimated: Risk of it after the round by the server's shadow models: balanced accuracy
             of membership inference on samples of the server's own. None if nobody trained it.
+        samples: Of the clients that trained it; 0 if nobody did, and in records of versions that
+            did not say.
+        shadow_samples: That each of its shadow models was trained on, fewer than ``samples`` where
+            the server has too few: the estimate is then of a scaled-down model; 0 likewise.
         risk: The same attack on its real members and on samples that nobody trained on; where
             clients' classes are skewed, on as many of each class. None also where an attack on
             updates had none of this model's to see.
@@ -48,6 +53,8 @@ class ModelState(Part):
     clients: Whole
     told: Share | None = None
     estimated: Share | None = None
+    samples: Whole = 0
+    shadow_samples: Whole = 0
     risk: Share | None = None
     low: Share | None = None
     high: Share | None = None

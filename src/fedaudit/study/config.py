@@ -3,6 +3,7 @@
 Everything that changes a result is in here; what does not (folders, workers, progress) is not.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -145,7 +146,13 @@ class RiskSection(Section):
     Attributes:
         measure: "train-mia", or an attack of the catalogue.
         shadows: Shadow models for each model, at most 100.
-        epochs: Passes of a shadow model over its samples.
+        training: "repeated": a shadow model goes through as much training as the model it stands
+            for, in a federation of its own; "continued": it goes on from that model for a few
+            epochs, which is cheap and far too low where models learn samples by heart.
+        epochs: Passes of a continued shadow model over its samples; 5 if not given. To give them is
+            to ask for continued ones.
+        sizes: Where the server has too few samples for shadows as large as the clusters,
+            "proportional" scales all down alike; "capped" gives each half of the samples at most.
         samples: Of the server's own for shadow models, which nobody trains on or audits; 0 for
             all there are.
         low: The lowest risk (balanced accuracy) that some client may accept.
@@ -154,10 +161,24 @@ class RiskSection(Section):
 
     measure: str = "train-mia"
     shadows: Annotated[int, Field(ge=1, le=100, strict=True)] = 3
-    epochs: Positive = 5
+    training: Literal["repeated", "continued"] = "repeated"
+    epochs: Positive | None = None
+    sizes: Literal["proportional", "capped"] = "proportional"
     samples: Count = 0
     low: Annotated[float, Field(ge=0, le=1)] = 0.5
     high: Annotated[float, Field(ge=0, le=1)] = 0.8
+
+    @model_validator(mode="before")
+    @classmethod
+    def _continued(cls, given: object) -> object:
+        if not isinstance(given, Mapping) or given.get("epochs") is None:
+            return given
+        if given.get("training", "continued") != "continued":
+            raise ValueError(
+                f"risk.epochs is {given['epochs']}, of shadow models that go on from the model, "
+                f"and risk.training is {given['training']!r}; leave out one of them"
+            )
+        return {**given, "training": "continued"}
 
 
 class FiguresSection(Section):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from fedaudit.study.clustered import CHANCE_VIOLATIONS
 from fedaudit.study.guessing import alpha_of
 from fedaudit.study.record import Record
 
@@ -17,10 +18,16 @@ def settled(config: Mapping[str, object]) -> dict[str, object]:
 
 def completed(record: Record) -> Record:
     """The record with all that follows from it; one of this version as it is."""
-    if not record.sources or record.source_figures:
-        return record
+    changes: dict[str, object] = {}
     # Few records come this far, and the arithmetic takes longer to load than a report to write.
-    from fedaudit.study.owners_over_seeds import source_figures
+    if record.sources and not record.source_figures:
+        from fedaudit.study.owners_over_seeds import source_figures
 
-    figures = source_figures(record.sources, alpha_of(record))
-    return record.model_copy(update={"source_figures": figures})
+        changes["source_figures"] = source_figures(record.sources, alpha_of(record))
+    if record.clusters and not any(one.figure == CHANCE_VIOLATIONS for one in record.cluster_means):
+        from fedaudit.study.cluster_means import cluster_means
+
+        floors = [one for one in cluster_means(record.clusters) if one.figure == CHANCE_VIOLATIONS]
+        if floors:
+            changes["cluster_means"] = [*record.cluster_means, *floors]
+    return record.model_copy(update=changes) if changes else record

@@ -1,5 +1,7 @@
 """How a study measures the membership risk of a federation's models."""
 
+from collections.abc import Sequence
+
 import torch
 
 from fedaudit.core import Samples
@@ -7,6 +9,7 @@ from fedaudit.data.deal import Deal
 from fedaudit.data.shadow import untouched
 from fedaudit.errors import BadInput
 from fedaudit.fl.algorithm import Algorithm, ChoosesModels
+from fedaudit.fl.ifca import Ifca
 from fedaudit.fl.ifca_mir import IfcaMir
 from fedaudit.fl.preference import Preference
 from fedaudit.risk.catalog import measure_named
@@ -16,6 +19,9 @@ from fedaudit.seeds import seeded
 from fedaudit.study.config import Study
 from fedaudit.study.groups import Grouped
 from fedaudit.study.training import local_training
+
+_EPOCHS = 5
+"""Of a continued shadow model, if the study does not say."""
 
 FEWEST = 100
 """With fewer samples of its own a server says nothing of any use."""
@@ -39,8 +45,44 @@ def server_risk(
     given = study.risk
     return ServerRisk(
         samples=_samples(world, given.samples, seed, besides),
-        shadows=ShadowTraining(local_training(study), count=given.shadows, epochs=given.epochs),
+        shadows=ShadowTraining(
+            local_training(study),
+            count=given.shadows,
+            way=given.training,
+            epochs=given.epochs or _EPOCHS,
+            sizes=given.sizes,
+            rounds=study.training.rounds,
+        ),
         measure=measure_named(given.measure),
+    )
+
+
+def shadow_cost(study: Study, algorithm: Algorithm, trained: int, measured: Sequence[int]) -> str:
+    """What measuring the models' risk costs, beside the federation's own training; or nothing.
+
+    Args:
+        study: Its settings.
+        algorithm: Of the run; only one whose clients choose among models has shadow models.
+        trained: Samples of all clients.
+        measured: Rounds in which the run is measured.
+    """
+    if not isinstance(algorithm, Ifca):
+        return ""
+    given, how = study.risk, study.training
+    rounds = list(measured)
+    if isinstance(algorithm, IfcaMir):
+        rounds += range(algorithm.every, how.rounds + 1, algorithm.every)
+    if given.training == "repeated":
+        passes = how.epochs * how.participation * sum(rounds)
+    else:
+        passes = float((given.epochs or _EPOCHS) * len(rounds))
+    half = given.samples // 2 if given.samples else trained
+    samples = given.shadows * min(trained, algorithm.count * half)
+    times = samples * passes / (trained * how.rounds * how.epochs * how.participation)
+    about = f"{times:.1f}" if times < 10 else f"{times:.0f}"
+    return (
+        f"shadow models: {given.shadows} for each model, {given.training}, at {len(rounds)} "
+        f"measurements; up to {about} times the federation's own training"
     )
 
 

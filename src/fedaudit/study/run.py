@@ -27,6 +27,7 @@ from fedaudit.study.observing import Work, disk_needed, observe, recalled
 from fedaudit.study.parts import Setup
 from fedaudit.study.pool import held, is_measured, place_of, remember
 from fedaudit.study.record import Record
+from fedaudit.study.risk import shadow_cost
 from fedaudit.study.setup import setup
 
 _LISTED = 20
@@ -145,6 +146,11 @@ def _announce(
     say(f"clients' sizes (seed {first.seed}): {sizes}")
     say(f"adversary: {first.view.description}")
     say(f"disk: about {_size(need)} in {place}, {_size(free)} free")
+    shadows = shadow_cost(
+        first.study, first.algorithm, sum(first.deal.sizes.values()), first.measured_rounds
+    )
+    if shadows and missing:
+        say(shadows)
     for name, reason in first.refused.items():
         say(f"not possible in this view: {name} ({reason})")
     if need > free:
