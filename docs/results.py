@@ -300,8 +300,9 @@ def _clusters(study: Study) -> str:
         "a model's real members, at the attack's own threshold; estimated: by the server on shadow "
         f"models. Violations: of {' or '.join(map(str, sorted(clients)))} clients those whose "
         "model's risk is above what they accept; by chance: were every true risk 50%; expected: by "
-        "the estimates. Agreement: adjusted Rand index of models and groups, 1 for the groups themselves, 0 for chance; a dash where "
-        "it is not defined. Fairness: absolute gaps between groups."
+        "the estimates. Agreement: adjusted Rand index of models and groups, 1 for the groups "
+        "themselves, 0 for chance; a dash where it is not defined. Fairness: absolute gaps between "
+        "groups."
     )
     head = ["", *(column.head for column in CLUSTERS)]
     lines = [_row(head), _row(["---"] * len(head))]

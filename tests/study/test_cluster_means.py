@@ -14,7 +14,7 @@ from fedaudit.study.clustered import (
 )
 from fedaudit.study.compared import Row
 from fedaudit.study.comparing_clusters import cluster_entries, paired_change
-from fedaudit.study.older import completed
+from fedaudit.study.older import completed, settled
 from tests.report.clustered import clustered, with_clusters
 
 GROUPS = [0, 0, 0, 0, 1, 1]
@@ -253,3 +253,11 @@ def test_who_takes_no_part_counts_neither_for_a_model_nor_in_a_mean() -> None:
 
 def test_a_group_that_takes_no_part_has_no_model() -> None:
     assert models_of_groups(late([1, 1, 1, 1, None, None]))[1] is None
+
+
+def test_an_older_study_keeps_the_shadow_models_that_it_had() -> None:
+    old = settled({"name": "x", "risk": {"shadows": 3, "epochs": 5}})
+    assert old["risk"] == {"training": "continued", "sizes": "capped", "shadows": 3, "epochs": 5}
+    new = {"risk": {"training": "repeated", "epochs": None, "sizes": "proportional"}}
+    assert settled(new) == new
+    assert settled({"name": "x"}) == {"name": "x"}
