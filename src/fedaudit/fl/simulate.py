@@ -15,9 +15,9 @@ from fedaudit.engines.local import LOCAL
 from fedaudit.errors import BadInput, Unsupported
 from fedaudit.fl.algorithm import HONEST, Algorithm, ChoosesModels, KeepsModels, Server
 from fedaudit.fl.checkpoint import Standing, fingerprint_of, resume, save
-from fedaudit.fl.visiting import Done, Federation, Job, visited
+from fedaudit.fl.visiting import Done, Federation, Job, cohort_of, visited
 from fedaudit.observe.round import Round, Sent
-from fedaudit.seeds import seed_for, seeded
+from fedaudit.seeds import seed_for
 
 
 class _Plan(NamedTuple):
@@ -215,24 +215,6 @@ def _next(standing: Standing, index: int, state: Params, done: Mapping[ClientId,
         _memories(standing, done),
         {**standing.defenses, **{client: result.defense for client, result in done.items()}},
     )
-
-
-def cohort_of(
-    clients: list[ClientId], participation: float, seed: int, index: int
-) -> tuple[ClientId, ...]:
-    """The clients that are asked in a round.
-
-    Args:
-        clients: All of them, ascending.
-        participation: Share of them that is asked, at least one.
-        seed: That the federation is simulated with.
-        index: Of the round, counted from 1.
-    """
-    size = max(1, round(participation * len(clients)))
-    if size == len(clients):
-        return tuple(clients)
-    drawn = torch.randperm(len(clients), generator=seeded(seed, "cohort", index))[:size]
-    return tuple(sorted(clients[i] for i in drawn.tolist()))
 
 
 def prepared(

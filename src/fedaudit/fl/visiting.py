@@ -1,14 +1,17 @@
-"""One client's turn in one round: what it needs, what comes of it, and the work itself."""
+"""A client's turn in a round: who has one, what it needs, what comes of it, and the work itself."""
 
 from collections.abc import Mapping
 from time import perf_counter, process_time
 from typing import NamedTuple
+
+import torch
 
 from fedaudit.core import ClientId, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense, Visit
 from fedaudit.devices import CPU, params_on
 from fedaudit.fl.algorithm import Algorithm
 from fedaudit.observe.round import Sent, Upload
+from fedaudit.seeds import seeded
 
 
 class Federation(NamedTuple):
@@ -72,3 +75,21 @@ def visited(federation: Federation, job: Job) -> Done:
     )
     seconds = clock() - start
     return Done(upload, memory, params_on(defense.state(), CPU), job.visit.facts, seconds)
+
+
+def cohort_of(
+    clients: list[ClientId], participation: float, seed: int, index: int
+) -> tuple[ClientId, ...]:
+    """The clients that are asked in a round.
+
+    Args:
+        clients: All of them, ascending.
+        participation: Share of them that is asked, at least one.
+        seed: That the federation is simulated with.
+        index: Of the round, counted from 1.
+    """
+    size = max(1, round(participation * len(clients)))
+    if size == len(clients):
+        return tuple(clients)
+    drawn = torch.randperm(len(clients), generator=seeded(seed, "cohort", index))[:size]
+    return tuple(sorted(clients[i] for i in drawn.tolist()))

@@ -16,8 +16,8 @@ from fedaudit.errors import BadInput, unknown_name
 from fedaudit.fl.fedavg import FedAvg
 from fedaudit.fl.ifca_mir import Cluster
 from fedaudit.fl.side_by_side import draws_as_it_trains, side_by_side
-from fedaudit.fl.simulate import cohort_of
 from fedaudit.fl.training import LocalTraining, train
+from fedaudit.fl.visiting import cohort_of
 from fedaudit.observe.round import Sent
 from fedaudit.seeds import seed_for, seeded
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from fedaudit.core import ClientId
 from fedaudit.errors import Damaged
-from fedaudit.fl.simulate import cohort_of
+from fedaudit.fl.visiting import cohort_of
 from fedaudit.metrics.violations import violations
 from fedaudit.observe.measured_files import Stored
 from fedaudit.seeds import seed_for
