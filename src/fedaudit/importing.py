@@ -67,6 +67,23 @@ def code_named_in(source: object, *, trusted: bool, folder: Path | None = None) 
         _namer.reset(token)
 
 
+_looked_in: list[str] = []
+
+
+def look_in(folders: Iterable[str]) -> None:
+    """Has modules looked for in these folders too, after all other places."""
+    for folder in folders:
+        if folder not in sys.path:
+            sys.path.append(folder)
+            _looked_in.append(folder)
+            importlib.invalidate_caches()
+
+
+def looked_in() -> tuple[str, ...]:
+    """The folders that :func:`look_in` has added, for processes that unpack what is from there."""
+    return tuple(_looked_in)
+
+
 def is_own(name: str, formats: Collection[str] = ()) -> bool:
     """Whether a name is ``module:object`` of the user's own.
 
@@ -217,11 +234,9 @@ def _found(path: str, kind: str) -> object:
 
 def _module(path: str, name: str, kind: str, folder: Path | None) -> ModuleType:
     beside = None if folder is None else folder.absolute()
-    if beside is not None and str(beside) not in sys.path:
-        # Last, and for good: what is imported now may import more of its folder later, and worker
-        # processes are given the same path.
-        sys.path.append(str(beside))
-        importlib.invalidate_caches()
+    if beside is not None:
+        # For good: what is imported now may import more of its folder later.
+        look_in([str(beside)])
     try:
         module = importlib.import_module(name)
     except (ImportError, ValueError) as error:

@@ -22,6 +22,7 @@ from fedaudit import __version__
 from fedaudit.engines.parcels import Arrays, Parcel, packed, packed_together, unpacked
 from fedaudit.engines.ray_cluster import HERE, RayCluster
 from fedaudit.errors import BadInput, Unsupported
+from fedaudit.importing import look_in, looked_in
 
 Shared = TypeVar("Shared")
 Item = TypeVar("Item")
@@ -119,7 +120,7 @@ def session(
             f"this run cannot be sent to other processes ({error}); use functions and classes "
             "that can be pickled, or one worker of the local engine"
         ) from error
-    token, most = uuid4().hex, cluster.count
+    token, most, folders = uuid4().hex, cluster.count, looked_in()
 
     def run(items: Iterable[Item]) -> Iterator[Result]:
         together = packed_together(list(items), ray.put)
@@ -127,7 +128,7 @@ def session(
         common = ray.put(together.common)
 
         def start(number: int) -> ObjectRef:
-            begun: ObjectRef = _task().remote(MADE, token, [job], common, together.each[number])
+            begun: ObjectRef = _task().remote(MADE, token, [job], folders, common, together.each[number])
             return begun
 
         yield from cast(Iterator[Result], _in_order(start, len(together.each), most))
@@ -202,7 +203,14 @@ def _task() -> RemoteFunction:
     return made
 
 
-def _do(made: _Made, token: str, job: list[ObjectRef], common: Arrays, item: Parcel) -> _Result:
+def _do(
+    made: _Made,
+    token: str,
+    job: list[ObjectRef],
+    folders: tuple[str, ...],
+    common: Arrays,
+    item: Parcel,
+) -> _Result:
     """What a task does, in a worker."""
     if tuple(made) != tuple(MADE):
         raise Unsupported(
@@ -211,6 +219,7 @@ def _do(made: _Made, token: str, job: list[ObjectRef], common: Arrays, item: Par
             f"{made.torch}; install the same everywhere"
         )
     torch.set_num_threads(1)
+    look_in(folders)
     work, shared = _shared(token, job)
     with _listening() as said:
         result = work(shared, unpacked(item, common, ray.get))
