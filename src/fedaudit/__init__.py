@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fedaudit.fl.simulate import simulate
     from fedaudit.live.attack import attack_recording
-    from fedaudit.live.audited import audit_samples, fair_split
+    from fedaudit.live.audited import audit_samples, fair_split, join_audits
     from fedaudit.live.beginning import record
     from fedaudit.metrics.evaluate import evaluate
     from fedaudit.observe.views import seen_from
@@ -33,6 +33,7 @@ _DOORS = {
     "audit_samples": "fedaudit.live.audited",
     "evaluate": "fedaudit.metrics.evaluate",
     "fair_split": "fedaudit.live.audited",
+    "join_audits": "fedaudit.live.audited",
     "measure": "fedaudit.signals.measure",
     "read_study": "fedaudit.study.study_file",
     "record": "fedaudit.live.beginning",
@@ -50,6 +51,7 @@ __all__ = [
     "audit_samples",
     "evaluate",
     "fair_split",
+    "join_audits",
     "measure",
     "read_study",
     "record",

@@ -97,7 +97,8 @@ def test_the_projects_run_and_the_recording_is_complete(
     if app.folder == AUDITED:
         assert all(one.measured and one.complete for one in heard(tmp_path / "recording"))
         found = attack_recording(tmp_path / "recording", ("avg-cosine",), tmp_path / "out")
-        assert found.findings
+        assert any(f.metric == "epsilon" for f in found.findings), "each client tossed fair coins"
+        assert all(message.metadata.message_type == "query.audit" for message in grid.sent[:3])
         samples = [m.content["metrics"]["num-examples"] for m in trained]
         assert max(samples) < 1797 * 4 / 5 / 3, "what was set aside is not trained on"
 

@@ -21,6 +21,7 @@ from flwr.app import (
     MetricRecord,
     RecordDict,
 )
+from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
@@ -34,9 +35,16 @@ from flwr.serverapp.strategy import (
 )
 
 from fedaudit.errors import BadInput
-from fedaudit.integrations.flower import RecordingGrid, RecordingStrategy, identity_mod
+from fedaudit.integrations.flower import (
+    RecordingGrid,
+    RecordingStrategy,
+    audit_reply,
+    gathered_audit,
+    identity_mod,
+)
 from fedaudit.integrations.flower.identity import Claims
 from fedaudit.live.attack import attack_recording
+from fedaudit.live.audited import fair_split
 from fedaudit.live.beginning import record
 from fedaudit.live.heard import heard
 from fedaudit.live.recorder import Recorder
@@ -413,6 +421,39 @@ def test_too_few_nodes_are_warned_of_once_and_a_strict_recording_stops(tmp_path:
         strict.start(grid, initial(), num_rounds=2)
     with pytest.raises(BadInput, match="2 nodes cannot be 3 audited clients"):
         RecordingStrategy(FedAvg(), recorder(tmp_path / "c"), nodes=2)
+
+
+def parted(*, fails: bool = False) -> ClientApp:
+    """Clients that split data of their own, and one that may have none of its own."""
+    app = ClientApp()
+
+    @app.query("audit")
+    def audit(message: Message, context: Context) -> Message:
+        client = int(context.node_config["partition-id"])
+        if fails and client == 1:
+            return Message(RecordDict(), reply_to=message)
+        features = torch.full((40, 2), float(client))
+        return audit_reply(
+            message, fair_split({client: (features, torch.zeros(40).long())}, audited=20)
+        )
+
+    return app
+
+
+def test_clients_hand_over_their_parts_of_an_audit_before_they_train() -> None:
+    grid = StubGrid(parted(), late=2)
+    audit = gathered_audit(grid, nodes=CLIENTS, patience=10.0)
+    assert [message.metadata.message_type for message in grid.sent] == ["query.audit"] * CLIENTS
+    assert sorted(set(audit.panel.tolist())) == list(range(CLIENTS))
+    assert torch.equal(audit.samples.features[:, 0], torch.from_numpy(audit.panel).float())
+    assert all(int((audit.panel == client).sum()) == 20 for client in range(CLIENTS))
+
+
+def test_an_audit_that_lacks_a_client_is_refused_before_anybody_trains() -> None:
+    with pytest.raises(BadInput, match=r"3 of 5 nodes are there after 0 seconds.*nodes=3"):
+        gathered_audit(StubGrid(parted()), nodes=5, patience=0.0)
+    with pytest.raises(BadInput, match="answers without a part of the audit; return audit_reply"):
+        gathered_audit(StubGrid(parted(fails=True)), nodes=CLIENTS)
 
 
 def test_a_strategy_with_a_start_of_its_own_keeps_it(tmp_path: Path) -> None:

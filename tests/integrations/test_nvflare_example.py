@@ -1,6 +1,7 @@
 """The example for NVFlare: what the audit adds is marked, and the project runs and is audited."""
 
 import difflib
+import importlib
 import os
 import re
 import subprocess
@@ -49,6 +50,22 @@ def test_the_audit_adds_few_lines_and_none_to_what_sites_do() -> None:
     assert sum(line.startswith("+") for file in FILES for line in changes(file)) < 25
 
 
+def test_the_server_joins_what_each_site_has_split_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(AUDITED)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    task = importlib.import_module("task")
+    try:
+        for site in (3, 1, 2):
+            task.audit_split(site).save(tmp_path / "recording-parts" / f"site-{site}")
+        with task.record(tmp_path / "recording") as recorder:
+            assert recorder.recording.targets == (1, 2, 3)
+            assert recorder.recording.sizes == {}
+    finally:
+        del sys.modules["task"]
+
+
 @pytest.mark.slow
 def test_the_project_runs_in_the_simulator_and_the_recording_is_complete(tmp_path: Path) -> None:
     pytest.importorskip(
@@ -69,4 +86,5 @@ def test_the_project_runs_in_the_simulator_and_the_recording_is_complete(tmp_pat
     every = (1, 2, 3, 4, 5)
     rounds = [(one.round, one.measured, one.asked, one.answered) for one in heard(folder)]
     assert rounds == [(1, True, every, every), (2, True, every, every)]
-    assert attack_recording(folder, ("avg-cosine",), tmp_path / "out").findings
+    found = attack_recording(folder, ("avg-cosine",), tmp_path / "out").findings
+    assert any(figure.metric == "epsilon" for figure in found), "each site tossed fair coins"

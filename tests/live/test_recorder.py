@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import fedaudit
@@ -17,6 +18,7 @@ from fedaudit.core import NOBODY
 from fedaudit.errors import BadInput, Damaged, NotVisible
 from fedaudit.files import RECORDING_FILE
 from fedaudit.live.attack import attack_recording
+from fedaudit.live.audited import Part, fair_split, join_audits
 from fedaudit.live.beginning import record
 from fedaudit.live.files import SAMPLES_FILE
 from fedaudit.live.heard import LOG_FILE, heard
@@ -486,6 +488,73 @@ def test_fair_splits_leave_about_half_of_the_audited_samples_to_nobody() -> None
         for row, owner in zip(audit.samples.features, audit.owner, strict=True):
             if audit.panel[0] == client and owner == client:
                 assert tuple(row.tolist()) in theirs
+
+
+def test_parts_that_clients_split_alone_are_joined_to_the_split_of_all(tmp_path: Path) -> None:
+    given = {c: (torch.rand(80 + c, 3), torch.arange(80 + c) % 2) for c in (0, 2, 10)}
+    whole = fair_split(given, audited=40, seed=4)
+    parts = {c: fair_split({c: own}, audited=40, seed=4) for c, own in given.items()}
+    for client, part in parts.items():
+        assert np.array_equal(part.train[client], whole.train[client])
+        part.save(tmp_path / "parts" / f"{client}")
+    files = sorted((tmp_path / "parts").iterdir())
+    for joined in (
+        join_audits([part.part for part in reversed(parts.values())], seed=4),
+        join_audits(files, seed=4),
+    ):
+        assert np.array_equal(joined.owner, whole.audit.owner)
+        assert np.array_equal(joined.panel, whole.audit.panel)
+        assert torch.equal(joined.samples.features, whole.audit.samples.features)
+        assert torch.equal(joined.samples.labels, whole.audit.samples.labels)
+
+
+def test_a_part_holds_the_audited_samples_and_no_others() -> None:
+    x = torch.arange(300.0)[:, None]
+    split = fair_split({7: (x, torch.zeros(300, dtype=torch.int64))}, audited=50)
+    assert {name: len(values) for name, values in split.part.items()} == dict.fromkeys(
+        ("features", "labels", "owner", "panel"), 50
+    )
+    unseen = split.part["features"][split.part["owner"] == NOBODY]
+    assert not set(unseen[:, 0]) & set(split.train[7]), "what nobody trains on is not trained on"
+    assert set(split.part["features"][:, 0]) | set(split.train[7]) == set(range(300))
+
+
+def test_recordings_of_joined_parts_have_bounds_on_epsilon(tmp_path: Path) -> None:
+    digits = load_digits()
+    x, y = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
+    alone = [fair_split({c: (x[c:600:3], y[c:600:3])}, audited=60).part for c in range(3)]
+    joined = join_audits(alone)
+    assert np.array_equal(joined.owner, AUDIT.owner), "the split that the other tests have"
+    with record(tmp_path, network, joined, attacks=["loss-series"]) as recorder:
+        for one in rounds():
+            recorder.round(one.number, sent=one.sent, uploads=one.uploads)
+    found = attack_recording(tmp_path, (), tmp_path / "out", figures={"blind_classifier": False})
+    assert any(figure.metric == "epsilon" for figure in found.findings)
+
+
+PART = fair_split({1: (torch.rand(30, 3), torch.arange(30) % 2)}, audited=20).part
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        ([], "at least one client"),
+        ([PART, PART], "part 1 and part 2 are both of client 1"),
+        ([{"features": PART["features"]}], "part 1 has no 'labels'"),
+        ([PART | {"owner": PART["owner"] + 2}], "does not say of each of its 20 samples"),
+        ([PART | {"panel": PART["panel"][:3]}], "does not say of each of its 20 samples"),
+        ([PART | {"owner": PART["owner"] * 1.0}], "does not say of each of its 20 samples"),
+        ([PART | {"features": PART["features"] * np.nan}], "finite floating-point"),
+        (
+            [PART, fair_split({2: (torch.rand(30, 4), torch.arange(30) % 2)}, audited=20).part],
+            r"samples of part 1 have the shape \(3,\) and those of part 2 \(4,\)",
+        ),
+        ([Path("nowhere")], "nowhere is not there"),
+    ],
+)
+def test_parts_that_are_none_are_refused(parts: list[Part], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        join_audits(parts)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nvflare.app_opt.pt.recipes.fedavg import FedAvgRecipe
 from nvflare.recipe import PocEnv, SimEnv
-from task import SITES, Net, record  # fedaudit
+from task import SITES, Net, audit_split, record  # fedaudit
 
 from fedaudit.integrations.nvflare import RecordingFilter  # fedaudit
 
@@ -28,6 +28,8 @@ def main() -> None:
         num_rounds=args.rounds,
         train_script=str(Path(__file__).with_name("client.py")),
     )
+    for site in range(1, SITES + 1):  # each site's turn, where its data are  # fedaudit
+        audit_split(site).save(f"{args.recording}-parts/site-{site}")  # fedaudit
     recorder = RecordingFilter(record, args.recording)  # fedaudit
     recipe.add_server_input_filter(recorder, tasks=["train"])  # fedaudit
     where = PocEnv if args.poc else SimEnv

@@ -128,7 +128,9 @@ def session(
         common = ray.put(together.common)
 
         def start(number: int) -> ObjectRef:
-            begun: ObjectRef = _task().remote(MADE, token, [job], folders, common, together.each[number])
+            begun: ObjectRef = _task().remote(
+                MADE, token, [job], folders, common, together.each[number]
+            )
             return begun
 
         yield from cast(Iterator[Result], _in_order(start, len(together.each), most))

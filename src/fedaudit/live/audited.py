@@ -1,6 +1,7 @@
 """The samples of an audit of somebody's federation, and who trains on them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -12,10 +13,16 @@ from torch import Tensor
 from fedaudit.core import NOBODY, ClientId, Samples
 from fedaudit.data.audit_set import AuditSet
 from fedaudit.errors import BadInput
+from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.seeds import seeded_numpy
+
+_OF_A_PART = ("features", "labels", "owner", "panel")
 
 Labelled: TypeAlias = tuple[Tensor | ndarray, Tensor | ndarray]
 """Features as the model takes them, and class indices, one row a sample."""
+
+Part: TypeAlias = Mapping[str, Tensor | ndarray] | Path | str
+"""A client's part of an audit: :attr:`Split.part`, or a file of it."""
 
 
 class Split(NamedTuple):
@@ -28,6 +35,26 @@ class Split(NamedTuple):
 
     train: dict[ClientId, Int[ndarray, " samples"]]
     audit: AuditSet
+
+    @property
+    def part(self) -> dict[str, ndarray]:
+        """What whoever measures must have of these clients, as arrays by name.
+
+        The audited samples ("features", "labels"), who trains on each ("owner", -1 for nobody) and
+        for whom a coin decided that ("panel"). Nothing is in it of samples that are not audited.
+        See :func:`join_audits`.
+        """
+        tensors = {"features": self.audit.samples.features, **self.audit.tensors()}
+        return {name: tensors[name].numpy() for name in _OF_A_PART}
+
+    def save(self, path: Path | str) -> None:
+        """Writes :attr:`part` to a file, for whoever measures; folders are made.
+
+        Raises:
+            BadInput: It cannot be written.
+        """
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_tensors({n: torch.from_numpy(value) for n, value in self.part.items()}, Path(path))
 
 
 def audit_samples(
@@ -65,6 +92,9 @@ def fair_split(data: Mapping[ClientId, Labelled], *, audited: int = 300, seed: i
     client trains on it or nobody does. Members and unseen samples then differ in nothing else, and
     bounds on epsilon can be given.
 
+    A client that splits its own data alone gets the same as in a split of everybody's; see
+    :func:`join_audits`.
+
     Args:
         data: All samples of each client.
         audited: Samples drawn of each client; about half of them are lost to training.
@@ -97,6 +127,93 @@ def fair_split(data: Mapping[ClientId, Labelled], *, audited: int = 300, seed: i
     return Split(train, _shuffled(whole, np.concatenate(owners), np.concatenate(panels), seed))
 
 
+def join_audits(parts: Iterable[Part], *, seed: int = 1) -> AuditSet:
+    """The audit set of several clients, each of which has split its data by itself.
+
+    A client needs nobody's data for :func:`fair_split` but its own: what is drawn depends on its
+    number, on how many samples it has and on the seed. With one seed everywhere, the joined audit
+    set is that of a split of all clients' data at once; bounds on epsilon are given all the same
+    where clients have seeds of their own.
+
+    Args:
+        parts: Of the clients, each :attr:`Split.part` or the file that :meth:`Split.save` wrote;
+            they may be anybody's. In whichever order they come, the result is the same.
+        seed: With which the clients split.
+
+    Raises:
+        BadInput: There are no parts, one is none, two are of one client, or their samples differ
+            in shape.
+        Damaged: A file cannot be read.
+    """
+    read = [_part(one, f"part {place}", seed) for place, one in enumerate(parts, 1)]
+    if not read:
+        raise BadInput("an audit needs the part of at least one client; check where they lie")
+    read.sort(key=lambda part: part.clients)
+    first, named = read[0], dict[ClientId, str]()
+    for part in read:
+        for client in part.clients:
+            if client in named:
+                raise BadInput(
+                    f"{named[client]} and {part.name} are both of client {client}; give each "
+                    "client's once, under its own number"
+                )
+            named[client] = part.name
+        shapes = [tuple(one.samples.features.shape[1:]) for one in (first, part)]
+        if shapes[0] != shapes[1]:
+            raise BadInput(
+                f"samples of {first.name} have the shape {shapes[0]} and those of {part.name} "
+                f"{shapes[1]}; all clients give them as the model takes them"
+            )
+    return _shuffled(
+        Samples.joined(*(part.samples for part in read)),
+        np.concatenate([part.owner for part in read]),
+        np.concatenate([part.panel for part in read]),
+        seed,
+    )
+
+
+class _Read(NamedTuple):
+    name: str
+    clients: tuple[ClientId, ...]
+    samples: Samples
+    owner: Int[ndarray, " samples"]
+    panel: Int[ndarray, " samples"]
+
+
+def _part(given: Part, name: str, seed: int) -> _Read:
+    """A part as its client had it before it was shuffled."""
+    if isinstance(given, Path | str):
+        name, given = str(given), read_tensors(Path(given))[0]
+    missing = [key for key in _OF_A_PART if key not in given]
+    if missing:
+        raise BadInput(
+            f"{name} has no {missing[0]!r}, and is no client's part of an audit; give what "
+            "fair_split(...).part is, or the file that its save wrote"
+        )
+    samples = _samples((given["features"], given["labels"]), name)
+    owner, panel = (torch.as_tensor(given[key]) for key in ("owner", "panel"))
+    clients = sorted({*owner.tolist(), *panel.tolist()} - {NOBODY})
+    told = all(t.dtype == torch.int64 and t.shape == (len(samples),) for t in (owner, panel))
+    fits = told and bool(((panel == NOBODY) | (owner == NOBODY) | (owner == panel)).all())
+    if not fits or not clients or min(clients) < 0:
+        raise BadInput(
+            f"{name} does not say of each of its {len(samples)} samples which client trains on it; "
+            "give what fair_split(...).part is"
+        )
+    back = np.argsort(_order(len(samples), seed))
+    return _Read(
+        name,
+        tuple(clients),
+        samples.take(torch.from_numpy(back)),
+        owner.numpy()[back],
+        panel.numpy()[back],
+    )
+
+
+def _order(count: int, seed: int) -> Int[ndarray, " samples"]:
+    return seeded_numpy(seed, "order of an audit").permutation(count)
+
+
 def _samples(given: Labelled, whose: str) -> Samples:
     features, labels = (torch.as_tensor(part).detach().cpu() for part in given)
     whole = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
@@ -118,7 +235,7 @@ def _samples(given: Labelled, whose: str) -> Samples:
 def _shuffled(
     samples: Samples, owner: Int[ndarray, " samples"], panel: Int[ndarray, " samples"], seed: int
 ) -> AuditSet:
-    order = seeded_numpy(seed, "order of an audit").permutation(len(samples))
+    order = _order(len(samples), seed)
     mixed = samples.take(torch.from_numpy(order))
     numbered = Samples(mixed.features, mixed.labels, torch.arange(len(mixed)))
     return AuditSet(numbered, owner[order].astype(np.int64), panel[order].astype(np.int64))

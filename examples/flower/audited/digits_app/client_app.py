@@ -3,10 +3,10 @@
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from digits_app.task import Net, load_data
+from digits_app.task import Net, audit_split, load_data  # fedaudit
 from digits_app.task import test as test_fn
 from digits_app.task import train as train_fn
-from fedaudit.integrations.flower import identity_mod  # fedaudit
+from fedaudit.integrations.flower import audit_reply, identity_mod  # fedaudit
 
 app = ClientApp(mods=[identity_mod])  # fedaudit
 
@@ -28,6 +28,12 @@ def evaluate(msg: Message, context: Context) -> Message:
     loss, accuracy = test_fn(received(msg), testloader)
     metrics = {"loss": loss, "accuracy": accuracy, "num-examples": len(testloader.dataset)}
     return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=msg)
+
+
+@app.query("audit")  # fedaudit
+def audit(msg: Message, context: Context) -> Message:  # fedaudit
+    node = context.node_config  # fedaudit
+    return audit_reply(msg, audit_split(node["partition-id"], node["num-partitions"]))  # fedaudit
 
 
 def received(msg: Message) -> Net:

@@ -5,8 +5,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import fedaudit  # fedaudit
-from digits_app.task import Net, audit_split  # fedaudit
-from fedaudit.integrations.flower import RecordingStrategy  # fedaudit
+from digits_app.task import Net
+from fedaudit.integrations.flower import RecordingStrategy, gathered_audit  # fedaudit
 
 app = ServerApp()
 
@@ -15,7 +15,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     strategy = FedAvg(fraction_evaluate=config["fraction-evaluate"])
-    audit = audit_split(config["num-clients"]).audit  # fedaudit
+    audit = gathered_audit(grid, nodes=config["num-clients"])  # fedaudit
     recorder = fedaudit.record(config["recording"], Net, audit)  # fedaudit
     strategy = RecordingStrategy(strategy, recorder)  # fedaudit
     strategy.start(

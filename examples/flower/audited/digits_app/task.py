@@ -1,5 +1,7 @@
 """The network, the data of each client, and what clients do with them."""
 
+from functools import cache  # fedaudit
+
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
@@ -35,14 +37,15 @@ def partitions(number: int) -> dict[int, tuple[Part, Part]]:
     return found
 
 
-def audit_split(num_partitions: int):  # fedaudit
-    data = {place: part for place, (part, _) in partitions(num_partitions).items()}  # fedaudit
-    return fedaudit.fair_split(data, audited=150)  # fedaudit
+@cache  # fedaudit
+def audit_split(partition_id: int, num_partitions: int):  # fedaudit
+    part, _ = partitions(num_partitions)[partition_id]  # fedaudit
+    return fedaudit.fair_split({partition_id: part}, audited=150)  # fedaudit
 
 
 def load_data(partition_id: int, num_partitions: int, batch_size: int):
     (x, y), test = partitions(num_partitions)[partition_id]
-    kept = audit_split(num_partitions).train[partition_id]  # fedaudit
+    kept = audit_split(partition_id, num_partitions).train[partition_id]  # fedaudit
     x, y = x[kept], y[kept]  # fedaudit
     trainloader = DataLoader(TensorDataset(x, y), batch_size=batch_size, shuffle=True)
     return trainloader, DataLoader(TensorDataset(*test), batch_size=batch_size)

@@ -38,11 +38,7 @@ class Nodes:
         Raises:
             BadInput: Fewer have come, and the recording is strict.
         """
-        there = _count(grid)
-        end = time.monotonic() + (0 if self._warned else self._patience)
-        while there < self._number and time.monotonic() < end:
-            time.sleep(_PAUSE)
-            there = _count(grid)
+        there = len(there_of(grid, self._number, 0.0 if self._warned else self._patience))
         if there >= self._number or self._warned:
             return
         self._warned = True
@@ -56,5 +52,11 @@ class Nodes:
         warnings.warn(f"fedaudit: {text}", RuntimeWarning, stacklevel=4)
 
 
-def _count(grid: Grid) -> int:
-    return len(list(grid.get_node_ids()))
+def there_of(grid: Grid, number: int, patience: float) -> list[int]:
+    """The nodes that are there once a number of them has come, or patience is at an end."""
+    end = time.monotonic() + patience
+    there = list(grid.get_node_ids())
+    while len(there) < number and time.monotonic() < end:
+        time.sleep(_PAUSE)
+        there = list(grid.get_node_ids())
+    return there
