@@ -365,7 +365,7 @@ def test_a_training_accuracy_near_guessing_is_warned_of(train: float, warned: bo
     given = hardly_learned(record(details=False), train)
     assert bool(verdict(given).warning) is warned
     assert ("Training accuracy near guessing" in report_html(given)) is warned
-    assert ("nothing follows from these figures" in as_text(given)) is warned
+    assert ("nothing follows from them" in as_text(given)) is warned
 
 
 def test_no_leak_in_a_model_that_hardly_learned_is_inconclusive() -> None:

@@ -146,9 +146,9 @@ def learning_warning(record: Record) -> str:
     more = len(rows) - MOST_WARNED
     told += [f"likewise in {plural(more, 'further row')}"] * (more > 0)
     return (
-        f"{capital('; '.join(told))}. Such a model has hardly learned anything that could leak: "
-        "nothing follows from these figures about attacks or defenses. Train it for longer, or on "
-        "fewer samples."
+        f"{capital('; '.join(told))}. The model has hardly learned its training data. The "
+        "figures hold for it alone: nothing follows from them about attacks or defenses on a model "
+        "that has learned. Train it for longer, or on fewer samples."
     )
 
 
