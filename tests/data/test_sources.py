@@ -32,6 +32,14 @@ def plain(x: ndarray) -> torch.Tensor:
     return torch.from_numpy(x).to(torch.float32) / 255
 
 
+def _packed(path: Path, packing: int) -> None:
+    """An archive of pictures as zipfile packs it; numpy's own are stored or deflated."""
+    with zipfile.ZipFile(path, "w", packing) as archive:
+        for name, values in (("x", IMAGES), ("y", LABELS)):
+            with archive.open(f"{name}.npy", "w") as file:
+                np.lib.format.write_array(file, values)
+
+
 class TestMade:
     def test_digits_are_images_of_eight_by_eight_with_mean_zero(self) -> None:
         dataset = load("digits", seed=1)
@@ -153,6 +161,26 @@ class TestNpz:
         data[data.find(b"PK\1\2") + at] |= 1 if at == 8 else 99
         (tmp_path / "own.npz").write_bytes(data)
         with pytest.raises(Damaged, match=r"own\.npz cannot be read"):
+            load("own", data_dir=tmp_path)
+
+    @pytest.mark.parametrize("packing", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+    def test_an_archive_packed_by_another_program_is_read(
+        self, tmp_path: Path, packing: int
+    ) -> None:
+        _packed(tmp_path / "own.npz", packing)
+        loaded = load("own", data_dir=tmp_path)
+        assert len(loaded.train) + len(loaded.test) == len(IMAGES)
+
+    def test_a_dictionary_of_gigabytes_is_not_set_aside(self, tmp_path: Path) -> None:
+        _packed(tmp_path / "own.npz", zipfile.ZIP_LZMA)
+        data = bytearray((tmp_path / "own.npz").read_bytes())
+        with zipfile.ZipFile(tmp_path / "own.npz") as archive:
+            entry = archive.infolist()[0]
+        # Behind the name: LZMA's version, the size of its properties, the first of them.
+        at = entry.header_offset + 30 + len(entry.filename) + 5
+        data[at : at + 4] = struct.pack("<I", 2**32 - 1)
+        (tmp_path / "own.npz").write_bytes(data)
+        with pytest.raises(BadInput, match=r"would take 4\.00 GiB of memory"):
             load("own", data_dir=tmp_path)
 
     def test_a_file_that_is_cut_off_is_damaged(self, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Data sets in numpy's ``.npz`` files."""
 
 import math
+import os
+import struct
 import zipfile
 from collections import Counter
 from collections.abc import Sequence
@@ -23,6 +25,7 @@ from fedaudit.seeds import seeded_numpy
 _MOST_OF_NOTHING = 2**24
 _MOST_ARRAYS = 1000
 _NPY = b"\x93NUMPY"
+_PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
@@ -88,7 +91,13 @@ def _stored(path: Path) -> dict[str, AnyArray]:
         _refuse_many(path)
         with zipfile.ZipFile(path) as archive:
             _refuse_odd(path, archive.infolist())
-            needed = sum(_announced(path, archive, entry) for entry in archive.infolist())
+            entries = archive.infolist()
+            hold_to_budget(
+                path.name,
+                max((_dictionary(path, entry) for entry in entries), default=0),
+                on_disk=path.stat().st_size,
+            )
+            needed = sum(_announced(path, archive, entry) for entry in entries)
         hold_to_budget(path.name, needed, on_disk=path.stat().st_size)
         with np.load(path, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in arrays.files}
@@ -128,15 +137,27 @@ def _refuse_many(path: Path) -> None:
 
 
 def _refuse_odd(path: Path, entries: Sequence[zipfile.ZipInfo]) -> None:
-    """Refuses two entries of one name, and ways of packing that set memory aside by themselves."""
+    """Refuses two entries of one name, and ways of packing that zip files rarely have."""
     for name, count in Counter(entry.filename for entry in entries).items():
         if count > 1:
             raise BadInput(f"{path.name} holds two arrays named {name!r}; store each once")
-    if any(e.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for e in entries):
+    if any(entry.compress_type not in _PACKINGS for entry in entries):
         raise Damaged(
-            f"{path.name} cannot be read as .npz (an entry is packed in a way that numpy does not "
-            "know); save it with numpy.savez_compressed"
+            f"{path.name} cannot be read as .npz (an entry is packed in a way that is not known "
+            "here); save it with numpy.savez_compressed"
         )
+
+
+def _dictionary(path: Path, entry: zipfile.ZipInfo) -> int:
+    """Bytes that unpacking an entry sets aside before it has read anything: LZMA's dictionary."""
+    if entry.compress_type != zipfile.ZIP_LZMA:
+        return 0
+    with path.open("rb") as file:
+        file.seek(entry.header_offset + 26)
+        file.seek(sum(struct.unpack("<HH", file.read(4))), os.SEEK_CUR)
+        # Version, size of the properties, and the first of them stand before the size.
+        (size,) = struct.unpack("<5xI", file.read(9))
+    return int(size)
 
 
 def _announced(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
