@@ -26,7 +26,7 @@ SHORT = 1_000_000
 """Bytes of the longest file that holds settings; all of them are far shorter."""
 
 
-MOST_KEYS = 10_000
+MOST_KEYS = 100_000
 """Most keys of one JSON object."""
 
 LARGEST = 2**64

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -358,3 +359,112 @@ def test_the_commands_end_with_zero_where_a_pack_is_sound_and_one_where_not(
     assert exit_code("verify", tmp_path / "gone") == 2
     assert exit_code("verify", out, "--digest", "x") == 2
     assert exit_code(*words, "--smallest-group", "-1") == 2
+
+
+def keys(folder: Path, name: str) -> tuple[Path, Path]:
+    """A private and a public key as openssl makes them."""
+    private, public = folder / f"{name}.pem", folder / f"{name}-public.pem"
+    make = ["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(private)]
+    subprocess.run(make, check=True, capture_output=True)
+    show = ["openssl", "pkey", "-in", str(private), "-pubout", "-out", str(public)]
+    subprocess.run(show, check=True, capture_output=True)
+    return private, public
+
+
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl here")
+
+
+@needs_openssl
+def test_a_signed_pack_is_held_and_a_resigned_or_unsigned_one_is_not(
+    original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = original.parent, tmp_path / "pack"
+    (mine, public), (other, others) = keys(tmp_path, "mine"), keys(tmp_path, "other")
+    words = ("pack", source / "record.json", "--policy", source / "policy.toml")
+    assert exit_code(*words, "--out", out, "--sign", mine) == 0
+    assert exit_code("verify", out, "--signer", public) == 0
+    assert "held: the manifest is signed by the key of" in capsys.readouterr().out
+    check = ["openssl", "pkeyutl", "-verify", "-pubin", "-inkey", str(public), "-rawin"]
+    files = ["-in", str(out / "manifest.json"), "-sigfile", str(out / "manifest.sig")]
+    subprocess.run([*check, *files], check=True, capture_output=True)
+    # Without a key a signature is told of, and nothing is said of it.
+    assert exit_code("verify", out) == 0
+    assert "not checked: manifest.sig" in capsys.readouterr().out
+    # Made anew around the same record, and signed by somebody else.
+    assert exit_code(*words, "--out", tmp_path / "again", "--sign", other) == 0
+    assert exit_code("verify", tmp_path / "again", "--signer", others) == 0
+    assert exit_code("verify", tmp_path / "again", "--signer", public) == 1
+    assert "manifest.sig is not that key's signature" in capsys.readouterr().out
+    # The old signature on a manifest that was changed and has its own digest.
+    rewritten(out, commit="0000000")
+    assert "manifest.sig is not that key's signature" in "\n".join(
+        verify(out, signer=public).problems
+    )
+    assert exit_code("verify", original, "--signer", public) == 1
+    assert "manifest.sig is missing: the pack is not signed by that key" in capsys.readouterr().out
+
+
+@needs_openssl
+def test_a_key_that_signs_nothing_is_refused(
+    original: Path, pack: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    private, public = keys(tmp_path, "mine")
+    rsa, locked, text = tmp_path / "rsa.pem", tmp_path / "locked.pem", tmp_path / "text.pem"
+    make = ["openssl", "genpkey", "-algorithm", "rsa", "-out", str(rsa)]
+    subprocess.run(make, check=True, capture_output=True)
+    lock = ["openssl", "pkey", "-in", str(private), "-aes256", "-passout", "pass:x", "-out"]
+    subprocess.run([*lock, str(locked)], check=True, capture_output=True)
+    text.write_text("no key")
+    source = original.parent
+    words = ("pack", source / "record.json", "--policy", source / "policy.toml", "--out")
+    for key in (rsa, locked, text, public, tmp_path / "gone.pem"):
+        assert exit_code(*words, tmp_path / "out", "--sign", key) == 2, key
+        assert capsys.readouterr().err.count("\n") == 1
+        assert not (tmp_path / "out").exists()
+    for key in (rsa, text, private, tmp_path / "gone.pem"):
+        assert exit_code("verify", pack, "--signer", key) == 2, key
+    (pack / "manifest.sig").write_bytes(b"x" * 65)
+    assert "manifest.sig is larger than 64 bytes" in verify(pack, signer=public).problems[0]
+    (pack / "manifest.sig").unlink()
+    (pack / "manifest.sig").symlink_to("manifest.json")
+    assert "manifest.sig is a link" in verify(pack, signer=public).problems[0]
+
+
+def test_signatures_without_their_package_are_refused(
+    pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedaudit.pack.signing.find_spec", lambda name: None)
+    with pytest.raises(BadInput, match=r"pip install 'fedaudit\[sign\]'"):
+        verify(pack, signer=tmp_path / "key.pem")
+
+
+def test_a_report_of_somebody_else_is_not_sound_whatever_version_is_said_to_have_made_it(
+    pack: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (pack / "report.html").write_text("<script>alert(1)</script>")
+    resealed(pack)
+    assert exit_code("verify", pack) == 1
+    rewritten(pack, made_with={**manifest(pack).made_with, "fedaudit": "0.0.9"})
+    assert exit_code("verify", pack) == 4
+    said = capsys.readouterr().out
+    assert "not checked: report.html: the manifest says that other versions made the pack" in said
+    assert "fedaudit 0.0.9" in said
+    assert "the pack is sound" not in said
+    assert exit_code("verify", pack, "--other-version") == 0
+    assert "not checked: report.html" in capsys.readouterr().out
+
+
+def test_a_pack_of_another_version_is_held_to_all_that_can_be_checked(pack: Path) -> None:
+    rewritten(pack, made_with={**manifest(pack).made_with, "fedaudit": "0.0.9"})
+    assert exit_code("verify", pack) == 4
+    assert exit_code("verify", pack, "--other-version") == 0
+    rewritten(pack, commit="0000000")
+    assert exit_code("verify", pack, "--other-version") == 1
+
+
+def test_counts_of_what_was_suppressed_must_be_those_of_the_record(pack: Path) -> None:
+    counts = manifest(pack).suppressed
+    rewritten(pack, suppressed={**counts, "findings": 3})
+    assert "says that 3 findings were suppressed, and record.json has 0 of these" in wrong(pack)
+    rewritten(pack, suppressed={})
+    assert "counts other things as suppressed" in wrong(pack)

@@ -1,17 +1,23 @@
 """The content hash of a packed record, made again from the folder of its run."""
 
+import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedaudit import cli
 from fedaudit.errors import BadInput
+from fedaudit.pack.manifest import Manifest, digest_of, manifest_text
 from fedaudit.pack.packing import write_pack
 from fedaudit.pack.remaking import remade
 from fedaudit.study.run import run_study
 from tests.report.games import NONE, played
 from tests.study.studies import quick_study
+
+Json = dict[str, Any]
 
 POLICY = 'name = "x"\n[membership]\nauc = 0.6\n[controls]\nrequired = []\n'
 
@@ -41,10 +47,10 @@ def test_a_packed_record_has_the_hash_of_what_its_run_measured(
 ) -> None:
     before = sorted(path.name for path in run.iterdir())
     assert verified(pack, "--recording", run) == 0
-    assert "held: the content hash is that of what the run has measured" in capsys.readouterr().out
+    assert "held: every figure, control and count of the record" in capsys.readouterr().out
     assert sorted(path.name for path in run.iterdir()) == before
     assert verified(pack) == 0
-    assert "not checked: the content hash of a study" in capsys.readouterr().out
+    assert "not checked: whether every figure, control and count" in capsys.readouterr().out
 
 
 def test_the_record_of_another_run_does_not(
@@ -53,6 +59,70 @@ def test_the_record_of_another_run_does_not(
     run_study(quick_study(training={"lr": 0.05}), tmp_path / "other")
     assert verified(pack, "--recording", tmp_path / "other") == 1
     assert "wrong: the record's content hash is not that" in capsys.readouterr().out
+
+
+def forged(pack: Path, run: Path, change: Callable[[Json], None], policy: Path) -> Path:
+    """A pack that was made around a record with other figures, as its own command makes it."""
+    record = json.loads((run / "record.json").read_text())
+    change(record)
+    (pack.parent / "forged.json").write_text(json.dumps(record))
+    write_pack(pack.parent / "forged.json", policy, pack.parent / "forged")
+    return pack.parent / "forged"
+
+
+def harmless(record: Json) -> None:
+    for figure in record["findings"]:
+        if figure["metric"] == "auc":
+            figure.update(value=0.5, low=0.48, high=0.52)
+
+
+def passed(record: Json) -> None:
+    record["controls"][0]["passed"] = not record["controls"][0]["passed"]
+
+
+def less_seen(record: Json) -> None:
+    record["curves"].pop()
+
+
+def fitted_better(record: Json) -> None:
+    record["utility"][0]["test_accuracy"] = 0.9
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (harmless, "findings of the record are not what the run gives, such as that of "),
+        (passed, "controls of the record are not what the run gives"),
+        (less_seen, "curves, and the run gives"),
+        (fitted_better, "test_accuracy is 0.9 instead of"),
+    ],
+)
+def test_a_record_that_was_forged_before_it_was_packed_is_found_by_its_recording(
+    change: Callable[[Json], None],
+    said: str,
+    run: Path,
+    pack: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    false = forged(pack, run, change, pack.parent / "policy.toml")
+    assert verified(false) == 0, "hashes alone do not show it"
+    capsys.readouterr()
+    assert verified(false, "--recording", run) == 1
+    out = capsys.readouterr().out
+    assert said in out
+    assert "the pack is not sound" in out
+
+
+def test_counts_that_were_forged_are_found_by_the_recording(
+    run: Path, pack: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = Manifest.model_validate_json((pack / "manifest.json").read_text())
+    manifest = manifest.model_copy(update={"suppressed": {**manifest.suppressed, "exposed": 0}})
+    manifest = manifest.model_copy(update={"digest": digest_of(manifest)})
+    (pack / "manifest.json").write_text(manifest_text(manifest))
+    assert verified(pack) == 0
+    assert verified(pack, "--recording", run) == 1
+    assert "the manifest says that 0 of exposed were suppressed" in capsys.readouterr().out
 
 
 def test_a_folder_that_is_no_run_is_refused(

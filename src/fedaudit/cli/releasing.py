@@ -2,6 +2,9 @@
 
 import sys
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from fedaudit.cli.application import DataDir, Trust, app, say
 from fedaudit.cli.naming import record_at
@@ -63,7 +66,15 @@ def gate(
 
 
 @app.command
-def pack(record: Path, /, *, policy: Path, out: Path, smallest_group: int = 10) -> None:
+def pack(
+    record: Path,
+    /,
+    *,
+    policy: Path,
+    out: Path,
+    smallest_group: int = 10,
+    sign: Path | None = None,
+) -> None:
     """Pack a record, its report and a policy's verdict with the hashes by which to check them.
 
     Nothing in the pack is about a single sample, or about a group of few.
@@ -79,13 +90,15 @@ def pack(record: Path, /, *, policy: Path, out: Path, smallest_group: int = 10) 
         Folder of the pack: new, or empty.
     smallest_group
         Groups with fewer samples are suppressed.
+    sign
+        A private key of Ed25519 (PEM): the pack gets its signature, manifest.sig.
     """
     from fedaudit.pack.packing import write_pack
 
     path = record_at(record)
     if smallest_group < 0:
         raise BadInput(f"a group has 0 samples or more, got {smallest_group}")
-    manifest = write_pack(path, policy, out, smallest_group=smallest_group)
+    manifest = write_pack(path, policy, out, smallest_group=smallest_group, sign=sign)
     gone = {name: count for name, count in manifest.suppressed.items() if count}
     told = ", ".join(f"{count} of {name}" for name, count in gone.items()) or "nothing"
     say(f"pack: {out} ({manifest.outcome}; suppressed: {told})")
@@ -98,42 +111,64 @@ def verify(
     /,
     *,
     digest: str = "",
+    signer: Path | None = None,
     recording: Path | None = None,
     data_dir: DataDir = None,
+    other_version: Annotated[bool, Parameter(negative=())] = False,
     trust: Trust = False,
 ) -> None:
-    """Check a pack: every hash, and the verdict again from record and policy.
+    """Check a pack: every hash, and all that follows from record and policy, made again.
 
-    Exit code 0: sound, 1: something was changed, is missing or does not belong there.
+    Exit code 0: sound; 1: something was changed, is missing or does not belong there; 4: another
+    version made it, and whatever that writes otherwise is not checked; 2: a refusal.
 
     Parameters
     ----------
     folder
         Of the pack.
     digest
-        As it was printed when the pack was made; without it a pack could have been made anew.
+        As it was printed when the pack was made; without it, or a signer, a pack could have been
+        made anew.
+    signer
+        A public key of Ed25519 (PEM) by which the pack must be signed.
     recording
-        The folder of the study's run, to make the record's content hash again from what was
-        measured.
+        The folder of the study's run, to make every figure and control of the record again from
+        what was measured.
+    other_version
+        Call a pack of another version sound, where all that can be checked holds.
     """
+    from fedaudit.pack.verifying import OTHER_VERSION, UNSOUND
     from fedaudit.pack.verifying import verify as verified
 
-    found = verified(folder, digest=digest)
-    problems = list(found.problems)
-    if recording is not None and found.record is not None:
+    found = verified(folder, digest=digest, signer=signer)
+    problems, unchecked = list(found.problems), list(found.unchecked)
+    again = "every figure, control and count of the record is that of what the run has measured"
+    if recording is not None and found.record is not None and found.manifest is not None:
         from fedaudit.pack.remaking import remade
 
-        problems += remade(found.record, recording, data_dir, trust=trust)
+        problems += remade(
+            found.record,
+            recording,
+            data_dir,
+            smallest_group=found.manifest.smallest_group,
+            counts=found.manifest.suppressed,
+            trust=trust,
+        )
+    elif found.kind == "study":
+        unchecked.append(f"whether {again}, which only the folder of its run shows (--recording)")
     for problem in problems:
         say(f"wrong: {problem}")
-    for said in found.checked:
+    for said in [*found.checked, *([again] if recording is not None and not problems else [])]:
         say(f"held: {said}")
-    if recording is not None and not problems:
-        say("held: the content hash is that of what the run has measured")
-    if recording is None and not problems and found.kind == "study":
+    for said in unchecked:
+        say(f"not checked: {said}")
+    if problems:
+        say("the pack is not sound")
+        sys.exit(UNSOUND)
+    if found.other_version and not other_version:
         say(
-            "not checked: the content hash of a study is over its measurements too, which only the "
-            "folder of its run has (--recording)"
+            "another version made the pack: verify it with that one, or give --other-version for "
+            "what can be checked with this"
         )
-    say("the pack is not sound" if problems else "the pack is sound")
-    sys.exit(1 if problems else 0)
+        sys.exit(OTHER_VERSION)
+    say("the pack is sound")

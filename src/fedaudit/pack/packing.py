@@ -24,6 +24,7 @@ from fedaudit.pack.manifest import (
     manifest_of,
     manifest_text,
 )
+from fedaudit.pack.signing import SIGNATURE_FILE, private_key
 from fedaudit.pack.suppressing import SMALLEST_GROUP, suppressed
 from fedaudit.report.games import games_html
 from fedaudit.report.html import report_html
@@ -54,7 +55,12 @@ class Texts(NamedTuple):
 
 
 def write_pack(
-    record: Path, policy: Path, folder: Path, *, smallest_group: int = SMALLEST_GROUP
+    record: Path,
+    policy: Path,
+    folder: Path,
+    *,
+    smallest_group: int = SMALLEST_GROUP,
+    sign: Path | None = None,
 ) -> Manifest:
     """Writes a pack to a new folder.
 
@@ -63,13 +69,15 @@ def write_pack(
         policy: A policy.
         folder: That is not there yet, or is empty.
         smallest_group: Groups with fewer samples are suppressed.
+        sign: A private key of Ed25519 (PEM), by which the manifest is signed.
 
     Raises:
-        BadInput: The folder holds something, a file is no record or policy, or what is suppressed
-            would change the verdict.
+        BadInput: The key is none, the folder holds something, a file is no record or policy, or
+            what is suppressed would change the verdict.
         Damaged: The record does not fit its format, or is of games and was changed.
     """
     _refuse_used(folder)
+    key = private_key(sign) if sign is not None else None
     whole, asked = read_any_record(record), read_policy(policy)
     counts: Mapping[str, int] = {}
     texts = {POLICY_FILE: read_text(policy, max_bytes=SHORT)}
@@ -95,6 +103,9 @@ def write_pack(
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in sorted(texts.items()):
         write_whole(folder / name, text)
+    if key is not None:
+        signature = key.sign(manifest_text(manifest).encode("utf-8"))
+        (folder / SIGNATURE_FILE).write_bytes(signature)
     # Last, so that a pack that was cut off has none.
     write_whole(folder / MANIFEST_FILE, manifest_text(manifest))
     return manifest

@@ -6,6 +6,8 @@ from typing import NamedTuple
 from fedaudit.study.owners import SourceResult
 from fedaudit.study.record import ClientRow, Figure, Record
 
+_SUPPRESSED = "suppressed: fewer than "
+
 SMALLEST_GROUP = 10
 """Fewer samples than this are a small group, unless somebody says otherwise."""
 
@@ -79,8 +81,13 @@ def _figure(figure: Figure, smallest: int) -> Figure:
     if figure.value is None or not any(counts) or min(counts) >= smallest:
         return figure
     nothing = dict.fromkeys(("value", "low", "high", "realised_fpr", "ceiling", "significant"))
-    note = f"suppressed: fewer than {smallest} samples on a side"
+    note = f"{_SUPPRESSED}{smallest} samples on a side"
     return figure.model_copy(update={**nothing, "note": note})
+
+
+def is_suppressed(figure: Figure) -> bool:
+    """Whether a figure has lost its value to :func:`suppressed`."""
+    return figure.value is None and figure.note.startswith(_SUPPRESSED)
 
 
 def _client(row: ClientRow, smallest: int) -> ClientRow:

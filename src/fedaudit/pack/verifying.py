@@ -5,14 +5,14 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import ValidationError
 
 from fedaudit.errors import BadInput, Refusal
-from fedaudit.files import REPORT_FILE, SHORT, read_text
+from fedaudit.files import REPORT_FILE, SHORT, parsed_json, read_text
 from fedaudit.games.record import GameRecord
 from fedaudit.gate.policy import read_policy
 from fedaudit.gate.verdict import Verdict
@@ -33,10 +33,19 @@ from fedaudit.pack.packing import (
     made_from,
     made_with,
 )
-from fedaudit.pack.suppressing import suppressed
+from fedaudit.pack.signing import SIGNATURE_BYTES, SIGNATURE_FILE, is_signed, public_key
+from fedaudit.pack.suppressing import is_suppressed, suppressed
 from fedaudit.report.grid import shortened
 from fedaudit.study.reading import MAX_BYTES, read_any_record
 from fedaudit.study.record import Record
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+UNSOUND = 1
+"""Exit code for a pack in which something is wrong."""
+OTHER_VERSION = 4
+"""Exit code for one that nothing is wrong with, made by another version; 3 is of the gate."""
 
 MOST_NAMED = 20
 """Files that do not belong to a pack and are named."""
@@ -51,11 +60,18 @@ class Verified(NamedTuple):
         problems: What is wrong, each naming its file; a pack is sound without any.
         checked: What was done and held, in words.
         record: The packed record; None where it could not be read.
+        manifest: That of the pack; None likewise.
+        unchecked: What could not be checked, in words.
+        other_version: Another version of fedaudit or its parts made the pack, so that what follows
+            from the record may be written otherwise.
     """
 
     problems: list[str]
     checked: list[str]
     record: Record | GameRecord | None = None
+    manifest: Manifest | None = None
+    unchecked: Sequence[str] = ()
+    other_version: bool = False
 
     @property
     def kind(self) -> str:
@@ -65,7 +81,7 @@ class Verified(NamedTuple):
         return "games" if isinstance(self.record, GameRecord) else "study"
 
 
-def verify(folder: Path, *, digest: str = "") -> Verified:
+def verify(folder: Path, *, digest: str = "", signer: Path | None = None) -> Verified:
     """Checks a pack that anybody may have written or changed.
 
     Nothing outside of the folder is opened, whatever the manifest names, and no link is followed.
@@ -73,10 +89,12 @@ def verify(folder: Path, *, digest: str = "") -> Verified:
     Args:
         folder: Of the pack.
         digest: That the manifest must have, as it was printed when the pack was made. Without it
-            a pack can be made anew around another record, and only that would show it.
+            a pack can be made anew around another record, and only that would show it, or
+            its signature.
+        signer: A public key of Ed25519 (PEM), by whose private key the pack must be signed.
 
     Raises:
-        BadInput: There is no such folder, or the digest is none.
+        BadInput: There is no such folder, or the digest or the key is none.
     """
     if not folder.is_dir():
         raise BadInput(f"{folder} is no folder; give that of a pack, which `fedaudit pack` made")
@@ -84,6 +102,7 @@ def verify(folder: Path, *, digest: str = "") -> Verified:
         raise BadInput(
             "a digest is 64 digits from 0 to 9 and a to f, as `fedaudit pack` printed it"
         )
+    key = public_key(signer) if signer is not None else None
     fault = _unreadable(folder / MANIFEST_FILE)
     if fault:
         return Verified([f"{MANIFEST_FILE} {fault}"], [])
@@ -92,12 +111,34 @@ def verify(folder: Path, *, digest: str = "") -> Verified:
         return Verified([f"{MANIFEST_FILE} {read}"], [])
     problems = [f"{MANIFEST_FILE} {fault}" for fault in _against_digest(read, digest)]
     checked = ["the manifest is as it was printed"] if digest and not problems else []
+    if key is not None:
+        fault = _unsigned(folder, key)
+        problems += [fault] if fault else []
+        checked += [] if fault else [f"the manifest is signed by the key of {signer}"]
     files = [*_strange_names(read), *_strange_files(folder, read), *_changed(folder, read)]
     if problems or files:
         return Verified([*problems, *files], checked)
     checked.append(f"{len(read.files)} files have the sizes and SHA-256 hashes of the manifest")
     found = _made_again(folder, read)
-    return Verified([*problems, *found.problems], [*checked, *found.checked], found.record)
+    unsure = [f"{SIGNATURE_FILE}, as no key was given (--signer)"]
+    signed = key is None and (folder / SIGNATURE_FILE).exists()
+    return found._replace(
+        problems=[*problems, *found.problems],
+        checked=[*checked, *found.checked],
+        manifest=read,
+        unchecked=[*(unsure if signed else []), *found.unchecked],
+    )
+
+
+def _unsigned(folder: Path, key: "Ed25519PublicKey") -> str:
+    """Why the manifest is not signed by a key; empty where it is."""
+    fault = _unreadable(folder / SIGNATURE_FILE, most=SIGNATURE_BYTES)
+    if fault:
+        return f"{SIGNATURE_FILE} {fault}: the pack is not signed by that key"
+    content = (folder / MANIFEST_FILE).read_bytes()
+    if not is_signed(content, (folder / SIGNATURE_FILE).read_bytes(), key):
+        return f"{SIGNATURE_FILE} is not that key's signature of {MANIFEST_FILE}"
+    return ""
 
 
 def _manifest(path: Path) -> Manifest | str:
@@ -144,7 +185,7 @@ def _strange_names(manifest: Manifest) -> Iterator[str]:
 
 def _strange_files(folder: Path, manifest: Manifest) -> Iterator[str]:
     """What lies in the folder and does not belong there."""
-    known = {*_expected(manifest), MANIFEST_FILE}
+    known = {*_expected(manifest), MANIFEST_FILE, SIGNATURE_FILE}
     with os.scandir(folder) as entries:
         extra = sorted(entry.name for entry in entries if entry.name not in known)
     for name in extra[:MOST_NAMED]:
@@ -170,7 +211,7 @@ def _changed(folder: Path, manifest: Manifest) -> Iterator[str]:
             yield f"{one.name} was changed: its SHA-256 is {sha256}, not that in the manifest"
 
 
-def _unreadable(path: Path) -> str:
+def _unreadable(path: Path, *, most: int = MAX_BYTES) -> str:
     """Why a file is not read; empty where it is. A link is never followed."""
     try:
         kind = path.lstat()
@@ -180,8 +221,8 @@ def _unreadable(path: Path) -> str:
         return "is a link, which no pack has"
     if not stat.S_ISREG(kind.st_mode):
         return "is no regular file"
-    if kind.st_size > MAX_BYTES:
-        return f"is larger than {MAX_BYTES // 2**20} MiB"
+    if kind.st_size > most:
+        return f"is larger than {most:,} bytes"
     return ""
 
 
@@ -216,14 +257,39 @@ def _made_again(folder: Path, manifest: Manifest) -> Verified:
         )
     same = manifest.made_with == made_with()
     problems += _of_manifest(record, made.verdict, manifest)
-    problems += _of_files(folder, made.files, made.verdict, same=same)
-    checked.append(
-        "verdict, JUnit file, study and report are what record and policy give"
-        if same
-        else "the verdict is what record and policy give; other versions made the other files, "
-        "which are held to their hashes alone"
+    others = list(_other_files(folder, made.files))
+    there = _verdict(folder / VERDICT_FILE)
+    if there is None or _outcomes(there) != _outcomes(made.verdict):
+        problems.append(
+            f"{VERDICT_FILE} is not what the policy says of the record ({made.verdict.outcome})"
+        )
+    unchecked = []
+    if same:
+        problems += [f"{name} is not what record and policy give" for name in others]
+    elif others:
+        unchecked.append(
+            f"{', '.join(others)}: the manifest says that other versions made the pack "
+            f"({_versions(manifest)}), and this one makes other files of record and policy; these "
+            "may hold anything, scripts too"
+        )
+    held = ["the verdict", *sorted(made.files.keys() - {VERDICT_FILE, *others})]
+    checked.append(f"{', '.join(held)} are what record and policy give")
+    return Verified(
+        problems,
+        [] if problems else checked,
+        record,
+        unchecked=unchecked,
+        other_version=not same,
     )
-    return Verified(problems, [] if problems else checked, record)
+
+
+def _versions(manifest: Manifest) -> str:
+    """What is another version than here, as the manifest has it."""
+    here = made_with()
+    names = sorted({*here, *manifest.made_with})
+    odd = [name for name in names if manifest.made_with.get(name) != here.get(name)]
+    said = [f"{name} {manifest.made_with.get(name, 'unknown')}" for name in odd[:MOST_NAMED]]
+    return shortened(", ".join(said), 200)
 
 
 def _of_record(record: Record | GameRecord, manifest: Manifest, path: Path) -> Iterator[str]:
@@ -231,8 +297,20 @@ def _of_record(record: Record | GameRecord, manifest: Manifest, path: Path) -> I
         document = json.loads(read_text(path, max_bytes=MAX_BYTES))
         if games_hash(document) != record.content_hash:
             yield f"{path.name} does not have its own content hash: something in it was changed"
-    elif any(suppressed(record, manifest.smallest_group).counts.values()):
+        if manifest.suppressed:
+            yield f"{MANIFEST_FILE} says that parts of games were suppressed, of which none are"
+        return
+    counts = suppressed(record, manifest.smallest_group).counts
+    if any(counts.values()):
         yield f"{path.name} shows samples or groups that the manifest says are suppressed"
+    if counts.keys() != manifest.suppressed.keys():
+        yield f"{MANIFEST_FILE} counts other things as suppressed than a pack leaves out"
+    blank = sum(is_suppressed(figure) for figure in record.findings)
+    if manifest.suppressed.get("findings") != blank:
+        yield (
+            f"{MANIFEST_FILE} says that {manifest.suppressed.get('findings', 0)} findings were "
+            f"suppressed, and {path.name} has {blank} of these"
+        )
 
 
 def _of_manifest(
@@ -252,24 +330,17 @@ def _of_manifest(
             yield f"{MANIFEST_FILE} has another {field.replace('_', ' ')} than record and policy"
 
 
-def _of_files(
-    folder: Path, made: Mapping[str, str], verdict: Verdict, *, same: bool
-) -> Iterator[str]:
-    """Files that are not what record and policy give."""
-    there = _verdict(folder / VERDICT_FILE)
-    if there is None or _outcomes(there) != _outcomes(verdict):
-        yield f"{VERDICT_FILE} is not what the policy says of the record ({verdict.outcome})"
-    if not same:
-        return
+def _other_files(folder: Path, made: Mapping[str, str]) -> Iterator[str]:
+    """Names of files that are not what this version makes of record and policy."""
     for name, text in made.items():
         if (folder / name).read_bytes() != text.encode("utf-8"):
-            yield f"{name} is not what record and policy give"
+            yield name
 
 
 def _verdict(path: Path) -> Verdict | None:
     try:
-        return Verdict.model_validate_json(read_text(path, max_bytes=MAX_BYTES))
-    except (OSError, ValueError):
+        return Verdict.model_validate(parsed_json(read_text(path, max_bytes=MAX_BYTES)))
+    except (OSError, ValueError, RecursionError):
         return None
 
 
