@@ -119,6 +119,12 @@ def test_an_older_baseline_by_count_is_not_read_as_the_baseline() -> None:
     assert SourceFigure.model_validate(written) == one
 
 
+def test_a_baseline_without_its_test_is_shown_and_nothing_is_said_to_be_above_it() -> None:
+    one = figure(found(label_baseline_p_value=None), found(seed=2, label_baseline_p_value=None))
+    assert one.label_baseline == pytest.approx(0.25)
+    assert (one.label_baseline_test, one.above_label_baseline) == (None, None)
+
+
 def test_every_attack_defense_and_view_has_its_figure() -> None:
     runs = [found(), found(defense="dp-sgd"), found(view="globals"), found(seed=2)]
     figures = source_figures(runs, 0.05)

@@ -69,11 +69,11 @@ class SourceFigure(Part):
         guessing: Against shuffled owners.
         class_mixes: Against owners shuffled within each class.
         label_baseline_test: Against the label-distribution baseline on the same samples; None
-            likewise.
+            where a run was not tested.
         above_guessing: By test and interval.
         above_mixes: By test and interval, and above guessing too.
         above_label_baseline: Likewise; of one run, which has no such interval, by the test. None
-            where the baseline is.
+            where the test is.
     """
 
     attack: str

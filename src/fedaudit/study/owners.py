@@ -84,7 +84,8 @@ class SourceResult(Part):
         label_baseline: Success of naming the client of whose data the sample's class is the
             largest share; None in records of a version that took the largest count.
         label_baseline_change: Success less that; None likewise.
-        label_baseline_p_value: Two-sided, exact, on the same samples; None likewise.
+        label_baseline_p_value: Two-sided, exact, on the same samples; None likewise, and where the
+            other two were found afterwards, from who had which classes.
         by_class_mix: Mean success when owners are shuffled within each class: what the attack
             owes to the clients' different class mixes.
         class_p_value: One-sided: how often such a shuffle does as well.

@@ -68,6 +68,7 @@ def _figure(runs: Runs, tests: _Tests) -> SourceFigure:
     first, chance = runs[0], fmean(run.chance for run in runs)
     success, excess, over_baseline = _success(runs), _excess(runs), _over_baseline(runs)
     above_guessing = tests.guessing.significant and success.above(chance)
+    tested = all(run.label_baseline_p_value is not None for run in runs)
     return SourceFigure(
         attack=first.attack,
         defense=first.defense,
@@ -82,12 +83,14 @@ def _figure(runs: Runs, tests: _Tests) -> SourceFigure:
         over_label_baseline=over_baseline,
         guessing=tests.guessing,
         class_mixes=tests.class_mixes,
-        label_baseline_test=None if over_baseline is None else tests.label_baseline,
+        label_baseline_test=tests.label_baseline if tested else None,
         above_guessing=above_guessing,
         above_mixes=above_guessing and tests.class_mixes.significant and excess.above(0.0),
-        above_label_baseline=None
-        if over_baseline is None
-        else above_guessing and tests.label_baseline.significant and over_baseline.above(0.0),
+        above_label_baseline=above_guessing
+        and tests.label_baseline.significant
+        and over_baseline.above(0.0)
+        if over_baseline and tested
+        else None,
     )
 
 
