@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.parameter import UninitializedParameter
 
 from fedaudit.errors import BadInput
 
@@ -153,7 +154,16 @@ class Model:
 
     @staticmethod
     def of(architecture: Architecture, module: nn.Module) -> "Model":
-        """A copy of the module's present parameters and buffers; frozen parameters are buffers."""
+        """A copy of the module's present parameters and buffers; frozen parameters are buffers.
+
+        Raises:
+            BadInput: Layers of the module do not know their sizes yet.
+        """
+        if any(isinstance(value, UninitializedParameter) for value in module.parameters()):
+            raise BadInput(
+                f"layers of the {type(module).__name__} do not know their sizes yet; run it on a "
+                "batch where it is made"
+            )
         frozen = [(n, p) for n, p in module.named_parameters() if not p.requires_grad]
         return Model(
             architecture,

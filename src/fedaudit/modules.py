@@ -8,12 +8,19 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from fedaudit.core import Architecture, Model, chunks
+from fedaudit.core import Architecture, Model, Samples, chunks
 from fedaudit.devices import CPU, by_kind, computing_on
+from fedaudit.errors import BadInput
 from fedaudit.layout import laid_out
+
+SUPPORTED = (
+    "fedaudit audits classification of feature tensors: a model takes a floating-point tensor with "
+    "a row a sample and returns one row of logits a sample"
+)
 
 _kept = threading.local()
 CHUNK = 128
+_TRIED = 3
 _CHUNK_ON_GPU = 512
 
 
@@ -75,5 +82,123 @@ def outputs_of(model: Model, features: Tensor, device: torch.device = CPU) -> Te
     size = by_kind(device, cpu=CHUNK, gpu=_CHUNK_ON_GPU)
     with computing_on(device), torch.no_grad():
         module = loaded(model, "evaluation", device).eval()
-        parts = [module(features[part].to(device)) for part in chunks(len(features), size)]
-        return torch.cat(parts).to(features.device)
+        # Copies: a model may overwrite what it is given, and the samples are needed again.
+        whole = as_taken(features, model)
+        rows = [whole[part].to(device, copy=True) for part in chunks(len(features), size)]
+        return torch.cat([module(part) for part in rows]).to(features.device)
+
+
+def as_taken(features: Tensor, model: Model) -> Tensor:
+    """The features in the model's floating-point type; whole numbers stay as they are."""
+    kinds = {value.dtype for value in model.params.values()}
+    return (
+        features.to(kinds.pop()) if features.is_floating_point() and len(kinds) == 1 else features
+    )
+
+
+def refuse_unfit(model: Model, samples: Samples) -> int:
+    """Tries a model on a few samples, so that what cannot be audited is refused before training.
+
+    Args:
+        model: Any network; none of the catalogue is refused.
+        samples: Of the kind that it is trained and audited on, with their labels.
+
+    Returns:
+        The number of logits.
+
+    Raises:
+        BadInput: It cannot be run on them in evaluation mode, does not give a row of logits a
+            sample with one for each class, has nothing to train, or makes something else of a
+            sample when it is run again or has other samples beside it.
+    """
+    name = model.architecture.name
+    if not model.params:
+        raise BadInput(f"model {name!r} has no trainable parameters; give one that clients train")
+    few, largest = as_taken(samples.features[:_TRIED], model), int(samples.labels.max())
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        module = model.module()
+        outputs = _logits(module, name, few)
+        again = _logits(module, name, few)
+        alone = torch.cat([_logits(module, name, row) for row in torch.split(few, 1)])
+    if outputs.shape[1] < max(2, largest + 1):
+        raise BadInput(
+            f"model {name!r} gives {outputs.shape[1]} logits a sample, and labels go up to "
+            f"{largest}; {SUPPORTED}, one for each class and at least two"
+        )
+    if not outputs.requires_grad:
+        raise BadInput(
+            f"the outputs of model {name!r} have no gradient by its parameters; give it as clients "
+            "train it, without no_grad or detach"
+        )
+    # Rounding differs with the number of rows.
+    slack = 3 * torch.finfo(outputs.dtype).eps ** 0.5 * outputs.abs().max()
+    if bool(((again - outputs).abs() > slack).any()):
+        raise BadInput(
+            f"model {name!r} gives the same samples other logits when it is run again; remove what "
+            "is random or counts from its evaluation mode"
+        )
+    if bool(((alone - outputs).abs() > slack).any()):
+        raise BadInput(
+            f"model {name!r} gives a sample other logits with other samples beside it, so that "
+            "none has a gradient of its own; leave statistics of the batch, and views that mix "
+            "rows, out of its evaluation mode"
+        )
+    _refuse_loss(model, outputs.detach(), samples.labels[: len(few)])
+    return outputs.shape[1]
+
+
+def outputs_tried(module: nn.Module, name: str, features: Tensor) -> object:
+    """Whatever a module makes of a few samples in evaluation mode.
+
+    Args:
+        module: To be run.
+        name: For messages.
+        features: Left as they are.
+
+    Raises:
+        BadInput: It cannot be run on them.
+    """
+    try:
+        found: object = module.eval()(features.clone())
+    # Other people's code raises what it likes.
+    except Exception as error:
+        said = " ".join(str(error).split())[:200]
+        raise BadInput(
+            f"model {name!r} cannot be run on {len(features)} samples of shape "
+            f"{tuple(features.shape[1:])} ({type(error).__name__}: {said}); {SUPPORTED}, for any "
+            "number of rows"
+        ) from error
+    return found
+
+
+def _logits(module: nn.Module, name: str, features: Tensor) -> Tensor:
+    found = outputs_tried(module, name, features)
+    if not isinstance(found, Tensor):
+        raise BadInput(
+            f"model {name!r} returns a {type(found).__name__}; {SUPPORTED}: give a subclass whose "
+            "forward returns the logits alone"
+        )
+    if found.ndim != 2 or len(found) != len(features) or not found.is_floating_point():
+        raise BadInput(
+            f"model {name!r} makes {found.dtype} of shape {tuple(found.shape)} of "
+            f"{len(features)} samples; {SUPPORTED}"
+        )
+    return found
+
+
+def _refuse_loss(model: Model, outputs: Tensor, labels: Tensor) -> None:
+    name = model.architecture.name
+    try:
+        losses: object = model.architecture.loss(outputs, labels)
+    except Exception as error:
+        said = " ".join(str(error).split())[:200]
+        raise BadInput(
+            f"the loss cannot be taken of logits of shape {tuple(outputs.shape)} of model {name!r} "
+            f"and as many labels ({type(error).__name__}: {said}); give one that takes them"
+        ) from error
+    if not isinstance(losses, Tensor) or losses.shape != labels.shape:
+        shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        raise BadInput(
+            f"the loss gives {shape} for {len(labels)} samples of model {name!r}; give one that "
+            "has a number for each (reduction='none')"
+        )

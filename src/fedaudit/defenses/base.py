@@ -297,7 +297,9 @@ class Defense:
         params = objective.params
         if len(batch) == 0:  # Poisson sampling draws nobody now and then
             return {name: torch.zeros_like(param) for name, param in params.items()}
-        values = torch.autograd.grad(objective(batch), list(params.values()))
+        values = torch.autograd.grad(
+            objective(batch), list(params.values()), allow_unused=True, materialize_grads=True
+        )
         return dict(zip(params, values, strict=True))
 
     def upload(self, upload: Upload, turn: Turn) -> Upload:

@@ -8,6 +8,7 @@ sample's rows weighted, so that it gives the sum of the clipped gradients at onc
 
 import logging
 from collections.abc import Iterable
+from copy import deepcopy
 from functools import cache
 from weakref import WeakKeyDictionary
 
@@ -33,6 +34,9 @@ from fedaudit.signals.kernels.layer import LayerKernel
 from fedaudit.signals.kernels.plan import kernel_for, norms_over_copies
 
 _log = logging.getLogger("fedaudit")
+
+# Of the samples on which watching is tried: gradients are longer than this, and all are clipped.
+_PROBED, _SHORT, _SLACK = 2, 1e-6, 1e-3
 
 
 def clipped_sum(objective: Objective, batch: Batch, *, clip: float, copies: int = 1) -> Params:
@@ -62,6 +66,7 @@ def clipped_sum(objective: Objective, batch: Batch, *, clip: float, copies: int 
         return dict(zip(params, found, strict=True))
     if plan.watched is not None:
         try:
+            plan.confirm(objective.module, batch, copies)
             return _by_layers(objective, batch, plan.watched, clip=clip, copies=copies)
         except Uncapturable as error:
             plan.give_up(objective.module, str(error))
@@ -77,6 +82,8 @@ class _Plan:
         statistics: Its layers that may mix samples, depending on the mode they are in.
     """
 
+    _confirmed = False
+
     def __init__(self, module: nn.Module) -> None:
         self.dense = dense_layers(module) is not None
         self.watched: _Watched | None = None
@@ -86,6 +93,41 @@ class _Plan:
             self.watched = _Watched(owners(module, trained))
         except Uncapturable as error:
             self.give_up(module, str(error))
+
+    def confirm(self, module: nn.Module, batch: Batch, copies: int) -> None:
+        """Holds what watching finds against ordinary differentiation, once.
+
+        A weight that is also used outside its layer, for instance, would be clipped too little.
+
+        Raises:
+            Uncapturable: They differ, or watching fails.
+        """
+        if self._confirmed:
+            return
+        # On the CPU, whose one generator tells whether anything is drawn.
+        rows = _rows(batch, slice(0, _PROBED * copies))
+        rows = Batch(rows.x.cpu(), rows.y.cpu(), rows.ids.cpu())
+        try:
+            there = deepcopy(module).cpu()
+            objective = Objective(there, _mean_of_squares, per_sample=_squares)
+            with torch.random.fork_rng(devices=[]):
+                before = torch.get_rng_state()
+                exact = _one_by_one(objective, rows, clip=_SHORT, copies=copies)
+                if not torch.equal(before, torch.get_rng_state()):
+                    # Samples that go one by one draw otherwise than together; the first one alike.
+                    rows = _rows(rows, slice(0, copies))
+                    torch.set_rng_state(before)
+                    exact = _one_by_one(objective, rows, clip=_SHORT, copies=copies)
+                torch.set_rng_state(before)
+                watched = _Watched(owners(there, objective.params))
+                found = _by_layers(objective, rows, watched, clip=_SHORT, copies=copies)
+        # Whatever a layer does that no kernel follows.
+        except Exception as error:
+            raise Uncapturable(str(error).split("\n")[0]) from error
+        for name, value in found.items():
+            if bool(((value - exact[name]).abs() > _SLACK * _SHORT).any()):
+                raise Uncapturable("two samples differ from ordinary autograd")
+        self._confirmed = True
 
     def give_up(self, module: nn.Module, reason: str) -> None:
         """Watching has failed: no second attempt."""
@@ -177,7 +219,8 @@ def _by_layers(
 ) -> Params:
     parts = watched.parts
     with watching(parts) as seen:
-        outputs = objective.module(batch.x)
+        # A copy: where watching fails, what the network has overwritten is needed again.
+        outputs = objective.module(batch.x.clone())
     losses = _losses(objective, outputs, batch, copies)
     passages = passages_of(seen, parts, losses, rows=len(batch), retain_graph=True)
     kernels = watched.kernels(passages, copies)
@@ -192,6 +235,15 @@ def _by_layers(
         found = _weighted(part, seen[path], passages[path].grads, factors)
         total |= dict(zip(part.names.values(), found, strict=True))
     return {name: total[name] for name in objective.params}
+
+
+def _squares(outputs: Tensor, targets: Tensor) -> Float[Tensor, " samples"]:
+    """A loss of any outputs, whatever the labels."""
+    return outputs.flatten(1).square().sum(1)
+
+
+def _mean_of_squares(outputs: Tensor, batch: Batch) -> Tensor:
+    return _squares(outputs, batch.y).mean()
 
 
 def _losses(
@@ -228,7 +280,7 @@ def _one_by_one(objective: Objective, batch: Batch, *, clip: float, copies: int)
     total = {name: torch.zeros_like(param) for name, param in params.items()}
     for rows in chunks(len(batch), copies):
         found = torch.autograd.grad(
-            objective(_rows(batch, rows)),
+            objective(_rows(batch, rows, copied=True)),
             list(params.values()),
             allow_unused=True,
             materialize_grads=True,
@@ -240,5 +292,7 @@ def _one_by_one(objective: Objective, batch: Batch, *, clip: float, copies: int)
     return total
 
 
-def _rows(batch: Batch, rows: slice) -> Batch:
-    return Batch(batch.x[rows], batch.y[rows], batch.ids[rows])
+def _rows(batch: Batch, rows: slice, *, copied: bool = False) -> Batch:
+    """Some rows; in memory of their own where a network might overwrite them."""
+    x = batch.x[rows].clone() if copied else batch.x[rows]
+    return Batch(x, batch.y[rows], batch.ids[rows])

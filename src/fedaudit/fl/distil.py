@@ -87,7 +87,7 @@ def _student(
 ) -> Model:
     module = loaded(start, "student", features.device).train()
     optimizer = Adam(lr=how.lr)
-    params = list(module.parameters())
+    params = _trained(module)
     for order in orders:
         shuffled, wanted = features[order], targets[order]
         for part in chunks(len(order), how.batch_size):
@@ -101,7 +101,18 @@ def _gradients(module: nn.Module, x: Tensor, slope: "partial[Tensor]") -> list[T
     if written is not None:
         return written.gradients(x, slope)
     outputs = module(x)
-    return list(torch.autograd.grad(outputs, list(module.parameters()), slope(outputs) / len(x)))
+    found = torch.autograd.grad(
+        outputs,
+        _trained(module),
+        slope(outputs) / len(x),
+        allow_unused=True,
+        materialize_grads=True,
+    )
+    return list(found)
+
+
+def _trained(module: nn.Module) -> list[nn.Parameter]:
+    return [value for value in module.parameters() if value.requires_grad]
 
 
 def _toward(

@@ -16,6 +16,7 @@ from fedaudit.errors import BadInput, Unsupported
 from fedaudit.fl.algorithm import HONEST, Algorithm, ChoosesModels, KeepsModels, Server
 from fedaudit.fl.checkpoint import Standing, fingerprint_of, resume, save
 from fedaudit.fl.visiting import Done, Federation, Job, cohort_of, visited
+from fedaudit.modules import as_taken, refuse_unfit
 from fedaudit.observe.round import Round, Sent
 from fedaudit.seeds import seed_for
 
@@ -74,8 +75,9 @@ def simulate(
         first is asked for.
 
     Raises:
-        BadInput: No clients, an empty client, no rounds, a server that tampers with what never
-            comes, or a checkpoint of another run or kind of device.
+        BadInput: No clients, an empty client, no rounds, a network that is no classifier of the
+            clients' samples, a server that tampers with what never comes, or a checkpoint of
+            another run or kind of device.
         Damaged: The checkpoint cannot be read, or is no standing that this run can have.
         Unsupported: A defense does not accept the algorithm's uploads, or several workers are
             to share a GPU.
@@ -86,6 +88,7 @@ def simulate(
     if device.type != "cpu":
         refuse_several_workers(device, engine.count if isinstance(engine, Counted) else 1)
     plan = _Plan(rounds, seed, participation, device)
+    clients = _fitting(algorithm, clients)
     return _rounds(Federation(algorithm, clients, guards), server, engine, plan, checkpoint)
 
 
@@ -240,6 +243,24 @@ def prepared(
         return defenses.get(client, UNDEFENDED).prepare(clients[client], visit)
 
     return {client: left(client) for client in everybody}
+
+
+def _fitting(
+    algorithm: Algorithm, clients: Mapping[ClientId, Samples]
+) -> Mapping[ClientId, Samples]:
+    """The clients' samples in the models' floating-point type.
+
+    Raises:
+        BadInput: A network that cannot be trained on them.
+    """
+    models = [net.initial(0) for net in algorithm.nets]
+    widest = max(clients.values(), key=lambda data: int(data.labels.max()))
+    for model in models:
+        refuse_unfit(model, widest)
+    return {
+        client: Samples(as_taken(data.features, models[0]), data.labels, data.ids)
+        for client, data in clients.items()
+    }
 
 
 def _refuse_unusable(

@@ -1,16 +1,25 @@
 """What clients of somebody's federation train, as fedaudit describes networks."""
 
 import copy
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from fedaudit.core import Architecture, Model, PerSampleLoss
+from fedaudit.core import Architecture, Model, PerSampleLoss, Samples, cross_entropy
 from fedaudit.data.audit_set import AuditSet
 from fedaudit.errors import BadInput
 from fedaudit.live.weights import Shape
+from fedaudit.modules import SUPPORTED, as_taken, outputs_tried, refuse_unfit
+
+Given: TypeAlias = nn.Module | Callable[[], nn.Module]
+_Hook: TypeAlias = Callable[[nn.Module, tuple[object, ...], object], Tensor]
+
+_FEW = 3
+_FAR = 100.0
+"""Samples so many times as large drive a logit out of [0, 1], and no sigmoid."""
 
 
 class Network(NamedTuple):
@@ -19,7 +28,7 @@ class Network(NamedTuple):
     Attributes:
         architecture: Makes untrained ones.
         shape: What its parameters are like.
-        classes: Number of outputs, or of classes among the samples if these are more.
+        classes: Number of logits.
     """
 
     architecture: Architecture
@@ -27,10 +36,13 @@ class Network(NamedTuple):
     classes: int
 
 
-def network_of(
-    model: nn.Module | Callable[[], nn.Module], samples: AuditSet, loss: PerSampleLoss
-) -> Network:
+def network_of(model: Given, samples: AuditSet, loss: PerSampleLoss) -> Network:
     """Describes a network; a module that is given is left as it is.
+
+    Where a network returns an object or dictionary with ``logits``, these are its outputs. One
+    logit z of a binary classifier is read as the two logits 0 and z: their softmax is the sigmoid
+    of z, and their cross-entropy is that of z. Half precision is measured in single precision,
+    and wrappers of torch around a network are taken off.
 
     Args:
         model: A module, or what makes one.
@@ -38,55 +50,150 @@ def network_of(
         loss: Per-sample loss of (outputs, labels).
 
     Raises:
-        BadInput: It is no network, or gives no logits of the samples.
+        BadInput: It is no network of torch, or no classifier of feature tensors.
     """
-    module = _made(model)
-    architecture = Architecture(type(module).__name__, _fresh(model), loss=loss)
-    shape = Shape(Model.of(architecture, module), module)
-    return Network(architecture, shape, _classes(module, samples))
+    with torch.random.fork_rng(devices=[]):
+        made, build = _made(model)
+        name = type(made).__name__
+        plain = Model.of(Architecture(name, build), made)
+        hooks, loss = _as_logits(plain, samples.samples, loss)
+        architecture = Architecture(
+            name, partial(_hooked, build, hooks) if hooks else build, loss=loss
+        )
+        known = Model(architecture, plain.params, plain.buffers)
+        outputs = refuse_unfit(known, samples.samples)
+    return Network(architecture, Shape(known, made), outputs)
 
 
-def _made(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
+def _made(model: Given) -> tuple[nn.Module, Callable[[], nn.Module]]:
+    """A module, and what makes untrained ones: copies of a given one, with layers drawn anew."""
     if isinstance(model, nn.Module):
-        return model
-    made: object = model()
-    if not isinstance(made, nn.Module):
-        raise BadInput(f"model makes a {type(made).__name__}; give a torch.nn.Module, or its class")
-    return made
-
-
-def _fresh(model: nn.Module | Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-    """Makes untrained modules: of one that is there a copy whose layers are drawn anew."""
-    if not isinstance(model, nn.Module):
-        return model
-    like = copy.deepcopy(model).cpu()
-
-    def drawn_anew() -> nn.Module:
-        module = copy.deepcopy(like)
-        for part in module.modules():
-            reset = getattr(part, "reset_parameters", None)
-            if callable(reset):
-                reset()
-        return module
-
-    return drawn_anew
-
-
-def _classes(module: nn.Module, samples: AuditSet) -> int:
-    """Outputs that the model has for one sample."""
-    training = module.training
-    first = next(module.parameters(), torch.zeros(()))
+        try:
+            made = _plain(copy.deepcopy(model))
+        except RuntimeError as error:
+            raise BadInput(
+                f"the {type(model).__name__} that is given as model cannot be copied ({error}); "
+                "give the class or function that makes it"
+            ) from error
+        return made, partial(_drawn_anew, made)
     try:
-        with torch.no_grad():
-            outputs = module.eval()(samples.samples.features[:1].to(first.device, first.dtype))
-    except (RuntimeError, TypeError, ValueError) as error:
+        found: object = model()
+    # A class that wants arguments; an object that cannot be called.
+    except Exception as error:
+        said = " ".join(str(error).split())[:200]
         raise BadInput(
-            f"the model cannot be run on an audited sample of shape "
-            f"{tuple(samples.samples.features.shape[1:])} ({error}); give samples as the model "
-            "takes them"
+            f"model is to be a torch.nn.Module, or to make one when it is called without "
+            f"arguments, and {getattr(model, '__name__', type(model).__name__)} does not ({said}); "
+            "for a linear model of scikit-learn give torch.nn.Linear(features, classes), whose "
+            "parameters are [coef_, intercept_]"
         ) from error
-    finally:
-        module.train(training)
-    if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2:
-        raise BadInput("the model is to give one row of logits a sample")
-    return max(2, int(outputs.shape[1]), int(samples.samples.labels.max()) + 1)
+    if not isinstance(found, nn.Module):
+        raise BadInput(
+            f"model makes a {type(found).__name__}; give a torch.nn.Module, or its class"
+        )
+    return _plain(found), partial(_made_plain, model)
+
+
+def _made_plain(make: Callable[[], nn.Module]) -> nn.Module:
+    return _plain(make())
+
+
+def _drawn_anew(like: nn.Module) -> nn.Module:
+    module = copy.deepcopy(like)
+    for part in module.modules():
+        reset = getattr(part, "reset_parameters", None)
+        if callable(reset):
+            reset()
+    return module
+
+
+def _plain(module: nn.Module) -> nn.Module:
+    """The network inside the wrappers of torch, on the CPU, in single precision at least."""
+    # By name, since importing the compiler takes seconds.
+    while (kind := type(module).__name__) in _WRAPPERS:
+        module = module.get_submodule(_WRAPPERS[kind])
+    values = [*module.parameters(), *module.buffers()]
+    half = any(value.dtype in (torch.float16, torch.bfloat16) for value in values)
+    return module.cpu().float() if half else module.cpu()
+
+
+_WRAPPERS = {
+    "DataParallel": "module",
+    "DistributedDataParallel": "module",
+    "OptimizedModule": "_orig_mod",
+}
+
+
+def _hooked(build: Callable[[], nn.Module], hooks: tuple[_Hook, ...]) -> nn.Module:
+    module = build()
+    for hook in hooks:
+        module.register_forward_hook(hook)
+    return module
+
+
+def _as_logits(
+    model: Model, samples: Samples, loss: PerSampleLoss
+) -> tuple[tuple[_Hook, ...], PerSampleLoss]:
+    """What makes a row of logits of whatever the model returns, and the loss of these.
+
+    Raises:
+        BadInput: It cannot be run, or gives probabilities.
+    """
+    name, module = model.architecture.name, model.module()
+    few = as_taken(samples.features[:_FEW], model)
+    with torch.no_grad():
+        found = outputs_tried(module, name, few)
+        hooks: tuple[_Hook, ...] = ()
+        if not isinstance(found, Tensor) and isinstance(_named(found), Tensor):
+            found, hooks = _named(found), (_logits_of,)
+        if not isinstance(found, Tensor) or len(found) != len(few):
+            return hooks, loss
+        if found.numel() == len(few) and found.ndim in (1, 2) and int(samples.labels.max()) < 2:
+            far = [outputs_tried(module, name, scale * few) for scale in (-_FAR, _FAR)]
+            values = [_named(one) if hooks else one for one in (found, *far)]
+            if all(isinstance(one, Tensor) and _shares(one) for one in values):
+                raise _probabilities(name, "sigmoid")
+            flat = found.ndim == 1
+            own = loss if loss is cross_entropy else partial(_of_one, loss, flat)
+            return (*hooks, _two_logits), own
+    rows = found.ndim == 2 and found.shape[1] > 1 and _shares(found)
+    if rows and loss is cross_entropy and bool(((found.sum(1) - 1).abs() < 1e-4).all()):
+        raise _probabilities(name, "softmax")
+    return hooks, loss
+
+
+def _probabilities(name: str, last: str) -> BadInput:
+    return BadInput(
+        f"model {name!r} returns probabilities; {SUPPORTED}: give a subclass whose forward leaves "
+        f"the {last} out"
+    )
+
+
+def _shares(values: Tensor) -> bool:
+    return bool(((values >= 0) & (values <= 1)).all())
+
+
+def _named(outputs: object) -> object:
+    """The logits in an object or dictionary that has such."""
+    if isinstance(outputs, Mapping):
+        return outputs.get("logits")
+    return getattr(outputs, "logits", None)
+
+
+def _logits_of(module: nn.Module, args: tuple[object, ...], outputs: object) -> Tensor:
+    found = _named(outputs)
+    if not isinstance(found, Tensor):
+        raise BadInput(f"a {type(module).__name__} returned no logits, and did before")
+    return found
+
+
+def _two_logits(module: nn.Module, args: tuple[object, ...], outputs: object) -> Tensor:
+    if not isinstance(outputs, Tensor):
+        raise BadInput(f"a {type(module).__name__} returned no logit, and did before")
+    logit = outputs.reshape(-1)
+    return torch.stack([torch.zeros_like(logit), logit], dim=1)
+
+
+def _of_one(loss: PerSampleLoss, flat: bool, outputs: Tensor, labels: Tensor) -> Tensor:
+    """A loss that was written for one logit."""
+    return loss(outputs[:, 1] if flat else outputs[:, 1:], labels)

@@ -14,20 +14,22 @@ Array: TypeAlias = Tensor | np.ndarray
 Weights: TypeAlias = nn.Module | Model | Mapping[str, Array] | Sequence[Array]
 """A module, a state dict, or its values in their order (as Flower's clients send them)."""
 
-_WRAPPED = "module."
-"""What DataParallel puts before every name."""
+_WRAPPED = ("module.", "_orig_mod.")
+"""What DataParallel and the compiler put before every name."""
 
 
 class Shape:
     """What parameters must be like: names, shapes and order of one module.
 
     Attributes:
-        model: A model of the architecture, for its names and shapes.
+        model: A model of the architecture, for its names and shapes, and for buffers that no state
+            dict holds.
     """
 
     def __init__(self, model: Model, module: nn.Module) -> None:
         self.model = model
         self._order = tuple(module.state_dict())
+        self._known = {*self._order, *model.params, *model.buffers}
 
     def model_of(self, weights: Weights, *, whose: str) -> Model:
         """The model with these parameters.
@@ -41,7 +43,10 @@ class Shape:
         """
         named = self._named(weights, whose)
         params = {n: _like(named, n, value, whose) for n, value in self.model.params.items()}
-        buffers = {n: _like(named, n, value, whose) for n, value in self.model.buffers.items()}
+        buffers = {
+            n: _like(named, n, value, whose) if n in named or n in self._order else value.clone()
+            for n, value in self.model.buffers.items()
+        }
         return Model(self.model.architecture, params, buffers)
 
     def change_of(self, weights: Weights, *, whose: str) -> Params:
@@ -64,10 +69,10 @@ class Shape:
         if isinstance(weights, Model):
             return {**weights.params, **weights.buffers}
         if isinstance(weights, nn.Module):
-            return _unwrapped({**weights.state_dict()})
+            return self._unwrapped({**weights.state_dict()})
         if isinstance(weights, Mapping):
-            found = _unwrapped(dict(weights))
-            known = {*self._order, *self.model.params, *self.model.buffers}
+            found = self._unwrapped(dict(weights))
+            known = self._known
             unknown = next((name for name in found if name not in known), None)
             if unknown is not None:
                 raise BadInput(
@@ -87,16 +92,19 @@ class Shape:
             )
         return dict(zip(self._order, weights, strict=True))
 
+    def _unwrapped(self, named: dict[str, Array]) -> dict[str, Array]:
+        """By the network's own names, without what wrappers put before all of them."""
+        # Other people's keys need not be text.
+        while named and not named.keys() & self._known:
+            start = next((one for one in _WRAPPED if str(next(iter(named))).startswith(one)), None)
+            if start is None or not all(str(name).startswith(start) for name in named):
+                break
+            named = {str(name).removeprefix(start): value for name, value in named.items()}
+        return named
+
 
 def _is_listed(weights: Weights) -> TypeGuard[Sequence[Array]]:
     return isinstance(weights, Sequence) and not isinstance(weights, str | bytes)
-
-
-def _unwrapped(named: dict[str, Array]) -> dict[str, Array]:
-    # Other people's keys need not be text.
-    if named and all(isinstance(name, str) and name.startswith(_WRAPPED) for name in named):
-        return {name.removeprefix(_WRAPPED): value for name, value in named.items()}
-    return named
 
 
 def _like(named: Mapping[str, Array], name: str, like: Tensor, whose: str) -> Tensor:

@@ -22,6 +22,7 @@ from fedaudit.core import Model, Params, chunks
 from fedaudit.devices import CPU, computing_on, model_on, params_on, refuse_several_workers
 from fedaudit.engines.local import one_thread
 from fedaudit.errors import BadInput, Unsupported
+from fedaudit.modules import as_taken
 from fedaudit.params import plus_tail, tail_of, tail_size
 from fedaudit.signals.kernels.capture import Capture, owners
 from fedaudit.signals.kernels.layer import LayerProducts
@@ -61,6 +62,22 @@ class _Way(NamedTuple):
 
     make: Callable[[], Measure]
     chunk: int
+
+
+class _Built:
+    """A model's module, of which every worker has a copy of its own."""
+
+    def __init__(self, base: Model, device: torch.device) -> None:
+        self._base, self._device = base, device
+        self._first = base.module().to(device)
+
+    def copy(self) -> nn.Module:
+        """A module that shares nothing with the others; built anew where it cannot be copied."""
+        try:
+            return deepcopy(self._first)
+        # Weights that hooks work out from others, and whatever else somebody keeps in a module.
+        except (RuntimeError, TypeError):
+            return self._base.module().to(self._device)
 
 
 class _Work(NamedTuple):
@@ -128,7 +145,7 @@ def gradient_products(
         warnings.catch_warnings(),
     ):
         warnings.filterwarnings("ignore", message="There is a performance drop")
-        work = _Work(features.detach(), labels, workers, chunk, device, cut)
+        work = _Work(as_taken(features.detach(), base), labels, workers, chunk, device, cut)
         dots, squared = _checked(base, kept, lengths, work)
     return GradientProducts(dots.t()[place].contiguous(), squared, lengths[place])
 
@@ -310,7 +327,7 @@ def _checked(
 ) -> LayerProducts:
     """The first way whose results ordinary differentiation confirms."""
     features, labels, device = work.features, work.labels, work.device
-    built = base.module().to(device)
+    built = _Built(base, device)
     base, updates = model_on(base, device), [params_on(update, device) for update in updates]
     first = (part[:2].to(device, copy=True) for part in (features, labels))
     ways = (
@@ -329,7 +346,7 @@ def _checked(
                 raise
             _announce(base.architecture.name, step, str(error).split("\n")[0])
             continue
-        exact = loop_measure(deepcopy(built), base, updates, work.cut)
+        exact = loop_measure(built.copy(), base, updates, work.cut)
         truth = exact(features[probe].to(device), labels[probe].to(device))
         if _agree(found, truth, probe, lengths):
             return found
@@ -355,19 +372,19 @@ def _announce_generic(architecture: str, kind: str) -> None:
 
 
 def _fast_way(
-    built: nn.Module,
+    built: _Built,
     base: Model,
     updates: Sequence[Params],
     cut: Mapping[str, int],
     features: Tensor,
     labels: Tensor,
 ) -> _Way:
-    plan = plan_for(deepcopy(built), base, updates, features, labels, cut)
+    plan = plan_for(built.copy, base, updates, features, labels, cut)
     for kind in plan.generic:
         _announce_generic(base.architecture.name, kind)
 
     def make() -> Measure:
-        module = deepcopy(built)
+        module = built.copy()
         parts = owners(module, base.params)
         capture = Capture(module, parts, base.architecture.loss, plan.layout)
 
@@ -380,16 +397,16 @@ def _fast_way(
 
 
 def _vmap_way(
-    built: nn.Module, base: Model, updates: Sequence[Params], cut: Mapping[str, int]
+    built: _Built, base: Model, updates: Sequence[Params], cut: Mapping[str, int]
 ) -> _Way:
     packed = stacked(base, updates)
-    return _Way(lambda: vmap_measure(deepcopy(built), base, packed, cut), VMAP_CHUNK)
+    return _Way(lambda: vmap_measure(built.copy(), base, packed, cut), VMAP_CHUNK)
 
 
 def _loop_way(
-    built: nn.Module, base: Model, updates: Sequence[Params], cut: Mapping[str, int]
+    built: _Built, base: Model, updates: Sequence[Params], cut: Mapping[str, int]
 ) -> _Way:
-    return _Way(lambda: loop_measure(deepcopy(built), base, updates, cut), VMAP_CHUNK)
+    return _Way(lambda: loop_measure(built.copy(), base, updates, cut), VMAP_CHUNK)
 
 
 def _stream(way: _Way, work: _Work) -> LayerProducts:

@@ -55,6 +55,14 @@ class Seen(NamedTuple):
     entry: GradientEdge | None
 
 
+def unasked(module: nn.Module) -> None:
+    """Asks for the gradient of no parameter, also of a scripted module."""
+    for value in module.parameters():
+        # Copies of scripted modules have parameters with a history.
+        if value.is_leaf:
+            value.requires_grad_(False)
+
+
 # What a forward hook is handed is whatever the module was: anything at all.
 _Call: TypeAlias = object
 
@@ -157,7 +165,7 @@ class Capture:
         self.module, self.loss = module, loss
         self._layout = layout
         self._parts = parts
-        module.requires_grad_(False)
+        unasked(module)
         for value in module.parameters():
             if value.dim() == 4:
                 value.data = value.data.contiguous(memory_format=layout)

@@ -1,5 +1,6 @@
 """Any other module with parameters of its own: exact, by differentiating the module alone."""
 
+import warnings
 from collections.abc import Mapping
 
 import torch
@@ -65,7 +66,10 @@ def _share(
         found: dict[str, Tensor] = pull(grad)[0]
         return found
 
-    gradients = {n: value.flatten(1) for n, value in vmap(gradient)(inputs, grads).items()}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")
+        found = vmap(gradient)(inputs, grads)
+    gradients = {name: value.flatten(1) for name, value in found.items()}
     for name, count in cut.items():
         gradients[name][:, count:] = 0
     shares = [direct(gradients[name], update) for name, update in updates.items()]

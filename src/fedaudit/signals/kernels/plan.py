@@ -1,8 +1,7 @@
 """Which kernel serves which layer, and how many samples go through at once."""
 
 import math
-from collections.abc import Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -65,7 +64,7 @@ class Plan(NamedTuple):
 
 
 def plan_for(
-    module: nn.Module,
+    copies: Callable[[], nn.Module],
     base: Model,
     updates: Sequence[Params],
     features: Shaped[Tensor, "samples ..."],
@@ -75,7 +74,7 @@ def plan_for(
     """Chooses by shapes alone, seen on a trial run, so that bits never depend on timing.
 
     Args:
-        module: With the base model's values.
+        copies: Gives modules with the base model's values, each of them new.
         base: Which parameters count.
         updates: Every client's.
         features: Of the samples of the trial run.
@@ -85,6 +84,7 @@ def plan_for(
     Raises:
         Uncapturable: The model cannot be watched.
     """
+    module = copies()
     parts = owners(module, base.params)
     passages = Capture(module, parts, base.architecture.loss).run(features, labels)
     kernels, generic = {}, set()
@@ -97,7 +97,7 @@ def plan_for(
     # Channels innermost is 1.4 times faster on large feature maps, and slower on small ones.
     innermost = large and features.device.type == "cpu"
     layout = torch.channels_last if innermost else torch.contiguous_format
-    if innermost and not _runs_in(layout, module, base, features, labels):
+    if innermost and not _runs_in(layout, copies(), base, features, labels):
         layout = torch.contiguous_format
     chunk = _chunk(passages, large, features.device)
     return Plan(kernels, chunk, layout, tuple(sorted(generic)))
@@ -111,11 +111,9 @@ def _runs_in(
     labels: Shaped[Tensor, "samples ..."],
 ) -> bool:
     """Whether a model can be run with its images in an order that it was not written for."""
-    there = deepcopy(module)
     try:
-        Capture(there, owners(there, base.params), base.architecture.loss, layout).run(
-            features, labels
-        )
+        capture = Capture(module, owners(module, base.params), base.architecture.loss, layout)
+        capture.run(features, labels)
     # A view of what lies in another order is a RuntimeError; other people's code may raise others.
     except Exception:
         return False

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedaudit.core import Model, Params, PerSampleLoss
+from fedaudit.signals.kernels.capture import unasked
 from fedaudit.signals.kernels.layer import LayerProducts
 
 Measure: TypeAlias = Callable[[Tensor, Tensor], LayerProducts]
@@ -31,7 +32,7 @@ def vmap_measure(
     module: nn.Module, base: Model, packed: Mapping[str, Tensor], cut: Mapping[str, int]
 ) -> Measure:
     """Per-sample gradients by ``torch.func``; ``cut`` as in :func:`loop_measure`."""
-    module.requires_grad_(False)
+    unasked(module)
     params: Params = {name: value for name, value in module.named_parameters() if name in packed}
 
     def loss(own: Params, feature: Tensor, label: Tensor) -> Tensor:
@@ -61,7 +62,7 @@ def loop_measure(
         updates: Every client's.
         cut: Of parameters that count in part only: how many of their first entries do.
     """
-    module.requires_grad_(False)
+    unasked(module)
     params: Params = {n: value for n, value in module.named_parameters() if n in base.params}
     for value in params.values():
         value.requires_grad_()
