@@ -212,6 +212,14 @@ def test_a_character_that_no_path_has_is_refused(
     assert "has a NUL character" in one_sentence(capsys)
 
 
+def test_a_setting_whose_bytes_are_no_text_is_refused(
+    study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bytes_of_a_shell = b"caf\xe9".decode(errors="surrogateescape")
+    assert exit_code("run", str(study), "--about", bytes_of_a_shell) == 2
+    assert "the value of --about has bytes that are no text" in one_sentence(capsys)
+
+
 def test_a_refusal_steers_no_terminal_whatever_it_quotes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,8 +35,20 @@ def settings_from(words: Sequence[str], *, command: str = "run") -> dict[str, ob
             if not waiting:
                 raise BadInput(f"{option} needs a value; write it as {option}=value")
             text = waiting.pop(0)
+        _refuse_bytes(option, text)
         found[name] = _value(option, text)
     return found
+
+
+def _refuse_bytes(option: str, text: str) -> None:
+    """Refuses what Python keeps of bytes that are no text in the terminal's encoding."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise BadInput(
+            f"the value of {option} has bytes that are no text ({text[error.start]!r} at character "
+            f"{error.start}); write it in UTF-8"
+        ) from error
 
 
 def _value(option: str, text: str) -> object:

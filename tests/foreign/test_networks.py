@@ -2,28 +2,34 @@
 
 import copy
 import logging
+import warnings
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
+from torch.nn import functional
 
 import fedaudit
-from fedaudit.core import Architecture, Params, Samples
+from fedaudit.core import Architecture, Batch, Params, Samples
+from fedaudit.defenses.base import Objective
+from fedaudit.errors import BadInput, Unsupported
+from fedaudit.fl.clipped import clipped_sum
 from fedaudit.fl.fedavg import FedAvg
 from fedaudit.fl.training import LocalTraining
 from fedaudit.live.audited import Split
 from fedaudit.modules import outputs_of
 from fedaudit.observe.measured_files import read_measured
 from fedaudit.signals.gradients import gradient_norms
-from tests.foreign.networks import CLASSES, Tutorial
+from tests.foreign.networks import CLASSES, MEASURED, REFUSED, Case, Dense, OneLogit, Tutorial
 
-FEW = ("blackbox-loss", "avg-cosine", "grad-norm", "fedmia-1")
-NETWORKS: dict[str, tuple[type[nn.Module], tuple[int, ...]]] = {"tutorial": (Tutorial, (3, 20, 20))}
-every_network = pytest.mark.parametrize("name", NETWORKS)
+FEW = ("blackbox-loss", "avg-cosine", "grad-norm", "fta-c")
+every_network = pytest.mark.parametrize("name", MEASURED)
 CLIENTS = 3
 
 
@@ -33,69 +39,61 @@ class Data(NamedTuple):
 
 
 @cache
-def data(name: str) -> Data:
+def data(shape: tuple[int, ...], classes: int, tokens: bool) -> Data:
     rng = torch.Generator().manual_seed(0)
-    shape = NETWORKS[name][1]
-    given = {
-        client: (
-            torch.randn(30, *shape, generator=rng),
-            torch.randint(CLASSES, (30,), generator=rng),
-        )
-        for client in range(CLIENTS)
-    }
-    split = fedaudit.fair_split(given, audited=16)
+    given = {}
+    for client in range(CLIENTS):
+        x = torch.randn(20, *shape, generator=rng)
+        if tokens:
+            x = torch.randint(20, (20, *shape), generator=rng).float()
+        given[client] = (x, torch.randint(classes, (20,), generator=rng))
+    split = fedaudit.fair_split(given, audited=10)
     train = {c: (x[split.train[c]], y[split.train[c]]) for c, (x, y) in given.items()}
     return Data(split, train)
 
 
-def made(name: str) -> nn.Module:
+def data_for(case: Case) -> Data:
+    return data(case.shape, case.classes, case.tokens)
+
+
+def made(case: Case) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
-        return NETWORKS[name][0]()
+        return case.make()
+
+
+def loss_of(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """What people write where they train."""
+    outputs = net(x.clone().to(next(net.parameters()).dtype))
+    outputs = (
+        outputs["logits"] if isinstance(outputs, dict) else getattr(outputs, "logits", outputs)
+    )
+    if outputs.numel() == len(x):
+        return functional.binary_cross_entropy_with_logits(outputs.view(-1), y.to(outputs.dtype))
+    return functional.cross_entropy(outputs, y)
 
 
 def trained(net: nn.Module, x: Tensor, y: Tensor) -> nn.Module:
-    """A client's training, as people write it."""
     local = copy.deepcopy(net).train()
     optimizer = torch.optim.SGD(local.parameters(), lr=0.05)
-    for rows in torch.split(torch.arange(len(x)), 8):
+    for rows in torch.split(torch.arange(len(x)), 6):
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(local(x[rows]), y[rows])
-        torch.autograd.backward(loss)
+        torch.autograd.backward(loss_of(local, x[rows], y[rows]))
         optimizer.step()
     return local
-
-
-class Told(NamedTuple):
-    number: int
-    sent: nn.Module
-    uploads: dict[int, nn.Module]
-
-
-def rounds(name: str, count: int = 2) -> Iterator[Told]:
-    net = made(name)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(6)
-        for number in range(1, count + 1):
-            uploads = {c: trained(net, *own) for c, own in data(name).train.items()}
-            yield Told(number, net, uploads)
-            states = [local.state_dict() for local in uploads.values()]
-            net = copy.deepcopy(net)
-            net.load_state_dict(
-                {k: torch.stack([s[k].double() for s in states]).mean(0) for k in states[0]}
-            )
 
 
 def products_by_hand(net: nn.Module, update: Params, x: Tensor, y: Tensor) -> tuple[float, float]:
     """Cosine of one sample's gradient with an update, and its squared length, in 64 bits."""
     exact = copy.deepcopy(net).double().eval()
-    loss = nn.functional.cross_entropy(exact(x[None].double()), y[None])
     named = {n: p for n, p in exact.named_parameters() if p.requires_grad}
-    grads = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-    found = {
-        n: torch.zeros_like(p) if g is None else g
-        for (n, p), g in zip(named.items(), grads, strict=True)
-    }
+    grads = torch.autograd.grad(
+        loss_of(exact, x[None], y[None]),
+        list(named.values()),
+        allow_unused=True,
+        materialize_grads=True,
+    )
+    found = dict(zip(named, grads, strict=True))
     dot = sum(float((g * update[n].double()).sum()) for n, g in found.items())
     length = sum(float(g.square().sum()) for g in found.values()) ** 0.5
     away = sum(float(update[n].double().square().sum()) for n in found) ** 0.5
@@ -103,33 +101,49 @@ def products_by_hand(net: nn.Module, update: Params, x: Tensor, y: Tensor) -> tu
 
 
 @every_network
-def test_a_recording_of_a_loop_of_ones_own_measures_what_autograd_does(
+def test_what_is_recorded_of_a_loop_of_ones_own_is_what_autograd_says(
     name: str, tmp_path: Path
 ) -> None:
-    split = data(name).split
-    told = list(rounds(name))
+    case = MEASURED[name]
+    split, train = data_for(case)
+    audited = split.audit.samples
+    kept = audited.features.clone()
+    net = made(case)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(6)
+        locals_ = {client: trained(net, *own) for client, own in train.items()}
     with fedaudit.record(
-        tmp_path / "r", NETWORKS[name][0], split.audit, attacks=FEW, strict=True
+        tmp_path / "r", case.make, split.audit, attacks=FEW, strict=True
     ) as recorder:
-        for one in told:
-            recorder.round(one.number, sent=one.sent, uploads=one.uploads)
-    for one, stored in zip(told, read_measured(tmp_path / "r"), strict=True):
-        base = dict(one.sent.named_parameters())
-        signals = stored.measured.signals
-        for client, local in one.uploads.items():
-            update = {n: (p - base[n]).detach() for n, p in local.named_parameters()}
-            exact = copy.deepcopy(local).double().eval()
-            for place in range(0, len(split.audit), 7):
-                x, y = split.audit.samples.features[place], split.audit.samples.labels[place]
-                cosine, squared = products_by_hand(one.sent, update, x, y)
-                loss = nn.functional.cross_entropy(exact(x[None].double()), y[None])
-                found = [
-                    float(signals[s][client, place])
-                    for s in ("gradient-cosine", "gradient-norm", "loss")
-                ]
-                assert found[0] == pytest.approx(-cosine, abs=2e-5)
-                assert found[1] == pytest.approx(-squared, rel=2e-4, abs=1e-12)
-                assert found[2] == pytest.approx(-loss.item(), rel=1e-4, abs=1e-6)
+        uploads = {client: local.state_dict() for client, local in locals_.items()}
+        recorder.round(1, sent=net, uploads=uploads)
+    assert torch.equal(audited.features, kept)
+    (stored,) = read_measured(tmp_path / "r")
+    signals, base = stored.measured.signals, dict(net.named_parameters())
+    for client, local in locals_.items():
+        update = {n: (p - base[n]).detach() for n, p in local.named_parameters()}
+        exact = copy.deepcopy(local).double().eval()
+        for place in range(client, len(audited), 7):
+            x, y = audited.features[place], audited.labels[place]
+            cosine, squared = products_by_hand(net, update, x, y)
+            loss = loss_of(exact, x[None], y[None]).item()
+            found = {s: float(signals[s][client, place]) for s in signals}
+            assert found["gradient-cosine"] == pytest.approx(-cosine, abs=2e-5)
+            assert found["gradient-norm"] == pytest.approx(-squared, rel=2e-4, abs=1e-12)
+            assert found["loss"] == pytest.approx(-loss, rel=1e-4, abs=1e-6)
+            sure = torch.tensor(-loss, dtype=torch.float64).exp().item()
+            assert found["confidence"] == pytest.approx(sure, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["the tutorial's", "lstm", "one logit"])
+def test_such_a_recording_is_attacked_like_any_other(name: str, tmp_path: Path) -> None:
+    case = MEASURED[name]
+    split, train = data_for(case)
+    net = made(case)
+    with fedaudit.record(tmp_path / "r", net, split.audit, attacks=FEW, strict=True) as recorder:
+        for number in (1, 2):
+            uploads = {client: trained(net, *own) for client, own in train.items()}
+            recorder.round(number, sent=net, uploads=uploads)
     record = fedaudit.attack_recording(
         tmp_path / "r",
         (),
@@ -137,18 +151,130 @@ def test_a_recording_of_a_loop_of_ones_own_measures_what_autograd_does(
         figures={"blind_classifier": False, "permutations": 20},
     )
     assert {one.name for one in record.attacks} == {*FEW}
+    assert all(one.status == "run" for one in record.attacks)
 
 
-@every_network
-def test_a_simulation_trains_it_as_torch_does(name: str) -> None:
-    clients = {
+def clients_of(case: Case) -> dict[int, Samples]:
+    return {
         client: Samples(x, y, torch.arange(len(x)) + 100 * client)
-        for client, (x, y) in data(name).train.items()
+        for client, (x, y) in data_for(case).train.items()
     }
-    architecture = Architecture(name, NETWORKS[name][0])
-    algorithm = FedAvg(architecture, LocalTraining(lr=0.05, epochs=1, batch_size=100))
+
+
+SIMULATED = [name for name in MEASURED if "logit" not in name]
+DROPPING = ("batch norm and dropout", "lstm", "gru", "transformer")
+"""Their masks are drawn from a stream of the simulation's."""
+MIXING = ("batch norm and dropout", "residual, in place")
+"""DP-SGD refuses them in training mode."""
+
+
+@pytest.mark.parametrize("name", [name for name in SIMULATED if name not in DROPPING])
+def test_a_simulated_step_is_the_step_of_torch(name: str) -> None:
+    case = MEASURED[name]
+    architecture = Architecture(f"foreign {name}", case.make)
+    algorithm = FedAvg(architecture, LocalTraining(lr=0.05, batch_size=100))
+    clients = {0: clients_of(case)[0]}
     (one,) = fedaudit.simulate(algorithm, clients, rounds=1, seed=1)
-    assert all(value.isfinite().all() for value in one.after["global"].params.values())
+    base = one.exposed[0].base
+    assert base is not None
+    start = base.module().train()
+    optimizer = torch.optim.SGD(start.parameters(), lr=0.05)
+    torch.autograd.backward(loss_of(start, clients[0].features, clients[0].labels))
+    optimizer.step()
+    for key, value in one.after["global"].params.items():
+        expected = dict(start.named_parameters())[key].detach()
+        torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in SIMULATED if name not in MIXING])
+def test_clipped_gradients_are_those_of_one_sample_after_another(name: str) -> None:
+    case = MEASURED[name]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        module = case.make().eval()
+    x, y = data_for(case).train[0]
+    x = x.to(next(module.parameters()).dtype)[:5]
+    objective = Objective(
+        module,
+        lambda outputs, rows: functional.cross_entropy(outputs, rows.y),
+        per_sample=partial(functional.cross_entropy, reduction="none"),
+    )
+    found = clipped_sum(objective, Batch(x.clone(), y[:5], torch.arange(5)), clip=0.05)
+    total = {n: torch.zeros_like(p) for n, p in objective.params.items()}
+    for row, label in zip(x, y[:5], strict=True):
+        grads = torch.autograd.grad(
+            loss_of(module, row[None], label[None]),
+            list(objective.params.values()),
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        length = torch.cat([g.flatten() for g in grads]).norm()
+        for value, grad in zip(total.values(), grads, strict=True):
+            value += grad * (0.05 / length).clamp(max=1)
+    for key, value in total.items():
+        torch.testing.assert_close(found[key], value, rtol=1e-3, atol=1e-6)
+
+
+def test_networks_that_mix_samples_in_training_are_refused_clipping() -> None:
+    for name in MIXING:
+        module = MEASURED[name].make().train()
+        x, y = data_for(MEASURED[name]).train[0]
+        objective = Objective(module, lambda outputs, rows: outputs.sum())
+        with pytest.raises(Unsupported, match="statistics mix the samples"):
+            clipped_sum(objective, Batch(x, y, torch.arange(len(x))), clip=1.0)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_audited_is_refused_in_one_sentence_before_anything_is_trained(
+    name: str, tmp_path: Path
+) -> None:
+    case, says = REFUSED[name]
+    audit = data_for(case).split.audit
+    with pytest.raises(BadInput, match=says) as refusal:
+        fedaudit.record(tmp_path / "r", case.make, audit)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", [name for name in REFUSED if name != "a softmax"])
+def test_what_cannot_be_audited_is_refused_by_a_simulation_before_it_trains(name: str) -> None:
+    # What follows a softmax is known where we train: cross-entropy of whatever comes out.
+    case, _ = REFUSED[name]
+    algorithm = FedAvg(Architecture(f"refused {name}", case.make), LocalTraining())
+    with pytest.raises(BadInput, match=r"model|layers") as refusal:
+        fedaudit.simulate(algorithm, clients_of(case), rounds=1, seed=1)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_loss_that_was_written_for_one_logit_is_given_one(tmp_path: Path) -> None:
+    case = Case(OneLogit, (12,), classes=2)
+    audit = data_for(case).split.audit
+
+    def doubled(outputs: Tensor, labels: Tensor) -> Tensor:
+        target = labels[:, None].to(outputs.dtype)
+        losses = functional.binary_cross_entropy_with_logits(outputs, target, reduction="none")
+        return 2 * losses[:, 0]
+
+    net = made(case)
+    with fedaudit.record(tmp_path, net, audit, loss=doubled, attacks=FEW, strict=True) as recorder:
+        recorder.round(1, sent=net, uploads={0: net, 1: net, 2: net})
+    (stored,) = read_measured(tmp_path)
+    expected = -2 * loss_of(net, audit.samples.features[:1], audit.samples.labels[:1]).item()
+    assert float(stored.measured.signals["loss"][0, 0]) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("loss", "says"),
+    [
+        (nn.CrossEntropyLoss(), r"gives \(\) for 3 samples"),
+        (lambda outputs, labels: functional.mse_loss(outputs, labels), "loss cannot be taken"),
+    ],
+)
+def test_a_loss_that_gives_no_number_a_sample_is_refused(
+    loss: nn.Module, says: str, tmp_path: Path
+) -> None:
+    audit = data_for(Case(Dense, (12,))).split.audit
+    with pytest.raises(BadInput, match=says):
+        fedaudit.record(tmp_path, Dense, audit, loss=loss)
 
 
 def test_a_view_behind_convolutions_runs_in_the_order_it_was_written_for() -> None:
@@ -164,3 +290,121 @@ def test_a_view_behind_convolutions_is_still_taken_apart_layer_by_layer(
     with caplog.at_level(logging.WARNING, "fedaudit"):
         gradient_norms(model, torch.randn(4, 3, 20, 20), torch.zeros(4, dtype=torch.int64))
     assert not caplog.records
+
+
+def test_a_slower_way_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    case = MEASURED["lstm"]
+    model = Architecture("an lstm that nobody has named so", case.make).initial(0)
+    x, y = data_for(case).train[0]
+    with caplog.at_level(logging.WARNING, "fedaudit"):
+        for _ in range(3):
+            gradient_norms(model, x, y)
+    assert 1 <= len(caplog.records) <= 2
+    assert len({one.getMessage() for one in caplog.records}) == len(caplog.records)
+
+
+def test_samples_are_left_as_they_were_by_networks_that_overwrite_them() -> None:
+    class Scaling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(12, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.head(x.div_(255))
+            return out
+
+    x = torch.full((5, 12), 255.0)
+    outputs_of(Architecture("scaling", Scaling).initial(0), x)
+    assert torch.equal(x, torch.full((5, 12), 255.0))
+
+
+class Adapted(nn.Module):
+    """A frozen network with a trained adapter beside its layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Linear(12, CLASSES).requires_grad_(False)
+        self.down = nn.Linear(12, 2, bias=False)
+        self.up = nn.Linear(2, CLASSES, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.base(x) + self.up(self.down(x))
+        return out
+
+
+def test_uploads_of_a_part_are_refused_with_what_to_do_which_then_works(tmp_path: Path) -> None:
+    audit, net = data_for(Case(Adapted, (12,))).split.audit, Adapted()
+    part = {name: value.detach() for name, value in net.named_parameters() if value.requires_grad}
+    for upload in (part, list(part.values())):
+        with (
+            fedaudit.record(tmp_path / "models", net, audit) as recorder,
+            pytest.warns(RuntimeWarning, match="round . is not recorded: .*uploads='updates'"),
+        ):
+            recorder.round(
+                1 + (upload is not part), sent=net, uploads=dict.fromkeys(range(3), upload)
+            )
+    with fedaudit.record(
+        tmp_path / "updates", net, audit, uploads="updates", attacks=FEW, strict=True
+    ) as recorder:
+        recorder.round(1, sent=net, uploads=dict.fromkeys(range(3), part))
+    (stored,) = read_measured(tmp_path / "updates")
+    x, y = audit.samples.features[0], audit.samples.labels[0]
+    cosine, _ = products_by_hand(net, part, x, y)
+    found = float(stored.measured.signals["gradient-cosine"][0, 0])
+    assert found == pytest.approx(-cosine, abs=2e-5)
+
+
+def test_a_linear_model_of_scikit_learn_is_recorded_as_a_linear_layer(tmp_path: Path) -> None:
+    split, train = data((12,), CLASSES, False)
+    models = {c: LogisticRegression().fit(x.numpy(), y.numpy()) for c, (x, y) in train.items()}
+    with pytest.raises(BadInput, match=r"makes a LogisticRegression; .*coef_, intercept_"):
+        fedaudit.record(tmp_path, lambda: models[0], split.audit)
+    uploads = {c: [model.coef_, model.intercept_] for c, model in models.items()}
+    sent = [np.zeros((CLASSES, 12)), np.zeros(CLASSES)]
+    make = partial(nn.Linear, 12, CLASSES)
+    with fedaudit.record(tmp_path, make, split.audit, attacks=FEW, strict=True) as recorder:
+        recorder.round(1, sent=sent, uploads=uploads)
+    (stored,) = read_measured(tmp_path)
+    samples = split.audit.samples
+    for client, model in models.items():
+        sure = model.predict_proba(samples.features.numpy())[range(len(samples)), samples.labels]
+        found = stored.measured.signals["loss"][client].numpy()
+        np.testing.assert_allclose(found, np.log(sure), rtol=1e-4, atol=1e-6)
+
+
+def test_a_class_that_wants_arguments_is_refused_with_what_to_give(tmp_path: Path) -> None:
+    audit = data((12,), CLASSES, False).split.audit
+    with pytest.raises(BadInput, match=r"model is Linear, which makes no network .* arguments"):
+        fedaudit.record(tmp_path, nn.Linear, audit)  # type: ignore[arg-type]
+
+
+def names(prefix: str, net: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    return ((prefix + name, value) for name, value in net.state_dict().items())
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
+def test_names_that_wrappers_put_before_all_others_are_known(prefix: str, tmp_path: Path) -> None:
+    net, audit = Tutorial(), data_for(MEASURED["the tutorial's"]).split.audit
+    with fedaudit.record(tmp_path, Tutorial, audit, attacks=FEW[:1], strict=True) as recorder:
+        sent = dict(names(prefix, net))
+        recorder.round(1, sent=sent, uploads={0: sent, 1: net, 2: net})
+    assert len(read_measured(tmp_path)) == 1
+
+
+def test_what_a_traced_network_gives_is_measured_one_sample_after_another(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(Tutorial().eval(), torch.zeros(2, 3, 20, 20))  # type: ignore[no-untyped-call]
+        audit = data_for(MEASURED["the tutorial's"]).split.audit
+        with fedaudit.record(tmp_path, traced, audit, attacks=FEW, strict=True) as recorder:
+            state = traced.state_dict()
+            uploads = {c: {n: v + 0.1 * c + 0.1 for n, v in state.items()} for c in range(3)}
+            recorder.round(1, sent=state, uploads=uploads)
+    plain = Tutorial()
+    plain.load_state_dict(state)
+    (stored,) = read_measured(tmp_path)
+    update = {n: torch.full_like(v, 0.1) for n, v in state.items()}
+    x, y = audit.samples.features[4], audit.samples.labels[4]
+    cosine, _ = products_by_hand(plain, update, x, y)
+    found = float(stored.measured.signals["gradient-cosine"][0, 4])
+    assert found == pytest.approx(-cosine, abs=2e-5)

@@ -17,6 +17,11 @@ from fedaudit.modules import SUPPORTED, as_taken, outputs_tried, refuse_unfit
 Given: TypeAlias = nn.Module | Callable[[], nn.Module]
 _Hook: TypeAlias = Callable[[nn.Module, tuple[object, ...], object], Tensor]
 
+_GIVE = (
+    "give a torch.nn.Module, or what makes one without arguments; for a linear model of "
+    "scikit-learn that is torch.nn.Linear(features, classes), whose parameters are [coef_, "
+    "intercept_]"
+)
 _FEW = 3
 _FAR = 100.0
 """Samples so many times as large drive a logit out of [0, 1], and no sigmoid."""
@@ -76,21 +81,15 @@ def _made(model: Given) -> tuple[nn.Module, Callable[[], nn.Module]]:
                 "give the class or function that makes it"
             ) from error
         return made, partial(_drawn_anew, made)
+    name = getattr(model, "__name__", type(model).__name__)
     try:
         found: object = model()
     # A class that wants arguments; an object that cannot be called.
     except Exception as error:
         said = " ".join(str(error).split())[:200]
-        raise BadInput(
-            f"model is to be a torch.nn.Module, or to make one when it is called without "
-            f"arguments, and {getattr(model, '__name__', type(model).__name__)} does not ({said}); "
-            "for a linear model of scikit-learn give torch.nn.Linear(features, classes), whose "
-            "parameters are [coef_, intercept_]"
-        ) from error
+        raise BadInput(f"model is {name}, which makes no network ({said}); {_GIVE}") from error
     if not isinstance(found, nn.Module):
-        raise BadInput(
-            f"model makes a {type(found).__name__}; give a torch.nn.Module, or its class"
-        )
+        raise BadInput(f"model makes a {type(found).__name__}; {_GIVE}")
     return _plain(found), partial(_made_plain, model)
 
 

@@ -17,6 +17,12 @@ Weights: TypeAlias = nn.Module | Model | Mapping[str, Array] | Sequence[Array]
 _WRAPPED = ("module.", "_orig_mod.")
 """What DataParallel and the compiler put before every name."""
 
+_PART_ONLY = (
+    "where clients send a part of the network alone (adapters such as LoRA), freeze the rest in "
+    "the model given to the recorder, record with uploads='updates', and give the whole model as "
+    "sent and what the part has changed as uploads"
+)
+
 
 class Shape:
     """What parameters must be like: names, shapes and order of one module.
@@ -88,7 +94,7 @@ class Shape:
         if len(weights) != len(self._order):
             raise BadInput(
                 f"{whose} has {len(weights)} arrays, and the model's state dict "
-                f"{len(self._order)}: {', '.join(self._order[:6])} ..."
+                f"{len(self._order)}: {', '.join(self._order[:6])} ...; {_PART_ONLY}"
             )
         return dict(zip(self._order, weights, strict=True))
 
@@ -110,7 +116,9 @@ def _is_listed(weights: Weights) -> TypeGuard[Sequence[Array]]:
 def _like(named: Mapping[str, Array], name: str, like: Tensor, whose: str) -> Tensor:
     """A copy of one parameter, as the architecture has it."""
     if name not in named:
-        raise BadInput(f"{whose} lacks {name!r}, which the model given to the recorder has")
+        raise BadInput(
+            f"{whose} lacks {name!r}, which the model given to the recorder has; {_PART_ONLY}"
+        )
     tensor = tensor_of(named[name], f"{whose} has {name!r}, which")
     if tensor.shape != like.shape:
         raise BadInput(
