@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import NamedTuple
 
@@ -20,6 +20,25 @@ _MEMORY = 3600
 
 def quiet(phase: str, done: int, total: int) -> None:
     """Shows nothing."""
+
+
+def on_stderr(text: str) -> None:
+    """A line for whoever watches a program that is not ours; one that nobody reads is lost."""
+    with suppress(OSError, ValueError):
+        print(f"fedaudit: {text}", file=sys.stderr, flush=True)
+
+
+def size_of(count: int) -> str:
+    """A number of bytes in words."""
+    amount, units = float(count), ["bytes", "kB", "MB", "GB", "TB"]
+    while amount >= 1000 and len(units) > 1:
+        amount, units = amount / 1000, units[1:]
+    return f"{amount:.3g} {units[0]}"
+
+
+def time_of(seconds: float) -> str:
+    """A time in words."""
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
 class _Start(NamedTuple):

@@ -1,6 +1,7 @@
 """A recorder in somebody's loop measures what a study would, and never stands in its way."""
 
 import json
+import re
 import runpy
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 import fedaudit
 from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS
 from fedaudit.cli import main
-from fedaudit.core import NOBODY
+from fedaudit.core import NOBODY, Samples
 from fedaudit.errors import BadInput, Damaged, NotVisible
 from fedaudit.files import RECORDING_FILE
 from fedaudit.live.attack import attack_recording
@@ -28,7 +29,7 @@ from fedaudit.locking import Lock
 from fedaudit.observe.kept_files import read_rounds
 from fedaudit.observe.measured_files import read_measured
 from fedaudit.observe.views import VIEWS, seen_from
-from fedaudit.signals.measure import measure
+from fedaudit.signals.measure import measure, measure_by_block, measure_round
 from fedaudit.study.record import Record
 from tests.live.federation import NET, ROUNDS, data, module, network, rounds, trained
 
@@ -530,6 +531,52 @@ def test_recordings_of_joined_parts_have_bounds_on_epsilon(tmp_path: Path) -> No
             recorder.round(one.number, sent=one.sent, uploads=one.uploads)
     found = attack_recording(tmp_path, (), tmp_path / "out", figures={"blind_classifier": False})
     assert any(figure.metric == "epsilon" for figure in found.findings)
+
+
+def test_what_a_recorder_costs_is_said_once_before_it_works(tmp_path: Path) -> None:
+    said: list[str] = []
+    for _ in range(2):
+        with record(tmp_path, network, AUDIT, attacks=FEW, every=2, say=said.append) as recorder:
+            for one in list(rounds())[:2]:
+                recorder.round(one.number, sent=one.sent, uploads=one.uploads)
+    (cost,) = said
+    assert f"{len(AUDIT)} samples are measured every 2 rounds by 2 signals" in cost
+    disk = next((tmp_path / "measured").iterdir()).stat().st_size
+    words = re.search(r"about ([\d.]+) s in this process, ([\d.]+) (k?B|bytes) of disk", cost)
+    assert words is not None
+    told = float(words[2]) * (1000 if words[3] == "kB" else 1)
+    assert 0.5 < told / disk < 2, "what it takes is what was said"
+
+
+def test_a_long_measurement_says_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fedaudit.live.recorder._EVERY", 0.0)
+    monkeypatch.setattr("fedaudit.live.recorder._LARGE", 0)
+    monkeypatch.setattr("fedaudit.signals.measure.BLOCK", 64)
+    with record(tmp_path, network, AUDIT, attacks=["loss-series"]) as recorder:
+        one = next(rounds())
+        recorder.round(1, sent=one.sent, uploads=one.uploads)
+    lines = capsys.readouterr().err.splitlines()
+    assert [lines[0].split(": ")[2], lines[1].split(": ")[1]] == [
+        "a model that nobody trained is measured first",
+        "a model that nobody trained is measured, for a control",
+    ]
+    assert "64 of 180 samples" in lines[1]
+    assert "128 of 180 samples" in lines[2]
+    assert "every=10" in lines[3]
+    assert lines[4].startswith("fedaudit: round 1 is measured, in ")
+
+
+def test_blocks_of_samples_are_measured_to_the_same_bits() -> None:
+    (seen,) = seen_from(list(trained())[:1], VIEWS["uploads"])
+    signals = list({s.name: s for n in FEW for s in (ATTACKS | SOURCE_ATTACKS)[n].signals}.values())
+    wide = Samples.joined(AUDIT.samples, AUDIT.samples, AUDIT.samples)
+    whole = measure_round(seen, signals, wide)
+    ticks: list[tuple[int, int]] = []
+    blocks = measure_by_block(seen, signals, wide, tick=lambda *at: ticks.append(at))
+    assert ticks == [(0, 540), (256, 540), (512, 540), (540, 540)]
+    assert all(torch.equal(blocks.signals[n], values) for n, values in whole.signals.items())
 
 
 PART = fair_split({1: (torch.rand(30, 3), torch.arange(30) % 2)}, audited=20).part

@@ -17,6 +17,7 @@ from fedaudit.live.recording import recording_of
 from fedaudit.live.rounds import Kind
 from fedaudit.observe.layout import Keep
 from fedaudit.observe.views import view_named
+from fedaudit.progress import on_stderr
 
 _LONGEST_NAME = 200
 
@@ -39,6 +40,7 @@ def record(
     strict: bool = False,
     workers: int = 1,
     device: str = "cpu",
+    say: Callable[[str], None] = on_stderr,
 ) -> Recorder:
     """Starts a recording of a federation that somebody else runs, or goes on with one.
 
@@ -63,6 +65,8 @@ def record(
             of, and the record says that it is missing: no audit may end another's training.
         workers: Threads for the gradient signals.
         device: Where models are run, such as "cuda".
+        say: Takes what the recorder tells of its cost: at the start, once, what a measured round
+            takes; while it works, how far what takes long is. Lines on standard error by default.
 
     Raises:
         BadInput: Settings or samples that make no audit, a folder of something else, or one that
@@ -99,6 +103,7 @@ def record(
         strict=strict,
         workers=workers,
         device=device,
+        say=say,
     )
 
 

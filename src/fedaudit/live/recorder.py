@@ -1,9 +1,10 @@
 """The recorder: what an adversary sees of somebody's live loop, measured while it runs."""
 
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 from types import TracebackType
 from typing import cast
 
@@ -20,14 +21,22 @@ from fedaudit.live.rounds import Answers, Kind, Sent, round_of_globals, round_of
 from fedaudit.live.weights import Weights
 from fedaudit.locking import Lock, kept_to_this_process
 from fedaudit.observe.kept_files import write_round
-from fedaudit.observe.layout import MAX_ROUND
+from fedaudit.observe.layout import MAX_ROUND, round_bytes
 from fedaudit.observe.measured_files import write_measured
+from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Round
 from fedaudit.observe.views import seen_from
+from fedaudit.progress import size_of, time_of
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.accuracy import accuracy_notes, exam
 from fedaudit.study.controls import untrained_rounds
 from fedaudit.study.text import plain
+
+_EVERY = 5.0
+"""Seconds between two lines on how far a measurement is; what takes less is not told of."""
+
+_LARGE = 10**7
+"""Numbers in all clients' models together from which they take seconds to be drawn."""
 
 
 class Recorder:
@@ -45,9 +54,10 @@ class Recorder:
         strict: bool,
         workers: int,
         device: str,
+        say: Callable[[str], None],
     ) -> None:
         self._folder, self._shape, self._uploads = folder, net.shape, uploads
-        self._strict = strict
+        self._strict, self._say = strict, say
         self._workers, self._device = workers, device_named(device)
         self.recording = claim(folder, recording, samples)
         self._lock: Lock | None = kept_to_this_process(folder)
@@ -59,12 +69,13 @@ class Recorder:
         self._past = {one.round for one in heard_to_go_on(folder)}
         self._waiting: tuple[Model, Heard] | None = None
         if not self._past:
-            write_untrained(
-                folder,
-                untrained_rounds(self._setup, samples.samples, self._device),
-                # Of one that was begun before and stopped before its first round, not of this one.
-                self.recording.key,
-            )
+            watch = _Watch(say)
+            if len(set(clients)) * net.shape.numbers >= _LARGE:
+                say(f"{self.recording.name}: a model that nobody trained is measured first")
+            untrained = untrained_rounds(self._setup, samples.samples, self._device, watch.measured)
+            say(self._cost(watch.seconds, untrained[0]))
+            # Of one that was begun before and stopped before its first round, not of this one.
+            write_untrained(folder, untrained, self.recording.key)
             write_audit(folder, samples, features=keep_samples)
             write_recording(self.recording, folder)
 
@@ -230,7 +241,26 @@ class Recorder:
             client = self.recording.targets[0]
             self._measure(round_of_globals(told, base, after, client), told)
 
+    def _cost(self, seconds: float, untrained: MeasuredRound) -> str:
+        """What a measured round takes, by what that of an untrained model has taken."""
+        said, numbers = self.recording, self._shape.numbers
+        values = sum(part.numel() for part in untrained.signals.values())
+        senders = len(self._setup.deal.clients) if self.sees_uploads else 1
+        disk = round_bytes(
+            keep=said.keep, clients=len(untrained.clients), values=values, parameters=numbers
+        )
+        # Of each client its model and its change, and of the server two models.
+        memory = 4 * numbers * (2 * senders + 2) + 8 * values
+        often = "every round" if said.every == 1 else f"every {said.every} rounds"
+        advice = "; every=10 would measure each tenth round only" if said.every == 1 else ""
+        return (
+            f"{said.name}: {len(self._setup.deal.audit)} samples are measured {often} by "
+            f"{len(untrained.signals)} signals, which takes about {time_of(seconds)} in this "
+            f"process, {size_of(disk)} of disk and {size_of(memory)} of memory each time{advice}"
+        )
+
     def _measure(self, round: Round, told: Heard) -> None:
+        began = monotonic()
         (seen,) = seen_from([round], self._setup.view)
         samples = self._setup.deal.audit.samples
         measured = measure_round(
@@ -241,6 +271,9 @@ class Recorder:
         notes |= accuracy_notes(self._setup, self._exam, seen, self._device)
         write_measured(self._folder, measured, notes)
         self._note(told.model_copy(update={"measured": True}))
+        passed = monotonic() - began
+        if passed >= _EVERY:
+            self._say(f"round {told.round} is measured, in {time_of(passed)}")
 
     def _note(self, told: Heard) -> None:
         add_heard(told, self._folder)
@@ -260,3 +293,25 @@ class Recorder:
         # A full disk is what may have been in the way in the first place.
         with suppress(OSError):
             self._note(told.model_copy(update={"note": note[:2000]}))
+
+
+class _Watch:
+    """Times the measurement of an untrained model, and says how far it is if it takes long."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._began = self._said = monotonic()
+        self.seconds = 0.0
+
+    def measured(self, done: int, total: int) -> None:
+        """So many samples are."""
+        now = monotonic()
+        if not done:
+            self._began = self._said = now
+        self.seconds = now - self._began
+        if 0 < done < total and now - self._said >= _EVERY:
+            self._said = now
+            self._say(
+                f"a model that nobody trained is measured, for a control: {done} of {total} "
+                f"samples after {time_of(self.seconds)}"
+            )

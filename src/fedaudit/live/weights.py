@@ -37,6 +37,11 @@ class Shape:
         self._order = tuple(module.state_dict())
         self._known = {*self._order, *model.params, *model.buffers}
 
+    @property
+    def numbers(self) -> int:
+        """How many there are in parameters and buffers."""
+        return sum(v.numel() for v in (*self.model.params.values(), *self.model.buffers.values()))
+
     def model_of(self, weights: Weights, *, whose: str) -> Model:
         """The model with these parameters.
 

@@ -37,13 +37,27 @@ def estimated_bytes(
         signals: Number of signals.
         parameters: Of one model.
     """
-    total = rounds * clients * samples * signals * 8
-    if keep != "signals":
-        total += rounds * 2 * parameters * 4
-    if keep == "full":
-        total += rounds * clients * parameters * 2
+    values = clients * samples * signals
+    total = rounds * round_bytes(keep=keep, clients=clients, values=values, parameters=parameters)
     # The checkpoint, and room for its successor while both are there.
     return total + 2 * parameters * 4
+
+
+def round_bytes(*, keep: Keep, clients: int, values: int, parameters: int) -> int:
+    """About how much disk one measured round takes.
+
+    Args:
+        keep: What is kept.
+        clients: In the round.
+        values: Of all signals, clients and samples.
+        parameters: Of one model.
+    """
+    total = values * 8
+    if keep != "signals":
+        total += 2 * parameters * 4
+    if keep == "full":
+        total += clients * parameters * 2
+    return total
 
 
 def numbered(folder: Path, ending: str) -> list[tuple[int, Path]]:

@@ -1,6 +1,6 @@
 """Controls: checks that the figures of a run mean what they say."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +19,7 @@ from fedaudit.origin import Origin
 from fedaudit.params import plus
 from fedaudit.progress import Tick, quiet
 from fedaudit.seeds import seed_for, seeded, seeded_numpy
-from fedaudit.signals.measure import measure_round
+from fedaudit.signals.measure import measure_by_block, measure_round
 from fedaudit.study.parts import Setup
 from fedaudit.study.record import ControlResult
 from fedaudit.study.truth import Audited, Findings, audited
@@ -197,7 +197,10 @@ def measured_untrained(
 
 
 def untrained_rounds(
-    setup: Setup, samples: Samples, device: torch.device = CPU
+    setup: Setup,
+    samples: Samples,
+    device: torch.device = CPU,
+    tick: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[MeasuredRound, ...]:
     """One untrained round with every signal, and a second with those that cost little, if any.
 
@@ -205,10 +208,16 @@ def untrained_rounds(
         setup: The run.
         samples: To be measured.
         device: Where models are run.
+        tick: Called with (samples done, samples in all) as the first is measured.
     """
     cheap = [s for s in setup.signals if not s.needs & (Sees.GLOBAL_MODEL | Sees.UPDATE)]
     first, second = seen_from([_untrained_round(setup, index) for index in (1, 2)], setup.view)
-    one = measure_round(first, setup.signals, samples, device=device)
+    if device.type == "cpu":
+        one = measure_by_block(first, setup.signals, samples, tick=tick)
+    else:
+        tick(0, len(samples))
+        one = measure_round(first, setup.signals, samples, device=device)
+        tick(len(samples), len(samples))
     return (one, measure_round(second, cheap, samples, device=device)) if cheap else (one,)
 
 

@@ -16,7 +16,7 @@ from fedaudit.errors import BadInput, Unsupported
 from fedaudit.files import sweep
 from fedaudit.observe.measured_files import Stored
 from fedaudit.observe.tensors import write_tensors
-from fedaudit.progress import Tick, quiet
+from fedaudit.progress import Tick, quiet, size_of
 from fedaudit.study.conclusion import conclude
 from fedaudit.study.config import Study
 from fedaudit.study.environment import Clock
@@ -145,7 +145,7 @@ def _announce(
     free = shutil.disk_usage(place if place.is_dir() else out).free
     say(f"clients' sizes (seed {first.seed}): {sizes}")
     say(f"adversary: {first.view.description}")
-    say(f"disk: about {_size(need)} in {place}, {_size(free)} free")
+    say(f"disk: about {size_of(need)} in {place}, {size_of(free)} free")
     shadows = shadow_cost(
         first.study, first.algorithm, sum(first.deal.sizes.values()), first.measured_rounds
     )
@@ -155,7 +155,7 @@ def _announce(
         say(f"not possible in this view: {name} ({reason})")
     if need > free:
         raise BadInput(
-            f"this study needs about {_size(need)} and {place} has {_size(free)} free; choose "
+            f"this study needs about {size_of(need)} and {place} has {size_of(free)} free; choose "
             'another folder, or audit.keep = "signals"'
         )
 
@@ -165,10 +165,3 @@ def _sizes(of: Mapping[ClientId, int]) -> str:
     if len(of) > _LISTED:
         return f"{min(of.values())} to {max(of.values())} samples, {len(of)} clients"
     return ", ".join(f"{client}: {size}" for client, size in of.items())
-
-
-def _size(count: int) -> str:
-    amount, units = float(count), ["bytes", "kB", "MB", "GB", "TB"]
-    while amount >= 1000 and len(units) > 1:
-        amount, units = amount / 1000, units[1:]
-    return f"{amount:.3g} {units[0]}"
