@@ -11,13 +11,22 @@ from torch.nn.functional import cross_entropy
 
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import attack_named
-from fedaudit.attacks.seqmia import FittedReader, SequenceReader, _initial
+from fedaudit.attacks.seqmia import (
+    PARTS,
+    PATIENCE,
+    PUBLISHED_EPOCHS,
+    FittedReader,
+    SequenceReader,
+    _initial,
+    _parts,
+)
 from fedaudit.errors import BadInput
 from fedaudit.metrics import auc_interval
 from fedaudit.observe.measurements import Measurements
 from fedaudit.seeds import seeded
 
-ATTACK = attack_named("seqmia").with_settings({"epochs": 40})
+CHOSEN = attack_named("seqmia")
+ATTACK = CHOSEN.with_settings({"epochs": 40})
 ROUNDS, TARGET, SAMPLES = 8, 1, 400
 MEMBERS = torch.arange(SAMPLES) % 2 == 0
 
@@ -45,6 +54,19 @@ def fitted(seed: int = 3, *, shuffled: bool = False) -> Attack:
 def area(attack: Attack) -> float:
     scores = attack.scores(cubes("fresh", MEMBERS), TARGET).numpy()
     return auc_interval(scores, MEMBERS.numpy()).value
+
+
+FEW = torch.arange(200) % 2 == 0
+
+
+def weak(purpose: str) -> dict[str, Measurements]:
+    """Each sample has a level of its own in all signals and rounds; members' is a bit higher."""
+    level = torch.randn(len(FEW), generator=seeded(0, purpose, "level")) + 0.7 * FEW
+    noise = cubes(purpose, torch.zeros_like(FEW))
+    return {
+        name: Measurements(0.3 * m.values + level, m.rounds, m.clients, m.bases)
+        for name, m in noise.items()
+    }
 
 
 def test_a_way_of_moving_is_learned_and_found_in_fresh_samples() -> None:
@@ -112,7 +134,7 @@ def test_the_network_decides_as_a_slow_reading_of_the_description_does() -> None
     fresh = cubes("fresh", MEMBERS)
     sequence = torch.stack([m.values[:, 1, 0] for m in fresh.values()], 1)
     x = (sequence - rule.scaling.mean) / rule.scaling.spread
-    w = rule.weights
+    (w,) = rule.weights
     h = c = torch.zeros(rule.hidden, dtype=torch.float64)
     states = []
     for now in x:
@@ -131,7 +153,7 @@ def test_the_network_decides_as_a_slow_reading_of_the_description_does() -> None
 
 @pytest.mark.parametrize(
     "settings",
-    [{"hidden": 0}, {"epochs": 0}, {"batch_size": 0}, {"lr": 0.0}, {"weight_decay": -1.0}],
+    [{"hidden": 0}, {"epochs": -1}, {"batch_size": 0}, {"lr": 0.0}, {"weight_decay": -1.0}],
 )
 def test_settings_that_cannot_be_learned_with_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(BadInput, match="must be"):
@@ -159,7 +181,7 @@ def test_training_is_adam_with_a_falling_rate_and_decay_of_weights_alone() -> No
         optimizer.step()
         rate.step()
     for name, value in reader.state_dict().items():
-        torch.testing.assert_close(ours.weights[name].float(), value, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(ours.weights[0][name].float(), value, rtol=1e-3, atol=1e-4)
 
 
 def test_signals_stand_in_the_published_order() -> None:
@@ -167,5 +189,56 @@ def test_signals_stand_in_the_published_order() -> None:
     assert [signal.name for signal in attack_named("seqmia").signals] == order
 
 
-def test_defaults_are_the_published_ones() -> None:
-    assert SequenceReader() == SequenceReader(50, 150, 100, 0.01, 1e-4)
+def test_defaults_are_the_published_ones_but_for_epochs_which_are_chosen() -> None:
+    assert SequenceReader() == SequenceReader(50, 0, 100, 0.01, 1e-4)
+    assert PUBLISHED_EPOCHS == 150
+
+
+def found_in(attack: Attack, measured: dict[str, Measurements]) -> float:
+    return auc_interval(attack.scores(measured, TARGET).numpy(), FEW.numpy()).value
+
+
+def test_epochs_that_are_chosen_on_held_back_samples_find_a_weak_leak_better() -> None:
+    published = CHOSEN.with_settings({"epochs": PUBLISHED_EPOCHS})
+    shadow, fresh = weak("shadow"), weak("fresh")
+    by_heart = published.fitted(shadow, FEW, TARGET, 3)
+    chosen = CHOSEN.fitted(shadow, FEW, TARGET, 3)
+    assert found_in(by_heart, shadow) > 0.97
+    assert found_in(chosen, fresh) > found_in(by_heart, fresh) + 0.05
+
+
+def test_each_network_keeps_the_epoch_with_the_least_loss_on_what_it_holds_back() -> None:
+    shadow = weak("shadow")
+    rule = CHOSEN.fitted(shadow, FEW, TARGET, 3).rule
+    assert isinstance(rule, FittedReader)
+    assert len(rule.weights) == PARTS
+    raw = torch.stack([m.values[:, 1] for m in shadow.values()], 2).transpose(0, 1)
+    x = ((raw - rule.scaling.mean) / rule.scaling.spread).float().contiguous()
+    held = _parts(FEW, 3) == 0
+    losses, states = [], []
+    judge = _initial(x.shape[2], 50, 0)
+    epochs = SequenceReader()._epochs(x[~held], FEW[~held].long(), 3)
+    for _ in range(60):
+        states.append({name: value.clone() for name, value in next(epochs).items()})
+        judge.load_state_dict(states[-1])
+        with torch.no_grad():
+            losses.append(float(cross_entropy(judge(x[held]), FEW[held].long())))
+        if len(losses) - 1 - int(np.argmin(losses)) == PATIENCE:
+            break
+    least = states[int(np.argmin(losses))]
+    assert all(torch.equal(rule.weights[0][n].float(), value) for n, value in least.items())
+
+
+def test_every_part_that_is_held_back_has_its_share_of_members() -> None:
+    is_member = torch.arange(90) % 3 == 0
+    parts = _parts(is_member, 3)
+    assert [int((is_member & (parts == part)).sum()) for part in range(PARTS)] == [8, 8, 7, 7]
+    assert [int((parts == part).sum()) for part in range(PARTS)] == [23, 23, 22, 22]
+    assert torch.equal(parts, _parts(is_member, 3))
+    assert not torch.equal(parts, _parts(is_member, 4))
+
+
+def test_one_member_is_too_few_to_hold_some_back() -> None:
+    alone = torch.arange(SAMPLES) == 5
+    with pytest.raises(BadInput, match="got 1 and 399; give more, or set its epochs"):
+        CHOSEN.fitted(cubes("shadow", MEMBERS), alone, TARGET, 3)

@@ -1,11 +1,13 @@
 """A recurrent network that reads several signals over the rounds."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count, islice
 from math import sqrt
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -20,6 +22,10 @@ LR_STEP = 10
 LR_DECAY = 0.9
 LR_LOWEST = 5e-4
 SCORED_AT_ONCE = 1024
+
+PUBLISHED_EPOCHS = 150
+PARTS = 4
+PATIENCE = 20
 
 
 class _Scaling(NamedTuple):
@@ -57,9 +63,16 @@ class SequenceReader:
     state and what it attended to decides. Signals are standardised with the mean and spread of
     the shadow samples. The score is the logit of "member" minus that of "non-member".
 
+    How long to learn is chosen on shadow samples that are held back. These are dealt into four
+    parts, each with its share of members; four networks leave one part each out, and keep the
+    weights of the epoch in which their loss on it is least, once twenty more have not lowered
+    it. The score is the mean of the four.
+
     Attributes:
         hidden: Size of the LSTM's state.
-        epochs: Passes over the shadow samples.
+        epochs: Passes over the shadow samples; 0 for as many as held-back samples call for, at
+            most 150. The published form is 150, of one network, which learns some hundreds of
+            shadow samples by heart.
         batch_size: Shadow samples a step.
         lr: Learning rate of Adam, times 0.9 after every ten epochs while above 5e-4.
         weight_decay: On weights, not on biases.
@@ -68,11 +81,12 @@ class SequenceReader:
     Differs: No distillation: the sequence is the target client's models of the measured rounds.
         The published code scores by the logit of "member" alone, which is not monotone in the
         probability, and leaves dropout on while it measures; neither is done here. Labels come
-        from a shadow run, never from the audited one: CoFedMID does not say.
+        from a shadow run, never from the audited one: CoFedMID does not say. Epochs are chosen
+        by default, and four networks decide.
     """
 
     hidden: int = 50
-    epochs: int = 150
+    epochs: int = 0
     batch_size: int = 100
     lr: float = 0.01
     weight_decay: float = 1e-4
@@ -82,10 +96,10 @@ class SequenceReader:
     needs = Sees.ROUNDS | Sees.AUXILIARY_DATA
 
     def __post_init__(self) -> None:
-        if min(self.hidden, self.epochs, self.batch_size) < 1:
+        if min(self.hidden, self.batch_size) < 1 or self.epochs < 0:
             raise BadInput(
-                "hidden, epochs and batch_size must be at least 1, got "
-                f"{self.hidden}, {self.epochs} and {self.batch_size}"
+                "hidden and batch_size must be at least 1 and epochs at least 0, got "
+                f"{self.hidden}, {self.batch_size} and {self.epochs}"
             )
         if not (self.lr > 0 and self.weight_decay >= 0):
             raise BadInput(
@@ -111,18 +125,58 @@ class SequenceReader:
         target: ClientId,
         seed: int,
     ) -> "FittedReader":
-        """See :class:`fedaudit.attacks.base.LearnedRule`."""
+        """See :class:`fedaudit.attacks.base.LearnedRule`.
+
+        Raises:
+            BadInput: Too few members or non-members to hold some of them back.
+        """
         raw = _sequences(measurements, target)
         scaling = _scaling(raw)
         sequences = ((raw - scaling.mean) / scaling.spread).float()
         with one_thread():
-            reader = self._trained(sequences, is_member.long(), seed)
-        weights = {name: value.double() for name, value in reader.state_dict().items()}
-        return FittedReader(self.hidden, weights, scaling)
+            if self.epochs:
+                *_, weights = islice(self._epochs(sequences, is_member.long(), seed), self.epochs)
+                found = [weights]
+            else:
+                parts = _parts(is_member, seed)
+                found = [
+                    self._stopped(sequences, is_member.long(), parts == part, seed)
+                    for part in range(int(parts.max()) + 1)
+                ]
+        return FittedReader(
+            self.hidden, tuple({n: v.double() for n, v in one.items()} for one in found), scaling
+        )
 
-    def _trained(
-        self, sequences: Float[Tensor, "samples rounds signals"], labels: Tensor, seed: int
-    ) -> _Reader:
+    def _stopped(
+        self,
+        sequences: Float[Tensor, "samples rounds signals"],
+        labels: Int[Tensor, " samples"],
+        held: Bool[Tensor, " samples"],
+        seed: int,
+    ) -> dict[str, Tensor]:
+        """The weights of the epoch with the least loss on what is held back."""
+        judge = _Reader(sequences.shape[2], self.hidden)
+        kept: dict[str, Tensor] = {}
+        least, since = float("inf"), 0
+        epochs = self._epochs(sequences[~held], labels[~held], seed)
+        for weights in islice(epochs, PUBLISHED_EPOCHS):
+            judge.load_state_dict(weights)
+            with torch.no_grad():
+                loss = float(functional.cross_entropy(judge(sequences[held]), labels[held]))
+            since += 1
+            if loss < least or not kept:
+                least, kept, since = loss, {n: v.clone() for n, v in weights.items()}, 0
+            if since == PATIENCE:
+                break
+        return kept
+
+    def _epochs(
+        self,
+        sequences: Float[Tensor, "samples rounds signals"],
+        labels: Int[Tensor, " samples"],
+        seed: int,
+    ) -> Iterator[dict[str, Tensor]]:
+        """The weights after each epoch, which the next one changes."""
         reader = _initial(sequences.shape[2], self.hidden, seed)
         groups = [
             {"params": [p for n, p in reader.named_parameters() if ("bias" in n) == bias]}
@@ -132,7 +186,7 @@ class SequenceReader:
         optimizer = torch.optim.Adam(groups, lr=self.lr)
         rng = seeded(seed, "order")
         rate = self.lr
-        for epoch in range(1, self.epochs + 1):
+        for epoch in count(1):
             order = torch.randperm(len(labels), generator=rng)
             for step in chunks(len(labels), self.batch_size):
                 batch = order[step]
@@ -144,7 +198,7 @@ class SequenceReader:
                 rate *= LR_DECAY
                 for group in optimizer.param_groups:
                     group["lr"] = rate
-        return reader
+            yield reader.state_dict()
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,12 +207,12 @@ class FittedReader:
 
     Attributes:
         hidden: Size of the LSTM's state.
-        weights: Of the network.
+        weights: Of each network; their scores are averaged.
         scaling: Mean and spread of the signals that it learned from.
     """
 
     hidden: int
-    weights: dict[str, Tensor]
+    weights: tuple[dict[str, Tensor], ...]
     scaling: _Scaling
 
     over_clients = SequenceReader.over_clients
@@ -169,13 +223,32 @@ class FittedReader:
         """See :class:`fedaudit.attacks.base.Rule`."""
         sequences = (_sequences(measurements, target) - self.scaling.mean) / self.scaling.spread
         reader = _initial(sequences.shape[2], self.hidden, 0).double()
-        reader.load_state_dict(self.weights)
+        scores = torch.zeros(len(sequences), dtype=torch.float64)
         with one_thread(), torch.no_grad():
-            logits = torch.cat(
-                [reader(sequences[c]) for c in chunks(len(sequences), SCORED_AT_ONCE)]
-            )
+            for weights in self.weights:
+                reader.load_state_dict(weights)
+                logits = torch.cat(
+                    [reader(sequences[c]) for c in chunks(len(sequences), SCORED_AT_ONCE)]
+                )
+                scores += (logits[:, 1] - logits[:, 0]) / len(self.weights)
         # The last of 64 bits depend on what else is scored at once; the first 32 do not.
-        return (logits[:, 1] - logits[:, 0]).float().double()
+        return scores.float().double()
+
+
+def _parts(is_member: Bool[Tensor, " samples"], seed: int) -> Int[Tensor, " samples"]:
+    """The number of each sample's part: members, and others, are dealt out evenly."""
+    kinds = [kind.nonzero().flatten() for kind in (is_member, ~is_member)]
+    if min(len(kind) for kind in kinds) < 2:
+        raise BadInput(
+            f"an attack that holds shadow samples back needs two members and two non-members at "
+            f"least, got {len(kinds[0])} and {len(kinds[1])}; give more, or set its epochs"
+        )
+    rng = seeded(seed, "held back")
+    parts = torch.empty(len(is_member), dtype=torch.int64)
+    for kind in kinds:
+        order = torch.randperm(len(kind), generator=rng)
+        parts[kind[order]] = torch.arange(len(kind)) % PARTS
+    return parts
 
 
 def _initial(signals: int, hidden: int, seed: int) -> _Reader:
