@@ -1,9 +1,11 @@
 """What a target is, and where its files are."""
 
 import atexit
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from tempfile import mkdtemp
 from typing import NamedTuple
 
@@ -52,6 +54,21 @@ class Target(NamedTuple):
     read: Callable[[bytes], object]
     seeds: Callable[[], list[bytes]]
     document: Callable[[bytes], Document] | None = None
+
+
+TOKENS = (b".a", b"[", b"{", b"(", b'"', b",", b"9", b"0x", b"\\", b"\n", b"\0", b'{"":', b"]")
+"""Of what files are made; many of one kind are what parsers take longest over."""
+
+
+def stretched(seed: bytes, token: bytes, rng: Random, length: int = 500_000) -> bytes:
+    """A content with very many of one token somewhere in it, which no small change leads to.
+
+    Every second time that is behind the first word of a line, such as a key.
+    """
+    words = [found.end() for found in re.finditer(rb"^\[*\w+", seed, re.MULTILINE)]
+    places = words if words and rng.random() < 0.5 else range(len(seed) + 1)
+    at = rng.choice(places)
+    return seed[:at] + token * (length // len(token)) + seed[at:]
 
 
 def refused(read: Callable[[bytes], object], content: bytes) -> bool:

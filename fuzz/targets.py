@@ -1,5 +1,7 @@
 """Readers of files that anybody may have written: each takes bytes and may refuse, and no more."""
 
+import gzip
+import io
 import json
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -8,9 +10,11 @@ from xml.etree import ElementTree
 
 import numpy as np
 import torch
+from PIL import Image
+from safetensors import safe_open
 from safetensors.torch import save
 
-from fedaudit.data import cifar, idx, npz
+from fedaudit.data import cifar, idx, image_folder, npz
 from fedaudit.games.run import read_points
 from fedaudit.gate.judging import judged
 from fedaudit.gate.junit import junit_xml
@@ -139,6 +143,20 @@ def _idx(content: bytes) -> None:
     idx.read(FOLDER / "idx")
 
 
+def _packed_idx(content: bytes) -> None:
+    for name in ("train-images-idx3-ubyte", "t10k-images-idx3-ubyte"):
+        file(f"packed/{name}.gz", content)
+    for name in ("train-labels-idx1-ubyte", "t10k-labels-idx1-ubyte"):
+        file(f"packed/{name}", bytes([0, 0, 8, 1, 0, 0, 0, 2, 0, 1]))
+    idx.read(FOLDER / "packed")
+
+
+def _picture(content: bytes) -> None:
+    for name in ("a/0.png", "a/1.png", "b/0.png", "b/1.png", "b/2.png"):
+        file(f"pictures/{name}", content)
+    image_folder.read(FOLDER / "pictures", seed=1, test_share=0.5)
+
+
 def _cifar(content: bytes) -> None:
     for name in (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"):
         file(f"cifar/{name}", content)
@@ -184,7 +202,15 @@ def _measured_seeds() -> list[bytes]:
     signals = {"loss": torch.randn(2, 3), "cosine": torch.randn(2, 3)}
     one = MeasuredRound(1, (0, 1), torch.tensor([0, 0]), signals, {})
     write_measured(FOLDER / "seed", one, {"run": "a", "test_correct/global": "3"})
-    return [path.read_bytes() for path in (FOLDER / "seed" / "measured").iterdir()]
+    return [_without_hash(path) for path in (FOLDER / "seed" / "measured").iterdir()]
+
+
+def _without_hash(path: Path) -> bytes:
+    """As older versions wrote it: with a hash every change would be refused for that alone."""
+    with safe_open(path, framework="pt") as stored:
+        said = {k: v for k, v in stored.metadata().items() if k != "fedaudit.sha256"}
+        names = list(stored.keys())
+        return save({name: stored.get_tensor(name) for name in names}, said)
 
 
 def _recording_seeds() -> list[bytes]:
@@ -220,6 +246,27 @@ def _npz_seeds() -> list[bytes]:
     first = path.read_bytes()
     np.savez_compressed(path, x=x, y=y)
     return [first, path.read_bytes()]
+
+
+def _table_seeds() -> list[bytes]:
+    path = FOLDER / "seed-table.npz"
+    words = np.frombuffer(b'{"job": ["cook", "smith"]}', dtype=np.uint8)
+    x, y = np.array([[0, 3], [1, 5]] * 5), np.array([0, 1] * 5)
+    np.savez_compressed(path, x=x, y=y, columns=np.array(["job", "age"]), vocab_json=words)
+    return [path.read_bytes()]
+
+
+def _picture_seeds() -> list[bytes]:
+    found = []
+    for kind in ("PNG", "GIF", "BMP", "TIFF", "JPEG", "WEBP", "PPM"):
+        made = io.BytesIO()
+        Image.new("RGB", (4, 3), (10, 200, 30)).save(made, kind)
+        found.append(made.getvalue())
+    return found
+
+
+def _packed_idx_seeds() -> list[bytes]:
+    return [gzip.compress(one) for one in _idx_seeds()]
 
 
 def _idx_seeds() -> list[bytes]:
@@ -262,7 +309,10 @@ TARGETS: dict[str, Target] = {
     "arrays for a recorder": Target(nodes.listed, nodes.listed_seeds),
     "state for a recorder": Target(nodes.named, nodes.named_seeds, header),
     "npz": Target(_npz, _npz_seeds),
+    "table of codes": Target(_npz, _table_seeds),
     "idx": Target(_idx, _idx_seeds),
+    "packed idx": Target(_packed_idx, _packed_idx_seeds),
+    "picture": Target(_picture, _picture_seeds),
     "CIFAR pickle": Target(_cifar, _cifar_seeds),
 }
 """By name. Reports are made of whatever a reader lets through."""

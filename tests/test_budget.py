@@ -52,6 +52,8 @@ def test_files_of_a_size_may_take_more_than_small_ones() -> None:
     with pytest.raises(BadInput, match="would take"):
         hold_to_budget("it", 2**27 + 1, on_disk=2**22)
     hold_to_budget("it", 2**30, on_disk=2**25)
+    with pytest.raises(BadInput, match="would take"):
+        hold_to_budget("it", 2**100_000, on_disk=2**25)
 
 
 @pytest.mark.parametrize("stated", ["much", "-1", "0", "nan", "inf"])

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import SHORT, TooLarge, read_object, read_text, sweep, write_whole
+from fedaudit.files import (
+    SHORT,
+    TooLarge,
+    opened_to_append,
+    own_folder,
+    read_object,
+    read_text,
+    sweep,
+    write_whole,
+)
 
 
 def test_a_text_is_written_as_it_stands(tmp_path: Path) -> None:
@@ -99,3 +108,30 @@ def test_what_a_killed_process_left_behind_is_swept_and_nothing_else(tmp_path: P
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([new, *others, "folder"])
     assert (tmp_path / "folder" / left).exists()
     sweep(tmp_path / "gone", before=2000.0)
+
+
+def test_a_folder_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").mkdir()
+    for link, target in (("measured", "elsewhere"), ("rounds", "gone")):
+        (tmp_path / "run" / link).symlink_to(tmp_path / target)
+        with pytest.raises(BadInput, match=f"{link} is a link"):
+            own_folder(tmp_path / "run", link, "more")
+    assert not (tmp_path / "gone").exists()
+    assert not any((tmp_path / "elsewhere").iterdir())
+    # The folder itself may be one: whoever named it knows where it is.
+    (tmp_path / "mine").symlink_to(tmp_path / "elsewhere")
+    assert own_folder(tmp_path / "mine", "measured").is_dir()
+
+
+def test_nothing_is_added_to_a_link_or_a_pipe(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe"):
+        with pytest.raises(OSError):
+            opened_to_append(tmp_path / name)
+    assert not (tmp_path / "gone").exists()
+    for _ in range(2):
+        with opened_to_append(tmp_path / "file") as file:
+            file.write(b"x")
+    assert (tmp_path / "file").read_bytes() == b"xx"

@@ -1,10 +1,12 @@
 """What fuzzing starts from is read, and not refused at once: else nothing would be tried."""
 
+import time
+from random import Random
 from warnings import catch_warnings, simplefilter
 
 import pytest
 
-from fuzz.target import refused
+from fuzz.target import TOKENS, refused, stretched
 
 with catch_warnings():
     # Flower, where it is installed, imports more here than elsewhere.
@@ -25,3 +27,14 @@ def test_a_document_goes_back_where_it_was_taken_from(name: str) -> None:
     for seed in target.seeds()[:3]:
         document = target.document(seed)
         assert document.within(document.text) == seed
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_half_a_megabyte_of_one_token_keeps_no_reader_busy(name: str) -> None:
+    target, rng = TARGETS[name], Random(name)
+    seed = target.seeds()[0]
+    for token in TOKENS * 2:
+        content = stretched(seed, token, rng)
+        start = time.process_time()
+        refused(target.read, content)
+        assert time.process_time() - start < 5, content[:200]

@@ -1,5 +1,6 @@
 """A folder for one process at a time."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedaudit.errors import BadInput
-from fedaudit.locking import Lock, kept_to_this_process
+from fedaudit.locking import LOCK_FILE, Lock, kept_to_this_process
 
 
 def test_another_process_is_refused_until_the_last_holder_lets_go(tmp_path: Path) -> None:
@@ -40,3 +41,29 @@ def test_two_locks_are_taken_one_after_the_other(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be used"):
         kept_to_this_process(tmp_path / "nowhere")
+
+
+def test_a_pipe_in_the_place_of_the_lock_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / LOCK_FILE)
+    with pytest.raises(BadInput, match="cannot be used"):
+        Lock(tmp_path)
+    # Also where somebody reads it, so that it could be opened.
+    reader = os.open(tmp_path / LOCK_FILE, os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(BadInput, match="no regular file"):
+        kept_to_this_process(tmp_path)
+    os.close(reader)
+
+
+def test_a_link_in_the_place_of_the_lock_makes_and_changes_no_file_elsewhere(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / LOCK_FILE).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BadInput, match="cannot be used"):
+        Lock(folder)
+    assert not (tmp_path / "elsewhere").exists()
+    (tmp_path / "elsewhere").write_text("x")
+    with pytest.raises(BadInput, match="cannot be used"):
+        Lock(folder)
+    assert (tmp_path / "elsewhere").read_text() == "x"

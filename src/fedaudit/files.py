@@ -5,7 +5,9 @@ import json
 import os
 import re
 import secrets
+import stat
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 
 from fedaudit.errors import BadInput, Damaged
@@ -64,6 +66,43 @@ def sweep(folder: Path, *, before: float) -> None:
             path.unlink(missing_ok=True)
 
 
+def own_folder(root: Path, *names: str) -> Path:
+    """Makes a folder within one that fedaudit writes to; a link in its place is not followed.
+
+    Args:
+        root: That somebody has named, who may have made it a link.
+        names: From there to the folder.
+
+    Raises:
+        BadInput: One of them is a link.
+    """
+    place = root
+    for name in names:
+        place /= name
+        if place.is_symlink():
+            raise BadInput(
+                f"{place} is a link, and what belongs into {root} would be written elsewhere; "
+                "remove it, or choose another folder"
+            )
+        place.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+def opened_to_append(path: Path) -> FileIO:
+    """A regular file to write to the end of, unbuffered; no link is followed.
+
+    Raises:
+        OSError: It is a link, a pipe or a folder, or cannot be written.
+    """
+    # Not to wait for somebody who reads a pipe; Windows has neither flag.
+    careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | careful, 0o666)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, "no regular file", str(path))
+    return FileIO(number, "ab")
+
+
 def read_text(path: Path, *, max_bytes: int) -> str:
     """The UTF-8 text of a regular file that is not too large.
 
@@ -104,6 +143,8 @@ def hold_to_budget(what: str, needed: int, *, on_disk: int) -> None:
     stated = os.environ.get(MAX_GIB_VARIABLE)
     most = max(_ALWAYS, _TIMES * on_disk) if not stated else _gib(stated) * 2**30
     if needed > most:
+        # A header of some hundred bytes can announce what is too large to be printed.
+        needed = min(needed, 2**80)
         raise BadInput(
             f"{what} would take {needed / 2**30:,.2f} GiB of memory for {on_disk:,} bytes on the "
             f"disk, and at most {most / 2**30:,.2f} are taken for these; if the file is to be "

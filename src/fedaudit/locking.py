@@ -4,6 +4,7 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from fedaudit.errors import BadInput
+from fedaudit.files import opened_to_append
 
 try:
     import fcntl
@@ -24,9 +25,14 @@ class Lock:
 
         Args:
             folder: Which must be there.
+
+        Raises:
+            BadInput: Its file is a link or a pipe, or cannot be written.
         """
-        # To append, so that a link of that name does not empty a file somewhere else.
-        self._file = (folder / LOCK_FILE).open("a")
+        try:
+            self._file = opened_to_append(folder / LOCK_FILE)
+        except OSError as error:
+            raise BadInput(f"{folder} cannot be used ({error}); choose another folder") from error
 
     def taken(self, *, wait: bool = False) -> bool:
         """Takes the folder; says whether it could.
@@ -66,10 +72,7 @@ def kept_to_this_process(folder: Path) -> Lock:
     place = folder.resolve()
     lock = _mine.get(place)
     if lock is None:
-        try:
-            lock = Lock(place)
-        except OSError as error:
-            raise BadInput(f"{folder} cannot be used ({error}); choose another folder") from error
+        lock = Lock(place)
         if not lock.taken():
             raise BadInput(
                 f"another process is writing to {folder}; stop that one, or choose another folder"

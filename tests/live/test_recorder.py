@@ -29,7 +29,10 @@ from fedaudit.locking import Lock
 from fedaudit.observe.kept_files import read_rounds
 from fedaudit.observe.measured_files import read_measured
 from fedaudit.observe.views import VIEWS, seen_from
+from fedaudit.pack.remaking import remade
+from fedaudit.pack.suppressing import suppressed
 from fedaudit.signals.measure import measure, measure_by_block, measure_round
+from fedaudit.study.older import completed
 from fedaudit.study.record import Record
 from tests.live.federation import NET, ROUNDS, data, module, network, rounds, trained
 
@@ -294,6 +297,34 @@ def test_a_recording_is_attacked_like_a_study(attacked: Record) -> None:
     assert attacked.utility[0].n_test == int((AUDIT.owner == NOBODY).sum())
     assert any(f.metric == "epsilon" for f in attacked.findings), "a fair draw gives bounds"
     assert "training" not in attacked.config
+
+
+def test_two_recordings_of_one_run_have_the_same_content_hash(
+    usual: Path, attacked: Record, tmp_path: Path
+) -> None:
+    other = recorded(tmp_path / "of another name")
+    assert read_recording(other).key != read_recording(usual).key
+    again = attack_recording(other, (), tmp_path / "out")
+    assert again.name != attacked.name
+    assert again.content_hash == attacked.content_hash
+    fewer = attack_recording(other, ("blackbox-loss",), tmp_path / "fewer")
+    assert fewer.content_hash != attacked.content_hash
+
+
+def test_a_pack_of_a_recording_is_held_by_it_and_by_another_of_the_same_run(
+    usual: Path, attacked: Record, tmp_path: Path
+) -> None:
+    other = recorded(tmp_path / "other")
+    assert attacked.watched
+    for folder in (usual, other):
+        made, _ = suppressed(completed(attacked))
+        assert list(remade(made, folder, smallest_group=10)) == []
+    few = attack_recording(usual, ("blackbox-loss",), tmp_path / "few")
+    made, counts = suppressed(completed(few))
+    assert list(remade(made, usual, smallest_group=10, counts=counts)) == []
+    forged = made.model_copy(update={"utility": []})
+    said = ["the record has 0 utility, and the run gives 1"]
+    assert list(remade(forged, usual, smallest_group=10)) == said
 
 
 def test_the_same_recording_gives_the_same_record(usual: Path, attacked: Record) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import RECORDING_FILE
+from fedaudit.files import RECORDING_FILE, opened_to_append
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record
 from fedaudit.live.heard import LOG_FILE, Heard, add_heard, heard
@@ -96,7 +96,7 @@ def test_a_disk_that_fills_up_leaves_no_half_line(
 ) -> None:
     told = Heard(round=1, asked=(0,), answered=(0,), measured=False)
     add_heard(told, tmp_path)
-    opened = Path.open
+    opened = opened_to_append
 
     class Full:
         def __init__(self, file: Any) -> None:
@@ -115,7 +115,7 @@ def test_a_disk_that_fills_up_leaves_no_half_line(
             return getattr(self.file, name)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", lambda *a, **k: Full(opened(*a, **k)))
+        patch.setattr("fedaudit.live.heard.opened_to_append", lambda path: Full(opened(path)))
         with pytest.raises(OSError, match="No space left"):
             add_heard(told, tmp_path)
     add_heard(told.model_copy(update={"round": 2}), tmp_path)

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from fedaudit.attacks.catalog import ATTACKS, DEFAULT_SET, SOURCE_ATTACKS, attack_set
 from fedaudit.defenses.clip import client_epsilon
@@ -237,6 +239,40 @@ def test_altered_measurements_are_refused(name: str, value: float, folder: Path)
     altered(folder / "seed-1" / "measured" / "round-000002.safetensors", name, value)
     with pytest.raises(Damaged, match=r"odd shapes or values|each once|is damaged: it has clients"):
         attack_again(folder, [], folder / "again")
+
+
+def test_a_round_whose_numbers_were_changed_in_its_file_is_refused(folder: Path) -> None:
+    path = folder / "seed-1" / "measured" / "round-000002.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1  # still a number, and a signal that could be
+    path.write_bytes(content)
+    with pytest.raises(Damaged, match=r"round-000002\.safetensors was altered after"):
+        attack_again(folder, [], folder / "again")
+
+
+def test_rounds_of_an_older_version_carry_no_hash_and_are_attacked_with_a_word(
+    folder: Path,
+) -> None:
+    said: list[str] = []
+    attack_again(folder, [], folder / "again", say=said.append)
+    assert not any("carry no hash" in line for line in said)
+    path = folder / "seed-1" / "measured" / "round-000002.safetensors"
+    with safe_open(path, framework="pt") as stored:
+        notes = {k: v for k, v in stored.metadata().items() if k != "fedaudit.sha256"}
+    save_file(read_tensors(path)[0], path, notes)
+    attack_again(folder, [], folder / "again", say=said.append)
+    assert any("1 of 2 measured rounds in" in line and "carry no hash" in line for line in said)
+
+
+def test_a_linked_folder_of_rounds_gets_none_written_outside(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("seed-1", "seed-1/measured"):
+        out = tmp_path / name.replace("/", "-")
+        (out / name).parent.mkdir(parents=True)
+        (out / name).symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(BadInput, match="is a link, and what belongs into"):
+            run_study(quick_study(training={"rounds": 2}), out)
+        assert not any((tmp_path / "elsewhere").iterdir())
 
 
 def test_damaged_rounds_are_called_damaged_and_not_another_runs(folder: Path) -> None:

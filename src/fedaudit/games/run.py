@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from fedaudit.data.sources import READERS
 from fedaudit.errors import BadInput, Damaged, Refusal
-from fedaudit.files import GAMES_FILE, read_object, write_whole
+from fedaudit.files import GAMES_FILE, own_folder, read_object, write_whole
 from fedaudit.games.detected import Detector
 from fedaudit.games.detection import detect
 from fedaudit.games.mechanism import given
@@ -148,7 +148,9 @@ def _about(point: Point) -> Iterator[None]:
 def _claim(out: Path, study: GameStudy) -> None:
     """Makes a folder this study's own."""
     try:
-        (out / _POINTS).mkdir(parents=True, exist_ok=True)
+        own_folder(out, _POINTS)
+    except BadInput:
+        raise
     except (OSError, ValueError) as error:
         raise BadInput(f"{out} cannot be used ({error}); choose another folder") from error
     path = out / GAMES_FILE

@@ -12,7 +12,7 @@ from fedaudit.live.files import read_audit, read_untrained
 from fedaudit.live.heard import Heard, heard
 from fedaudit.live.parts import SEED, live_setup
 from fedaudit.live.recording import Recording, read_recording
-from fedaudit.observe.measured_files import Stored, fault_in, read_measured
+from fedaudit.observe.measured_files import Stored, fault_in, read_measured, tell_of_unhashed
 from fedaudit.observe.round import EVERYBODY
 from fedaudit.progress import Tick, quiet
 from fedaudit.study.accuracy import counts_fit
@@ -71,6 +71,7 @@ def _attacked(
     clock = Clock()
     recording, audit, told = read_recording(folder), read_audit(folder), heard(folder)
     stored = _stored(folder, recording, len(audit))
+    tell_of_unhashed(folder, say)
     unasked = sorted(set(names) - set(recording.attacks))
     if unasked:
         raise BadInput(

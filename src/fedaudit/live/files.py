@@ -7,7 +7,7 @@ import torch
 from fedaudit.core import ClientId, Samples
 from fedaudit.data.audit_set import AuditSet
 from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import RECORD_FILE
+from fedaudit.files import RECORD_FILE, own_folder
 from fedaudit.live.recording import Recording, is_recording, read_recording
 from fedaudit.observe.measured_files import fault_in, read_measured, write_measured
 from fedaudit.observe.measurements import MeasuredRound
@@ -103,7 +103,7 @@ def read_audit(folder: Path) -> AuditSet:
 def write_untrained(folder: Path, rounds: tuple[MeasuredRound, ...], key: str) -> None:
     """Keeps what was measured of models that nobody trained."""
     for name, one in zip(_UNTRAINED, rounds, strict=False):
-        write_measured(folder / name, one, {"run": key})
+        write_measured(own_folder(folder, name), one, {"run": key})
 
 
 def read_untrained(folder: Path, key: str, samples: int) -> tuple[MeasuredRound, ...]:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from fedaudit.core import ClientId
 from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import TooLarge, parsed_json, read_text, write_whole
+from fedaudit.files import TooLarge, opened_to_append, parsed_json, read_text, write_whole
 from fedaudit.live.recording import Clients, Text
 from fedaudit.observe.layout import MAX_ROUND
 from fedaudit.study.fields import Part, Whole
@@ -115,7 +115,7 @@ def add_heard(one: Heard, folder: Path) -> None:
         OSError: It cannot be written.
     """
     line = (one.model_dump_json() + "\n").encode()
-    with (folder / LOG_FILE).open("ab", buffering=0) as file:
+    with opened_to_append(folder / LOG_FILE) as file:
         before = file.tell()
         if file.write(line) != len(line):
             # Or the next line would go on in this one, and neither could be read.

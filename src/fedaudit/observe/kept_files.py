@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedaudit.core import Architecture, ClientId, Model, Params
 from fedaudit.errors import BadInput, Damaged, NotVisible
+from fedaudit.files import own_folder
 from fedaudit.observe.layout import Keep, groups_of, numbered, numbers_of, pairs
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.tensors import read_tensors, write_tensors
@@ -30,8 +31,7 @@ def write_round(folder: Path, round: Round, keep: Keep) -> None:
     """
     if keep == "signals":
         return
-    place = folder / "rounds" / f"round-{round.index:06d}"
-    place.mkdir(parents=True, exist_ok=True)
+    place = own_folder(folder, "rounds", f"round-{round.index:06d}")
     clients = sorted(round.exposed)
     bases = [round.exposed[client].base for client in clients]
     shown = [base for base in bases if base is not None]

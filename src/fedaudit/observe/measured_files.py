@@ -1,6 +1,6 @@
 """Measured rounds on disk: one safetensors file each, written whole or not at all."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,10 +9,11 @@ from torch import Tensor
 
 from fedaudit.core import ClientId, Params
 from fedaudit.errors import Damaged
+from fedaudit.files import own_folder
 from fedaudit.observe.layout import groups_of, numbered, numbers_of, pairs
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import EVERYBODY
-from fedaudit.observe.tensors import read_tensors, write_tensors
+from fedaudit.observe.tensors import carries_hash, read_tensors, write_tensors
 
 _AGAIN = "restore it from a copy, or delete its run's folder and run the study again"
 _MOST = 1e100
@@ -28,12 +29,12 @@ class Stored(NamedTuple):
 
 def write_measured(folder: Path, measured: MeasuredRound, notes: Mapping[str, str]) -> None:
     """Adds one measured round to a run's folder."""
-    (folder / "measured").mkdir(parents=True, exist_ok=True)
+    place = own_folder(folder, "measured")
     tensors: Params = {f"signal/{name}": values for name, values in measured.signals.items()}
     tensors["clients"] = torch.tensor(measured.clients, dtype=torch.int64)
     tensors["bases"] = measured.bases
     tensors["stands_for"] = pairs(measured.stands_for)
-    path = folder / "measured" / f"round-{measured.index:06d}.safetensors"
+    path = place / f"round-{measured.index:06d}.safetensors"
     write_tensors(tensors, path, notes)
 
 
@@ -56,6 +57,20 @@ def read_measured(folder: Path) -> list[Stored]:
             "different runs: restore the folder or delete it"
         )
     return found
+
+
+def tell_of_unhashed(folder: Path, say: Callable[[str], None]) -> None:
+    """Says how many measured rounds of a run carry no hash; older versions wrote none.
+
+    Whether one of these was altered cannot be told from its file.
+    """
+    files = [path for _, path in numbered(folder / "measured", ".safetensors")]
+    count = sum(not carries_hash(path) for path in files)
+    if count:
+        say(
+            f"{count} of {len(files)} measured rounds in {folder} carry no hash, as those of older "
+            "versions: that they were not altered cannot be told"
+        )
 
 
 def fault_in(measured: MeasuredRound, clients: Collection[ClientId], samples: int) -> str:

@@ -1,5 +1,6 @@
 """Tensors by name in one file: safetensors, written whole or not at all, read with suspicion."""
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ MAX_HEADER = 50_000_000
 _MOST_NOTES = 200_000
 _MOST_OF_NOTHING = 2**24
 _ORDER = "fedaudit.order"
+_HASH = "fedaudit.sha256"
 
 
 def write_tensors(
@@ -38,13 +40,14 @@ def write_tensors(
         BadInput: The disk is full or the folder cannot be written; what was there stays.
     """
     partial = path.with_name(path.name + ".partial")
+    said = {**(notes or {}), _ORDER: json.dumps(list(tensors))}
     try:
         # What was left of it before, or a link to elsewhere, which would be followed.
         partial.unlink(missing_ok=True)
         save_file(
             _apart(tensors),
             partial,
-            {**(notes or {}), _ORDER: json.dumps(list(tensors))},
+            {**said, _HASH: _hash_of(tensors, said)},
         )
         with partial.open("rb") as file:
             os.fsync(file.fileno())
@@ -80,7 +83,8 @@ def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
 
     Raises:
         BadInput: There is no such file.
-        Damaged: It is too large, or not a whole safetensors file.
+        Damaged: It is too large, not a whole safetensors file, or does not have the hash that it
+            carries.
     """
     if not path.is_file():
         what = "is no regular file" if path.exists() else "is not there"
@@ -93,13 +97,19 @@ def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
             refuse_heavy(length, file.read(min(length, MAX_HEADER)))
         with safe_open(path, framework="pt") as stored:
             names = list(stored.keys())
-            if len(names) > MAX_TENSORS:
-                raise Damaged(f"{path} claims {len(names)} tensors; at most {MAX_TENSORS} are read")
             notes = dict(stored.metadata() or {})
-            order = _order(names, notes.pop(_ORDER, None))
+            told = notes.pop(_HASH, None)
+            order = _order(names, notes.get(_ORDER))
             for name in order:
                 _refuse_endless(stored.get_slice(name).get_shape())
-            return {name: stored.get_tensor(name) for name in order}, notes
+            found = {name: stored.get_tensor(name) for name in order}
+        if told is not None and told != _hash_of(found, notes):
+            raise Damaged(
+                f"{path} was altered after it was written: its tensors and notes do not have the "
+                "hash that it carries; restore it from a copy, or make it again"
+            )
+        notes.pop(_ORDER, None)
+        return found, notes
     except Damaged:
         raise
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
@@ -107,6 +117,22 @@ def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
             f"{path} is damaged or not a safetensors file ({error}); restore it from a copy, "
             "or delete the folder of its run and start again"
         ) from error
+
+
+def carries_hash(path: Path) -> bool:
+    """Whether a file that can be read has the hash of what it holds, as older ones have not."""
+    with safe_open(path, framework="pt") as stored:
+        return _HASH in (stored.metadata() or {})
+
+
+def _hash_of(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
+    """SHA-256 over tensors by name and over notes: that of a file does not hang on its layout."""
+    digest = hashlib.sha256(json.dumps(sorted(notes.items())).encode())
+    for name in sorted(tensors):
+        value = tensors[name].detach().cpu().contiguous()
+        digest.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def refuse_heavy(length: int, header: bytes) -> None:

@@ -12,7 +12,7 @@ from fedaudit.errors import BadInput, Damaged, Refusal
 from fedaudit.files import sweep
 from fedaudit.importing import code_named_in
 from fedaudit.observe.kept_files import read_rounds
-from fedaudit.observe.measured_files import Stored
+from fedaudit.observe.measured_files import Stored, tell_of_unhashed
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.observe.views import seen_from
 from fedaudit.progress import Tick, quiet
@@ -92,6 +92,7 @@ def _attacked(
         folder = run_folder(recording, seed)
         _refuse_other_data(run, folder)
         rounds = _recalled(run, folder, work)
+        tell_of_unhashed(folder, say)
         possible = _possible(run, rounds, named=bool(names))
         runs.append(_taught(possible, recording, work, named=bool(names)))
         stored.append(rounds)

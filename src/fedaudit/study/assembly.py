@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from fedaudit.attacks.catalog import attack_named
 from fedaudit.core import Sees
@@ -47,7 +47,7 @@ def assembled(
     figures = corrected(findings, study.figures.alpha) + formal_epsilons(runs)
     return Record(
         name=study.name,
-        content_hash=_content_hash(settings_of(study), stored, [*figures, *sources]),
+        content_hash=_content_hash(first, stored, [*figures, *sources]),
         config=_config(study) if first.watched is None else dict(first.watched.config),
         seeds=list(study.seeds),
         evaluation=study.figures.evaluation,
@@ -168,16 +168,25 @@ def _adapted(run: Setup) -> bool:
 
 
 def _content_hash(
-    config: Mapping[str, object],
+    run: Setup,
     stored: Sequence[Sequence[Stored]],
     figures: Sequence[Figure | SourceResult],
 ) -> str:
-    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+    """Over what was measured: settings, rounds and figures.
+
+    Of a federation that was watched, its name and the random key of its recording are left out, so
+    that two recordings of one run have the same.
+    """
+    watched = run.watched is not None
+    study = run.study.model_copy(update={"name": ""}) if watched else run.study
+    apart = {"run"} if watched else set()
+    digest = hashlib.sha256(json.dumps(settings_of(study), sort_keys=True).encode())
     for rounds in stored:
         for one in rounds:
             digest.update(repr((one.measured.index, one.measured.clients)).encode())
             digest.update(one.measured.bases.numpy().tobytes())
-            digest.update(json.dumps(one.notes, sort_keys=True).encode())
+            notes = {name: note for name, note in one.notes.items() if name not in apart}
+            digest.update(json.dumps(notes, sort_keys=True).encode())
             for name in sorted(one.measured.signals):
                 digest.update(name.encode())
                 digest.update(one.measured.signals[name].contiguous().numpy().tobytes())

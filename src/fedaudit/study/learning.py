@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedaudit.core import ClientId
 from fedaudit.errors import BadInput, Damaged
+from fedaudit.files import own_folder
 from fedaudit.observe.measured_files import Stored, fault_in, read_measured, write_measured
 from fedaudit.observe.measurements import MeasuredRound, Measurements, stacked
 from fedaudit.observe.round import Round
@@ -62,7 +63,7 @@ def measure_known(
     if run.known is None:
         return
     measured = measure_round(round, learned_signals(run), run.known.samples, device=device)
-    write_measured(folder / KNOWN, measured, {"run": notes["run"]})
+    write_measured(own_folder(folder, KNOWN), measured, {"run": notes["run"]})
 
 
 def of_known(run: Setup, folder: Path) -> Examples:

@@ -12,6 +12,7 @@ from fedaudit.devices import CPU
 from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL
 from fedaudit.errors import BadInput, Damaged
+from fedaudit.files import own_folder
 from fedaudit.fl.simulate import simulate
 from fedaudit.observe.kept_files import write_round
 from fedaudit.observe.layout import estimated_bytes
@@ -73,7 +74,7 @@ def observe(setup: Setup, folder: Path, work: Work) -> list[Stored]:
         BadInput: The folder belongs to another run, or the disk is full.
         Damaged: A file in the folder cannot be read.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    own_folder(folder.parent, folder.name)
     rounds = setup.study.training.rounds
     stream = simulate(
         setup.algorithm,

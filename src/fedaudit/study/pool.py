@@ -24,7 +24,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from fedaudit import __version__
 from fedaudit.core import Samples
 from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import read_object, write_whole
+from fedaudit.files import own_folder, read_object, write_whole
 from fedaudit.importing import source_digest
 from fedaudit.locking import Lock
 from fedaudit.signals.base import Signal
@@ -98,7 +98,7 @@ def place_of(run: Setup, out: Path, pool: Path | None, kind: str) -> Path:
         there = _identity_in(place)
         if there is not None and there.answers(asked) and is_measured(run, place):
             return place
-    exact.mkdir(parents=True, exist_ok=True)
+    own_folder(pool, asked.name)
     _write(exact / RUN_FILE, asdict(asked))
     return exact
 
@@ -148,7 +148,7 @@ def held(place: Path, say: Callable[[str], None] = lambda text: None) -> Iterato
 
     The lock goes with its process, so that one that was killed leaves nothing behind.
     """
-    place.mkdir(parents=True, exist_ok=True)
+    own_folder(place.parent, place.name)
     with closing(Lock(place)) as lock:
         if not lock.taken():
             say(f"waiting for another study that is training the run in {place}")

@@ -13,7 +13,7 @@ from fedaudit.devices import CPU, refuse_several_workers
 from fedaudit.engines.base import Counted
 from fedaudit.engines.local import local_engine
 from fedaudit.errors import BadInput, Unsupported
-from fedaudit.files import sweep
+from fedaudit.files import own_folder, sweep
 from fedaudit.observe.measured_files import Stored
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.progress import Tick, quiet, size_of
@@ -83,7 +83,7 @@ def run_study(
     claim(out, study)
     shadows = [run.shadow for run in runs if run.shadow is not None]
     places = {run.seed: place_of(run, out, pool, device.type) for run in runs}
-    apart = out / SHADOW
+    apart = own_folder(out, SHADOW) if shadows else out / SHADOW
     places |= {shadow.seed: place_of(shadow, apart, pool, device.type) for shadow in shadows}
     _announce([*runs, *shadows], places, out, say)
     remember(places, out)
