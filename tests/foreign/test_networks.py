@@ -1,12 +1,13 @@
 """Networks of other people go through every door, and their gradients are those of autograd."""
 
 import copy
+import inspect
 import logging
 import warnings
 from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -22,7 +23,8 @@ from fedaudit.errors import BadInput, Unsupported
 from fedaudit.fl.clipped import clipped_sum
 from fedaudit.fl.fedavg import FedAvg
 from fedaudit.fl.training import LocalTraining
-from fedaudit.live.audited import Split
+from fedaudit.live.audited import Split, _samples
+from fedaudit.live.weights import Weights
 from fedaudit.modules import outputs_of
 from fedaudit.observe.measured_files import read_measured
 from fedaudit.signals.gradients import gradient_norms
@@ -372,6 +374,27 @@ def test_a_linear_model_of_scikit_learn_is_recorded_as_a_linear_layer(tmp_path: 
         np.testing.assert_allclose(found, np.log(sure), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("features", "labels"),
+    [
+        ({"input_ids": torch.zeros(8, 4), "attention_mask": torch.ones(8, 4)}, torch.ones(8)),
+        (torch.zeros(8, 4, dtype=torch.int64), torch.zeros(8, dtype=torch.int64)),
+        (torch.zeros(8, 4), torch.rand(8)),
+        (torch.zeros(8, 4), torch.zeros(8, 3, dtype=torch.int64)),
+        ([[1.0, 2.0], [3.0]], [0, 1]),
+        (["a text", "another"], [0, 1]),
+    ],
+)
+def test_samples_of_another_kind_are_refused_with_what_is_supported(
+    features: Any, labels: Any
+) -> None:
+    data = {0: (features, labels)}
+    with pytest.raises(BadInput, match=r"classification of feature tensors: .*give") as refusal:
+        # Without the checks of types that tests have, as other people call it.
+        inspect.unwrap(_samples)(data[0], "client 0")
+    assert "\n" not in str(refusal.value)
+
+
 def test_a_class_that_wants_arguments_is_refused_with_what_to_give(tmp_path: Path) -> None:
     audit = data((12,), CLASSES, False).split.audit
     with pytest.raises(BadInput, match=r"model is Linear, which makes no network .* arguments"):
@@ -387,7 +410,8 @@ def test_names_that_wrappers_put_before_all_others_are_known(prefix: str, tmp_pa
     net, audit = Tutorial(), data_for(MEASURED["the tutorial's"]).split.audit
     with fedaudit.record(tmp_path, Tutorial, audit, attacks=FEW[:1], strict=True) as recorder:
         sent = dict(names(prefix, net))
-        recorder.round(1, sent=sent, uploads={0: sent, 1: net, 2: net})
+        uploads: dict[int, Weights] = {0: sent, 1: net, 2: net}
+        recorder.round(1, sent=sent, uploads=uploads)
     assert len(read_measured(tmp_path)) == 1
 
 

@@ -96,6 +96,7 @@ def _attacked(
             untrained=read_untrained(folder, recording.key, len(audit)),
             config=config,
             missing=tuple(_missing(told, blind=blind)),
+            names=recording.names,
         ),
     )
     for one in stored:

@@ -13,9 +13,12 @@ from torch import Tensor
 from fedaudit.core import NOBODY, ClientId, Samples
 from fedaudit.data.audit_set import AuditSet
 from fedaudit.errors import BadInput
+from fedaudit.live.recording import ByClient, Called, numbers_of
+from fedaudit.modules import SUPPORTED
 from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.seeds import seeded_numpy
 
+_LARGEST = 10**9
 _OF_A_PART = ("features", "labels", "owner", "panel")
 
 Labelled: TypeAlias = tuple[Tensor | ndarray, Tensor | ndarray]
@@ -29,11 +32,12 @@ class Split(NamedTuple):
     """Who trains on what, so that an audit can tell.
 
     Attributes:
-        train: For each client, the positions of the samples that it may train on.
+        train: For each client, as it was called, the positions of the samples that it may train
+            on.
         audit: The audited samples: half of them, by the toss of a coin, are among these.
     """
 
-    train: dict[ClientId, Int[ndarray, " samples"]]
+    train: dict[Called, Int[ndarray, " samples"]]
     audit: AuditSet
 
     @property
@@ -57,9 +61,7 @@ class Split(NamedTuple):
         write_tensors({n: torch.from_numpy(value) for n, value in self.part.items()}, Path(path))
 
 
-def audit_samples(
-    members: Mapping[ClientId, Labelled], unseen: Labelled, *, seed: int = 1
-) -> AuditSet:
+def audit_samples(members: ByClient[Labelled], unseen: Labelled, *, seed: int = 1) -> AuditSet:
     """Samples to be audited, where who trains on what was settled elsewhere.
 
     Whatever tells members from unseen samples by their looks (another hospital, another year)
@@ -67,7 +69,7 @@ def audit_samples(
     on epsilon rest on a fair draw, and are not given: see :func:`fair_split`.
 
     Args:
-        members: For each client some samples that it trains on.
+        members: For each client, by number or name, some samples that it trains on.
         unseen: Samples of the same kind that nobody trains on.
         seed: Decides the order, which says nothing about them.
 
@@ -77,7 +79,8 @@ def audit_samples(
     if not members:
         raise BadInput("an audit needs members: give some samples that a client trains on")
     parts = {client: _samples(data, f"client {client}") for client, data in members.items()}
-    owners = [np.full(len(part), client) for client, part in parts.items()]
+    numbers = _numbers(parts)
+    owners = [np.full(len(part), numbers[client]) for client, part in parts.items()]
     nobody = _samples(unseen, "unseen")
     owner = np.concatenate([*owners, np.full(len(nobody), NOBODY)])
     return _shuffled(
@@ -85,7 +88,7 @@ def audit_samples(
     )
 
 
-def fair_split(data: Mapping[ClientId, Labelled], *, audited: int = 300, seed: int = 1) -> Split:
+def fair_split(data: ByClient[Labelled], *, audited: int = 300, seed: int = 1) -> Split:
     """Sets samples of each client aside by the toss of a coin, before anybody trains.
 
     Of each client ``audited`` samples are drawn, and a fair coin decides for each whether the
@@ -96,7 +99,7 @@ def fair_split(data: Mapping[ClientId, Labelled], *, audited: int = 300, seed: i
     :func:`join_audits`.
 
     Args:
-        data: All samples of each client.
+        data: All samples of each client, by number or name.
         audited: Samples drawn of each client; about half of them are lost to training.
         seed: Of the draw.
 
@@ -105,8 +108,9 @@ def fair_split(data: Mapping[ClientId, Labelled], *, audited: int = 300, seed: i
 
     Source: Steinke, Nasr and Jagielski 2023 (independent inclusion).
     """
-    train: dict[ClientId, Int[ndarray, " samples"]] = {}
+    train: dict[Called, Int[ndarray, " samples"]] = {}
     samples, owners, panels = [], [], []
+    numbers = _numbers(data)
     for client, given in data.items():
         every = _samples(given, f"client {client}")
         if not 0 < audited < len(every):
@@ -114,13 +118,14 @@ def fair_split(data: Mapping[ClientId, Labelled], *, audited: int = 300, seed: i
                 f"{audited} samples of client {client} cannot be audited: it has {len(every)}, and "
                 "is to keep some; lower audited"
             )
-        rng = seeded_numpy(seed, "fair split", client)
+        number = numbers[client]
+        rng = seeded_numpy(seed, "fair split", number)
         drawn = rng.permutation(len(every))[:audited]
         member = rng.random(audited) < 0.5
         train[client] = np.setdiff1d(np.arange(len(every)), drawn[~member])
         samples.append(every.take(torch.from_numpy(drawn)))
-        owners.append(np.where(member, client, NOBODY))
-        panels.append(np.full(audited, client))
+        owners.append(np.where(member, number, NOBODY))
+        panels.append(np.full(audited, number))
     if not samples:
         raise BadInput("an audit needs clients: give the samples of at least one")
     whole = Samples.joined(*samples)
@@ -214,20 +219,40 @@ def _order(count: int, seed: int) -> Int[ndarray, " samples"]:
     return seeded_numpy(seed, "order of an audit").permutation(count)
 
 
+def _numbers(clients: Iterable[Called]) -> dict[Called, ClientId]:
+    numbers = numbers_of(clients)
+    beyond = [number for number in numbers.values() if not 0 <= number <= _LARGEST]
+    if beyond:
+        raise BadInput(
+            f"clients that are audited have whole numbers from 0 to {_LARGEST}, or names, got "
+            f"{beyond[0]}; number or name them so"
+        )
+    return numbers
+
+
 def _samples(given: Labelled, whose: str) -> Samples:
-    features, labels = (torch.as_tensor(part).detach().cpu() for part in given)
+    try:
+        features, labels = (torch.as_tensor(part).detach().cpu() for part in given)
+    # A dictionary of inputs, texts, lists of several lengths, three parts.
+    except (TypeError, ValueError, RuntimeError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise BadInput(
+            f"the samples of {whose} are no pair of features and labels ({said}); {SUPPORTED}: "
+            "give two arrays"
+        ) from error
     whole = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
     if not len(labels) or len(features) != len(labels) or labels.ndim != 1 or not whole:
         raise BadInput(
             f"the samples of {whose} are features of shape {tuple(features.shape)} and labels of "
-            f"shape {tuple(labels.shape)} ({labels.dtype}); give one row and one class index each"
+            f"shape {tuple(labels.shape)} ({labels.dtype}); {SUPPORTED}: give one row and one "
+            "class index each"
         )
     if int(labels.min()) < 0:
         raise BadInput(f"class indices start at 0, and the labels of {whose} have {labels.min()}")
     if not (features.is_floating_point() and bool(features.isfinite().all())):
         raise BadInput(
-            f"the features of {whose} are {features.dtype}; give finite floating-point numbers, as "
-            "the model takes them"
+            f"the features of {whose} are {features.dtype}; {SUPPORTED}: give finite "
+            "floating-point numbers (tokens as such too, for a model whose forward takes x.long())"
         )
     return Samples(features.float(), labels.long(), torch.arange(len(labels)))
 

@@ -2,18 +2,25 @@
 
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from torch import nn
 
-from fedaudit.core import ClientId, PerSampleLoss, cross_entropy
+from fedaudit.core import PerSampleLoss, cross_entropy
 from fedaudit.data.audit_set import AuditSet
 from fedaudit.live.network import network_of
 from fedaudit.live.parts import attacks_in
 from fedaudit.live.recorder import Recorder
-from fedaudit.live.recording import recording_of
+from fedaudit.live.recording import (
+    ByClient,
+    Called,
+    number_of,
+    numbers_of,
+    recording_of,
+    refuse_otherwise_called,
+)
 from fedaudit.live.rounds import Kind
 from fedaudit.observe.layout import Keep
 from fedaudit.observe.views import view_named
@@ -29,12 +36,12 @@ def record(
     *,
     name: str = "",
     attacks: Sequence[str] = (),
-    targets: Sequence[ClientId] = (),
+    targets: Sequence[Called] = (),
     view: str = "uploads",
     every: int = 1,
     keep: Keep = "signals",
     uploads: Kind = "models",
-    sizes: Mapping[ClientId, int] | None = None,
+    sizes: ByClient[int] | None = None,
     loss: PerSampleLoss = cross_entropy,
     keep_samples: bool = True,
     strict: bool = False,
@@ -43,6 +50,9 @@ def record(
     say: Callable[[str], None] = on_stderr,
 ) -> Recorder:
     """Starts a recording of a federation that somebody else runs, or goes on with one.
+
+    What is audited is classification of feature tensors. The network is tried on a few samples
+    here, before anything is trained; see :func:`fedaudit.modules.refuse_unfit`.
 
     Args:
         path: Folder for the recording; one that was stopped is gone on with.
@@ -69,14 +79,16 @@ def record(
             takes; while it works, how far what takes long is. Lines on standard error by default.
 
     Raises:
-        BadInput: Settings or samples that make no audit, a folder of something else, or one that
-            another process records to.
+        BadInput: Settings or samples that make no audit, a network that cannot be audited, a
+            folder of something else, or one that another process records to.
         NotVisible: An attack needs what the view does not show.
         Damaged: The recording to go on with cannot be read.
     """
     folder = Path(path)
     offered = view_named(view)
     possible, refused = attacks_in(offered, attacks)
+    for called in (targets, sizes or {}):
+        refuse_otherwise_called(called, samples.owner[samples.owner >= 0].tolist())
     owners = sorted(set(samples.owner[samples.owner >= 0].tolist()))
     net = network_of(model, samples, loss)
     given = recording_of(
@@ -87,9 +99,9 @@ def record(
         keep=keep,
         attacks=tuple(possible),
         refused=refused,
-        targets=tuple(targets) or tuple(owners),
+        targets=tuple(numbers_of(targets).values()) or tuple(owners),
         classes=net.classes,
-        sizes=dict(sizes or {}),
+        sizes={number_of(client): size for client, size in (sizes or {}).items()},
         model=net.architecture.name,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
     )

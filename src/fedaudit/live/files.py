@@ -17,7 +17,7 @@ from fedaudit.study.folder import STUDY_FILE
 AUDIT_FILE = "audit.safetensors"
 SAMPLES_FILE = "samples.safetensors"
 _UNTRAINED = ("untrained-1", "untrained-2")
-_OF_EACH_START = {"key", "started", "name", "refused", "sizes"}
+_OF_EACH_START = {"key", "started", "name", "refused", "sizes", "names"}
 
 
 def claim(folder: Path, recording: Recording, samples: AuditSet) -> Recording:

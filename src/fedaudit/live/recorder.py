@@ -1,7 +1,7 @@
 """The recorder: what an adversary sees of somebody's live loop, measured while it runs."""
 
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -16,7 +16,14 @@ from fedaudit.live.files import claim, write_audit, write_untrained
 from fedaudit.live.heard import Heard, add_heard, heard_of, heard_to_go_on
 from fedaudit.live.network import Network
 from fedaudit.live.parts import live_setup
-from fedaudit.live.recording import Recording, write_recording
+from fedaudit.live.recording import (
+    ByClient,
+    Called,
+    Recording,
+    numbers_of,
+    refuse_otherwise_called,
+    write_recording,
+)
 from fedaudit.live.rounds import Answers, Kind, Sent, round_of_globals, round_of_uploads
 from fedaudit.live.weights import Weights
 from fedaudit.locking import Lock, kept_to_this_process
@@ -95,13 +102,15 @@ class Recorder:
         index: int,
         *,
         sent: Sent,
-        uploads: Mapping[ClientId, Weights] | None = None,
-        weights: Mapping[ClientId, float] | None = None,
-        asked: Collection[ClientId] | None = None,
+        uploads: ByClient[Weights] | None = None,
+        weights: ByClient[float] | None = None,
+        asked: Collection[Called] | None = None,
         unnamed: int = 0,
         after: Weights | None = None,
     ) -> None:
         """Records one round; rounds that were recorded before are passed over.
+
+        Clients are called as the audited samples were told of them: by number, or by name.
 
         Args:
             index: Its number, from 1.
@@ -122,8 +131,11 @@ class Recorder:
             return
         told: Heard | None = None
         try:
-            told = heard_of(index, asked or (), uploads or {}, unnamed)
-            self._hear(told, Answers(sent, uploads or {}, weights or {}, after))
+            numbers = self._numbers(*(asked or ()), *(uploads or ()), *(weights or ()))
+            came = {numbers[client]: upload for client, upload in (uploads or {}).items()}
+            shares = {numbers[client]: share for client, share in (weights or {}).items()}
+            told = heard_of(index, [numbers[client] for client in asked or ()], came, unnamed)
+            self._hear(told, Answers(sent, came, shares, after))
         # Whatever it is: no audit may end another's training.
         except Exception as error:
             self._failed(index, told, error)
@@ -133,8 +145,8 @@ class Recorder:
         index: int,
         reason: str,
         *,
-        asked: Collection[ClientId] = (),
-        answered: Collection[ClientId] = (),
+        asked: Collection[Called] = (),
+        answered: Collection[Called] = (),
         unnamed: int = 0,
     ) -> None:
         """Tells of a round that cannot be recorded; the record says so, and why.
@@ -153,7 +165,10 @@ class Recorder:
             return
         told, failure = None, BadInput(reason)
         try:
-            told = heard_of(index, asked, answered, unnamed)
+            numbers = self._numbers(*asked, *answered)
+            told = heard_of(
+                index, [numbers[c] for c in asked], [numbers[c] for c in answered], unnamed
+            )
         except BadInput as error:
             failure = error
         self._failed(index, told, failure)
@@ -205,6 +220,21 @@ class Recorder:
             self._failed_quietly(self._waiting[1], "no model followed")
             self._waiting = None
         self._lock = None
+
+    def _numbers(self, *clients: Called) -> dict[Called, ClientId]:
+        """The number of each client; the recording keeps the names of those that have one.
+
+        Raises:
+            BadInput: A client that is none, or called otherwise than audited ones.
+        """
+        numbers, known = numbers_of(clients), self.recording.names
+        refuse_otherwise_called(numbers, self.recording.targets)
+        named = {n: str(c) for c, n in numbers.items() if not str(c).isdecimal()}
+        new = {number: name[:200] for number, name in named.items()}
+        if not new.keys() <= known.keys():
+            self.recording = self.recording.model_copy(update={"names": known | new})
+            write_recording(self.recording, self._folder)
+        return numbers
 
     def _hear(self, told: Heard, given: Answers) -> None:
         if not given.uploads:

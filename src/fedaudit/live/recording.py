@@ -1,16 +1,27 @@
 """What a live recording says of itself, in one short JSON file."""
 
+from collections.abc import Iterable, Mapping
+from operator import index
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, SupportsIndex, TypeAlias, TypeVar, cast
 
 from pydantic import Field, ValidationError
 
+from fedaudit.core import ClientId
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.files import RECORDING_FILE, read_object, write_whole
 from fedaudit.observe.layout import MAX_ROUND, Keep
+from fedaudit.seeds import seed_for
 from fedaudit.study.fields import Part, Whole
 
 _MOST_CLIENTS = 100_000
+_NAMED = range(10**8, 10**9)
+"""Numbers of clients that have a name."""
+
+Called: TypeAlias = ClientId | str
+"""A client as other people's loops call it: by number, or by name."""
+Value = TypeVar("Value")
+ByClient: TypeAlias = Mapping[ClientId, Value] | Mapping[str, Value]
 
 Client = Annotated[int, Field(ge=0, le=10**15)]
 Clients = Annotated[tuple[Client, ...], Field(max_length=_MOST_CLIENTS)]
@@ -31,6 +42,7 @@ class Recording(Part):
         targets: Clients under audit.
         classes: Number of outputs of the model.
         sizes: Training samples of each client, as far as they are told.
+        names: Of clients that are called by name, by their numbers.
         model: The model in words: its class.
         started: Date and time.
     """
@@ -47,8 +59,75 @@ class Recording(Part):
     targets: Clients
     classes: Annotated[int, Field(ge=2, le=10**7)]
     sizes: dict[Client, Whole] = Field(default_factory=dict)
+    names: Annotated[
+        dict[Client, Annotated[str, Field(max_length=200)]], Field(max_length=_MOST_CLIENTS)
+    ] = Field(default_factory=dict)
     model: Annotated[str, Field(max_length=500)] = ""
     started: Annotated[str, Field(max_length=40)] = ""
+
+
+def number_of(client: object) -> ClientId:
+    """The number of a client; a name has one that rests on the name alone.
+
+    Args:
+        client: A whole number, a name, or a number in digits.
+
+    Raises:
+        BadInput: It is neither.
+    """
+    try:
+        if isinstance(client, str):
+            return int(client) if client.isdecimal() else _number_of_name(client)
+        # NumPy's whole numbers too.
+        return index(cast("SupportsIndex", client))
+    except (TypeError, ValueError) as error:
+        raise BadInput(
+            f"clients have whole numbers from 0, or names, got {str(client)[:80]!r} (of type "
+            f"{type(client).__name__}); number or name them so"
+        ) from error
+
+
+def numbers_of(clients: Iterable[Called]) -> dict[Called, ClientId]:
+    """The number of each client.
+
+    Raises:
+        BadInput: A client that is none, or two that have one number.
+    """
+    numbers, known = dict[Called, ClientId](), dict[ClientId, Called]()
+    for client in clients:
+        number = numbers[client] = number_of(client)
+        other = known.setdefault(number, client)
+        if other != client:
+            raise BadInput(
+                f"clients {other!r} and {client!r} have the number {number}; rename one of them"
+            )
+    return numbers
+
+
+def refuse_otherwise_called(clients: Iterable[Called], audited: Iterable[ClientId]) -> None:
+    """Refuses names where audited clients have numbers, and numbers where they have names.
+
+    They would pass for clients of whom no sample is audited.
+
+    Raises:
+        BadInput: There are such.
+    """
+    named = {number in _NAMED for number in audited}
+    for client in clients:
+        number = number_of(client)
+        by_name = isinstance(client, str) and number in _NAMED
+        if (named == {False} and by_name) or (named == {True} and number not in _NAMED):
+            by, other = ("name", "number") if by_name else ("number", "name")
+            raise BadInput(
+                f"client {str(client)[:80]!r} is called by {by}, and the clients that are audited "
+                f"by {other}; call them as fair_split or audit_samples was told"
+            )
+
+
+def _number_of_name(name: str) -> ClientId:
+    if not name:
+        raise ValueError("a name has at least one character")
+    return _NAMED.start + seed_for(0, "client", name) % len(_NAMED)
 
 
 def recording_of(**said: object) -> Recording:

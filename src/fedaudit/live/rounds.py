@@ -7,11 +7,12 @@ from typing import Literal, NamedTuple, cast
 from fedaudit.core import ClientId, Model
 from fedaudit.errors import BadInput
 from fedaudit.live.heard import Heard
-from fedaudit.live.weights import Shape, Weights
+from fedaudit.live.recording import ByClient, number_of
+from fedaudit.live.weights import Shape, Weights, is_array
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.params import plus, scaled, weighted_sum
 
-Sent = Weights | Mapping[ClientId, Weights]
+Sent = Weights | ByClient[Weights]
 Kind = Literal["models", "updates", "gradients"]
 
 
@@ -89,8 +90,10 @@ def _round(
 
 
 def _bases(sent: Sent, clients: Sequence[ClientId], shape: Shape) -> dict[ClientId, Model]:
-    if isinstance(sent, Mapping) and sent and all(isinstance(key, int) for key in sent):
-        single = cast("Mapping[ClientId, Weights]", sent)
+    # Names of parameters have arrays; clients, which may have names too, have whole models.
+    if isinstance(sent, Mapping) and sent and not any(map(is_array, sent.values())):
+        by_client = cast("ByClient[Weights]", sent)
+        single = {number_of(client): weights for client, weights in by_client.items()}
         missing = sorted(set(clients) - set(single))
         if missing:
             raise BadInput(f"sent names no model for client {missing[0]}, which answered")

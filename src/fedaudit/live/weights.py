@@ -114,6 +114,11 @@ class Shape:
         return named
 
 
+def is_array(value: object) -> bool:
+    """Whether something is one parameter, and not a model of several."""
+    return isinstance(value, Tensor | np.ndarray | np.generic)
+
+
 def _is_listed(weights: Weights) -> TypeGuard[Sequence[Array]]:
     return isinstance(weights, Sequence) and not isinstance(weights, str | bytes)
 

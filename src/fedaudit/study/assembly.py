@@ -127,7 +127,11 @@ def _clients(run: Setup) -> list[ClientRow]:
 
 def _untested(run: Setup) -> list[str]:
     study = run.study
-    targets = ", ".join(f"client {target}" for target in study.audit.targets)
+    names = run.watched.names if run.watched else {}
+    targets = ", ".join(
+        f"client {target}" + (f" ({plain(names[target])})" if target in names else "")
+        for target in study.audit.targets
+    )
     said = [
         f"Other adversaries than this one: {run.view.description}.",
         f"Other clients than the audited {targets}."

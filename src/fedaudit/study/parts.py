@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from fedaudit.attacks.base import Attack
@@ -27,11 +28,13 @@ class Watched(NamedTuple):
         untrained: Signals of all audited samples on models that nobody trained.
         config: What is said of it in place of a study's settings.
         missing: What is not known of it, in sentences for the reader.
+        names: Of clients that have one.
     """
 
     untrained: tuple[MeasuredRound, ...]
     config: Mapping[str, object]
     missing: tuple[str, ...]
+    names: Mapping[ClientId, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
