@@ -21,6 +21,8 @@ from tests.study.studies import small_study
 
 pytest.importorskip("ray")
 
+from ray.exceptions import RayError
+
 Shared = TypeVar("Shared")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -141,6 +143,29 @@ def test_no_cluster_at_an_address_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(ray, "init", refuse)
     with pytest.raises(BadInput, match=r"no connection to Ray at 'auto': could not find"):
         _ = RayCluster("auto").count
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("Failed to connect to Ray cluster at 10.0.0.1:6379. Please check that"),
+        RayError("Token authentication is enabled but no authentication token was found. Ensure"),
+    ],
+)
+def test_a_connection_that_fails_tells_of_the_token_that_clusters_may_ask_for(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+
+    def refuse(**settings: object) -> None:
+        raise error
+
+    monkeypatch.setattr(ray, "init", refuse)
+    with pytest.raises(BadInput, match=r"InvalidAuthToken.*set RAY_AUTH_MODE=token here") as said:
+        _ = RayCluster("10.0.0.1:6379").count
+    assert str(error).split(". ")[0] in str(said.value), "an address is not cut at its first point"
 
 
 # Last, since workers that were killed take seconds to be replaced.

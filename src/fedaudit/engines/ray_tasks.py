@@ -84,10 +84,12 @@ def connect(cluster: RayCluster) -> None:
             ray.init(address=HERE, num_cpus=cluster.count, include_dashboard=False, **quiet)
         else:
             ray.init(address=cluster.address, **quiet)
-    except (OSError, ValueError, ImportError, RuntimeError) as error:
+    except (OSError, ValueError, ImportError, RuntimeError, RayError) as error:
         raise BadInput(
-            f"no connection to Ray at {cluster.address!r}: {str(error).split('.')[0]}; give the "
-            "address of a cluster that runs, or none to start Ray on this machine"
+            f"no connection to Ray at {cluster.address!r}: {str(error).split('. ')[0]}; give the "
+            "address of a cluster that runs, or none to start Ray on this machine; if the cluster "
+            "asks for a token (InvalidAuthToken), set RAY_AUTH_MODE=token here "
+            "and for every 'ray start', with one token in ~/.ray/auth_token of all machines"
         ) from error
     finally:
         # Ray puts a handler of its own there, which would end the program otherwise than we do.
