@@ -26,8 +26,12 @@ INTRODUCTION = """# Results
 
 What the records in `records/` say, study by study; `python docs/results.py` makes this page from
 them, and a test holds it to them. In brackets 95% intervals: of one seed by DeLong's method (AUC)
-and Clopper and Pearson's (rates), of several by Student's t over their means. **Bold** figures are
-above guessing by a test corrected over the study and by their own interval. A dash stands for what
+and by order statistics with Clopper and Pearson's (rates), of several by Student's t over their
+means. Square brackets are Clopper and Pearson's alone: limits of the share of members above the
+threshold that was used, whose true false-positive rate may be another. Nothing follows from them
+for the rate at 0.1% FPR, and no size or verdict rests on them. **Bold** figures are above guessing
+by a test corrected over the study and, but for rates of one seed, by their own interval; the test
+of a rate is exact and rests on no limits. A dash stands for what
 was refused or not run; the record says why. Accuracy is that of the last global model, the mean of
 the seeds.
 """
@@ -346,9 +350,13 @@ def _figure(figure: Figure) -> str:
 
     value = shown(figure.value or 0.0)
     strong = f"**{value}**" if above_chance(figure) else value
-    if figure.low is None or figure.high is None:
-        return strong
-    return f"{strong} ({shown(figure.low)}–{shown(figure.high)})"
+    used = (figure.low_at_threshold, figure.high_at_threshold)
+    if figure.high is not None:
+        least = f"{shown(figure.low)}–" if figure.low is not None else "≤ "
+        return f"{strong} ({least}{shown(figure.high)})"
+    if used[0] is not None and used[1] is not None:
+        return f"{strong} [{shown(used[0])}–{shown(used[1])}]"
+    return strong
 
 
 if __name__ == "__main__":

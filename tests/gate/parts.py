@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from fedaudit.gate.policy import Policy, policy_from
-from fedaudit.metrics import clopper_pearson
+from fedaudit.metrics import rate_limits
 from fedaudit.study.record import AttackRow, ControlResult, Figure, Record
 from tests.report.records import record
 
@@ -41,12 +43,16 @@ def auc(least: float, most: float, **changes: object) -> Figure:
     return Figure.model_validate(found)
 
 
-def tpr(hits: int, members: int = 500, **changes: object) -> Figure:
-    """A rate at 1% with its exact limits."""
-    low, high = clopper_pearson(hits, members)
-    given = {"metric": "tpr@0.01", "value": hits / members, "n_members": members}
-    given |= {"method": "Clopper-Pearson 95%", "significant": True, **changes}
-    return auc(low, high, **given)
+def tpr(hits: int, members: int = 500, nonmembers: int = 0, **changes: object) -> Figure:
+    """A rate at 1%, by default of as many non-members; members lie above or below them all."""
+    others = nonmembers or members
+    scores = np.concatenate([np.full(hits, 2.0), np.full(members - hits, -1.0)])
+    scores = np.concatenate([scores, np.linspace(0, 1, others)])
+    held = rate_limits(scores, np.arange(members + others) < members, 0.01)
+    given = {"metric": "tpr@0.01", "value": hits / members, "high": held.high}
+    given["low"] = None if held.needs else held.low
+    given |= {"n_members": members, "n_nonmembers": others, "method": held.method}
+    return auc(0.0, 1.0, **{**given, "significant": True, **changes})
 
 
 def bound(value: float, **changes: object) -> Figure:

@@ -8,6 +8,7 @@ from fedaudit.errors import BadInput
 from fedaudit.gate.judging import judged
 from fedaudit.gate.outcome import Outcome, gravity
 from fedaudit.gate.verdict import Check, Verdict
+from fedaudit.study.older import restated
 from fedaudit.study.record import Figure, GroupFigure, Record
 from tests.gate.parts import KINDS, auc, bound, control, found, policy, ran, tpr
 from tests.report.records import record
@@ -120,17 +121,43 @@ def test_a_rate_that_a_sample_is_too_small_for_says_how_many_are_missing() -> No
     assert (worst.more.count, worst.more.what, worst.more.then) == (40, "non-members", None)
 
 
-def test_the_members_that_would_settle_a_rate_do_settle_it() -> None:
+def test_the_samples_that_would_settle_a_rate_do_settle_it() -> None:
     text = asking('tpr = {"0.01" = 0.05}')
     worst = only(verdict(found(tpr(20)), text)).worst
     assert worst is not None
     assert worst.more is not None
     assert worst.more.then is Outcome.PASS
-    # Whole counts lie beside the rate: 4% of the sum is rounded to a member.
+    # Its threshold rests on the non-members, so that they are asked for as well.
+    assert worst.more.what == "samples of the smaller side, and of the other in proportion,"
+    # Order statistics are whole non-members: limits shrink in steps as a sample grows.
     many = 500 + worst.more.count
-    assert outcome(found(tpr(round(0.04 * many), many)), text) is Outcome.PASS
-    fewer = 400 + worst.more.count
-    assert outcome(found(tpr(round(0.04 * fewer), fewer)), text) is Outcome.INCONCLUSIVE
+    for size, then in ((1.2 * many, Outcome.PASS), (0.8 * many, Outcome.INCONCLUSIVE)):
+        hits = round(0.04 * size)
+        assert outcome(found(tpr(hits, 25 * hits)), text) is then
+
+
+def test_a_rate_with_too_few_nonmembers_for_a_lower_limit_can_pass_and_never_fails() -> None:
+    few = tpr(60, nonmembers=300)
+    assert few.low is None
+    assert outcome(found(few), asking('tpr = {"0.01" = 0.3}')) is Outcome.PASS
+    said = only(verdict(found(few), asking('tpr = {"0.01" = 0.05}'))).worst
+    assert said is not None
+    assert said.outcome is Outcome.INCONCLUSIVE
+    assert said.more is not None
+    assert said.more.then is Outcome.FAIL
+
+
+@pytest.mark.parametrize("ceiling", [0.001, 0.9])
+def test_limits_at_the_threshold_used_neither_pass_nor_fail_a_gate(ceiling: float) -> None:
+    older = tpr(20, method="Clopper-Pearson 95%", low=0.025, high=0.061)
+    record = restated(found(older, auc(0.48, 0.52)))
+    checks = verdict(record, asking(f'auc = 0.6\ntpr = {{"0.01" = {ceiling}}}')).checks
+    rate = next(check for check in checks if check.metric == "tpr@0.01")
+    assert rate.outcome is Outcome.INCONCLUSIVE
+    assert rate.reason == (
+        "limits are those at the threshold used and none of the rate; attack the recording again, "
+        "or run the study again"
+    )
 
 
 def test_a_lower_bound_fails_or_says_nothing_and_alone_makes_no_pass() -> None:

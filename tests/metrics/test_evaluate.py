@@ -15,6 +15,7 @@ from fedaudit.metrics import (
     auc_interval,
     clopper_pearson,
     evaluate,
+    rate_limits,
     tpr_at_fpr,
 )
 from fedaudit.origin import Origin
@@ -53,7 +54,13 @@ def test_figures_are_those_of_the_functions_behind_them() -> None:
     rate = found["other_client", "tpr@0.001"]
     point = tpr_at_fpr(scores[chosen], truth, 0.001)
     assert (rate.value, rate.realised_fpr) == (point.tpr, point.realised_fpr)
-    assert (rate.low, rate.high) == clopper_pearson(point.true_positives, 200)
+    used = (rate.low_at_threshold, rate.high_at_threshold)
+    assert used == clopper_pearson(point.true_positives, 200)
+    limits = rate_limits(scores[chosen], truth, 0.001)
+    assert (rate.low, rate.high, rate.method) == (None, limits.high, limits.method)
+    assert rate.note.endswith("; a lower limit needs 2248 more non-members")
+    percent = found["other_client", "tpr@0.01"]
+    assert (percent.low, percent.high) == rate_limits(scores[chosen], truth, 0.01)[:2]
     assert f"{point.false_positives} false positives" in rate.note
 
 

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
-from fedaudit.metrics import auc_interval, clopper_pearson, mean_over_seeds
+from fedaudit.metrics import auc_interval, clopper_pearson, mean_over_seeds, rate_limits, tpr_at_fpr
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.larger import (
     Limited,
     larger_auc,
     larger_balanced,
     larger_mean,
+    larger_rate,
     larger_share,
 )
 
@@ -30,6 +31,46 @@ def test_limits_of_another_kind_or_count_are_not_carried_over() -> None:
     found = Limited(0.03, *clopper_pearson(3, 100))
     assert larger_share(found, 200, 1000, confidence=0.95) is None
     assert larger_share(found, 0, 1000, confidence=0.95) is None
+
+
+def limited(drawn: np.ndarray, is_member: np.ndarray, fpr: float) -> Limited:
+    found = rate_limits(drawn, is_member, fpr)
+    return Limited(tpr_at_fpr(drawn, is_member, fpr).tpr, found.low, found.high)
+
+
+@pytest.mark.parametrize("fpr", [0.005, 0.05])
+@pytest.mark.parametrize("times", [3, 10])
+def test_a_rate_of_a_larger_sample_has_about_the_limits_that_were_told(
+    fpr: float, times: int
+) -> None:
+    drawn, is_member = scores(1500)
+    told = larger_rate(limited(drawn, is_member, fpr), fpr, (1500, 3000), times, confidence=0.95)
+    then = limited(np.tile(drawn, times), np.tile(is_member, times), fpr)
+    # Between three points the curve is taken for straight.
+    assert told == pytest.approx((then.low, then.high), abs=0.02)
+
+
+def test_a_rate_of_a_sample_of_the_same_size_keeps_its_limits() -> None:
+    drawn, is_member = scores(300)
+    for fpr in (0.001, 0.01, 0.2):
+        now = limited(drawn, is_member, fpr)
+        told = larger_rate(now, fpr, (300, 600), 1, confidence=0.95)
+        assert told == pytest.approx((now.low, now.high), abs=1e-9)
+
+
+def test_limits_of_a_rate_draw_together_around_it() -> None:
+    drawn, is_member = scores(300)
+    now = limited(drawn, is_member, 0.05)
+    ends = [larger_rate(now, 0.05, (300, 600), k, confidence=0.95) for k in (1, 10, 100, 10_000)]
+    known = [end for end in ends if end is not None]
+    assert [end.low for end in known] == sorted(end.low for end in known)
+    assert [-end.high for end in known] == sorted(-end.high for end in known)
+    assert known[-1] == pytest.approx((now.value, now.value), abs=0.01)
+
+
+def test_limits_at_the_threshold_used_are_not_carried_over_as_those_of_the_rate() -> None:
+    used = Limited(0.2, *clopper_pearson(60, 300))
+    assert larger_rate(used, 0.05, (300, 600), 10, confidence=0.95) is None
 
 
 @pytest.mark.parametrize("times", [2, 5, 30])

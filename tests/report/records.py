@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta, rankdata
 
+from fedaudit.metrics import rate_limits
 from fedaudit.seeds import seeded_numpy
 from fedaudit.study.guessing import alpha_of
 from fedaudit.study.owners import Answered, Chained, ClassSuccess, SourceResult
@@ -122,16 +123,20 @@ def tpr_figure(attack: str, contrast: str, rate: float, split: Split, **where: o
         return Figure.model_validate({**shared, "value": None, "note": note})
     threshold = np.sort(other)[-allowed - 1]
     hits = int((split.member > threshold).sum())
-    low, high = limits(hits, len(split.member))
+    used = limits(hits, len(split.member))
+    truth = np.arange(len(split.member) + len(other)) < len(split.member)
+    held = rate_limits(np.concatenate([split.member, other]), truth, rate)
     return Figure.model_validate(
         {
             **shared,
             "value": hits / len(split.member),
-            "low": low,
-            "high": high,
-            "method": "Clopper-Pearson 95%",
+            "low": None if held.needs else held.low,
+            "high": held.high,
+            "method": held.method,
             "realised_fpr": float((other > threshold).mean()),
-            "significant": low > 2 * rate,
+            "low_at_threshold": used[0],
+            "high_at_threshold": used[1],
+            "significant": used[0] > 2 * rate,
         }
     )
 
@@ -436,6 +441,8 @@ def _summary(figure: Figure, findings: Sequence[Figure]) -> Figure:
             "low": min(same),
             "high": max(same),
             "realised_fpr": None,
+            "low_at_threshold": None,
+            "high_at_threshold": None,
             "method": f"mean of {len(same)} seeds, lowest and highest",
         }
     )

@@ -1,6 +1,7 @@
 import pytest
 
 from fedaudit.report.evidence import look_of, size_of, size_reached
+from fedaudit.report.words import interval_of
 from fedaudit.study.guessing import above_chance
 from fedaudit.study.record import Figure
 
@@ -43,6 +44,30 @@ def test_where_test_or_interval_is_missing_the_other_decides() -> None:
     assert above_chance(figure(significant=True, low=None, high=None))
     assert not above_chance(figure(low=0.49))
     assert above_chance(figure(low=None, high=None)) is None
+
+
+def test_a_rate_of_one_run_is_above_guessing_by_its_exact_test() -> None:
+    rate = figure(metric="tpr@0.01", value=0.04, seed=1, low=0.005, high=0.09, significant=True)
+    assert look_of(rate) == ("▲ ", "raised", "trace")
+    assert not above_chance(rate.model_copy(update={"significant": False}))
+    assert look_of(rate.model_copy(update={"low": 0.02})).word == "weak"
+    # Over seeds the interval has a say: it asks another question than the test.
+    assert look_of(rate.model_copy(update={"seed": None})).word == "size open"
+
+
+def test_a_rate_with_too_few_nonmembers_for_a_lower_limit_is_a_trace_at_most() -> None:
+    rate = figure(metric="tpr@0.001", value=0.4, seed=1, low=None, high=0.6, significant=True)
+    assert size_of(rate) == "trace"
+    assert interval_of(rate) == "≤ 60.0%"
+    assert size_of(rate.model_copy(update={"significant": False})) is None
+    assert size_of(rate.model_copy(update={"metric": "tpr@0.1"})) is None
+
+
+def test_limits_at_the_threshold_used_name_no_size() -> None:
+    used = {"low": None, "high": None, "low_at_threshold": 0.3, "high_at_threshold": 0.5}
+    rate = figure(metric="tpr@0.001", value=0.4, seed=1, significant=True, **used)
+    assert (look_of(rate).sign, look_of(rate).word) == ("▲ ", "")
+    assert interval_of(rate) == "at the threshold used 30.0–50.0%"
 
 
 def test_without_an_interval_the_value_names_the_size() -> None:

@@ -11,8 +11,8 @@ from tests.report.records import CONTROLS, record
 NOTHING = (0.02, 0.03, 0.0)
 UNDEFENDED = (("none", 1.0),)
 LEFT_OPEN = (
-    "The data leave room for an AUC up to 0.546, up to 32 of 1,000 members identified at one false "
-    "alarm in 100 non-members and up to 9 at one in 1,000."
+    "The data leave room for an AUC up to 0.546, up to 42 of 1,000 members identified at one false "
+    "alarm in 100 non-members and up to 14 at one in 1,000."
 )
 
 
@@ -28,8 +28,8 @@ def test_a_strong_leak_is_told_in_members_of_a_thousand() -> None:
     assert sentence.against == "Against samples that no client trained on"
     assert sentence.found == (
         "the strongest attack is fedmia-2, AUC 0.942 (95% interval 0.927–0.956), a strong leak. Of "
-        "1,000 members, it identifies 327 (95% interval 298 to 357) at the price of one false "
-        "alarm in 1,000 non-members, a strong leak; guessing would find 1."
+        "1,000 members, it identifies 568 (95% interval 394 to 645) at the price of one false "
+        "alarm in 100 non-members, a strong leak; guessing would find 10."
     )
     assert "10 clients holding 400 to 625 samples each" in said.audited
     assert "client 0" in said.audited
@@ -199,12 +199,12 @@ def test_the_whole_verdict_is_available_as_text() -> None:
     assert "Not concluded:" in text
 
 
-def auc(value: float, low: float, high: float, **rest: object) -> Figure:
+def auc(value: float, low: float | None, high: float | None, **rest: object) -> Figure:
     where = {"attack": "a", "contrast": "unseen", "metric": "auc", "target": 0, "seed": 1}
     return Figure.model_validate({**where, "value": value, "low": low, "high": high, **rest})
 
 
-def rate(value: float, low: float, high: float, **rest: object) -> Figure:
+def rate(value: float, low: float | None, high: float | None, **rest: object) -> Figure:
     counts = {"n_members": 1000, "n_nonmembers": 1000, "realised_fpr": 0.01}
     return auc(value, low, high, **{"metric": "tpr@0.01", **counts, **rest})
 
@@ -248,6 +248,30 @@ def test_a_leak_in_few_samples_is_told_before_the_auc_that_does_not_show_it() ->
         "once the number of figures tested is allowed for: the highest is a, AUC 0.580 (interval "
         "0.520–0.640)."
     )
+
+
+def test_a_rate_with_an_upper_limit_alone_is_told_with_it_and_is_a_trace() -> None:
+    said = said_of(
+        auc(0.55, 0.5, 0.6, significant=False),
+        rate(0.3, None, 0.5, significant=True, metric="tpr@0.001", method="exact 95%"),
+    )
+    assert said.status == "trace of a leak"
+    assert "identifies 300 (95% upper limit 500) at the price" in said.found[0].sentences[0].found
+    assert "a trace of a leak; guessing would find 1." in said.found[0].sentences[0].found
+
+
+def test_limits_at_the_threshold_used_show_neither_a_size_nor_that_there_is_no_leak() -> None:
+    used = {"low_at_threshold": 0.25, "high_at_threshold": 0.35}
+    chance = auc(0.5, 0.48, 0.52, significant=False)
+    leak = said_of(chance, rate(0.3, None, None, significant=True, **used))
+    assert leak.status == "trace of a leak"
+    assert "identifies about 300 at the price" in leak.found[0].sentences[0].found
+    bounded = rate(0.01, 0.0, 0.02, significant=False)
+    assert said_of(chance, bounded).status == "no leak shown"
+    only_used = rate(
+        0.01, None, None, significant=False, low_at_threshold=0, high_at_threshold=0.02
+    )
+    assert said_of(chance, only_used).status == "inconclusive"
 
 
 def test_an_interval_that_holds_guessing_takes_the_mark_away_but_not_the_doubt() -> None:

@@ -2,13 +2,15 @@ from io import StringIO
 
 from rich.console import Console
 
+from fedaudit.report.choosing import key_of
 from fedaudit.report.counts import counts_table
 from fedaudit.report.exposed import exposed_note, exposed_table
-from fedaudit.report.grid import Grid
+from fedaudit.report.grid import Footnotes, Grid
 from fedaudit.report.groups import groups_table, targets_table
 from fedaudit.report.tables import (
     attack_tables,
     every_figure_table,
+    figure_cell,
     other_figures_table,
     print_record,
 )
@@ -34,6 +36,25 @@ def only(*figures: Figure) -> Record:
 def auc(value: float | None, **rest: object) -> Figure:
     where = {"attack": "fedmia-1", "contrast": "unseen", "metric": "auc", "value": value}
     return Figure.model_validate({**where, **rest})
+
+
+def test_a_rate_with_too_few_nonmembers_for_a_lower_limit_says_how_many_it_needs() -> None:
+    figure = Figure(
+        attack="a",
+        metric="tpr@0.001",
+        seed=1,
+        value=0.02,
+        high=0.05,
+        method="order statistics and Clopper-Pearson 95%",
+        n_members=1000,
+        n_nonmembers=1000,
+        realised_fpr=0.001,
+        note="20 true and 1 false positives; a lower limit needs 2748 more non-members",
+    )
+    notes = Footnotes()
+    cell = figure_cell(figure, notes, runs={key_of(figure): [figure]})
+    assert "≤ 5.0%" in cell.detail
+    assert notes.listed() == ((cell.mark, "a lower limit needs 2748 more non-members"),)
 
 
 def test_attacks_are_rows_and_three_metrics_a_contrast_are_columns() -> None:

@@ -1,11 +1,14 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedaudit.errors import BadInput, Damaged
+from fedaudit.metrics import evaluate
+from fedaudit.study.older import restated
 from fedaudit.study.reading import read_record
-from fedaudit.study.record import Record, write_record
+from fedaudit.study.record import Figure, Record, write_record
 from fedaudit.study.text import LONGEST, is_plain, made_plain, plain
 from tests.report.records import record
 
@@ -26,6 +29,43 @@ def test_what_was_written_is_read_back_the_same(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     write_record(SMALL, path)
     assert read_record(path) == SMALL
+
+
+def test_limits_of_rates_in_older_records_are_those_at_the_threshold_used(tmp_path: Path) -> None:
+    figures = [
+        {"metric": metric, "seed": seed, "value": 0.2, "low": 0.1, "high": 0.3, "method": method}
+        for metric, seed, method in (
+            ("tpr@0.01", 1, "Clopper-Pearson 95%"),
+            ("tpr@0.01", 1, "order statistics and Clopper-Pearson 95%"),
+            ("tpr@0.01", None, "Student t over 3 seeds 95%"),
+            ("balanced_accuracy", 1, "Clopper-Pearson 95%"),
+            ("auc", 1, "DeLong 95%"),
+        )
+    ]
+    older, *others = read_record(altered(tmp_path, findings=figures)).findings
+    assert (older.value, older.low, older.high) == (0.2, None, None)
+    assert (older.low_at_threshold, older.high_at_threshold) == (0.1, 0.3)
+    assert older.method == "Clopper-Pearson 95% at the threshold used"
+    assert others == [Figure.model_validate(figure) for figure in figures[1:]]
+
+
+def test_limits_of_rates_are_restated_once(tmp_path: Path) -> None:
+    figure = {"metric": "tpr@0.01", "seed": 1, "value": 0.2, "low": 0.1, "high": 0.3, "method": "x"}
+    once = read_record(altered(tmp_path, findings=[figure]))
+    write_record(once, tmp_path / "again.json")
+    assert read_record(tmp_path / "again.json") == once
+
+
+def test_limits_that_a_rate_has_today_are_not_taken_for_older_ones() -> None:
+    found = evaluate(np.arange(2000.0), np.arange(2000) % 2, fprs=(0.01,))
+    rates = [one for one in found if one.metric == "tpr@0.01" and one.high is not None]
+    figures = [
+        Figure(metric=r.metric, seed=1, value=r.value, low=r.low, high=r.high, method=r.method)
+        for r in rates
+    ]
+    record = SMALL.model_copy(update={"findings": figures})
+    assert figures
+    assert restated(record) == record
 
 
 def test_a_missing_file_and_a_folder_are_refused_by_name(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from fedaudit.report.grid import shortened
 from fedaudit.report.names import defense_name, metric_name
 from fedaudit.report.words import plural
 from fedaudit.study.guessing import chance_of
+from fedaudit.study.older import AT_THRESHOLD
 from fedaudit.study.record import Figure, GroupFigure, Record
 
 CONTRASTS = {
@@ -146,6 +147,15 @@ def _held(run: Run, figure: Figure | None, ceiling: float, trust: Trust, record:
     if figure is None:
         alone = run.seed is None and len(record.seeds) < 2
         return absent(str(run), "a mean needs two seeds" if alone else "the record has no such one")
+    if figure.low is None and figure.high is None and figure.high_at_threshold is not None:
+        return Held(
+            what=str(run),
+            value=figure.value,
+            method=figure.method,
+            outcome=Outcome.INCONCLUSIVE,
+            reason=f"limits are those {AT_THRESHOLD} and none of the rate; attack the recording "
+            "again, or run the study again",
+        )
     return held(
         str(run),
         Limits(figure.value, figure.low, figure.high, figure.method),

@@ -5,13 +5,21 @@ from functools import partial
 
 from fedaudit.gate.held import level
 from fedaudit.gate.more import MOST_SEEDS, More, more
-from fedaudit.metrics.larger import Limited, larger_auc, larger_balanced, larger_mean, larger_share
+from fedaudit.metrics.intervals import Interval
+from fedaudit.metrics.larger import (
+    Limited,
+    larger_auc,
+    larger_balanced,
+    larger_mean,
+    larger_rate,
+    larger_share,
+)
 from fedaudit.metrics.rates import n_needed
 from fedaudit.study.guessing import rate_of
 from fedaudit.study.record import Figure, GroupFigure
 
 ALIKE = "samples of the smaller side, and of the other in proportion,"
-"""More samples of one side alone do not follow from an interval of an AUC."""
+"""What more samples of one side alone would do does not follow from an interval."""
 AGAIN = "samples of the same size"
 
 
@@ -25,14 +33,14 @@ def more_for(figure: Figure, ceiling: float) -> More | None:
     rate = rate_of(figure.metric)
     if figure.value is None:
         return None if rate is None else _refused(rate, figure.n_nonmembers)
+    sure = level(figure.method) or 0.95
+    if rate is not None and figure.seed is not None:
+        return _more_for_rate(figure, rate, ceiling, sure)
     if figure.low is None or figure.high is None:
         return None
-    found, sure = Limited(figure.value, figure.low, figure.high), level(figure.method) or 0.95
+    found = Limited(figure.value, figure.low, figure.high)
     if figure.seed is None:
         return more_seeds(found, figure.method, ceiling)
-    if rate is not None:
-        limits = partial(larger_share, found, figure.n_members, confidence=sure)
-        return more(limits, figure.n_members, ceiling, what="members")
     if figure.metric == "auc":
         pairs = min(figure.n_members, figure.n_nonmembers)
         return more(partial(larger_auc, found, pairs, confidence=sure), pairs, ceiling, what=ALIKE)
@@ -41,6 +49,19 @@ def more_for(figure: Figure, ceiling: float) -> More | None:
         limits = partial(larger_balanced, found, figure.realised_fpr, sizes, confidence=sure)
         return more(limits, 1, ceiling, what=AGAIN)
     return None
+
+
+def _more_for_rate(figure: Figure, rate: float, ceiling: float, sure: float) -> More | None:
+    """Both sides count: the members are few, and so are the non-members that set the threshold."""
+    sizes = (figure.n_members, figure.n_nonmembers)
+    if figure.value is None or figure.high is None or min(sizes) < 1:
+        return None
+    found = Limited(figure.value, figure.low or 0.0, figure.high)
+
+    def limits(size: int) -> Interval | None:
+        return larger_rate(found, rate, sizes, size / min(sizes), confidence=sure)
+
+    return more(limits, min(sizes), ceiling, what=ALIKE)
 
 
 def more_for_auc(row: GroupFigure, ceiling: float) -> More | None:

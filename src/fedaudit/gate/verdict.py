@@ -11,7 +11,7 @@ from fedaudit.gate.outcome import Outcome, gravest, gravity
 from fedaudit.study.fields import Part, Whole
 
 VERDICT_FORMAT = "fedaudit-verdict"
-RULES = 1
+RULES = 2
 """Of how a record is judged; a verdict under other rules is not comparable."""
 
 Section = Literal["membership", "sources", "clusters", "games", "controls", "evidence"]

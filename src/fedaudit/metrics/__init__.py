@@ -54,6 +54,7 @@ from fedaudit.metrics.one_run import (
 from fedaudit.metrics.permuted import PermutationNull, permuted_membership
 from fedaudit.metrics.rate_limits import (
     RateLimits,
+    limits_at_threshold,
     lower_rate_limit,
     n_to_bound,
     rate_limits,
@@ -122,6 +123,7 @@ __all__ = [
     "hypervolume",
     "hypervolume_over_seeds",
     "inconclusive",
+    "limits_at_threshold",
     "lower_limit",
     "lower_rate_limit",
     "mean_over_seeds",

@@ -11,7 +11,8 @@ from fedaudit.errors import BadInput
 from fedaudit.metrics.balanced import held_out_balanced_accuracy
 from fedaudit.metrics.delong import auc_interval
 from fedaudit.metrics.family import above_chance, rate_above_chance
-from fedaudit.metrics.intervals import clopper_pearson, percent, require_confidence
+from fedaudit.metrics.intervals import percent, require_confidence
+from fedaudit.metrics.rate_limits import limits_at_threshold, rate_limits
 from fedaudit.metrics.rates import inconclusive, true_fpr_range
 from fedaudit.metrics.roc import allowed_false_positives, tpr_at_fpr
 from fedaudit.metrics.sides import as_scores
@@ -33,12 +34,16 @@ class Estimate:
         contrast: Members against "other_client", "unseen" or "mixed" non-members.
         metric: "auc", "tpr@0.01" and the like, "balanced_accuracy".
         value: The figure; None where it was refused.
-        low: Lower limit of the interval; None without one.
+        low: Lower limit of the interval; None without one, as for a rate with too few
+            non-members for any.
         high: Upper limit.
         method: How the interval was made, with its level.
         n_members: Members behind the figure.
         n_nonmembers: Non-members behind the figure.
         realised_fpr: False-positive rate really reached, for figures at a threshold.
+        low_at_threshold: For a rate, the lower limit of the share of members above the threshold
+            that was used (Clopper-Pearson), whatever its true false-positive rate.
+        high_at_threshold: The upper limit of the same.
         ceiling: The most that a perfect attack could have reached.
         note: Why the figure is refused, or what to bear in mind.
         p_value: One-sided, against guessing; not yet corrected for a family. None for figures
@@ -54,6 +59,8 @@ class Estimate:
     n_members: int = 0
     n_nonmembers: int = 0
     realised_fpr: float | None = None
+    low_at_threshold: float | None = None
+    high_at_threshold: float | None = None
     ceiling: float | None = None
     note: str = ""
     p_value: float | None = None
@@ -97,7 +104,8 @@ def evaluate(
 
     For each contrast: the AUC, the true-positive rate at each false-positive rate, and the
     balanced accuracy at a held-out threshold. A contrast without samples gives one refused
-    AUC that says so; a rate that the sample cannot show is refused by name.
+    AUC that says so; a rate that the sample cannot show is refused by name. Limits of a rate
+    allow for the threshold, which rests on the same non-members.
 
     Args:
         scores: One a sample, larger for likelier members.
@@ -190,24 +198,26 @@ def _tpr(contrast: _Contrast, fpr: float) -> Estimate:
     if why_not:
         return contrast.refused(metric, why_not)
     point = tpr_at_fpr(contrast.scores, contrast.is_member, fpr)
-    # The threshold rests on the non-members alone, so members are independent of it.
-    low, high = clopper_pearson(
-        point.true_positives, contrast.n_members, confidence=contrast.confidence
+    limits = rate_limits(contrast.scores, contrast.is_member, fpr, confidence=contrast.confidence)
+    used = limits_at_threshold(
+        contrast.scores, contrast.is_member, fpr, confidence=contrast.confidence
     )
     behind = true_fpr_range(fpr, contrast.n_nonmembers, confidence=contrast.confidence)
     return Estimate(
         contrast.name,
         metric,
         value=point.tpr,
-        low=low,
-        high=high,
-        method=f"Clopper-Pearson {percent(contrast.confidence)}",
+        low=None if limits.needs else limits.low,
+        high=limits.high,
+        method=limits.method,
         n_members=contrast.n_members,
         n_nonmembers=contrast.n_nonmembers,
         realised_fpr=point.realised_fpr,
+        low_at_threshold=used.low,
+        high_at_threshold=used.high,
         note=f"{point.true_positives} true and {point.false_positives} false positives; this "
         f"threshold's true false-positive rate is at most {behind.high:.2%} (upper end of a "
-        f"{percent(contrast.confidence)} range)",
+        f"{percent(contrast.confidence)} range){_lacking(limits.needs)}",
         p_value=rate_above_chance(
             point.true_positives,
             contrast.n_members,
@@ -215,6 +225,10 @@ def _tpr(contrast: _Contrast, fpr: float) -> Estimate:
             nonmembers=contrast.n_nonmembers,
         ),
     )
+
+
+def _lacking(nonmembers: int) -> str:
+    return f"; a lower limit needs {nonmembers} more non-members" if nonmembers else ""
 
 
 def _balanced_accuracy(contrast: _Contrast, rng: np.random.Generator) -> Estimate:

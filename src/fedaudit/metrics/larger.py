@@ -1,13 +1,24 @@
 """Limits that larger samples would give if the figure itself stayed what it is."""
 
 import math
+from bisect import bisect_left
+from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 from scipy.special import expit, logit, stdtrit
 
 from fedaudit.errors import BadInput
 from fedaudit.metrics.balanced import counted_balanced_accuracy
-from fedaudit.metrics.intervals import Interval, clopper_pearson, mean_over_seeds
+from fedaudit.metrics.intervals import (
+    Interval,
+    clopper_pearson,
+    lower_limit,
+    mean_over_seeds,
+    upper_limit,
+)
+from fedaudit.metrics.rate_limits import lower_rank, upper_rank
+from fedaudit.metrics.roc import allowed_false_positives
 
 _SAME = 1e-6
 
@@ -43,6 +54,62 @@ def larger_share(found: Limited, total: int, larger: int, *, confidence: float) 
     ):
         return None
     return clopper_pearson(found.value * larger, larger, confidence=confidence)
+
+
+def larger_rate(
+    found: Limited, fpr: float, sizes: tuple[int, int], times: float | int, *, confidence: float
+) -> Interval | None:
+    """Limits of a true-positive rate where both sides have ``times`` as many samples.
+
+    The limits found tell how many members lie above the two non-members that they were counted
+    from. With the rate itself these are points of the receiver operating characteristic, which is
+    taken to run straight between them; larger samples count from places between them.
+
+    Args:
+        found: The rate and its limits, as ``rate_limits`` gives them.
+        fpr: The false-positive rate, in (0, 1].
+        sizes: Members and non-members behind it.
+        times: How many times as many are asked about, at least 1.
+        confidence: Of the limits, in (0, 1).
+
+    Returns:
+        Limits of the same kind; None where those found are of another.
+    """
+    members, nonmembers = sizes
+    if fpr == 1:
+        return Interval(1.0, 1.0)
+    one_sided = 1 - (1 - confidence) / 2
+    lower, upper = (
+        rank(fpr, members, nonmembers, confidence=one_sided) for rank in (lower_rank, upper_rank)
+    )
+    above = _counted(found.low, members, lower.error, lower_limit) if lower.place else 0
+    none_above = upper.place > nonmembers
+    reaching = members if none_above else _counted(found.high, members, upper.error, upper_limit)
+    if above is None or reaching is None:
+        return None
+    allowed = allowed_false_positives(fpr, nonmembers)
+    places = np.array([0, lower.place, allowed + 1, upper.place, nonmembers + 1])
+    rates = [0.0, above / members, found.value, reaching / members, 1.0]
+    many = [max(1, round(times * size)) for size in sizes]
+    low, high = 0.0, 1.0
+    for rank, limit in ((lower_rank, lower_limit), (upper_rank, upper_limit)):
+        at = rank(fpr, *many, confidence=one_sided)
+        if not 0 < at.place <= many[1]:
+            continue
+        rate = float(np.interp(at.place / (many[1] + 1), places / (nonmembers + 1), rates))
+        bound = limit(rate * many[0], many[0], confidence=1 - at.error)
+        low, high = (bound, high) if rank is lower_rank else (low, bound)
+    return Interval(low, high)
+
+
+def _counted(bound: float, total: int, error: float, limit: Callable[..., float]) -> int | None:
+    """Of so many, how many give this limit; None where no count does."""
+
+    def at(count: int) -> float:
+        return limit(count, total, confidence=1 - error)
+
+    count = bisect_left(range(total + 1), bound - _SAME, key=at)
+    return count if count <= total and abs(at(count) - bound) <= _SAME else None
 
 
 def larger_auc(found: Limited, pairs: int, larger: int, *, confidence: float) -> Interval | None:

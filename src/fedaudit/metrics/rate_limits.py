@@ -2,8 +2,8 @@
 
 The threshold that a false-positive rate stands for belongs to the population and is not known: it
 is estimated from the non-members, and that estimate errs as well. Limits that take it as given
-(``clopper_pearson`` on the members above it) hold for the threshold that was used, and for no
-other; those here hold for the rate itself.
+(``limits_at_threshold``) hold for the threshold that was used, and for no other; ``rate_limits``
+hold for the rate itself.
 """
 
 import math
@@ -16,13 +16,19 @@ import numpy.typing as npt
 from scipy.special import betainc, ndtr, ndtri
 
 from fedaudit.errors import BadInput
-from fedaudit.metrics.intervals import lower_limit, percent, require_confidence, upper_limit
+from fedaudit.metrics.intervals import (
+    Interval,
+    clopper_pearson,
+    lower_limit,
+    percent,
+    require_confidence,
+    upper_limit,
+)
+from fedaudit.metrics.roc import tpr_at_fpr
 from fedaudit.metrics.sides import Sides, sides
 
 RATE_METHOD = "order statistics and Clopper-Pearson"
 """How limits of a rate were made; the level follows."""
-USED_METHOD = "Clopper-Pearson at the threshold used"
-"""The same of limits that take the threshold as given."""
 
 _LEAST_WEIGHT = 1 / 16
 _WEIGHTS = tuple(_LEAST_WEIGHT * 2.0**step for step in range(10))
@@ -91,6 +97,31 @@ def rate_limits(
     )
     missing = n_to_bound(fpr, confidence=one_sided) - len(split.nonmembers)
     return RateLimits(low, high, f"{RATE_METHOD} {percent(confidence)}", max(0, missing))
+
+
+def limits_at_threshold(
+    scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float, *, confidence: float = 0.95
+) -> Interval:
+    """Two-sided limits of the share of members above the threshold that was used.
+
+    They take the threshold as given, which these non-members set: how far its true
+    false-positive rate may be from ``fpr`` is not in them (``true_fpr_range`` says), and they hold
+    the rate at ``fpr`` itself far less often than they say.
+
+    Args:
+        scores: One a sample, larger for likelier members; may be infinite.
+        is_member: The truth, one a sample.
+        fpr: Largest false-positive rate that the threshold was allowed, in [0, 1].
+        confidence: Two-sided, in (0, 1).
+
+    Raises:
+        BadInput: Lengths differ, a score is NaN, a side is empty, or a share is out of range.
+
+    Source: Clopper and Pearson 1934.
+    """
+    members = len(sides(scores, is_member).members)
+    found = tpr_at_fpr(scores, is_member, fpr).true_positives
+    return clopper_pearson(found, members, confidence=confidence)
 
 
 def lower_rate_limit(

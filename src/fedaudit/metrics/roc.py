@@ -106,7 +106,8 @@ def tpr_at_fpr(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) -> T
 
     Ties are grouped and nothing is interpolated, so the realised rate may be lower. The
     threshold comes from the non-members that it is then judged by, which favours the attack
-    when they are few: read it with ``true_fpr_range``, or use ``calibrated_tpr`` for claims.
+    when they are few: read it with ``rate_limits``, or use ``calibrated_tpr`` for claims about one
+    threshold.
 
     Args:
         scores: One a sample, larger for likelier members.

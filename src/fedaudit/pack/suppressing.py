@@ -80,7 +80,8 @@ def _figure(figure: Figure, smallest: int) -> Figure:
     counts = (figure.n_members, figure.n_nonmembers)
     if figure.value is None or not any(counts) or min(counts) >= smallest:
         return figure
-    nothing = dict.fromkeys(("value", "low", "high", "realised_fpr", "ceiling", "significant"))
+    figures = ("value", "low", "high", "low_at_threshold", "high_at_threshold", "ceiling")
+    nothing = dict.fromkeys((*figures, "realised_fpr", "significant"))
     note = f"{_SUPPRESSED}{smallest} samples on a side"
     return figure.model_copy(update={**nothing, "note": note})
 

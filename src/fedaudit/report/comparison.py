@@ -133,6 +133,7 @@ def _cell(entry: Entry | None, notes: Footnotes) -> Cell:
 def _figure(entry: Entry) -> Figure:
     return Figure(
         metric=entry.metric,
+        seed=0 if entry.seeds == 1 else None,
         value=entry.value,
         low=entry.low,
         high=entry.high,

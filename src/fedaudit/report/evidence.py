@@ -59,7 +59,8 @@ SIZES = (
     Threshold("clear", 0.6, 0.05, 0.02),
     Threshold("strong", 0.7, 0.1, 0.05),
 )
-"""The words for a leak, smallest first. "Trace" is all that lies above guessing."""
+"""The words for a leak, smallest first. "Trace" is all that lies above guessing; of a rate, by its
+exact test."""
 
 ROOM_FOR_DOUBT: Size = "clear"
 """An upper limit that reaches this size leaves too much room to speak of "no leak shown"."""
@@ -119,11 +120,25 @@ def size_of(figure: Figure) -> Size | None:
     """How large a leak a figure shows at least: by its lower limit, if it is above guessing.
 
     The lower limit, since a reader looks at the largest of many figures, whose value errs
-    upward. Without an interval the value itself has to do.
+    upward. Without an interval the value itself has to do, but for a rate: its threshold is not
+    known, and limits at the threshold used are none of the rate. A rate that its test finds above
+    guessing and that has too few non-members for a larger lower limit is a trace.
     """
     if not above_chance(figure) or figure.value is None:
         return None
-    return size_reached(figure.value if figure.low is None else figure.low, figure.metric)
+    if rate_of(figure.metric) is None:
+        return size_reached(_at_least(figure), figure.metric)
+    if figure.low is None and figure.high is None:
+        return None
+    least = _threshold(SIZES[0], figure.metric)
+    return size_reached(_at_least(figure), figure.metric) or (SIZES[0].word if least else None)
+
+
+def _at_least(figure: Figure) -> float:
+    """The lower limit; where there is none, 0 of a rate and the value of anything else."""
+    if figure.low is not None:
+        return figure.low
+    return 0.0 if rate_of(figure.metric) is not None else figure.value or 0.0
 
 
 def strongest_found(figures: list[Figure], metric: str) -> Figure | None:
@@ -137,8 +152,7 @@ def strongest_found(figures: list[Figure], metric: str) -> Figure | None:
 
 def _shown_at_least(figure: Figure) -> tuple[int, float, float]:
     order: list[Size | None] = [None, *(threshold.word for threshold in SIZES)]
-    value = figure.value or 0.0
-    return order.index(size_of(figure)), value if figure.low is None else figure.low, value
+    return order.index(size_of(figure)), _at_least(figure), figure.value or 0.0
 
 
 def leading(figures: list[Figure]) -> tuple[Figure, ...]:

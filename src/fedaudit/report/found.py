@@ -181,8 +181,11 @@ def _left_open(figures: list[Figure]) -> str:
 
 def _with_limits(figure: Figure) -> str:
     middle = of_thousand(figure.value or 0)
-    if figure.low is None or figure.high is None:
-        return f"about {middle}"
     level = level_of(figure.method)
+    if figure.high is None:
+        return f"about {middle}"
+    if figure.low is None:
+        named = f"{level} upper limit" if level else "at most"
+        return f"{middle} ({named} {of_thousand(figure.high)})"
     named = f"{level} interval " if level else ""
     return f"{middle} ({named}{of_thousand(figure.low)} to {of_thousand(figure.high)})"

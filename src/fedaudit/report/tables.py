@@ -41,10 +41,12 @@ from fedaudit.study.record import Figure, Record
 
 _SIGNS = (
     "▲ above guessing: by a test that is corrected over all figures of the study, so that the "
-    "chance of any false ▲ stays at the study's alpha (5% by default), and by the figure's own "
-    "interval, which is not corrected. △ by the test alone: something was found in at least one "
-    "run, but how much to expect is open. The word is the size of the leak by the interval's lower "
-    "limit. FP: false alarms, of all non-members."
+    "chance of any false ▲ stays at the study's alpha (5% by default), and, but for the rates of "
+    "one run, by the figure's own interval, which is not corrected. △ by the test alone: something "
+    "was found in at least one run, but how much to expect is open. The word is the size of the "
+    "leak by the interval's lower limit. The interval of a rate allows for its threshold, which "
+    "rests on the same non-members; ≤ is an upper limit alone, where they are too few for a lower "
+    "one. FP: false alarms, of all non-members."
 )
 _PLAIN_MEAN = re.compile(r"mean over \d+ seeds")
 _OVER_SEEDS = " Figures are means over seeds, and the counts below them sums."
@@ -125,7 +127,7 @@ def figure_cell(figure: Figure | None, notes: Footnotes, *, runs: RunsBehind | N
         return _EMPTY
     plain_mean = _PLAIN_MEAN.fullmatch(figure.note) is not None
     said = runs is not None and (plain_mean or in_all(figure, runs) is not None)
-    mark = "" if said else notes.mark(figure.note)
+    mark = notes.mark(_lacking(figure) if said else figure.note)
     if figure.value is None:
         return Cell(MISSING, "not given", "muted", mark)
     look = look_of(figure)
@@ -138,6 +140,12 @@ def figure_cell(figure: Figure | None, notes: Footnotes, *, runs: RunsBehind | N
         look.tone,
         mark,
     )
+
+
+def _lacking(figure: Figure) -> str:
+    """What a rate with an upper limit alone needs for a lower one, which its note ends with."""
+    alone = figure.low is None and figure.high is not None
+    return figure.note.rpartition("; ")[2] if alone else ""
 
 
 def _false_alarms(figure: Figure) -> str:

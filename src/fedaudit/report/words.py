@@ -4,6 +4,7 @@ import re
 
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import is_share
+from fedaudit.study.older import AT_THRESHOLD
 from fedaudit.study.record import Figure
 
 MISSING = "–"
@@ -56,8 +57,10 @@ def interval(low: float | None, high: float | None, metric: str) -> str:
 
 
 def interval_of(figure: Figure) -> str:
-    """The interval of a figure, without its method."""
-    return interval(figure.low, figure.high, figure.metric)
+    """The interval of a figure, without its method; of older rates that at the threshold used."""
+    limits = interval(figure.low, figure.high, figure.metric)
+    used = interval(figure.low_at_threshold, figure.high_at_threshold, figure.metric)
+    return limits or (f"{AT_THRESHOLD} {used}" if used else "")
 
 
 def level_of(method: str) -> str:

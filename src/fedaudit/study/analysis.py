@@ -127,6 +127,8 @@ def _figure(setup: Setup, name: str, target: ClientId, estimate: Estimate) -> Fi
         n_members=estimate.n_members,
         n_nonmembers=estimate.n_nonmembers,
         realised_fpr=estimate.realised_fpr,
+        low_at_threshold=estimate.low_at_threshold,
+        high_at_threshold=estimate.high_at_threshold,
         ceiling=estimate.ceiling,
         note=estimate.note,
     )

@@ -86,14 +86,17 @@ def above_chance(figure: Figure) -> bool | None:
     """Whether a figure is above guessing; None where that was neither tested nor bounded.
 
     It takes both: the record's test, which is corrected over the whole study, and the figure's
-    own interval, which is not. Where one of them is missing the other decides.
+    own interval, which is not. Where one of them is missing the other decides. A rate of one run is
+    above guessing where its test says so: that test is exact, while the interval allows for any
+    threshold that the false-positive rate may stand for and says how large the leak is at least.
     """
     if figure.value is None:
         return None
     excludes = _excludes_guessing(figure)
     if figure.significant is None:
         return excludes
-    return figure.significant and excludes is not False
+    by_test = rate_of(figure.metric) is not None and figure.seed is not None
+    return figure.significant and (by_test or excludes is not False)
 
 
 def by_test_alone(figure: Figure) -> bool:

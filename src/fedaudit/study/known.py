@@ -6,7 +6,7 @@ from typing import NamedTuple
 from fedaudit.study.compared import Row
 from fedaudit.study.defense_section import NONE
 from fedaudit.study.differences import Value, Values
-from fedaudit.study.guessing import above_chance
+from fedaudit.study.guessing import above_chance, rate_of
 from fedaudit.study.record import Figure, Record
 from fedaudit.study.rows import is_compared
 
@@ -80,10 +80,16 @@ def _values(figures: Sequence[Figure]) -> dict[Key, Values]:
     found: dict[Key, dict[int | None, dict[int | None, Value]]] = {}
     for figure in figures:
         if figure.value is not None:
-            value = Value(figure.value, figure.low, figure.high, figure.method)
+            value = Value(figure.value, _least(figure), figure.high, figure.method)
             by_seed = found.setdefault(_key(figure), {})
             by_seed.setdefault(figure.seed, {})[figure.target] = value
     return dict(found)
+
+
+def _least(figure: Figure) -> float | None:
+    """The lower limit; 0 of a rate with too few non-members for any other, which holds as well."""
+    bounded = figure.low is None and figure.high is not None and rate_of(figure.metric) is not None
+    return 0.0 if bounded else figure.low
 
 
 def _notes(figures: Sequence[Figure]) -> dict[Key, str]:

@@ -12,6 +12,7 @@ from fedaudit.files import TooLarge, parsed_json, read_text
 from fedaudit.games.record import GAMES_FORMAT, GameRecord
 from fedaudit.study.compared import COMPARISON_FORMAT, Comparison
 from fedaudit.study.fields import MOST
+from fedaudit.study.older import restated
 from fedaudit.study.record import FORMAT, VERSION, Record
 from fedaudit.study.text import LONGEST, MAX_DEPTH, deeper_than, is_plain, texts
 
@@ -26,7 +27,8 @@ def read_record(path: Path, *, max_bytes: int = MAX_BYTES) -> Record:
 
     The file is treated as hostile: it is bounded in size and depth, holds plain JSON without
     repeated keys or numbers that are not finite, without text that steers a screen, and must fit
-    the format to the last field: no figure that cannot be.
+    the format to the last field: no figure that cannot be. Limits of rates in a record of an older
+    version are those at the threshold used (:func:`fedaudit.study.older.restated`).
 
     Args:
         path: A record file.
@@ -47,7 +49,7 @@ def _as_record(parsed: object, path: Path) -> Record:
             f"{path} has a configuration nested over {MAX_DEPTH} levels deep, which no study "
             "has; take the original record"
         )
-    return _fitting(Record, document, path, "the record format")
+    return restated(_fitting(Record, document, path, "the record format"))
 
 
 def read_comparison(path: Path, *, max_bytes: int = MAX_BYTES) -> Comparison:

@@ -43,12 +43,17 @@ class Figure(Part):
         seed: Root seed of the run; None for a figure over several runs.
         metric: "auc", "tpr@0.01", "tpr@0.001", "balanced_accuracy", "epsilon", ...
         value: The figure; None where it was refused.
-        low: Lower limit of the interval; None for a figure without one.
+        low: Lower limit of the interval; None for a figure without one, as for a rate with too
+            few non-members for any.
         high: Upper limit.
         method: How the interval was made, with its level ("DeLong 95%").
         n_members: Members scored.
         n_nonmembers: Non-members scored.
         realised_fpr: False-positive rate really reached at the threshold, for rates at one.
+        low_at_threshold: For a rate, the lower limit of the share of members above the threshold
+            that was used, whatever its true false-positive rate. Older records have no other
+            limits of rates (:mod:`fedaudit.study.older`).
+        high_at_threshold: The upper limit of the same.
         ceiling: The most this figure could have been with a perfect attack.
         significant: Above chance after correction over the study's family; None if untested.
         note: Why a figure is refused or what to bear in mind ("inconclusive: needs ...").
@@ -68,6 +73,8 @@ class Figure(Part):
     n_members: Whole = 0
     n_nonmembers: Whole = 0
     realised_fpr: Share | None = None
+    low_at_threshold: Share | None = None
+    high_at_threshold: Share | None = None
     ceiling: float | None = None
     significant: bool | None = None
     note: str = ""
@@ -79,6 +86,7 @@ class Figure(Part):
             if number is not None and not least <= number <= most:
                 raise ValueError(f"{number:g} is not in [{least:g}, {most:g}]")
         refuse_disorder(self.low, self.value, self.high)
+        refuse_disorder(self.low_at_threshold, self.value, self.high_at_threshold)
         return self
 
 

@@ -61,6 +61,8 @@ def _mean(figures: Sequence[Figure]) -> Figure:
             "n_members": sum(figure.n_members for figure in figures),
             "n_nonmembers": sum(figure.n_nonmembers for figure in figures),
             "realised_fpr": None,
+            "low_at_threshold": None,
+            "high_at_threshold": None,
             "note": f"mean over {mean.seeds}{of_all} seeds",
         }
     )
