@@ -290,7 +290,8 @@ def peak_of(case: Case, clients: int, what: str) -> float:
 def chunk_of(case: Case) -> int:
     """How many samples go through together, as ours decides it."""
     data = data_for(case, 0, 2)
-    return plan_for(data.base.module, data.base, data.updates, data.features, data.labels).chunk
+    module = data.base.module()
+    return plan_for(module, data.base, data.updates, data.features, data.labels).chunk
 
 
 def peak_alone(case: Case, clients: int, what: str) -> float:

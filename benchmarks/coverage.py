@@ -1,0 +1,307 @@
+"""How often limits hold what they are limits of, and how often a gate goes wrong by them.
+
+    python -m benchmarks.coverage [--runs 2000] [--seed 0] [--part rates]
+
+Prints a table in Markdown for each part; progress goes to standard error. Scores are drawn whose
+true figures are known, so that nothing is assumed but that samples are independent. A gate's
+ceiling lies at the truth: every pass and every failure is then an error.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtr, ndtri, stdtr, stdtrit
+
+from fedaudit.metrics.intervals import lower_limit, upper_limit
+from fedaudit.metrics.rate_limits import lower_rank, n_to_bound, upper_rank
+from fedaudit.metrics.rates import n_needed
+from fedaudit.metrics.roc import allowed_false_positives
+
+Scores = np.ndarray
+"""A row a run, a column a sample."""
+
+CONFIDENCE = 0.95
+ONE_SIDED = 1 - (1 - CONFIDENCE) / 2
+FPRS = (0.001, 0.01, 0.1)
+SIZES = (
+    (50, 50),
+    (200, 200),
+    (500, 500),
+    (1000, 1000),
+    (5000, 5000),
+    (50, 5000),
+    (200, 2000),
+    (1000, 5000),
+    (1000, 50),
+    (5000, 500),
+)
+"""Members and non-members."""
+_AT_ONCE = 2_000_000
+_FREEDOM = 2.0
+
+
+class Shape(NamedTuple):
+    """How scores are spread.
+
+    Attributes:
+        name: What it is called.
+        draw: Members and non-members, given a generator and the shapes of both.
+        rate: The true-positive rate at a false-positive rate.
+    """
+
+    name: str
+    draw: Callable[[np.random.Generator, tuple[int, int], tuple[int, int]], tuple[Scores, Scores]]
+    rate: Callable[[float], float]
+
+
+class Limits(NamedTuple):
+    """Limits of one rate, one a run."""
+
+    low: np.ndarray
+    high: np.ndarray
+
+
+class Missed(NamedTuple):
+    """Of the runs, how many had limits that missed the truth.
+
+    Attributes:
+        above: The lower limit lay above it: the gate fails.
+        below: The upper limit lay below it: the gate passes.
+    """
+
+    above: float
+    below: float
+
+    @property
+    def coverage(self) -> float:
+        """Share of runs whose limits hold the truth."""
+        return max(0.0, 1 - self.above - self.below)
+
+
+def normal(apart: float, spread: float = 1.0) -> Shape:
+    """Normal scores, members' spread by their own standard deviation."""
+
+    def draw(
+        rng: np.random.Generator, members: tuple[int, int], others: tuple[int, int]
+    ) -> tuple[Scores, Scores]:
+        return apart + spread * rng.standard_normal(members), rng.standard_normal(others)
+
+    name = f"normal, {apart:g} apart" + (f", members {spread:g} wide" if spread != 1 else "")
+    return Shape(name, draw, lambda fpr: float(ndtr((apart + ndtri(fpr)) / spread)))
+
+
+def heavy(apart: float) -> Shape:
+    """Student's t with two degrees of freedom: neither variance nor a concave curve."""
+
+    def draw(
+        rng: np.random.Generator, members: tuple[int, int], others: tuple[int, int]
+    ) -> tuple[Scores, Scores]:
+        inside, outside = (rng.standard_t(_FREEDOM, size) for size in (members, others))
+        return apart + inside, outside
+
+    rate = lambda fpr: float(stdtr(_FREEDOM, apart + stdtrit(_FREEDOM, fpr)))  # noqa: E731
+    return Shape(f"heavy tails, {apart:g} apart", draw, rate)
+
+
+def few(apart: float, share: float = 0.1) -> Shape:
+    """Normal scores of which only a share of the members lies apart."""
+
+    def draw(
+        rng: np.random.Generator, members: tuple[int, int], others: tuple[int, int]
+    ) -> tuple[Scores, Scores]:
+        leaks = rng.random(members) < share
+        return rng.standard_normal(members) + apart * leaks, rng.standard_normal(others)
+
+    def rate(fpr: float) -> float:
+        return float((1 - share) * fpr + share * ndtr(apart + ndtri(fpr)))
+
+    return Shape(f"{share:.0%} of members {apart:g} apart", draw, rate)
+
+
+def cliff(fpr: float) -> Shape:
+    """Members all about the threshold of one rate, where the curve is steepest."""
+    at, width = float(-ndtri(fpr)), 0.02
+
+    def draw(
+        rng: np.random.Generator, members: tuple[int, int], others: tuple[int, int]
+    ) -> tuple[Scores, Scores]:
+        return at + width * rng.standard_normal(members), rng.standard_normal(others)
+
+    return Shape(
+        f"members about the threshold of {fpr:.1%}",
+        draw,
+        lambda asked: float(ndtr((at + ndtri(asked)) / width)),
+    )
+
+
+def tied(apart: float, step: float) -> Shape:
+    """Normal scores rounded to multiples of a step."""
+    smooth = normal(apart)
+
+    def draw(
+        rng: np.random.Generator, members: tuple[int, int], others: tuple[int, int]
+    ) -> tuple[Scores, Scores]:
+        inside, outside = smooth.draw(rng, members, others)
+        return np.round(inside / step), np.round(outside / step)
+
+    def rate(fpr: float) -> float:
+        # The lowest value that no more than the share of non-members reach.
+        edges = (np.arange(-10 / step, 10 / step) - 0.5) * step
+        edge = edges[ndtr(-edges) <= fpr][0]
+        return float(ndtr(apart - edge))
+
+    return Shape(f"tied in steps of {step:g}, {apart:g} apart", draw, rate)
+
+
+NORMAL = tuple(normal(apart) for apart in (0.0, 0.5, 1.0, 1.5, 2.5))
+SHAPES = (
+    *NORMAL,
+    *(normal(apart, 1.5) for apart in (1.0, 2.5)),
+    *(heavy(apart) for apart in (1.0, 2.5)),
+    *(few(apart) for apart in (1.0, 2.5)),
+    *(cliff(fpr) for fpr in FPRS),
+    *(tied(apart, step) for apart, step in ((0.0, 0.5), (1.0, 0.5), (1.0, 1.0), (2.5, 0.25))),
+)
+
+
+def rate_limits_of(members: Scores, nonmembers: Scores, fpr: float) -> Limits:
+    """Limits of each run's rate: those of ``fedaudit.metrics.rate_limits``, all runs at once."""
+    sizes = (members.shape[1], nonmembers.shape[1])
+    lower = lower_rank(fpr, *sizes, confidence=ONE_SIDED)
+    upper = upper_rank(fpr, *sizes, confidence=ONE_SIDED)
+    low, high = np.zeros(len(members)), np.ones(len(members))
+    if lower.place:
+        above = (members > _placed(nonmembers, lower.place)).sum(axis=1)
+        low = _limits(above, sizes[0], lower.error, lower_limit)
+    if upper.place <= sizes[1]:
+        reaching = (members >= _placed(nonmembers, upper.place)).sum(axis=1)
+        high = _limits(reaching, sizes[0], upper.error, upper_limit)
+    return Limits(low, high)
+
+
+def limits_used(members: Scores, nonmembers: Scores, fpr: float) -> Limits:
+    """Limits at the threshold that each run's non-members set, which is taken as given."""
+    sizes = (members.shape[1], nonmembers.shape[1])
+    place = allowed_false_positives(fpr, sizes[1]) + 1
+    above = (members > _placed(nonmembers, place)).sum(axis=1)
+    return Limits(
+        *(_limits(above, sizes[0], 1 - ONE_SIDED, limit) for limit in (lower_limit, upper_limit))
+    )
+
+
+def missed(limits: Limits, truth: float) -> Missed:
+    """How often limits lie on one side of the truth."""
+    return Missed(
+        *(float(side.mean()) for side in (limits.low > truth + 1e-12, limits.high < truth - 1e-12))
+    )
+
+
+def _placed(nonmembers: Scores, place: int) -> np.ndarray:
+    at = nonmembers.shape[1] - place
+    return np.asarray(np.partition(nonmembers, at, axis=1)[:, at, None])
+
+
+def _limits(
+    counts: np.ndarray, total: int, error: float, limit: Callable[..., float]
+) -> np.ndarray:
+    known, where = np.unique(counts, return_inverse=True)
+    bounds = [limit(int(count), total, confidence=1 - error) for count in known]
+    return np.array(bounds)[where]
+
+
+def simulated(
+    shape: Shape, sizes: tuple[int, int], fprs: Sequence[float], runs: int, seed: int
+) -> Mapping[float, tuple[Missed, Missed]]:
+    """What limits of the rate miss, and those at the threshold used, at each rate."""
+    rng = np.random.default_rng([seed, *sizes, *shape.name.encode()])
+    found: dict[float, list[tuple[Limits, Limits]]] = {fpr: [] for fpr in fprs}
+    for part in _parts(runs, sum(sizes)):
+        members, nonmembers = shape.draw(rng, (part, sizes[0]), (part, sizes[1]))
+        for fpr, drawn in found.items():
+            both = (rate_limits_of, limits_used)
+            held, used = (limits(members, nonmembers, fpr) for limits in both)
+            drawn.append((held, used))
+    return {
+        fpr: _counted([held for held, _ in drawn], [used for _, used in drawn], shape.rate(fpr))
+        for fpr, drawn in found.items()
+    }
+
+
+def _counted(held: Sequence[Limits], used: Sequence[Limits], truth: float) -> tuple[Missed, Missed]:
+    first, second = (
+        missed(Limits(*map(np.concatenate, zip(*parts, strict=True))), truth)
+        for parts in (held, used)
+    )
+    return first, second
+
+
+def _parts(runs: int, samples: int) -> Iterator[int]:
+    size = max(1, _AT_ONCE // samples)
+    for start in range(0, runs, size):
+        yield min(size, runs - start)
+
+
+def rates(runs: int, seed: int) -> str:
+    """The table of limits of rates: a row for each size and rate, the worst of all shapes.
+
+    Limits at the threshold used stand beside them for normal scores alone.
+    """
+    rows = [
+        "| members / non-members | FPR | coverage | false passes | false failures | lower limit | "
+        "at the threshold used: coverage | false passes | false failures |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for at, sizes in enumerate(SIZES):
+        fprs = [fpr for fpr in FPRS if n_needed(fpr) <= sizes[1]]
+        found: dict[float, list[tuple[Missed, Missed]]] = {fpr: [] for fpr in fprs}
+        for number, shape in enumerate(SHAPES):
+            done = (at + number / len(SHAPES)) / len(SIZES)
+            print(
+                f"\r{done:4.0%} {sizes[0]} / {sizes[1]}, {shape.name}",
+                end="\033[K",
+                file=sys.stderr,
+            )
+            for fpr, one in simulated(shape, sizes, fprs, runs, seed).items():
+                found[fpr].append(one)
+        rows += [_row(sizes, fpr, both) for fpr, both in found.items()]
+    print("\r\033[K", end="", file=sys.stderr)
+    return "\n".join(rows)
+
+
+def _row(sizes: tuple[int, int], fpr: float, found: Sequence[tuple[Missed, Missed]]) -> str:
+    held, used = zip(*found, strict=True)
+    plain = [one for shape, one in zip(SHAPES, used, strict=True) if shape in NORMAL]
+    needs = n_to_bound(fpr, confidence=ONE_SIDED) - sizes[1]
+    cells = [f"{sizes[0]:,} / {sizes[1]:,}", f"{100 * fpr:g} %", *_worst(held)]
+    cells += ["yes" if needs <= 0 else f"needs {needs:,} more", *_worst(plain)]
+    return f"| {' | '.join(cells)} |"
+
+
+def _worst(found: Sequence[Missed]) -> tuple[str, str, str]:
+    """The least coverage of all shapes, and the most errors of a gate of each kind."""
+    return (
+        f"{min(one.coverage for one in found):.3f}",
+        f"{max(one.below for one in found):.1%}",
+        f"{max(one.above for one in found):.1%}",
+    )
+
+
+PARTS: Mapping[str, Callable[[int, int], str]] = {"rates": rates}
+"""Tables by name; each takes how many runs a cell has, and a seed."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=2000, help="in each cell")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--part", choices=PARTS, nargs="*", default=list(PARTS))
+    given = parser.parse_args()
+    for name in given.part:
+        print(f"{PARTS[name](given.runs, given.seed)}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""The coverage table's own parts, and a small piece of it; `python -m benchmarks.coverage`."""
+
+import numpy as np
+import pytest
+
+from benchmarks.coverage import (
+    CONFIDENCE,
+    SHAPES,
+    Shape,
+    limits_used,
+    normal,
+    rate_limits_of,
+    simulated,
+    tied,
+)
+from fedaudit.metrics import limits_at_threshold, rate_limits, tpr_at_fpr
+
+SOME = (SHAPES[0], SHAPES[2], *SHAPES[6:])
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_the_truth_of_a_shape_is_what_many_samples_have(shape: Shape) -> None:
+    many = 200_000
+    members, nonmembers = shape.draw(np.random.default_rng(0), (1, many), (1, many))
+    scores, truth = np.append(members, nonmembers), np.arange(2 * many) < many
+    for fpr in (0.01, 0.1):
+        found = rate_limits(scores, truth, fpr, confidence=0.999)
+        assert found.low <= shape.rate(fpr) <= found.high
+        if "threshold" not in shape.name and "tied" not in shape.name:
+            assert tpr_at_fpr(scores, truth, fpr).tpr == pytest.approx(shape.rate(fpr), abs=0.02)
+
+
+@pytest.mark.parametrize("fpr", [0.01, 0.1])
+def test_limits_of_many_runs_at_once_are_those_of_each_run(fpr: float) -> None:
+    members, nonmembers = tied(1.0, 0.5).draw(np.random.default_rng(0), (12, 60), (12, 400))
+    at_once = [limits(members, nonmembers, fpr) for limits in (rate_limits_of, limits_used)]
+    truth = np.arange(460) < 60
+    for run in range(12):
+        scores = np.append(members[run], nonmembers[run])
+        one_by_one = [
+            rate_limits(scores, truth, fpr, confidence=CONFIDENCE)[:2],
+            limits_at_threshold(scores, truth, fpr, confidence=CONFIDENCE),
+        ]
+        assert one_by_one == [(found.low[run], found.high[run]) for found in at_once]
+
+
+@pytest.mark.parametrize("sizes", [(50, 50), (300, 600), (60, 1500)], ids=str)
+def test_limits_of_a_rate_hold_it_and_a_gate_errs_no_more_often_than_it_says(
+    sizes: tuple[int, int],
+) -> None:
+    runs, fprs = 400, [fpr for fpr in (0.01, 0.1) if sizes[1] * fpr >= 1]
+    # Four standard errors of a simulated share of 2.5 %.
+    most = 0.025 + 4 * (0.025 * 0.975 / runs) ** 0.5
+    for shape in SOME:
+        for held, _ in simulated(shape, sizes, fprs, runs, seed=1).values():
+            assert held.coverage >= 0.94
+            assert max(held) <= most
+
+
+def test_limits_at_the_threshold_used_hold_the_rate_half_as_often_as_they_say() -> None:
+    held, used = simulated(normal(1.0), (500, 500), [0.01], 400, seed=1)[0.01]
+    assert held.coverage > 0.95
+    assert 0.45 < used.coverage < 0.65
+    assert used.below > 0.08
+    assert used.above > 0.2
