@@ -106,7 +106,7 @@ def differing(settings: list[Setting]) -> list[str]:
 def label_among(figure: Figure, figures: list[Figure]) -> str:
     """What tells a figure's setting from those of other figures; empty where nothing does."""
     settings = distinct(setting_of(one) for one in figures)
-    return differing(settings)[settings.index(setting_of(figure))]
+    return shortened(differing(settings)[settings.index(setting_of(figure))], 120)
 
 
 def _label(setting: Setting, varies: list[bool]) -> str:
