@@ -15,8 +15,16 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
-from fedaudit.metrics.intervals import lower_limit, upper_limit
-from fedaudit.metrics.rate_limits import lower_rank, n_to_bound, upper_rank
+from fedaudit.metrics.delong import auc_interval
+from fedaudit.metrics.intervals import (
+    Interval,
+    Limited,
+    held_together,
+    lower_limit,
+    summed,
+    upper_limit,
+)
+from fedaudit.metrics.rate_limits import limits_of_rate, lower_rank, n_to_bound, upper_rank
 from fedaudit.metrics.rates import n_needed
 from fedaudit.metrics.roc import allowed_false_positives
 
@@ -289,7 +297,86 @@ def _worst(found: Sequence[Missed]) -> tuple[str, str, str]:
     )
 
 
-PARTS: Mapping[str, Callable[[int, int], str]] = {"rates": rates}
+COUNTS = (1, 2, 3, 5, 10)
+"""Runs of a study."""
+OVER = ((30, 30), (100, 100), (500, 500), (500, 2000))
+APART = (0.0, 1.0, 2.5, 3.5, 4.5)
+_RATE = 0.01
+
+
+def over_seeds(runs: int, seed: int) -> str:
+    """The table of means over several runs of a study: a row for each size, separation and figure.
+
+    Each cell has the coverage of the interval for these runs, and its mean width as a share of
+    that of one run.
+    """
+    rows = [
+        "| members / non-members | AUC | figure | "
+        + " | ".join(f"{count} run{'s' * (count > 1)}" for count in COUNTS)
+        + " |",
+        f"|---|---|---|{'---|' * len(COUNTS)}",
+    ]
+    for sizes in OVER:
+        for apart in APART:
+            print(f"\r{sizes[0]} / {sizes[1]}, {apart:g}", end="\033[K", file=sys.stderr)
+            found = means_over_seeds(sizes, apart, runs, seed)
+            for figure, by_count in found.items():
+                first = by_count[1].width
+                cells = [
+                    f"{one.missed.coverage:.3f} ({one.width / first:.2f})"
+                    for one in by_count.values()
+                ]
+                auc = f"{ndtr(apart / 2**0.5):.4f}"
+                name = f"{sizes[0]:,} / {sizes[1]:,}"
+                rows.append(f"| {' | '.join([name, auc, figure, *cells])} |")
+    print("\r\033[K", end="", file=sys.stderr)
+    return "\n".join(rows)
+
+
+class OverSeeds(NamedTuple):
+    """Intervals of a mean over so many runs: what they miss, and how wide they are on average."""
+
+    missed: Missed
+    width: float
+
+
+def means_over_seeds(
+    sizes: tuple[int, int], apart: float, studies: int, seed: int
+) -> dict[str, dict[int, OverSeeds]]:
+    """Intervals for these runs, of the AUC and of the rate at 1 % where there is one.
+
+    Args:
+        sizes: Members and non-members of a run.
+        apart: Of unit normals.
+        studies: How many; each has the most runs, and the first of these for fewer.
+        seed: Of the draws.
+    """
+    rng, most = np.random.default_rng([seed, *sizes, int(10 * apart)]), max(COUNTS)
+    is_member = np.arange(sum(sizes)) < sizes[0]
+    truths = {"AUC": float(ndtr(apart / 2**0.5))}
+    if n_needed(_RATE) <= sizes[1]:
+        truths[f"TPR at {100 * _RATE:g} % FPR"] = normal(apart).rate(_RATE)
+    found: dict[tuple[str, int], list[Interval]] = {}
+    for _ in range(studies):
+        scores = rng.standard_normal((most, sum(sizes))) + apart * is_member
+        aucs = [Limited(*auc_interval(one, is_member)[:3]) for one in scores]
+        rates_at = [limits_of_rate(one, is_member, _RATE) for one in scores]
+        for count in COUNTS:
+            for name in truths:
+                over = summed(aucs[:count]) if name == "AUC" else held_together(rates_at[:count])
+                found.setdefault((name, count), []).append(over)
+    return {
+        name: {count: _over(found[name, count], truth) for count in COUNTS}
+        for name, truth in truths.items()
+    }
+
+
+def _over(intervals: Sequence[Interval], truth: float) -> OverSeeds:
+    low, high = np.array(intervals).T
+    return OverSeeds(missed(Limits(low, high), truth), float((high - low).mean()))
+
+
+PARTS: Mapping[str, Callable[[int, int], str]] = {"rates": rates, "seeds": over_seeds}
 """Tables by name; each takes how many runs a cell has, and a seed."""
 
 

@@ -26,12 +26,12 @@ INTRODUCTION = """# Results
 
 What the records in `records/` say, study by study; `python docs/results.py` makes this page from
 them, and a test holds it to them. In brackets 95% intervals: of one seed by DeLong's method (AUC)
-and by order statistics with Clopper and Pearson's (rates), of several by Student's t over their
-means. Square brackets are Clopper and Pearson's alone: limits of the share of members above the
-threshold that was used, whose true false-positive rate may be another. Nothing follows from them
-for the rate at 0.1% FPR, and no size or verdict rests on them. **Bold** figures are above guessing
-by a test corrected over the study and, but for rates of one seed, by their own interval; the test
-of a rate is exact and rests on no limits. A dash stands for what
+and by order statistics with Clopper and Pearson's (rates), of several seeds those of these runs
+together, not of further ones. Square brackets are Clopper and Pearson's alone: limits of the share
+of members above the threshold that was used, whose true false-positive rate may be another. Nothing
+follows from them for the rate at 0.1% FPR, and no size or verdict rests on them. **Bold** figures
+are above guessing by a test corrected over the study and, but for rates, by their own interval; the
+test of a rate is exact and rests on no limits. A dash stands for what
 was refused or not run; the record says why. Accuracy is that of the last global model, the mean of
 the seeds.
 """

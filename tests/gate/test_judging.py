@@ -8,6 +8,7 @@ from fedaudit.errors import BadInput
 from fedaudit.gate.judging import judged
 from fedaudit.gate.outcome import Outcome, gravity
 from fedaudit.gate.verdict import Check, Verdict
+from fedaudit.study.fields import FurtherRuns
 from fedaudit.study.older import restated
 from fedaudit.study.record import Figure, GroupFigure, Record
 from tests.gate.parts import KINDS, auc, bound, control, found, policy, ran, tpr
@@ -101,15 +102,57 @@ def test_of_two_figures_of_one_run_neither_hides_the_other() -> None:
     assert outcome(found(auc(0.48, 0.52), auc(0.7, 0.8))) is Outcome.FAIL
 
 
-def test_means_over_seeds_are_judged_only_where_asked_and_a_mean_needs_two_seeds() -> None:
-    mean = auc(0.5, 0.58, seed=None, method="Student t over 2 seeds 95%")
-    runs = [auc(0.48, 0.62, seed=seed) for seed in (1, 2)]
-    assert outcome(found(mean, *runs)) is Outcome.INCONCLUSIVE
-    text = asking('auc = 0.6\nseeds = "mean"')
-    assert outcome(found(mean, *runs), text) is Outcome.PASS
-    said = verdict(found(runs[0]), text)
-    assert said.outcome is Outcome.INCONCLUSIVE
-    assert "a mean needs two seeds" in said.reason
+def over(runs: int, low: float, high: float, further: FurtherRuns | None = None) -> list[Figure]:
+    """A mean over runs with these limits, and runs that are each too wide for a ceiling of 0.6."""
+    method = f"DeLong 95%, over these {runs} runs"
+    mean = auc(low, high, seed=None, method=method).model_copy(update={"further": further})
+    return [mean, *(auc(0.48, 0.62, seed=seed) for seed in range(1, runs + 1))]
+
+
+def test_means_over_these_runs_are_judged_only_where_asked() -> None:
+    few = FurtherRuns(method="an interval over further runs needs 5 seeds, got 2")
+    record = found(*over(2, 0.5, 0.58, few), seeds=[1, 2])
+    assert outcome(record) is Outcome.INCONCLUSIVE
+    assert outcome(record, asking('auc = 0.6\nseeds = "these runs"')) is Outcome.PASS
+
+
+def test_one_run_is_these_runs() -> None:
+    text = asking('auc = 0.6\nseeds = "these runs"')
+    assert outcome(found(auc(0.48, 0.58)), text) is Outcome.PASS
+    assert outcome(found(auc(0.48, 0.62)), text) is Outcome.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("word", ["further runs", "mean"])
+def test_further_runs_are_judged_from_five_seeds_on_and_refused_by_name_below(word: str) -> None:
+    text = asking(f'auc = 0.6\nseeds = "{word}"')
+    few = FurtherRuns(method="an interval over further runs needs 5 seeds, got 2")
+    for few_runs in (found(*over(2, 0.5, 0.52, few), seeds=[1, 2]), found(auc(0.48, 0.52))):
+        said = verdict(few_runs, text)
+        assert said.outcome is Outcome.INCONCLUSIVE
+        assert "an interval over further runs needs 5 seeds, got" in said.reason
+    method = "Student t over 5 seeds 95%"
+    for high, expected in ((0.59, Outcome.PASS), (0.65, Outcome.INCONCLUSIVE)):
+        further = FurtherRuns(low=0.48, high=high, method=method)
+        five = found(*over(5, 0.5, 0.52, further), seeds=list(range(1, 6)))
+        assert outcome(five, text) is expected
+
+
+def test_seeds_that_would_settle_what_further_runs_give_are_counted() -> None:
+    text = asking('auc = 0.6\nseeds = "further runs"')
+    further = FurtherRuns(low=0.46, high=0.62, method="Student t over 5 seeds 95%")
+    worst = only(verdict(found(*over(5, 0.5, 0.58, further), seeds=list(range(1, 6))), text)).worst
+    assert worst is not None
+    assert worst.more is not None
+    assert (worst.more.what, worst.more.then) == ("seeds", Outcome.PASS)
+
+
+def test_an_older_record_is_judged_by_what_its_single_runs_say_of_these_runs() -> None:
+    """Its interval over two seeds is of further runs, and dropped; that of these runs is made."""
+    mean = auc(0.3, 0.8, seed=None, method="Student t over 2 seeds 95%")
+    runs = [auc(0.52, 0.58, seed=seed) for seed in (1, 2)]
+    record = restated(found(mean, *runs, seeds=[1, 2]))
+    assert outcome(record, asking('auc = 0.6\nseeds = "these runs"')) is Outcome.PASS
+    assert outcome(record, asking('auc = 0.6\nseeds = "mean"')) is Outcome.INCONCLUSIVE
 
 
 def test_a_rate_that_a_sample_is_too_small_for_says_how_many_are_missing() -> None:

@@ -5,9 +5,11 @@ import pytest
 
 from benchmarks.coverage import (
     CONFIDENCE,
+    COUNTS,
     SHAPES,
     Shape,
     limits_used,
+    means_over_seeds,
     normal,
     rate_limits_of,
     simulated,
@@ -63,3 +65,12 @@ def test_limits_at_the_threshold_used_hold_the_rate_half_as_often_as_they_say() 
     assert 0.45 < used.coverage < 0.65
     assert used.below > 0.08
     assert used.above > 0.2
+
+
+def test_intervals_for_these_runs_hold_as_often_as_they_say_and_narrow_with_every_run() -> None:
+    auc, rate = means_over_seeds((60, 400), 1.0, 120, 3).values()
+    for figure in (auc, rate):
+        assert all(one.missed.coverage >= CONFIDENCE - 0.04 for one in figure.values())
+        widths = [figure[count].width for count in COUNTS]
+        assert widths == sorted(widths, reverse=True)
+    assert auc[10].width == pytest.approx(auc[1].width / 10**0.5, rel=0.05)

@@ -1,3 +1,5 @@
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -6,12 +8,18 @@ from scipy.stats import binom, binomtest
 
 from fedaudit.errors import BadInput
 from fedaudit.metrics import (
+    Limited,
+    averaged,
     bootstrap_over_seeds,
     clopper_pearson,
+    counted_limits,
+    held_together,
     lower_limit,
-    mean_over_seeds,
+    over_further_runs,
+    summed,
     upper_limit,
 )
+from fedaudit.metrics.intervals import _budget, mean_of_units
 
 
 @given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
@@ -57,7 +65,7 @@ def test_a_confidence_in_per_cent_is_refused() -> None:
 
 def test_the_interval_over_five_seeds_uses_students_t() -> None:
     # Mean 3, standard deviation sqrt(2.5), t(4) at 97.5% = 2.776.
-    mean = mean_over_seeds([1.0, 2.0, 3.0, 4.0, 5.0])
+    mean = over_further_runs([1.0, 2.0, 3.0, 4.0, 5.0])
     assert mean.value == 3
     reach = 2.776445 * np.sqrt(2.5 / 5)
     assert (mean.low, mean.high) == pytest.approx((3 - reach, 3 + reach), rel=1e-6)
@@ -65,29 +73,135 @@ def test_the_interval_over_five_seeds_uses_students_t() -> None:
 
 
 def test_the_interval_of_a_share_stays_a_share() -> None:
-    mean = mean_over_seeds([0.0, 0.0, 0.03], within=(0.0, 1.0))
+    mean = over_further_runs([0.0, 0.0, 0.0, 0.0, 0.03], within=(0.0, 1.0))
     assert mean.low == 0
-    assert mean.high == mean_over_seeds([0.0, 0.0, 0.03]).high
+    assert mean.high == over_further_runs([0.0, 0.0, 0.0, 0.0, 0.03]).high
 
 
 def test_seeds_that_agree_exactly_give_no_interval_rather_than_certainty() -> None:
-    mean = mean_over_seeds([0.0, 0.0, 0.0])
+    mean = over_further_runs([0.0] * 5)
     assert (mean.value, mean.low, mean.high) == (0, None, None)
-    assert mean.method == "no spread over 3 seeds"
+    assert mean.method == "no spread over 5 seeds"
 
 
 def test_the_bootstrap_over_many_seeds_nears_students_interval() -> None:
     values = np.random.default_rng(0).normal(size=60).tolist()
     drawn = bootstrap_over_seeds(values, rng=np.random.default_rng(1))
-    exact = mean_over_seeds(values)
+    exact = over_further_runs(values)
     assert drawn.low == pytest.approx(exact.low, abs=0.03)
     assert drawn.high == pytest.approx(exact.high, abs=0.03)
 
 
 def test_few_or_unfinished_seeds_are_refused_with_a_way_out() -> None:
-    with pytest.raises(BadInput, match="at least 2 runs, got 1; run more seeds or report"):
-        mean_over_seeds([0.5])
-    with pytest.raises(BadInput, match=r"at least 10 runs, got 5; .* use mean_over_seeds"):
+    with pytest.raises(BadInput, match="an interval over further runs needs 5 seeds, got 2; run"):
+        over_further_runs([0.5, 0.6])
+    with pytest.raises(BadInput, match="over games needs at least 2 of them, got 1; take more"):
+        mean_of_units([0.5], units="games")
+    with pytest.raises(BadInput, match=r"at least 10 of them, got 5; .* use over_further_runs"):
         bootstrap_over_seeds([0.5] * 5, rng=np.random.default_rng(0))
     with pytest.raises(BadInput, match="finite"):
-        mean_over_seeds([0.5, np.nan])
+        over_further_runs([0.5, 0.5, 0.5, 0.5, np.nan])
+
+
+def counted(hits: int, total: int) -> Limited:
+    return Limited(hits / total, *clopper_pearson(hits, total))
+
+
+def test_one_run_has_its_own_limits_however_runs_are_put_together() -> None:
+    one = counted(30, 100)
+    assert summed([one]) == pytest.approx((one.low, one.high))
+    assert averaged([one]) == (one.low, one.high)
+    assert held_together([counted_limits(30, 100)]) == (one.low, one.high)
+
+
+def test_the_variances_of_independent_runs_add_up_to_those_of_their_mean() -> None:
+    # Two standard errors of 0.03 and 0.04: that of the mean is 0.05 / 2.
+    low, high = summed([Limited(0.5, 0.44, 0.56), Limited(0.7, 0.62, 0.78)])
+    assert (low, high) == pytest.approx((0.6 - 0.05, 0.6 + 0.05))
+
+
+def test_figures_that_depend_on_each_other_are_no_surer_together() -> None:
+    assert averaged([Limited(0.5, 0.4, 0.6), Limited(0.7, 0.5, 0.8)]) == pytest.approx((0.45, 0.7))
+
+
+@pytest.mark.parametrize("put_together", [summed, averaged, held_together])
+def test_the_mean_of_no_runs_is_refused(put_together: object) -> None:
+    assert callable(put_together)
+    with pytest.raises(BadInput, match="at least one run, got none"):
+        put_together([])
+
+
+@pytest.mark.parametrize("hits", [(30, 34), (0, 0), (3, 9)])
+def test_limits_held_together_are_the_least_mean_that_neither_product_nor_least_rejects(
+    hits: tuple[int, int],
+) -> None:
+    """Beside a search over a fine grid of both shares."""
+    low, high = held_together([counted_limits(hit, 60) for hit in hits])
+    grid = np.linspace(0, 1, 401)
+    at_least, at_most = ([tail(hit, grid) for hit in hits] for tail in (_at_least, _at_most))
+    means = (grid[:, None] + grid[None, :]) / 2
+    for limit, tails, end in ((low, at_least, np.min), (high, at_most, np.max)):
+        with np.errstate(divide="ignore"):
+            scores = -np.log(tails[0])[:, None] - np.log(tails[1])[None, :]
+        least = np.minimum(tails[0][:, None], tails[1][None, :])
+        # Half of the 2.5% for either of two, and for the sum what is left: see the test below.
+        exact = end(means[(scores <= 5.6391) & (least >= 0.025 / 4)])
+        outwards = exact - limit if end is np.min else limit - exact
+        assert -0.003 <= outwards <= 0.01
+
+
+@pytest.mark.parametrize(("runs", "total"), [(2, 5.6391), (5, 10.681)])
+def test_the_budget_of_runs_is_exceeded_with_the_error_that_was_asked_for(
+    runs: int, total: float
+) -> None:
+    budget = _budget(runs, 0.025)
+    assert budget.total == pytest.approx(total, abs=1e-3)
+    assert budget.of_one == pytest.approx(np.log(2 * runs / 0.025))
+    drawn = np.random.default_rng(0).exponential(size=(400_000, runs))
+    over = (drawn.sum(axis=1) > budget.total) | (drawn.max(axis=1) > budget.of_one)
+    assert over.mean() == pytest.approx(0.025, abs=0.001)
+
+
+def test_with_an_error_for_each_run_limits_of_their_mean_would_widen() -> None:
+    """The obvious way, the mean of each run's limits at its share of the error."""
+    at = counted_limits(30, 100)
+    widths = [
+        float((at(np.array([0.025 / runs])).high - at(np.array([0.025 / runs])).low)[0])
+        for runs in (1, 2, 5)
+    ]
+    assert widths == sorted(widths)
+
+
+def _at_least(hit: int, shares: np.ndarray) -> np.ndarray:
+    return np.asarray(binom.sf(hit - 1, 60, shares))
+
+
+def _at_most(hit: int, shares: np.ndarray) -> np.ndarray:
+    return np.asarray(binom.cdf(hit, 60, shares))
+
+
+def test_limits_held_together_narrow_with_every_run_and_contain_the_mean() -> None:
+    found = [held_together([counted_limits(30, 100)] * runs) for runs in range(1, 7)]
+    widths = [one.high - one.low for one in found]
+    assert widths == sorted(widths, reverse=True)
+    assert all(one.low < 0.3 < one.high for one in found)
+
+
+def test_limits_of_runs_hold_as_often_as_they_say() -> None:
+    """Over counts of two runs with different shares, each combination with its probability."""
+    sizes, shares = (14, 20), (0.1, 0.4)
+    middle = sum(shares) / 2
+    covered = {"summed": 0.0, "held": 0.0}
+    for hits in product(*(range(size + 1) for size in sizes)):
+        chance = float(
+            np.prod([binom.pmf(k, n, p) for k, n, p in zip(hits, sizes, shares, strict=True)])
+        )
+        if chance < 1e-5:
+            continue
+        runs = list(zip(hits, sizes, strict=True))
+        one = summed([counted(*run) for run in runs])
+        covered["summed"] += chance * (one.low <= middle <= one.high)
+        two = held_together([counted_limits(*run) for run in runs])
+        covered["held"] += chance * (two.low <= middle <= two.high)
+    assert covered["summed"] >= 0.94
+    assert covered["held"] >= 0.95

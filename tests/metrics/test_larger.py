@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from fedaudit.metrics import auc_interval, clopper_pearson, mean_over_seeds, rate_limits, tpr_at_fpr
+from fedaudit.metrics import Limited, auc_interval, clopper_pearson, rate_limits, tpr_at_fpr
 from fedaudit.metrics.balanced import counted_balanced_accuracy
+from fedaudit.metrics.intervals import mean_of_units
 from fedaudit.metrics.larger import (
-    Limited,
     larger_auc,
     larger_balanced,
     larger_mean,
@@ -105,7 +105,7 @@ def test_a_balanced_accuracy_of_counts_times_three_has_the_limits_of_these_count
 
 @pytest.mark.parametrize("larger", [3, 4, 8, 51])
 def test_a_mean_over_more_seeds_has_the_limits_of_runs_with_the_same_spread(larger: int) -> None:
-    now = mean_over_seeds([0.5, 0.6, 0.7])
+    now = mean_of_units([0.5, 0.6, 0.7], units="seeds")
     assert now.low is not None
     assert now.high is not None
     told = larger_mean(Limited(now.value, now.low, now.high), 3, larger, confidence=0.95)

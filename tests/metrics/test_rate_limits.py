@@ -12,6 +12,7 @@ from scipy.stats import binom
 from fedaudit.errors import BadInput
 from fedaudit.metrics import (
     clopper_pearson,
+    limits_of_rate,
     lower_rate_limit,
     n_to_bound,
     rate_limits,
@@ -250,3 +251,24 @@ def test_limits_at_the_threshold_used_miss_the_rate_where_these_hold_it() -> Non
         held["used"] += used.low <= true <= used.high
     assert held["used"] / runs < 0.75
     assert held["rate"] / runs >= 0.95
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 40),
+    st.integers(1, 80),
+    st.sampled_from([0.01, 0.1, 0.5, 1.0]),
+    st.floats(1e-6, 0.45),
+    st.integers(0, 2**31),
+)
+def test_limits_at_any_error_are_those_at_its_confidence(
+    members: int, nonmembers: int, fpr: float, error: float, seed: int
+) -> None:
+    scores = np.random.default_rng(seed).integers(0, 9, members + nonmembers)
+    is_member = np.arange(members + nonmembers) < members
+    ladder = limits_of_rate(scores, is_member, fpr)(np.array([error, error / 2]))
+    low = lower_rate_limit(scores, is_member, fpr, confidence=1 - error)
+    high = upper_rate_limit(scores, is_member, fpr, confidence=1 - error)
+    assert (ladder.low[0], ladder.high[0]) == pytest.approx((low, high), abs=1e-9)
+    assert ladder.low[1] <= ladder.low[0]
+    assert ladder.high[1] >= ladder.high[0]

@@ -341,9 +341,10 @@ def test_a_comparison_has_the_papers_tables_with_paired_changes() -> None:
     means = [cluster_means(record.clusters) for record in records]
     plain, mir = (next(m for m in part if m.figure == "violations").values for part in means)
     change = sum(b - a for a, b in zip(plain, mir, strict=True)) / 3
-    first = grid.rows[1][1].detail.split("\n")[1]
+    first = grid.rows[1][1].detail.split("\n")[0]
     assert first.startswith(f"Δ −{abs(change):.1f}")
-    assert "paired, Student t over 3 seeds 95%" in grid.remark
+    assert "over these 3 runs" in grid.remark
+    assert "an interval over further runs needs 5 seeds, got 3" in grid.remark
 
 
 def test_records_without_clusters_have_no_such_tables() -> None:

@@ -51,9 +51,11 @@ def test_a_cell_has_the_figure_its_interval_and_the_change_with_its_own() -> Non
     lead, weak, strong = (row[3] for row in table.rows[1:])
     assert lead.text == "▲ 0.820"
     assert strong.text == "0.550"
-    assert weak.text.startswith("△ ")
-    assert weak.detail.split("\n")[0] == "size open"
-    assert weak.detail.split("\n")[2:] == ["Δ −0.090", "(−0.217 to +0.037)"]
+    # Two seeds say more than one: the defended row is as sure as the undefended one.
+    assert weak.text == "▲ 0.730"
+    assert weak.detail.split("\n")[0] == "strong"
+    assert weak.detail.split("\n")[2:] == ["Δ −0.090 *", "(−0.110 to −0.070)"]
+    assert "an interval over further runs needs 5 seeds, got 2" in table.remark
     assert strong.detail.split("\n")[1] == "Δ −0.270 *"
 
 
@@ -65,7 +67,7 @@ def test_accuracy_is_in_brackets_where_nothing_is_defended() -> None:
 def test_clients_outside_have_a_table_of_their_own() -> None:
     (table,) = attack_tables(THREE, "outside")["unseen"]
     assert headings(table)[0] == ("no defense", "on client 4")
-    assert [row[3].text for row in table.rows] == ["▲ 0.710", "△ 0.730", "▲ 0.800"]
+    assert [row[3].text for row in table.rows] == ["▲ 0.710", "▲ 0.730", "▲ 0.800"]
     assert attack_tables(compared([PLAIN, PLAIN]), "outside") == {}
 
 

@@ -46,13 +46,13 @@ def test_where_test_or_interval_is_missing_the_other_decides() -> None:
     assert above_chance(figure(low=None, high=None)) is None
 
 
-def test_a_rate_of_one_run_is_above_guessing_by_its_exact_test() -> None:
+def test_a_rate_is_above_guessing_by_its_exact_test() -> None:
     rate = figure(metric="tpr@0.01", value=0.04, seed=1, low=0.005, high=0.09, significant=True)
     assert look_of(rate) == ("▲ ", "raised", "trace")
     assert not above_chance(rate.model_copy(update={"significant": False}))
     assert look_of(rate.model_copy(update={"low": 0.02})).word == "weak"
-    # Over seeds the interval has a say: it asks another question than the test.
-    assert look_of(rate.model_copy(update={"seed": None})).word == "size open"
+    # Over seeds both are about these runs.
+    assert look_of(rate.model_copy(update={"seed": None})).word == "trace"
 
 
 def test_a_rate_with_too_few_nonmembers_for_a_lower_limit_is_a_trace_at_most() -> None:

@@ -357,7 +357,7 @@ def test_the_verdict_and_its_sentences_speak_of_the_same_leak(figures: list[Figu
 
 def test_what_means_of_seeds_lack_is_one_point_with_its_range() -> None:
     def refused(target: int, more: int) -> Figure:
-        note = "0 of 2 seeds gave this figure, and a mean needs two: inconclusive: needs "
+        note = "0 of 2 seeds gave this figure: inconclusive: needs "
         return Figure(
             attack="a",
             contrast="unseen",

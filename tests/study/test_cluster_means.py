@@ -145,14 +145,16 @@ def test_an_older_record_is_completed_with_the_noise_floor_of_its_violations() -
     assert len(completed(old).cluster_means) == len(record.cluster_means)
 
 
-def test_one_run_keeps_its_own_interval_and_several_have_students() -> None:
+def test_one_run_keeps_its_own_interval_and_several_on_one_test_set_are_no_surer() -> None:
     one = mean_of(cluster_means([result([0, 0, 0, 0, 1, 1])]), "accuracy")
     assert (one.low, one.high, one.method) == (0.1, 0.95, "Clopper-Pearson 95%")
     runs = [result(GROUPS, seed=seed, accuracy=0.8 + 0.01 * seed) for seed in (1, 2, 3)]
     mean = mean_of(cluster_means(runs), "accuracy")
     assert mean.value == pytest.approx(0.82)
-    # 4.303 standard errors, 0.01 / sqrt(3) each.
-    assert mean.high == pytest.approx(0.82 + 4.3027 * 0.01 / 3**0.5, abs=1e-6)
+    assert (mean.low, mean.high) == pytest.approx((0.1, 0.95))
+    assert mean.method == "Clopper-Pearson 95%, over these 3 runs"
+    assert mean.further is not None
+    assert mean.further.method == "an interval over further runs needs 5 seeds, got 3"
     assert mean.values == pytest.approx([0.81, 0.82, 0.83])
 
 
@@ -194,8 +196,38 @@ def test_changes_are_paired_by_seed() -> None:
     assert change is not None
     # 3 - 6 and 3 - 5; seed 9 has no partner.
     assert (change.value, change.runs) == (-2.5, 2)
-    assert change.method == "paired, Student t over 2 seeds 95%"
-    assert change.low == pytest.approx(-2.5 - 12.706 * 0.5, abs=1e-3)
+    assert change.method == "over the 2 runs that both have"
+    assert change.further is not None
+    assert (change.low, change.further.low) == (None, None)
+    assert change.further.method == "an interval over further runs needs 5 seeds, got 2"
+
+
+def test_five_common_seeds_say_what_further_pairs_would_give() -> None:
+    ifca, mir = (
+        [result(GROUPS, seed=s, violations=v) for s, v in enumerate(counts)]
+        for counts in ((4, 5, 6, 4, 6), (2, 2, 4, 1, 3))
+    )
+    change = paired_change(
+        mean_of(cluster_means(mir), "violations"), mean_of(cluster_means(ifca), "violations")
+    )
+    assert change is not None
+    assert change.further is not None
+    # 2, 3, 2, 3, 3 fewer: a mean of 2.6 and a standard deviation of the root of 0.3.
+    assert change.further.low == pytest.approx(-2.6 - 2.7764 * (0.3 / 5) ** 0.5, abs=1e-3)
+
+
+def test_the_risk_of_a_model_is_surer_over_more_runs() -> None:
+    one, many = (
+        mean_of(
+            cluster_means([result([0, 0, 0, 0, 1, 1], seed=s) for s in range(runs)]),
+            "risk of the model",
+            "minority",
+        )
+        for runs in (1, 4)
+    )
+    assert None not in (one.low, one.high, many.low, many.high)
+    assert (many.high or 0) - many.value == pytest.approx(((one.high or 0) - one.value) / 2)
+    assert many.value - (many.low or 0) == pytest.approx((one.value - (one.low or 0)) / 2)
 
 
 def test_one_common_seed_gives_a_change_without_interval_and_none_gives_none() -> None:

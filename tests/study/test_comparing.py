@@ -77,11 +77,36 @@ def test_differences_are_paired_over_seeds() -> None:
     assert change is not None
     # Client 0: 0.70 - 0.80 and 0.76 - 0.84.
     assert change.value == pytest.approx(-0.09)
-    spread = 0.01 * math.sqrt(2)
-    reach = student.ppf(0.975, 1) * spread / math.sqrt(2)
-    assert change.low == pytest.approx(-0.09 - reach)
-    assert change.high == pytest.approx(-0.09 + reach)
-    assert (change.runs, change.method) == (2, "paired, Student t over 2 seeds 95%")
+    # Each AUC is known to 0.02, their difference in a seed to 0.02 times the root of 2, and the
+    # mean of two seeds to half of that times the root of 2.
+    assert change.low == pytest.approx(-0.09 - 0.02)
+    assert change.high == pytest.approx(-0.09 + 0.02)
+    assert (change.runs, change.method) == (2, "paired by seed, over these 2 runs")
+    assert change.further is not None
+    assert change.further.low is None
+    assert change.further.method == "an interval over further runs needs 5 seeds, got 2"
+
+
+def test_from_five_seeds_on_a_change_says_what_further_runs_would_give_as_well() -> None:
+    gaps = (-0.1, -0.12, -0.08, -0.11, -0.09)
+    ours: Values = {s: {0: Value(0.7 + gap, 0.6, 0.8, "a", True)} for s, gap in enumerate(gaps)}
+    base: Values = {s: {0: Value(0.7, 0.6, 0.8, "a", True)} for s in range(5)}
+    change = difference(ours, base)
+    assert change is not None
+    assert change.further is not None
+    reach = student.ppf(0.975, 4) * math.sqrt(0.00025) / math.sqrt(5)
+    assert change.further.low == pytest.approx(-0.1 - reach)
+    assert change.further.high == pytest.approx(-0.1 + reach)
+    assert change.further.method == "Student t over 5 seeds 95%"
+
+
+def test_accuracies_on_one_test_set_and_rates_at_a_threshold_do_not_narrow_with_seeds() -> None:
+    """Their errors are the same in every run, or all to one side."""
+    for cancels, reach in ((True, 0.1 * math.sqrt(2) / 2), (False, 0.1 * math.sqrt(2))):
+        one: Values = {s: {0: Value(0.7, 0.6, 0.8, "a", cancels)} for s in range(4)}
+        change = difference(one, one)
+        assert change is not None
+        assert (change.low, change.high) == pytest.approx((-reach, reach))
 
 
 def test_a_change_that_is_the_same_in_every_seed_has_no_interval_to_show() -> None:
@@ -108,14 +133,15 @@ def test_without_a_common_seed_or_client_there_is_no_difference() -> None:
 
 
 def test_clients_of_one_seed_are_averaged_with_their_limits() -> None:
+    """They share a model, so that their errors need not cancel."""
     one: Values = {
         1: {0: Value(0.7, 0.6, 0.8, "DeLong 95%"), 1: Value(0.5, 0.4, 0.6, "DeLong 95%")}
     }
     mean = estimated(one)
     assert mean is not None
     assert mean.value == pytest.approx(0.6)
-    assert mean.low == pytest.approx(0.6 - math.hypot(0.1, 0.1) / 2)
-    assert mean.method == "DeLong 95%, 2 clients combined"
+    assert mean.low == pytest.approx(0.6 - 0.1)
+    assert mean.method == "DeLong 95%, limits of 2 clients averaged"
     assert estimated({}) is None
 
 

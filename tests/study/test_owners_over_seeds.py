@@ -34,24 +34,38 @@ def test_one_run_is_its_own_figure() -> None:
     assert (one.guessing.p_value, one.guessing.adjusted) == (run.p_value, run.p_value)
 
 
-def test_seeds_are_averaged_with_students_interval() -> None:
+def test_seeds_are_averaged_with_their_variances_summed() -> None:
     one = figure(*(found(right=right, seed=right) for right in (56, 60, 64)))
     assert one.seeds == [56, 60, 64]
     assert one.success.value == pytest.approx(0.5)
-    # t with 2 degrees of freedom: 4.303; standard deviation of 56, 60, 64 of 120.
-    reach = 4.30265 * (4 / 120) / 3**0.5
-    assert one.success.low == pytest.approx(0.5 - reach, abs=1e-5)
-    assert one.excess.high == pytest.approx(0.3 + reach, abs=1e-5)
+    runs = [found(right=right, seed=right) for right in (56, 60, 64)]
+    below = sum((run.success - run.low) ** 2 for run in runs) ** 0.5 / 3
+    above = sum((run.high - run.success) ** 2 for run in runs) ** 0.5 / 3
+    assert one.success.low == pytest.approx(0.5 - below)
+    assert one.excess.high == pytest.approx(0.3 + above)
+    assert one.success.method == "Clopper-Pearson 95%, over these 3 runs"
     assert one.over_label_baseline is not None
-    assert one.over_label_baseline.low == pytest.approx(0.25 - reach, abs=1e-5)
+    assert one.over_label_baseline.low is None
+    assert one.success.further is not None
+    assert one.success.further.method == "an interval over further runs needs 5 seeds, got 3"
 
 
-def test_seeds_that_agree_but_for_rounding_have_the_limits_of_the_runs() -> None:
+def test_from_five_seeds_on_further_runs_have_students_interval() -> None:
+    one = figure(*(found(right=right, seed=right) for right in (56, 58, 60, 62, 64)))
+    # t with 4 degrees of freedom: 2.776; standard deviation of these, of 120.
+    reach = 2.77645 * (10**0.5 / 120) / 5**0.5
+    for mean, value in ((one.success, 0.5), (one.excess, 0.3), (one.over_label_baseline, 0.25)):
+        assert mean is not None
+        assert mean.further is not None
+        assert mean.further.low == pytest.approx(value - reach, abs=1e-5)
+        assert mean.further.high == pytest.approx(value + reach, abs=1e-5)
+
+
+def test_two_seeds_that_agree_are_surer_than_one() -> None:
     runs = found(seed=1), found(seed=2, mixes=0.1 + 0.1 + 1e-17)
     one = figure(*runs)
-    assert (one.success.low, one.success.high) == (runs[0].low, runs[0].high)
-    assert one.excess.low == pytest.approx(runs[0].low - 0.2)
-    assert one.success.method == "no spread over 2 seeds, so limits of the runs"
+    assert one.success.low == pytest.approx(0.5 - (0.5 - runs[0].low) / 2**0.5)
+    assert one.excess.low == pytest.approx(0.3 - (0.5 - runs[0].low) / 2**0.5)
 
 
 def test_p_values_of_seeds_are_combined_by_fisher() -> None:

@@ -42,11 +42,67 @@ def test_limits_of_rates_in_older_records_are_those_at_the_threshold_used(tmp_pa
             ("auc", 1, "DeLong 95%"),
         )
     ]
-    older, *others = read_record(altered(tmp_path, findings=figures)).findings
+    older, *others, auc = read_record(altered(tmp_path, findings=figures)).findings
     assert (older.value, older.low, older.high) == (0.2, None, None)
     assert (older.low_at_threshold, older.high_at_threshold) == (0.1, 0.3)
     assert older.method == "Clopper-Pearson 95% at the threshold used"
-    assert others == [Figure.model_validate(figure) for figure in figures[1:]]
+    today, mean, accuracy = others
+    assert (mean.low, mean.high) == (None, None)
+    assert [today, accuracy, auc] == [
+        Figure.model_validate(figure) for place, figure in enumerate(figures) if place in (1, 3, 4)
+    ]
+
+
+def over(seeds: int, metric: str, *, low: float, high: float) -> list[dict[str, object]]:
+    """A mean over seeds as older versions wrote it, and the runs behind it."""
+    method = "Clopper-Pearson 95%" if metric.startswith("tpr") else "DeLong 95%"
+    given = {"attack": "a", "contrast": "unseen", "target": 0, "metric": metric, "value": 0.6}
+    mean = {"seed": None, "low": low, "high": high, "method": f"Student t over {seeds} seeds 95%"}
+    runs = [
+        given | {"seed": seed, "low": 0.5, "high": 0.7, "method": method} for seed in range(seeds)
+    ]
+    return [given | mean, *runs]
+
+
+def test_an_older_interval_over_five_seeds_is_of_further_runs_and_that_of_these_is_made(
+    tmp_path: Path,
+) -> None:
+    figures = over(5, "auc", low=0.3, high=0.9)
+    mean = read_record(altered(tmp_path, findings=figures)).findings[0]
+    assert (mean.low, mean.high) == pytest.approx((0.6 - 0.1 / 5**0.5, 0.6 + 0.1 / 5**0.5))
+    assert mean.method == "DeLong 95%, over these 5 runs"
+    assert mean.further is not None
+    assert (mean.further.low, mean.further.high) == (0.3, 0.9)
+    assert mean.further.method == "Student t over 5 seeds 95%"
+
+
+def test_an_older_interval_over_two_seeds_is_dropped_and_that_of_these_runs_is_made(
+    tmp_path: Path,
+) -> None:
+    figures = over(2, "auc", low=0.335, high=0.888)
+    mean = read_record(altered(tmp_path, findings=figures)).findings[0]
+    assert (mean.low, mean.high) == pytest.approx((0.6 - 0.1 / 2**0.5, 0.6 + 0.1 / 2**0.5))
+    assert mean.further is not None
+    assert (mean.further.low, mean.further.high) == (None, None)
+    assert mean.further.method == "an interval over further runs needs 5 seeds, got 2"
+
+
+def test_no_limits_of_a_rate_over_seeds_are_invented_for_an_older_record(tmp_path: Path) -> None:
+    mean = read_record(altered(tmp_path, findings=over(3, "tpr@0.01", low=0.1, high=0.9))).findings[
+        0
+    ]
+    assert (mean.low, mean.high) == (None, None)
+    reach = 0.1 / 3**0.5
+    assert (mean.low_at_threshold, mean.high_at_threshold) == pytest.approx(
+        (0.6 - reach, 0.6 + reach)
+    )
+
+
+def test_a_mean_that_is_not_that_of_its_runs_gets_no_limits_from_them(tmp_path: Path) -> None:
+    mean, *runs = over(2, "auc", low=0.3, high=0.9)
+    figures = [mean | {"value": 0.8}, *runs]
+    read = read_record(altered(tmp_path, findings=figures)).findings[0]
+    assert (read.value, read.low, read.high) == (0.8, None, None)
 
 
 def test_limits_of_rates_are_restated_once(tmp_path: Path) -> None:

@@ -1,27 +1,44 @@
+import numpy as np
 import pytest
 
+from fedaudit.metrics import auc_interval, clopper_pearson, counted_limits, held_together
 from fedaudit.study.record import Figure
 from fedaudit.study.significance import corrected
 from fedaudit.study.truth import Findings
 
 
-def figure(seed: int, value: float | None, note: str = "") -> Figure:
-    return Figure(
-        attack="fedmia-2",
-        contrast="unseen",
-        target=0,
-        seed=seed,
-        metric="tpr@0.001",
-        value=value,
-        n_members=100,
-        n_nonmembers=3000,
-        note=note,
+def figure(seed: int, value: float | None, note: str = "", **changes: object) -> Figure:
+    given: dict[str, object] = {
+        "attack": "fedmia-2",
+        "contrast": "unseen",
+        "target": 0,
+        "seed": seed,
+        "metric": "tpr@0.001",
+        "value": value,
+        "n_members": 100,
+        "n_nonmembers": 3000,
+        "note": note,
+        **changes,
+    }
+    return Figure.model_validate(given)
+
+
+def auc(seed: int, shift: float = 1.0, size: int = 200) -> Figure:
+    """An AUC of normal scores, with DeLong's limits."""
+    drawn = np.random.default_rng(seed)
+    scores = np.concatenate([drawn.normal(shift, 1, size), drawn.normal(0, 1, size)])
+    found = auc_interval(scores, np.arange(2 * size) < size)
+    return figure(
+        seed, found.value, metric="auc", low=found.low, high=found.high, method=found.method
     )
 
 
-def mean_of(*figures: Figure) -> Figure:
-    findings = Findings()
+def mean_of(*figures: Figure, p_values: dict[int, float] | None = None) -> Figure:
+    findings = Findings(p_values=p_values or {})
     findings.figures.extend(figures)
+    for place, one in enumerate(figures):
+        if one.value is not None and one.metric != "auc":
+            findings.limits[place] = counted_limits(round(100 * one.value), 100)
     (mean,) = (row for row in corrected(findings, 0.05) if row.seed is None)
     return mean
 
@@ -29,10 +46,55 @@ def mean_of(*figures: Figure) -> Figure:
 def test_a_mean_says_of_how_many_seeds_it_is() -> None:
     mean = mean_of(figure(1, 0.1), figure(2, 0.3), figure(3, None, "too few members"))
     assert mean.value == pytest.approx(0.2)
-    assert mean.note == "mean over 2 of 3 seeds"
+    assert mean.note == "mean over 2 of 3 seeds: too few members"
 
 
-def test_without_two_values_there_is_no_mean_and_the_reason_stands_there() -> None:
-    mean = mean_of(figure(1, 0.1), figure(2, None, "too few members"))
-    assert mean.value is None
-    assert mean.note == "1 of 2 seeds gave this figure, and a mean needs two: too few members"
+def test_a_seed_that_refused_a_figure_takes_nothing_from_the_one_that_gave_it() -> None:
+    """Two seeds would otherwise say less than one: neither figure nor test was left."""
+    one = figure(1, 0.1)
+    mean = mean_of(one, figure(2, None, "too few members"), p_values={0: 1e-4})
+    assert (mean.value, mean.significant) == (0.1, True)
+    assert (mean.low, mean.high) == pytest.approx(clopper_pearson(10, 100))
+    assert mean.note == "mean over 1 of 2 seeds: too few members"
+
+
+def test_where_every_seed_refused_a_figure_the_reason_stands_there() -> None:
+    mean = mean_of(figure(1, None, "too few"), figure(2, None, "too few"))
+    assert (mean.value, mean.further) == (None, None)
+    assert mean.note == "0 of 2 seeds gave this figure: too few"
+
+
+def test_two_seeds_say_more_of_these_runs_than_one_and_nothing_of_further_ones() -> None:
+    runs = [auc(1), auc(2)]
+    mean = mean_of(*runs)
+    assert mean.low is not None
+    assert mean.high is not None
+    assert mean.further is not None
+    assert mean.high - mean.low < min((run.high or 0) - (run.low or 0) for run in runs)
+    assert mean.method == "DeLong 95%, over these 2 runs"
+    assert (mean.further.low, mean.further.high) == (None, None)
+    assert mean.further.method == "an interval over further runs needs 5 seeds, got 2"
+
+
+def test_from_five_seeds_on_further_runs_have_an_interval_of_their_own() -> None:
+    runs = [auc(seed) for seed in range(5)]
+    mean = mean_of(*runs)
+    assert mean.further is not None
+    values = np.array([run.value for run in runs])
+    reach = 2.776445 * values.std(ddof=1) / 5**0.5
+    assert mean.further.low == pytest.approx(values.mean() - reach, abs=1e-6)
+    assert mean.further.method == "Student t over 5 seeds 95%"
+    assert mean.method == "DeLong 95%, over these 5 runs"
+
+
+def test_rates_of_runs_are_held_together_at_limits_of_any_confidence() -> None:
+    mean = mean_of(figure(1, 0.1), figure(2, 0.3))
+    expected = held_together([counted_limits(10, 100), counted_limits(30, 100)])
+    assert (mean.low, mean.high) == pytest.approx(expected)
+
+
+def test_runs_that_separate_perfectly_are_surer_together_than_one_and_not_certain() -> None:
+    one, mean = auc(1, 20.0, 50), mean_of(auc(1, 20.0, 50), auc(2, 20.0, 50))
+    assert mean.value == 1.0
+    assert mean.method == "exact on pairs 95%, over these 2 runs"
+    assert (one.low or 0) < (mean.low or 0) < 1.0

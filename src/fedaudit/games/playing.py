@@ -26,7 +26,7 @@ from fedaudit.metrics.games import (
     most_success,
     predicted_silence,
 )
-from fedaudit.metrics.intervals import mean_over_seeds
+from fedaudit.metrics.intervals import mean_of_units
 from fedaudit.metrics.rates import share
 from fedaudit.progress import Tick
 
@@ -144,7 +144,9 @@ def _played(contest: Contest, study: GameStudy, tick: Tick) -> Played:
 def _epochs(played: Played) -> Epochs:
     taken = played.epochs.tolist()
     if len(taken) > 1:
-        value, low, high, *_ = mean_over_seeds([float(n) for n in taken], within=(0.0, math.inf))
+        value, low, high, *_ = mean_of_units(
+            [float(n) for n in taken], units="targets", within=(0.0, math.inf)
+        )
     else:
         value, low, high = float(taken[0]), None, None
     return Epochs(
@@ -165,7 +167,7 @@ def _by_others(played: Played, batch: int, shared_mask: bool) -> Rate:
     if not shared_mask:
         return rate(found)
     shares = played.by_others / (batch - played.was_in.long()).clamp(min=1)
-    games = mean_over_seeds(shares.tolist(), within=(0.0, 1.0))
+    games = mean_of_units(shares.tolist(), units="games", within=(0.0, 1.0))
     low, high = (found.value if end is None else end for end in (games.low, games.high))
     return rate(found._replace(low=min(low, found.low), high=max(high, found.high)))
 

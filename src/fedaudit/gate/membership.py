@@ -8,13 +8,15 @@ from typing import NamedTuple
 from fedaudit.errors import BadInput
 from fedaudit.gate.held import Limits, absent, held
 from fedaudit.gate.outcome import Outcome, bound_against
-from fedaudit.gate.policy import MembershipPolicy
-from fedaudit.gate.settling import more_for, more_for_auc
+from fedaudit.gate.policy import MembershipPolicy, asks_further
+from fedaudit.gate.settling import more_for, more_for_auc, more_seeds
 from fedaudit.gate.trust import Trust
 from fedaudit.gate.verdict import Check, Held, ceiling_check
+from fedaudit.metrics.intervals import FEWEST_RUNS, too_few_runs
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import defense_name, metric_name
 from fedaudit.report.words import plural
+from fedaudit.study.fields import FurtherRuns
 from fedaudit.study.guessing import chance_of
 from fedaudit.study.older import AT_THRESHOLD
 from fedaudit.study.record import Figure, GroupFigure, Record
@@ -93,7 +95,7 @@ def membership_checks(record: Record, policy: MembershipPolicy, trust: Trust) ->
         found = _figures(record, metric, contrast)
         name = f"{_METRICS.get(metric, metric_name(metric))} against {CONTRASTS[contrast]}"
         figures = [
-            _held(run, figure, ceiling, trust, record)
+            _held(run, figure, ceiling, trust, record, policy)
             for run in runs
             for figure in found.get(run, [None])
         ]
@@ -114,7 +116,8 @@ def _runs(record: Record, policy: MembershipPolicy, *, each: bool = False) -> li
     """Whose figures must be there, and all others that are."""
     attacks, figures = judged_attacks(record, policy), [f for f in record.findings if f.attack]
     targets = policy.targets or sorted({f.target for f in figures if f.target is not None})
-    single = each or policy.seeds == "each"
+    alone = policy.seeds == "these runs" and len(set(record.seeds)) == 1
+    single = each or alone or policy.seeds == "each"
     defenses = dict.fromkeys(figure.defense for figure in figures)
     seeds = list(dict.fromkeys(record.seeds)) if single else [None]
     refuse_too_many(len(attacks) * len(defenses) * len(targets) * len(seeds))
@@ -143,10 +146,20 @@ def _figures(record: Record, metric: str, contrast: str) -> Mapping[Run, list[Fi
     return found
 
 
-def _held(run: Run, figure: Figure | None, ceiling: float, trust: Trust, record: Record) -> Held:
+def _held(
+    run: Run,
+    figure: Figure | None,
+    ceiling: float,
+    trust: Trust,
+    record: Record,
+    policy: MembershipPolicy,
+) -> Held:
     if figure is None:
-        alone = run.seed is None and len(record.seeds) < 2
-        return absent(str(run), "a mean needs two seeds" if alone else "the record has no such one")
+        seeds = len(set(record.seeds))
+        few = asks_further(policy.seeds) and seeds < FEWEST_RUNS
+        return absent(str(run), too_few_runs(seeds) if few else "the record has no such one")
+    if asks_further(policy.seeds):
+        return _further(run, figure, ceiling, trust, record)
     if figure.low is None and figure.high is None and figure.high_at_threshold is not None:
         return Held(
             what=str(run),
@@ -163,6 +176,24 @@ def _held(run: Run, figure: Figure | None, ceiling: float, trust: Trust, record:
         confidence=trust.confidence,
         doubt=trust.doubt(run.attack, run.target, run.seed) or _unsure(figure, ceiling),
         more=partial(more_for, figure, ceiling),
+        note=figure.note,
+    )
+
+
+def _further(run: Run, figure: Figure, ceiling: float, trust: Trust, record: Record) -> Held:
+    """What another run would give, where the record has runs enough."""
+    seeds = len(set(record.seeds))
+    further = figure.further or FurtherRuns(method=too_few_runs(seeds))
+    limits = Limits(figure.value, further.low, further.high, further.method)
+    return held(
+        str(run),
+        limits,
+        ceiling,
+        confidence=trust.confidence,
+        doubt=trust.doubt(run.attack, run.target, run.seed) or _unsure(figure, ceiling),
+        more=lambda: (
+            None if figure.value is None else more_seeds(figure.value, further, seeds, ceiling)
+        ),
         note=figure.note,
     )
 

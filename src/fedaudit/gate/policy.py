@@ -18,6 +18,7 @@ Count = Annotated[int, Field(ge=0, le=10**9, strict=True)]
 Contrast = Literal["unseen", "other_client", "mixed"]
 Control = Literal["permuted members", "untrained model", "blind classifier", "planted leak"]
 Names = Annotated[tuple[str, ...], Field(max_length=1000)]
+Over = Literal["each", "these runs", "further runs", "mean"]
 Otherwise = Literal["inconclusive", "fail"]
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9 ._=,+-]{0,199}$"
@@ -42,7 +43,9 @@ class MembershipPolicy(Table):
         contrasts: Kinds of non-members, each judged by itself.
         attacks: Those that must be there, and that are judged; all of the record if empty.
         targets: Audited clients that must be there, and that are judged; all if empty.
-        seeds: "each" judges every run by its own limits, "mean" the means over runs.
+        seeds: "each" judges every run by its own limits, "these runs" their mean, "further runs"
+            what another run of the procedure would give, which takes five seeds; "mean" is the
+            last one's older name.
         smallest_group: Groups with fewer samples than this on a side are counted, not judged.
     """
 
@@ -55,7 +58,7 @@ class MembershipPolicy(Table):
     contrasts: Annotated[tuple[Contrast, ...], Field(min_length=1)] = ("unseen", "other_client")
     attacks: Names = ()
     targets: Annotated[tuple[Count, ...], Field(max_length=1000)] = ()
-    seeds: Literal["each", "mean"] = "each"
+    seeds: Over = "each"
     smallest_group: Count = 10
 
     @field_validator("tpr")
@@ -73,12 +76,12 @@ class SourcesPolicy(Table):
     Attributes:
         above_class_mixes: Of the success less what the clients' class mixes alone explain.
         attacks: Those that must be there, and that are judged; all of the record if empty.
-        seeds: "each" judges every run by its own limits, "mean" the means over runs.
+        seeds: As for membership.
     """
 
     above_class_mixes: Annotated[float, Field(ge=-1, le=1, strict=True)]
     attacks: Names = ()
-    seeds: Literal["each", "mean"] = "each"
+    seeds: Over = "each"
 
 
 class ClustersPolicy(Table):
@@ -181,7 +184,7 @@ auc = 0.6
 tpr = { "0.01" = 0.05, "0.001" = 0.02 }   # by false-positive rate
 epsilon = 2.0                             # lower bounds: above it fails, below it proves nothing
 contrasts = ["unseen", "other_client"]    # or "mixed"; each is judged by itself
-seeds = "each"                            # the worst run; "mean" judges means over runs
+seeds = "each"                            # the worst run; or "these runs", "further runs"
 # balanced_accuracy = 0.6
 # group_auc = 0.7                         # the worst class, and against the worst client
 # formal_epsilon = 8.0                    # proven of the whole training
@@ -212,6 +215,11 @@ least_learned = 0.1                       # a model near guessing has nothing to
 """
 """Thresholds are those that a report calls a clear leak; `figures.planted_leak` makes the last
 control. What a release may leak is for its owner to say: copy it and change it."""
+
+
+def asks_further(seeds: Over) -> bool:
+    """Whether a policy judges what further runs would give."""
+    return seeds in ("further runs", "mean")
 
 
 def read_policy(path: Path) -> Policy:

@@ -1,13 +1,11 @@
 """What would settle a figure of a record, by the kind that it is of."""
 
-import re
 from functools import partial
 
 from fedaudit.gate.held import level
 from fedaudit.gate.more import MOST_SEEDS, More, more
-from fedaudit.metrics.intervals import Interval
+from fedaudit.metrics.intervals import FEWEST_RUNS, Interval, Limited
 from fedaudit.metrics.larger import (
-    Limited,
     larger_auc,
     larger_balanced,
     larger_mean,
@@ -15,6 +13,8 @@ from fedaudit.metrics.larger import (
     larger_share,
 )
 from fedaudit.metrics.rates import n_needed
+from fedaudit.report.words import plural
+from fedaudit.study.fields import FurtherRuns
 from fedaudit.study.guessing import rate_of
 from fedaudit.study.record import Figure, GroupFigure
 
@@ -38,9 +38,9 @@ def more_for(figure: Figure, ceiling: float) -> More | None:
         return _more_for_rate(figure, rate, ceiling, sure)
     if figure.low is None or figure.high is None:
         return None
-    found = Limited(figure.value, figure.low, figure.high)
     if figure.seed is None:
-        return more_seeds(found, figure.method, ceiling)
+        return None
+    found = Limited(figure.value, figure.low, figure.high)
     if figure.metric == "auc":
         pairs = min(figure.n_members, figure.n_nonmembers)
         return more(partial(larger_auc, found, pairs, confidence=sure), pairs, ceiling, what=ALIKE)
@@ -83,14 +83,24 @@ def more_samples(found: Limited, total: int, ceiling: float, *, less: float = 0.
     return more(limits, total, ceiling, what="samples asked about")
 
 
-def more_seeds(found: Limited, method: str, ceiling: float) -> More | None:
-    """What would settle a mean over seeds; None where its method names no number of seeds."""
-    seeds = re.search(r"over (\d{1,6}) seeds", method)
-    if seeds is None or int(seeds[1]) < 2:
+def more_seeds(value: float, further: FurtherRuns, seeds: int, ceiling: float) -> More | None:
+    """What would settle what further runs would give; None where the runs show no spread.
+
+    Args:
+        value: The mean over runs.
+        further: Its limits.
+        seeds: Runs that there are.
+        ceiling: The most that is allowed.
+    """
+    missing = FEWEST_RUNS - seeds
+    if missing > 0:
+        text = f"{plural(missing, 'more seed')} would give an interval over further runs"
+        return More(what="seeds", count=missing, then=None, text=text)
+    if further.low is None or further.high is None:
         return None
-    sure = level(method) or 0.95
-    limits = partial(larger_mean, found, int(seeds[1]), confidence=sure)
-    return more(limits, int(seeds[1]), ceiling, what="seeds", most=MOST_SEEDS)
+    found, sure = Limited(value, further.low, further.high), level(further.method) or 0.95
+    limits = partial(larger_mean, found, seeds, confidence=sure)
+    return more(limits, seeds, ceiling, what="seeds", most=MOST_SEEDS)
 
 
 def _refused(rate: float, nonmembers: int) -> More | None:

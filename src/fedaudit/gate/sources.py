@@ -5,11 +5,12 @@ from functools import partial
 
 from fedaudit.gate.held import Limits, absent, held
 from fedaudit.gate.membership import Run, refuse_too_many
-from fedaudit.gate.policy import SourcesPolicy
+from fedaudit.gate.policy import SourcesPolicy, asks_further
 from fedaudit.gate.settling import more_samples, more_seeds
 from fedaudit.gate.trust import Trust
 from fedaudit.gate.verdict import Check, Held, ceiling_check
-from fedaudit.metrics.larger import Limited
+from fedaudit.metrics.intervals import Limited, too_few_runs
+from fedaudit.study.fields import FurtherRuns
 from fedaudit.study.owner_figures import SourceFigure
 from fedaudit.study.owners import SourceResult
 from fedaudit.study.record import Record
@@ -45,7 +46,7 @@ def source_checks(record: Record, policy: SourcesPolicy, trust: Trust) -> Iterat
         for attack in attacks
         for one in (
             _means(attack, means.get(attack, []), policy, trust)
-            if policy.seeds == "mean"
+            if policy.seeds != "each"
             else _runs(attack, runs.get(attack, []), record.seeds, policy, trust)
         )
     ]
@@ -57,7 +58,7 @@ def source_checks(record: Record, policy: SourcesPolicy, trust: Trust) -> Iterat
 def _means(
     attack: str, means: Sequence[SourceFigure], policy: SourcesPolicy, trust: Trust
 ) -> Iterator[Held]:
-    yield from (_mean(one, policy.above_class_mixes, trust) for one in means)
+    yield from (_mean(one, policy, trust) for one in means)
     if not means:
         yield absent(str(Run(attack, "none", None, None)), "the record has no such one")
 
@@ -95,13 +96,14 @@ def _single(one: SourceResult, ceiling: float, trust: Trust) -> Held:
     )
 
 
-def _mean(one: SourceFigure, ceiling: float, trust: Trust) -> Held:
-    excess = one.excess
-    found = Limited(
-        excess.value,
-        excess.value if excess.low is None else excess.low,
-        excess.value if excess.high is None else excess.high,
-    )
+def _mean(one: SourceFigure, policy: SourcesPolicy, trust: Trust) -> Held:
+    excess, ceiling = one.excess, policy.above_class_mixes
+    further = excess.further or FurtherRuns(method=too_few_runs(len(one.seeds)))
+    if asks_further(policy.seeds):
+        limits = Limits(excess.value, further.low, further.high, further.method)
+        more = partial(more_seeds, excess.value, further, len(one.seeds), ceiling)
+    else:
+        limits, more = Limits(excess.value, excess.low, excess.high, excess.method), None
     unsure = (
         ""
         if one.above_mixes or ceiling < 0
@@ -112,9 +114,9 @@ def _mean(one: SourceFigure, ceiling: float, trust: Trust) -> Held:
     )
     return held(
         str(Run(one.attack, one.defense, None, None)),
-        Limits(excess.value, excess.low, excess.high, excess.method),
+        limits,
         ceiling,
         confidence=trust.confidence,
         doubt=trust.doubt(one.attack, None, None) or unsure,
-        more=partial(more_seeds, found, excess.method, ceiling),
+        more=more or (lambda: None),
     )

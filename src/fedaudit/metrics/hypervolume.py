@@ -4,9 +4,6 @@ A point is one way to train: how much leaks and how wrong the model is, both sha
 and both better when smaller.
 """
 
-from functools import cache
-from itertools import combinations_with_replacement
-from math import comb, factorial, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +18,7 @@ WORST = 1.0
 """The reference point in both directions: everything leaks, and nothing is classified rightly."""
 
 ENOUGH_SEEDS = 10
-_MOST_DRAWS = 1_000
+_DRAWS = 1_000
 
 
 class FrontArea(NamedTuple):
@@ -29,9 +26,9 @@ class FrontArea(NamedTuple):
 
     Attributes:
         value: Share of the unit square that the front's points are at least as good as.
-        low: Lower limit; None with one seed.
-        high: Upper limit; None with one seed.
-        method: How the interval was made.
+        low: Lower limit of what further runs would give; None below ten seeds.
+        high: Upper limit; None likewise.
+        method: How the interval was made, or why there is none.
         seeds: Number of runs of each point.
     """
 
@@ -88,7 +85,7 @@ def hypervolume_over_seeds(
     """The hypervolume of the points' means over seeds, with a bootstrap that draws whole seeds.
 
     A draw takes the same seeds for every point, since the points of one seed share their data.
-    Up to six seeds, every possible draw is counted instead of some.
+    Below ten seeds the percentiles of such draws are too narrow, and none are given.
 
     Args:
         runs: For each seed, leakage and error of each point, in [0, 1].
@@ -108,21 +105,14 @@ def hypervolume_over_seeds(
         return _areas(means) - (_areas(means[:, :beyond]) if beyond else 0.0)
 
     value = float(areas_of(runs.mean(axis=0)[None])[0])
-    if seeds < 2:
-        return FrontArea(value, None, None, "one seed, no interval", seeds)
-    weights, chances = _draws(seeds, rng)
-    areas = areas_of(np.einsum("ds,spc->dpc", weights, runs))
-    order = np.argsort(areas)
-    below = np.cumsum(chances[order])
-    side = (1 - confidence) / 2
-    low, high = (
-        float(areas[order][min(int(np.searchsorted(below, at)), len(areas) - 1)])
-        for at in (side, 1 - side)
-    )
-    method = f"bootstrap over {seeds} seeds {percent(confidence)}"
     if seeds < ENOUGH_SEEDS:
-        # The percentiles of so few draws are too narrow, and no formula makes up for it.
-        method += f" (too narrow below {ENOUGH_SEEDS} seeds)"
+        why = f"an interval over further runs needs {ENOUGH_SEEDS} seeds here, got {seeds}"
+        return FrontArea(value, None, None, why, seeds)
+    weights = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=_DRAWS) / seeds
+    areas = areas_of(np.einsum("ds,spc->dpc", weights, runs))
+    side = (1 - confidence) / 2
+    low, high = map(float, np.quantile(areas, [side, 1 - side]))
+    method = f"bootstrap over {seeds} seeds {percent(confidence)}"
     return FrontArea(value, low, high, method, seeds)
 
 
@@ -134,28 +124,6 @@ def _areas(fronts: Float[np.ndarray, "draws points 2"]) -> Float[np.ndarray, " d
     heights = WORST - np.minimum.accumulate(error, axis=1)
     areas: Float[np.ndarray, " draws"] = (widths * heights).sum(axis=1)
     return areas
-
-
-class _Draws(NamedTuple):
-    """Resamples of seeds: the weight of each seed, and each resample's probability."""
-
-    weights: Float[np.ndarray, "draws seeds"]
-    chances: Float[np.ndarray, " draws"]
-
-
-def _draws(seeds: int, rng: np.random.Generator) -> _Draws:
-    if comb(2 * seeds - 1, seeds) <= _MOST_DRAWS:
-        return _every_draw(seeds)
-    times = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=_MOST_DRAWS)
-    return _Draws(times / seeds, np.full(_MOST_DRAWS, 1 / _MOST_DRAWS))
-
-
-@cache
-def _every_draw(seeds: int) -> _Draws:
-    drawn = list(combinations_with_replacement(range(seeds), seeds))
-    times = np.array([np.bincount(chosen, minlength=seeds) for chosen in drawn])
-    ways = [factorial(seeds) // prod(map(factorial, of_each)) for of_each in times.tolist()]
-    return _Draws(times / seeds, np.array(ways) / seeds**seeds)
 
 
 def _require_shares(points: Float[np.ndarray, "points 2"]) -> None:

@@ -1,16 +1,31 @@
-"""Intervals for shares (exact) and for figures repeated over seeds."""
+"""Intervals for shares (exact), and for figures of several runs: two questions, two intervals.
+
+*These runs*: what the runs that were made gave away. Their models are what they are, and the only
+error is that of the samples in each. *Further runs*: what another run of the same procedure would
+give. There the runs are the units, and few of them say little.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import betaincinv, stdtrit
+from jaxtyping import Float
+from scipy.special import betaincinv, gammainc, stdtrit
 
 from fedaudit.errors import BadInput
 
+FEWEST_RUNS = 5
+"""Below so many runs nothing is said about further ones: limits would be wider than any leak."""
+
 _ROUNDING = 1e-12
 """Equal gaps between shares differ by so much at most, which is no spread."""
+_STEPS = 48
+"""Into which the error of limits that are held together is divided."""
+_LEAST_ERROR = 1e-12
+"""Of one side, at which limits are asked for."""
 
 
 class Interval(NamedTuple):
@@ -18,6 +33,36 @@ class Interval(NamedTuple):
 
     low: float
     high: float
+
+
+class Limited(NamedTuple):
+    """A figure with the limits that one sample gave.
+
+    Attributes:
+        value: The figure.
+        low: Its lower limit.
+        high: Its upper limit.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+class Ladder(NamedTuple):
+    """One-sided limits of a figure at several errors.
+
+    Attributes:
+        low: Lower limits, one an error.
+        high: Upper limits.
+    """
+
+    low: Float[np.ndarray, " errors"]
+    high: Float[np.ndarray, " errors"]
+
+
+LimitsAt = Callable[[Float[np.ndarray, " errors"]], Ladder]
+"""Limits of a figure whose each side is wrong with these probabilities at most, all in (0, 1)."""
 
 
 class SeedMean(NamedTuple):
@@ -69,6 +114,27 @@ def lower_limit(count: float | int, total: float | int, *, confidence: float = 0
     return float(betaincinv(count, total - count + 1, 1 - confidence))
 
 
+def counted_limits(count: float | int, total: float | int) -> LimitsAt:
+    """Clopper-Pearson limits of a share at any errors.
+
+    Args:
+        count: Successes among ``total``.
+        total: Independent trials, above 0.
+
+    Raises:
+        BadInput: No trials, or more successes than trials.
+    """
+    _require_count(count, total)
+
+    def at(errors: Float[np.ndarray, " errors"]) -> Ladder:
+        least, most = np.zeros(len(errors)), np.ones(len(errors))
+        low = betaincinv(count, total - count + 1, errors) if count else least
+        high = betaincinv(count + 1, total - count, 1 - errors) if count < total else most
+        return Ladder(np.asarray(low), np.asarray(high))
+
+    return at
+
+
 def upper_limit(count: float | int, total: float | int, *, confidence: float = 0.95) -> float:
     """Upper limit that the true share lies above with probability at most 1 - confidence.
 
@@ -111,33 +177,195 @@ def clopper_pearson(
     )
 
 
-def mean_over_seeds(
+def summed(runs: Sequence[Limited]) -> Interval:
+    """Limits of the mean of these runs' figures, where the runs are independent.
+
+    Each run's distance from its limit stands for its standard error on that side, and the squares
+    are summed. It holds for figures without bias whose errors cancel from run to run; for others
+    there is :func:`held_together`. Of one run, its own limits.
+
+    Args:
+        runs: The figure in each run, with limits of one confidence; at least one.
+
+    Raises:
+        BadInput: No runs.
+
+    Source: Zou and Donner, Construction of confidence limits about effect measures, 2008, Eq. (4),
+        for a mean instead of a difference.
+    """
+    _require_some(len(runs))
+    value = fmean(run.value for run in runs)
+    below = math.hypot(*(run.value - run.low for run in runs)) / len(runs)
+    above = math.hypot(*(run.high - run.value for run in runs)) / len(runs)
+    return Interval(value - below, value + above)
+
+
+def averaged(parts: Sequence[Limited]) -> Interval:
+    """Limits of the mean of figures that may depend on each other in any way.
+
+    The standard error of a mean is at most the mean of the standard errors, so that the means of
+    the limits are wide enough where errors are nearly normal: clients or attacks of one run,
+    accuracies on one set of test samples. Of one figure, its own limits.
+
+    Args:
+        parts: Each figure with limits of one confidence; at least one.
+
+    Raises:
+        BadInput: No figures.
+    """
+    _require_some(len(parts))
+    return Interval(fmean(part.low for part in parts), fmean(part.high for part in parts))
+
+
+def held_together(
+    runs: Sequence[LimitsAt],
+    *,
+    confidence: float = 0.95,
+    within: tuple[float, float] = (0.0, 1.0),
+) -> Interval:
+    """Limits of the mean of these runs' figures from limits that need not be centred or tight.
+
+    Limits at every error are a p-value for every value: the error at which a limit passes it. The
+    runs' p-values are combined by their product, as Fisher does, and by the least of them; the
+    limit is the smallest (largest) mean of values that neither rejects. That holds for any valid
+    limits of independent runs, however skewed or cautious they are. Of one run, its own limits.
+
+    Args:
+        runs: For each run its limits at any errors; at least one run.
+        confidence: Two-sided confidence, in (0, 1).
+        within: Range of the figure.
+
+    Raises:
+        BadInput: No runs, or no such confidence.
+
+    Source: Fisher, Statistical Methods for Research Workers, 1925, section 21.1, inverted.
+    """
+    require_confidence(confidence)
+    _require_some(len(runs))
+    side = (1 - confidence) / 2
+    if len(runs) == 1:
+        found = runs[0](np.array([side]))
+        return Interval(float(found.low[0]), float(found.high[0]))
+    budget = _budget(len(runs), side)
+    # Each run's share is rounded up to the next step, which errs on the wide side.
+    shares = budget.total / _STEPS * np.arange(1, _STEPS + 1)
+    errors = np.exp(-np.minimum(shares, budget.of_one))
+    asked = errors[errors >= _LEAST_ERROR]
+    ladders = [at(asked) for at in runs]
+    # Beyond the least error there is no limit but the range itself.
+    rest = np.ones(len(errors) - len(asked))
+    lows = [np.concatenate([one.low, within[0] * rest]) for one in ladders]
+    turned = [-np.concatenate([one.high, within[1] * rest]) for one in ladders]
+    return Interval(_least_sum(lows) / len(runs), -_least_sum(turned) / len(runs))
+
+
+class _Budget(NamedTuple):
+    """How far values may lie beyond the runs' limits, as -log of their p-values.
+
+    Attributes:
+        total: All of them together.
+        of_one: Any of them.
+    """
+
+    total: float
+    of_one: float
+
+
+@lru_cache
+def _budget(runs: int, error: float) -> _Budget:
+    """The -log p-values of independent runs exceed one of these with just this error.
+
+    They are exponential, or smaller where limits are cautious. Half of the error is for one that is
+    large by itself: a threshold that was set on few samples may tell nothing at all, and without
+    an end for one it would take the whole sum.
+    """
+    of_one = -math.log(error / 2 / runs)
+
+    def missed(total: float) -> float:
+        # The sum of exponentials that all end, by inclusion and exclusion of those that do not.
+        terms = (
+            (-1) ** k
+            * math.comb(runs, k)
+            * math.exp(-k * of_one)
+            * float(gammainc(runs, max(total - k * of_one, 0.0)))
+            for k in range(runs + 1)
+        )
+        return 1 - math.fsum(terms) - error
+
+    # By halves: scipy's search takes longer to load than all of this.
+    low, high = of_one, runs * of_one
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if missed(middle) > 0 else (low, middle)
+    return _Budget(high, of_one)
+
+
+def _least_sum(ladders: Sequence[np.ndarray]) -> float:
+    """The least sum of one entry a ladder, of places that add up to the last at most.
+
+    Ladders descend: a later place is a smaller error, and a limit further out.
+    """
+    best = ladders[0]
+    for ladder in ladders[1:]:
+        best = np.array([(best[: k + 1] + ladder[k::-1]).min() for k in range(len(best))])
+    return float(best[-1])
+
+
+def over_further_runs(
     values: Sequence[float],
     *,
     confidence: float = 0.95,
     within: tuple[float, float] = (-math.inf, math.inf),
 ) -> SeedMean:
-    """Mean over runs with Student's t interval: what another run of the procedure would give.
+    """What another run of this procedure would give: the mean over runs, by Student's t.
 
     Samples of one run share one model, so the runs, not the samples, are the units here.
 
     Args:
-        values: The figure in each run, at least two.
+        values: The figure in each run, at least five.
         confidence: Two-sided confidence, in (0, 1).
         within: Range of the figure, which the interval is cut to; (0, 1) for a share.
 
     Raises:
-        BadInput: Fewer than two runs, or a value that is not finite.
+        BadInput: Fewer than five runs, or a value that is not finite.
+    """
+    if len(values) < FEWEST_RUNS:
+        raise BadInput(f"{too_few_runs(len(values))}; run more seeds, or ask what these runs gave")
+    return mean_of_units(values, units="seeds", confidence=confidence, within=within)
+
+
+def too_few_runs(runs: int) -> str:
+    """Why nothing is said about further runs."""
+    return f"an interval over further runs needs {FEWEST_RUNS} seeds, got {runs}"
+
+
+def mean_of_units(
+    values: Sequence[float],
+    *,
+    units: str,
+    confidence: float = 0.95,
+    within: tuple[float, float] = (-math.inf, math.inf),
+) -> SeedMean:
+    """Mean of independent units, runs or games, with Student's t interval.
+
+    Args:
+        values: One a unit, at least two.
+        units: What they are, for the method's name.
+        confidence: Two-sided confidence, in (0, 1).
+        within: Range of the values, which the interval is cut to; (0, 1) for shares.
+
+    Raises:
+        BadInput: Fewer than two units, or a value that is not finite.
     """
     require_confidence(confidence)
-    runs = _runs(values, least=2, way_out="report the run's own interval")
-    center, error = float(runs.mean()), float(runs.std(ddof=1) / np.sqrt(len(runs)))
-    if np.ptp(runs) <= _ROUNDING:
-        return SeedMean(center, None, None, f"no spread over {len(runs)} seeds", len(runs))
-    reach = float(stdtrit(len(runs) - 1, 1 - (1 - confidence) / 2)) * error
-    method = f"Student t over {len(runs)} seeds {percent(confidence)}"
+    given = _units(values, least=2, units=units, way_out="report the one's own interval")
+    center, error = float(given.mean()), float(given.std(ddof=1) / np.sqrt(len(given)))
+    if np.ptp(given) <= _ROUNDING:
+        return SeedMean(center, None, None, f"no spread over {len(given)} {units}", len(given))
+    reach = float(stdtrit(len(given) - 1, 1 - (1 - confidence) / 2)) * error
+    method = f"Student t over {len(given)} {units} {percent(confidence)}"
     low, high = max(within[0], center - reach), min(within[1], center + reach)
-    return SeedMean(center, low, high, method, len(runs))
+    return SeedMean(center, low, high, method, len(given))
 
 
 def bootstrap_over_seeds(
@@ -150,7 +378,7 @@ def bootstrap_over_seeds(
     """Mean over runs with a percentile bootstrap that draws whole runs.
 
     For figures too skewed for Student's t (a rate near 0). With few runs the percentiles are
-    far too narrow, so ten are required; below that use ``mean_over_seeds``.
+    far too narrow, so ten are required; below that use ``over_further_runs``.
 
     Args:
         values: The figure in each run, at least ten.
@@ -162,7 +390,7 @@ def bootstrap_over_seeds(
         BadInput: Fewer than ten runs, or a value that is not finite.
     """
     require_confidence(confidence)
-    runs = _runs(values, least=10, way_out="use mean_over_seeds")
+    runs = _units(values, least=10, units="seeds", way_out="use over_further_runs")
     center = float(runs.mean())
     if np.ptp(runs) == 0:
         return SeedMean(center, None, None, f"no spread over {len(runs)} seeds", len(runs))
@@ -172,16 +400,21 @@ def bootstrap_over_seeds(
     return SeedMean(center, float(low), float(high), method, len(runs))
 
 
-def _runs(values: Sequence[float], *, least: int, way_out: str) -> np.ndarray:
-    runs = np.asarray(values, dtype=np.float64)
-    if runs.ndim != 1 or len(runs) < least:
+def _units(values: Sequence[float], *, least: int, units: str, way_out: str) -> np.ndarray:
+    given = np.asarray(values, dtype=np.float64)
+    if given.ndim != 1 or len(given) < least:
         raise BadInput(
-            f"an interval over seeds needs at least {least} runs, got {runs.size}; "
-            f"run more seeds or {way_out}"
+            f"an interval over {units} needs at least {least} of them, got {given.size}; "
+            f"take more {units} or {way_out}"
         )
-    if not np.isfinite(runs).all():
-        raise BadInput("a figure over seeds must be finite in every run; leave refused ones out")
-    return runs
+    if not np.isfinite(given).all():
+        raise BadInput(f"a figure over {units} must be finite in each; leave refused ones out")
+    return given
+
+
+def _require_some(runs: int) -> None:
+    if runs < 1:
+        raise BadInput("limits of a mean need the figure of at least one run, got none")
 
 
 def _require_count(count: float | int, total: float | int) -> None:

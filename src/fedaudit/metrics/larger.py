@@ -3,7 +3,6 @@
 import math
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from scipy.special import expit, logit, stdtrit
@@ -12,29 +11,16 @@ from fedaudit.errors import BadInput
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.intervals import (
     Interval,
+    Limited,
     clopper_pearson,
     lower_limit,
-    mean_over_seeds,
+    mean_of_units,
     upper_limit,
 )
 from fedaudit.metrics.rate_limits import lower_rank, upper_rank
 from fedaudit.metrics.roc import allowed_false_positives
 
 _SAME = 1e-6
-
-
-class Limited(NamedTuple):
-    """A figure with the limits that one sample gave.
-
-    Attributes:
-        value: The figure.
-        low: Its lower limit.
-        high: Its upper limit.
-    """
-
-    value: float
-    low: float
-    high: float
 
 
 def larger_share(found: Limited, total: int, larger: int, *, confidence: float) -> Interval | None:
@@ -195,7 +181,7 @@ def larger_mean(found: Limited, seeds: int, larger: int, *, confidence: float) -
     half, odd = divmod(larger, 2)
     apart = spread if odd else spread * math.sqrt((larger - 1) / larger)
     runs = [found.value - apart] * half + [found.value] * odd + [found.value + apart] * half
-    mean = mean_over_seeds(runs, confidence=confidence)
+    mean = mean_of_units(runs, units="seeds", confidence=confidence)
     return None if mean.low is None or mean.high is None else Interval(mean.low, mean.high)
 
 

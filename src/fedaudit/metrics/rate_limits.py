@@ -13,11 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import betainc, ndtr, ndtri
+from jaxtyping import Float
+from scipy.special import betainc, betaincinv, ndtr, ndtri
 
 from fedaudit.errors import BadInput
 from fedaudit.metrics.intervals import (
     Interval,
+    Ladder,
+    LimitsAt,
     clopper_pearson,
     lower_limit,
     percent,
@@ -156,6 +159,60 @@ def upper_rate_limit(
         BadInput: As ``rate_limits``.
     """
     return _upper_of_sides(sides(scores, is_member), fpr, confidence=confidence)
+
+
+def limits_of_rate(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) -> LimitsAt:
+    """Limits of the true-positive rate at any errors, for runs whose limits are held together.
+
+    Args:
+        scores: One a sample, larger for likelier members; may be infinite.
+        is_member: The truth, one a sample.
+        fpr: The false-positive rate, in (0, 1].
+
+    Raises:
+        BadInput: As ``rate_limits``; of the rate, once limits are asked for.
+    """
+    split = sides(scores, is_member)
+    members, nonmembers = (np.sort(side) for side in split)
+    sizes = (len(members), len(nonmembers))
+
+    def at(errors: Float[np.ndarray, " errors"]) -> Ladder:
+        if fpr == 1:
+            return Ladder(np.ones(len(errors)), np.ones(len(errors)))
+        lower, upper = _ranks(fpr, *sizes, tuple(errors.tolist()))
+        above = sizes[0] - np.searchsorted(members, _reach(nonmembers, lower, np.inf), "right")
+        level = sizes[0] - np.searchsorted(members, _reach(nonmembers, upper, -np.inf), "left")
+        low = betaincinv(np.maximum(above, 0.5), sizes[0] - above + 1, lower[:, 1])
+        high = betaincinv(level + 1, np.maximum(sizes[0] - level, 0.5), 1 - upper[:, 1])
+        known = (lower[:, 0] > 0) & (above > 0)
+        full = (upper[:, 0] > sizes[1]) | (level == sizes[0])
+        return Ladder(np.where(known, low, 0.0), np.where(full, 1.0, high))
+
+    return at
+
+
+def _reach(
+    nonmembers: Float[np.ndarray, " nonmembers"],
+    ranks: Float[np.ndarray, "errors 2"],
+    nobody: float,
+) -> Float[np.ndarray, " errors"]:
+    """The score of each rank's non-member; of places beyond them, what leaves the count open."""
+    places = ranks[:, 0].astype(np.int64)
+    there = (places > 0) & (places <= len(nonmembers))
+    at = len(nonmembers) - np.where(there, places, 1)
+    return np.where(there, nonmembers[at], nobody)
+
+
+@lru_cache(maxsize=1024)
+def _ranks(
+    fpr: float, members: int, nonmembers: int, errors: tuple[float, ...]
+) -> tuple[Float[np.ndarray, "errors 2"], Float[np.ndarray, "errors 2"]]:
+    """Places and errors of the limits' counts: attacks on the same samples have the same."""
+    lower, upper = (
+        np.array([rank(fpr, members, nonmembers, confidence=1 - error) for error in errors])
+        for rank in (lower_rank, upper_rank)
+    )
+    return lower, upper
 
 
 def n_to_bound(fpr: float, *, confidence: float) -> int:

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from fedaudit.errors import BadInput
-from fedaudit.metrics.intervals import SeedMean, mean_over_seeds
+from fedaudit.metrics.intervals import SeedMean, over_further_runs
 
 
 class Violations(NamedTuple):
@@ -107,18 +107,18 @@ def violations_by_chance(
 def violations_over_seeds(
     counts: Sequence[int], *, clients: int, confidence: float = 0.95
 ) -> SeedMean:
-    """Mean number of violations over runs, with the runs as units (Student's t).
+    """Number of violations that further runs would have, with the runs as units (Student's t).
 
     Within a run all clients share a few models, so that they are no independent trials and a
     binomial interval over clients would be far too narrow.
 
     Args:
-        counts: Of each run; at least two.
+        counts: Of each run; at least five.
         clients: In the federation: the most that there can be.
         confidence: Two-sided confidence, in (0, 1).
 
     Raises:
-        BadInput: Fewer than two runs, or more violations than clients.
+        BadInput: Fewer than five runs, or more violations than clients.
     """
     if not all(0 <= count <= clients for count in counts):
         raise BadInput(
@@ -126,4 +126,4 @@ def violations_over_seeds(
             "client once"
         )
     numbers = [float(count) for count in np.asarray(counts)]
-    return mean_over_seeds(numbers, confidence=confidence, within=(0.0, float(clients)))
+    return over_further_runs(numbers, confidence=confidence, within=(0.0, float(clients)))

@@ -1,15 +1,22 @@
 """Clustered learning in several records side by side: accuracy, risk, violations, fairness."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from fedaudit.report.choosing import distinct
-from fedaudit.report.cluster_numbers import COUNTS, PLAIN_INDEX, figure_text, limits_text
+from fedaudit.report.cluster_numbers import (
+    COUNTS,
+    PLAIN_INDEX,
+    figure_text,
+    further_limits,
+    limits_text,
+)
 from fedaudit.report.cluster_tables import FIGURES
 from fedaudit.report.comparison import STAR, star
 from fedaudit.report.grid import Cell, Grid, Heading, columns_of, named, shortened
 from fedaudit.report.rows import labels_of
 from fedaudit.report.source_words import points
-from fedaudit.report.words import MISSING, capital
+from fedaudit.report.words import MISSING, about_runs, capital, further_text
 from fedaudit.study.clustered import (
     ACCURACY,
     AGREEMENT,
@@ -104,7 +111,7 @@ def _column(figure: str, group: str) -> str:
 def _cell(entry: ClusterEntry | None) -> Cell:
     if entry is None:
         return _EMPTY
-    lines = [limits_text(entry.figure)]
+    lines = [limits_text(entry.figure), further_limits(entry.figure)]
     if entry.change is not None:
         lines += change_lines(entry.change, entry.figure.figure)
     return Cell(figure_text(entry.figure), "\n".join(line for line in lines if line))
@@ -114,9 +121,14 @@ def change_lines(change: Difference, figure: str) -> list[str]:
     """A paired change with its interval: of shares in points, of counts in clients."""
     unit = "" if figure in (*COUNTS, *PLAIN_INDEX) else " points"
     first = f"Δ {_signed(change.value, figure)}{unit}{star(change)}"
+    further = further_text(change.further, partial(_change_limits, figure))
     if change.low is None or change.high is None:
-        return [first]
-    return [first, f"({_signed(change.low, figure)} to {_signed(change.high, figure)})"]
+        return [first, further]
+    return [first, f"({_change_limits(figure, change.low, change.high)})", further]
+
+
+def _change_limits(figure: str, low: float, high: float) -> str:
+    return f"{_signed(low, figure)} to {_signed(high, figure)}"
 
 
 def _signed(value: float, figure: str) -> str:
@@ -131,9 +143,10 @@ def _remark(entries: Sequence[ClusterEntry]) -> str:
     methods = distinct(one.figure.method for one in entries if one.figure.method)
     changes = distinct(one.change.method for one in entries if one.change is not None)
     notes = distinct(one.figure.note for one in entries if one.figure.note)
-    parts = [f"Intervals: {', '.join(shortened(method, 80) for method in methods[:3])}."]
+    made = f"Intervals: {', '.join(shortened(method, 80) for method in methods[:3])}."
+    parts = [made * bool(methods) + about_runs(one.figure.further for one in entries)]
     if changes:
         how = ", ".join(shortened(method, 80) for method in changes[:3])
         parts.append(f"Δ: change against the row that it is held against ({how}). {STAR}")
     parts += [f"{capital(shortened(note, 200))}." for note in notes[:3]]
-    return " ".join(parts if methods else parts[1:])
+    return " ".join(part.strip() for part in parts if part)

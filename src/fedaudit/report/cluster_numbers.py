@@ -1,6 +1,8 @@
 """Figures of clustered learning as text: shares in per cent, clients as numbers."""
 
-from fedaudit.report.words import count, interval, percent
+from functools import partial
+
+from fedaudit.report.words import count, further_text, interval, percent
 from fedaudit.study.clustered import (
     AGREEMENT,
     CHANCE_VIOLATIONS,
@@ -41,11 +43,20 @@ def limits_text(mean: ClusterMean) -> str:
     """Its interval; empty without one."""
     if mean.low is None or mean.high is None:
         return ""
+    return _limits(mean, mean.low, mean.high)
+
+
+def further_limits(mean: ClusterMean) -> str:
+    """What further runs would give; empty without it."""
+    return further_text(mean.further, partial(_limits, mean))
+
+
+def _limits(mean: ClusterMean, low: float, high: float) -> str:
     if mean.figure in COUNTS:
-        return f"{amount(mean.low)}–{amount(mean.high)}"
+        return f"{amount(low)}–{amount(high)}"
     if mean.figure in PLAIN_INDEX:
-        return f"{mean.low:.2f} to {mean.high:.2f}".replace("-", "−")
-    return interval(mean.low, mean.high, "accuracy")
+        return f"{low:.2f} to {high:.2f}".replace("-", "−")
+    return interval(low, high, "accuracy")
 
 
 def amount(value: float) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedaudit.report.cluster_numbers import COUNTS, figure_text, limits_text
+from fedaudit.report.cluster_numbers import COUNTS, figure_text, further_limits, limits_text
 from fedaudit.report.clusters import (
     Clustered,
     Run,
@@ -15,7 +15,16 @@ from fedaudit.report.clusters import (
 from fedaudit.report.grid import Cell, Footnotes, Grid, Tone, columns_of, named, without_constants
 from fedaudit.report.source_words import points
 from fedaudit.report.sources import SOURCE_SIZES
-from fedaudit.report.words import MISSING, capital, count, interval, number, percent, plural
+from fedaudit.report.words import (
+    MISSING,
+    about_runs,
+    capital,
+    count,
+    interval,
+    number,
+    percent,
+    plural,
+)
 from fedaudit.study.cluster_groups import choices, groups_by_size
 from fedaudit.study.clustered import (
     ACCURACY,
@@ -103,7 +112,8 @@ def _figures(one: Clustered, label: str, kept: Sequence[str] = ()) -> Grid:
             name = FIGURES.get(figure, capital(figure))
             rows.append((named(name), *(_mean_cell(mean, notes) for mean in means)))
     names = [named(capital(group)).text for group in groups]
-    method = f" Intervals: {_method(one)}."
+    used = [mean for figure in [*(kept or FIGURES), *gaps] for mean in _of(one, figure, groups)]
+    method = f" Intervals: {_method(one)}.{about_runs(mean.further for mean in used)}"
     return Grid(
         "Who is served how, and at what risk" + (f" · {label}" if label else ""),
         columns_of("Figure", *names, numeric=names),
@@ -113,17 +123,26 @@ def _figures(one: Clustered, label: str, kept: Sequence[str] = ()) -> Grid:
     )
 
 
+def _of(one: Clustered, figure: str, groups: Sequence[str]) -> list[ClusterMean]:
+    return [mean for group in groups if (mean := one.mean(figure, group))]
+
+
 def _method(one: Clustered) -> str:
-    if len(one.runs) > 1:
-        return f"Student’s t over {plural(len(one.runs), 'seed')}, 95%"
-    return "Clopper-Pearson 95%, of fairness gaps bootstrap; other figures of one run have none"
+    several = f" over these {plural(len(one.runs), 'run')}" if len(one.runs) > 1 else ""
+    return (
+        f"Clopper-Pearson 95%, of fairness gaps bootstrap{several}; numbers of clients are counted "
+        "and have none"
+    )
 
 
 def _mean_cell(mean: ClusterMean | None, notes: Footnotes) -> Cell:
     if mean is None:
         return _EMPTY
     tone: Tone = "raised" if mean.figure == VIOLATIONS and mean.value else ""
-    return Cell(figure_text(mean), limits_text(mean), tone, notes.mark(mean.note))
+    lines = (limits_text(mean), further_limits(mean))
+    return Cell(
+        figure_text(mean), "\n".join(line for line in lines if line), tone, notes.mark(mean.note)
+    )
 
 
 def risk_sizes_table() -> Grid:

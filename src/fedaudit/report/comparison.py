@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from fedaudit.report.choosing import headline
@@ -17,7 +18,16 @@ from fedaudit.report.names import (
 )
 from fedaudit.report.plain import learning_warning
 from fedaudit.report.rows import case_of, labels_of, on_clients, settings_text
-from fedaudit.report.words import MISSING, interval, listed, percent, plural, shown
+from fedaudit.report.words import (
+    MISSING,
+    about_runs,
+    further_text,
+    interval,
+    listed,
+    percent,
+    plural,
+    shown,
+)
 from fedaudit.study.compared import EVERY_ATTACK, Accuracy, Comparison, Difference, Entry, Row
 from fedaudit.study.guessing import HEADLINE_METRICS
 from fedaudit.study.record import Figure, Record
@@ -123,6 +133,7 @@ def _cell(entry: Entry | None, notes: Footnotes) -> Cell:
         return Cell(MISSING, "not given", "muted", notes.mark(entry.note), clean(entry.note))
     look = look_of(_figure(entry))
     lines = [look.word, interval(entry.low, entry.high, entry.metric) or "no interval"]
+    lines.append(further_text(entry.further, partial(interval, metric=entry.metric)))
     if entry.change is not None:
         lines.append(f"Δ {signed(entry.change.value, entry.metric)}{star(entry.change)}")
         lines.append(_limits(entry.change, entry.metric))
@@ -133,7 +144,6 @@ def _cell(entry: Entry | None, notes: Footnotes) -> Cell:
 def _figure(entry: Entry) -> Figure:
     return Figure(
         metric=entry.metric,
-        seed=0 if entry.seeds == 1 else None,
         value=entry.value,
         low=entry.low,
         high=entry.high,
@@ -153,10 +163,11 @@ def cost_cell(accuracy: Accuracy | None, *, plain: bool) -> Cell:
 
 
 def star(change: Difference) -> str:
-    """ " *" where the interval of a change leaves out 0."""
-    if change.low is None or change.high is None:
+    """ " *" where the interval of a change leaves out 0: for these runs, else for further ones."""
+    limits = change if change.low is not None or change.further is None else change.further
+    if limits.low is None or limits.high is None:
         return ""
-    return " *" if change.low > 0 or change.high < 0 else ""
+    return " *" if limits.low > 0 or limits.high < 0 else ""
 
 
 def signed(value: float, metric: str) -> str:
@@ -169,12 +180,15 @@ def signed(value: float, metric: str) -> str:
 
 
 def _limits(change: Difference, metric: str) -> str:
-    if change.low is None or change.high is None:
-        return ""
-    low, high = (
-        signed(limit, metric).removesuffix(" points") for limit in (change.low, change.high)
-    )
-    return f"({low} to {high})"
+    lines = [further_text(change.further, partial(_span, metric))]
+    if change.low is not None and change.high is not None:
+        lines.insert(0, f"({_span(metric, change.low, change.high)})")
+    return "\n".join(line for line in lines if line)
+
+
+def _span(metric: str, low: float, high: float) -> str:
+    left, right = (signed(limit, metric).removesuffix(" points") for limit in (low, high))
+    return f"{left} to {right}"
 
 
 def _remark(comparison: Comparison, entries: Sequence[Entry]) -> str:
@@ -193,7 +207,8 @@ def _remark(comparison: Comparison, entries: Sequence[Entry]) -> str:
         )
     if methods:
         parts.append(f"Intervals: {listed([shortened(method, 80) for method in methods][:3])}.")
-    return " ".join(parts)
+    parts.append(about_runs(entry.further for entry in entries).strip())
+    return " ".join(part for part in parts if part)
 
 
 def _against(comparison: Comparison) -> str:

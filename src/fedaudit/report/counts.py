@@ -103,8 +103,8 @@ def counts_table(record: Record) -> Grid | None:
         columns_of("Attack", "Non-members", "Rate", *headings, numeric=headings),
         tuple(rows),
         remark="Members found of all members, and below them false alarms (FP) of all non-members. "
-        "Seeds are runs of their own: the sum in the last column is for orientation, the interval "
-        "of a mean rests on the runs.",
+        "Seeds are runs of their own, each with a threshold of its own: the sum in the last column "
+        "is for orientation, and no interval rests on it.",
     )
 
 

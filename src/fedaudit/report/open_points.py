@@ -14,7 +14,7 @@ MOST_BELOW = 3
 
 _FATES = {"refused": "was refused", "failed": "was tried and failed"}
 _NEEDS = re.compile(
-    r"(?:0 of \d+ seeds gave this figure, and a mean needs two: )?"
+    r"(?:0 of \d+ seeds gave this figure(?:, and a mean needs two)?: )?"
     r"inconclusive: needs ([\d,]+) more non-members"
 )
 
@@ -74,9 +74,9 @@ def _unsure(figures: list[Figure]) -> list[str]:
     if not alone:
         return []
     return [
-        f"{plural(alone, 'figure')} marked △: the corrected test says that members score higher in "
-        "at least one run, but the interval for the mean over runs still holds guessing. How "
-        "large that leak is needs more seeds."
+        f"{plural(alone, 'figure')} marked △: the corrected test says that members score higher, "
+        "of several runs in at least one, but the interval still holds guessing. How large that "
+        "leak is needs more audited samples."
     ]
 
 

@@ -24,8 +24,8 @@ _REMARK = (
     "source attacks of one record, and by the interval; the word is the size of what is beyond "
     "them. ◇ more often than by guessing, and class mixes may be all of it. Mixes: what is right "
     "when owners are shuffled within each class. Δ: change of success against the row that it is "
-    "held against, over the seeds that both have (Student's t; of one seed with both intervals "
-    "combined, which errs on the wide side). "
+    "held against, over the seeds that both have; both intervals of a seed are combined, which "
+    "errs on the wide side. "
     f"Accuracies are means over seeds. {STAR}"
 )
 

@@ -1,6 +1,7 @@
 """Tables of source inference: all attacks, with silence allowed, and after membership."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from fedaudit.report.choosing import distinct
 from fedaudit.report.grid import Cell, Grid, columns_of, named
@@ -12,7 +13,16 @@ from fedaudit.report.sources import (
     look_of_source,
     on_sources,
 )
-from fedaudit.report.words import MISSING, count, interval, number, percent, plural
+from fedaudit.report.words import (
+    MISSING,
+    about_runs,
+    count,
+    further_text,
+    interval,
+    number,
+    percent,
+    plural,
+)
 from fedaudit.study.guessing import alpha_of
 from fedaudit.study.owner_figures import Mean, SourceFigure, Tested
 from fedaudit.study.record import Record
@@ -23,7 +33,7 @@ _SIGNS = (
     "▲ owners are named more often than class mixes explain; the word is the size of what is "
     "beyond them by its lower limit. ◇ more often than by guessing alone, and class mixes may be "
     "all of it. Both need the interval and the test. △ more often than by guessing by the test "
-    "alone: in at least one seed, and how much to expect is open. p-values are one-sided, "
+    "alone: in at least one seed, but the interval leaves open how much. p-values are one-sided, "
     "corrected by Holm's method over the rows of this table ({rows}), and held to {share}; "
     "alone: before that."
 )
@@ -74,7 +84,8 @@ def _how(found: Sequence[Named]) -> str:
         " Figures are means over seeds, and p-values of the seeds are combined by Fisher's method."
     )
     return (
-        f"Intervals: {', '.join(methods)}.{means if several else ''} Shuffled owners: 95% of "
+        f"Intervals: {', '.join(methods)}.{means if several else ''}"
+        f"{about_runs(one.figure.success.further for one in found)} Shuffled owners: 95% of "
         "shuffles of the owners among all samples stay below. Label baseline (of the "
         "label-distribution baseline): the client of whose data the sample's class is the largest "
         "share, without a look at any model. Class mixes alone: what is right on average when "
@@ -85,6 +96,7 @@ def _how(found: Sequence[Named]) -> str:
 def _success_cell(one: Named) -> Cell:
     look, success = look_of_source(one.figure), one.figure.success
     lines = [look.word, interval(success.low, success.high, "accuracy") or "no interval"]
+    lines.append(further_text(success.further, partial(interval, metric="accuracy")))
     lines.append(plural(len(one.runs), "seed") if len(one.runs) > 1 else asked_in(one.runs[0]))
     text = f"{look.sign}{percent(success.value)}"
     return Cell(text, "\n".join(line for line in lines if line), look.tone)
@@ -105,7 +117,13 @@ def _p_cell(test: Tested | None) -> Cell:
 def _excess_cell(excess: Mean) -> Cell:
     if excess.low is None or excess.high is None:
         return Cell(points(excess.value), "no interval")
-    return Cell(points(excess.value), f"{points(excess.low)} to {points(excess.high)}")
+    further = further_text(excess.further, _span)
+    lines = (_span(excess.low, excess.high), further)
+    return Cell(points(excess.value), "\n".join(line for line in lines if line))
+
+
+def _span(low: float, high: float) -> str:
+    return f"{points(low)} to {points(high)}"
 
 
 def short_source_table(record: Record) -> Grid:

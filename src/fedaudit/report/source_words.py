@@ -71,11 +71,9 @@ def source_status(named: Sequence[Named]) -> Status:
     if any(figure.above_guessing for figure in figures):
         return "above guessing"
     doubtful = ("strong", ROOM_FOR_DOUBT)
-    return (
-        "inconclusive"
-        if any(most_beyond(figure) in doubtful for figure in figures)
-        else "no leak shown"
-    )
+    # A test that finds something, in one seed of several, is no sign of none.
+    open_still = any(f.guessing.significant or most_beyond(f) in doubtful for f in figures)
+    return "inconclusive" if open_still else "no leak shown"
 
 
 def source_meaning(status: Status, named: Sequence[Named]) -> str:

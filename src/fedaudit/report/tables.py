@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from rich.console import Console
 from rich.table import Table
@@ -35,21 +36,30 @@ from fedaudit.report.names import contrast_name, contrast_order, defense_name, m
 from fedaudit.report.plain import verdict
 from fedaudit.report.source_tables import short_source_table
 from fedaudit.report.tables_of_run import controls_summary, utility_table
-from fedaudit.report.words import MISSING, count, interval_of, percent, shown
+from fedaudit.report.words import (
+    MISSING,
+    about_runs,
+    count,
+    further_text,
+    interval,
+    interval_of,
+    percent,
+    shown,
+)
 from fedaudit.study.guessing import HEADLINE_METRICS, rate_of
 from fedaudit.study.record import Figure, Record
 
 _SIGNS = (
     "▲ above guessing: by a test that is corrected over all figures of the study, so that the "
-    "chance of any false ▲ stays at the study's alpha (5% by default), and, but for the rates of "
-    "one run, by the figure's own interval, which is not corrected. △ by the test alone: something "
-    "was found in at least one run, but how much to expect is open. The word is the size of the "
-    "leak by the interval's lower limit. The interval of a rate allows for its threshold, which "
-    "rests on the same non-members; ≤ is an upper limit alone, where they are too few for a lower "
-    "one. FP: false alarms, of all non-members."
+    "chance of any false ▲ stays at the study's alpha (5% by default), and, but for rates, by the "
+    "figure's own interval, which is not corrected. △ by the test alone: something was found, of "
+    "several runs in at least one, but the interval leaves its size open. The word is the size of "
+    "the leak by the interval's lower limit. The interval of a rate allows for its threshold, "
+    "which rests on the same non-members; ≤ is an upper limit alone, where they are too few for a "
+    "lower one. FP: false alarms, of all non-members."
 )
 _PLAIN_MEAN = re.compile(r"mean over \d+ seeds")
-_OVER_SEEDS = " Figures are means over seeds, and the counts below them sums."
+_OVER_SEEDS = " Figures are means over these seeds, and the counts below them sums."
 MOST_ROWS_PRINTED = 12
 """Longer tables beside the main one are left to the report."""
 
@@ -97,7 +107,9 @@ def _attack_table(figures: list[Figure], label: str, runs: RunsBehind) -> Grid:
         rows=tuple(rows),
         headings=(Heading("", 1), *headings),
         notes=notes.listed(),
-        remark=_how(figures) + (_OVER_SEEDS if any(f.seed is None for f in figures) else ""),
+        remark=_how(figures)
+        + (_OVER_SEEDS if any(f.seed is None for f in figures) else "")
+        + about_runs(f.further for f in figures),
     )
 
 
@@ -133,7 +145,8 @@ def figure_cell(figure: Figure | None, notes: Footnotes, *, runs: RunsBehind | N
     look = look_of(figure)
     part = None if runs is None else in_all(figure, runs)
     counts = counts_in_words(part) if part else _false_alarms(figure)
-    lines = [look.word, interval_of(figure) or "no interval", counts, _ceiling(figure)]
+    further = further_text(figure.further, partial(interval, metric=figure.metric))
+    lines = [look.word, interval_of(figure) or "no interval", further, counts, _ceiling(figure)]
     return Cell(
         f"{look.sign}{shown(figure.value, figure.metric)}",
         "\n".join(line for line in lines if line),
@@ -211,7 +224,7 @@ def _long_table(caption: str, figures: list[Figure]) -> Grid:
         ),
         rows=tuple(rows),
         notes=notes.listed(),
-        remark=_SIGNS,
+        remark=_SIGNS + about_runs(figure.further for figure in figures),
     )
 
 

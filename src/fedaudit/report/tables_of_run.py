@@ -32,7 +32,7 @@ def sizes_table() -> Grid:
         columns_of("Word", *metrics, numeric=metrics),
         tuple(rows),
         remark="A leak has the largest word that the lower limit of its interval reaches, since a "
-        "reader looks at the largest of many figures, whose value errs upward. A rate of one run "
+        "reader looks at the largest of many figures, whose value errs upward. A rate "
         "that its exact test finds above guessing is a trace at least. “No leak shown” needs every "
         "upper limit below “clear”. The thresholds are conventions of this report, not of law.",
     )

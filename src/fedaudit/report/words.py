@@ -1,9 +1,11 @@
 """Numbers and sentences as a reader sees them; per cent appears only in this package."""
 
 import re
+from collections.abc import Callable, Iterable
 
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import is_share
+from fedaudit.study.fields import FurtherRuns
 from fedaudit.study.older import AT_THRESHOLD
 from fedaudit.study.record import Figure
 
@@ -61,6 +63,36 @@ def interval_of(figure: Figure) -> str:
     limits = interval(figure.low, figure.high, figure.metric)
     used = interval(figure.low_at_threshold, figure.high_at_threshold, figure.metric)
     return limits or (f"{AT_THRESHOLD} {used}" if used else "")
+
+
+def further_text(further: FurtherRuns | None, text: Callable[[float, float], str]) -> str:
+    """ "further runs 0.580–0.660", below an interval for these runs; empty without limits.
+
+    Args:
+        further: What further runs would give.
+        text: Writes both limits.
+    """
+    if further is None or further.low is None or further.high is None:
+        return ""
+    return f"further runs {text(further.low, further.high)}"
+
+
+def about_runs(further: Iterable[FurtherRuns | None]) -> str:
+    """What the intervals of figures over several runs say, for a table's remark; empty without any.
+
+    Args:
+        further: Of every figure of the table.
+    """
+    given = [one for one in further if one is not None]
+    if not given:
+        return ""
+    methods = list(dict.fromkeys(shortened(one.method, 80) for one in given))
+    if all(one.low is None for one in given):
+        return f" Over several seeds intervals are for these runs; {'; '.join(methods[:3])}."
+    return (
+        " Over several seeds intervals are for these runs; below them stands what further runs "
+        f"would give ({'; '.join(methods[:3])})."
+    )
 
 
 def level_of(method: str) -> str:

@@ -1,8 +1,10 @@
 """From measurements and the truth to figures: one run, one target, one attack at a time."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from numpy import ndarray
@@ -11,16 +13,20 @@ from fedaudit.attacks.base import Attack
 from fedaudit.core import ClientId
 from fedaudit.errors import Refusal
 from fedaudit.metrics import (
+    CONTRASTS,
     Estimate,
     evaluate,
+    limits_of_rate,
     one_run_epsilon,
     redraw,
 )
+from fedaudit.metrics.intervals import LimitsAt
 from fedaudit.observe.measurements import Measurements
 from fedaudit.origin import Origin
 from fedaudit.progress import Tick, quiet
 from fedaudit.seeds import seeded_numpy
 from fedaudit.study.aware import used_when
+from fedaudit.study.guessing import rate_of
 from fedaudit.study.parts import Setup
 from fedaudit.study.pictures import add_pictures, trajectories
 from fedaudit.study.record import Figure
@@ -29,6 +35,15 @@ from fedaudit.study.truth import Audited, Findings, audited
 GUESSED_SHARE = 0.2
 """Of the fairly drawn samples, how many the one-run epsilon bound guesses about: fixed here,
 before anybody has looked at scores."""
+
+
+class Whose(NamedTuple):
+    """Whose figures they are: the attack, the defense in force, the view and the run."""
+
+    attack: str
+    defense: str
+    view: str
+    seed: int
 
 
 def analyse(
@@ -95,14 +110,45 @@ def _add_figures(
     truth: Audited,
     findings: Findings,
 ) -> None:
-    given = setup.study.figures
-    for estimate in evaluate(scores, truth.origin, fprs=given.fprs, seed=setup.seed):
-        if estimate.p_value is not None and not _repeats(estimate.contrast, truth):
-            findings.p_values[len(findings.figures)] = estimate.p_value
-        findings.figures.append(_figure(setup, name, truth.target, estimate))
+    study = setup.study
+    whose = Whose(name, study.defense.label, setup.view.name, setup.seed)
+    add_figures(whose, scores, truth, findings, study.figures.fprs)
     epsilon = _epsilon(setup, name, scores, truth)
     if epsilon is not None:
         findings.figures.append(epsilon)
+
+
+def add_figures(
+    whose: Whose,
+    scores: Float[ndarray, " samples"],
+    truth: Audited,
+    findings: Findings,
+    fprs: Sequence[float],
+) -> None:
+    """Adds one attack's figures on one client in one run, but for the bound on epsilon.
+
+    Args:
+        whose: Whose figures they are.
+        scores: One a sample that is kept.
+        truth: About these samples.
+        findings: Grown in place.
+        fprs: False-positive rates to report at.
+    """
+    for estimate in evaluate(scores, truth.origin, fprs=fprs, seed=whose.seed):
+        if estimate.p_value is not None and not _repeats(estimate.contrast, truth):
+            findings.p_values[len(findings.figures)] = estimate.p_value
+        rate = rate_of(estimate.metric)
+        if rate is not None and estimate.value is not None:
+            findings.limits[len(findings.figures)] = _limits_of(rate, estimate, scores, truth)
+        findings.figures.append(_figure(whose, truth.target, estimate))
+
+
+def _limits_of(
+    rate: float, estimate: Estimate, scores: Float[ndarray, " samples"], truth: Audited
+) -> LimitsAt:
+    """Limits of a true-positive rate at any errors."""
+    kept = np.isin(truth.origin, [Origin.MEMBER, *CONTRASTS[estimate.contrast]])
+    return limits_of_rate(scores[kept], truth.is_member[kept], rate)
 
 
 def _repeats(contrast: str, truth: Audited) -> bool:
@@ -111,13 +157,10 @@ def _repeats(contrast: str, truth: Audited) -> bool:
     return contrast == "mixed" and missing
 
 
-def _figure(setup: Setup, name: str, target: ClientId, estimate: Estimate) -> Figure:
+def _figure(whose: Whose, target: ClientId, estimate: Estimate) -> Figure:
     return Figure(
-        attack=name,
-        defense=setup.study.defense.label,
-        view=setup.view.name,
+        **whose._asdict(),
         target=target,
-        seed=setup.seed,
         contrast=estimate.contrast,
         metric=estimate.metric,
         value=estimate.value,

@@ -1,9 +1,10 @@
 """Clustered learning over seeds: accuracy, risk, violations, fairness and who moved, as means."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import NamedTuple
 
-from fedaudit.metrics.intervals import mean_over_seeds
+from fedaudit.metrics.intervals import Limited, averaged, summed
 from fedaudit.metrics.violations import Asked, violations_by_chance
 from fedaudit.seeds import seeded_numpy
 from fedaudit.study.cluster_groups import (
@@ -36,6 +37,8 @@ from fedaudit.study.clustered import (
     ClusterResult,
     ModelState,
 )
+from fedaudit.study.differences import further_runs, these_runs
+from fedaudit.study.fields import FurtherRuns
 
 
 class _Key(NamedTuple):
@@ -46,7 +49,12 @@ class _Key(NamedTuple):
 
 
 class _Value(NamedTuple):
-    """A figure of one run, with an interval of its own where there is one."""
+    """A figure of one run, with an interval of its own where there is one.
+
+    Attributes:
+        cancels: Whether errors of several runs cancel, which ask about samples of their own;
+            accuracies and gaps between groups are of the same test samples in every run.
+    """
 
     value: float
     low: float | None = None
@@ -55,6 +63,7 @@ class _Value(NamedTuple):
     least: float = 0.0
     most: float = 1.0
     note: str = ""
+    cancels: bool = False
 
 
 _Values = Mapping[_Key, _Value]
@@ -78,7 +87,7 @@ def cluster_means(results: Sequence[ClusterResult]) -> list[ClusterMean]:
     Args:
         results: One a seed, of one study or several.
 
-    Source: IFCA-MIR, Tables 1 and 2 and Figures 2-7; Student's t over seeds.
+    Source: IFCA-MIR, Tables 1 and 2 and Figures 2-7.
     """
     studies: dict[tuple[str, str], list[ClusterResult]] = {}
     for result in results:
@@ -104,15 +113,25 @@ def _means(runs: Sequence[ClusterResult]) -> Iterator[ClusterMean]:
             high=limits.high,
             method=limits.method,
             note=_note(values, len(runs)),
+            further=_further(values),
         )
 
 
 def _limits(values: Sequence[_Value]) -> _Value:
     if len(values) == 1:
         return values[0]
+    value, known = fmean(one.value for one in values), _limited(values)
+    if len(known) < len(values):
+        return _Value(value)
+    limits = summed(known) if all(one.cancels for one in values) else averaged(known)
+    return _Value(value, *limits, f"{values[0].method}, over {these_runs(len(values))}")
+
+
+def _further(values: Sequence[_Value]) -> FurtherRuns | None:
+    if len(values) == 1:
+        return None
     within = (min(one.least for one in values), max(one.most for one in values))
-    mean = mean_over_seeds([float(one.value) for one in values], within=within)
-    return _Value(mean.value, mean.low, mean.high, mean.method)
+    return further_runs([float(one.value) for one in values], within=within)
 
 
 def _note(values: Sequence[_Value], runs: int) -> str:
@@ -163,7 +182,7 @@ def _of_models(run: ClusterResult) -> Iterator[tuple[_Key, _Value]]:
             note = f"most clients of the {name} use another group's model; this is the other one"
         if state.risk is not None:
             limits = (state.risk, state.low, state.high, "Clopper-Pearson 95%")
-            yield _Key(MODEL_RISK, name), _Value(*limits, note=note)
+            yield _Key(MODEL_RISK, name), _Value(*limits, note=note, cancels=True)
         if state.estimated is not None:
             yield _Key(MODEL_ESTIMATE, name), _Value(state.estimated, note=note)
         size = len(clients_of(run, group))
@@ -175,14 +194,32 @@ def _of_models(run: ClusterResult) -> Iterator[tuple[_Key, _Value]]:
 def _of_clients(run: ClusterResult) -> Iterator[tuple[_Key, _Value]]:
     for group, name in _groups(run).items():
         used = [model for model in used_by(run, group) if model is not None]
+        risks = [_Value(one.risk, one.low, one.high) for one in used if one.risk is not None]
+        if risks:
+            yield _Key(CLIENT_RISK, name), _mean_risk(risks)
         figures = {
-            CLIENT_RISK: known_mean([model.risk for model in used]),
             CLIENT_ESTIMATE: known_mean([model.estimated for model in used]),
             ESTIMATE_ERROR: known_mean([_error(model) for model in used]),
         }
         for figure, value in figures.items():
             if value is not None:
                 yield _Key(figure, name), _Value(value)
+
+
+def _mean_risk(risks: Sequence[_Value]) -> _Value:
+    """The mean over clients, who share models: limits are averaged as the risks are."""
+    value, known = fmean(one.value for one in risks), _limited(risks)
+    if len(known) < len(risks):
+        return _Value(value)
+    return _Value(value, *averaged(known), "Clopper-Pearson 95%", cancels=True)
+
+
+def _limited(values: Sequence[_Value]) -> list[Limited]:
+    return [
+        Limited(one.value, one.low, one.high)
+        for one in values
+        if one.low is not None and one.high is not None
+    ]
 
 
 def _error(model: ModelState) -> float | None:

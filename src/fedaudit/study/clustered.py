@@ -4,7 +4,15 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from fedaudit.study.fields import Drawn, Part, Share, Whole, refuse_disorder, refuse_ragged
+from fedaudit.study.fields import (
+    Drawn,
+    FurtherRuns,
+    Part,
+    Share,
+    Whole,
+    refuse_disorder,
+    refuse_ragged,
+)
 
 EVERYBODY = "everybody"
 """The group of all clients."""
@@ -199,9 +207,11 @@ class ClusterMean(Part):
         seeds: Root seeds of the runs that have this figure.
         values: One a seed.
         value: Their mean.
-        low: Lower limit; of one run its own. None where nothing makes an interval.
+        low: Lower limit for these runs. None where nothing makes an interval, and for numbers of
+            clients, which are counted in these runs.
         high: Upper limit; None likewise.
         method: How the interval was made.
+        further: What further runs would give; None of one run, and in older records.
         note: What to bear in mind, such as runs without this figure.
     """
 
@@ -216,6 +226,7 @@ class ClusterMean(Part):
     high: Drawn | None = None
     method: str = ""
     note: str = ""
+    further: FurtherRuns | None = None
 
     @model_validator(mode="after")
     def _possible(self) -> "ClusterMean":

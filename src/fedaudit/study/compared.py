@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedaudit.files import write_whole
 from fedaudit.study.clustered import ClusterMean
+from fedaudit.study.fields import FurtherRuns
 from fedaudit.study.owner_figures import SourceFigure
 
 COMPARISON_FORMAT = "fedaudit-comparison"
@@ -58,7 +59,10 @@ class Difference(_Part):
     """A figure minus that of the row's base, on the same clients.
 
     Attributes:
-        runs: Seeds that were paired; 0 where limits were combined instead.
+        low: Lower limit for these runs; None where there is none.
+        high: Upper limit; None likewise.
+        runs: Seeds that were paired; 0 for the limits of one alone.
+        further: What further pairs of runs would give; None with one seed.
     """
 
     value: float
@@ -66,6 +70,7 @@ class Difference(_Part):
     high: float | None
     method: str
     runs: int = 0
+    further: FurtherRuns | None = None
 
 
 class Entry(_Part):
@@ -83,6 +88,9 @@ class Entry(_Part):
         by_test: The same by the test alone, whatever the interval; None if untested, and in older
             comparisons.
         change: Against the row's base; None for a row without one.
+        low: Lower limit for these runs; None where there is none.
+        high: Upper limit; None likewise.
+        further: What further runs would give; None with one seed.
     """
 
     row: int
@@ -98,6 +106,7 @@ class Entry(_Part):
     seeds: int = 0
     above: bool | None = None
     by_test: bool | None = None
+    further: FurtherRuns | None = None
     change: Difference | None = None
     note: str = ""
 
@@ -111,6 +120,7 @@ class Accuracy(_Part):
     high: float | None
     method: str
     seeds: int
+    further: FurtherRuns | None = None
     change: Difference | None = None
 
 

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Literal
 
 from fedaudit.errors import BadInput
@@ -21,7 +20,7 @@ from fedaudit.study.differences import (
     Values,
     difference,
     estimated,
-    reduced,
+    mean_of,
     restricted,
 )
 from fedaudit.study.fronts import fronts
@@ -114,7 +113,7 @@ def _means(known: Sequence[Known], keys: Sequence[Key]) -> list[dict[Key, Values
             parts.append(key)
     return [
         {
-            mean: reduced([one.values[part] for part in parts], fmean)
+            mean: mean_of([one.values[part] for part in parts])
             for mean, parts in shared.items()
             if len(parts) > 1
         }
@@ -166,6 +165,7 @@ def _entry(
         seeds=estimate.seeds if estimate else 0,
         above=bool(known.above.get(key, set()) & targets) if tested else None,
         by_test=bool(known.by_test.get(key, set()) & targets) if tested else None,
+        further=estimate.further if estimate else None,
         change=change,
         note=note if estimate is None else "",
     )
@@ -186,6 +186,7 @@ def _accuracies(rows: Sequence[Row], known: Sequence[Known]) -> list[Accuracy]:
                 high=estimate.high,
                 method=estimate.method,
                 seeds=estimate.seeds,
+                further=estimate.further,
                 change=None if base is None else difference(one.accuracy, base),
             )
         )

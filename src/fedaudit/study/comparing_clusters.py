@@ -1,12 +1,13 @@
 """Clustered learning in several records side by side, and what changes against each row's base."""
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import TypeAlias
 
-from fedaudit.metrics.intervals import mean_over_seeds
 from fedaudit.study.clustered import ClusterMean
 from fedaudit.study.compared import ClusterEntry, Difference, Row
 from fedaudit.study.defense_section import NONE
+from fedaudit.study.differences import Value, further_runs, gap_between, these_runs
 from fedaudit.study.record import Record
 
 _Means: TypeAlias = dict[tuple[str, str], ClusterMean]
@@ -44,13 +45,29 @@ def paired_change(mean: ClusterMean, base: ClusterMean) -> Difference | None:
     gaps = [value - before[seed] for seed, value in values if seed in before]
     if not gaps:
         return None
-    if len(gaps) == 1:
-        return Difference(value=gaps[0], low=None, high=None, method="one seed", runs=1)
-    over = mean_over_seeds(gaps, within=(-float("inf"), float("inf")))
-    method = over.method.replace("Student t over", "paired, Student t over")
-    return Difference(
-        value=over.value, low=over.low, high=over.high, method=method, runs=over.seeds
+    further = further_runs(gaps) if len(gaps) > 1 else None
+    if not len(gaps) == len(mean.seeds) == len(base.seeds):
+        # The limits of either are over runs that the other does not have.
+        method = f"over the {len(gaps)} runs that both have"
+        return Difference(
+            value=fmean(gaps), low=None, high=None, method=method, runs=len(gaps), further=further
+        )
+    here = gap_between(
+        Value(mean.value, mean.low, mean.high), Value(base.value, base.low, base.high)
     )
+    return Difference(
+        value=fmean(gaps),
+        low=here.low,
+        high=here.high,
+        method=_method(len(gaps), limits=here.low is not None),
+        runs=len(gaps),
+        further=further,
+    )
+
+
+def _method(runs: int, *, limits: bool) -> str:
+    how = "limits combined, " * limits
+    return f"{how}one seed" if runs == 1 else f"{how}over {these_runs(runs)}"
 
 
 def _means(record: Record, row: Row) -> _Means:

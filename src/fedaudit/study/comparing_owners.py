@@ -41,6 +41,6 @@ def _values(record: Record, row: Row) -> dict[str, Values]:
     found: dict[str, dict[int | None, dict[int | None, Value]]] = {}
     for run in record.sources:
         if (run.defense or NONE) == row.family and views.get(run.attack) == run.view:
-            value = Value(run.success, run.low, run.high, "Clopper-Pearson 95%")
+            value = Value(run.success, run.low, run.high, "Clopper-Pearson 95%", cancels=True)
             found.setdefault(run.attack, {})[run.seed] = {None: value}
     return dict(found)

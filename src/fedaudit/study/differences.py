@@ -5,31 +5,136 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from fedaudit.metrics import mean_over_seeds
+from fedaudit.metrics import Limited, averaged, held_together, over_further_runs, summed
+from fedaudit.metrics.intervals import FEWEST_RUNS, Interval, LimitsAt, too_few_runs
 from fedaudit.study.compared import Difference
+from fedaudit.study.fields import FurtherRuns
+from fedaudit.study.guessing import rate_of
+from fedaudit.study.record import Figure
 
 
 class Value(NamedTuple):
-    """A figure of one run and client."""
+    """A figure of one run and client.
+
+    Attributes:
+        value: The figure.
+        low: Lower limit; None where there is none.
+        high: Upper limit; None likewise.
+        method: How the limits were made.
+        cancels: Whether the errors of several runs cancel: each run has samples of its own, and its
+            figure errs to neither side. Not so of accuracies on one set of test samples, nor of
+            rates at a threshold that each run sets for itself.
+    """
 
     value: float
     low: float | None = None
     high: float | None = None
     method: str = ""
+    cancels: bool = False
 
 
 Values = Mapping[int | None, Mapping[int | None, Value]]
-"""A figure by seed and target client."""
+"""A figure by seed and target client; under the seed None what the record says over its runs."""
 
 
 class Estimate(NamedTuple):
-    """A figure over seeds and clients, with its interval."""
+    """A figure over seeds and clients, with the interval of these runs and of further ones."""
 
     value: float
     low: float | None
     high: float | None
     method: str
     seeds: int
+    further: FurtherRuns | None = None
+
+
+def further_runs(
+    values: Sequence[float], *, within: tuple[float, float] = (-math.inf, math.inf)
+) -> FurtherRuns:
+    """What further runs would give; without limits, and with the reason, below five runs.
+
+    Args:
+        values: The figure in each run.
+        within: Range of the figure.
+    """
+    if len(values) < FEWEST_RUNS:
+        return FurtherRuns(method=too_few_runs(len(values)))
+    found = over_further_runs(values, within=within)
+    return FurtherRuns(low=found.low, high=found.high, method=found.method)
+
+
+def these_runs(runs: int) -> str:
+    """ "these 3 runs", for the method of an interval."""
+    return f"these {runs} runs" if runs > 1 else "the one run"
+
+
+def over_runs(figures: Sequence[Figure], limits: Sequence[LimitsAt] = ()) -> Figure:
+    """One figure of several runs: what these runs gave, and what further ones would.
+
+    Runs that refused it, all for want of samples, are left out and told of.
+
+    Args:
+        figures: The same figure of each run.
+        limits: At any confidence, of each run that gave it: for rates, whose runs each set a
+            threshold of their own. Without them a rate over runs has no limits.
+    """
+    given = [figure for figure in figures if figure.value is not None]
+    missing = [figure for figure in figures if figure.value is None]
+    why = f": {missing[0].note}" if missing and missing[0].note else ""
+    if not given:
+        note = f"0 of {len(figures)} seeds gave this figure{why}"
+        return figures[0].model_copy(update={"seed": None, "note": note})
+    values = [figure.value or 0.0 for figure in given]
+    rate = rate_of(given[0].metric) is not None
+    here, used = _limits_of(given, limits), _at_thresholds(given) if rate else None
+    left_out = f" of {len(figures)}" if missing else ""
+    return given[0].model_copy(
+        update={
+            "seed": None,
+            "value": fmean(values),
+            # All that is averaged are shares; summed variances do not know that.
+            "low": None if here is None else _least(here.low, given),
+            "high": None if here is None else min(here.high, 1.0),
+            "method": "" if here is None and used is None else _method(given),
+            "n_members": sum(figure.n_members for figure in figures),
+            "n_nonmembers": sum(figure.n_nonmembers for figure in figures),
+            "realised_fpr": None,
+            "low_at_threshold": None if used is None else max(used.low, 0.0),
+            "high_at_threshold": None if used is None else min(used.high, 1.0),
+            "note": f"mean over {len(given)}{left_out} seeds{why}",
+            "further": further_runs(values, within=(0.0, 1.0)),
+        }
+    )
+
+
+def _least(low: float, given: Sequence[Figure]) -> float | None:
+    """A lower limit; none where no run has any and 0 is all that is left."""
+    return None if low <= 0 and all(one.low is None for one in given) else max(low, 0.0)
+
+
+def _limits_of(given: Sequence[Figure], limits: Sequence[LimitsAt]) -> Interval | None:
+    if rate_of(given[0].metric) is not None:
+        return held_together(limits) if len(limits) == len(given) else None
+    return _summed([(figure.value, figure.low, figure.high) for figure in given])
+
+
+def _at_thresholds(given: Sequence[Figure]) -> Interval | None:
+    """Of the share of members above the thresholds that the runs used: counts of each run."""
+    return _summed([(f.value, f.low_at_threshold, f.high_at_threshold) for f in given])
+
+
+def _summed(runs: Sequence[tuple[float | None, float | None, float | None]]) -> Interval | None:
+    known = [
+        Limited(value, low, high)
+        for value, low, high in runs
+        if value is not None and low is not None and high is not None
+    ]
+    return summed(known) if len(known) == len(runs) else None
+
+
+def _method(given: Sequence[Figure]) -> str:
+    methods = " / ".join(dict.fromkeys(figure.method for figure in given))
+    return f"{methods}, over {these_runs(len(given))}"
 
 
 def restricted(values: Values, targets: Collection[int | None]) -> Values:
@@ -42,92 +147,143 @@ def restricted(values: Values, targets: Collection[int | None]) -> Values:
 
 
 def reduced(parts: Sequence[Values], how: Callable[[Sequence[float]], float]) -> Values:
-    """One value a seed and target from several figures' values, where all of them have one."""
+    """One value a seed and target from several figures' values, where all of them have one.
+
+    What is said over all runs is left out: the largest of means is no mean of the largest.
+    """
+    return {
+        seed: {target: Value(how([part.value for part in found])) for target, found in by.items()}
+        for seed, by in _shared(parts).items()
+        if seed is not None
+    }
+
+
+def mean_of(parts: Sequence[Values]) -> Values:
+    """The mean of several figures for each seed and target where all of them have one.
+
+    Figures of one run rest on the same samples, so that their limits are averaged.
+    """
+    return {
+        seed: {target: _mean(found, "figures") for target, found in by.items()}
+        for seed, by in _shared(parts).items()
+    }
+
+
+def _shared(parts: Sequence[Values]) -> dict[int | None, dict[int | None, list[Value]]]:
+    """The values of all parts at the seeds and targets that all of them have."""
     if not parts:
         return {}
-    first = parts[0]
     return {
         seed: {
-            target: Value(how([part[seed][target].value for part in parts]))
+            target: [part[seed][target] for part in parts]
             for target in by_target
             if all(target in part.get(seed, {}) for part in parts)
         }
-        for seed, by_target in first.items()
+        for seed, by_target in parts[0].items()
     }
 
 
 def estimated(values: Values) -> Estimate | None:
     """The mean over seeds of the mean over clients; None without a value.
 
-    Over seeds, the interval is Student's t, since the samples of one run share one model. With
-    one seed, the clients' own limits are combined as if they were independent.
+    Clients of one run share its model, so that their limits are averaged. Over seeds the limits
+    are those of the record itself, client by client, where it has them; else those of its runs.
     """
-    means = {seed: _mean(by_target) for seed, by_target in values.items() if by_target}
+    means = {s: _mean(list(by.values())) for s, by in values.items() if by and s is not None}
+    whole = values.get(None, {})
     if not means:
-        return None
-    if len(means) > 1:
-        mean = mean_over_seeds([one.value for one in means.values()], within=(0.0, 1.0))
-        return Estimate(mean.value, mean.low, mean.high, mean.method, mean.seeds)
-    (one,) = means.values()
-    return Estimate(one.value, one.low, one.high, one.method, 1)
+        one = _mean(list(whole.values())) if whole else None
+        return one and Estimate(one.value, one.low, one.high, one.method, 1)
+    runs = list(means.values())
+    targets = {target for by_target in values.values() for target in by_target}
+    if len(runs) == 1:
+        (one,) = runs
+        return Estimate(one.value, one.low, one.high, one.method, 1)
+    here = _mean(list(whole.values())) if targets == set(whole) else _over_seeds(runs)
+    further = further_runs([one.value for one in runs], within=(0.0, 1.0))
+    value = fmean(one.value for one in runs)
+    return Estimate(value, here.low, here.high, here.method, len(runs), further)
 
 
 def difference(values: Values, base: Values) -> Difference | None:
     """Values minus base's, at the clients and seeds that both have; None without any.
 
     Seeds are paired: two studies of one seed share clients' data and audited samples, so that
-    what they share falls out of the difference. One seed alone gives no spread, and the two
-    intervals are combined as if they were independent, which errs on the wide side.
+    what they share falls out of the difference. The two intervals of a seed are combined as if
+    they were independent, which errs on the wide side.
 
-    Source: for one seed, Zou and Donner, Construction of confidence limits about effect
-        measures, 2008, Eq. (4).
+    Source: Zou and Donner, Construction of confidence limits about effect measures, 2008, Eq. (4).
     """
-    pairs = []
-    for seed in [seed for seed in values if seed in base]:
+    gaps = []
+    for seed in [seed for seed in values if seed in base and seed is not None]:
         both = [target for target in values[seed] if target in base[seed]]
         if both:
-            pairs.append(tuple(_mean({t: side[seed][t] for t in both}) for side in (values, base)))
-    if not pairs:
+            sides = (_mean([side[seed][target] for target in both]) for side in (values, base))
+            gaps.append(gap_between(*sides))
+    return over_gaps(gaps)
+
+
+def over_gaps(gaps: Sequence[Value]) -> Difference | None:
+    """Differences of each seed as one of all of them; None without any."""
+    if not gaps:
         return None
-    gaps = [one.value - other.value for one, other in pairs]
-    if len(gaps) > 1:
-        mean = mean_over_seeds(gaps, within=(-1.0, 1.0))
-        method = mean.method.replace("Student t over", "paired, Student t over")
-        return Difference(
-            value=mean.value, low=mean.low, high=mean.high, method=method, runs=mean.seeds
-        )
-    one, other = pairs[0]
-    low, high = _combined(one, other)
-    method = "one seed, not paired: limits combined" if low is not None else "one seed"
-    return Difference(value=gaps[0], low=low, high=high, method=method)
-
-
-def _combined(one: Value, other: Value) -> tuple[float | None, float | None]:
-    limits = (one.low, one.high, other.low, other.high)
-    if None in limits:
-        return None, None
-    low, high, other_low, other_high = (limit or 0.0 for limit in limits)
-    gap = one.value - other.value
-    return (
-        max(-1.0, gap - math.hypot(one.value - low, other_high - other.value)),
-        min(1.0, gap + math.hypot(high - one.value, other.value - other_low)),
+    if len(gaps) == 1:
+        (one,) = gaps
+        method = "one seed, not paired: limits combined" if one.low is not None else "one seed"
+        return Difference(value=one.value, low=one.low, high=one.high, method=method)
+    here = _over_seeds(gaps)
+    return Difference(
+        value=here.value,
+        low=None if here.low is None else max(-1.0, here.low),
+        high=None if here.high is None else min(1.0, here.high),
+        method=f"paired by seed, over {these_runs(len(gaps))}",
+        runs=len(gaps),
+        further=further_runs([gap.value for gap in gaps]),
     )
 
 
-def _mean(by_target: Mapping[int | None, Value]) -> Value:
-    """The mean over clients; limits where all have them."""
-    parts = list(by_target.values())
+def gap_between(one: Value, other: Value) -> Value:
+    """One figure less another, with their limits combined as if they were independent."""
+    gap = one.value - other.value
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return Value(gap)
+    return Value(
+        gap,
+        max(-1.0, gap - math.hypot(one.value - one.low, other.high - other.value)),
+        min(1.0, gap + math.hypot(one.high - one.value, other.value - other.low)),
+        one.method,
+        one.cancels and other.cancels,
+    )
+
+
+def _over_seeds(runs: Sequence[Value]) -> Value:
+    """The mean of independent runs; limits where all have them."""
+    value = fmean(run.value for run in runs)
+    known = _limited(runs)
+    if len(known) < len(runs):
+        return Value(value)
+    limits = summed(known) if all(run.cancels for run in runs) else averaged(known)
+    return Value(value, *limits, f"{_methods(runs)}, over {these_runs(len(runs))}")
+
+
+def _mean(parts: Sequence[Value], what: str = "clients") -> Value:
+    """The mean of figures of one run, or of the same runs; limits where all have them."""
     if len(parts) == 1:
         return parts[0]
-    value = fmean(part.value for part in parts)
-    below = [part.value - part.low for part in parts if part.low is not None]
-    above = [part.high - part.value for part in parts if part.high is not None]
-    if len(below) < len(parts) or len(above) < len(parts):
+    value, known = fmean(part.value for part in parts), _limited(parts)
+    if len(known) < len(parts):
         return Value(value)
-    methods = list(dict.fromkeys(part.method for part in parts))
-    return Value(
-        value,
-        value - math.hypot(*below) / len(parts),
-        value + math.hypot(*above) / len(parts),
-        f"{' / '.join(methods)}, {len(parts)} clients combined",
-    )
+    method = f"{_methods(parts)}, limits of {len(parts)} {what} averaged"
+    return Value(value, *averaged(known), method, all(part.cancels for part in parts))
+
+
+def _limited(parts: Sequence[Value]) -> list[Limited]:
+    return [
+        Limited(part.value, part.low, part.high)
+        for part in parts
+        if part.low is not None and part.high is not None
+    ]
+
+
+def _methods(parts: Sequence[Value]) -> str:
+    return " / ".join(dict.fromkeys(part.method for part in parts))

@@ -108,7 +108,8 @@ def _leakage(
         values = reduced([part for part in parts if part], max)
     else:
         values = restricted(leaks.get((attack, contrast, metric), {}), targets)
-    means = {s: fmean(v.value for v in by.values()) for s, by in values.items() if by}
+    runs = {s: by for s, by in values.items() if by and (s is not None or len(values) == 1)}
+    means = {s: fmean(v.value for v in by.values()) for s, by in runs.items()}
     return {seed: advantage(m) if metric == "auc" else m for seed, m in means.items()}
 
 

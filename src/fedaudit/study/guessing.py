@@ -86,7 +86,7 @@ def above_chance(figure: Figure) -> bool | None:
     """Whether a figure is above guessing; None where that was neither tested nor bounded.
 
     It takes both: the record's test, which is corrected over the whole study, and the figure's
-    own interval, which is not. Where one of them is missing the other decides. A rate of one run is
+    own interval, which is not. Where one of them is missing the other decides. A rate is
     above guessing where its test says so: that test is exact, while the interval allows for any
     threshold that the false-positive rate may stand for and says how large the leak is at least.
     """
@@ -95,7 +95,7 @@ def above_chance(figure: Figure) -> bool | None:
     excludes = _excludes_guessing(figure)
     if figure.significant is None:
         return excludes
-    by_test = rate_of(figure.metric) is not None and figure.seed is not None
+    by_test = rate_of(figure.metric) is not None
     return figure.significant and (by_test or excludes is not False)
 
 
@@ -103,7 +103,7 @@ def by_test_alone(figure: Figure) -> bool:
     """Whether the corrected test finds a figure above guessing but its interval holds guessing.
 
     That happens over several runs: the test asks whether there was a leak in any of them, the
-    interval where the mean over further runs would lie.
+    interval how large their mean is.
     """
     tested = figure.value is not None and figure.significant is True
     return tested and not above_chance(figure)

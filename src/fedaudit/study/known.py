@@ -23,7 +23,7 @@ class Known(NamedTuple):
     """All that a row's record says of attacks and accuracy.
 
     Attributes:
-        values: Figures by seed and target.
+        values: Figures by seed and target, those over the record's runs under the seed None.
         notes: Why a figure was refused.
         above: Targets at which a figure is above guessing, by test and interval.
         by_test: Targets at which the test alone finds it above guessing.
@@ -53,11 +53,10 @@ def inside(row: Row, values: Mapping[Key, Values]) -> set[int | None]:
 def known_of(record: Record, row: Row) -> Known:
     """What a row's record says of it."""
     own = [f for f in record.findings if is_compared(f) and (f.defense or NONE) == row.family]
-    single = [figure for figure in own if figure.seed is not None] or own
     tested = [f for f in _most_summarised(own) if f.value is not None and f.significant is not None]
     return Known(
-        values=_values(single),
-        notes=_notes(single),
+        values=_values(own),
+        notes=_notes([f for f in own if f.seed is not None] or own),
         above=_targets(figure for figure in tested if above_chance(figure)),
         by_test=_targets(figure for figure in tested if figure.significant),
         tested={_key(figure) for figure in tested},
@@ -80,7 +79,8 @@ def _values(figures: Sequence[Figure]) -> dict[Key, Values]:
     found: dict[Key, dict[int | None, dict[int | None, Value]]] = {}
     for figure in figures:
         if figure.value is not None:
-            value = Value(figure.value, _least(figure), figure.high, figure.method)
+            cancels = rate_of(figure.metric) is None
+            value = Value(figure.value, _least(figure), figure.high, figure.method, cancels)
             by_seed = found.setdefault(_key(figure), {})
             by_seed.setdefault(figure.seed, {})[figure.target] = value
     return dict(found)

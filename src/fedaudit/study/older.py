@@ -1,9 +1,13 @@
 """What records of older versions lack or call by another name, as this version has it."""
 
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Mapping, Sequence
 
-from fedaudit.study.clustered import CHANCE_VIOLATIONS
+from fedaudit.study.clustered import CHANCE_VIOLATIONS, ClusterMean
+from fedaudit.study.fields import FurtherRuns
 from fedaudit.study.guessing import alpha_of, rate_of
+from fedaudit.study.owner_figures import Mean, SourceFigure
 from fedaudit.study.record import Figure, Record
 
 AT_THRESHOLD = "at the threshold used"
@@ -11,6 +15,10 @@ AT_THRESHOLD = "at the threshold used"
 
 _ALLOWS_FOR_THRESHOLD = "order statistics"
 """How the method of limits of a rate begins (``fedaudit.metrics.rate_limits``, long to load)."""
+
+_OVER_RUNS = re.compile(r"(?:Student t|no spread) over (\d{1,6}) seeds.*")
+"""How older versions made the one interval of a mean over runs: between runs, from two on."""
+_SAME = 1e-9
 
 FIRST_SET = "2026-1"
 """The attacks that were run where none was named, before sets of attacks had names."""
@@ -34,9 +42,7 @@ def completed(record: Record) -> Record:
     changes: dict[str, object] = {}
     # Few records come this far, and the arithmetic takes longer to load than a report to write.
     if record.sources and not record.source_figures:
-        from fedaudit.study.owners_over_seeds import source_figures
-
-        changes["source_figures"] = source_figures(record.sources, alpha_of(record))
+        changes["source_figures"] = _source_figures(record)
     if record.clusters and not any(one.figure == CHANCE_VIOLATIONS for one in record.cluster_means):
         from fedaudit.study.cluster_means import cluster_means
 
@@ -47,14 +53,25 @@ def completed(record: Record) -> Record:
 
 
 def restated(record: Record) -> Record:
-    """The record with the limits of its rates called what they are.
+    """The record with its older limits called what they are.
 
     Older versions took the threshold of a rate as given. Such limits hold for the share of members
     above the threshold that was used and not for the rate at a false-positive rate, so that a
     ceiling, a size or a verdict cannot rest on them. No others follow from the record.
+
+    They had one interval over several runs, by Student's t from two runs on. It says what further
+    runs would give: it is kept as that from five seeds on, and dropped below. What these runs gave
+    follows from the single runs and is made anew for AUCs, balanced accuracies, source attacks and
+    clusters; a rate over runs takes limits at other errors, which no record holds.
     """
     findings = [_at_threshold(figure) for figure in record.findings]
-    return record.model_copy(update={"findings": findings})
+    changes: dict[str, object] = {"findings": _findings_over_runs(findings)}
+    means = [mean for one in record.source_figures for mean in (one.success, one.excess)]
+    if record.sources and any(map(_is_over_runs, means)):
+        changes["source_figures"] = _source_figures(record)
+    if any(map(_is_over_runs, record.cluster_means)):
+        changes["cluster_means"] = _cluster_means(record)
+    return record.model_copy(update=changes)
 
 
 def _at_threshold(figure: Figure) -> Figure:
@@ -71,3 +88,75 @@ def _at_threshold(figure: Figure) -> Figure:
             "method": f"{figure.method} {AT_THRESHOLD}".strip(),
         }
     )
+
+
+def _is_over_runs(mean: Mean | Figure | ClusterMean) -> bool:
+    """Whether a figure has the interval over runs that older versions made."""
+    return _OVER_RUNS.fullmatch(mean.method.removesuffix(", so limits of the runs")) is not None
+
+
+def _findings_over_runs(findings: Sequence[Figure]) -> list[Figure]:
+    if not any(figure.seed is None and _is_over_runs(figure) for figure in findings):
+        return list(findings)
+    runs: dict[tuple[object, ...], list[Figure]] = {}
+    for figure in findings:
+        if figure.seed is not None:
+            runs.setdefault(_what(figure), []).append(figure)
+    return [
+        _over_runs(figure, runs.get(_what(figure), []))
+        if figure.seed is None and _is_over_runs(figure)
+        else figure
+        for figure in findings
+    ]
+
+
+def _over_runs(figure: Figure, behind: Sequence[Figure]) -> Figure:
+    """A mean over runs with what these runs gave, where they are those of the mean."""
+    # Few records come this far, and the arithmetic takes longer to load than a report to write.
+    from fedaudit.study.differences import over_runs
+
+    update = _as_further(figure)
+    made = over_runs(behind) if behind else figure
+    if behind and math.isclose(made.value or 0.0, figure.value or 0.0, abs_tol=_SAME):
+        for name in ("low", "high", "low_at_threshold", "high_at_threshold", "method"):
+            update[name] = getattr(made, name)
+    return figure.model_copy(update=update)
+
+
+def _cluster_means(record: Record) -> list[ClusterMean]:
+    """They follow from the runs; without these, only what was said of further ones is left."""
+    from fedaudit.study.cluster_means import cluster_means
+
+    if record.clusters:
+        return cluster_means(record.clusters)
+    return [
+        one.model_copy(update=_as_further(one)) if _is_over_runs(one) else one
+        for one in record.cluster_means
+    ]
+
+
+def _source_figures(record: Record) -> list[SourceFigure]:
+    from fedaudit.study.owners_over_seeds import source_figures
+
+    return source_figures(record.sources, alpha_of(record))
+
+
+def _as_further(mean: Figure | ClusterMean) -> dict[str, object]:
+    """An older interval read as what it is, where there are runs enough for it."""
+    from fedaudit.metrics.intervals import FEWEST_RUNS, too_few_runs
+
+    found = _OVER_RUNS.fullmatch(mean.method)
+    seeds = int(found[1]) if found else 0
+    enough = seeds >= FEWEST_RUNS
+    further = FurtherRuns(
+        low=mean.low if enough else None,
+        high=mean.high if enough else None,
+        method=mean.method if enough else too_few_runs(seeds),
+    )
+    return {"low": None, "high": None, "method": "", "further": further}
+
+
+def _what(figure: Figure) -> tuple[object, ...]:
+    """What a figure is of, whichever run it was found in."""
+    where = (figure.attack, figure.defense, figure.view, figure.contrast)
+    return (*where, figure.target, figure.metric)

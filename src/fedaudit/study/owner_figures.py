@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from fedaudit.study.fields import Change, Part, Share, Whole, refuse_disorder, without
+from fedaudit.study.fields import Change, FurtherRuns, Part, Share, Whole, refuse_disorder, without
 
 
 class Mean(Part):
@@ -12,19 +12,23 @@ class Mean(Part):
 
     Attributes:
         value: That of the one run, or the mean.
-        low: Lower limit; None where nothing makes an interval.
+        low: Lower limit for these runs; None where nothing makes an interval.
         high: Upper limit; None likewise.
         method: How the interval was made, with its level.
+        further: What further runs would give; None of one run, and in older records.
     """
 
     value: Change
     low: Change | None
     high: Change | None
     method: str
+    further: FurtherRuns | None = None
 
     @model_validator(mode="after")
     def _possible(self) -> "Mean":
         refuse_disorder(self.low, self.value, self.high)
+        if self.further is not None:
+            refuse_disorder(self.further.low, self.value, self.further.high)
         return self
 
     def above(self, level: float) -> bool:

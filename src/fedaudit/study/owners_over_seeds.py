@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from fedaudit.metrics import combined, holm, mean_over_seeds
+from fedaudit.metrics import Limited, combined, holm, summed
 from fedaudit.metrics.source import one_sided
+from fedaudit.study.differences import further_runs, these_runs
 from fedaudit.study.owner_figures import Mean, SourceFigure, Tested
 from fedaudit.study.owners import SourceResult
 
@@ -95,15 +96,13 @@ def _figure(runs: Runs, tests: _Tests) -> SourceFigure:
 
 
 def _success(runs: Runs) -> Mean:
-    lows, highs = [run.low for run in runs], [run.high for run in runs]
-    return _mean([run.success for run in runs], lows, highs, within=(0.0, 1.0))
+    return _mean([Limited(run.success, run.low, run.high) for run in runs], (0.0, 1.0))
 
 
 def _excess(runs: Runs) -> Mean:
     # The level is a mean over a thousand shuffles: its own error is small beside the success's.
-    lows = [run.low - run.by_class_mix for run in runs]
-    highs = [run.high - run.by_class_mix for run in runs]
-    return _mean([run.success - run.by_class_mix for run in runs], lows, highs)
+    less = [(run, run.by_class_mix) for run in runs]
+    return _mean([Limited(r.success - by, r.low - by, r.high - by) for r, by in less])
 
 
 def _baseline(runs: Runs) -> float | None:
@@ -117,23 +116,25 @@ def _over_baseline(runs: Runs) -> Mean | None:
     changes = [change for change in found if change is not None]
     if len(changes) < len(runs):
         return None
-    if len(runs) == 1:
-        return Mean(value=changes[0], low=None, high=None, method="exact test on the same samples")
-    mean = mean_over_seeds(changes, within=(-1.0, 1.0))
-    return Mean(value=mean.value, low=mean.low, high=mean.high, method=mean.method)
+    several = len(runs) > 1
+    return Mean(
+        value=fmean(changes),
+        low=None,
+        high=None,
+        method="exact test on the same samples" + (", run by run" if several else ""),
+        further=further_runs(changes, within=(-1.0, 1.0)) if several else None,
+    )
 
 
-def _mean(
-    values: Sequence[float],
-    lows: Sequence[float],
-    highs: Sequence[float],
-    within: tuple[float, float] = (-1.0, 1.0),
-) -> Mean:
-    """The one run's; or the mean, with the runs' widest limits where they show no spread."""
-    if len(values) == 1:
-        return Mean(value=values[0], low=lows[0], high=highs[0], method="Clopper-Pearson 95%")
-    mean = mean_over_seeds(values, within=within)
-    if mean.low is not None:
-        return Mean(value=mean.value, low=mean.low, high=mean.high, method=mean.method)
-    method = f"{mean.method}, so limits of the runs"
-    return Mean(value=mean.value, low=min(lows), high=max(highs), method=method)
+def _mean(runs: Sequence[Limited], within: tuple[float, float] = (-1.0, 1.0)) -> Mean:
+    """These runs' mean: every run asks about samples of its own."""
+    low, high = summed(runs)
+    several = len(runs) > 1
+    values = [run.value for run in runs]
+    return Mean(
+        value=fmean(values),
+        low=max(within[0], low),
+        high=min(within[1], high),
+        method="Clopper-Pearson 95%" + (f", over {these_runs(len(runs))}" if several else ""),
+        further=further_runs(values, within=within) if several else None,
+    )

@@ -16,6 +16,7 @@ from fedaudit.study.clustered import ClusterMean, ClusterResult
 from fedaudit.study.fields import (
     Change,
     Drawn,
+    FurtherRuns,
     Part,
     Seconds,
     Share,
@@ -43,8 +44,8 @@ class Figure(Part):
         seed: Root seed of the run; None for a figure over several runs.
         metric: "auc", "tpr@0.01", "tpr@0.001", "balanced_accuracy", "epsilon", ...
         value: The figure; None where it was refused.
-        low: Lower limit of the interval; None for a figure without one, as for a rate with too
-            few non-members for any.
+        low: Lower limit of the interval, over several runs that for these runs; None for a figure
+            without one, as for a rate with too few non-members for any.
         high: Upper limit.
         method: How the interval was made, with its level ("DeLong 95%").
         n_members: Members scored.
@@ -57,6 +58,8 @@ class Figure(Part):
         ceiling: The most this figure could have been with a perfect attack.
         significant: Above chance after correction over the study's family; None if untested.
         note: Why a figure is refused or what to bear in mind ("inconclusive: needs ...").
+        further: For a figure over several runs, what further runs would give; None of a single run,
+            and in older records (:func:`fedaudit.study.older.completed`).
     """
 
     attack: str = ""
@@ -78,6 +81,7 @@ class Figure(Part):
     ceiling: float | None = None
     significant: bool | None = None
     note: str = ""
+    further: FurtherRuns | None = None
 
     @model_validator(mode="after")
     def _possible(self) -> "Figure":
@@ -87,6 +91,8 @@ class Figure(Part):
                 raise ValueError(f"{number:g} is not in [{least:g}, {most:g}]")
         refuse_disorder(self.low, self.value, self.high)
         refuse_disorder(self.low_at_threshold, self.value, self.high_at_threshold)
+        if self.further is not None:
+            refuse_disorder(self.further.low, self.value, self.further.high)
         return self
 
 

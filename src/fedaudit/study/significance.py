@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from fedaudit.metrics import combined, holm, mean_over_seeds
+from fedaudit.metrics import combined, holm
+from fedaudit.study.differences import over_runs
 from fedaudit.study.record import Figure
 from fedaudit.study.truth import Findings
 
@@ -20,12 +21,17 @@ def corrected(findings: Findings, alpha: float) -> list[Figure]:
             key = (figure.attack, figure.contrast, figure.target, figure.metric)
             groups.setdefault(key, []).append(place)
     several = [places for places in groups.values() if len(places) > 1]
-    means = [_mean([findings.figures[place] for place in places]) for places in several]
-    p_values = {
-        row: combined([findings.p_values[place] for place in places])
-        for row, places in enumerate(several)
-        if all(place in findings.p_values for place in places)
-    }
+    means = [
+        over_runs(
+            [findings.figures[place] for place in places],
+            [findings.limits[place] for place in places if place in findings.limits],
+        )
+        for places in several
+    ]
+    known = findings.p_values
+    tested = [[known[place] for place in places if place in known] for places in several]
+    # A run that refused the figure was not tested, and says nothing against the others.
+    p_values = {row: combined(given) for row, given in enumerate(tested) if given}
     return single + _with_significance(means, p_values, alpha)
 
 
@@ -39,30 +45,3 @@ def _with_significance(
         figure.model_copy(update={"significant": by_place.get(place)})
         for place, figure in enumerate(figures)
     ]
-
-
-def _mean(figures: Sequence[Figure]) -> Figure:
-    """One figure of several runs; some may have refused it."""
-    values = [figure.value for figure in figures if figure.value is not None]
-    if len(values) < 2:
-        refused = next(figure for figure in figures if figure.value is None)
-        note = f"{len(values)} of {len(figures)} seeds gave this figure, and a mean needs two"
-        return refused.model_copy(update={"seed": None, "note": f"{note}: {refused.note}"})
-    mean = mean_over_seeds(values)
-    of_all = f" of {len(figures)}" if len(values) < len(figures) else ""
-    return figures[0].model_copy(
-        update={
-            "seed": None,
-            "value": mean.value,
-            # All that is averaged are shares; Student's interval does not know that.
-            "low": None if mean.low is None else max(mean.low, 0.0),
-            "high": None if mean.high is None else min(mean.high, 1.0),
-            "method": mean.method,
-            "n_members": sum(figure.n_members for figure in figures),
-            "n_nonmembers": sum(figure.n_nonmembers for figure in figures),
-            "realised_fpr": None,
-            "low_at_threshold": None,
-            "high_at_threshold": None,
-            "note": f"mean over {mean.seeds}{of_all} seeds",
-        }
-    )

@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from fedaudit.core import ClientId
+from fedaudit.metrics.intervals import LimitsAt
 from fedaudit.origin import Origin
 from fedaudit.seeds import seeded_numpy
 from fedaudit.study.parts import Setup
@@ -48,11 +49,14 @@ class Findings:
 
     Attributes:
         p_values: For figures tested against guessing, by their place in ``figures``.
+        limits: For rates at a false-positive rate, by the same place, their limits at any
+            confidence: a mean over runs cannot be bounded from those of one confidence.
         failed: For attacks that could not be carried out, by run and target, the reason.
     """
 
     figures: list[Figure] = field(default_factory=list)
     p_values: dict[int, float] = field(default_factory=dict)
+    limits: dict[int, LimitsAt] = field(default_factory=dict)
     curves: list[Curve] = field(default_factory=list)
     trajectories: list[Trajectory] = field(default_factory=list)
     histograms: list[Histogram] = field(default_factory=list)
