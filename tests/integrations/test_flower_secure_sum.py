@@ -21,7 +21,7 @@ from flwr.server.strategy import FedAvg
 from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 
 from fedaudit.errors import BadInput
-from fedaudit.integrations.flower import identity_mod
+from fedaudit.integrations.flower import RecordingGrid, identity_mod
 from fedaudit.integrations.flower.secure_sum import SumRecordingStrategy
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record
@@ -203,3 +203,31 @@ def test_a_sum_that_cannot_be_read_ends_no_training(tmp_path: Path) -> None:
         with pytest.warns(RuntimeWarning, match="the sum cannot be read"):
             strategy.aggregate_fit(1, [(proxy("a"), broken)], [])
     assert [one.measured for one in heard(tmp_path)] == [False]
+
+
+def test_numpy_clients_of_the_older_interface_are_recorded_upload_by_upload(tmp_path: Path) -> None:
+    Client.plain.clear()
+    mods: list[Mod] = [identity_mod]
+    grid = StubGrid(ClientApp(lambda context: Client(context).to_client(), mods=mods))
+    strategy = FedAvg(
+        fraction_evaluate=0.0,
+        initial_parameters=ndarrays_to_parameters(initial().to_numpy_ndarrays()),
+        on_fit_config_fn=lambda index: {"round": index},
+    )
+    folder = tmp_path / "recording"
+    recorder = record(folder, network, AUDIT, attacks=NAMES, strict=True)
+    config = ServerConfig(num_rounds=ROUNDS)
+    with RecordingGrid(grid, recorder) as watched:
+        legacy = LegacyContext(Context(1, 1, {}, RecordDict(), {}), config, strategy)
+        DefaultWorkflow()(watched, legacy)
+    assert [(one.round, one.measured, one.complete) for one in heard(folder)] == [
+        (1, True, True),
+        (2, True, True),
+    ]
+    arrays = initial().to_numpy_ndarrays()
+    uploads = {client: Client.plain[1, client] for client in range(CLIENTS)}
+    with record(tmp_path / "mine", network, AUDIT, attacks=NAMES, strict=True) as mine:
+        mine.round(1, sent=arrays, uploads=uploads)
+    found, expected = (read_measured(one)[0].measured for one in (folder, tmp_path / "mine"))
+    for name, values in expected.signals.items():
+        torch.testing.assert_close(found.signals[name], values)
