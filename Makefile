@@ -13,7 +13,7 @@ TEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 NARROW := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 OPENBLAS_CORETYPE=Nehalem
 NUMERICAL := $(addprefix tests/,attacks contracts defenses fl golden metrics signals)
 
-.PHONY: demo test test-numerics check lint types docs bench clean
+.PHONY: demo test test-numerics check lint types pages docs bench clean
 
 demo: $(STAMP)
 	$(BIN)/fedaudit demo
@@ -33,6 +33,10 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
+# The pages that are made from the code, and kept beside it: commit what this writes.
+pages: $(STAMP)
+	$(BIN)/python docs/pages.py
+
 docs: $(STAMP)
 	$(BIN)/sphinx-build -W -q docs docs/_build
 
@@ -40,7 +44,7 @@ bench: $(STAMP)
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
 clean:
-	rm -rf $(VENV) docs/_build docs/catalogue.md docs/settings.md docs/game_settings.md docs/policy_settings.md .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

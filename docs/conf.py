@@ -1,23 +1,12 @@
-"""Builds the documentation: `make docs`. Four pages are made from the code first."""
+"""Builds the documentation: `make docs`. `docs/pages.py` makes four pages from the code first."""
 
 import re
-import typing
+import runpy
 from pathlib import Path
 
-import annotated_types
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 from sphinx.application import Sphinx
 
 from fedaudit import __version__
-from fedaudit.attacks.ami.rules import Rules
-from fedaudit.attacks.ami.training import NeuronTraining
-from fedaudit.catalogue import catalogue_markdown
-from fedaudit.catalogue.docstrings import doc_of
-from fedaudit.fl.training import LocalTraining
-from fedaudit.games.settings import GameStudy
-from fedaudit.gate.policy import Policy
-from fedaudit.study.config import Study
 
 project = "fedaudit"
 copyright = "the fedaudit maintainers"
@@ -26,7 +15,7 @@ version = release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
-exclude_patterns = ["_build", "settings.md", "game_settings.md", "policy_settings.md"]
+exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "fedaudit"
 templates_path: list[str] = []
@@ -37,110 +26,6 @@ autodoc_class_signature = "separated"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
-
-MEANINGS = {
-    "data.name": "Data set: a catalogue name, or that of a file or folder in the data folder.",
-    "data.options": "Settings of the source, see its entry in the catalogue.",
-    "partition.scheme": "How training samples are dealt, by catalogue name.",
-    "partition.clients": "Number of clients.",
-    "partition.samples_per_client": "Samples of each client; 0 deals everything.",
-    "partition.options": "Further settings of the scheme.",
-    "model.name": "Architecture by catalogue name.",
-    "model.options": "Settings of the architecture.",
-    "algorithm.name": "How the federation learns, by catalogue name.",
-    "algorithm.options": "Settings of the algorithm.",
-    "training.rounds": "Rounds of the federation.",
-    "training.participation": "Share of the clients asked in each round.",
-    "defense.name": "Defense by catalogue name.",
-    "defense.options": "Settings of the defense.",
-    "mechanism.name": '"none", or a defense that perturbs features, by catalogue name.',
-    "mechanism.options": "Settings of the mechanism.",
-}
-LIMITS = {
-    annotated_types.Ge: (">=", "ge"),
-    annotated_types.Gt: (">", "gt"),
-    annotated_types.Le: ("<=", "le"),
-    annotated_types.Lt: ("<", "lt"),
-}
-
-
-def settings_markdown(study: type[BaseModel], behind: tuple[type, ...]) -> str:
-    """Every setting of a study file, a table for each section.
-
-    Args:
-        study: The kind of study.
-        behind: Classes that settings are handed to, whose documentation a section need not repeat.
-    """
-    sections = {"": study} | {
-        name: table
-        for name, field in study.model_fields.items()
-        if (table := _table(field, study is Policy)) is not None
-    }
-    return "\n\n".join(_section(name, model, behind) for name, model in sections.items()) + "\n"
-
-
-def _table(field: FieldInfo, optional: bool) -> type[BaseModel] | None:
-    """The section that a setting is; with ``optional`` also one that may be left out."""
-    kinds = typing.get_args(field.annotation) if optional else ()
-    for kind in kinds or (field.annotation,):
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            return kind
-    return None
-
-
-def _section(name: str, model: type[BaseModel], behind: tuple[type, ...]) -> str:
-    doc = doc_of(model)
-    title = f"## `[{name}]`" if name else "## At the top"
-    lines = ["| setting | type | default | meaning |", "| --- | --- | --- | --- |"]
-    for key, field in model.model_fields.items():
-        if _table(field, model is Policy) is not None:
-            continue
-        dotted = f"{name}.{key}" if name else key
-        elsewhere = [doc_of(kind).named.get(key) for kind in behind]
-        meaning = next(filter(None, (doc.named.get(key), MEANINGS.get(dotted), *elsewhere)))
-        cells = (f"`{key}`", _kind(field), _default(field), meaning)
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    return "\n\n".join([title, doc.first, "\n".join(lines)])
-
-
-def _kind(field: FieldInfo) -> str:
-    """The type in words, with its limits."""
-    limits = [
-        f"{sign} {getattr(limit, name):g}"
-        for limit in field.metadata
-        for kind, (sign, name) in LIMITS.items()
-        if isinstance(limit, kind)
-    ]
-    return ", ".join([_named(field.annotation), *limits])
-
-
-def _named(kind: object) -> str:
-    plain = {int: "whole number", float: "number", str: "text", bool: "true or false"}
-    if isinstance(kind, type) and kind in plain:
-        return plain[kind]
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return "table"
-    origin, parts = typing.get_origin(kind), typing.get_args(kind)
-    if origin is typing.Annotated:
-        return _named(parts[0])
-    if origin is typing.Literal:
-        return " or ".join(f'"{part}"' for part in parts)
-    if origin is tuple:
-        return f"list of {_named(parts[0])}s"
-    if origin is dict:
-        return "table"
-    named = [_named(part) for part in parts if part is not type(None)]
-    return " or ".join(named)
-
-
-def _default(field: FieldInfo) -> str:
-    if field.is_required():
-        return "must be given"
-    value = field.get_default(call_default_factory=True)
-    if value is None or value in ({}, ""):
-        return ""
-    shown = list(value) if isinstance(value, tuple) else value
-    return f"`{str(shown).lower() if isinstance(value, bool) else repr(shown)}`"
 
 
 def _for_sphinx(
@@ -166,12 +51,4 @@ def setup(app: Sphinx) -> None:
     """Makes the generated pages anew for every build."""
     # Before napoleon, which runs at the default priority of 500.
     app.connect("autodoc-process-docstring", _for_sphinx, priority=400)
-    folder = Path(app.srcdir)
-    (folder / "catalogue.md").write_text(catalogue_markdown(), encoding="utf-8")
-    (folder / "settings.md").write_text(
-        settings_markdown(Study, (LocalTraining,)), encoding="utf-8"
-    )
-    (folder / "game_settings.md").write_text(
-        settings_markdown(GameStudy, (Rules, NeuronTraining)), encoding="utf-8"
-    )
-    (folder / "policy_settings.md").write_text(settings_markdown(Policy, ()), encoding="utf-8")
+    runpy.run_path(str(Path(app.srcdir) / "pages.py"), run_name="__main__")

@@ -1,6 +1,8 @@
 import inspect
+import runpy
 from collections.abc import Mapping
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -36,6 +38,15 @@ def shown(kind: str) -> str:
     console.print(listing(kind))
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
+
+
+def test_the_pages_that_are_made_from_the_code_are_in_a_clone_as_the_code_has_them() -> None:
+    script = Path(__file__).parents[1] / "docs" / "pages.py"
+    for name, text in runpy.run_path(str(script))["pages"]().items():
+        page = script.with_name(name)
+        assert page.is_file(), f"run `python docs/pages.py`, and commit docs/{name}"
+        written = page.read_text(encoding="utf-8")
+        assert written == text, f"docs/{name} is not what the code says: run `python docs/pages.py`"
 
 
 @pytest.mark.parametrize("kind", DICTIONARIES)

@@ -1,0 +1,143 @@
+"""The pages that are made from the code: `python docs/pages.py`, or `make pages`, writes them anew.
+
+A test holds them to the code, so that a clone has them and none of them is out of date.
+"""
+
+import typing
+from pathlib import Path
+
+import annotated_types
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from fedaudit.attacks.ami.rules import Rules
+from fedaudit.attacks.ami.training import NeuronTraining
+from fedaudit.catalogue import catalogue_markdown
+from fedaudit.catalogue.docstrings import doc_of
+from fedaudit.fl.training import LocalTraining
+from fedaudit.games.settings import GameStudy
+from fedaudit.gate.policy import Policy
+from fedaudit.study.config import Study
+
+DOCS = Path(__file__).parent
+
+MEANINGS = {
+    "data.name": "Data set: a catalogue name, that of a file or folder in the data folder, or "
+    "module:function.",
+    "data.options": "Settings of the source, see its entry in the catalogue.",
+    "partition.scheme": "How training samples are dealt, by catalogue name.",
+    "partition.clients": "Number of clients.",
+    "partition.samples_per_client": "Samples of each client; 0 deals everything.",
+    "partition.options": "Further settings of the scheme.",
+    "model.name": "Architecture by catalogue name or as module:object.",
+    "model.options": "Settings of the architecture.",
+    "algorithm.name": "How the federation learns, by catalogue name or as module:object.",
+    "algorithm.options": "Settings of the algorithm.",
+    "training.rounds": "Rounds of the federation.",
+    "training.participation": "Share of the clients asked in each round.",
+    "defense.name": "Defense by catalogue name or as module:object.",
+    "defense.options": "Settings of the defense.",
+    "mechanism.name": '"none", or a defense that perturbs features, by catalogue name.',
+    "mechanism.options": "Settings of the mechanism.",
+}
+LIMITS = {
+    annotated_types.Ge: (">=", "ge"),
+    annotated_types.Gt: (">", "gt"),
+    annotated_types.Le: ("<=", "le"),
+    annotated_types.Lt: ("<", "lt"),
+}
+
+
+def settings_markdown(study: type[BaseModel], behind: tuple[type, ...]) -> str:
+    """Every setting of a study file, a table for each section.
+
+    Args:
+        study: The kind of study.
+        behind: Classes that settings are handed to, whose documentation a section need not repeat.
+    """
+    sections = {"": study} | {
+        name: table
+        for name, field in study.model_fields.items()
+        if (table := _table(field, study is Policy)) is not None
+    }
+    return "\n\n".join(_section(name, model, behind) for name, model in sections.items()) + "\n"
+
+
+def _table(field: FieldInfo, optional: bool) -> type[BaseModel] | None:
+    """The section that a setting is; with ``optional`` also one that may be left out."""
+    kinds = typing.get_args(field.annotation) if optional else ()
+    for kind in kinds or (field.annotation,):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
+
+
+def _section(name: str, model: type[BaseModel], behind: tuple[type, ...]) -> str:
+    doc = doc_of(model)
+    title = f"## `[{name}]`" if name else "## At the top"
+    lines = ["| setting | type | default | meaning |", "| --- | --- | --- | --- |"]
+    for key, field in model.model_fields.items():
+        if _table(field, model is Policy) is not None:
+            continue
+        dotted = f"{name}.{key}" if name else key
+        elsewhere = [doc_of(kind).named.get(key) for kind in behind]
+        meaning = next(filter(None, (doc.named.get(key), MEANINGS.get(dotted), *elsewhere)))
+        cells = (f"`{key}`", _kind(field), _default(field), meaning)
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n\n".join([title, doc.first, "\n".join(lines)])
+
+
+def _kind(field: FieldInfo) -> str:
+    """The type in words, with its limits."""
+    limits = [
+        f"{sign} {getattr(limit, name):g}"
+        for limit in field.metadata
+        for kind, (sign, name) in LIMITS.items()
+        if isinstance(limit, kind)
+    ]
+    return ", ".join([_named(field.annotation), *limits])
+
+
+def _named(kind: object) -> str:
+    plain = {int: "whole number", float: "number", str: "text", bool: "true or false"}
+    if isinstance(kind, type) and kind in plain:
+        return plain[kind]
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return "table"
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        return _named(parts[0])
+    if origin is typing.Literal:
+        return " or ".join(f'"{part}"' for part in parts)
+    if origin is tuple:
+        return f"list of {_named(parts[0])}s"
+    if origin is dict:
+        return "table"
+    named = [_named(part) for part in parts if part is not type(None)]
+    return " or ".join(named)
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "must be given"
+    value = field.get_default(call_default_factory=True)
+    if value is None or value in ({}, ""):
+        return ""
+    shown = list(value) if isinstance(value, tuple) else value
+    return f"`{str(shown).lower() if isinstance(value, bool) else repr(shown)}`"
+
+
+def pages() -> dict[str, str]:
+    """Each page's text by its file's name."""
+    return {
+        "catalogue.md": catalogue_markdown(),
+        "settings.md": "# Settings of a study\n\n" + settings_markdown(Study, (LocalTraining,)),
+        "game_settings.md": "# Settings of a study of games\n\n"
+        + settings_markdown(GameStudy, (Rules, NeuronTraining)),
+        "policy_settings.md": "# Settings of a policy\n\n" + settings_markdown(Policy, ()),
+    }
+
+
+if __name__ == "__main__":
+    for name, text in pages().items():
+        (DOCS / name).write_text(text, encoding="utf-8")
