@@ -96,7 +96,12 @@ def opened_to_append(path: Path) -> FileIO:
     """
     # Not to wait for somebody who reads a pipe; Windows has neither flag.
     careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | careful, 0o666)
+    try:
+        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | careful, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(error.errno, "a link, which is not followed", str(path)) from error
+        raise
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
         raise OSError(errno.EINVAL, "no regular file", str(path))

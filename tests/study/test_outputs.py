@@ -216,6 +216,9 @@ def test_links_in_a_studys_folder_lead_to_no_file_that_is_written(tmp_path: Path
     (out / "seed-1").mkdir(parents=True)
     for name in ("record.json.partial", "study.json.partial", "seed-1/lock"):
         (out / name).symlink_to(foreign)
+    with pytest.raises(BadInput, match=r"seed-1 cannot be used .* a link, which is not followed"):
+        run_study(quick_study(), out)
+    (out / "seed-1" / "lock").unlink()
     run_study(quick_study(), out)
     assert foreign.read_text() == "precious"
 
