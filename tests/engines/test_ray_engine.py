@@ -1,7 +1,9 @@
 """The Ray engine against the contract of engines, and against the local one, to the bit."""
 
+import importlib
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ import torch
 from fedaudit.engines.base import Counted, Engine
 from fedaudit.engines.ray_cluster import RayCluster
 from fedaudit.errors import BadInput, Unsupported
+from fedaudit.importing import look_in
 from fedaudit.study.run import run_study
 from tests.engines import contract
 from tests.study.studies import small_study
@@ -143,6 +146,19 @@ def test_no_cluster_at_an_address_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(ray, "init", refuse)
     with pytest.raises(BadInput, match=r"no connection to Ray at 'auto': could not find"):
         _ = RayCluster("auto").count
+
+
+def test_workers_find_modules_beside_a_study(
+    cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.path", list(sys.path))
+    (tmp_path / "beside_a_study.py").write_text(
+        "def times(shared, item):\n    return shared * item\n"
+    )
+    look_in([str(tmp_path)])
+    work = importlib.import_module("beside_a_study").times
+    with cluster.session(work, 3) as run:
+        assert list(run([1, 2])) == [3, 6]
 
 
 @pytest.mark.parametrize(

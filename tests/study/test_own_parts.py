@@ -13,11 +13,14 @@ from fedaudit import cli
 from fedaudit.attacks.catalog import ATTACKS
 from fedaudit.errors import BadInput
 from fedaudit.importing import code_named_in
+from fedaudit.live.attack import attack_recording
+from fedaudit.live.beginning import record
 from fedaudit.study.again import attack_again
 from fedaudit.study.identity import run_key, with_code
 from fedaudit.study.reading import read_record
 from fedaudit.study.study_file import read_study
 from fedaudit.study.values import study_from
+from tests.live.federation import data, network, rounds
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-parts"
 SMALL = ("--training.rounds=2", "--figures.permutations=20", "--figures.blind_classifier=false")
@@ -107,6 +110,28 @@ def test_a_run_is_attacked_again_with_its_own_parts_only_if_they_are_trusted(
     assert ended("attack", carried / "out", "--out", tmp_path, "--trust") == 0
     first, again = (read_record(f / "record.json") for f in (carried / "out", tmp_path))
     assert again.content_hash == first.content_hash
+
+
+def test_a_recording_of_an_attack_of_ones_own_is_attacked_only_if_it_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(EXAMPLE)
+    folder, audit = tmp_path / "recording", data().split.audit
+    with (
+        code_named_in("mine", trusted=True, folder=EXAMPLE),
+        record(folder, network, audit, attacks=["parts:lowest_loss"]) as recorder,
+    ):
+        for one in rounds():
+            recorder.round(one.number, sent=one.sent, uploads=one.uploads)
+    forget_parts()
+    few = {"blind_classifier": False, "permutations": 20}
+    with pytest.raises(BadInput, match="names the attack 'parts:lowest_loss'.*give --trust"):
+        attack_recording(folder, [], tmp_path / "out", figures=few)
+    assert "parts" not in sys.modules
+    found = attack_recording(folder, [], tmp_path / "out", figures=few, trust=True)
+    assert {figure.attack for figure in found.findings} == {"parts:lowest_loss"}
+    source = (EXAMPLE / "parts.py").read_bytes()
+    assert found.config["code"] == {"parts": hashlib.sha256(source).hexdigest()}
 
 
 def test_parts_that_have_changed_since_are_refused(
