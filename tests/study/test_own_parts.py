@@ -18,7 +18,8 @@ from fedaudit.live.beginning import record
 from fedaudit.study.again import attack_again
 from fedaudit.study.identity import run_key, with_code
 from fedaudit.study.reading import read_record
-from fedaudit.study.study_file import read_study
+from fedaudit.study.setup import refuse_misfits
+from fedaudit.study.study_file import read_studies, read_study
 from fedaudit.study.values import study_from
 from tests.live.federation import data, network, rounds
 
@@ -75,8 +76,6 @@ def test_every_part_of_the_example_is_its_own_and_stands_in_the_record(carried: 
 
 
 def test_every_variant_of_the_example_can_be_carried_out() -> None:
-    from fedaudit.study.setup import refuse_misfits
-    from fedaudit.study.study_file import read_studies
 
     studies = read_studies(EXAMPLE / "study.toml")
     assert [study.defense.name for study in studies] == ["none", "parts:Confident", "parts:Jitter"]
@@ -125,7 +124,7 @@ def test_a_recording_of_an_attack_of_ones_own_is_attacked_only_if_it_is_trusted(
             recorder.round(one.number, sent=one.sent, uploads=one.uploads)
     forget_parts()
     few = {"blind_classifier": False, "permutations": 20}
-    with pytest.raises(BadInput, match="names the attack 'parts:lowest_loss'.*give --trust"):
+    with pytest.raises(BadInput, match=r"names the attack 'parts:lowest_loss'.*give --trust"):
         attack_recording(folder, [], tmp_path / "out", figures=few)
     assert "parts" not in sys.modules
     found = attack_recording(folder, [], tmp_path / "out", figures=few, trust=True)
@@ -202,7 +201,6 @@ def test_a_study_without_parts_of_its_own_is_what_it_was() -> None:
 def test_what_is_no_such_part_is_refused_in_one_sentence(
     changes: dict[str, object], said: str
 ) -> None:
-    from fedaudit.study.setup import refuse_misfits
 
     study = read_study(EXAMPLE / "study.toml", changes)
     with (
@@ -211,6 +209,25 @@ def test_what_is_no_such_part_is_refused_in_one_sentence(
     ):
         refuse_misfits([study])
     assert "\n" not in str(refused.value)
+
+
+def test_annotations_of_ones_own_parts_may_be_text_or_missing(tmp_path: Path) -> None:
+    future = "from __future__ import annotations\n\nfrom dataclasses"
+    text = (EXAMPLE / "parts.py").read_text().replace("from dataclasses", future, 1)
+    plain = "\n\ndef slow(task, *, step=0.5):\n    return cautious(task, step=step)\n"
+    (tmp_path / "parts_text.py").write_text(text + plain)
+    given: dict[str, object] = {
+        "name": "x",
+        "partition": {"clients": 4},
+        "audit": {"fair": 100, "background": 0},
+        "defense": {"name": "parts_text:Jitter", "options": {"sigma": 1}},
+        "algorithm": {"name": "parts_text:slow", "options": {"step": 0.3}},
+    }
+    wrong = {"name": "parts_text:Jitter", "options": {"sigma": "1"}}
+    with code_named_in("mine", trusted=True, folder=tmp_path):
+        refuse_misfits([study_from(given)])
+        with pytest.raises(BadInput, match="sigma of the defense 'parts_text:Jitter' takes a numb"):
+            refuse_misfits([study_from(given | {"defense": wrong})])
 
 
 def test_a_file_beside_the_study_that_an_installed_module_hides_is_told_of(tmp_path: Path) -> None:
