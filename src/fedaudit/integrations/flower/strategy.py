@@ -6,6 +6,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from fedaudit.errors import BadInput
 from fedaudit.integrations.flower.ledger import Ledger
 from fedaudit.integrations.flower.nodes import Nodes
 from fedaudit.live.recorder import Recorder
@@ -39,8 +40,9 @@ class RecordingStrategy(Strategy):
                 with those that are there; a strict recording stops.
 
         Raises:
-            BadInput: Fewer nodes than audited clients.
+            BadInput: Fewer nodes than audited clients, or a strategy of another interface.
         """
+        _refuse_older(inner)
         self.inner, self.recorder = inner, recorder
         self._configure, self._aggregate = inner.configure_train, inner.aggregate_train
         self._nodes = Nodes(recorder, nodes, patience)
@@ -120,3 +122,16 @@ class RecordingStrategy(Strategy):
             if self._ledger.heard:  # the inner strategy could make nothing of the replies
                 self._ledger.close()
             self.recorder.close()
+
+
+def _refuse_older(inner: object) -> None:
+    """Refuses what is no strategy of the message interface, such as one of ``flwr.server``."""
+    if isinstance(inner, Strategy):
+        return
+    older = "a strategy of Flower's older interface" if hasattr(inner, "configure_fit") else "none"
+    raise BadInput(
+        f"RecordingStrategy goes around a strategy of flwr.serverapp.strategy, and "
+        f"{type(inner).__name__} is {older}; record it through the grid: run its workflow or its "
+        "ServerApp with RecordingGrid(grid, recorder) in place of the grid, or behind SecAgg+ with "
+        "SumRecordingStrategy"
+    )

@@ -1,0 +1,120 @@
+"""Strategies of Flower's older interface: recorded through the grid, refused by the wrapper."""
+
+import inspect
+import warnings
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from torch import nn
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedaudit[flower]'")
+
+from flwr.app import Context, RecordDict
+from flwr.client import NumPyClient
+from flwr.clientapp import ClientApp
+from flwr.common import Scalar, ndarrays_to_parameters
+from flwr.server import LegacyContext, ServerApp, ServerAppComponents, ServerConfig
+from flwr.server.strategy import FedAvg, FedMedian
+from flwr.server.workflow import DefaultWorkflow
+
+from fedaudit.errors import BadInput
+from fedaudit.integrations.flower import RecordingGrid, RecordingStrategy, identity_mod
+from fedaudit.live.attack import attack_recording
+from fedaudit.live.beginning import record
+from fedaudit.live.heard import heard
+from fedaudit.observe.measured_files import read_measured
+from tests.integrations.federation import CLIENTS, StubGrid, initial
+from tests.integrations.test_flower_secure_sum import AUDIT, NAMES, ROUNDS, Client
+from tests.live.federation import data, network
+
+
+def strategy() -> FedAvg:
+    return FedAvg(
+        fraction_evaluate=0.0,
+        initial_parameters=ndarrays_to_parameters(initial().to_numpy_ndarrays()),
+        on_fit_config_fn=lambda index: {"round": index},
+    )
+
+
+def app() -> ClientApp:
+    return ClientApp(lambda context: Client(context).to_client(), mods=[identity_mod])
+
+
+def context() -> Context:
+    return Context(1, 1, {}, RecordDict(), {})
+
+
+def test_a_workflow_of_the_older_interface_is_recorded_through_its_grid(tmp_path: Path) -> None:
+    Client.plain.clear()
+    recorder = record(tmp_path / "r", network, AUDIT, attacks=NAMES, keep="full", strict=True)
+    with RecordingGrid(StubGrid(app()), recorder) as grid:
+        legacy = LegacyContext(context(), ServerConfig(num_rounds=ROUNDS), strategy())
+        DefaultWorkflow()(grid, legacy)
+    told = heard(tmp_path / "r")
+    assert [(one.round, one.answered, one.measured, one.note) for one in told] == [
+        (index, tuple(range(CLIENTS)), True, "") for index in range(1, ROUNDS + 1)
+    ]
+    record_ = attack_recording(tmp_path / "r", (), tmp_path / "out", figures={"permutations": 20})
+    assert {one.name for one in record_.attacks} == {*NAMES}
+
+
+def test_a_server_app_with_such_a_strategy_is_recorded_through_its_grid(tmp_path: Path) -> None:
+    def components(context: Context) -> ServerAppComponents:
+        return ServerAppComponents(config=ServerConfig(num_rounds=1), strategy=strategy())
+
+    recorder = record(tmp_path, network, AUDIT, attacks=NAMES, strict=True)
+    with RecordingGrid(StubGrid(app()), recorder) as grid:
+        ServerApp(server_fn=components)(grid, context())
+    (stored,) = read_measured(tmp_path)
+    assert stored.measured.clients == tuple(range(CLIENTS))
+    assert torch.isfinite(stored.measured.signals["gradient-cosine"]).all()
+
+
+@pytest.mark.parametrize("inner", [FedAvg(), FedMedian()])
+def test_a_strategy_of_the_older_interface_is_refused_with_what_to_do(
+    inner: FedAvg, tmp_path: Path
+) -> None:
+    recorder = record(tmp_path, network, AUDIT, attacks=NAMES)
+    with pytest.raises(BadInput, match=r"older interface .* RecordingGrid\(grid, recorder\)"):
+        # Without the checks of types that tests have, as other people call it.
+        inspect.unwrap(RecordingStrategy.__init__)(
+            object.__new__(RecordingStrategy), inner, recorder
+        )
+
+
+class Estimator(NumPyClient):
+    """Sends the parameters of an estimator of scikit-learn, as NumPy has them."""
+
+    def __init__(self, context: Context) -> None:
+        self.own = data().clients[int(context.node_config["partition-id"])]
+
+    def fit(
+        self, parameters: list[np.ndarray], config: dict[str, Scalar]
+    ) -> tuple[list[np.ndarray], int, dict[str, Scalar]]:
+        model = LogisticRegression(max_iter=5, warm_start=True)
+        model.classes_, (model.coef_, model.intercept_) = np.arange(10), parameters
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model.fit(self.own.features.numpy(), self.own.labels.numpy())
+        return [model.coef_, model.intercept_], len(self.own), {}
+
+
+def test_an_estimator_of_scikit_learn_is_recorded_as_a_linear_layer(tmp_path: Path) -> None:
+    zeros = [np.zeros((10, 64)), np.zeros(10)]
+    learner = FedAvg(fraction_evaluate=0.0, initial_parameters=ndarrays_to_parameters(zeros))
+    clients = ClientApp(lambda context: Estimator(context).to_client(), mods=[identity_mod])
+    make = partial(nn.Linear, 64, 10)
+    recorder = record(tmp_path, make, AUDIT, attacks=NAMES, strict=True)
+    with RecordingGrid(StubGrid(clients), recorder) as grid:
+        legacy = LegacyContext(context(), ServerConfig(num_rounds=1), learner)
+        DefaultWorkflow()(grid, legacy)
+    (stored,) = read_measured(tmp_path)
+    labels = AUDIT.samples.labels
+    expected = -np.log(10) * np.ones(len(labels))
+    assert stored.measured.clients == tuple(range(CLIENTS))
+    # Trained models know more than nothing, and those who trained on a sample most.
+    assert (stored.measured.signals["loss"].mean(1) > expected.mean()).all()
