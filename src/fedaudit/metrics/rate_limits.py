@@ -37,6 +37,7 @@ _LEAST_WEIGHT = 1 / 16
 _WEIGHTS = tuple(_LEAST_WEIGHT * 2.0**step for step in range(10))
 """What the members' error may be at least, as a multiple of the threshold's: 1/16 to 32."""
 _REFERENCE_ERROR = 0.025
+_LARGE = 10_000
 _SEPARATIONS = (0.5, 1.0, 1.5, 2.5)
 """Between unit normals: the curves that limits are made narrow for. They hold for any."""
 
@@ -333,9 +334,19 @@ def _at_most(count: int, trials: int, share: float) -> float:
     return float(betainc(trials - count, count + 1, 1 - share)) if count < trials else 1.0
 
 
-@lru_cache(maxsize=4096)
 def _weight(fpr: float, members: int, nonmembers: int, *, upper: bool) -> float:
     """How the error is best shared, by sizes alone: few members need more of it."""
+    return _best_weight(fpr, _about(members), _about(nonmembers), upper)
+
+
+def _about(size: int) -> int:
+    """A size, a large one in two digits: searches for a sample's size ask for many."""
+    digits = len(str(size)) - 2
+    return size if size < _LARGE else round(size, -digits)
+
+
+@lru_cache(maxsize=4096)
+def _best_weight(fpr: float, members: int, nonmembers: int, upper: bool) -> float:
     return min(_WEIGHTS, key=partial(_expected_width, fpr, members, nonmembers, upper))
 
 
