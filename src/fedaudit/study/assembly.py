@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from fedaudit.attacks.catalog import attack_named
 from fedaudit.core import Sees
+from fedaudit.metrics.intervals import FEWEST_RUNS
 from fedaudit.observe.measured_files import Stored
 from fedaudit.study.accuracy import utility
 from fedaudit.study.cluster_means import cluster_means
@@ -154,8 +155,9 @@ def _untested(run: Setup) -> list[str]:
             if _adapted(run)
             else "An adversary that knows of the defense and adapts to it."
         )
-    if len(study.seeds) == 1:
-        said.append("Another run of the same procedure: this is one seed.")
+    if len(study.seeds) < FEWEST_RUNS:
+        seeds = "one seed" if len(study.seeds) == 1 else f"{len(study.seeds)} seeds"
+        said.append(f"Another run of the same procedure: this is {seeds}, and it takes five.")
     if run.watched is not None:
         said.append("How the federation trained: it was watched, and its settings are not known.")
         said += run.watched.missing
