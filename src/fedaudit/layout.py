@@ -18,15 +18,22 @@ def layout(module: nn.Module) -> torch.memory_format:
         it for granted, as ``x.view(-1, 400)`` does behind a convolution.
     """
     strides = [max(part.stride) for part in module.modules() if isinstance(part, nn.Conv2d)]
-    if not strides or max(strides) > 2 or not all(map(_takes_any_order, module.modules())):
+    if not strides or max(strides) > 2 or runs_foreign_code(module):
         return torch.contiguous_format
     return torch.channels_last
 
 
-def _takes_any_order(part: nn.Module) -> bool:
-    """Whether a module's own code is torch's or fedaudit's, neither of which minds the order."""
-    ours = type(part).__module__.startswith(("torch.nn.modules.", "fedaudit.models."))
-    return ours and not part._forward_hooks and not part._forward_pre_hooks
+def runs_foreign_code(module: nn.Module) -> bool:
+    """Whether a part of a module is written by somebody else than torch and fedaudit, or watched.
+
+    Nothing is known of such code: it may take an order in memory for granted, or draw numbers.
+    """
+    return not all(
+        type(part).__module__.startswith(("torch.nn.modules.", "fedaudit.models."))
+        and not part._forward_hooks
+        and not part._forward_pre_hooks
+        for part in module.modules()
+    )
 
 
 def laid_out(module: nn.Module) -> nn.Module:

@@ -1,7 +1,10 @@
 import threading
+from collections.abc import Callable
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
 from fedaudit.core import Architecture
 from fedaudit.fl import side_by_side as module
@@ -65,3 +68,30 @@ def test_a_fault_in_one_item_is_the_callers() -> None:
 def test_only_dropout_that_drops_draws() -> None:
     assert draws_as_it_trains(mlp(0.5).initial(1))
     assert not draws_as_it_trains(mlp(0.0).initial(1))
+
+
+class Dropping(nn.Module):
+    """Drops without a layer that would say so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(functional.dropout(x, 0.5, self.training))
+        return out
+
+
+@pytest.mark.parametrize(
+    ("make", "draws"),
+    [
+        (Dropping, True),
+        (lambda: nn.Sequential(nn.Linear(6, 3), nn.RReLU()), True),
+        (lambda: nn.Sequential(nn.TransformerEncoderLayer(6, 2, 8), nn.Linear(6, 3)), True),
+        (lambda: nn.Sequential(nn.MultiheadAttention(6, 2, dropout=0.1)), True),
+        (lambda: nn.Sequential(nn.LSTM(6, 3, num_layers=2, dropout=0.1)), True),
+        (lambda: nn.Sequential(nn.Linear(6, 3), nn.Tanh(), nn.LSTM(3, 3)), False),
+    ],
+)
+def test_whatever_may_draw_as_it_trains_does(make: Callable[[], nn.Module], draws: bool) -> None:
+    assert draws_as_it_trains(Architecture("made", make).initial(1)) is draws

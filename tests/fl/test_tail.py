@@ -205,3 +205,22 @@ class Own(nn.Sequential):
 )
 def test_any_other_network_is_left_to_autograd(module: nn.Module) -> None:
     assert split(module) is None
+
+
+class Keeping(nn.Module):
+    """A convolution beside one that nothing uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = nn.Conv2d(1, 2, 3)
+        self.unused = nn.Conv2d(1, 2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.used(x)
+        return out
+
+
+def test_what_comes_before_the_end_is_not_somebody_elses_code() -> None:
+    front = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 3))
+    assert split(front) is not None
+    assert split(nn.Sequential(Keeping(), nn.Flatten(), nn.Linear(72, 3))) is None

@@ -67,7 +67,10 @@ def test_a_recording_of_named_clients_is_that_of_numbered_ones(tmp_path: Path) -
         assert torch.equal(values, by_name.measured.signals[signal])
     assert read_recording(tmp_path / "names").names == {numbers[name]: name for name in NAMES}
     record = fedaudit.attack_recording(
-        tmp_path / "names", (), tmp_path / "out", figures={"permutations": 20}
+        tmp_path / "names",
+        (),
+        tmp_path / "out",
+        figures={"blind_classifier": False, "permutations": 20},
     )
     assert any(f"client {numbers['hospital-a']} (hospital-a)" in one for one in record.untested)
     assert "hospital-b" in json.dumps(record.config)

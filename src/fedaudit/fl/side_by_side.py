@@ -11,6 +11,7 @@ from torch import nn
 from fedaudit.core import Model
 from fedaudit.devices import CPU, by_kind, computing_on, forked
 from fedaudit.engines.local import one_thread
+from fedaudit.layout import runs_foreign_code
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -49,9 +50,20 @@ def side_by_side(
 
 
 def draws_as_it_trains(model: Model) -> bool:
-    """Whether a model has dropout, which draws from torch's global generator in every step."""
-    drops = nn.modules.dropout._DropoutNd
-    return any(isinstance(part, drops) and part.p > 0 for part in model.module().modules())
+    """Whether training a model may draw from torch's global generator, as dropout does.
+
+    So may any code of somebody else's.
+    """
+    module = model.module()
+    return runs_foreign_code(module) or any(map(_draws, module.modules()))
+
+
+def _draws(part: nn.Module) -> bool:
+    if isinstance(part, nn.modules.dropout._DropoutNd):
+        return part.p > 0
+    if isinstance(part, nn.RNNBase | nn.MultiheadAttention):
+        return part.dropout > 0
+    return isinstance(part, nn.RReLU | nn.FractionalMaxPool2d | nn.FractionalMaxPool3d)
 
 
 def _cores() -> int:

@@ -14,6 +14,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from fedaudit.fl.dense import Slope, dense_layers, flattened, has_hooks, is_plain_flatten
+from fedaudit.layout import runs_foreign_code
 from fedaudit.signals.kernels.gemm import product
 
 
@@ -36,11 +37,14 @@ def split(module: nn.Module) -> Split | None:
 
     Returns:
         None for any other module: another end, an end that is frozen in part or shares its
-        parameters, nothing to train before it, or hooks, whose calls would be missed.
+        parameters, nothing to train before it, hooks, whose calls would be missed, or code of
+        somebody else's.
     """
     parts = list(flattened(module))
     places = [place for place, part in enumerate(parts) if is_plain_flatten(part)]
     if not places or any(has_hooks(part) for part in module.modules()):
+        return None
+    if runs_foreign_code(module):  # which may leave parameters out, or look at those of the end
         return None
     front, end = nn.Sequential(*parts[: places[-1]]), nn.Sequential(*parts[places[-1] :])
     front_params: list[Tensor] = [p for p in front.parameters() if p.requires_grad]
