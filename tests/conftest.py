@@ -7,6 +7,10 @@ import hypothesis
 import pytest
 import torch
 
+from tests.typechecking import install
+
+install()
+
 # Small tensors gain nothing from a second thread, and workers of pytest-xdist would fight for it.
 torch.set_num_threads(1)
 

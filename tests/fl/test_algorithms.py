@@ -1,9 +1,11 @@
 """What every federated algorithm owes, and what each is known by."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from fedaudit.core import Architecture, ClientId, Model, Params, Samples, chunks
 from fedaudit.defenses.base import UNDEFENDED, Visit
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.hamp import Hamp
+from fedaudit.engines.base import Engine
 from fedaudit.engines.workers import Workers
 from fedaudit.errors import BadInput, Unsupported
 from fedaudit.fl.algorithm import Algorithm
@@ -119,11 +122,38 @@ def base(round: Round, client: ClientId) -> Model:
     return model
 
 
+Job = tuple[Callable[[object, object], object], object, object]
+
+
+def done(nothing: None, job: Job) -> object:
+    work, shared, item = job
+    return work(shared, item)
+
+
+class Crew:
+    """Workers who go from one session to the next, since each takes a second to start."""
+
+    def __init__(self, run: Callable[[list[Job]], Iterator[object]]) -> None:
+        self._run = run
+
+    @contextmanager
+    def session(
+        self, work: Callable[[object, object], object], shared: object
+    ) -> Iterator[Callable[[Iterable[object]], Iterator[object]]]:
+        yield lambda items: self._run([(work, shared, item) for item in items])
+
+
+@pytest.fixture(scope="module")
+def crew() -> Iterator[Engine]:
+    with Workers(2).session(done, None) as run:
+        yield cast(Engine, Crew(run))
+
+
 @pytest.mark.parametrize("name", ["fedsgd", "fedmd", "ifca-mir"])  # the others train as fedavg does
-def test_two_workers_give_the_bits_of_one(name: str) -> None:
+def test_two_workers_give_the_bits_of_one(name: str, crew: Engine) -> None:
     algorithm = ALGORITHMS[name]
     alone = list(simulate(algorithm, DATA, rounds=2, seed=3))
-    two = list(simulate(algorithm, DATA, rounds=2, seed=3, engine=Workers(2)))
+    two = list(simulate(algorithm, DATA, rounds=2, seed=3, engine=crew))
     assert torch.equal(seen(alone), seen(two))
 
 

@@ -23,8 +23,8 @@ clients = 4
 samples_per_client = 60
 
 [training]
-rounds = 60
-epochs = 4
+rounds = 40
+epochs = 2
 batch_size = 8
 
 [audit]
@@ -69,7 +69,7 @@ def test_a_study_killed_three_times_ends_with_the_same_content_hash(tmp_path: Pa
     undisturbed = run_study(read_studies(study)[0], whole)
 
     rng = np.random.default_rng(int(time.time()))
-    moments = sorted(rng.choice(np.arange(1, 118), KILLS, replace=False).tolist())
+    moments = sorted(rng.choice(np.arange(1, 78), KILLS, replace=False).tolist())
     for moment in moments:
         run = started(study, broken)
         while run.poll() is None and rounds_done(broken) < moment:

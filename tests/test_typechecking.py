@@ -1,0 +1,50 @@
+"""Wrong types and wrong shapes are noticed while tests run, whichever way they are checked."""
+
+from collections.abc import Callable
+
+import jaxtyping
+import pytest
+import torch
+from beartype import beartype
+from beartype.roar import BeartypeCallHintViolation
+from jaxtyping import TypeCheckError
+
+from fedaudit.core import Samples, chunks
+from fedaudit.defenses.mixup import MixUp
+from fedaudit.params import flat
+
+_WRONG = (TypeCheckError, BeartypeCallHintViolation)
+
+
+def test_a_wrong_type_is_noticed_where_no_axes_are_named() -> None:
+    with pytest.raises(BeartypeCallHintViolation):
+        list(chunks("ten", 3))  # type: ignore[arg-type]
+    with pytest.raises(_WRONG):
+        flat([torch.zeros(2)])  # type: ignore[arg-type]
+
+
+def test_functions_within_a_function_are_checked_each_for_itself() -> None:
+    def made(number: int) -> Callable[[int], int]:
+        @jaxtyping.jaxtyped(typechecker=beartype)
+        def added(other: int) -> int:
+            return number + other
+
+        return added
+
+    one, two, broken = made(1), made(2), made("3")  # type: ignore[arg-type]
+    assert (one(1), two(1), one(2)) == (2, 3, 3)
+    for added in (one, two):
+        with pytest.raises(_WRONG):
+            added("1")  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        broken(1)
+
+
+def test_a_wrong_type_of_a_setting_is_noticed() -> None:
+    with pytest.raises(_WRONG):
+        MixUp(alpha="much")  # type: ignore[arg-type]
+
+
+def test_a_wrong_shape_is_noticed_where_axes_are_named() -> None:
+    with pytest.raises(TypeCheckError):
+        Samples(torch.zeros(3, 2), torch.zeros(4, dtype=torch.long), torch.arange(3))
