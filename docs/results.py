@@ -177,9 +177,12 @@ def _controls(study: Study) -> str:
 
 
 def _unknown_commits(study: Study) -> str:
-    """Says how many records do not know which commit made them."""
-    unknown = sum(not record.environment.commit for record in study.records.values())
-    return f" {unknown} of them do not say by which commit." if unknown else ""
+    """Says how many records do not know which commit made them, or were made with changes to it."""
+    commits = [record.environment.commit for record in study.records.values()]
+    unknown = sum(not commit for commit in commits)
+    changed = sum(commit.endswith("+") for commit in commits)
+    said = f" {unknown} of them do not say by which commit." if unknown else ""
+    return said + (f" {changed} were made with uncommitted changes." if changed else "")
 
 
 def _near_guessing(study: Study) -> str:

@@ -5,6 +5,12 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
+from fedaudit.errors import BadInput
+from fedaudit.study.record import Environment
+from tests.report.records import record
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -34,3 +40,23 @@ def test_the_page_of_results_is_what_the_records_give() -> None:
 def test_every_record_is_of_a_study_that_is_told_how_to_make() -> None:
     kept = {path.parent.name for path in (ROOT / "records").rglob("*.json")}
     assert kept == results().told
+
+
+@pytest.mark.parametrize("commit", ["", "0123456789abcdef+"])
+def test_no_record_is_kept_that_nobody_could_make_again(commit: str, tmp_path: Path) -> None:
+    keep = runpy.run_path(str(ROOT / "records" / "keep.py"))["refuse_without_commit"]
+    keep(Environment(commit="0123456789abcdef"), tmp_path)
+    with pytest.raises(BadInput, match="uncommitted changes"):
+        keep(Environment(commit=commit), tmp_path)
+
+
+def test_a_study_says_how_many_records_nobody_could_make_again() -> None:
+    script = runpy.run_path(str(ROOT / "docs" / "results.py"))
+    made = [
+        record().model_copy(update={"environment": Environment(commit=commit)})
+        for commit in ("", "0123456789abcdef+", "0123456789abcdef")
+    ]
+    study = script["Study"]("name", "command", "", dict(zip("abc", made, strict=True)))
+    said = script["_unknown_commits"](study)
+    assert "1 of them do not say by which commit" in said
+    assert "1 were made with uncommitted changes" in said

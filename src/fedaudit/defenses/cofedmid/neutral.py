@@ -36,7 +36,7 @@ class NeutralNoise(Defense):
         ratio: Share of the parameters, counted from the last, that get noise, in (0, 1].
         noise: "published" for one draw a client and round, which is added to all of these
             parameters, as the paper has it; a server that knows takes their mean off and has the
-            rest as it was (the attacks with "centred-tail"). "vector", which is recommended, for
+            rest as it was (the attacks with "centred-tail"). "vector" for
             a draw a parameter: a server that knows can only leave these parameters out
             (the attacks with "without-tail").
 
