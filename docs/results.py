@@ -252,6 +252,8 @@ def _sources(study: Study) -> str:
     lines = [_row(head), _row(["---"] * len(head))]
     for name, record in study.records.items():
         found = {one.attack: one for one in record.source_figures}
+        if not found:
+            continue
         first = found[attacks[0]]
         runs = [run for run in record.sources if run.attack == first.attack]
         best = fmean(max(run.by_round or [run.success]) for run in runs)
