@@ -15,6 +15,7 @@ from fedaudit.study.owners import SourceResult
 from fedaudit.study.parts import Setup
 from fedaudit.study.planted import planted_leak
 from fedaudit.study.record import ControlResult, Record, write_record
+from fedaudit.study.sample_scores import SCORES_FILE, write_scores
 from fedaudit.study.source import source_results
 from fedaudit.study.source_controls import source_controls
 from fedaudit.study.truth import Findings
@@ -31,7 +32,7 @@ def conclude(
     *,
     places: Mapping[int, Path],
 ) -> Record:
-    """Makes figures, controls and record from what was measured, and writes the record.
+    """Makes figures, controls and record from what was measured, and writes record and scores.
 
     Args:
         runs: The runs of one study.
@@ -65,5 +66,6 @@ def conclude(
     ]
     made = environment(clock, work.device)
     record = assembled(runs, stored, findings, checks, made, usage, sources)
+    write_scores(runs, findings, out / SCORES_FILE)
     write_record(record, out / RECORD_FILE)
     return record

@@ -13,5 +13,5 @@ def class_guided(defense: Defense | None) -> bool:
 def noisy_tail(defense: Defense | None) -> float | None:
     """Share of the last parameters to which a client's defense adds noise that cancels, if any."""
     parts = defense.parts if isinstance(defense, Chain) else (defense,)
-    noise = (part for part in parts if isinstance(part, NeutralNoise) and part.cancels)
+    noise = (part for part in parts if isinstance(part, NeutralNoise) and part.sigma > 0)
     return next((part.ratio for part in noise), None)

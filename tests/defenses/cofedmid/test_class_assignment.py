@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedaudit.defenses.base import Visit
 from fedaudit.defenses.cofedmid.assignment import at_random, bounded, overlap_bound
+from fedaudit.defenses.cofedmid.partition import ClassGuided
 
 
 @pytest.mark.parametrize(
@@ -85,3 +87,31 @@ def test_random_sets_have_their_size_and_neither_cover_nor_keep_apart() -> None:
     assert all((sets.sum(1) == 5).all() for sets in drawn)
     assert any(not sets.any(0).all() for sets in drawn)
     assert len({sets.tobytes() for sets in drawn}) > 40
+
+
+def test_members_that_work_alone_draw_sets_that_know_nothing_of_each_other() -> None:
+    def sets(*, independent: bool) -> list[list[np.ndarray]]:
+        defense = ClassGuided((0, 1), m_max=5, m_min=5, independent=independent)
+        visits = [
+            [
+                Visit(
+                    round=r,
+                    rounds=40,
+                    client=c,
+                    cohort=(0, 1),
+                    weights={0: 0.5, 1: 0.5},
+                    seed=3,
+                )
+                for c in (0, 1)
+            ]
+            for r in range(1, 41)
+        ]
+        return [[defense.dealt(v, classes=10).numpy() for v in both] for both in visits]
+
+    def common(rounds: list[list[np.ndarray]]) -> float:
+        return float(np.mean([(one & other).sum() for one, other in rounds]))
+
+    # Together two sets of five in ten never meet; apart they have two and a half in common.
+    assert common(sets(independent=False)) == 0
+    assert common(sets(independent=True)) == pytest.approx(2.5, abs=0.6)
+    assert all(one.sum() == 5 for both in sets(independent=True) for one in both)

@@ -142,3 +142,19 @@ def test_a_client_of_no_coalition_and_settings_without_meaning_are_refused() -> 
             NeutralNoise((0, 1), sigma, ratio)
     with pytest.raises(BadInput, match="no noise named"):
         NeutralNoise((0, 1), noise="vectors")
+
+
+def test_whoever_works_alone_adds_a_draw_of_its_own_that_nothing_takes_back() -> None:
+    weights = {0: 0.5, 1: 0.5}
+    alone = [
+        sent(NeutralNoise((0, 1), 0.3, 1.0, independent=True), turn(c, weights), zeros(20_000))
+        for c in (0, 1)
+    ]
+    # The whole sigma, not what the projection leaves of it, and nothing shared.
+    assert [float(noise.std()) for noise in alone] == pytest.approx([0.3, 0.3], rel=0.03)
+    correlation = torch.corrcoef(torch.stack(alone))[0, 1]
+    assert abs(float(correlation)) < 0.03
+    # It is that client's whoever else names it in a coalition.
+    other = NeutralNoise((0, 2), 0.3, 1.0, independent=True)
+    assert torch.equal(alone[0], sent(other, turn(0, {0: 0.5, 2: 0.5}), zeros(20_000)))
+    assert not NeutralNoise((0, 1), independent=True).cancels

@@ -12,6 +12,18 @@ def check_coalition(coalition: tuple[ClientId, ...]) -> None:
         raise BadInput(f"a coalition names at least one client, each once, got {coalition}")
 
 
+def circle(
+    coalition: tuple[ClientId, ...], visit: Visit, *, independent: bool
+) -> tuple[ClientId, ...]:
+    """With whom a client works something out: its coalition, or nobody but itself.
+
+    Raises:
+        BadInput: The visiting client is no member.
+    """
+    present(coalition, visit)
+    return (visit.client,) if independent else coalition
+
+
 def present(coalition: tuple[ClientId, ...], visit: Visit) -> tuple[ClientId, ...]:
     """The members that train in this round, ascending: who is absent is neither waited for nor
     covered up for.

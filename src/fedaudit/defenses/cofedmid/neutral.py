@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedaudit.core import ClientId
 from fedaudit.defenses.base import Defense, Turn
-from fedaudit.defenses.cofedmid.coalition import check_coalition, present, shared_seed
+from fedaudit.defenses.cofedmid.coalition import check_coalition, circle, present, shared_seed
 from fedaudit.errors import BadInput, unknown_name
 from fedaudit.observe.round import Gradient, Update, Upload
 from fedaudit.params import plus_tail, tail_size
@@ -39,6 +39,7 @@ class NeutralNoise(Defense):
             rest as it was (the attacks with "centred-tail"). "vector" for
             a draw a parameter: a server that knows can only leave these parameters out
             (the attacks with "without-tail").
+        independent: Every client draws for itself, and nothing cancels.
 
     Source: CoFedMID, section 4.3 and algorithm 3; by its text and its costs ("two scalar values
         per round") "published" is the paper's.
@@ -52,6 +53,7 @@ class NeutralNoise(Defense):
     sigma: float = 0.1
     ratio: float = 0.2
     noise: str = "vector"
+    independent: bool = False
 
     def __post_init__(self) -> None:
         check_coalition(self.coalition)
@@ -65,19 +67,20 @@ class NeutralNoise(Defense):
 
     @property
     def cancels(self) -> bool:
-        """Where it adds noise."""
-        return self.sigma > 0
+        """Where members add noise that depends on each other's."""
+        return self.sigma > 0 and not self.independent
 
     def upload(self, upload: Upload, turn: Turn) -> Upload:
         """Each round: noise on the last parameters."""
-        members = present(self.coalition, turn)
-        if self.sigma == 0 or len(members) < 2:
+        together = circle(self.coalition, turn, independent=self.independent)
+        members = present(together, turn)
+        if self.sigma == 0 or (len(members) < 2 and not self.independent):
             return upload
         # As the paper counts: two numbers of a byte each (seed and weights need no more).
         turn.note("extra_bytes", torch.tensor([2]))
         size = tail_size(upload.values, self.ratio)
         weights = {member: turn.weights[member] for member in members}
-        seed = shared_seed(self.coalition, turn)
+        seed = shared_seed(together, turn)
         draws = {
             member: self.sigma
             * torch.randn(
@@ -86,8 +89,8 @@ class NeutralNoise(Defense):
             )
             for member in members
         }
-        own = neutral(draws, weights, turn.client).expand(size)
-        return replace(upload, values=plus_tail(upload.values, own))
+        own = draws[turn.client] if self.independent else neutral(draws, weights, turn.client)
+        return replace(upload, values=plus_tail(upload.values, own.expand(size)))
 
 
 def neutral(

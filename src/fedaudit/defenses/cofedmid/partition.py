@@ -11,7 +11,7 @@ from torch import Tensor
 from fedaudit.core import ClientId, Samples
 from fedaudit.defenses.base import Defense, Plan, Turn, Visit
 from fedaudit.defenses.cofedmid.assignment import Assigned, at_random, bounded
-from fedaudit.defenses.cofedmid.coalition import check_coalition, present, shared_seed
+from fedaudit.defenses.cofedmid.coalition import check_coalition, circle, present, shared_seed
 from fedaudit.defenses.cofedmid.sizes import DECAYS, sizes
 from fedaudit.defenses.soft_labels import class_count
 from fedaudit.errors import BadInput, unknown_name
@@ -34,6 +34,8 @@ class ClassGuided(Defense):
         decay: Way from the one to the other: linear, cosine, exponential or polynomial.
         assignment: "bounded" for little overlap and all classes covered where that is possible,
             "random" for neither.
+        independent: Every client works for itself, as a coalition of one (the paper's independent
+            mode, with which its Fig. 3 compares).
 
     Source: CoFedMID, section 4.1 and algorithm 1.
     Differs: Where the sets are too small to cover every class, those covered take turns.
@@ -44,6 +46,7 @@ class ClassGuided(Defense):
     m_min: int = 0
     decay: str = "linear"
     assignment: str = "bounded"
+    independent: bool = False
 
     def __post_init__(self) -> None:
         check_coalition(self.coalition)
@@ -79,7 +82,7 @@ class ClassGuided(Defense):
 
     def dealt(self, visit: Visit, *, classes: int) -> Bool[Tensor, " classes"]:
         """Each round: the client's share of the classes, which every member can work out."""
-        members = present(self.coalition, visit)
+        members = present(self._circle(visit), visit)
         assigned = self.assigned(classes, len(members), visit)
         return torch.from_numpy(assigned.sets[members.index(visit.client)])
 
@@ -89,17 +92,20 @@ class ClassGuided(Defense):
             self.sizes(classes, visit.rounds),
             visit.round,
             classes=classes,
-            coalition=len(self.coalition),
+            coalition=len(self._circle(visit)),
             members=members,
             assignment=self.assignment,
-            seed=shared_seed(self.coalition, visit),
+            seed=shared_seed(self._circle(visit), visit),
         )
+
+    def _circle(self, visit: Visit) -> tuple[ClientId, ...]:
+        return circle(self.coalition, visit, independent=self.independent)
 
     def sizes(self, classes: int, rounds: int) -> tuple[int, ...]:
         """How many classes a client is given in each round."""
         return sizes(
             classes,
-            len(self.coalition),
+            1 if self.independent else len(self.coalition),
             rounds,
             most=self.m_max,
             least=self.m_min,

@@ -1,0 +1,75 @@
+"""Scores beside a record: the record's figures come again from them, and differences are paired."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedaudit.errors import BadInput, Damaged
+from fedaudit.metrics import auc_interval
+from fedaudit.observe.tensors import write_tensors
+from fedaudit.origin import Origin
+from fedaudit.study.sample_scores import SCORES_FILE, SampleScores, paired_auc, read_scores
+from tests.study.studies import Carried
+
+
+def test_every_auc_of_the_record_comes_again_from_the_scores(small: Carried) -> None:
+    scores = read_scores(small.folder / SCORES_FILE)
+    figures = [f for f in small.record.findings if f.metric == "auc" and f.contrast == "unseen"]
+    of_runs = [f for f in figures if f.seed is not None and f.value is not None]
+    assert len(of_runs) > 5
+    for figure in of_runs:
+        assert figure.seed is not None
+        assert figure.target is not None
+        one = scores[figure.seed, figure.target]
+        kept = np.isin(one.origin, [Origin.MEMBER, Origin.UNSEEN])
+        made = auc_interval(one.by_attack[figure.attack][kept], one.origin[kept] == Origin.MEMBER)
+        assert made.value == pytest.approx(figure.value, abs=1e-12)
+
+
+def test_attacks_are_held_against_each_other_on_the_same_samples(small: Carried) -> None:
+    one = next(iter(read_scores(small.folder / SCORES_FILE).values()))
+    first, second, *_ = one.by_attack
+    gap = paired_auc(one, first, one, second, "mixed")
+    turned = paired_auc(one, second, one, first, "mixed")
+    assert gap.value == pytest.approx(-turned.value)
+    assert paired_auc(one, first, one, first, "mixed").value == 0
+
+
+def test_runs_with_other_samples_make_no_pairs(small: Carried) -> None:
+    one = next(iter(read_scores(small.folder / SCORES_FILE).values()))
+    first = next(iter(one.by_attack))
+    with pytest.raises(BadInput, match="other samples"):
+        paired_auc(one, first, one._replace(ids=one.ids + 1), first, "mixed")
+    with pytest.raises(BadInput, match="no scores of 'nobody'"):
+        paired_auc(one, first, one, "nobody", "mixed")
+
+
+def test_a_pair_is_narrower_than_two_limits_where_attacks_rank_alike() -> None:
+    rng = np.random.default_rng(5)
+    origin = np.repeat([Origin.MEMBER.value, Origin.UNSEEN.value], 300)
+    common = rng.normal(size=600) + (origin == Origin.MEMBER)
+    scores = {name: common + 0.1 * rng.normal(size=600) for name in ("one", "other")}
+    both = SampleScores(np.arange(600), origin, scores)
+    gap = paired_auc(both, "one", both, "other", "unseen")
+    alone = auc_interval(scores["one"], origin == Origin.MEMBER)
+    assert gap.high - gap.low < (alone.high - alone.low) / 3
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"a/b": torch.zeros(2)},
+        {"1/0/ids": torch.zeros(2)},
+        {"1/0/scores/loss": torch.zeros(2)},
+        {"1/0/ids": torch.zeros(2, 2), "1/0/origin": torch.zeros(2, 2)},
+        {"1/0/ids": torch.zeros(2), "1/0/origin": torch.zeros(3)},
+    ],
+)
+def test_a_file_of_something_else_is_refused(
+    tensors: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    write_tensors(tensors, tmp_path / SCORES_FILE)
+    with pytest.raises(Damaged, match=r"scores|where the samples"):
+        read_scores(tmp_path / SCORES_FILE)
