@@ -7,9 +7,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TextIO
 
 import pytest
@@ -213,3 +214,107 @@ def test_a_pipe_that_breaks_ends_a_program_with_its_own_exit_code() -> None:
             check=False,
         )
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def full() -> TextIO:
+    """A disk on which there is no more room."""
+    return Path("/dev/full").open("w", buffering=1)
+
+
+def closed() -> TextIO:
+    """A stream whose descriptor somebody has closed."""
+    stream = os.fdopen(os.dup(1), "w", buffering=1)
+    os.close(stream.fileno())
+    return stream
+
+
+def nothing() -> TextIO | None:
+    """What Python has where a program was started without."""
+    return None
+
+
+@pytest.mark.parametrize("stream", [full, closed, closed_pipe, nothing])
+@pytest.mark.parametrize("both", [False, True], ids=["stderr", "both"])
+@pytest.mark.parametrize("end", ["refusal", "fault", "pass", "fail", "inconclusive"])
+def test_refusals_faults_and_verdicts_keep_their_codes_whatever_the_streams_can_take(
+    stream: Callable[[], TextIO | None], both: bool, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = {"refusal": 2, "fault": 70, "pass": 0, "fail": 1, "inconclusive": 3}
+
+    def read(path: Path) -> None:
+        if end == "fault":
+            raise KeyError("a fault")
+
+    monkeypatch.setattr("fedaudit.study.reading.read_any_record", read)
+    monkeypatch.setattr("fedaudit.gate.policy.read_policy", read)
+    monkeypatch.setattr("fedaudit.gate.judging.judged", lambda *_: SimpleNamespace(outcome=end))
+    monkeypatch.setattr("fedaudit.gate.outputs.write_verdict", lambda *_, **__: None)
+    monkeypatch.setattr("fedaudit.gate.table.print_verdict", lambda verdict: print("x" * 9000))
+    words = ("gate", "a.json", *(() if end == "refusal" else ("--policy", "p.toml")))
+    with monkeypatch.context() as patched, ExitStack() as opened:
+        for name in ("stdout", "stderr") if both else ("stderr",):
+            one = stream()
+            patched.setattr(sys, name, one)
+            if one is not None:
+                opened.callback(suppressed_close, one)
+        with pytest.raises(SystemExit) as ended:
+            cli.main(words)
+    assert (ended.value.code or 0) == codes[end]
+
+
+def suppressed_close(stream: TextIO) -> None:
+    with suppress(OSError):
+        stream.close()
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code"),
+    [("2>/dev/full", 2), ("2>&-", 2), (">&- 2>&-", 2), (">/dev/full 2>/dev/full", 2)],
+)
+def test_a_program_without_streams_ends_with_the_code_of_its_refusal(
+    redirection: str, code: int
+) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"exec '{sys.executable}' -m fedaudit verify nothere {redirection}"],
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (code, b"")
+
+
+def test_what_is_printed_to_a_full_disk_and_is_no_verdict_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with full() as printed, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", printed)
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["gate", "--print-policy"])
+    assert ended.value.code == 2
+    assert "No space left on device" in capsys.readouterr().err
+
+
+def test_a_file_gets_no_number_of_a_stream_that_the_program_was_started_without(
+    tmp_path: Path,
+) -> None:
+    code = (
+        "import os, sys\nfrom fedaudit.ending import printing_anyway\n"
+        "with printing_anyway(), open(sys.argv[1], 'w') as file:\n"
+        "    assert file.fileno() > 2\n    os.write(2, b'of a library')\n    print('x')\n"
+    )
+    told = tmp_path / "told"
+    command = f"exec '{sys.executable}' -c \"{code}\" '{told}' >&- 2>&-"
+    assert subprocess.run(["sh", "-c", command], check=False).returncode == 0
+    assert told.read_text() == ""
+
+
+def test_a_program_that_cannot_be_imported_ends_with_no_verdict(tmp_path: Path) -> None:
+    (tmp_path / "cyclopts.py").write_text("raise ImportError('not installed')")
+    done = subprocess.run(
+        [sys.executable, "-m", "fedaudit", "list"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 70
+    assert "not installed" in done.stderr

@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from io import TextIOWrapper
 from types import FrameType
 from typing import NamedTuple, NoReturn, TextIO, cast
@@ -15,8 +15,6 @@ from cyclopts import CycloptsError
 from fedaudit.errors import Refusal
 
 REFUSED = 2
-FAULT = 70
-"""A fault of the program (EX_SOFTWARE of BSD's sysexits); no verdict and no refusal has it."""
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
 
@@ -54,56 +52,96 @@ def end_of(error: BaseException) -> End | None:
     return None
 
 
-class _Printed:
-    """A stream of text that nobody need be reading any more."""
+class Printed:
+    """A stream of text that nobody need be reading, and that need not take what is written.
+
+    Attributes:
+        lost: Why something that was written is lost, be it a full disk; None where nothing is, or
+            where its reader is gone and did not want it.
+    """
 
     def __init__(self, stream: object) -> None:
         self._stream = cast(TextIO, stream)
+        self.lost: Exception | None = None
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Writes, to nowhere once the reader is gone."""
+        """Writes, to nowhere once nothing can be."""
         try:
             return self._stream.write(text)
-        except BrokenPipeError:
-            self._to_nowhere()
+        except (OSError, ValueError) as error:
+            self._to_nowhere(error)
             return len(text)
 
     def flush(self) -> None:
-        """Flushes, to nowhere once the reader is gone."""
+        """Flushes, to nowhere once nothing can be."""
         try:
             self._stream.flush()
-        except BrokenPipeError:
-            self._to_nowhere()
+        except (OSError, ValueError) as error:
+            self._to_nowhere(error)
 
-    def _to_nowhere(self) -> None:
-        # Below the stream, since what it holds is written again when the program ends.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._stream.fileno())
-        os.close(nowhere)
+    def _to_nowhere(self, error: Exception) -> None:
+        if not isinstance(error, BrokenPipeError):
+            self.lost = self.lost or error
+        # Below the stream, since what it holds is written again when the program ends, which
+        # would then end with an exit code of Python's own. A stream that is closed holds nothing.
+        with suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
 
 
 @contextmanager
-def printing_anyway() -> Iterator[None]:
-    """Inside, printing ends no command: neither a reader that is gone nor a narrow encoding.
+def printing_anyway() -> Iterator[Printed]:
+    """Inside, printing ends no command: no reader that is gone, full disk or narrow encoding.
 
     A character that the terminal's encoding lacks is printed as its escape, and what is printed
-    after a pipe was closed (``fedaudit run study.toml | head -1``) goes nowhere.
+    after a pipe was closed (``fedaudit run study.toml | head -1``) goes nowhere, as all does that
+    a stream cannot take.
+
+    Yields:
+        Standard output, which says whether something that was printed is lost.
     """
     out, err = sys.stdout, sys.stderr
     before = [(stream, stream.errors) for stream in (out, err) if isinstance(stream, TextIOWrapper)]
     for stream, _ in before:
-        stream.reconfigure(errors="backslashreplace")
-    # There is none where the program was started without.
-    sys.stdout, sys.stderr = (cast(TextIO, one and _Printed(one)) for one in (out, err))
-    try:
-        yield
-    finally:
-        sys.stdout, sys.stderr = out, err
-        for stream, errors in before:
-            stream.reconfigure(errors=errors)
+        _reconfigure(stream, "backslashreplace")
+    with ExitStack() as opened:
+        if out is None or err is None:
+            _take_closed()
+        printed, told = (
+            Printed(one or opened.enter_context(open(os.devnull, "w", encoding="utf-8")))
+            for one in (out, err)
+        )
+        sys.stdout, sys.stderr = cast(TextIO, printed), cast(TextIO, told)
+        try:
+            yield printed
+        finally:
+            printed.flush()
+            told.flush()
+            sys.stdout, sys.stderr = out, err
+            for stream, errors in before:
+                _reconfigure(stream, errors)
+
+
+def _reconfigure(stream: TextIOWrapper, errors: str | None) -> None:
+    # It flushes, which a stream cannot that is closed or full.
+    with suppress(OSError, ValueError):
+        stream.reconfigure(errors=errors)
+
+
+def _take_closed() -> None:
+    """Opens nothing under the numbers of standard streams that the program was started without.
+
+    A file that were opened later would get them, and what libraries print there would be in it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
 
 
 @contextmanager

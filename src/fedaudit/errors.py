@@ -8,6 +8,9 @@ them as one sentence and exits with code 2.
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+FAULT = 70
+"""Exit code for a fault of the program (EX_SOFTWARE of BSD's sysexits), which no verdict has."""
+
 
 class Refusal(ValueError):
     """The request cannot be carried out as it stands; the message says what would help."""

@@ -3,14 +3,15 @@
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
 from fedaudit import __version__
-from fedaudit.ending import FAULT, End, end_of, printing_anyway, stopping_at_sigterm
-from fedaudit.errors import BadInput
+from fedaudit.ending import End, end_of, printing_anyway, stopping_at_sigterm
+from fedaudit.errors import FAULT, BadInput
 from fedaudit.importing import code_named_in
 from fedaudit.study.text import plain
 
@@ -71,25 +72,36 @@ EngineName = Annotated[
 def main(words: Sequence[str] | None = None) -> None:
     """Runs a command; a refusal is one sentence on standard error and exit code 2.
 
-    A fault of the program is shown whole and ends with exit code 70, which no verdict has.
+    A fault of the program is shown whole and ends with exit code 70, which no verdict has. What
+    the terminal cannot take changes neither, nor a verdict's code; a command that ends with none
+    is refused where what it has printed is lost.
 
     Args:
         words: The command line after the program's name; that of the process by default.
     """
-    with printing_anyway():
+    with printing_anyway() as printed:
         try:
             with stopping_at_sigterm():
                 _refuse_nul(sys.argv[1:] if words is None else words)
                 # What carries out a study, or is told to trust a folder, says so itself.
                 with code_named_in("what was given", trusted=False):
-                    app(words, exit_on_error=False, print_error=False)
+                    app(
+                        words,
+                        exit_on_error=False,
+                        print_error=False,
+                        result_action="return_none",
+                    )
+            # A verdict has ended the program by now, and stands whoever could read it.
+            printed.flush()
+            if printed.lost is not None:
+                raise printed.lost
         except (Exception, KeyboardInterrupt) as error:
-            sys.exit(_ended(error))
-        finally:
-            # Here, where a reader that is gone changes no exit code.
-            for stream in (sys.stdout, sys.stderr):
-                if stream is not None:
-                    stream.flush()
+            code = FAULT
+            # An error that cannot even be told of must not pass for a verdict.
+            with suppress(Exception):
+                code = _ended(error)
+            sys.exit(code)
+    sys.exit()
 
 
 def _ended(error: BaseException) -> int:

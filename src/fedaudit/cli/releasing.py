@@ -137,7 +137,7 @@ def verify(
     other_version
         Call a pack of another version sound, where all that can be checked holds.
     """
-    from fedaudit.pack.verifying import OTHER_VERSION, UNSOUND
+    from fedaudit.pack.verifying import OTHER_VERSION, SOUND, UNSOUND
     from fedaudit.pack.verifying import verify as verified
 
     found = verified(folder, digest=digest, signer=signer)
@@ -172,3 +172,4 @@ def verify(
         )
         sys.exit(OTHER_VERSION)
     say("the pack is sound")
+    sys.exit(SOUND)

@@ -42,6 +42,7 @@ from fedaudit.study.record import Record
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+SOUND = 0
 UNSOUND = 1
 """Exit code for a pack in which something is wrong."""
 OTHER_VERSION = 4
