@@ -65,6 +65,19 @@ def announced(folder: Path) -> Callable[[], object]:
     return lambda: load("announced", data_dir=folder)
 
 
+def blanks(folder: Path) -> Callable[[], object]:
+    """An array whose header is 300 MB of blanks, in 1.3 MB."""
+    path = folder / "blanks.npz"
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        archive.open("x_train.npy", "w") as file,
+    ):
+        file.write(b"\x93NUMPY\2\0" + struct.pack("<I", 300_000_000))
+        for _ in range(300):
+            file.write(b" " * 1_000_000)
+    return lambda: load("blanks", data_dir=folder)
+
+
 def entries(folder: Path) -> Callable[[], object]:
     """An archive of 100,000 arrays without anything in them."""
     with zipfile.ZipFile(folder / "entries.npz", "w") as archive:
@@ -212,6 +225,14 @@ def notes(folder: Path) -> Callable[[], object]:
     return lambda: read_tensors(folder / "b.safetensors")
 
 
+def axes(folder: Path) -> Callable[[], object]:
+    """A header of safetensors with one tensor of twelve million axes."""
+    shape = b"1," * 12_000_000 + b"1"
+    head = b'{"a":{"dtype":"U8","shape":[' + shape + b'],"data_offsets":[0,1]}}'
+    (folder / "c.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + b"a")
+    return lambda: read_tensors(folder / "c.safetensors")
+
+
 def rounds(folder: Path) -> Callable[[], object]:
     line = '{"round":1,"asked":[],"answered":[],"measured":false}\n'
     (folder / LOG_FILE).write_text(line * 400_000)
@@ -222,6 +243,7 @@ BOMBS: tuple[Callable[[Path], Callable[[], object]], ...] = (
     images,
     almost,
     announced,
+    blanks,
     entries,
     codes,
     vocabulary,
@@ -238,6 +260,7 @@ BOMBS: tuple[Callable[[Path], Callable[[], object]], ...] = (
     compared,
     names,
     notes,
+    axes,
     rounds,
 )
 

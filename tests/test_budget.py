@@ -31,6 +31,8 @@ def test_every_bomb_is_read_or_refused_under_a_gigabyte_and_ten_seconds(tmp_path
         assert one["seconds"] < 10, one
         assert one["peak"] < 10**9, one
         assert bool(one["said"]) == (one["bomb"] not in READ), one
+        assert "\n" not in one["said"]
+        assert "allow_pickle" not in one["said"]
 
 
 def test_the_setting_that_raises_the_budget_is_named_and_holds(
@@ -89,4 +91,13 @@ def test_a_table_whose_labels_leave_classes_out_has_no_billion_classes(tmp_path:
     columns = np.array(["a"])
     np.savez(tmp_path / "own.npz", x=x, y=labels, columns=columns, vocab_json=words)
     with pytest.raises(Refusal, match="must use every class"):
+        load("own", data_dir=tmp_path)
+
+
+def test_a_picture_of_too_many_pixels_is_refused_without_a_warning(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "own" / name).mkdir(parents=True)
+        for at in range(3):
+            Image.new("1", (13_000, 13_000)).save(tmp_path / "own" / name / f"{at}.png")
+    with pytest.raises(BadInput, match="a picture of 13000 x 13000 pixels is larger than"):
         load("own", data_dir=tmp_path)

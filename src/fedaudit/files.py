@@ -66,8 +66,8 @@ def sweep(folder: Path, *, before: float) -> None:
             path.unlink(missing_ok=True)
 
 
-def own_folder(root: Path, *names: str) -> Path:
-    """Makes a folder within one that fedaudit writes to; a link in its place is not followed.
+def own_place(root: Path, *names: str) -> Path:
+    """A folder within one that is fedaudit's, be it there or not; a link is not followed.
 
     Args:
         root: That somebody has named, who may have made it a link.
@@ -81,10 +81,23 @@ def own_folder(root: Path, *names: str) -> Path:
         place /= name
         if place.is_symlink():
             raise BadInput(
-                f"{place} is a link, and what belongs into {root} would be written elsewhere; "
-                "remove it, or choose another folder"
+                f"{place} is a link, and what belongs into {root} would be read or written "
+                "elsewhere; remove it, or choose another folder"
             )
+    return place
+
+
+def own_folder(root: Path, *names: str) -> Path:
+    """The same, made where it is not there.
+
+    Raises:
+        BadInput: One of the folders is a link or a file, or cannot be made.
+    """
+    place = own_place(root, *names)
+    try:
         place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"{place} cannot be used ({error}); choose another folder") from error
     return place
 
 

@@ -1,6 +1,7 @@
 """What goes wrong beside a recorder ends no loop, and spoils no recording."""
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 from warnings import catch_warnings, simplefilter
@@ -8,6 +9,7 @@ from warnings import catch_warnings, simplefilter
 import pytest
 import torch
 
+from fedaudit.cli import main
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.files import RECORDING_FILE, opened_to_append
 from fedaudit.live.attack import attack_recording
@@ -141,3 +143,37 @@ def test_a_key_that_stands_twice_is_refused(file: str, tmp_path: Path) -> None:
     (folder / file).write_text(text.replace("{", '{"round": 1, "name": "x", ', 1))
     with pytest.raises(Damaged, match="stands twice"):
         attack_recording(folder, (), tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["measured", "rounds", LOG_FILE, "lock", "untrained-1"])
+@pytest.mark.parametrize("what", ["link", "dangling", "pipe"])
+def test_a_folder_in_which_no_round_could_be_kept_is_refused_before_the_loop_begins(
+    name: str, what: str, tmp_path: Path
+) -> None:
+    folder, elsewhere = tmp_path / "recording", tmp_path / "elsewhere"
+    folder.mkdir()
+    if what == "pipe":
+        os.mkfifo(folder / name)
+    else:
+        (folder / name).symlink_to(elsewhere)
+    if what == "link":
+        elsewhere.mkdir()
+    with pytest.raises(BadInput, match=rf"{name}.*(remove it|choose another folder)"):
+        record(folder, network, AUDIT, attacks=FEW, keep="full", say=lambda text: None)
+    assert not elsewhere.exists() or not list(elsewhere.iterdir())
+
+
+@pytest.mark.parametrize("name", ["measured", "untrained-1", "attacked"])
+def test_a_recording_is_not_attacked_through_a_link(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, elsewhere = recorded(tmp_path / "recording"), tmp_path / "elsewhere"
+    (folder / "attacked").mkdir()
+    (folder / name).rename(elsewhere)
+    (folder / name).symlink_to(elsewhere)
+    before = {path: path.read_bytes() for path in elsewhere.rglob("*") if path.is_file()}
+    with pytest.raises(SystemExit) as ended:
+        main(["attack", str(folder)])
+    assert ended.value.code == 2
+    assert f"{name} is a link" in capsys.readouterr().err
+    assert before == {path: path.read_bytes() for path in elsewhere.rglob("*") if path.is_file()}

@@ -1,4 +1,5 @@
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -159,6 +160,35 @@ def test_a_tensor_without_values_is_read(path: Path) -> None:
     write_tensors({"a": torch.zeros(0, 3, 224, 224), "b": torch.zeros(1000, 0)}, path)
     found, _ = read_tensors(path)
     assert [tuple(value.shape) for value in found.values()] == [(0, 3, 224, 224), (1000, 0)]
+
+
+@pytest.mark.parametrize("axes", [64, 65])
+def test_a_tensor_has_the_axes_that_torch_can_count_or_is_refused(path: Path, axes: int) -> None:
+    shape = [2**63] * (axes - 1) + [0] if axes > 64 else [1] * axes
+    write_header(path, {"a": {"dtype": "U8", "shape": shape, "data_offsets": [0, int(axes < 65)]}})
+    if axes > 64:
+        with pytest.raises(Damaged, match="more than 64 axes"):
+            read_tensors(path)
+    else:
+        assert read_tensors(path)[0]["a"].ndim == 64
+
+
+def test_notes_may_list_thousands_and_quote_what_they_want(path: Path) -> None:
+    notes = {"list": str(list(range(9000))), "quoted": '"[\\"' * 400, "open": "[" * 2000}
+    write_tensors(SOME, path, notes)
+    assert read_tensors(path)[1] == notes
+
+
+def test_a_header_of_quotation_marks_is_looked_through_once() -> None:
+    start = time.process_time()
+    for text in (b'"' + b'\\"' * 2_000_000, b'"' * 2_000_000, b"[" * 2_000_000, b'"\\'):
+        tensors.refuse_heavy(len(text), text)
+    assert time.process_time() - start < 5
+
+
+def write_header(path: Path, header: dict[str, object]) -> None:
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"a")
 
 
 def test_a_pickle_is_refused_unread(path: Path) -> None:

@@ -239,3 +239,45 @@ def test_new_signals_are_not_measured_on_updates_of_other_rounds_or_clients(
         shutil.copy(client, client.with_name("client-000077.safetensors"))
     with pytest.raises(Damaged, match="are not of the rounds and clients that were measured"):
         attack_again(tmp_path / "own", ["grad-norm"], tmp_path / "again")
+
+
+@pytest.mark.parametrize("name", ["attacked", "seed-1", "seed-1/measured"])
+def test_a_study_is_not_attacked_through_a_link(
+    name: str, recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, elsewhere = tmp_path / "study", tmp_path / "elsewhere"
+    shutil.copytree(recording, folder)
+    (folder / "attacked").mkdir(exist_ok=True)
+    (folder / name).rename(elsewhere)
+    (folder / name).symlink_to(elsewhere)
+    (elsewhere / "report.html").write_text(PAGE)
+    before = files_in(elsewhere)
+    refused("attack", folder)
+    assert f"{name} is a link" in capsys.readouterr().err
+    assert files_in(elsewhere) == before
+
+
+def test_a_page_that_is_of_no_record_is_not_replaced(
+    recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "report.html").write_text(PAGE)
+    refused("attack", recording, "--out", tmp_path)
+    assert "is there without a record.json" in capsys.readouterr().err
+    with pytest.raises(BadInput, match=r"report\.html is there without a record"):
+        run_study(quick_study(), tmp_path)
+    game = tmp_path / "game.toml"
+    shutil.copy(Path(__file__).parents[2] / "studies" / "games" / "ami-cifar10-bitrand.toml", game)
+    refused("games", game, "--out", tmp_path)
+    assert "is there without a games.json" in capsys.readouterr().err
+    pair = records(tmp_path, "a", "b")
+    (tmp_path / "comparison.html").write_text(PAGE)
+    refused("compare", *pair, "--out", tmp_path / "comparison.html")
+    assert "is there without a comparison.json" in capsys.readouterr().err
+    assert {p.name for p in tmp_path.iterdir() if p.is_file()} >= {"report.html", "comparison.html"}
+    assert (tmp_path / "report.html").read_text() == PAGE
+    assert (tmp_path / "comparison.html").read_text() == PAGE
+
+
+def test_who_names_code_that_is_not_trusted_is_said(recording: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"^the command line names the attack 'evil:x'.*--trust"):
+        attack_again(recording, ["evil:x"], tmp_path)

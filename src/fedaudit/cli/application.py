@@ -101,7 +101,7 @@ def main(words: Sequence[str] | None = None) -> None:
             with suppress(Exception):
                 code = _ended(error)
             sys.exit(code)
-    sys.exit()
+    sys.exit(0)
 
 
 def _ended(error: BaseException) -> int:

@@ -61,7 +61,11 @@ def refuse_other_comparison(page: Path, records: Sequence[Path]) -> None:
     Raises:
         BadInput: Either is there and is of something else, or the name is none for a page.
     """
-    from fedaudit.study.outputs import refuse_foreign_page, refuse_other_comparison
+    from fedaudit.study.outputs import (
+        refuse_foreign_page,
+        refuse_other_comparison,
+        refuse_page_alone,
+    )
 
     if not page.name or page.suffix == ".json":
         raise BadInput(
@@ -70,6 +74,7 @@ def refuse_other_comparison(page: Path, records: Sequence[Path]) -> None:
         )
     refuse_foreign_page(page, records)
     refuse_other_comparison(page.with_suffix(".json"), records)
+    refuse_page_alone(page, page.with_suffix(".json"))
 
 
 def _comparison_in(path: Path) -> Path | None:

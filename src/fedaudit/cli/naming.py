@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fedaudit.errors import BadInput
-from fedaudit.files import GAMES_FILE, RECORD_FILE, RECORDING_FILE
+from fedaudit.files import GAMES_FILE, RECORD_FILE, RECORDING_FILE, own_place
 
 ATTACKED = "attacked"
 """Folder, within a recording, of the record that ``fedaudit attack`` makes by default."""
@@ -19,7 +19,8 @@ def record_at(path: Path, *, games: bool = True) -> Path:
         games: Whether a record of games will do.
 
     Raises:
-        BadInput: The folder holds both, or a live recording that was not attacked.
+        BadInput: The folder holds both, or a live recording that was not attacked, or
+            whose folder of attacks is a link.
     """
     if not path.is_dir():
         return path
@@ -35,7 +36,7 @@ def _of_recording(path: Path) -> Path | None:
     """The record of the attacks on a live recording; None where the folder is no recording."""
     if not (path / RECORDING_FILE).is_file():
         return None
-    attacked = path / ATTACKED / RECORD_FILE
+    attacked = own_place(path, ATTACKED) / RECORD_FILE
     if not attacked.exists():
         raise BadInput(
             f"{path} is a live recording without a record in {path / ATTACKED}; make it with "

@@ -34,12 +34,12 @@ def games(
     from fedaudit.progress import bars
     from fedaudit.report.game_tables import print_games
     from fedaudit.report.games import write_games_report
-    from fedaudit.study.outputs import refuse_foreign_page
+    from fedaudit.study.outputs import refuse_page_alone
 
     points = read_points(study, settings_from(overrides, command="games"))
     folder = out or Path("runs") / points[0].study.name
     # Before anything is played, as it would be the last thing to be refused.
-    refuse_foreign_page(folder / REPORT_FILE)
+    refuse_page_alone(folder / REPORT_FILE, folder / GAMES_FILE)
     # A study is a program, and whoever plays it runs it.
     with code_named_in(study, trusted=True, folder=study.parent), bars() as tick:
         record = run_games(points, folder, data_dir=data_dir, tick=tick, say=say)

@@ -18,7 +18,7 @@ from fedaudit.cli.application import (
 )
 from fedaudit.cli.comparing import compare, refuse_other_comparison
 from fedaudit.cli.naming import ATTACKED
-from fedaudit.files import RECORD_FILE, REPORT_FILE
+from fedaudit.files import RECORD_FILE, REPORT_FILE, own_place
 from fedaudit.importing import code_named_in
 from fedaudit.overrides import settings_from
 
@@ -134,7 +134,7 @@ def attack(
     from fedaudit.study.again import attack_again
 
     first = next((i for i, name in enumerate(names) if name.startswith("--")), len(names))
-    folder = out or recording / ATTACKED
+    folder = out or own_place(recording, ATTACKED)
     if is_recording(recording):
         changed = changed_figures(settings_from(names[first:]))
         with bars() as tick:

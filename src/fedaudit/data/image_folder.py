@@ -1,5 +1,6 @@
 """Folders of pictures: one sub-folder a class."""
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -130,7 +131,7 @@ def _block(
 def _opened(paths: Sequence[Path]) -> Iterator[Image.Image]:
     for path in paths:
         try:
-            with Image.open(path, formats=_FORMATS) as picture:
+            with _sized(path) as picture:
                 check_size(picture)
                 pixels, on_disk = picture.width * picture.height, path.stat().st_size
                 hold_to_budget(str(path), _BYTES_A_PIXEL * pixels, on_disk=on_disk)
@@ -141,6 +142,13 @@ def _opened(paths: Sequence[Path]) -> Iterator[Image.Image]:
         # A hostile picture can fail in any way at all.
         except Exception as error:
             raise Damaged(f"{path} cannot be read as a picture ({error}); replace it") from error
+
+
+def _sized(path: Path) -> Image.Image:
+    """A picture of which the header alone is read; Pillow's own words on its size are not heard."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        return Image.open(path, formats=_FORMATS)
 
 
 def _subfolders(path: Path) -> list[Path]:

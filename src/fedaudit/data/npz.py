@@ -6,6 +6,7 @@ import struct
 import zipfile
 from collections import Counter
 from collections.abc import Sequence
+from io import BytesIO
 from itertools import islice
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -26,7 +27,13 @@ _MOST_OF_NOTHING = 2**24
 _MOST_ARRAYS = 1000
 _NPY = b"\x93NUMPY"
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
-_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+_HEADERS = {
+    (1, 0): ("<H", npy.read_array_header_1_0),
+    (2, 0): ("<I", npy.read_array_header_2_0),
+}
+"""By version of numpy's format: how a header's length is packed, and what reads both."""
+_LONGEST_HEADER = 8192
+"""Bytes; that of a plain array has 128."""
 
 
 def find(folder: Path, name: str) -> Path | None:
@@ -105,12 +112,14 @@ def _stored(path: Path) -> dict[str, AnyArray]:
         raise
     except ValueError as error:
         raise BadInput(
-            f"{path.name} holds something other than plain arrays ({error}); save numbers only, "
-            "never objects"
+            f"{path.name} holds something other than plain arrays ({_first_line(error)}); save "
+            "numbers only, never objects"
         ) from error
     # A damaged file makes zipfile, zlib, tokenize and numpy raise whatever they please.
     except Exception as error:
-        raise Damaged(f"{path.name} cannot be read as .npz ({error}); fetch it again") from error
+        raise Damaged(
+            f"{path.name} cannot be read as .npz ({_first_line(error)}); fetch it again"
+        ) from error
     for name, array in found.items():
         if not isinstance(array, np.ndarray):  # the bytes of an entry that is none
             raise BadInput(f"{path.name} holds {name!r}, which is no array; store arrays only")
@@ -121,6 +130,11 @@ def _stored(path: Path) -> dict[str, AnyArray]:
                 "with values"
             )
     return found
+
+
+def _first_line(error: Exception) -> str:
+    """What an error says, without the advice that numpy adds for files of one's own."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _refuse_many(path: Path) -> None:
@@ -170,7 +184,7 @@ def _announced(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> 
     with archive.open(entry) as file:
         if file.read(len(_NPY)) != _NPY:
             return entry.file_size
-        shape, size = _header(cast(zipfile.ZipExtFile, file))
+        shape, size = _header(path, cast(zipfile.ZipExtFile, file))
     values = math.prod(shape)
     if values * size > entry.file_size:
         raise BadInput(
@@ -181,12 +195,25 @@ def _announced(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> 
     return values * max(size, 4) if size else 0
 
 
-def _header(file: zipfile.ZipExtFile) -> tuple[tuple[int, ...], int]:
-    """Shape of an array, and bytes of one value."""
+def _header(path: Path, file: zipfile.ZipExtFile) -> tuple[tuple[int, ...], int]:
+    """Shape of an array, and bytes of one value.
+
+    Raises:
+        BadInput: The header is said to be longer than any; it is not read.
+        ValueError: It is of objects, or of another version.
+    """
     version = (*file.read(2),)
     if version not in _HEADERS:
         raise ValueError(f"version {version} of numpy's format")
-    shape, _, kind = _HEADERS[version](file)
+    packing, read_header = _HEADERS[version]
+    packed = file.read(struct.calcsize(packing))
+    (length,) = struct.unpack(packing, packed)
+    if length > _LONGEST_HEADER:
+        raise BadInput(
+            f"{path.name} holds an array whose header is said to have {length:,} bytes, and at "
+            f"most {_LONGEST_HEADER:,} are read; save it with numpy.savez_compressed"
+        )
+    shape, _, kind = read_header(BytesIO(packed + file.read(length)))
     if kind.hasobject:
         raise ValueError("objects")
     return shape, kind.itemsize

@@ -7,7 +7,7 @@ import torch
 from fedaudit.core import ClientId, Samples
 from fedaudit.data.audit_set import AuditSet
 from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import RECORD_FILE, own_folder
+from fedaudit.files import RECORD_FILE, own_folder, own_place
 from fedaudit.live.recording import Recording, is_recording, read_recording
 from fedaudit.observe.measured_files import fault_in, read_measured, write_measured
 from fedaudit.observe.measurements import MeasuredRound
@@ -32,7 +32,8 @@ def claim(folder: Path, recording: Recording, samples: AuditSet) -> Recording:
         The recording as it was begun first.
 
     Raises:
-        BadInput: The folder holds something else, or a recording of other settings or samples.
+        BadInput: The folder holds something else, a link or a file where rounds go, or a recording
+            of other settings or samples.
         Damaged: What it holds cannot be read.
     """
     try:
@@ -44,6 +45,7 @@ def claim(folder: Path, recording: Recording, samples: AuditSet) -> Recording:
         raise BadInput(
             f"{folder} holds {taken[0]}, which is of a study; give the recording its own folder"
         )
+    _make_room(folder, recording)
     if not is_recording(folder):
         return recording
     there = read_recording(folder)
@@ -62,6 +64,12 @@ def claim(folder: Path, recording: Recording, samples: AuditSet) -> Recording:
             "with needs the same ones, drawn with the same seed"
         )
     return there
+
+
+def _make_room(folder: Path, recording: Recording) -> None:
+    """Makes the folders of rounds while another can still be chosen, not in the first round."""
+    for name in ("measured", *(("rounds",) if recording.keep != "signals" else ())):
+        own_folder(folder, name)
 
 
 def write_audit(folder: Path, audit: AuditSet, *, features: bool) -> None:
@@ -113,7 +121,7 @@ def read_untrained(folder: Path, key: str, samples: int) -> tuple[MeasuredRound,
         Damaged: It is missing, cannot be read, or is another recording's.
     """
     # Apart, since the second round has fewer signals.
-    found = [one for name in _UNTRAINED for one in read_measured(folder / name)]
+    found = [one for name in _UNTRAINED for one in read_measured(own_place(folder, name))]
     if not found or any(
         one.notes.get("run") != key or fault_in(one.measured, _named(one.measured), samples)
         for one in found

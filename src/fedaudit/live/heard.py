@@ -82,6 +82,7 @@ def heard(folder: Path) -> list[Heard]:
     A last line that is cut off, as a power failure leaves it, is left out.
 
     Raises:
+        BadInput: The log is a link or no regular file.
         Damaged: Another line cannot be read.
     """
     text = _log(folder)
@@ -100,6 +101,7 @@ def heard_to_go_on(folder: Path) -> list[Heard]:
     """The same, with a line that was cut off taken out of the file, so that others can follow.
 
     Raises:
+        BadInput: The log is a link or no regular file.
         Damaged: Another line cannot be read.
     """
     found, text = heard(folder), _log(folder)
@@ -126,7 +128,12 @@ def add_heard(one: Heard, folder: Path) -> None:
 def _log(folder: Path) -> str:
     """The log's text; empty where there is none yet."""
     path = folder / LOG_FILE
-    if not path.is_file():
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise BadInput(
+            f"{path} is a link or no regular file, so that no round would be kept; remove it, or "
+            "choose another folder"
+        )
+    if not path.exists():
         return ""
     try:
         return read_text(path, max_bytes=_LONGEST_LOG)

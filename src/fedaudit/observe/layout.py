@@ -17,6 +17,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from fedaudit.core import ClientId
+from fedaudit.files import own_place
 
 Keep = Literal["signals", "snapshots", "full"]
 MAX_ROUND = 999_999
@@ -61,12 +62,17 @@ def round_bytes(*, keep: Keep, clients: int, values: int, parameters: int) -> in
 
 
 def numbered(folder: Path, ending: str) -> list[tuple[int, Path]]:
-    """The files or folders of rounds with an ending, and each one's round, ascending."""
+    """The files or folders of rounds with an ending, and each one's round, ascending.
+
+    Raises:
+        BadInput: The folder, or one of these, is a link.
+    """
+    own_place(folder.parent, folder.name)
     found = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         match = _ROUND.fullmatch(path.name)
         if match and (match[2] or "") == ending:
-            found.append((int(match[1]), path))
+            found.append((int(match[1]), own_place(folder, path.name)))
     return found
 
 

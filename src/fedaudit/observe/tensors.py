@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
@@ -18,9 +19,16 @@ from fedaudit.files import parsed_json
 
 MAX_BYTES = 16 * 2**30
 MAX_TENSORS = 100_000
-MAX_HEADER = 50_000_000
+MAX_HEADER = 25_000_000
 """Bytes that say what a file holds; its notes tell of every client and sample of a round."""
 _MOST_NOTES = 200_000
+_MOST_AXES = 64
+"""Of a tensor in torch."""
+_LONGEST_LIST = 21 * _MOST_AXES
+"""Characters in brackets: for each axis a number of 64 bits and a comma."""
+_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+\\?"?', re.DOTALL)
+"""Text of JSON in its quotation marks; one that is never ended, too, so that it is read once."""
+_LONG_LIST = re.compile(rb"\[[^\[\]]{%d}" % _LONGEST_LIST)
 _MOST_OF_NOTHING = 2**24
 _ORDER = "fedaudit.order"
 _HASH = "fedaudit.sha256"
@@ -143,7 +151,7 @@ def refuse_heavy(length: int, header: bytes) -> None:
         header: Its text, if that is of some length that is read at all.
 
     Raises:
-        ValueError: It is longer than any of ours, or tells of more tensors or notes.
+        ValueError: It is longer than any of ours, or tells of more tensors, axes or notes.
     """
     tensors = header.count(b"{") - 2
     if length > MAX_HEADER or tensors > MAX_TENSORS:
@@ -154,6 +162,9 @@ def refuse_heavy(length: int, header: bytes) -> None:
     # A colon for each of a tensor's three entries and its name.
     if header.count(b":") > 4 * MAX_TENSORS + _MOST_NOTES:
         raise ValueError(f"its header holds more than {_MOST_NOTES:,} notes")
+    # Each axis takes fifty times its two characters. Notes are text, and may list what they want.
+    if _LONG_LIST.search(_TEXT.sub(b"", header)):
+        raise ValueError(f"its header tells of a tensor of more than {_MOST_AXES} axes")
 
 
 def _refuse_endless(shape: Sequence[int]) -> None:

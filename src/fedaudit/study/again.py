@@ -9,8 +9,8 @@ import torch
 from fedaudit.attacks.base import Attack
 from fedaudit.devices import CPU
 from fedaudit.errors import BadInput, Damaged, Refusal
-from fedaudit.files import sweep
-from fedaudit.importing import code_named_in
+from fedaudit.files import own_place, sweep
+from fedaudit.importing import code_named_in, imported, is_own
 from fedaudit.observe.kept_files import read_rounds
 from fedaudit.observe.measured_files import Stored, tell_of_unhashed
 from fedaudit.observe.tensors import read_tensors
@@ -69,6 +69,7 @@ def attack_again(
     """
     work = Work(device=device, tick=tick)
     with code_named_in(recording / STUDY_FILE, trusted=trust, folder=Path.cwd()):
+        _refuse_distrusted(recording, names, trusted=trust)
         return _attacked(recording, names, out, data_dir, figures or {}, work, say)
 
 
@@ -98,6 +99,18 @@ def _attacked(
         stored.append(rounds)
     places = {seed: run_folder(recording, seed) for seed in study.seeds}
     return conclude(runs, stored, out, work, clock, say, places=places)
+
+
+def _refuse_distrusted(recording: Path, names: Sequence[str], *, trusted: bool) -> None:
+    """Refuses code that whoever asks has named, and not the recording, as named by them."""
+    asked = [name for name in names if is_own(name)]
+    if not asked or trusted:
+        return
+    own = recorded_study(recording).attacks
+    with code_named_in("the command line", trusted=False):
+        for name in asked:
+            if name not in own:
+                imported(name, "attack")
 
 
 def _refuse_taken(out: Path, asked: Study) -> None:
@@ -198,7 +211,7 @@ def _examples(run: Setup, recording: Path) -> Examples:
     if run.shadow is None:
         raise BadInput("nothing is there to learn from")
     listed = run_folder(recording, run.shadow.seed)
-    place = listed if listed.is_dir() else recording / SHADOW / f"seed-{run.shadow.seed}"
+    place = listed if listed.is_dir() else own_place(recording, SHADOW, f"seed-{run.shadow.seed}")
     if not is_measured(run.shadow, place):
         raise BadInput(
             f"{recording} has no shadow federation to learn on; run the study again with this "

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedaudit.core import ClientId
 from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import own_folder
+from fedaudit.files import own_folder, own_place
 from fedaudit.observe.measured_files import Stored, fault_in, read_measured, write_measured
 from fedaudit.observe.measurements import MeasuredRound, Measurements, stacked
 from fedaudit.observe.round import Round
@@ -75,7 +75,7 @@ def of_known(run: Setup, folder: Path) -> Examples:
     """
     if run.known is None:
         raise BadInput('this run knows no split; set shadow.mode = "known-split"')
-    stored = read_measured(folder / KNOWN)
+    stored = read_measured(own_place(folder, KNOWN))
     rounds: list[MeasuredRound] = [one.measured for one in stored]
     if tuple(one.index for one in rounds) != run.measured_rounds:
         raise BadInput(

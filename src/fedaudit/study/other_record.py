@@ -9,7 +9,7 @@ from fedaudit.files import RECORD_FILE, REPORT_FILE
 from fedaudit.study.config import Study
 from fedaudit.study.identity import settings_of
 from fedaudit.study.older import settled
-from fedaudit.study.outputs import refuse_foreign_page
+from fedaudit.study.outputs import refuse_page_alone
 from fedaudit.study.reading import read_record
 from fedaudit.study.text import made_plain
 from fedaudit.study.values import study_from
@@ -24,10 +24,10 @@ def refuse_other_record(folder: Path, ours: Study | Mapping[str, object]) -> Non
 
     Raises:
         BadInput: The folder holds a record of other settings, or one that cannot be read, or a
-            report.html that is no HTML.
+            report.html that is no HTML or not of a record.
     """
-    refuse_foreign_page(folder / REPORT_FILE)
     path = folder / RECORD_FILE
+    refuse_page_alone(folder / REPORT_FILE, path)
     if not path.exists():
         return
     try:

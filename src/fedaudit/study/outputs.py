@@ -46,6 +46,24 @@ def refuse_other_comparison(path: Path, records: Sequence[Path]) -> None:
         )
 
 
+def refuse_page_alone(target: Path, made_of: Path) -> None:
+    """Lets a page of fedaudit's name replace one only where what it is made from lies there too.
+
+    Args:
+        target: The page's file.
+        made_of: The record or comparison that is written before it.
+
+    Raises:
+        BadInput: The page is there alone, or is no HTML.
+    """
+    refuse_foreign_page(target)
+    if target.exists() and not made_of.exists():
+        raise BadInput(
+            f"{target} is there without a {made_of.name}, so that it is not fedaudit's and is not "
+            "replaced; rename it, or write elsewhere with --out"
+        )
+
+
 def refuse_foreign_page(target: Path, inputs: Collection[Path] = ()) -> None:
     """Lets an HTML page replace an HTML page only, and none of the files that it is made from.
 

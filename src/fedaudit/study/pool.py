@@ -24,7 +24,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from fedaudit import __version__
 from fedaudit.core import Samples
 from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import own_folder, read_object, write_whole
+from fedaudit.files import own_folder, own_place, read_object, write_whole
 from fedaudit.importing import source_digest
 from fedaudit.locking import Lock
 from fedaudit.signals.base import Signal
@@ -124,16 +124,16 @@ def run_folder(out: Path, seed: int) -> Path:
     """The folder of one run of a study, in the study's own or in a pool.
 
     Raises:
-        BadInput: The pool is not where it was.
+        BadInput: The pool is not where it was, or the run's folder is a link.
         Damaged: The study's list of runs cannot be read.
     """
-    own, listed = out / f"seed-{seed}", out / RUNS_FILE
+    own, listed = own_place(out, f"seed-{seed}"), out / RUNS_FILE
     if own.is_dir() or not listed.is_file():
         return own
     where = read_object(listed).get(str(seed))
     if not isinstance(where, str):
         raise Damaged(f"{listed} does not say where seed {seed} is; restore it from a copy")
-    place = out / where
+    place = own_place((out / where).parent, Path(where).name)
     if not place.is_dir():
         raise BadInput(
             f"the run of seed {seed} was kept in {place}, which is not there; copy that folder "
