@@ -25,8 +25,19 @@ from scipy.special import ndtr
 from fedaudit.errors import BadInput
 from fedaudit.files import write_whole
 from fedaudit.metrics import Limited, averaged
-from fedaudit.study.differences import Value, Values, difference, mean_of, over_gaps
+from fedaudit.metrics.intervals import clopper_pearson
+from fedaudit.study.clustered import MODEL_RISK
+from fedaudit.study.compared import Difference
+from fedaudit.study.differences import (
+    Value,
+    Values,
+    difference,
+    gap_between,
+    mean_of,
+    over_gaps,
+)
 from fedaudit.study.older import completed
+from fedaudit.study.owners import SourceResult
 from fedaudit.study.reading import read_games, read_record
 from fedaudit.study.record import Record
 from fedaudit.study.sample_scores import SCORES_FILE, paired_auc, read_scores
@@ -34,7 +45,9 @@ from fedaudit.study.sample_scores import SCORES_FILE, paired_auc, read_scores
 ROOT = Path(__file__).parents[1]
 CLAIMS, RECORDS, PAGE = ROOT / "claims", ROOT / "records", ROOT / "docs" / "claims.md"
 PAIRS_FILE = "pairs.json"
-LEAST_AUC, LEAST_LIMIT, LEAST_OVER_BASELINE = 0.7, 0.65, 0.1
+LEAST = {"membership": (0.7, 0.65), "sources": (0.1, 0.0), "clusters": (0.6, 0.55)}
+"""From which figure and lower limit on a regime leaks, by what an adversary asks there."""
+NO_LEAK = "nothing there to leak"
 ERROR = 0.05
 MOST_SEEDS = 1000
 
@@ -301,18 +314,38 @@ def _figures(record: Record) -> Iterator[tuple[Asked, int | None, Value]]:
         yield Asked("test_accuracy"), u.seed, of
         yield Asked("train_accuracy"), u.seed, Value(u.train_accuracy)
         yield Asked("generalisation_gap"), u.seed, Value(u.generalisation_gap)
-    for one in record.source_figures:
-        for name in ("success", "excess", "over_label_baseline"):
-            mean = getattr(one, name)
-            if mean is not None:
-                of = Value(mean.value, mean.low, mean.high, mean.method)
-                yield Asked(name, one.attack), None, of
+    for run in record.sources:
+        for name, of in _of_sources(run):
+            yield Asked(name, run.attack), run.seed, of
     for mean in record.cluster_means:
         of = Value(mean.value, mean.low, mean.high, mean.method)
         yield Asked(mean.figure, group=mean.group), None, of
         if len(mean.seeds) > 1 or mean.low is None:
             for seed, value in zip(mean.seeds, mean.values, strict=True):
                 yield Asked(mean.figure, group=mean.group), seed, Value(value)
+
+
+def _of_sources(run: SourceResult) -> Iterator[tuple[str, Value]]:
+    """What a source attack found in one run, and what of it is beyond class mixes."""
+    method = "Clopper-Pearson 95%"
+
+    def named(share: float) -> Value:
+        low, high = clopper_pearson(round(share * run.samples), run.samples)
+        return Value(share, low, high, method, cancels=True)
+
+    success = named(run.success)
+    yield "success", success
+    # A mean over a thousand shuffles: its own error is small beside that of the success.
+    mixes = Value(run.by_class_mix, run.by_class_mix, run.by_class_mix, "", cancels=True)
+    yield "excess", gap_between(success, mixes)
+    if run.label_baseline is not None:
+        # On the same samples, which are rather named together than apart: wide enough.
+        yield "over_label_baseline", gap_between(success, named(run.label_baseline))
+    if run.by_round:
+        yield "best_round", named(max(run.by_round))
+        yield "least_round", named(min(run.by_round))
+    if run.overfitting:
+        yield "overfitting", Value(fmean(abs(gap) for gap in run.overfitting))
 
 
 @cache
@@ -346,7 +379,8 @@ def _judged(claim: Claim, name: str, test: Test, other: Term) -> Judged:
     assert against is not None
     gap = _gap(regime, test, other)
     if claim.leaks and not leaks(name):
-        return Judged(name, test, other, "open", one, against, gap, "nothing there to leak")
+        why = NO_LEAK if leak_of(name) is not None else f"{regime.study} itself was not run"
+        return Judged(name, test, other, "open", one, against, gap, why)
     if gap is None or gap.low is None or gap.high is None:
         return Judged(name, test, other, "open", one, against, gap, "no limits")
     verdict = _verdict(test, gap.low, gap.high)
@@ -395,12 +429,13 @@ def _found(regime: Regime, test: Test, term: Term) -> Found | None:
 
 def _over_runs(values: Values) -> Found:
     by_seed = {seed: by[None] for seed, by in values.items() if seed is not None}
-    if None in values or len(by_seed) == 1:
-        one = values[None][None] if None in values else next(iter(by_seed.values()))
+    whole = values[None][None] if None in values else None
+    if len(by_seed) == 1 or (whole and (whole.low is not None or not by_seed)):
+        one = whole or next(iter(by_seed.values()))
         return Found(one.value, one.low, one.high, one.method, max(len(by_seed), 1))
     mean = over_gaps(list(by_seed.values()))
     assert mean is not None
-    return Found(mean.value, mean.low, mean.high, mean.method, len(by_seed))
+    return _settled(_as_found(mean))
 
 
 def _gap(regime: Regime, test: Test, other: Term) -> Found | None:
@@ -417,14 +452,28 @@ def _gap(regime: Regime, test: Test, other: Term) -> Found | None:
     if all(set(side) != {None} for side in (one, against)):
         gap = difference(one, against)
         if gap is not None:
-            further = gap.further
-            wide = (
-                (further.low, further.high)
-                if further and further.low is not None and further.high is not None
-                else None
-            )
-            return Found(gap.value, gap.low, gap.high, gap.method, gap.runs or 1, wide)
-    return _apart(_over_runs(one), _over_runs(against))
+            found = _as_found(gap)
+            if found.low is not None or found.further is not None:
+                return _settled(found)
+    return _settled(_apart(_over_runs(one), _over_runs(against)))
+
+
+def _as_found(gap: Difference) -> Found:
+    further = gap.further
+    wide = (
+        (further.low, further.high)
+        if further and further.low is not None and further.high is not None
+        else None
+    )
+    return Found(gap.value, gap.low, gap.high, gap.method, gap.runs or 1, wide)
+
+
+def _settled(found: Found) -> Found:
+    """With the limits for further runs where nothing makes any for these: counts of clients."""
+    if found.low is not None or found.further is None:
+        return found
+    low, high = found.further
+    return found._replace(low=low, high=high, method="Student's t over runs")
 
 
 def _shifted(found: Found, number: float) -> Found:
@@ -514,20 +563,22 @@ def _wanting(test: Test, gap: Found) -> str:
 @cache
 def leaks(name: str) -> bool:
     """Whether an undefended attack named beforehand finds enough in a regime."""
-    regime = regimes()[name]
-    if regime.kind in ("games", "clusters"):
+    kind, found = regimes()[name].kind, leak_of(name)
+    if kind == "games":
         return True
-    found = leak_of(name)
     if found is None:
         return False
-    if regime.kind == "sources":
-        return found.value >= LEAST_OVER_BASELINE
-    return found.value >= LEAST_AUC and (found.low or 0.0) >= LEAST_LIMIT
+    value, low = LEAST[kind]
+    return found.value >= value and (found.low or 0.0) >= low
 
 
 def leak_of(name: str) -> Found | None:
-    """What that attack finds."""
+    """What that attack finds; of models of clustered learning the riskiest's real risk."""
     regime = regimes()[name]
+    if regime.kind == "clusters":
+        test = Test(figure=MODEL_RISK, one=Term(), others=[])
+        groups = [_found(regime, test, Term(group=group)) for group in ("majority", "minority")]
+        return max((one for one in groups if one), key=lambda one: one.low or 0.0, default=None)
     figure = "over_label_baseline" if regime.kind == "sources" else "auc"
     return _found(regime, Test(figure=figure, one=Term(), others=[]), Term(attack=regime.leak))
 
@@ -586,7 +637,7 @@ def _decided(claim: Claim, parts: Sequence[Judged]) -> Decided:
     run = [part for part in parts if part.verdict != "not run"]
     if not run:
         return Decided(claim, "not run", parts, parts[0].why if parts else "no test")
-    counted = [part for part in run if part.why != "nothing there to leak"]
+    counted = [part for part in run if part.why != NO_LEAK]
     if not counted:
         return Decided(claim, "open", parts, "nothing leaks in the regimes that were run")
     said = {part.verdict for part in counted}
@@ -719,8 +770,9 @@ Differences of AUCs are paired by sample within a run (DeLong), others by seed o
 limits; over seeds the interval is that of these runs. Decided claims of one paper share an error of
 5% (Holm). A regime *leaks* where the attack that was named beforehand has an AUC of 0.7 or more
 against all non-members, with a lower limit of 0.65 or more, undefended; for sources, where it names
-the owner ten points more often than the label distribution allows. Claims about attacks and
-defenses are judged nowhere else.
+the owner ten points more often than the label distribution allows; for clustered learning, where
+a model's real risk is 60 % or more, with a lower limit of 55 %. Claims about attacks and defenses
+are judged nowhere else.
 """
 
 
@@ -756,8 +808,13 @@ def _regimes_table() -> str:
     ]
     lines = ["## Regimes", "", _row(head), _row(["---"] * len(head))]
     for name, regime in regimes().items():
-        lines.append(_row([f"`{name}`", regime.title, *_regime_cells(name, regime)]))
+        link = f"[`{name}`](results/{regime.study}.md)" if _is_recorded(regime) else f"`{name}`"
+        lines.append(_row([link, regime.title, *_regime_cells(name, regime)]))
     return "\n".join(lines)
+
+
+def _is_recorded(regime: Regime) -> bool:
+    return any((RECORDS / regime.study).glob(f"{regime.study}*.json"))
 
 
 def _regime_cells(name: str, regime: Regime) -> list[str]:
@@ -771,13 +828,17 @@ def _regime_cells(name: str, regime: Regime) -> list[str]:
 
 
 def _leak_words(name: str, regime: Regime) -> str:
-    if regime.kind in ("games", "clusters"):
-        return "by the server's own doing" if regime.kind == "games" else "see its claims"
+    if regime.kind == "games":
+        return "by the server's own doing"
     found = leak_of(name)
     if found is None:
         return "not known"
-    figure = "over the label distribution" if regime.kind == "sources" else "AUC"
-    return f"**{'yes' if leaks(name) else 'no'}**: {regime.leak} {figure} {_shown(found)}"
+    figure = {
+        "membership": f"{regime.leak} AUC",
+        "sources": f"{regime.leak} over the label distribution",
+        "clusters": "real risk of the riskiest model",
+    }[regime.kind]
+    return f"**{'yes' if leaks(name) else 'no'}**: {figure} {_shown(found)}"
 
 
 def _spent(study: str) -> str:
@@ -838,7 +899,7 @@ def _ease(part: Judged) -> float:
 
 
 def _mark(part: Judged) -> str:
-    return "nothing to leak" if part.why == "nothing there to leak" else part.verdict
+    return "nothing to leak" if part.why == NO_LEAK else part.verdict
 
 
 def _side(term: Term) -> str:

@@ -1,4 +1,7 @@
-"""The page of results, from the records: `python docs/results.py` writes docs/results.md anew."""
+"""The pages of results, from the records: a page a study, and a list of them.
+
+`python docs/results.py` writes docs/results.md and docs/results/ anew.
+"""
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,14 +21,15 @@ from fedaudit.study.reading import read_games, read_record
 from fedaudit.study.record import Figure, Record
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "results.md"
+PAGE, FOLDER = ROOT / "docs" / "results.md", ROOT / "docs" / "results"
 NONMEMBERS = {"unseen": "samples that nobody trained on", "other_client": "other clients' samples"}
 METRICS = {"auc": "AUC", "tpr@0.001": "TPR at 0.1% FPR"}
 
 INTRODUCTION = """# Results
 
-What the records in `records/` say, study by study; `python docs/results.py` makes this page from
-them, and a test holds it to them. In brackets 95% intervals: of one seed by DeLong's method (AUC)
+What the records in `records/` say, a page a study; `python docs/results.py` makes these pages from
+them, and a test holds them to it. What follows for the papers stands on the page of
+[claims](claims.md). In brackets 95% intervals: of one seed by DeLong's method (AUC)
 and by order statistics with Clopper and Pearson's (rates), of several seeds those of these runs
 together, not of further ones. Square brackets are Clopper and Pearson's alone: limits of the share
 of members above the threshold that was used, whose true false-positive rate may be another. Nothing
@@ -35,6 +39,14 @@ test of a rate is exact and rests on no limits. A dash stands for what
 was refused or not run; the record says why. Accuracy is that of the last global model, the mean of
 the seeds.
 """
+
+
+CONTENTS = """```{toctree}
+:hidden:
+:glob:
+
+results/*
+```"""
 
 
 class Study(NamedTuple):
@@ -104,19 +116,43 @@ def _place(variant: str, order: Sequence[str]) -> int:
     return order.index(variant) if variant in order else len(order)
 
 
-def results_markdown(all_studies: Sequence[Study | Games]) -> str:
-    """The whole page."""
-    sections = [
-        _games(study) if isinstance(study, Games) else _section(study) for study in all_studies
-    ]
-    return "\n\n".join([INTRODUCTION.rstrip(), *sections]) + "\n"
+def pages(all_studies: Sequence[Study | Games]) -> dict[Path, str]:
+    """Every page by its path: the list of studies, and a page for each."""
+    found = {PAGE: _list(all_studies)}
+    for study in all_studies:
+        text = _games(study) if isinstance(study, Games) else _section(study)
+        found[FOLDER / f"{study.name}.md"] = text + "\n"
+    return found
+
+
+def _list(all_studies: Sequence[Study | Games]) -> str:
+    head = ["study", "about", "records", "training / test accuracy"]
+    lines = [_row(head), _row(["---"] * len(head))]
+    for study in all_studies:
+        link = f"[{study.name}](results/{study.name}.md)"
+        if isinstance(study, Games):
+            points = _counted(len(study.record.points), "point")
+            lines.append(_row([link, study.record.about, points, "–"]))
+            continue
+        first = next(iter(study.records.values()))
+        about = str(first.config.get("about", ""))
+        lines.append(_row([link, about, str(len(study.records)), _learned(first)]))
+    return "\n\n".join([INTRODUCTION.rstrip(), "\n".join(lines), CONTENTS]) + "\n"
+
+
+def _learned(record: Record) -> str:
+    """Accuracies of the study as it is, so that a reader sees where there is nothing to leak."""
+    if not record.utility:
+        return "–"
+    shares = ([u.train_accuracy for u in record.utility], [u.test_accuracy for u in record.utility])
+    return " / ".join(f"{100 * fmean(share):.0f}%" for share in shares)
 
 
 def _section(study: Study) -> str:
     first = next(iter(study.records.values()))
     seeds = sorted({len(record.seeds) for record in study.records.values()})
     parts = [
-        f"## {study.name}",
+        f"# {study.name}",
         f"{first.config.get('about', '')} {study.note}".strip(),
         f"```\n{study.command}\n```",
         f"{_counted(len(study.records), 'record')} of {' or '.join(map(str, seeds))} "
@@ -133,7 +169,7 @@ def _games(study: Games) -> str:
     """Security games: every figure of every point, as the report has them."""
     tables = (points_table(study.record), rounds_table(study.record))
     parts = (
-        f"## {study.name}",
+        f"# {study.name}",
         f"{study.record.about} {study.note}".strip(),
         f"```\n{study.command}\n```",
         f"Played with {study.record.points[0].records}."
@@ -365,4 +401,9 @@ def _figure(figure: Figure) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(results_markdown(studies()), encoding="utf-8")
+    made = pages(studies())
+    FOLDER.mkdir(exist_ok=True)
+    for path in set(FOLDER.glob("*.md")) - set(made):
+        path.unlink()
+    for path, text in made.items():
+        path.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The page of results says what the records say."""
+"""The pages of results say what the records say."""
 
 import runpy
 from functools import cache
@@ -15,10 +15,10 @@ ROOT = Path(__file__).parents[1]
 
 
 class Results(NamedTuple):
-    """What the page's script makes of the records, the page as it is, and the studies told of."""
+    """What the script makes of the records, the pages as they are, and the studies told of."""
 
-    made: str
-    page: str
+    made: dict[Path, str]
+    pages: dict[Path, str]
     told: frozenset[str]
 
 
@@ -27,14 +27,17 @@ def results() -> Results:
     script = runpy.run_path(str(ROOT / "docs" / "results.py"))
     studies = script["studies"]()
     return Results(
-        script["results_markdown"](studies),
-        script["PAGE"].read_text(encoding="utf-8"),
+        script["pages"](studies),
+        {
+            path: path.read_text(encoding="utf-8")
+            for path in (script["PAGE"], *script["FOLDER"].glob("*.md"))
+        },
         frozenset(study.name for study in studies),
     )
 
 
-def test_the_page_of_results_is_what_the_records_give() -> None:
-    assert results().made == results().page, "run `python docs/results.py`"
+def test_the_pages_of_results_are_what_the_records_give() -> None:
+    assert results().made == results().pages, "run `python docs/results.py`"
 
 
 def test_every_record_is_of_a_study_that_is_told_how_to_make() -> None:

@@ -1,0 +1,26 @@
+"""Every link from one page of the documentation to another leads somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]+\.md)(?:#([\w-]+))?\)")
+
+
+def anchors(page: str) -> set[str]:
+    """Anchors of a page: those written out, and those of its headings."""
+    headings = re.findall(r"^#+ (.+)$", page, flags=re.MULTILINE)
+    made = {re.sub(r"[^\w\- ]", "", one.lower()).strip().replace(" ", "-") for one in headings}
+    return made | set(re.findall(r"id=['\"]([\w-]+)['\"]", page))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(DOCS)))
+def test_every_link_to_another_page_leads_somewhere(page: Path) -> None:
+    for target, anchor in LINK.findall(page.read_text(encoding="utf-8")):
+        path = page.parent / target
+        assert path.is_file(), f"{page.name} links to {target}"
+        if anchor:
+            assert anchor in anchors(path.read_text(encoding="utf-8")), f"{target}#{anchor}"
