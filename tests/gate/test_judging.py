@@ -389,3 +389,15 @@ def test_a_drawn_record_passes_fails_or_is_left_open_by_its_ceilings() -> None:
     leaking = record(details=False, defenses=(("none", 1.0),), strengths=(1.5,), seeds=(1, 2))
     leaking = leaking.model_copy(update={"controls": [control(kind) for kind in KINDS]})
     assert outcome(leaking, asking("auc = 0.6")) is Outcome.FAIL
+
+
+def test_a_verdict_searches_for_so_many_figures_and_says_so_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fedaudit.gate.more.MOST_SEARCHES", 3)
+    many = [auc(0.5, 0.7, attack=f"a{i}") for i in range(5)]
+    for _ in range(2):
+        (check,) = [one for one in verdict(found(*many)).checks if one.open and one.metric]
+        texts = [one.more.text for one in check.open if one.more is not None]
+        assert len(texts) == 5
+        assert sum("was not for this one" in text for text in texts) == 2

@@ -11,6 +11,7 @@ from fedaudit.study.reading import read_record
 from fedaudit.study.record import Figure, Record, write_record
 from fedaudit.study.text import LONGEST, is_plain, made_plain, plain
 from tests.report.records import record
+from tests.study.compare_records import given
 
 SMALL = record(strengths=(1.0,), defenses=(("none", 1.0),), details=False)
 
@@ -290,3 +291,16 @@ def test_every_record_of_the_tests_is_one_that_can_be_read(tmp_path: Path) -> No
     for one in (record(seeds=(1, 2), over_seeds=True), Record.model_validate(WHOLE)):
         write_record(one, path)
         assert read_record(path) == one
+
+
+def test_a_record_of_thousands_of_metrics_is_refused(tmp_path: Path) -> None:
+    one = given("a", {"fedmia-1": {1: {0: 0.7}}}, {1: 0.8})
+    figure = next(figure for figure in one.findings if figure.attack)
+    for count in (1000, 1001):
+        many = [figure.model_copy(update={"metric": f"tpr@0.{at:05}1"}) for at in range(count)]
+        write_record(one.model_copy(update={"findings": many}), tmp_path / "record.json")
+        if count > 1000:
+            with pytest.raises(Damaged, match="figures of 1,001 kinds, and at most 1,000"):
+                read_record(tmp_path / "record.json")
+        else:
+            assert len(read_record(tmp_path / "record.json").findings) == count

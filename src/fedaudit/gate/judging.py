@@ -7,6 +7,7 @@ from fedaudit.games.record import GameRecord
 from fedaudit.gate.clusters import cluster_checks
 from fedaudit.gate.games import game_checks
 from fedaudit.gate.membership import judged_attacks, membership_checks
+from fedaudit.gate.more import searching
 from fedaudit.gate.policy import Policy
 from fedaudit.gate.reasons import correction, of_games, paragraph
 from fedaudit.gate.sources import judged_sources, source_checks
@@ -36,6 +37,11 @@ def judged(record: Record | GameRecord, policy: Policy) -> Verdict:
             f"the policy {policy.name!r} has no ceiling for a record of {kind}; give it {wanted} "
             "(`fedaudit gate --print-policy` prints one)"
         )
+    with searching():
+        return _judged(record, policy)
+
+
+def _judged(record: Record | GameRecord, policy: Policy) -> Verdict:
     safe = cleaned(record)
     if isinstance(safe, GameRecord):
         checks, limits = list(_of_games(safe, policy)), of_games()
@@ -47,7 +53,7 @@ def judged(record: Record | GameRecord, policy: Policy) -> Verdict:
     outcome = concluded(checks)
     return Verdict(
         record=safe.name,
-        kind="games" if games else "study",
+        kind="games" if isinstance(safe, GameRecord) else "study",
         content_hash=safe.content_hash,
         policy=policy.name,
         policy_hash=policy.digest(),

@@ -1,6 +1,8 @@
 """How much more evidence would settle a figure that lies on both sides of its ceiling."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NamedTuple
 
 from fedaudit.gate.outcome import Outcome, against
@@ -11,6 +13,20 @@ Limits = Callable[[int], "tuple[float, float] | None"]
 MOST_SAMPLES = 10**7
 """More samples than that settle nothing that an audit could have."""
 MOST_SEEDS = 1000
+MOST_SEARCHES = 1000
+"""Figures of one verdict that it is searched for; a search takes up to a twentieth of a second."""
+
+_left: ContextVar[Iterator[int] | None] = ContextVar("left", default=None)
+
+
+@contextmanager
+def searching() -> Iterator[None]:
+    """Inside, what would settle a figure is searched for so often and no more."""
+    token = _left.set(iter(range(MOST_SEARCHES)))
+    try:
+        yield
+    finally:
+        _left.reset(token)
 
 
 class More(Part):
@@ -75,6 +91,15 @@ def more(
         what: What size counts: "members", "seeds".
         most: The largest size that is tried.
     """
+    left = _left.get()
+    if left is not None and next(left, None) is None:
+        return More(
+            what=what,
+            count=0,
+            then=None,
+            text=f"what would settle it is searched for {MOST_SEARCHES:,} figures of a verdict and "
+            "was not for this one",
+        )
     if limits(start) is None:
         return More(
             what=what,

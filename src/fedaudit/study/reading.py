@@ -18,6 +18,7 @@ from fedaudit.study.text import LONGEST, MAX_DEPTH, deeper_than, is_plain, texts
 
 MAX_BYTES = 256 * 2**20
 _LONGEST_NUMBER = 400
+_MOST_METRICS = 1000
 
 Document = TypeVar("Document", bound=BaseModel)
 
@@ -49,7 +50,14 @@ def _as_record(parsed: object, path: Path) -> Record:
             f"{path} has a configuration nested over {MAX_DEPTH} levels deep, which no study "
             "has; take the original record"
         )
-    return restated(_fitting(Record, document, path, "the record format"))
+    found = _fitting(Record, document, path, "the record format")
+    metrics = len({figure.metric for figure in found.findings})
+    if metrics > _MOST_METRICS:
+        raise Damaged(
+            f"{path} has figures of {metrics:,} kinds, and at most {_MOST_METRICS:,} are read, as "
+            "no study has so many; take the original record"
+        )
+    return restated(found)
 
 
 def read_comparison(path: Path, *, max_bytes: int = MAX_BYTES) -> Comparison:
