@@ -21,6 +21,9 @@ GAMES_FILE = "games.json"
 RECORDING_FILE = "recording.json"
 """What a live recording says of itself, in its folder."""
 
+ATTACKED = "attacked"
+"""Folder, within a recording, of the record that ``fedaudit attack`` makes by default."""
+
 REPORT_FILE = "report.html"
 """The report beside either."""
 

@@ -22,6 +22,7 @@ from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.views import VIEWS, seen_from
 from fedaudit.seeds import seeded
 from fedaudit.signals.measure import measure
+from fedaudit.study.record import NAMES_OWNERS
 
 FEATURES, CLASSES, CLIENTS, CANARIES = 16, 4, 5, 60
 TARGET = 1
@@ -267,3 +268,9 @@ def test_an_attack_learns_the_same_bits_from_the_same_seed(name: str) -> None:
 def test_an_attack_does_not_learn_from_members_alone(name: str) -> None:
     with pytest.raises(BadInput, match=f"{len(AUDITED)} members of {len(AUDITED)}"):
         ATTACKS[name].fitted(measured(), torch.ones(len(AUDITED), dtype=torch.bool), TARGET, 5)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_record_tells_attacks_on_sources_by_their_rule_over_clients(name: str) -> None:
+    attack = ATTACKS[name]
+    assert attack.rule.over_clients.endswith(NAMES_OWNERS) == attack.infers_source

@@ -12,7 +12,7 @@ from fedaudit.study.fields import FurtherRuns
 from fedaudit.study.older import restated
 from fedaudit.study.record import Figure, GroupFigure, Record
 from tests.gate.parts import KINDS, auc, bound, control, found, policy, ran, tpr
-from tests.report.records import record
+from tests.report.records import record, source, with_sources
 
 
 def outcome(given: Record, text: str = "") -> Outcome:
@@ -401,3 +401,84 @@ def test_a_verdict_searches_for_so_many_figures_and_says_so_of_the_others(
         texts = [one.more.text for one in check.open if one.more is not None]
         assert len(texts) == 5
         assert sum("was not for this one" in text for text in texts) == 2
+
+
+EACH = """
+name = "each"
+[membership]
+auc = 0.6
+group_auc = 0.6
+contrasts = ["unseen"]
+"""
+
+
+def named(told: Verdict) -> str:
+    return " ".join(one.what for check in told.checks for one in check.open)
+
+
+def test_an_attack_that_was_run_and_has_no_figures_is_missed_by_name() -> None:
+    weak = auc(0.48, 0.52, attack="blackbox-loss")
+    assert judged(found(weak), policy()).outcome is Outcome.PASS
+    left = found(weak, attacks=[ran("blackbox-loss"), ran("fedmia-2"), ran("avg-cosine")])
+    told = judged(left, policy())
+    assert told.outcome is Outcome.INCONCLUSIVE
+    assert "fedmia-2 on client 0 in seed 1" in named(told)
+    assert "avg-cosine on client 0 in seed 1" in named(told)
+    nothing = judged(found(attacks=[ran("fedmia-2")]), policy())
+    assert nothing.outcome is Outcome.INCONCLUSIVE
+    refused = found(weak, attacks=[ran("blackbox-loss"), ran("seqmia", "refused", "no shadow")])
+    assert judged(refused, policy()).outcome is Outcome.PASS
+    failed = found(weak, attacks=[ran("blackbox-loss"), ran("fedmia-2", "failed")])
+    assert judged(failed, policy()).outcome is Outcome.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("section", ["audit", "recording"])
+def test_an_audited_client_that_has_no_figures_is_missed_by_name(section: str) -> None:
+    one = found(auc(0.48, 0.52), config={section: {"targets": [0]}})
+    assert judged(one, policy()).outcome is Outcome.PASS
+    two = found(auc(0.48, 0.52), config={section: {"targets": [0, 7, "x", None, True]}})
+    told = judged(two, policy())
+    assert told.outcome is Outcome.INCONCLUSIVE
+    assert "fedmia-2 on client 7 in seed 1" in named(told)
+
+
+def test_a_client_whose_groups_are_gone_is_missed_by_name() -> None:
+    figures = [auc(0.48, 0.52, target=target) for target in (0, 1)]
+    group = GroupFigure(
+        attack="fedmia-2",
+        contrast="mixed",
+        by="class",
+        group="1",
+        target=0,
+        seed=1,
+        value=0.5,
+        low=0.45,
+        high=0.55,
+        n_members=50,
+        n_nonmembers=50,
+    )
+    both = [group, group.model_copy(update={"target": 1})]
+    assert judged(found(*figures, groups=both), policy(EACH)).outcome is Outcome.PASS
+    told = judged(found(*figures, groups=both[:1]), policy(EACH))
+    assert told.outcome is Outcome.INCONCLUSIVE
+    assert "fedmia-2 on client 1 in seed 1" in named(told)
+
+
+def test_a_source_attack_that_was_run_and_has_no_result_is_missed_by_name() -> None:
+    asked = policy('name = "s"\n[sources]\nabove_class_mixes = 1.0\n')
+    row = ran("sia-mean").model_copy(update={"over_clients": "arg max"})
+    given = with_sources(source("sia"))
+    alone = given.model_copy(
+        update={
+            "attacks": [ran("sia")],
+            "controls": [control(k) for k in KINDS],
+            "seeds": [given.sources[0].seed],
+        }
+    )
+    assert judged(alone, asked).outcome is Outcome.PASS
+    left = alone.model_copy(update={"attacks": [ran("sia"), row]})
+    assert judged(left, asked).outcome is Outcome.INCONCLUSIVE
+    assert "sia-mean" in named(judged(left, asked))
+    # A policy on members alone does not ask for it.
+    members = found(auc(0.48, 0.52), attacks=[ran("fedmia-2"), row])
+    assert judged(members, policy()).outcome is Outcome.PASS

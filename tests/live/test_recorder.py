@@ -29,7 +29,7 @@ from fedaudit.locking import Lock
 from fedaudit.observe.kept_files import read_rounds
 from fedaudit.observe.measured_files import read_measured
 from fedaudit.observe.views import VIEWS, seen_from
-from fedaudit.pack.remaking import remade
+from fedaudit.pack.remaking import not_shown, remade
 from fedaudit.pack.suppressing import suppressed
 from fedaudit.signals.measure import measure, measure_by_block, measure_round
 from fedaudit.study.older import completed
@@ -325,6 +325,70 @@ def test_a_pack_of_a_recording_is_held_by_it_and_by_another_of_the_same_run(
     forged = made.model_copy(update={"utility": []})
     said = ["the record has 0 utility, and the run gives 1"]
     assert list(remade(forged, usual, smallest_group=10)) == said
+
+
+@pytest.fixture
+def attacked_before(attacked: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes out of attacking the recording again, which a test above shows, in no time."""
+
+    def made(*_: object, **__: object) -> Record:
+        return attacked
+
+    monkeypatch.setattr("fedaudit.pack.remaking.attack_recording", made)
+
+
+@pytest.mark.usefixtures("attacked_before")
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("recording.view", "sum"),
+        ("recording.model", "ResNet-152"),
+        ("recording.classes", 1000),
+        ("recording.classes", 10.0),
+        ("recording.every", 7),
+        ("recording.keep", "full"),
+        ("recording.targets", [0]),
+        ("recording.sizes.0", 9),
+        ("recording.name", "UK Biobank"),
+        ("recording.started", "1999-01-01T00:00:00+00:00"),
+        ("name", "UK Biobank"),
+        ("data", {"name": "UK Biobank", "digest": "ab" * 32}),
+        ("training", {"epochs": 100}),
+        ("defense", {"name": "dpsgd"}),
+    ],
+)
+def test_settings_that_the_recording_does_not_have_are_found(
+    path: str, value: object, usual: Path, attacked: Record
+) -> None:
+    made, _ = suppressed(completed(attacked))
+    config = json.loads(json.dumps(made.config))
+    *sections, last = path.split(".")
+    place = config
+    for name in sections:
+        place = place[name]
+    place[last] = value
+    said = list(remade(made.model_copy(update={"config": config}), usual, smallest_group=10))
+    assert len(said) == 1
+    assert f"the record's setting {path} is " in said[0]
+
+
+@pytest.mark.usefixtures("attacked_before")
+def test_name_and_start_of_another_recording_are_named_as_not_checked(
+    usual: Path, attacked: Record
+) -> None:
+    made, _ = suppressed(completed(attacked))
+    names = {"name": "another", "key": "ab" * 16, "started": "2026-01-01T00:00:00+00:00"}
+    config = json.loads(json.dumps(made.config)) | {"name": "another"}
+    config["recording"] |= names
+    other = made.model_copy(update={"name": "another", "config": config})
+    assert list(remade(other, usual, smallest_group=10)) == []
+    said = " ".join(not_shown(other, usual))
+    assert "name, key and start of the recording" in said
+    assert "'another', 2026-01-01T00:00:00+00:00" in said
+    for name, value in (("started", "UK Biobank"), ("key", "UK Biobank"), ("name", "UK Biobank")):
+        config["recording"] = {**config["recording"], **names, name: value}
+        false = other.model_copy(update={"config": config})
+        assert list(remade(false, usual, smallest_group=10)), name
 
 
 def test_the_same_recording_gives_the_same_record(usual: Path, attacked: Record) -> None:

@@ -468,3 +468,66 @@ def test_counts_of_what_was_suppressed_must_be_those_of_the_record(pack: Path) -
     assert "says that 3 findings were suppressed, and record.json has 0 of these" in wrong(pack)
     rewritten(pack, suppressed={})
     assert "counts other things as suppressed" in wrong(pack)
+
+
+def test_counts_that_the_packed_record_contradicts_are_found(tmp_path: Path) -> None:
+    full = record(strengths=(0.1,), seeds=(1,), defenses=(("none", 1.0),))
+    few = full.clients[0].model_copy(update={"class_counts": [991, 9]})
+    write_record(full.model_copy(update={"clients": [few]}), tmp_path / "record.json")
+    (tmp_path / "policy.toml").write_text(POLICY)
+    pack = tmp_path / "pack"
+    write_pack(tmp_path / "record.json", tmp_path / "policy.toml", pack)
+    assert verify(pack).problems == []
+    rewritten(pack, suppressed=dict.fromkeys(manifest(pack).suppressed, 0))
+    said = wrong(pack)
+    assert "0 histograms were suppressed, and record.json has at least 1 of these" in said
+    assert "0 clients were suppressed, and record.json has at least 1 of these" in said
+
+
+def test_counts_that_do_not_follow_from_the_record_are_named_as_not_checked(pack: Path) -> None:
+    counts = manifest(pack).suppressed
+    rewritten(pack, suppressed={**counts, "exposed": 0, "usage": 99})
+    found = verify(pack)
+    assert found.problems == []
+    listed = ", ".join(sorted(counts.keys() - {"findings"}))
+    assert any(f"how many of {listed} were suppressed" in said for said in found.unchecked)
+
+
+def test_where_a_record_was_made_is_named_as_not_checked(pack: Path) -> None:
+    packed = json.loads((pack / "record.json").read_text())
+    packed["environment"] |= {"commit": "beef", "device": "a cluster", "started": "1999"}
+    (pack / "record.json").write_text(json.dumps(packed))
+    resealed(pack)
+    rewritten(pack, commit="beef", device="a cluster")
+    said = "\n".join(verify(pack).unchecked)
+    assert "(commit beef; device a cluster; started 1999; versions fedaudit" in said
+
+
+def test_a_high_figure_cannot_be_called_suppressed(tmp_path: Path) -> None:
+    hidden = auc(0.8, 0.9).model_copy(
+        update={
+            "value": None,
+            "low": None,
+            "high": None,
+            "note": "suppressed: fewer than 10 samples on a side",
+        }
+    )
+    write_record(found(hidden, bound(0.1)), tmp_path / "record.json")
+    (tmp_path / "policy.toml").write_text(POLICY)
+    write_pack(tmp_path / "record.json", tmp_path / "policy.toml", tmp_path / "pack")
+    assert "calls figures suppressed that are on 10 samples a side or more" in wrong(
+        tmp_path / "pack"
+    )
+
+
+def test_settings_that_no_recorder_writes_are_found(tmp_path: Path) -> None:
+    settings = {"name": "x", "recording": {"name": "x"}, "figures": {}}
+    watched = found(auc(0.48, 0.52), bound(0.1), watched=True, config=settings)
+    (tmp_path / "policy.toml").write_text(POLICY)
+    write_record(watched, tmp_path / "record.json")
+    write_pack(tmp_path / "record.json", tmp_path / "policy.toml", tmp_path / "pack")
+    assert verify(tmp_path / "pack").problems == []
+    more = {**settings, "data": {"name": "a bank"}, "recording": {"name": "x", "epochs": 3}}
+    write_record(watched.model_copy(update={"config": more}), tmp_path / "record.json")
+    write_pack(tmp_path / "record.json", tmp_path / "policy.toml", tmp_path / "other")
+    assert "settings that no recorder writes: data, recording.epochs" in wrong(tmp_path / "other")

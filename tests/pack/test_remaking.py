@@ -13,6 +13,7 @@ from fedaudit.errors import BadInput
 from fedaudit.pack.manifest import Manifest, digest_of, manifest_text
 from fedaudit.pack.packing import write_pack
 from fedaudit.pack.remaking import remade
+from fedaudit.pack.verifying import verify
 from fedaudit.study.run import run_study
 from tests.report.games import NONE, played
 from tests.study.studies import quick_study
@@ -111,6 +112,43 @@ def test_a_record_that_was_forged_before_it_was_packed_is_found_by_its_recording
     out = capsys.readouterr().out
     assert said in out
     assert "the pack is not sound" in out
+
+
+def commit(record: Json) -> None:
+    record["environment"]["commit"] = "beef"
+
+
+def device(record: Json) -> None:
+    record["environment"]["device"] = "H100"
+
+
+def versions(record: Json) -> None:
+    record["environment"]["versions"]["torch"] = "9"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (commit, "commit is 'beef' instead of"),
+        (device, "device is 'H100' instead of"),
+        (versions, "versions is "),
+    ],
+)
+def test_where_a_record_was_made_is_held_against_the_folders_own_record(
+    change: Callable[[Json], None], said: str, run: Path, pack: Path
+) -> None:
+    false = forged(pack, run, change, pack.parent / "policy.toml")
+    assert any(said in problem for problem in verify(false, recording=run).problems)
+
+
+def test_a_start_that_is_not_that_of_the_folders_own_record_is_named(run: Path, pack: Path) -> None:
+    def earlier(record: Json) -> None:
+        record["environment"]["started"] = "1999-01-01"
+
+    found = verify(forged(pack, run, earlier, pack.parent / "policy.toml"), recording=run)
+    assert found.problems == []
+    assert "started 1999-01-01" in found.unchecked[0]
+    assert "the folder's own record was made at another time" in found.unchecked[0]
 
 
 def test_counts_that_were_forged_are_found_by_the_recording(

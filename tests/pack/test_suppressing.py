@@ -92,3 +92,12 @@ def test_to_suppress_again_changes_nothing_and_what_is_left_is_a_record(smallest
     assert again.record == once
     assert not any(again.counts.values())
     assert reread(once) == once
+
+
+def test_a_curve_of_a_suppressed_figure_cannot_be_put_back() -> None:
+    few = auc(0.4, 0.9, n_members=9, attack="fedmia-1")
+    curve = FULL.curves[0].model_copy(
+        update={"attack": "fedmia-1", "contrast": "unseen", "seed": 1}
+    )
+    given = suppressed(found(few, curves=[curve])).record
+    assert suppressed(given.model_copy(update={"curves": [curve]})).counts["curves"] == 1

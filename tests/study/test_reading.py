@@ -58,6 +58,7 @@ def over(seeds: int, metric: str, *, low: float, high: float) -> list[dict[str, 
     """A mean over seeds as older versions wrote it, and the runs behind it."""
     method = "Clopper-Pearson 95%" if metric.startswith("tpr") else "DeLong 95%"
     given = {"attack": "a", "contrast": "unseen", "target": 0, "metric": metric, "value": 0.6}
+    given |= {"n_members": 50, "n_nonmembers": 50}
     mean = {"seed": None, "low": low, "high": high, "method": f"Student t over {seeds} seeds 95%"}
     runs = [
         given | {"seed": seed, "low": 0.5, "high": 0.7, "method": method} for seed in range(seeds)
@@ -123,6 +124,32 @@ def test_limits_that_a_rate_has_today_are_not_taken_for_older_ones() -> None:
     record = SMALL.model_copy(update={"findings": figures})
     assert figures
     assert restated(record) == record
+
+
+@pytest.mark.parametrize("side", ["n_members", "n_nonmembers"])
+@pytest.mark.parametrize("metric", ["auc", "tpr@0.01", "balanced_accuracy"])
+def test_a_figure_of_nobody_on_a_side_is_refused(side: str, metric: str, tmp_path: Path) -> None:
+    figure: dict[str, object] = {"attack": "a", "metric": metric, "seed": 1, "target": 0}
+    figure |= {"value": 0.5, "low": 0.4, "high": 0.6, "method": "DeLong 95%", "contrast": "unseen"}
+    figure |= {"n_members": 9, "n_nonmembers": 9, side: 0}
+    with pytest.raises(Damaged, match="it takes one of each to tell them apart"):
+        read_record(altered(tmp_path, findings=[figure]))
+    nothing = {"value": None, "low": None, "high": None}
+    assert read_record(altered(tmp_path, findings=[figure | nothing])).findings
+
+
+def test_a_group_of_nobody_on_a_side_is_refused(tmp_path: Path) -> None:
+    row: dict[str, object] = {"attack": "a", "contrast": "mixed", "by": "class", "group": "1"}
+    row |= {"target": 0, "seed": 1, "value": 0.5, "low": 0.4, "high": 0.6}
+    row |= {"n_members": 0, "n_nonmembers": 9}
+    with pytest.raises(Damaged, match="0 members and 9 non-members"):
+        read_record(altered(tmp_path, groups=[row]))
+
+
+def test_budgets_need_no_samples(tmp_path: Path) -> None:
+    proven = {"metric": "formal_epsilon", "value": 2.0}
+    bound = {"attack": "a", "metric": "epsilon", "value": 0.0, "low": 0.0, "n_members": 4}
+    assert len(read_record(altered(tmp_path, findings=[proven, bound])).findings) == 2
 
 
 def test_a_missing_file_and_a_folder_are_refused_by_name(tmp_path: Path) -> None:

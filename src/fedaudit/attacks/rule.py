@@ -83,7 +83,10 @@ class InformedRule(Rule, Protocol):
 
 @runtime_checkable
 class SourceRule(_Described, Protocol):
-    """Turns measurements into a chance for each client to have each sample."""
+    """Turns measurements into a chance for each client to have each sample.
+
+    ``over_clients`` ends with "arg max", which tells it in a record from a rule on membership.
+    """
 
     def posterior(
         self, *measurements: Measurements, sizes: Mapping[ClientId, int]

@@ -3,10 +3,7 @@
 from pathlib import Path
 
 from fedaudit.errors import BadInput
-from fedaudit.files import GAMES_FILE, RECORD_FILE, RECORDING_FILE, own_place
-
-ATTACKED = "attacked"
-"""Folder, within a recording, of the record that ``fedaudit attack`` makes by default."""
+from fedaudit.files import ATTACKED, GAMES_FILE, RECORD_FILE, RECORDING_FILE, own_place
 
 
 def record_at(path: Path, *, games: bool = True) -> Path:

@@ -132,37 +132,24 @@ def verify(
     signer
         A public key of Ed25519 (PEM) by which the pack must be signed.
     recording
-        The folder of the study's run, to make every figure and control of the record again from
-        what was measured.
+        The folder of the study's run, or of a live recording, to make every figure, control and
+        setting of the record again from what was measured.
     other_version
         Call a pack of another version sound, where all that can be checked holds.
     """
     from fedaudit.pack.verifying import OTHER_VERSION, SOUND, UNSOUND
     from fedaudit.pack.verifying import verify as verified
 
-    found = verified(folder, digest=digest, signer=signer)
-    problems, unchecked = list(found.problems), list(found.unchecked)
-    again = "every figure, control and count of the record is that of what the run has measured"
-    if recording is not None and found.record is not None and found.manifest is not None:
-        from fedaudit.pack.remaking import remade
-
-        problems += remade(
-            found.record,
-            recording,
-            data_dir,
-            smallest_group=found.manifest.smallest_group,
-            counts=found.manifest.suppressed,
-            trust=trust,
-        )
-    elif found.kind == "study":
-        unchecked.append(f"whether {again}, which only the folder of its run shows (--recording)")
-    for problem in problems:
+    found = verified(
+        folder, digest=digest, signer=signer, recording=recording, data_dir=data_dir, trust=trust
+    )
+    for problem in found.problems:
         say(f"wrong: {problem}")
-    for said in [*found.checked, *([again] if recording is not None and not problems else [])]:
+    for said in found.checked:
         say(f"held: {said}")
-    for said in unchecked:
+    for said in found.unchecked:
         say(f"not checked: {said}")
-    if problems:
+    if found.problems:
         say("the pack is not sound")
         sys.exit(UNSOUND)
     if found.other_version and not other_version:

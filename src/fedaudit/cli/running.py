@@ -17,8 +17,7 @@ from fedaudit.cli.application import (
     say,
 )
 from fedaudit.cli.comparing import compare, refuse_other_comparison
-from fedaudit.cli.naming import ATTACKED
-from fedaudit.files import RECORD_FILE, REPORT_FILE, own_place
+from fedaudit.files import ATTACKED, RECORD_FILE, REPORT_FILE, own_place
 from fedaudit.importing import code_named_in
 from fedaudit.overrides import settings_from
 

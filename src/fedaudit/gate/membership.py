@@ -72,11 +72,31 @@ def refuse_too_many(figures: int) -> None:
 
 
 def judged_attacks(record: Record, policy: MembershipPolicy | None) -> list[str]:
-    """Attacks on membership that the policy judges: those it names, or all with figures."""
+    """Attacks on membership that the policy judges: those it names, or all that were run.
+
+    One that the record calls run and has no figure of is among them, and so is missed by name.
+    """
     if policy is None:
         return []
-    found = dict.fromkeys(figure.attack for figure in record.findings if figure.attack)
-    return list(policy.attacks) or list(found)
+    sources = {one.attack for one in record.sources}
+    found = [figure.attack for figure in record.findings if figure.attack]
+    found += [
+        row.name
+        for row in record.attacks
+        if row.status == "run" and not row.infers_source and row.name not in sources
+    ]
+    return list(policy.attacks) or list(dict.fromkeys(found))
+
+
+def _audited(record: Record) -> list[int]:
+    """Clients whose figures must be there: those that settings name, and those with figures."""
+    found = {figure.target for figure in record.findings if figure.attack}
+    for section in ("audit", "recording"):
+        said = record.config.get(section)
+        named = said.get("targets") if isinstance(said, Mapping) else None
+        if isinstance(named, list):
+            found |= {one for one in named if type(one) is int and one >= 0}
+    return sorted(one for one in found if one is not None)
 
 
 def membership_checks(record: Record, policy: MembershipPolicy, trust: Trust) -> Iterator[Check]:
@@ -115,10 +135,10 @@ def membership_checks(record: Record, policy: MembershipPolicy, trust: Trust) ->
 def _runs(record: Record, policy: MembershipPolicy, *, each: bool = False) -> list[Run]:
     """Whose figures must be there, and all others that are."""
     attacks, figures = judged_attacks(record, policy), [f for f in record.findings if f.attack]
-    targets = policy.targets or sorted({f.target for f in figures if f.target is not None})
+    targets = policy.targets or _audited(record)
     alone = policy.seeds == "these runs" and len(set(record.seeds)) == 1
     single = each or alone or policy.seeds == "each"
-    defenses = dict.fromkeys(figure.defense for figure in figures)
+    defenses = dict.fromkeys(figure.defense for figure in figures) or {"none": None}
     seeds = list(dict.fromkeys(record.seeds)) if single else [None]
     refuse_too_many(len(attacks) * len(defenses) * len(targets) * len(seeds))
     asked = product(attacks, defenses, targets, seeds)
@@ -234,6 +254,10 @@ def _groups(
                 shortened(attack),
                 f"the record has no group of {policy.smallest_group} samples a side{small}",
             )
+    there = {(row.attack, row.target, row.seed) for row in record.groups}
+    for run in _runs(record, policy, each=True):
+        if groups.get(run.attack) and (run.attack, run.target, run.seed) not in there:
+            yield absent(str(run), "the record has no group of it")
 
 
 def _group(row: GroupFigure) -> str:

@@ -19,10 +19,15 @@ METRIC = "above_class_mixes_share"
 
 
 def judged_sources(record: Record, policy: SourcesPolicy | None) -> list[str]:
-    """Attacks on sources that the policy judges: those it names, or all of the record."""
+    """Attacks on sources that the policy judges: those it names, or all that were run.
+
+    One that the record calls run and has no result of is among them, and so is missed by name.
+    """
     if policy is None:
         return []
-    return list(policy.attacks) or list(dict.fromkeys(one.attack for one in record.sources))
+    found = [one.attack for one in record.sources]
+    found += [row.name for row in record.attacks if row.status == "run" and row.infers_source]
+    return list(policy.attacks) or list(dict.fromkeys(found))
 
 
 def source_checks(record: Record, policy: SourcesPolicy, trust: Trust) -> Iterator[Check]:

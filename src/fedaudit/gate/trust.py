@@ -121,8 +121,12 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
         wanted = listed([shortened(view) for view in asked.views]).replace(" and ", " or ")
         yield demand("evidence", f"an adversary with the view {wanted}", faults, unsettled)
     # An attack that ran has a note only where it failed in some of its runs.
-    broken = [row for row in record.attacks if row.status != "refused" and row.note]
-    faults = [f"{shortened(row.name)}: {shortened(row.note, 200)}" for row in broken]
+    broken = [
+        row
+        for row in record.attacks
+        if row.status == "failed" or (row.status == "run" and row.note)
+    ]
+    faults = [f"{shortened(row.name)}: {shortened(row.note or 'it failed', 200)}" for row in broken]
     yield demand("evidence", "every attack carried out", _few(faults), unsettled)
 
 

@@ -145,7 +145,10 @@ def _clients(stored: Sequence[Stored], told: Sequence[Heard]) -> list[int]:
 def _config(
     recording: Recording, names: Sequence[str], figures: Mapping[str, object]
 ) -> dict[str, object]:
-    """What is known of the federation; no settings of a study, since there was none."""
+    """What is known of the federation; no settings of a study, since there was none.
+
+    Its keys are among ``IN_RECORDS`` of :mod:`fedaudit.live.recording`.
+    """
     said = recording.model_dump(mode="json", exclude={"format", "version", "refused"})
     known = {"name": recording.name, "recording": said, "figures": dict(figures)}
     if names:

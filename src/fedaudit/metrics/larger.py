@@ -114,6 +114,8 @@ def larger_auc(found: Limited, pairs: int, larger: int, *, confidence: float) ->
     Returns:
         Limits of the same kind; None where those found are of neither kind.
     """
+    if pairs < 1:
+        return None
     exact = larger_share(found, pairs, larger, confidence=confidence)
     if exact is not None:
         return exact

@@ -34,7 +34,12 @@ class PackedFile(Part):
 
 
 class Manifest(Part):
-    """What a pack holds and where it is from. All but ``made_with`` follows from its files.
+    """What a pack holds and where it is from.
+
+    All follows from its files but ``made_with`` and, of ``suppressed``, what is gone as a whole:
+    of that the files show the number of findings and the least number of some others. The
+    recording of the run shows every count. Of games nothing is suppressed, whatever
+    ``smallest_group`` says.
 
     Attributes:
         record: Name of the record.
@@ -51,7 +56,8 @@ class Manifest(Part):
         policy_hash: SHA-256 over its settings.
         outcome: What the policy says of the packed record.
         smallest_group: Groups with fewer samples are suppressed.
-        suppressed: How many entries of each of the record's lists were.
+        suppressed: How many entries of each of the record's lists were, as far as the record that
+            was packed still had them.
         untested: What the record says nothing about.
         made_with: Versions of what made the pack.
         files: All files but the manifest.

@@ -25,7 +25,7 @@ from fedaudit.pack.manifest import (
     manifest_text,
 )
 from fedaudit.pack.signing import SIGNATURE_FILE, private_key
-from fedaudit.pack.suppressing import SMALLEST_GROUP, suppressed
+from fedaudit.pack.suppressing import SMALLEST_GROUP, counted, suppressed
 from fedaudit.report.games import games_html
 from fedaudit.report.html import report_html
 from fedaudit.report.study_file import study_file
@@ -87,7 +87,8 @@ def write_pack(
         texts[GAMES_FILE] = read_text(record, max_bytes=MAX_BYTES)
         _refuse_other_hash(whole, texts[GAMES_FILE])
     else:
-        packed, counts = suppressed(completed(whole), smallest_group)
+        packed, gone = suppressed(completed(whole), smallest_group)
+        counts = counted(gone, packed)
         texts[RECORD_FILE] = packed.model_dump_json() + "\n"
     made = made_from(packed, asked)
     _refuse_other_verdict(judged(whole, asked), made.verdict, smallest_group)

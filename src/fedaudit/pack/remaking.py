@@ -1,25 +1,35 @@
 """The record of a study's pack, made again from what its run has measured."""
 
+import json
+import re
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pydantic import BaseModel
 
-from fedaudit.errors import BadInput
+from fedaudit.errors import BadInput, Refusal
+from fedaudit.files import ATTACKED, RECORD_FILE
 from fedaudit.games.record import GameRecord
 from fedaudit.live.attack import attack_recording
-from fedaudit.pack.suppressing import suppressed
+from fedaudit.live.recording import read_recording
+from fedaudit.pack.suppressing import counted, suppressed
+from fedaudit.pack.verifying import made_where
 from fedaudit.report.grid import shortened
 from fedaudit.study.again import attack_again
 from fedaudit.study.folder import recorded_study
 from fedaudit.study.older import completed
+from fedaudit.study.reading import read_record
 from fedaudit.study.record import Record
 
-_OF_THE_MAKING = {"environment", "content_hash"}
+_BY_ITSELF = {"environment", "content_hash", "name", "config"}
 """Fields of a record that do not follow from its recording, or are compared by themselves."""
-_OF_A_RECORDER = {"name", "config"}
-"""Those that say which of several recordings of one federation it was."""
+_NAME, _KEY, _STARTED = ("recording", "name"), ("recording", "key"), ("recording", "started")
+_OF_A_RECORDER = {("name",), _NAME, _KEY, _STARTED}
+"""Settings that tell several recordings of one federation apart."""
+_MADE_WITH = ("commit", "device", "versions")
+_ABSENT = object()
 _NAMES = ("attack", "metric", "control", "contrast", "target", "client", "group", "seed", "defense")
 
 
@@ -35,7 +45,9 @@ def remade(
     """What is wrong with a packed record in the light of its run; nothing is trained again.
 
     Everything that follows from the run is made again and compared: figures, controls, curves,
-    what is said of clients, models and sources, and the content hash.
+    what is said of clients, models and sources, settings and the content hash. Where the folder
+    has a record of just this content, commit, device and versions are held against that; what
+    :func:`not_shown` names is held against nothing.
 
     Args:
         record: As it is packed.
@@ -59,20 +71,126 @@ def remade(
     # By way of its text, as the pack has it.
     again = Record.model_validate_json(completed(whole).model_dump_json())
     made, hidden = suppressed(again, smallest_group)
-    apart = _OF_THE_MAKING | (_OF_A_RECORDER if record.watched else set())
+    yield from _other_settings(record, made)
     for field in Record.model_fields:
-        if field not in apart and getattr(record, field) != getattr(made, field):
+        if field not in _BY_ITSELF and getattr(record, field) != getattr(made, field):
             yield _difference(field, getattr(record, field), getattr(made, field))
     if made.content_hash != record.content_hash:
         yield (
             "the record's content hash is not that of what the run has measured; on another "
             "machine or with other versions, last digits may differ"
         )
-    for name, count in hidden.items():
+    own = _own_record(record, recording)
+    if own is not None:
+        yield from _other_making(record, own)
+    for name, count in counted(hidden, made).items():
         if counts is not None and counts.get(name) != count:
             yield (
                 f"the manifest says that {counts.get(name, 0)} of {name} were suppressed, and of "
                 f"what the run gives it is {count}"
+            )
+
+
+def not_shown(record: Record, recording: Path) -> Iterator[str]:
+    """What a packed record says and its recording does not show, in words.
+
+    Args:
+        record: As it is packed.
+        recording: The folder of the study's run, or of a live recording.
+    """
+    own, place = _own_record(record, recording), made_where(record)
+    if own is None:
+        yield f"{place}: the folder has no record of just this content to compare with"
+    elif own.environment == record.environment:
+        yield f"{place}, but that the folder's own record says the same"
+    else:
+        yield (
+            f"{place}: the folder's own record was made at another time "
+            f"({shortened(own.environment.started) or 'not said'}), as it may be several times"
+        )
+    there = read_recording(recording) if record.watched else None
+    if there is not None and _setting(record.config, _KEY) != there.key:
+        began = shortened(str(_setting(record.config, _STARTED)))
+        yield (
+            "name, key and start of the recording: the record is of another one "
+            f"({shortened(repr(record.name))}, {began}) than the folder "
+            f"({shortened(repr(there.name))}, {shortened(there.started)}), of the same measurements"
+        )
+
+
+def _other_settings(record: Record, made: Record) -> Iterator[str]:
+    """Settings that are not those of the run; what tells recordings apart may be another's."""
+    apart = list(_settings_apart(record.config, made.config))
+    another = record.watched and _KEY in apart and _is_of_a_recording(record)
+    for path in apart:
+        if not (another and path in _OF_A_RECORDER):
+            one, other = (_setting(config, path) for config in (record.config, made.config))
+            values = (
+                "is not in those of the run"
+                if other is _ABSENT
+                else "is missing"
+                if one is _ABSENT
+                else f"is {one!r} instead of {other!r}"
+            )
+            yield f"the record's setting {shortened('.'.join(path))} {shortened(values, 120)}"
+    if record.name != made.name and not another:
+        yield f"the record's name is {shortened(repr(record.name))} instead of {made.name!r}"
+
+
+def _is_of_a_recording(record: Record) -> bool:
+    """Whether name, key and start are what a recorder writes, and the names are one."""
+    key, started = (_setting(record.config, path) for path in (_KEY, _STARTED))
+    try:
+        datetime.fromisoformat(str(started))
+    except ValueError:
+        return False
+    names = {str(_setting(record.config, path)) for path in (("name",), _NAME)}
+    return names == {record.name} and re.fullmatch("[0-9a-f]{32}", str(key)) is not None
+
+
+def _settings_apart(
+    packed: object, made: object, path: tuple[str, ...] = ()
+) -> Iterator[tuple[str, ...]]:
+    """Paths of settings that are not the same, of one type too: 1, 1.0 and true are three."""
+    if isinstance(packed, Mapping) and isinstance(made, Mapping):
+        for key in dict.fromkeys([*packed, *made]):
+            one, other = packed.get(key, _ABSENT), made.get(key, _ABSENT)
+            yield from _settings_apart(one, other, (*path, key))
+    elif _ABSENT in (packed, made) or _text(packed) != _text(made):
+        yield path
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _setting(config: object, path: tuple[str, ...]) -> object:
+    for key in path:
+        config = config.get(key, _ABSENT) if isinstance(config, Mapping) else _ABSENT
+    return config
+
+
+def _own_record(record: Record, recording: Path) -> Record | None:
+    """The record that the folder has of what was packed; None where it has none or another."""
+    for path in (recording / RECORD_FILE, recording / ATTACKED / RECORD_FILE):
+        try:
+            own = read_record(path)
+        except Refusal:
+            continue
+        same_recording = _setting(own.config, _KEY) == _setting(record.config, _KEY)
+        if own.content_hash == record.content_hash and same_recording:
+            return own
+    return None
+
+
+def _other_making(record: Record, own: Record) -> Iterator[str]:
+    for name in _MADE_WITH:
+        one, other = (getattr(each.environment, name) for each in (record, own))
+        if one != other:
+            values = shortened(f"{one!r} instead of {other!r}", 120)
+            yield (
+                f"the record's {name} is {values}, as the folder's own record of the same has it; "
+                "where that was made again since, pack it anew"
             )
 
 
@@ -100,9 +218,7 @@ def _attacked(
     """A record of the same settings, since the hash is over these too."""
     attacks, figures = (_table(record.config.get(name)) for name in ("attacks", "figures"))
     if record.watched:
-        # Attacks that the recording refuses are told of only where none is named.
-        names = [] if any(a.status == "refused" for a in record.attacks) else _named(record)
-        return attack_recording(recording, names, out, figures=figures, trust=trust)
+        return attack_recording(recording, list(attacks), out, figures=figures, trust=trust)
     same = set(recorded_study(recording).attacks) == set(attacks)
     changes = {f"figures.{name}": value for name, value in figures.items()}
     return attack_again(
@@ -112,7 +228,3 @@ def _attacked(
 
 def _table(value: object) -> dict[str, object]:
     return dict(value) if isinstance(value, dict) else {}
-
-
-def _named(record: Record) -> list[str]:
-    return [attack.name for attack in record.attacks]

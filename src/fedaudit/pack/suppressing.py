@@ -38,7 +38,8 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
         smallest: Samples that a group must have to be shown.
     """
     findings = [_figure(figure, smallest) for figure in record.findings]
-    hidden = [now for was, now in zip(record.findings, findings, strict=True) if now is not was]
+    # Also what was suppressed before, so that nothing that goes with it can be put back.
+    hidden = [figure for figure in findings if is_suppressed(figure)]
     curves = {(f.attack, f.defense, f.contrast, f.target, f.seed) for f in hidden}
     clients = {(f.defense, f.target, f.seed) for f in hidden}
     owners = {
@@ -82,13 +83,72 @@ def _figure(figure: Figure, smallest: int) -> Figure:
         return figure
     figures = ("value", "low", "high", "low_at_threshold", "high_at_threshold", "ceiling")
     nothing = dict.fromkeys((*figures, "realised_fpr", "significant"))
-    note = f"{_SUPPRESSED}{smallest} samples on a side"
-    return figure.model_copy(update={**nothing, "note": note})
+    return figure.model_copy(update={**nothing, "note": _note(smallest)})
 
 
 def is_suppressed(figure: Figure) -> bool:
     """Whether a figure has lost its value to :func:`suppressed`."""
     return figure.value is None and figure.note.startswith(_SUPPRESSED)
+
+
+def least_suppressed(record: Record) -> Mapping[str, int]:
+    """How many entries of some lists must have been suppressed, as what is left of them shows.
+
+    What is gone as a whole leaves no trace, so that no count but that of findings is exact.
+
+    Args:
+        record: As it is packed.
+    """
+    blank = [figure for figure in record.findings if is_suppressed(figure)]
+    drawn = {(one.attack, one.defense, one.target, one.seed) for one in record.curves}
+    # A run draws its curves against every kind of non-members, and one histogram.
+    curves = {
+        (one.attack, one.defense, one.contrast, one.target, one.seed)
+        for one in blank
+        if (one.attack, one.defense, one.target, one.seed) in drawn
+    }
+    return {
+        "findings": len(blank),
+        "curves": len(curves),
+        "histograms": len(drawn),
+        "clients": sum(not row.class_counts for row in record.clients),
+        "sources": sum(
+            sum(row.samples for row in one.classes) < one.samples for one in record.sources
+        ),
+    }
+
+
+def counted(counts: Mapping[str, int], packed: Record) -> dict[str, int]:
+    """The counts of a manifest: a record that was suppressed before shows that some are gone.
+
+    Args:
+        counts: Of :func:`suppressed`.
+        packed: What it left.
+    """
+    least = least_suppressed(packed)
+    return {name: max(count, least.get(name, 0)) for name, count in counts.items()}
+
+
+def wrongly_blank(record: Record, smallest: int) -> list[Figure]:
+    """Figures called suppressed that are on samples enough, or by another size of groups.
+
+    Args:
+        record: As it is packed.
+        smallest: Samples that a group must have to be shown.
+    """
+    blank = [figure for figure in record.findings if is_suppressed(figure)]
+    note = _note(smallest)
+    return [
+        one
+        for one in blank
+        if one.note != note
+        or min(one.n_members, one.n_nonmembers) >= smallest
+        or not (one.n_members or one.n_nonmembers)
+    ]
+
+
+def _note(smallest: int) -> str:
+    return f"{_SUPPRESSED}{smallest} samples on a side"
 
 
 def _client(row: ClientRow, smallest: int) -> ClientRow:

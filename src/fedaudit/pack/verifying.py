@@ -34,7 +34,7 @@ from fedaudit.pack.packing import (
     made_with,
 )
 from fedaudit.pack.signing import SIGNATURE_BYTES, SIGNATURE_FILE, is_signed, public_key
-from fedaudit.pack.suppressing import is_suppressed, suppressed
+from fedaudit.pack.suppressing import least_suppressed, suppressed, wrongly_blank
 from fedaudit.report.grid import shortened
 from fedaudit.study.reading import MAX_BYTES, read_any_record
 from fedaudit.study.record import Record
@@ -51,6 +51,10 @@ OTHER_VERSION = 4
 MOST_NAMED = 20
 """Files that do not belong to a pack and are named."""
 
+_FROM_THE_RUN = (
+    "every figure, control and count of the record is that of what the run has measured, and every "
+    "setting the run's"
+)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 
 
@@ -82,10 +86,19 @@ class Verified(NamedTuple):
         return "games" if isinstance(self.record, GameRecord) else "study"
 
 
-def verify(folder: Path, *, digest: str = "", signer: Path | None = None) -> Verified:
+def verify(
+    folder: Path,
+    *,
+    digest: str = "",
+    signer: Path | None = None,
+    recording: Path | None = None,
+    data_dir: Path | None = None,
+    trust: bool = False,
+) -> Verified:
     """Checks a pack that anybody may have written or changed.
 
-    Nothing outside of the folder is opened, whatever the manifest names, and no link is followed.
+    Nothing outside of the folder is opened, whatever the manifest names, and no link is followed;
+    but for the recording, where one is given.
 
     Args:
         folder: Of the pack.
@@ -93,9 +106,15 @@ def verify(folder: Path, *, digest: str = "", signer: Path | None = None) -> Ver
             a pack can be made anew around another record, and only that would show it, or
             its signature.
         signer: A public key of Ed25519 (PEM), by whose private key the pack must be signed.
+        recording: The folder of the study's run, or of a live recording, from which the record is
+            made again.
+        data_dir: Folder with data sets, for that.
+        trust: Import code that the recording names.
 
     Raises:
-        BadInput: There is no such folder, or the digest or the key is none.
+        BadInput: There is no such folder, the digest or the key is none, or the record is of games
+            and a recording is given.
+        Refusal: The recording is none, or is damaged.
     """
     if not folder.is_dir():
         raise BadInput(f"{folder} is no folder; give that of a pack, which `fedaudit pack` made")
@@ -123,12 +142,76 @@ def verify(folder: Path, *, digest: str = "", signer: Path | None = None) -> Ver
     found = _made_again(folder, read)
     unsure = [f"{SIGNATURE_FILE}, as no key was given (--signer)"]
     signed = key is None and (folder / SIGNATURE_FILE).exists()
-    return found._replace(
+    whole = found._replace(
         problems=[*problems, *found.problems],
         checked=[*checked, *found.checked],
         manifest=read,
         unchecked=[*(unsure if signed else []), *found.unchecked],
     )
+    if whole.record is None:
+        return whole
+    if recording is None:
+        more = [*whole.unchecked, *_not_shown(whole.record)]
+        return whole._replace(unchecked=more)
+    return _held_by(whole, whole.record, read, recording, data_dir, trust=trust)
+
+
+def _held_by(
+    found: Verified,
+    record: Record | GameRecord,
+    manifest: Manifest,
+    recording: Path,
+    data_dir: Path | None,
+    *,
+    trust: bool,
+) -> Verified:
+    """The same with what the recording says of the record."""
+    # Whoever has no recording need not wait for what attacks it.
+    from fedaudit.pack.remaking import not_shown, remade
+
+    apart = remade(
+        record,
+        recording,
+        data_dir,
+        smallest_group=manifest.smallest_group,
+        counts=manifest.suppressed,
+        trust=trust,
+    )
+    problems = [*found.problems, *apart]
+    left = not_shown(record, recording) if isinstance(record, Record) else ()
+    return found._replace(
+        problems=problems,
+        checked=found.checked if problems else [*found.checked, _FROM_THE_RUN],
+        unchecked=[*found.unchecked, *left],
+    )
+
+
+def _not_shown(record: Record | GameRecord) -> Iterator[str]:
+    """What the files of a pack say and do not show, in words."""
+    if isinstance(record, GameRecord):
+        yield "whether the games ended so, which only playing them again shows"
+        yield f"{made_where(record)}, and the name and hours, which nothing in the pack shows"
+        return
+    yield f"whether {_FROM_THE_RUN}, which only the folder of its run shows (--recording)"
+    yield f"{made_where(record)}, which nothing in the pack shows"
+    unsure = ", ".join(sorted(suppressed(record).counts.keys() - {"findings"}))
+    yield (
+        f"how many of {unsure} were suppressed, as {MANIFEST_FILE} says: only that of findings "
+        "follows from the record, and the folder of its run shows all (--recording)"
+    )
+
+
+def made_where(record: Record | GameRecord) -> str:
+    """Where, when and with what a record says that it was made; nothing follows from that."""
+    made = record.environment
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(made.versions.items()))
+    said = [
+        f"commit {shortened(made.commit) or 'not said'}",
+        f"device {shortened(made.device, 80) or 'not said'}",
+        f"started {shortened(made.started) or 'not said'}",
+        f"versions {shortened(versions, 200) or 'not said'}",
+    ]
+    return f"where, when and with what the record was made ({'; '.join(said)})"
 
 
 def _unsigned(folder: Path, key: "Ed25519PublicKey") -> str:
@@ -301,17 +384,40 @@ def _of_record(record: Record | GameRecord, manifest: Manifest, path: Path) -> I
         if manifest.suppressed:
             yield f"{MANIFEST_FILE} says that parts of games were suppressed, of which none are"
         return
+    if record.watched:
+        foreign = _foreign_settings(record)
+        if foreign:
+            yield f"{path.name} has settings that no recorder writes: {foreign}"
     counts = suppressed(record, manifest.smallest_group).counts
     if any(counts.values()):
         yield f"{path.name} shows samples or groups that the manifest says are suppressed"
     if counts.keys() != manifest.suppressed.keys():
         yield f"{MANIFEST_FILE} counts other things as suppressed than a pack leaves out"
-    blank = sum(is_suppressed(figure) for figure in record.findings)
-    if manifest.suppressed.get("findings") != blank:
+    for name, least in least_suppressed(record).items():
+        said = manifest.suppressed.get(name, 0)
+        if said < least or (name == "findings" and said != least):
+            at_least = "" if name == "findings" else "at least "
+            yield (
+                f"{MANIFEST_FILE} says that {said} {name} were suppressed, and {path.name} has "
+                f"{at_least}{least} of these"
+            )
+    blank = wrongly_blank(record, manifest.smallest_group)
+    if blank:
         yield (
-            f"{MANIFEST_FILE} says that {manifest.suppressed.get('findings', 0)} findings were "
-            f"suppressed, and {path.name} has {blank} of these"
+            f"{path.name} calls figures suppressed that are on {manifest.smallest_group} samples "
+            f"a side or more, or by another size, such as {shortened(blank[0].metric)} of "
+            f"{shortened(blank[0].attack)}"
         )
+
+
+def _foreign_settings(record: Record) -> str:
+    """Settings in the record of a live recording that none has; empty where there are none."""
+    from fedaudit.live.recording import IN_RECORDS, Recording
+
+    said = record.config.get("recording")
+    within = said.keys() - Recording.model_fields.keys() if isinstance(said, dict) else set()
+    foreign = [*(record.config.keys() - IN_RECORDS), *(f"recording.{name}" for name in within)]
+    return ", ".join(shortened(name) for name in sorted(foreign)[:MOST_NAMED])
 
 
 def _of_manifest(

@@ -12,8 +12,9 @@ from fedaudit.files import TooLarge, parsed_json, read_text
 from fedaudit.games.record import GAMES_FORMAT, GameRecord
 from fedaudit.study.compared import COMPARISON_FORMAT, Comparison
 from fedaudit.study.fields import MOST
+from fedaudit.study.guessing import rate_of
 from fedaudit.study.older import restated
-from fedaudit.study.record import FORMAT, VERSION, Record
+from fedaudit.study.record import FORMAT, VERSION, Figure, GroupFigure, Record
 from fedaudit.study.text import LONGEST, MAX_DEPTH, deeper_than, is_plain, texts
 
 MAX_BYTES = 256 * 2**20
@@ -57,7 +58,30 @@ def _as_record(parsed: object, path: Path) -> Record:
             f"{path} has figures of {metrics:,} kinds, and at most {_MOST_METRICS:,} are read, as "
             "no study has so many; take the original record"
         )
+    _refuse_nobody(found, path)
     return restated(found)
+
+
+def _refuse_nobody(record: Record, path: Path) -> None:
+    """Refuses a figure of scores with nobody on a side: limits and sizes are calculated by these.
+
+    A bound on epsilon is made of guesses, which a coin may all have made members; what is proven
+    has no samples.
+    """
+    figures: list[Figure | GroupFigure] = [
+        one for one in record.findings if one.attack and _is_of_scores(one.metric)
+    ]
+    for one in [*figures, *record.groups]:
+        if one.value is not None and min(one.n_members, one.n_nonmembers) < 1:
+            raise Damaged(
+                f"{path} has a figure of {_short(one.attack)} with {one.n_members} members and "
+                f"{one.n_nonmembers} non-members, and it takes one of each to tell them apart; "
+                "take the original record"
+            )
+
+
+def _is_of_scores(metric: str) -> bool:
+    return metric in ("auc", "balanced_accuracy") or rate_of(metric) is not None
 
 
 def read_comparison(path: Path, *, max_bytes: int = MAX_BYTES) -> Comparison:

@@ -30,6 +30,8 @@ from fedaudit.study.owners import SourceResult
 
 FORMAT = "fedaudit-record"
 VERSION = 1
+NAMES_OWNERS = "arg max"
+"""How the rule over clients ends of an attack that names owners and scores no membership."""
 
 
 class Figure(Part):
@@ -277,6 +279,11 @@ class AttackRow(Part):
     source: str
     status: Literal["run", "refused", "failed"] = "run"
     note: str = ""
+
+    @property
+    def infers_source(self) -> bool:
+        """Whether it names the client that a sample is from, as its rule over clients says."""
+        return self.over_clients.endswith(NAMES_OWNERS)
 
 
 class ClientRow(Part):
