@@ -471,7 +471,7 @@ def test_a_source_attack_that_was_run_and_has_no_result_is_missed_by_name() -> N
     alone = given.model_copy(
         update={
             "attacks": [ran("sia")],
-            "controls": [control(k) for k in KINDS],
+            "controls": [control(k, attack="sia") for k in KINDS],
             "seeds": [given.sources[0].seed],
         }
     )
