@@ -24,7 +24,7 @@ from fedaudit.live.beginning import record
 from fedaudit.live.files import SAMPLES_FILE
 from fedaudit.live.heard import LOG_FILE, heard
 from fedaudit.live.recorder import Recorder
-from fedaudit.live.recording import read_recording
+from fedaudit.live.recording import Recording, read_recording
 from fedaudit.locking import Lock
 from fedaudit.observe.kept_files import read_rounds
 from fedaudit.observe.measured_files import read_measured
@@ -33,7 +33,7 @@ from fedaudit.pack.remaking import not_shown, remade
 from fedaudit.pack.suppressing import suppressed
 from fedaudit.signals.measure import measure, measure_by_block, measure_round
 from fedaudit.study.older import completed
-from fedaudit.study.record import Record
+from fedaudit.study.record import OF_A_RECORDER, OF_A_RECORDING, Record
 from tests.live.federation import NET, ROUNDS, data, module, network, rounds, trained
 
 FEW = ("blackbox-loss", "avg-cosine", "fedmia-1", "sia")
@@ -297,6 +297,8 @@ def test_a_recording_is_attacked_like_a_study(attacked: Record) -> None:
     assert attacked.utility[0].n_test == int((AUDIT.owner == NOBODY).sum())
     assert any(f.metric == "epsilon" for f in attacked.findings), "a fair draw gives bounds"
     assert "training" not in attacked.config
+    assert attacked.config.keys() <= OF_A_RECORDER
+    assert Recording.model_fields.keys() - {"format", "version", "refused"} == OF_A_RECORDING
 
 
 def test_two_recordings_of_one_run_have_the_same_content_hash(

@@ -147,7 +147,7 @@ def _config(
 ) -> dict[str, object]:
     """What is known of the federation; no settings of a study, since there was none.
 
-    Its keys are among ``IN_RECORDS`` of :mod:`fedaudit.live.recording`.
+    Its keys are among ``OF_A_RECORDER`` of :mod:`fedaudit.study.record`.
     """
     said = recording.model_dump(mode="json", exclude={"format", "version", "refused"})
     known = {"name": recording.name, "recording": said, "figures": dict(figures)}

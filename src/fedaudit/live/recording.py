@@ -18,9 +18,6 @@ _MOST_CLIENTS = 100_000
 _NAMED = range(10**8, 10**9)
 """Numbers of clients that have a name."""
 
-IN_RECORDS = frozenset({"name", "recording", "figures", "attacks", "code"})
-"""What a record of a live recording has for settings: nothing else is known of the federation."""
-
 Called: TypeAlias = ClientId | str
 """A client as other people's loops call it: by number, or by name."""
 Value = TypeVar("Value")

@@ -37,7 +37,7 @@ from fedaudit.pack.signing import SIGNATURE_BYTES, SIGNATURE_FILE, is_signed, pu
 from fedaudit.pack.suppressing import least_suppressed, suppressed, wrongly_blank
 from fedaudit.report.grid import shortened
 from fedaudit.study.reading import MAX_BYTES, read_any_record
-from fedaudit.study.record import Record
+from fedaudit.study.record import OF_A_RECORDER, OF_A_RECORDING, Record
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -412,11 +412,9 @@ def _of_record(record: Record | GameRecord, manifest: Manifest, path: Path) -> I
 
 def _foreign_settings(record: Record) -> str:
     """Settings in the record of a live recording that none has; empty where there are none."""
-    from fedaudit.live.recording import IN_RECORDS, Recording
-
     said = record.config.get("recording")
-    within = said.keys() - Recording.model_fields.keys() if isinstance(said, dict) else set()
-    foreign = [*(record.config.keys() - IN_RECORDS), *(f"recording.{name}" for name in within)]
+    within = said.keys() - OF_A_RECORDING if isinstance(said, dict) else set()
+    foreign = [*(record.config.keys() - OF_A_RECORDER), *(f"recording.{name}" for name in within)]
     return ", ".join(shortened(name) for name in sorted(foreign)[:MOST_NAMED])
 
 
