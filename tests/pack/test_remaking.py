@@ -12,7 +12,7 @@ from fedaudit import cli
 from fedaudit.errors import BadInput
 from fedaudit.pack.manifest import Manifest, digest_of, manifest_text
 from fedaudit.pack.packing import write_pack
-from fedaudit.pack.remaking import remade
+from fedaudit.pack.remaking import held_by, remade
 from fedaudit.pack.verifying import verify
 from fedaudit.study.run import run_study
 from tests.report.games import NONE, played
@@ -138,14 +138,14 @@ def test_where_a_record_was_made_is_held_against_the_folders_own_record(
     change: Callable[[Json], None], said: str, run: Path, pack: Path
 ) -> None:
     false = forged(pack, run, change, pack.parent / "policy.toml")
-    assert any(said in problem for problem in verify(false, recording=run).problems)
+    assert any(said in problem for problem in held_by(verify(false), run).problems)
 
 
 def test_a_start_that_is_not_that_of_the_folders_own_record_is_named(run: Path, pack: Path) -> None:
     def earlier(record: Json) -> None:
         record["environment"]["started"] = "1999-01-01"
 
-    found = verify(forged(pack, run, earlier, pack.parent / "policy.toml"), recording=run)
+    found = held_by(verify(forged(pack, run, earlier, pack.parent / "policy.toml")), run)
     assert found.problems == []
     assert "started 1999-01-01" in found.unchecked[0]
     assert "the folder's own record was made at another time" in found.unchecked[0]

@@ -15,7 +15,7 @@ from fedaudit.games.record import GameRecord
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.recording import read_recording
 from fedaudit.pack.suppressing import counted, suppressed
-from fedaudit.pack.verifying import made_where
+from fedaudit.pack.verifying import FROM_THE_RUN, Verified, made_where, not_shown_alone
 from fedaudit.report.grid import shortened
 from fedaudit.study.again import attack_again
 from fedaudit.study.folder import recorded_study
@@ -31,6 +31,42 @@ _OF_A_RECORDER = {("name",), _NAME, _KEY, _STARTED}
 _MADE_WITH = ("commit", "device", "versions")
 _ABSENT = object()
 _NAMES = ("attack", "metric", "control", "contrast", "target", "client", "group", "seed", "defense")
+
+
+def held_by(
+    found: Verified, recording: Path, data_dir: Path | None = None, *, trust: bool = False
+) -> Verified:
+    """What came of checking a pack, with what the recording of its run says of the record.
+
+    Args:
+        found: As the pack was checked; as it is where its record could not be read.
+        recording: The folder of the study's run, or of a live recording.
+        data_dir: Folder with data sets.
+        trust: Import code that the recording names.
+
+    Raises:
+        BadInput: The record is of games, whose content hash needs no recording.
+        Refusal: The folder is no recording, or is damaged.
+    """
+    record, manifest = found.record, found.manifest
+    if record is None or manifest is None:
+        return found
+    apart = remade(
+        record,
+        recording,
+        data_dir,
+        smallest_group=manifest.smallest_group,
+        counts=manifest.suppressed,
+        trust=trust,
+    )
+    problems = [*found.problems, *apart]
+    alone = set(not_shown_alone(record))
+    left = not_shown(record, recording) if isinstance(record, Record) else ()
+    return found._replace(
+        problems=problems,
+        checked=found.checked if problems else [*found.checked, FROM_THE_RUN],
+        unchecked=[*(one for one in found.unchecked if one not in alone), *left],
+    )
 
 
 def remade(

@@ -51,7 +51,7 @@ OTHER_VERSION = 4
 MOST_NAMED = 20
 """Files that do not belong to a pack and are named."""
 
-_FROM_THE_RUN = (
+FROM_THE_RUN = (
     "every figure, control and count of the record is that of what the run has measured, and every "
     "setting the run's"
 )
@@ -86,19 +86,10 @@ class Verified(NamedTuple):
         return "games" if isinstance(self.record, GameRecord) else "study"
 
 
-def verify(
-    folder: Path,
-    *,
-    digest: str = "",
-    signer: Path | None = None,
-    recording: Path | None = None,
-    data_dir: Path | None = None,
-    trust: bool = False,
-) -> Verified:
+def verify(folder: Path, *, digest: str = "", signer: Path | None = None) -> Verified:
     """Checks a pack that anybody may have written or changed.
 
-    Nothing outside of the folder is opened, whatever the manifest names, and no link is followed;
-    but for the recording, where one is given.
+    Nothing outside of the folder is opened, whatever the manifest names, and no link is followed.
 
     Args:
         folder: Of the pack.
@@ -106,15 +97,9 @@ def verify(
             a pack can be made anew around another record, and only that would show it, or
             its signature.
         signer: A public key of Ed25519 (PEM), by whose private key the pack must be signed.
-        recording: The folder of the study's run, or of a live recording, from which the record is
-            made again.
-        data_dir: Folder with data sets, for that.
-        trust: Import code that the recording names.
 
     Raises:
-        BadInput: There is no such folder, the digest or the key is none, or the record is of games
-            and a recording is given.
-        Refusal: The recording is none, or is damaged.
+        BadInput: There is no such folder, or the digest or the key is none.
     """
     if not folder.is_dir():
         raise BadInput(f"{folder} is no folder; give that of a pack, which `fedaudit pack` made")
@@ -150,49 +135,16 @@ def verify(
     )
     if whole.record is None:
         return whole
-    if recording is None:
-        more = [*whole.unchecked, *_not_shown(whole.record)]
-        return whole._replace(unchecked=more)
-    return _held_by(whole, whole.record, read, recording, data_dir, trust=trust)
+    return whole._replace(unchecked=[*whole.unchecked, *not_shown_alone(whole.record)])
 
 
-def _held_by(
-    found: Verified,
-    record: Record | GameRecord,
-    manifest: Manifest,
-    recording: Path,
-    data_dir: Path | None,
-    *,
-    trust: bool,
-) -> Verified:
-    """The same with what the recording says of the record."""
-    # Whoever has no recording need not wait for what attacks it.
-    from fedaudit.pack.remaking import not_shown, remade
-
-    apart = remade(
-        record,
-        recording,
-        data_dir,
-        smallest_group=manifest.smallest_group,
-        counts=manifest.suppressed,
-        trust=trust,
-    )
-    problems = [*found.problems, *apart]
-    left = not_shown(record, recording) if isinstance(record, Record) else ()
-    return found._replace(
-        problems=problems,
-        checked=found.checked if problems else [*found.checked, _FROM_THE_RUN],
-        unchecked=[*found.unchecked, *left],
-    )
-
-
-def _not_shown(record: Record | GameRecord) -> Iterator[str]:
+def not_shown_alone(record: Record | GameRecord) -> Iterator[str]:
     """What the files of a pack say and do not show, in words."""
     if isinstance(record, GameRecord):
         yield "whether the games ended so, which only playing them again shows"
         yield f"{made_where(record)}, and the name and hours, which nothing in the pack shows"
         return
-    yield f"whether {_FROM_THE_RUN}, which only the folder of its run shows (--recording)"
+    yield f"whether {FROM_THE_RUN}, which only the folder of its run shows (--recording)"
     yield f"{made_where(record)}, which nothing in the pack shows"
     unsure = ", ".join(sorted(suppressed(record).counts.keys() - {"findings"}))
     yield (

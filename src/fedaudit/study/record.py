@@ -32,22 +32,13 @@ FORMAT = "fedaudit-record"
 VERSION = 1
 OF_A_RECORDER = frozenset({"name", "recording", "figures", "attacks", "code"})
 """Settings that the record of a live recording has: nothing else is known of the federation."""
-OF_A_RECORDING = frozenset(
-    [
-        "name",
-        "key",
-        "view",
-        "every",
-        "keep",
-        "attacks",
-        "targets",
-        "classes",
-        "sizes",
-        "names",
-        "model",
-        "started",
-    ]
-)
+OF_A_RECORDING = frozenset({"name", "key", "view", "every", "keep", "attacks", "targets"}) | {
+    "classes",
+    "sizes",
+    "names",
+    "model",
+    "started",
+}
 """What stands in its table ``recording``."""
 NAMES_OWNERS = "arg max"
 """How the rule over clients ends of an attack that names owners and scores no membership."""
