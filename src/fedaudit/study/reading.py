@@ -12,7 +12,6 @@ from fedaudit.files import TooLarge, parsed_json, read_text
 from fedaudit.games.record import GAMES_FORMAT, GameRecord
 from fedaudit.study.compared import COMPARISON_FORMAT, Comparison
 from fedaudit.study.fields import MOST
-from fedaudit.study.guessing import rate_of
 from fedaudit.study.older import restated
 from fedaudit.study.record import FORMAT, VERSION, Figure, GroupFigure, Record
 from fedaudit.study.text import LONGEST, MAX_DEPTH, deeper_than, is_plain, texts
@@ -81,7 +80,7 @@ def _refuse_nobody(record: Record, path: Path) -> None:
 
 
 def _is_of_scores(metric: str) -> bool:
-    return metric in ("auc", "balanced_accuracy") or rate_of(metric) is not None
+    return metric in ("auc", "balanced_accuracy") or metric.startswith("tpr@")
 
 
 def read_comparison(path: Path, *, max_bytes: int = MAX_BYTES) -> Comparison:
