@@ -3,7 +3,7 @@
 python docs/claims.py                     writes docs/claims.md anew
 python docs/claims.py --check             says whether the page is what claims and records give
 python docs/claims.py --pairs RUNS NAME   takes the paired differences of AUCs that claims name from
-                                          the folders of a study's runs into records/NAME/pairs.json
+                                          the folders of a study's runs into claims/pairs/NAME.json
 
 `claims/regimes.toml` names the regimes, `claims/PAPER.toml` the claims. Nobody writes a verdict by
 hand.
@@ -44,7 +44,7 @@ from fedaudit.study.sample_scores import SCORES_FILE, paired_auc, read_scores
 
 ROOT = Path(__file__).parents[1]
 CLAIMS, RECORDS, PAGE = ROOT / "claims", ROOT / "records", ROOT / "docs" / "claims.md"
-PAIRS_FILE = "pairs.json"
+TAKEN = CLAIMS / "pairs"
 LEAST = {"membership": (0.7, 0.65), "sources": (0.1, 0.0), "clusters": (0.6, 0.55)}
 """From which figure and lower limit on a regime leaks, by what an adversary asks there."""
 NO_LEAK = "nothing there to leak"
@@ -351,7 +351,7 @@ def _of_sources(run: SourceResult) -> Iterator[tuple[str, Value]]:
 @cache
 def pairs(study: str) -> Sequence[Pair]:
     """The paired differences that were taken from a study's runs."""
-    path = RECORDS / study / PAIRS_FILE
+    path = TAKEN / f"{study}.json"
     return PAIRS.validate_json(path.read_bytes()) if path.is_file() else ()
 
 
@@ -746,7 +746,8 @@ def take_pairs(runs: Path, study: str) -> int:
                 further_high=gap.further.high if gap.further else None,
             )
         )
-    write_whole(RECORDS / study / PAIRS_FILE, PAIRS.dump_json(found, indent=0).decode() + "\n")
+    TAKEN.mkdir(exist_ok=True)
+    write_whole(TAKEN / f"{study}.json", PAIRS.dump_json(found, indent=0).decode() + "\n")
     return len(found)
 
 
@@ -843,12 +844,17 @@ def _leak_words(name: str, regime: Regime) -> str:
 
 def _spent(study: str) -> str:
     """Hours of the records that say how long they took."""
-    paths = [p for p in (RECORDS / study).glob("*.json") if p.name != PAIRS_FILE]
+    paths = list((RECORDS / study).glob("*.json"))
     if regime_is_of_games(study):
         seconds = [read_games(path).environment.seconds or 0.0 for path in paths]
     else:
-        seconds = [record_at(path).environment.seconds or 0.0 for path in paths]
+        seconds = [_seconds(record_at(path)) for path in paths]
     return f"{sum(seconds) / 3600:.1f} h, {len(paths)} {'record' if len(paths) == 1 else 'records'}"
+
+
+def _seconds(record: Record) -> float:
+    """What a record took; of runs that were attacked again at least their training."""
+    return max(record.environment.seconds or 0.0, sum(row.seconds for row in record.usage))
 
 
 def _section(paper: Paper, claims: Sequence[Decided]) -> str:
