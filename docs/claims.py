@@ -705,11 +705,15 @@ def take_pairs(runs: Path, study: str) -> int:
         study: Its name, that of the folder of records.
 
     Raises:
-        BadInput: The runs audited other samples, or have no scores.
+        BadInput: There are no runs with scores, or no claim asks for pairs of them.
     """
     scores = {path.parent.name: read_scores(path) for path in sorted(runs.glob(f"*/{SCORES_FILE}"))}
+    wanted = wanted_pairs(study)
+    if not scores or not wanted:
+        lacking = f"{SCORES_FILE} below {runs}" if not scores else f"claim about pairs of {study}"
+        raise BadInput(f"there is no {lacking}; give the folder of the study's runs, and its name")
     found = []
-    for one, other, contrast, target in wanted_pairs(study):
+    for one, other, contrast, target in wanted:
         sides = [scores.get(named(study, side.variant)) for side in (one, other)]
         if sides[0] is None or sides[1] is None:
             print(f"no runs yet for {one} and {other}")

@@ -88,5 +88,5 @@ def test_what_is_open_or_was_not_run_says_why() -> None:
 
 def test_pairs_are_taken_of_runs_that_were_carried_out_only(tmp_path: Path) -> None:
     script = claims()
-    with pytest.raises((BadInput, FileNotFoundError)):
-        script["take_pairs"](tmp_path / "nothing", "no-such-study")
+    with pytest.raises(BadInput, match=r"no scores\.safetensors"):
+        script["take_pairs"](tmp_path / "nothing", "fedmia-location30")
