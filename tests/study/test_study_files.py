@@ -10,6 +10,7 @@ import torch
 from fedaudit.core import NOBODY
 from fedaudit.data.dataset import Dataset, numbered
 from fedaudit.data.shift import SHIFTS
+from fedaudit.defenses.ldp.mechanism import LocalDP
 from fedaudit.study.parts import Setup
 from fedaudit.study.setup import setup
 from fedaudit.study.study_file import read_studies
@@ -76,6 +77,7 @@ def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"fedaudit.study.{place}.load", _blank)
     for kind in SHIFTS:
         monkeypatch.setitem(SHIFTS, kind, as_it_is)
+    monkeypatch.setattr(LocalDP, "prepare", lambda mechanism, data, visit: data)
 
 
 def _blank(name: str, **options: object) -> Dataset:
