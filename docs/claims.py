@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from scipy.special import ndtr
 
 from fedaudit.errors import BadInput
-from fedaudit.files import write_whole
+from fedaudit.files import SCORES_FILE, write_whole
 from fedaudit.metrics import Limited, averaged
 from fedaudit.metrics.intervals import clopper_pearson
 from fedaudit.study.clustered import MODEL_RISK
@@ -40,7 +40,7 @@ from fedaudit.study.older import completed
 from fedaudit.study.owners import SourceResult
 from fedaudit.study.reading import read_games, read_record
 from fedaudit.study.record import Record
-from fedaudit.study.sample_scores import SCORES_FILE, paired_auc, read_scores
+from fedaudit.study.sample_scores import paired_auc, read_scores
 
 ROOT = Path(__file__).parents[1]
 CLAIMS, RECORDS, PAGE = ROOT / "claims", ROOT / "records", ROOT / "docs" / "claims.md"

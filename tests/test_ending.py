@@ -262,6 +262,14 @@ def test_refusals_faults_and_verdicts_keep_their_codes_whatever_the_streams_can_
     assert (ended.value.code or 0) == codes[end]
 
 
+def test_what_is_printed_to_a_closed_output_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", None)
+        with pytest.raises(SystemExit) as ended:
+            cli.main(("gate", "--print-policy"))
+    assert ended.value.code == 2
+
+
 def suppressed_close(stream: TextIO) -> None:
     with suppress(OSError):
         stream.close()

@@ -60,8 +60,9 @@ class Printed:
             where its reader is gone and did not want it.
     """
 
-    def __init__(self, stream: object) -> None:
+    def __init__(self, stream: object, *, closed: bool = False) -> None:
         self._stream = cast(TextIO, stream)
+        self._closed = closed
         self.lost: Exception | None = None
 
     def __getattr__(self, name: str) -> object:
@@ -69,6 +70,8 @@ class Printed:
 
     def write(self, text: str) -> int:
         """Writes, to nowhere once nothing can be."""
+        if self._closed:
+            self.lost = OSError("it is closed")
         try:
             return self._stream.write(text)
         except (OSError, ValueError) as error:
@@ -112,7 +115,10 @@ def printing_anyway() -> Iterator[Printed]:
         if out is None or err is None:
             _take_closed()
         printed, told = (
-            Printed(one or opened.enter_context(open(os.devnull, "w", encoding="utf-8")))
+            Printed(
+                one or opened.enter_context(open(os.devnull, "w", encoding="utf-8")),
+                closed=one is None,
+            )
             for one in (out, err)
         )
         sys.stdout, sys.stderr = cast(TextIO, printed), cast(TextIO, told)

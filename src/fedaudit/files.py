@@ -27,6 +27,9 @@ ATTACKED = "attacked"
 REPORT_FILE = "report.html"
 """The report beside either."""
 
+SCORES_FILE = "scores.safetensors"
+"""What each attack scored each audited sample with, beside a record."""
+
 SHORT = 1_000_000
 """Bytes of the longest file that holds settings; all of them are far shorter."""
 

@@ -163,6 +163,18 @@ def test_a_folder_in_which_no_round_could_be_kept_is_refused_before_the_loop_beg
     assert not elsewhere.exists() or not list(elsewhere.iterdir())
 
 
+@pytest.mark.parametrize(
+    "name", ["audit.safetensors", "samples.safetensors", "measured/round-000001.safetensors"]
+)
+def test_what_is_left_without_its_recording_is_not_replaced(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "recording" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("MINE")
+    with pytest.raises(BadInput, match=rf"holds {name} and no recording\.json"):
+        record(tmp_path / "recording", network, AUDIT, attacks=FEW, say=lambda text: None)
+    assert path.read_text() == "MINE"
+
+
 @pytest.mark.parametrize("name", ["measured", "untrained-1", "attacked"])
 def test_a_recording_is_not_attacked_through_a_link(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -278,6 +278,15 @@ def test_a_page_that_is_of_no_record_is_not_replaced(
     assert (tmp_path / "comparison.html").read_text() == PAGE
 
 
+def test_scores_of_no_record_are_not_replaced(
+    recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "scores.safetensors").write_text("MINE")
+    refused("attack", recording, "--out", tmp_path)
+    assert "holds a scores.safetensors without a record.json" in capsys.readouterr().err
+    assert (tmp_path / "scores.safetensors").read_text() == "MINE"
+
+
 def test_who_names_code_that_is_not_trusted_is_said(recording: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"^the command line names the attack 'evil:x'.*--trust"):
         attack_again(recording, ["evil:x"], tmp_path)

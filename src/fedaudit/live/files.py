@@ -7,7 +7,7 @@ import torch
 from fedaudit.core import ClientId, Samples
 from fedaudit.data.audit_set import AuditSet
 from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import RECORD_FILE, own_folder, own_place
+from fedaudit.files import RECORD_FILE, RECORDING_FILE, own_folder, own_place
 from fedaudit.live.recording import Recording, is_recording, read_recording
 from fedaudit.observe.measured_files import fault_in, read_measured, write_measured
 from fedaudit.observe.measurements import MeasuredRound
@@ -45,9 +45,11 @@ def claim(folder: Path, recording: Recording, samples: AuditSet) -> Recording:
         raise BadInput(
             f"{folder} holds {taken[0]}, which is of a study; give the recording its own folder"
         )
-    _make_room(folder, recording)
     if not is_recording(folder):
+        _refuse_leftovers(folder)
+        _make_room(folder, recording)
         return recording
+    _make_room(folder, recording)
     there = read_recording(folder)
     now, then = (one.model_dump(mode="json", exclude=_OF_EACH_START) for one in (recording, there))
     changed = [name for name in now if now[name] != then[name]]
@@ -64,6 +66,18 @@ def claim(folder: Path, recording: Recording, samples: AuditSet) -> Recording:
             "with needs the same ones, drawn with the same seed"
         )
     return there
+
+
+def _refuse_leftovers(folder: Path) -> None:
+    """Refuses files of a recording, or of somebody else's, that would be replaced."""
+    measured = sorted(folder.glob("*/*.safetensors"))
+    left = [one for one in (folder / AUDIT_FILE, folder / SAMPLES_FILE) if one.exists()] + measured
+    if left:
+        raise BadInput(
+            f"{folder} holds {left[0].relative_to(folder)} and no {RECORDING_FILE}: it is no "
+            "recording to go on with, and what is there would be lost; give another folder, or "
+            "delete this one"
+        )
 
 
 def _make_room(folder: Path, recording: Recording) -> None:

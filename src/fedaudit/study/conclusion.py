@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from fedaudit.files import RECORD_FILE
+from fedaudit.files import RECORD_FILE, SCORES_FILE
 from fedaudit.observe.measured_files import Stored
 from fedaudit.observe.measurements import stacked
 from fedaudit.study.analysis import analyse
@@ -15,7 +15,7 @@ from fedaudit.study.owners import SourceResult
 from fedaudit.study.parts import Setup
 from fedaudit.study.planted import planted_leak
 from fedaudit.study.record import ControlResult, Record, write_record
-from fedaudit.study.sample_scores import SCORES_FILE, write_scores
+from fedaudit.study.sample_scores import write_scores
 from fedaudit.study.source import source_results
 from fedaudit.study.source_controls import source_controls
 from fedaudit.study.truth import Findings
@@ -66,6 +66,7 @@ def conclude(
     ]
     made = environment(clock, work.device)
     record = assembled(runs, stored, findings, checks, made, usage, sources)
-    write_scores(runs, findings, out / SCORES_FILE)
+    # The record first: scores without one are taken for somebody else's.
     write_record(record, out / RECORD_FILE)
+    write_scores(runs, findings, out / SCORES_FILE)
     return record

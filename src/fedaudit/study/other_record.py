@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedaudit.errors import BadInput, Refusal
-from fedaudit.files import RECORD_FILE, REPORT_FILE
+from fedaudit.files import RECORD_FILE, REPORT_FILE, SCORES_FILE
 from fedaudit.study.config import Study
 from fedaudit.study.identity import settings_of
 from fedaudit.study.older import settled
@@ -24,11 +24,16 @@ def refuse_other_record(folder: Path, ours: Study | Mapping[str, object]) -> Non
 
     Raises:
         BadInput: The folder holds a record of other settings, or one that cannot be read, or a
-            report.html that is no HTML or not of a record.
+            report.html that is no HTML or not of a record, or scores without a record.
     """
     path = folder / RECORD_FILE
     refuse_page_alone(folder / REPORT_FILE, path)
     if not path.exists():
+        if (folder / SCORES_FILE).exists():
+            raise BadInput(
+                f"{folder} holds a {SCORES_FILE} without a {RECORD_FILE}, so that it may be "
+                "somebody else's and is not replaced; rename it, or write elsewhere with --out"
+            )
         return
     try:
         found = read_record(path)

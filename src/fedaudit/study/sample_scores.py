@@ -22,8 +22,6 @@ from fedaudit.origin import Origin
 from fedaudit.study.parts import Setup
 from fedaudit.study.truth import Findings, audited
 
-SCORES_FILE = "scores.safetensors"
-
 
 class SampleScores(NamedTuple):
     """The audited samples of one run and target, with every attack's scores.
