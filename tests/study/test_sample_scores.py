@@ -43,8 +43,25 @@ def test_runs_with_other_samples_make_no_pairs(small: Carried) -> None:
     first = next(iter(one.by_attack))
     with pytest.raises(BadInput, match="other samples"):
         paired_auc(one, first, one._replace(ids=one.ids + 1), first, "mixed")
+    moved = np.where(np.arange(len(one.ids)) % 5 == 0, Origin.UNSEEN.value, one.origin)
+    with pytest.raises(BadInput, match="come from the same clients"):
+        paired_auc(one, first, one._replace(origin=moved), first, "mixed")
     with pytest.raises(BadInput, match="no scores of 'nobody'"):
         paired_auc(one, first, one, "nobody", "mixed")
+
+
+def test_samples_that_one_run_kept_out_of_training_are_left_out_of_both(small: Carried) -> None:
+    one = next(iter(read_scores(small.folder / SCORES_FILE).values()))
+    first, second, *_ = one.by_attack
+    member = int(np.flatnonzero(one.origin == Origin.MEMBER)[0])
+    origin = one.origin.copy()
+    origin[member] = Origin.UNSEEN
+    gap = paired_auc(one, first, one._replace(origin=origin), second, "mixed")
+    rest = np.arange(len(one.ids)) != member
+    without = SampleScores(
+        one.ids[rest], one.origin[rest], {n: s[rest] for n, s in one.by_attack.items()}
+    )
+    assert gap == paired_auc(without, first, without, second, "mixed")
 
 
 def test_a_pair_is_narrower_than_two_limits_where_attacks_rank_alike() -> None:

@@ -22,6 +22,9 @@ from fedaudit.origin import Origin
 from fedaudit.study.parts import Setup
 from fedaudit.study.truth import Findings, audited
 
+LEAST_COMMON = 0.9
+"""Share of the samples that must come from the same clients in two runs that make pairs."""
+
 
 class SampleScores(NamedTuple):
     """The audited samples of one run and target, with every attack's scores.
@@ -102,6 +105,9 @@ def paired_auc(
 ) -> AucDifference:
     """One attack's AUC less another's, or less that of the same attack on another run.
 
+    Samples that come from elsewhere in the other run are left out on both sides: a defense may
+    keep some of its client's samples to validate by, which it then does not train on.
+
     Args:
         one: A run and target.
         attack: Whose AUC there is taken.
@@ -110,7 +116,8 @@ def paired_auc(
         contrast: Members against "other_client", "unseen" or "mixed" non-members.
 
     Raises:
-        BadInput: The two were not asked about the same samples, or an attack has no scores.
+        BadInput: The two were not asked about the same samples, or one in ten or more come from
+            elsewhere in the other run, or an attack has no scores.
 
     Source: DeLong, DeLong and Clarke-Pearson 1988, by :func:`fedaudit.metrics.compare_auc`.
     """
@@ -119,9 +126,15 @@ def paired_auc(
             raise BadInput(
                 f"there are no scores of {name!r}; there are {', '.join(side.by_attack)}"
             )
-    if not (np.array_equal(one.ids, other.ids) and np.array_equal(one.origin, other.origin)):
-        raise BadInput("the two runs audited other samples, or other members: no pairs")
-    kept = np.isin(one.origin, [Origin.MEMBER, *CONTRASTS[contrast]])
+    if not np.array_equal(one.ids, other.ids):
+        raise BadInput("the two runs audited other samples: no pairs")
+    common = one.origin == other.origin
+    if common.mean() < LEAST_COMMON:
+        raise BadInput(
+            f"only {common.mean():.0%} of the audited samples come from the same clients in both "
+            "runs: no pairs"
+        )
+    kept = common & np.isin(one.origin, [Origin.MEMBER, *CONTRASTS[contrast]])
     return compare_auc(
         one.by_attack[attack][kept],
         other.by_attack[other_attack][kept],
