@@ -784,8 +784,9 @@ are judged nowhere else.
 def page() -> str:
     """The whole page."""
     found = [(paper, decided(paper)) for paper in papers()]
-    parts = [INTRODUCTION.rstrip(), _tally(found), _regimes_table()]
+    parts = [INTRODUCTION.rstrip(), _tally(found)]
     parts += [_section(paper, rows) for paper, rows in found]
+    parts.append(_regimes_table())
     return "\n\n".join(parts) + "\n"
 
 
@@ -863,14 +864,15 @@ def _seconds(record: Record) -> float:
 
 def _section(paper: Paper, claims: Sequence[Decided]) -> str:
     lines = [f"## {paper.name}", "", f"*{paper.title}*", ""]
-    head = ["claim", "where", "the paper", "here", "verdict"]
+    head = ["verdict", "the paper says", "its figures", "here"]
     lines += [_row(head), _row(["---"] * len(head))]
     for one in claims:
-        note = f" {one.claim.note}" if one.claim.note else ""
-        verdict = f"**{one.verdict}**" + (f": {one.why}" if one.why else "")
+        note = f"<br>*{one.claim.note}*" if one.claim.note else ""
+        verdict = f"**{one.verdict}**" + (f"<br>{one.why}" if one.why else "")
         says = f"<a id='{one.claim.id}'></a>{one.claim.says}{note}"
+        theirs = f"{one.claim.where}: {one.claim.theirs}"
         here = "<br>".join(_here(one.parts)) or "–"
-        lines.append(_row([says, one.claim.where, one.claim.theirs, here, verdict]))
+        lines.append(_row([verdict, says, theirs, here]))
     return "\n".join(lines)
 
 
@@ -914,7 +916,9 @@ def _mark(part: Judged) -> str:
 
 def _side(term: Term) -> str:
     several = f"mean of {len(term.attacks)} attacks" if term.attacks else ""
-    named_by = [term.attack, several, term.variant or "", term.figure, term.group]
+    # Labels of games are settings, which may be long.
+    attack = term.attack.replace(",", ", ").replace("_", " ") + (":" if "=" in term.attack else "")
+    named_by = [attack, several, term.variant or "", term.figure, term.group]
     words = [word for word in named_by if word and word != "everybody"]
     return " ".join(words) if term.value is None else ""
 
