@@ -90,3 +90,17 @@ def test_pairs_are_taken_of_runs_that_were_carried_out_only(tmp_path: Path) -> N
     script = claims()
     with pytest.raises(BadInput, match=r"no scores\.safetensors"):
         script["take_pairs"](tmp_path / "nothing", "fedmia-location30")
+
+
+def test_the_figures_of_the_readme_are_those_of_the_records() -> None:
+    script = claims()
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shares = []
+    for variant in ("redraw", ""):
+        known = script["rows"]("fedmia-tiny-alexnet", variant)
+        by_seed = known[script["Asked"]("tpr@0.001", "fedmia-2", "mixed", 0)]
+        shares.append(100 * by_seed[None][None].value)
+    drawn_anew, aligned = shares
+    assert f"finds {drawn_anew:.0f} % of the members at 0.1 % false positives" in readme
+    assert f"with the same non-members throughout {aligned:.0f} %" in readme
+    assert f"{sum(len(paper.claim) for paper in script['papers']())} of them" in readme
