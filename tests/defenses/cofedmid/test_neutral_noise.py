@@ -158,3 +158,10 @@ def test_whoever_works_alone_adds_a_draw_of_its_own_that_nothing_takes_back() ->
     other = NeutralNoise((0, 2), 0.3, 1.0, independent=True)
     assert torch.equal(alone[0], sent(other, turn(0, {0: 0.5, 2: 0.5}), zeros(20_000)))
     assert not NeutralNoise((0, 1), independent=True).cancels
+
+
+def test_whoever_works_alone_sends_nothing_beside_its_upload() -> None:
+    for independent in (False, True):
+        visit = turn(0, {0: 0.5, 1: 0.5})
+        NeutralNoise((0, 1), 0.3, 1.0, independent=independent).upload(Update(zeros()), visit)
+        assert ("extra_bytes" in visit.facts) is not independent

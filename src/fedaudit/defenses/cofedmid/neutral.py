@@ -76,8 +76,9 @@ class NeutralNoise(Defense):
         members = present(together, turn)
         if self.sigma == 0 or (len(members) < 2 and not self.independent):
             return upload
-        # As the paper counts: two numbers of a byte each (seed and weights need no more).
-        turn.note("extra_bytes", torch.tensor([2]))
+        if not self.independent:
+            # As the paper counts: two numbers of a byte each (seed and weights need no more).
+            turn.note("extra_bytes", torch.tensor([2]))
         size = tail_size(upload.values, self.ratio)
         weights = {member: turn.weights[member] for member in members}
         seed = shared_seed(together, turn)

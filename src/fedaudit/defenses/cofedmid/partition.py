@@ -76,8 +76,9 @@ class ClassGuided(Defense):
         """Which samples are of this client's classes in this round."""
         classes = class_count(turn, data.features)
         mine = self.dealt(turn, classes=classes)
-        # The paper counts a byte a label and sends as many as there are classes.
-        turn.note("extra_bytes", torch.tensor([classes]))
+        if not self.independent:
+            # The paper counts a byte a label and sends as many as there are classes.
+            turn.note("extra_bytes", torch.tensor([classes]))
         return mine.to(data.labels.device)[data.labels]
 
     def dealt(self, visit: Visit, *, classes: int) -> Bool[Tensor, " classes"]:
