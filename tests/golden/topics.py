@@ -1,0 +1,188 @@
+"""One small run of each topic, and its figures as plain numbers, whatever a record looks like."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from fedaudit.games.record import GameRecord
+from fedaudit.games.run import read_points, run_games
+from fedaudit.gate.judging import judged
+from fedaudit.gate.policy import policy_from
+from fedaudit.live.attack import attack_recording
+from fedaudit.study.compared import Comparison
+from fedaudit.study.comparing import compared
+from fedaudit.study.config import Study
+from fedaudit.study.record import Record
+from fedaudit.study.run import run_study
+from tests.games.test_games import STUDY as SIGNS
+from tests.games.test_rounds import STUDY as ROUNDS
+from tests.live.test_recorder import recorded
+from tests.study.studies import quick_study
+from tests.study.test_clusters import clustered
+from tests.study.test_sources import fedmd_study
+
+Numbers = tuple[float | None, ...]
+Figures = dict[str, Numbers]
+
+POLICY = """
+name = "golden"
+[membership]
+auc = 0.6
+tpr = { "0.01" = 0.05 }
+contrasts = ["unseen"]
+seeds = "each"
+group_auc = 0.8
+smallest_group = 5
+[evidence]
+least_learned = 0.0
+"""
+ATTACKS: Mapping[str, object] = {"fedmia-2": {}, "loss-series": {}}
+
+
+def coalition(folder: Path) -> Figures:
+    """Membership of a client of CoFedMID's coalition, over two seeds, in groups too."""
+    return dict(_membership(_defended(folder)))
+
+
+def comparison(folder: Path) -> Figures:
+    """The same beside no defense: changes, accuracy, fronts."""
+    plain = run_study(_study(), folder / "plain")
+    return dict(_compared(compared([plain, _defended(folder / "defended")])))
+
+
+def gate(folder: Path) -> Figures:
+    """A policy on it: for each check the worst figure, with how many had which outcome."""
+    verdict = judged(_defended(folder), policy_from(POLICY))
+    found: Figures = {}
+    for check in verdict.checks:
+        for outcome, times in check.outcomes.items():
+            found[f"{check.name} {outcome}"] = (times,)
+        worst = check.worst
+        if worst is not None:
+            found[f"{check.name} worst"] = (worst.value, worst.low, worst.high)
+        for one in check.open[:4]:
+            needs = one.more.count if one.more else None
+            found[f"{check.name} {one.what}"] = (one.value, one.low, one.high, needs)
+    return {f"{verdict.outcome} {name}": numbers for name, numbers in found.items()}
+
+
+def source(folder: Path) -> Figures:
+    """Source inference against FedMD's clients, with networks of their own."""
+    study = fedmd_study(model={"name": "mlp"}, seeds=[1, 2], attacks={"sia": {}, "sia-mean": {}})
+    return dict(_sources(run_study(study, folder)))
+
+
+def clusters(folder: Path) -> Figures:
+    """IFCA-MIR with two groups of clients."""
+    return dict(_clusters(run_study(clustered(seeds=[1, 2]), folder)))
+
+
+def signs(folder: Path) -> Figures:
+    """Active membership inference, games decided by signs."""
+    return dict(_games(_played(SIGNS, folder)))
+
+
+def rounds(folder: Path) -> Figures:
+    """Active membership inference in simulated rounds."""
+    return dict(_games(_played(ROUNDS, folder)))
+
+
+def live(folder: Path) -> Figures:
+    """A recording of somebody's own loop, attacked."""
+    attacks = ["blackbox-loss", "avg-cosine", "sia"]
+    found = attack_recording(recorded(folder / "recording"), attacks, folder / "out")
+    return {**dict(_membership(found)), **dict(_sources(found))}
+
+
+TOPICS: Mapping[str, Callable[[Path], Figures]] = {
+    one.__name__: one
+    for one in (coalition, comparison, gate, source, clusters, signs, rounds, live)
+}
+
+
+def _study(**changes: object) -> Study:
+    return quick_study(
+        seeds=[1, 2], attacks=ATTACKS, audit={"targets": [0]}, training={"rounds": 6}, **changes
+    )
+
+
+def _defended(folder: Path) -> Record:
+    defense = {"name": "cofedmid", "clients": [0, 1], "options": {"start": 2}}
+    return run_study(_study(defense=defense), folder)
+
+
+def _played(text: str, folder: Path) -> GameRecord:
+    path = folder / "games.toml"
+    path.write_text(text)
+    return run_games(read_points(path), folder / "out")
+
+
+def _membership(record: Record) -> Iterator[tuple[str, Numbers]]:
+    for f in record.findings:
+        name = f"{f.attack} {f.contrast} {f.metric} client {f.target} seed {f.seed}"
+        limits = (f.low, f.high, f.low_at_threshold, f.high_at_threshold)
+        rest = (f.n_members, f.n_nonmembers, f.realised_fpr, f.ceiling, f.significant)
+        yield name, (f.value, *limits, *rest)
+    for g in record.groups:
+        if g.contrast == "mixed" and g.attack == "fedmia-2":
+            name = f"{g.attack} {g.by} {g.group} client {g.target} seed {g.seed}"
+            yield name, (g.value, g.low, g.high, g.n_members, g.n_nonmembers)
+    for c in record.controls:
+        name = f"control {c.control} {c.attack} client {c.target} seed {c.seed}"
+        yield name, (c.value, c.low, c.high, c.passed)
+    for u in record.utility:
+        numbers = (u.test_accuracy, u.test_low, u.test_high, u.train_accuracy, u.n_test)
+        yield f"accuracy seed {u.seed}", numbers
+    for use in record.usage:
+        yield f"usage client {use.client} seed {use.seed}", (*use.distinct, use.extra_bytes)
+
+
+def _sources(record: Record) -> Iterator[tuple[str, Numbers]]:
+    for one in record.sources:
+        limits = (one.success, one.low, one.high, one.null_high, one.by_class_mix)
+        tests = (one.p_value, one.class_p_value, one.label_baseline, one.label_baseline_p_value)
+        right = (one.samples, sum(row[at] for at, row in enumerate(one.confusion)))
+        yield f"{one.attack} seed {one.seed}", (*limits, *tests, *right)
+    for mean in record.source_figures:
+        adjusted = (mean.guessing.adjusted, mean.class_mixes.adjusted, mean.above_mixes)
+        success, excess = mean.success, mean.excess
+        yield f"{mean.attack} over seeds", (success.value, success.low, success.high, *adjusted)
+        yield f"{mean.attack} beyond class mixes", (excess.value, excess.low, excess.high)
+
+
+def _clusters(record: Record) -> Iterator[tuple[str, Numbers]]:
+    for mean in record.cluster_means:
+        yield f"{mean.figure} of {mean.group}", (mean.value, mean.low, mean.high, *mean.values)
+    for one in record.clusters:
+        for at, model in enumerate(one.rounds[-1].models):
+            name = f"model {at} seed {one.seed}"
+            yield name, (model.risk, model.low, model.high, model.estimated, model.members)
+
+
+def _games(record: GameRecord) -> Iterator[tuple[str, Numbers]]:
+    for point in record.points:
+        adv, tpr, tnr = point.adv, point.tpr, point.tnr
+        rates = (tpr.value, tpr.low, tpr.high, tpr.total, tnr.value, tnr.low, tnr.high, tnr.total)
+        yield f"{point.label} success", (adv.value, adv.low, adv.high, *rates)
+        bounds = (point.proven_epsilon, point.true_epsilon, point.nominal_epsilon, point.most)
+        yield f"{point.label} bounds", (*bounds, point.predicted_tnr, point.held_out)
+        if point.rounds is not None:
+            by_signs = point.rounds.by_signs
+            yield f"{point.label} by signs", (by_signs.value, point.rounds.expected)
+
+
+def _compared(found: Comparison) -> Iterator[tuple[str, Numbers]]:
+    for entry in found.entries:
+        change = entry.change
+        changed = (change.value, change.low, change.high) if change else ()
+        name = f"row {entry.row} {entry.part} {entry.attack} {entry.contrast} {entry.metric}"
+        yield name, (entry.value, entry.low, entry.high, entry.above, *changed)
+    for row in found.accuracies:
+        change = row.change
+        changed = (change.value, change.low, change.high) if change else ()
+        yield f"row {row.row} accuracy", (row.value, row.low, row.high, *changed)
+    for at, front in enumerate(found.fronts):
+        if front.attack == "strongest attack":
+            area = (front.hypervolume, front.low, front.high, front.gain)
+            points = [(point.leakage, point.error) for point in front.points]
+            name = f"front {at} {front.contrast} {front.metric}"
+            yield name, (*area, *(number for point in points for number in point))
