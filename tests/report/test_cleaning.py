@@ -5,9 +5,9 @@ from io import StringIO
 from pydantic import BaseModel
 from rich.console import Console
 
-from fedaudit.report.cleaning import cleaned
 from fedaudit.report.html import comparison_html, report_html
 from fedaudit.report.plain import as_text
+from fedaudit.report.reading import cleaned
 from fedaudit.report.tables import print_record
 from fedaudit.study.comparing import compared
 from fedaudit.study.record import Record

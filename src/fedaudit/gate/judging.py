@@ -13,7 +13,7 @@ from fedaudit.gate.reasons import correction, of_games, paragraph
 from fedaudit.gate.sources import judged_sources, source_checks
 from fedaudit.gate.trust import control_checks, evidence_checks, trust_in
 from fedaudit.gate.verdict import Check, Verdict, concluded
-from fedaudit.report.cleaning import cleaned
+from fedaudit.report.reading import cleaned
 from fedaudit.study.older import completed
 from fedaudit.study.record import Record
 

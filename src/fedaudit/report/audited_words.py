@@ -5,6 +5,7 @@ from fedaudit.report.cluster_words import cluster_question
 from fedaudit.report.clusters import clustered_of
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import NO_DEFENSE, defense_name
+from fedaudit.report.reading import Record
 from fedaudit.report.source_words import (
     guessing,
     source_attacks_tried,
@@ -12,7 +13,6 @@ from fedaudit.report.source_words import (
     source_question,
 )
 from fedaudit.report.words import capital, count, listed, plural, sentence
-from fedaudit.study.record import Record
 
 _MOST_NAMED = 5
 """Audited clients that are named; of more, their number stands."""

@@ -5,8 +5,7 @@ from typing import NamedTuple, TypeVar
 
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import NO_DEFENSE, defense_name
-from fedaudit.study.guessing import HEADLINE_METRICS, above_chance
-from fedaudit.study.record import Figure, Record
+from fedaudit.report.reading import HEADLINE_METRICS, Figure, Record, above_chance
 
 
 class Setting(NamedTuple):

@@ -14,10 +14,7 @@ from fedaudit.report.cluster_numbers import (
 from fedaudit.report.cluster_tables import FIGURES
 from fedaudit.report.comparison import STAR, star
 from fedaudit.report.grid import Cell, Grid, Heading, columns_of, named, shortened
-from fedaudit.report.rows import labels_of
-from fedaudit.report.source_words import points
-from fedaudit.report.words import MISSING, about_runs, capital, further_text
-from fedaudit.study.clustered import (
+from fedaudit.report.reading import (
     ACCURACY,
     AGREEMENT,
     CHANCE_VIOLATIONS,
@@ -33,8 +30,13 @@ from fedaudit.study.clustered import (
     OWN_MODEL,
     SURE_VIOLATIONS,
     VIOLATIONS,
+    ClusterEntry,
+    Comparison,
+    Difference,
 )
-from fedaudit.study.compared import ClusterEntry, Comparison, Difference
+from fedaudit.report.rows import labels_of
+from fedaudit.report.source_words import points
+from fedaudit.report.words import MISSING, about_runs, capital, further_text
 
 _EMPTY = Cell(MISSING, tone="muted")
 

@@ -16,8 +16,8 @@ from fedaudit.report.drawing import (
     series_line,
     spec_of,
 )
+from fedaudit.report.reading import Record
 from fedaudit.report.styles import Key, swatch
-from fedaudit.study.record import Record
 
 
 def cluster_figures(record: Record) -> list[Figures]:

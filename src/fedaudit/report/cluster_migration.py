@@ -8,9 +8,9 @@ from fedaudit.report.cluster_drawing import clients_axis
 from fedaudit.report.clusters import Run, Shown, shown_models
 from fedaudit.report.drawing import Panel, Spec, plotly_text, spec_of
 from fedaudit.report.grid import shortened
+from fedaudit.report.reading import choices, clients_of, groups_by_size
 from fedaudit.report.styles import see_through
 from fedaudit.report.words import capital, count, plural
-from fedaudit.study.cluster_groups import choices, clients_of, groups_by_size
 
 BAR = 0.34
 """Width of a round's bar, of the distance between rounds."""

@@ -2,8 +2,7 @@
 
 from functools import partial
 
-from fedaudit.report.words import count, further_text, interval, percent
-from fedaudit.study.clustered import (
+from fedaudit.report.reading import (
     AGREEMENT,
     CHANCE_VIOLATIONS,
     EXPECTED_VIOLATIONS,
@@ -14,6 +13,7 @@ from fedaudit.study.clustered import (
     VIOLATIONS,
     ClusterMean,
 )
+from fedaudit.report.words import count, further_text, interval, percent
 
 COUNTS = (
     VIOLATIONS,

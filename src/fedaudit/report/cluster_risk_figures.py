@@ -22,11 +22,9 @@ from fedaudit.report.drawing import (
     series_line,
     spec_of,
 )
+from fedaudit.report.reading import ModelState, Record, choices, used_by
 from fedaudit.report.styles import OKABE_ITO, Key, Style, see_through, swatch
 from fedaudit.report.words import count, percent
-from fedaudit.study.cluster_groups import choices, used_by
-from fedaudit.study.clustered import ModelState
-from fedaudit.study.record import Record
 
 # Other colours than those of the two groups' models.
 _TRUE = Style(OKABE_ITO[3], "solid", "circle")

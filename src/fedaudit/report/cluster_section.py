@@ -12,8 +12,8 @@ from fedaudit.report.cluster_tables import (
 from fedaudit.report.cluster_words import RISK, cluster_bullets
 from fedaudit.report.found import Bullet
 from fedaudit.report.grid import Grid, shortened
+from fedaudit.report.reading import Record
 from fedaudit.report.words import sentence
-from fedaudit.study.record import Record
 
 
 @dataclass(frozen=True)

@@ -13,20 +13,7 @@ from fedaudit.report.clusters import (
     shown_models,
 )
 from fedaudit.report.grid import Cell, Footnotes, Grid, Tone, columns_of, named, without_constants
-from fedaudit.report.source_words import points
-from fedaudit.report.sources import SOURCE_SIZES
-from fedaudit.report.words import (
-    MISSING,
-    about_runs,
-    capital,
-    count,
-    interval,
-    number,
-    percent,
-    plural,
-)
-from fedaudit.study.cluster_groups import choices, groups_by_size
-from fedaudit.study.clustered import (
+from fedaudit.report.reading import (
     ACCURACY,
     AGREEMENT,
     CHANCE_VIOLATIONS,
@@ -43,8 +30,22 @@ from fedaudit.study.clustered import (
     VIOLATIONS,
     ClusterMean,
     ModelState,
+    Record,
+    choices,
+    groups_by_size,
 )
-from fedaudit.study.record import Record
+from fedaudit.report.source_words import points
+from fedaudit.report.sources import SOURCE_SIZES
+from fedaudit.report.words import (
+    MISSING,
+    about_runs,
+    capital,
+    count,
+    interval,
+    number,
+    percent,
+    plural,
+)
 
 _EMPTY = Cell(MISSING, tone="muted")
 

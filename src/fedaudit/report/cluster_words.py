@@ -15,17 +15,7 @@ from fedaudit.report.clusters import (
 from fedaudit.report.evidence import LEAKS, ROOM_FOR_DOUBT, Status, a_leak
 from fedaudit.report.found import Bullet, Sentence
 from fedaudit.report.grid import shortened
-from fedaudit.report.sources import size_reached_by
-from fedaudit.report.words import (
-    capital,
-    count,
-    listed,
-    percent,
-    plural,
-    sentence,
-)
-from fedaudit.study.cluster_groups import choices, clients_of, groups_by_size
-from fedaudit.study.clustered import (
+from fedaudit.report.reading import (
     ACCURACY,
     AGREEMENT,
     CHANCE_VIOLATIONS,
@@ -40,8 +30,20 @@ from fedaudit.study.clustered import (
     SURE_VIOLATIONS,
     VIOLATIONS,
     ClusterMean,
+    Record,
+    choices,
+    clients_of,
+    groups_by_size,
 )
-from fedaudit.study.record import Record
+from fedaudit.report.sources import size_reached_by
+from fedaudit.report.words import (
+    capital,
+    count,
+    listed,
+    percent,
+    plural,
+    sentence,
+)
 
 RISK = (
     "A model’s membership risk is the balanced accuracy of an attack that tells samples it was "

@@ -8,18 +8,20 @@ from typing import NamedTuple, TypeAlias
 from fedaudit.report.evidence import Size, largest
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import defense_name
-from fedaudit.report.sources import size_reached_by
-from fedaudit.report.styles import Style, style
-from fedaudit.report.words import capital
-from fedaudit.study.cluster_groups import choices, groups_by_size, models_of_groups
-from fedaudit.study.clustered import (
+from fedaudit.report.reading import (
     EVERYBODY,
     MODEL_RISK,
     ClusterMean,
     ClusterResult,
     ClusterRound,
+    Record,
+    choices,
+    groups_by_size,
+    models_of_groups,
 )
-from fedaudit.study.record import Record
+from fedaudit.report.sources import size_reached_by
+from fedaudit.report.styles import Style, style
+from fedaudit.report.words import capital
 
 Run: TypeAlias = ClusterResult
 """What is known of one run."""

@@ -17,6 +17,17 @@ from fedaudit.report.names import (
     metric_name,
 )
 from fedaudit.report.plain import learning_warning
+from fedaudit.report.reading import (
+    EVERY_ATTACK,
+    HEADLINE_METRICS,
+    Accuracy,
+    Comparison,
+    Difference,
+    Entry,
+    Figure,
+    Record,
+    Row,
+)
 from fedaudit.report.rows import case_of, labels_of, on_clients, settings_text
 from fedaudit.report.words import (
     MISSING,
@@ -28,9 +39,6 @@ from fedaudit.report.words import (
     plural,
     shown,
 )
-from fedaudit.study.compared import EVERY_ATTACK, Accuracy, Comparison, Difference, Entry, Row
-from fedaudit.study.guessing import HEADLINE_METRICS
-from fedaudit.study.record import Figure, Record
 
 STAR = "* the interval of the change leaves out 0, without correction for the number of cells."
 

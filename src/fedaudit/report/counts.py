@@ -5,9 +5,8 @@ from typing import NamedTuple
 from fedaudit.report.choosing import RunsBehind, headline, key_of, runs_behind
 from fedaudit.report.grid import Cell, Grid, columns_of, named
 from fedaudit.report.names import contrast_name, contrast_order, metric_name
+from fedaudit.report.reading import Figure, Record, rate_of
 from fedaudit.report.words import MISSING, count
-from fedaudit.study.guessing import rate_of
-from fedaudit.study.record import Figure, Record
 
 
 class Counted(NamedTuple):

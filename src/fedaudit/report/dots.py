@@ -17,8 +17,8 @@ from fedaudit.report.drawing import (
 from fedaudit.report.grid import shortened
 from fedaudit.report.groups import group_name, target_figures
 from fedaudit.report.names import contrast_name, contrast_order, defense_name
+from fedaudit.report.reading import Figure, GroupFigure, Record
 from fedaudit.report.styles import OKABE_ITO
-from fedaudit.study.record import Figure, GroupFigure, Record
 
 _CAPTIONS = {
     "client": "How well the target's members are told from the samples of each other client. This "

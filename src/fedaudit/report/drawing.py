@@ -6,8 +6,8 @@ from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import ORIGINS, defense_name
+from fedaudit.report.reading import Curve, Histogram, Trajectory
 from fedaudit.report.styles import ORIGIN_STYLES, Key, Style, swatch
-from fedaudit.study.record import Curve, Histogram, Trajectory
 
 Spec = dict[str, object]
 

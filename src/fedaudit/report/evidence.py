@@ -4,12 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
 from fedaudit.report.grid import Tone
-from fedaudit.study.guessing import (
-    above_chance,
-    by_test_alone,
-    rate_of,
-)
-from fedaudit.study.record import Figure
+from fedaudit.report.reading import Figure, above_chance, by_test_alone, rate_of
 
 Size = Literal["trace", "weak", "clear", "strong"]
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from fedaudit.report.choosing import above_chance_attacks, distinct
 from fedaudit.report.grid import Cell, Grid, columns_of, named, shortened, without_constants
 from fedaudit.report.names import defense_name
+from fedaudit.report.reading import ExposedSample, Record
 from fedaudit.report.words import MISSING, count, listed, percent, plural
-from fedaudit.study.record import ExposedSample, Record
 
 MOST_SAMPLES = 20
 """Rows that are shown at most; the record has them all."""

@@ -12,12 +12,12 @@ from fedaudit.report.dots import group_figure, target_figure
 from fedaudit.report.drawing import Choice, Figures, Panel, series_line, spec_of
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import defense_name
+from fedaudit.report.reading import Record, UtilityResult
 from fedaudit.report.roc import roc_figure
 from fedaudit.report.scores import histogram_figure
 from fedaudit.report.signals import trajectory_figure
 from fedaudit.report.source_figures import source_figures
 from fedaudit.report.styles import Key, style, swatch
-from fedaudit.study.record import Record, UtilityResult
 
 
 def figures_of(record: Record) -> dict[str, Figures]:

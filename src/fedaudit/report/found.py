@@ -13,9 +13,8 @@ from fedaudit.report.choosing import (
 from fedaudit.report.evidence import a_leak, leading, rate_found, size_of
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import contrast_meaning, contrast_order
+from fedaudit.report.reading import Figure, above_chance, by_interval_alone, by_test_alone, rate_of
 from fedaudit.report.words import capital, count, level_of, listed, number, with_interval
-from fedaudit.study.guessing import above_chance, by_interval_alone, by_test_alone, rate_of
-from fedaudit.study.record import Figure
 
 ALARMS = {"tpr@0.001": "1,000", "tpr@0.01": "100"}
 """Rates that are told as members of a thousand, and how many non-members a false alarm is in."""

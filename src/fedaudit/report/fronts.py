@@ -20,11 +20,17 @@ from fedaudit.report.names import (
     defense_name,
     metric_name,
 )
+from fedaudit.report.reading import (
+    HEADLINE_METRICS,
+    STRONGEST_ATTACK,
+    Comparison,
+    Entry,
+    Front,
+    Row,
+)
 from fedaudit.report.rows import case_of, labels_of, settings_text
 from fedaudit.report.styles import RESERVED, Key, Style, style, swatch
 from fedaudit.report.words import MISSING, interval, listed, number
-from fedaudit.study.compared import STRONGEST_ATTACK, Comparison, Entry, Front, Row
-from fedaudit.study.guessing import HEADLINE_METRICS
 
 LEAST_SPAN = 0.03
 """Of both axes of a front: differences of a thousandth must not fill the picture."""

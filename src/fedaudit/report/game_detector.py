@@ -1,9 +1,9 @@
 """What a client can tell of planted models: signs in a table, and weights side by side."""
 
-from fedaudit.games.detected import Detector, SignWorth, WeightSpread
 from fedaudit.report.drawing import Choice, Figures, Panel, plotly_text, spec_of
 from fedaudit.report.game_spread import outline
 from fedaudit.report.grid import Cell, Grid, Heading, columns_of, named, shortened
+from fedaudit.report.reading import Detector, SignWorth, WeightSpread
 from fedaudit.report.styles import OKABE_ITO, Key, Style, swatch
 from fedaudit.report.words import count, interval, listed, number, percent, plural
 

@@ -1,6 +1,5 @@
 """Figures of security games, by their names in the document."""
 
-from fedaudit.games.record import GameRecord
 from fedaudit.report.drawing import (
     Choice,
     Figures,
@@ -19,6 +18,7 @@ from fedaudit.report.game_success import success_figure
 from fedaudit.report.game_sweeps import sweep_figure
 from fedaudit.report.game_ways import Way, dots, first, left_out, named, share_axis, true, ways
 from fedaudit.report.grid import shortened
+from fedaudit.report.reading import GameRecord
 from fedaudit.report.styles import OKABE_ITO, Key, Style, swatch
 
 MOST_PANELS = 12

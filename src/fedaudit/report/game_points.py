@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedaudit.games.record import InRounds, PointPlayed, Success
 from fedaudit.report.game_round_names import defended, round_family, rounds_words
 from fedaudit.report.grid import shortened
+from fedaudit.report.reading import InRounds, PointPlayed, Success
 from fedaudit.report.words import count, interval, number, percent
 
 NO_MECHANISM = "none"

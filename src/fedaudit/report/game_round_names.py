@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from fedaudit.games.record import InRounds, PointPlayed
 from fedaudit.report.grid import shortened
+from fedaudit.report.reading import InRounds, PointPlayed
 from fedaudit.report.words import count, plural
 
 NO_DEFENSE = "none"

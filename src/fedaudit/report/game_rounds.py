@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from statistics import NormalDist
 
-from fedaudit.games.record import GameRecord, InRounds, Success
 from fedaudit.report.drawing import (
     Choice,
     Figures,
@@ -18,6 +17,7 @@ from fedaudit.report.drawing import (
 from fedaudit.report.game_points import Shown, families, overtaken, shown_points
 from fedaudit.report.game_round_names import IN_ROUNDS, defense_words
 from fedaudit.report.grid import Cell, Grid, Heading, columns_of, named, shortened
+from fedaudit.report.reading import GameRecord, InRounds, Success
 from fedaudit.report.styles import OKABE_ITO, Key, Style, swatch
 from fedaudit.report.words import MISSING, count, interval, percent
 

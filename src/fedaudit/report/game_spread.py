@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from fedaudit.games.record import GameRecord, Spread
 from fedaudit.report.drawing import (
     Choice,
     Figures,
@@ -16,6 +15,7 @@ from fedaudit.report.game_points import (
     shown_points,
 )
 from fedaudit.report.grid import shortened
+from fedaudit.report.reading import GameRecord, Spread
 from fedaudit.report.styles import OKABE_ITO, Key, Style, see_through, swatch
 from fedaudit.report.words import percent
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 
-from fedaudit.games.record import PointPlayed, Success
 from fedaudit.report.drawing import (
     Choice,
     Figures,
@@ -25,6 +24,7 @@ from fedaudit.report.game_points import (
 )
 from fedaudit.report.game_ways import Way, dots, first, left_out, named, share_axis, ways
 from fedaudit.report.grid import shortened
+from fedaudit.report.reading import PointPlayed, Success
 from fedaudit.report.styles import OKABE_ITO, Key, Style, swatch
 
 MOST_LINES = 14

@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from fedaudit.games.record import Epochs, GameRecord, PointPlayed, Rate, Success
 from fedaudit.report.drawing import Choice, Figures, Panel, Spec, error_bars, series_line, spec_of
 from fedaudit.report.grid import shortened
+from fedaudit.report.reading import Epochs, GameRecord, PointPlayed, Rate, Success
 from fedaudit.report.styles import OKABE_ITO, Key, Style, swatch
 from fedaudit.report.words import plural
 

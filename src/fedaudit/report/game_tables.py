@@ -3,8 +3,6 @@
 from rich.console import Console
 from rich.text import Text
 
-from fedaudit.games.record import GameRecord, PointPlayed, Rate, Success, TargetCertificate
-from fedaudit.report.cleaning import cleaned
 from fedaudit.report.game_points import (
     epsilon,
     far_above,
@@ -17,6 +15,14 @@ from fedaudit.report.game_rounds import by_signs, short_rounds_table
 from fedaudit.report.game_training import poor_fits, training_cells, training_columns
 from fedaudit.report.game_words import game_verdict
 from fedaudit.report.grid import Cell, Grid, Heading, columns_of, named, to_rich
+from fedaudit.report.reading import (
+    GameRecord,
+    PointPlayed,
+    Rate,
+    Success,
+    TargetCertificate,
+    cleaned,
+)
 from fedaudit.report.words import MISSING, count, interval, number, percent
 
 _EMPTY = Cell(MISSING, tone="muted")

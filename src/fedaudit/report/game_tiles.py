@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from fedaudit.games.record import GameRecord
 from fedaudit.report.evidence import tone_of
 from fedaudit.report.game_points import (
     Shown,
@@ -19,6 +18,7 @@ from fedaudit.report.game_points import (
     without_mechanism,
 )
 from fedaudit.report.game_rounds import in_rounds
+from fedaudit.report.reading import GameRecord
 from fedaudit.report.sources import size_reached_by
 from fedaudit.report.tiles import Tile
 from fedaudit.report.words import count, interval, percent

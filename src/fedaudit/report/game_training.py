@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from fedaudit.games.record import Epochs, PointPlayed
 from fedaudit.report.game_points import Shown
 from fedaudit.report.grid import Cell, shortened
+from fedaudit.report.reading import Epochs, PointPlayed
 from fedaudit.report.words import MISSING, count, listed, number
 
 POOR_FIT = 0.9

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from fedaudit.games.record import PointPlayed, Rate, Success
 from fedaudit.report.drawing import (
     Spec,
     error_bars,
@@ -15,6 +14,7 @@ from fedaudit.report.game_points import (
     Families,
     Shown,
 )
+from fedaudit.report.reading import PointPlayed, Rate, Success
 from fedaudit.report.styles import Style
 from fedaudit.report.words import count
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedaudit.games.record import GameRecord, PointPlayed
 from fedaudit.report.evidence import LEAKS, ROOM_FOR_DOUBT, Status
 from fedaudit.report.found import Sentence
 from fedaudit.report.game_claims import claims_of, contradiction
@@ -25,6 +24,7 @@ from fedaudit.report.game_round_names import rounds_words
 from fedaudit.report.game_rounds import in_rounds
 from fedaudit.report.game_training import poor_fits
 from fedaudit.report.grid import shortened
+from fedaudit.report.reading import GameRecord, PointPlayed
 from fedaudit.report.sources import size_reached_by
 from fedaudit.report.words import capital, count, listed, percent, plural
 

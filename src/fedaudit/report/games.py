@@ -4,8 +4,6 @@ import ast
 from dataclasses import replace
 from pathlib import Path
 
-from fedaudit.games.record import GameRecord
-from fedaudit.report.cleaning import cleaned
 from fedaudit.report.cluster_tables import risk_sizes_table
 from fedaudit.report.game_detector import detector_table, detector_words, weights_figure
 from fedaudit.report.game_figures import game_figures
@@ -15,6 +13,7 @@ from fedaudit.report.game_tiles import game_tiles
 from fedaudit.report.game_words import CERTIFICATES, game_verdict
 from fedaudit.report.grid import Grid, columns_of, shortened
 from fedaudit.report.page import rendered, write_page
+from fedaudit.report.reading import GameRecord, cleaned
 from fedaudit.report.reproducing import Again, needed_data, rows_of_environment
 from fedaudit.report.study_file import study_file
 from fedaudit.report.words import plural

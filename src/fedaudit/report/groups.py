@@ -4,8 +4,8 @@ from fedaudit.report.choosing import headline
 from fedaudit.report.evidence import look_of
 from fedaudit.report.grid import Cell, Grid, columns_of, named, without_constants
 from fedaudit.report.names import contrast_name, defense_name
+from fedaudit.report.reading import Figure, GroupFigure, Record
 from fedaudit.report.words import MISSING, count, interval, interval_of, shown
-from fedaudit.study.record import Figure, GroupFigure, Record
 
 
 def targets_of(record: Record) -> list[int]:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedaudit.report.choosing import about_members, attacks_tried, says_nothing
-from fedaudit.report.cleaning import cleaned
 from fedaudit.report.cluster_comparison import cluster_comparison
 from fedaudit.report.cluster_section import cluster_section
 from fedaudit.report.comparison import attack_tables as comparison_tables
@@ -19,6 +18,7 @@ from fedaudit.report.groups import groups_table, targets_of, targets_table
 from fedaudit.report.names import NO_DEFENSE
 from fedaudit.report.page import rendered, write_page
 from fedaudit.report.plain import verdict
+from fedaudit.report.reading import Comparison, Record, cleaned
 from fedaudit.report.reproducing import reproducing
 from fedaudit.report.rows import rows_table
 from fedaudit.report.source_comparison import source_comparison
@@ -35,8 +35,6 @@ from fedaudit.report.tables_of_run import (
 from fedaudit.report.tiles import tiles
 from fedaudit.report.usage import usage_figure, usage_table
 from fedaudit.report.words import plural
-from fedaudit.study.compared import Comparison
-from fedaudit.study.record import Record
 
 MOST_VERDICTS = 6
 """Verdicts that get a tile each; of more, the table of rows says it."""

@@ -12,10 +12,9 @@ from fedaudit.report.evidence import (
 from fedaudit.report.found import room
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import defense_name
+from fedaudit.report.reading import Figure, Record, above_chance, by_test_alone, rate_of
 from fedaudit.report.verdict_texts import MEANINGS, NOBODY
 from fedaudit.report.words import listed
-from fedaudit.study.guessing import above_chance, by_test_alone, rate_of
-from fedaudit.study.record import Figure, Record
 
 
 def member_status(record: Record, figures: list[Figure]) -> Status:

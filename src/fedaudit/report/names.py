@@ -3,10 +3,8 @@
 A name that its table lacks, from another version or a hand, is shown as it is, shortened.
 """
 
-import re
-
 from fedaudit.report.grid import shortened
-from fedaudit.study.guessing import rate_of
+from fedaudit.report.reading import SIGHTS, rate_of
 
 NO_DEFENSE = "none"
 
@@ -30,17 +28,6 @@ ORIGINS = {
 }
 """Whose a sample is."""
 
-SIGHTS = {
-    "predictions": "model outputs",
-    "global_model": "the model sent out",
-    "update": "how training changed it",
-    "uploads": "each client's upload",
-    "rounds": "several rounds",
-    "auxiliary_data": "data of the adversary's own",
-    "chooses_model": "the choice of the model sent out",
-}
-"""What an adversary sees, and what an attack needs."""
-
 SIGNALS = {
     "loss": "minus the loss",
     "confidence": "probability of the true class",
@@ -62,11 +49,6 @@ METRICS = {
     "formal_epsilon_of_a_round": "formal ε, one round",
 }
 """Metrics whose words are not those of their name; rates at a rate have words of their own."""
-
-_IN_NOTES = {key.upper(): words for key, words in SIGHTS.items()} | {
-    "other_client": "other clients'"
-}
-_NOTED = re.compile(rf"\b({'|'.join(_IN_NOTES)})\b")
 
 
 def contrast_name(contrast: str) -> str:
@@ -114,11 +96,6 @@ def metric_name(metric: str) -> str:
 def is_share(metric: str) -> bool:
     """Whether a metric is a share of something, and so is shown in per cent."""
     return rate_of(metric) is not None or metric.endswith(("accuracy", "_rate", "_share", "tpr"))
-
-
-def in_words(note: str) -> str:
-    """A note with words in the place of names that only the program's own text has."""
-    return _NOTED.sub(lambda found: _IN_NOTES[found[1]], note)
 
 
 def _as_it_is(name: str) -> str:

@@ -5,9 +5,8 @@ import re
 from fedaudit.report.choosing import label_among
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import contrast_name, contrast_order, metric_name
+from fedaudit.report.reading import Figure, Record, by_test_alone
 from fedaudit.report.words import capital, count, interval_of, listed, number, plural, sentence
-from fedaudit.study.guessing import by_test_alone
-from fedaudit.study.record import Figure, Record
 
 MOST_BELOW = 3
 """Figures below guessing that are named; of more, their number stands."""

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 from fedaudit.report.audited_words import audited
 from fedaudit.report.choosing import about_members, distinct, headline, says_nothing
-from fedaudit.report.cleaning import cleaned
 from fedaudit.report.cluster_words import (
     cluster_bullets,
     cluster_headline,
@@ -18,6 +17,7 @@ from fedaudit.report.grid import shortened
 from fedaudit.report.member_words import member_meaning, member_status
 from fedaudit.report.names import defense_name
 from fedaudit.report.open_points import open_points
+from fedaudit.report.reading import ControlResult, Figure, Record, cleaned, near_guessing
 from fedaudit.report.source_words import (
     SOURCE_HEADLINES,
     source_bullets,
@@ -27,8 +27,6 @@ from fedaudit.report.source_words import (
 from fedaudit.report.sources import on_sources
 from fedaudit.report.verdict_texts import BESIDE_OTHERS, HARDLY_LEARNED, HEADLINES, UNLEARNED
 from fedaudit.report.words import capital, count, percent, plural, shown
-from fedaudit.study.guessing import near_guessing
-from fedaudit.study.record import ControlResult, Figure, Record
 
 MOST_WARNED = 3
 """Rows near guessing that a warning names; of more, their number stands."""

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from fedaudit.report.grid import shortened
+from fedaudit.report.reading import Environment, Record, settled
 from fedaudit.report.study_file import study_file
-from fedaudit.study.older import settled
-from fedaudit.study.record import Environment, Record
 
 _BUNDLED = ("digits", "synthetic")
 """Data sets that are made without any file."""

@@ -18,9 +18,9 @@ from fedaudit.report.drawing import (
 )
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import contrast_meaning, contrast_name, contrast_order
+from fedaudit.report.reading import Curve
 from fedaudit.report.styles import Key, Style, style, swatch
 from fedaudit.report.words import listed
-from fedaudit.study.record import Curve
 
 MOST_TOLD_APART = 4
 """Curves in colour; eight of them could not be told apart at 1% and below."""

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from fedaudit.report.grid import Cell, Grid, columns_of, named, shortened
 from fedaudit.report.names import NO_DEFENSE, defense_name
+from fedaudit.report.reading import Comparison, Row
 from fedaudit.report.words import MISSING
-from fedaudit.study.compared import Comparison, Row
 
 MOST_SETTINGS = 4
 """Settings named in a row's heading; all of them stand in the table of rows."""

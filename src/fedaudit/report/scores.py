@@ -15,9 +15,9 @@ from fedaudit.report.drawing import (
 )
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import ORIGINS, signal_name
+from fedaudit.report.reading import AttackRow, Histogram
 from fedaudit.report.styles import ORIGIN_STYLES, see_through
 from fedaudit.report.words import capital
-from fedaudit.study.record import AttackRow, Histogram
 
 
 def histogram_figure(

@@ -15,9 +15,9 @@ from fedaudit.report.drawing import (
     spec_of,
 )
 from fedaudit.report.names import ORIGINS, signal_name
+from fedaudit.report.reading import Trajectory
 from fedaudit.report.styles import ORIGIN_STYLES, see_through
 from fedaudit.report.words import capital
-from fedaudit.study.record import Trajectory
 
 
 def trajectory_figure(trajectories: Sequence[Trajectory]) -> Figures | None:

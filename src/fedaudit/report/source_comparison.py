@@ -7,12 +7,19 @@ from fedaudit.report.choosing import distinct
 from fedaudit.report.comparison import STAR, cost_cell, heading_of, star
 from fedaudit.report.grid import Cell, Grid, columns_of, shortened
 from fedaudit.report.names import NO_DEFENSE
+from fedaudit.report.reading import (
+    Comparison,
+    Difference,
+    Figure,
+    OwnerEntry,
+    Record,
+    Row,
+    UtilityResult,
+)
 from fedaudit.report.rows import labels_of
 from fedaudit.report.source_words import points
 from fedaudit.report.sources import look_of_source
 from fedaudit.report.words import MISSING, interval, number, percent
-from fedaudit.study.compared import Comparison, Difference, OwnerEntry, Row
-from fedaudit.study.record import Figure, Record, UtilityResult
 
 _EMPTY = Cell(MISSING, tone="muted")
 _FORMAL = {

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from fedaudit.report.grid import Cell, Grid, columns_of, named, shortened, without_constants
 from fedaudit.report.names import defense_name
+from fedaudit.report.reading import Record
 from fedaudit.report.source_words import asked_in, points
 from fedaudit.report.sources import Run, labels_of_named, on_sources
 from fedaudit.report.words import MISSING, count, interval, number, percent
-from fedaudit.study.record import Record
 
 ORACLE = "Oracle round"
 _ORACLE_REMARK = (

@@ -15,10 +15,10 @@ from fedaudit.report.drawing import (
 )
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import defense_name
+from fedaudit.report.reading import Record
 from fedaudit.report.sources import Run, on_sources, strongest_on_sources
 from fedaudit.report.styles import Key, Style, style, swatch
 from fedaudit.report.words import count
-from fedaudit.study.record import Record
 
 MOST_WRITTEN = 15
 """Clients up to which a confusion map has its numbers written in."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from fedaudit.report.choosing import about_members
 from fedaudit.report.found import Bullet
 from fedaudit.report.grid import Grid
+from fedaudit.report.reading import Record
 from fedaudit.report.source_details import (
     owners_table,
     rounds_table,
@@ -19,7 +20,6 @@ from fedaudit.report.source_tables import (
 )
 from fedaudit.report.source_words import label_sentence, source_bullets
 from fedaudit.report.words import capital, listed
-from fedaudit.study.record import Record
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from functools import partial
 
 from fedaudit.report.choosing import distinct
 from fedaudit.report.grid import Cell, Grid, columns_of, named
+from fedaudit.report.reading import Mean, Record, SourceFigure, Tested, alpha_of
 from fedaudit.report.source_words import asked_in, points
 from fedaudit.report.sources import (
     SOURCE_SIZES,
@@ -23,9 +24,6 @@ from fedaudit.report.words import (
     percent,
     plural,
 )
-from fedaudit.study.guessing import alpha_of
-from fedaudit.study.owner_figures import Mean, SourceFigure, Tested
-from fedaudit.study.record import Record
 
 _EMPTY = Cell(MISSING, tone="muted")
 

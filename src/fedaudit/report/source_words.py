@@ -7,6 +7,7 @@ from fedaudit.report.evidence import LEAKS, ROOM_FOR_DOUBT, Status, a_leak, larg
 from fedaudit.report.found import Bullet, Sentence
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import defense_name
+from fedaudit.report.reading import Mean, Record, SourceFigure
 from fedaudit.report.sources import (
     Named,
     Run,
@@ -17,8 +18,6 @@ from fedaudit.report.sources import (
     strongest_on_sources,
 )
 from fedaudit.report.words import count, interval, percent, plural
-from fedaudit.study.owner_figures import Mean, SourceFigure
-from fedaudit.study.record import Record
 
 SOURCE_HEADLINES: Mapping[Status, str] = {
     "strong leak": "Strong leakage of sources: owners of samples are named far more often than "

@@ -6,9 +6,7 @@ from typing import NamedTuple, TypeAlias
 from fedaudit.report.evidence import Look, Size, largest, tone_of
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import NO_DEFENSE, defense_name
-from fedaudit.study.owner_figures import Mean, SourceFigure
-from fedaudit.study.owners import SourceResult
-from fedaudit.study.record import Record
+from fedaudit.report.reading import Mean, Record, SourceFigure, SourceResult
 
 Run: TypeAlias = SourceResult
 """What one attack found in one run."""

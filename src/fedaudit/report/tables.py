@@ -17,7 +17,6 @@ from fedaudit.report.choosing import (
     setting_of,
     settings_of,
 )
-from fedaudit.report.cleaning import cleaned
 from fedaudit.report.cluster_tables import short_cluster_tables
 from fedaudit.report.counts import counts_in_words, in_all, sizes_in_words
 from fedaudit.report.evidence import look_of
@@ -34,6 +33,7 @@ from fedaudit.report.grid import (
 )
 from fedaudit.report.names import contrast_name, contrast_order, defense_name, metric_name
 from fedaudit.report.plain import verdict
+from fedaudit.report.reading import HEADLINE_METRICS, Figure, Record, cleaned, rate_of
 from fedaudit.report.source_tables import short_source_table
 from fedaudit.report.tables_of_run import controls_summary, utility_table
 from fedaudit.report.words import (
@@ -46,8 +46,6 @@ from fedaudit.report.words import (
     percent,
     shown,
 )
-from fedaudit.study.guessing import HEADLINE_METRICS, rate_of
-from fedaudit.study.record import Figure, Record
 
 _SIGNS = (
     "▲ above guessing: by a test that is corrected over all figures of the study, so that the "

@@ -6,8 +6,8 @@ from fedaudit.report.choosing import distinct
 from fedaudit.report.evidence import SIZES
 from fedaudit.report.grid import Cell, Footnotes, Grid, Tone, columns_of, named, shortened
 from fedaudit.report.names import defense_name, sight_name, signal_name
+from fedaudit.report.reading import AttackRow, ControlResult, Record, UtilityResult
 from fedaudit.report.words import MISSING, count, interval, number, percent, plural
-from fedaudit.study.record import AttackRow, ControlResult, Record, UtilityResult
 
 _RANK: dict[bool | None, int] = {False: 0, True: 1, None: 2}
 

@@ -20,6 +20,14 @@ from fedaudit.report.evidence import (
 from fedaudit.report.found import ALARMS, of_thousand, room
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import NO_DEFENSE, contrast_name, defense_name
+from fedaudit.report.reading import (
+    CHANCE_VIOLATIONS,
+    VIOLATIONS,
+    ClusterMean,
+    Figure,
+    Record,
+    above_chance,
+)
 from fedaudit.report.source_words import points, points_in_words
 from fedaudit.report.sources import (
     excess_size,
@@ -28,9 +36,6 @@ from fedaudit.report.sources import (
     strongest_on_sources,
 )
 from fedaudit.report.words import interval, interval_of, percent, plural, shown
-from fedaudit.study.clustered import CHANCE_VIOLATIONS, VIOLATIONS, ClusterMean
-from fedaudit.study.guessing import above_chance
-from fedaudit.study.record import Figure, Record
 
 
 class Tile(NamedTuple):

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from fedaudit.report.drawing import Choice, Figures, Panel, Spec, plotly_text, series_line, spec_of
 from fedaudit.report.grid import Cell, Grid, columns_of, named
+from fedaudit.report.reading import Comparison, Record, UsageRow
 from fedaudit.report.rows import labels_of
 from fedaudit.report.styles import Key, Style, style, swatch
 from fedaudit.report.uses import (
@@ -18,8 +19,6 @@ from fedaudit.report.uses import (
     usage_by_row,
 )
 from fedaudit.report.words import MISSING, number, percent
-from fedaudit.study.compared import Comparison
-from fedaudit.study.record import Record, UsageRow
 
 _CAPTION = (
     "Training data that are used: of the clients that defend (of all where none does, or in the "

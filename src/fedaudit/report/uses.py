@@ -5,8 +5,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from fedaudit.report.names import NO_DEFENSE
-from fedaudit.study.compared import Comparison
-from fedaudit.study.record import Record, UsageRow
+from fedaudit.report.reading import Comparison, Record, UsageRow
 
 
 class Cost(NamedTuple):

@@ -5,9 +5,7 @@ from collections.abc import Callable, Iterable
 
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import is_share
-from fedaudit.study.fields import FurtherRuns
-from fedaudit.study.older import AT_THRESHOLD
-from fedaudit.study.record import Figure
+from fedaudit.report.reading import AT_THRESHOLD, Figure, FurtherRuns
 
 MISSING = "–"
 

@@ -1,0 +1,235 @@
+"""The one place where the report reads a record: its types, and text made safe to show.
+
+All other modules of this package take the parts of a record from here, so that a change of the
+record's schema is a change of this module alone. Nothing is shown before it went through
+:func:`cleaned`.
+"""
+
+import re
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from fedaudit.games.detected import Detector, SignWorth, WeightSpread
+from fedaudit.games.record import (
+    Epochs,
+    GameRecord,
+    InRounds,
+    PointPlayed,
+    Rate,
+    Spread,
+    Success,
+    TargetCertificate,
+)
+from fedaudit.report.grid import clean
+from fedaudit.study.cluster_groups import (
+    choices,
+    clients_of,
+    groups_by_size,
+    models_of_groups,
+    used_by,
+)
+from fedaudit.study.clustered import (
+    ACCURACY,
+    AGREEMENT,
+    CHANCE_VIOLATIONS,
+    CLIENT_ESTIMATE,
+    CLIENT_RISK,
+    ESTIMATE_ERROR,
+    EVERYBODY,
+    EXPECTED_VIOLATIONS,
+    MODEL_ESTIMATE,
+    MODEL_RISK,
+    MOVED,
+    MOVED_AT_THE_END,
+    OWN_MODEL,
+    SURE_VIOLATIONS,
+    VIOLATIONS,
+    ClusterMean,
+    ClusterResult,
+    ClusterRound,
+    ModelState,
+)
+from fedaudit.study.compared import (
+    EVERY_ATTACK,
+    STRONGEST_ATTACK,
+    Accuracy,
+    ClusterEntry,
+    Comparison,
+    Difference,
+    Entry,
+    Front,
+    OwnerEntry,
+    Row,
+)
+from fedaudit.study.fields import FurtherRuns
+from fedaudit.study.guessing import (
+    HEADLINE_METRICS,
+    above_chance,
+    alpha_of,
+    by_interval_alone,
+    by_test_alone,
+    near_guessing,
+    rate_of,
+)
+from fedaudit.study.older import AT_THRESHOLD, settled
+from fedaudit.study.owner_figures import Mean, SourceFigure, Tested
+from fedaudit.study.owners import SourceResult
+from fedaudit.study.record import (
+    AttackRow,
+    ControlResult,
+    Curve,
+    Environment,
+    ExposedSample,
+    Figure,
+    GroupFigure,
+    Histogram,
+    Record,
+    Trajectory,
+    UsageRow,
+    UtilityResult,
+)
+
+__all__ = [
+    "ACCURACY",
+    "AGREEMENT",
+    "AT_THRESHOLD",
+    "CHANCE_VIOLATIONS",
+    "CLIENT_ESTIMATE",
+    "CLIENT_RISK",
+    "ESTIMATE_ERROR",
+    "EVERYBODY",
+    "EVERY_ATTACK",
+    "EXPECTED_VIOLATIONS",
+    "HEADLINE_METRICS",
+    "MODEL_ESTIMATE",
+    "MODEL_RISK",
+    "MOVED",
+    "MOVED_AT_THE_END",
+    "OWN_MODEL",
+    "SIGHTS",
+    "STRONGEST_ATTACK",
+    "SURE_VIOLATIONS",
+    "VIOLATIONS",
+    "Accuracy",
+    "AttackRow",
+    "ClusterEntry",
+    "ClusterMean",
+    "ClusterResult",
+    "ClusterRound",
+    "Comparison",
+    "ControlResult",
+    "Curve",
+    "Detector",
+    "Difference",
+    "Entry",
+    "Environment",
+    "Epochs",
+    "ExposedSample",
+    "Figure",
+    "Front",
+    "FurtherRuns",
+    "GameRecord",
+    "GroupFigure",
+    "Histogram",
+    "InRounds",
+    "Mean",
+    "ModelState",
+    "OwnerEntry",
+    "PointPlayed",
+    "Rate",
+    "Record",
+    "Row",
+    "SignWorth",
+    "SourceFigure",
+    "SourceResult",
+    "Spread",
+    "Success",
+    "TargetCertificate",
+    "Tested",
+    "Trajectory",
+    "UsageRow",
+    "UtilityResult",
+    "WeightSpread",
+    "above_chance",
+    "alpha_of",
+    "by_interval_alone",
+    "by_test_alone",
+    "choices",
+    "cleaned",
+    "clients_of",
+    "groups_by_size",
+    "models_of_groups",
+    "near_guessing",
+    "rate_of",
+    "settled",
+    "used_by",
+]
+
+SIGHTS = {
+    "predictions": "model outputs",
+    "global_model": "the model sent out",
+    "update": "how training changed it",
+    "uploads": "each client's upload",
+    "rounds": "several rounds",
+    "auxiliary_data": "data of the adversary's own",
+    "chooses_model": "the choice of the model sent out",
+}
+"""What an adversary sees, and what an attack needs."""
+
+_IN_NOTES = {key.upper(): words for key, words in SIGHTS.items()} | {
+    "other_client": "other clients'"
+}
+_NOTED = re.compile(rf"\b({'|'.join(_IN_NOTES)})\b")
+
+Model = TypeVar("Model", bound=BaseModel)
+
+_AS_IT_IS = {"config"}
+"""A study's settings are shown as a study file, which escapes what it must."""
+_NUMBERS = {float, int, bool, type(None)}
+"""Most of a record, which needs no look at each."""
+
+
+def cleaned(model: Model) -> Model:
+    """A record or comparison without control or direction characters in any text.
+
+    Notes, which readers of all kinds see, get words in the place of the program's own names.
+
+    Names that a page or a terminal shows must not turn round the text beside them, whichever
+    field they stand in, so nothing of a record is shown before it went through here. What is
+    clean already is given back as it is: nearly all of a record, whose copy would take long.
+    """
+    update = {
+        name: safe
+        for name, value in vars(model).items()
+        if type(value) not in _NUMBERS
+        and name not in _AS_IT_IS
+        and (safe := _in_words(value) if name == "note" else _cleaned(value)) is not value
+    }
+    return model.model_copy(update=update) if update else model
+
+
+def _in_words(note: object) -> object:
+    return in_words(clean(note)) if isinstance(note, str) else _cleaned(note)
+
+
+def _cleaned(value: object) -> object:
+    """The value itself where nothing in it changes."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, BaseModel):
+        return cleaned(value)
+    if isinstance(value, list | tuple):
+        if _NUMBERS.issuperset(map(type, value)):
+            return value
+        parts = [_cleaned(part) for part in value]
+        same = all(part is old for part, old in zip(parts, value, strict=True))
+        return value if same else type(value)(parts)
+    if isinstance(value, dict):
+        return {_cleaned(key): _cleaned(part) for key, part in value.items()}
+    return value
+
+
+def in_words(note: str) -> str:
+    """A note with words in the place of names that only the program's own text has."""
+    return _NOTED.sub(lambda found: _IN_NOTES[found[1]], note)
