@@ -21,8 +21,8 @@ from fedaudit.origin import Origin
 from fedaudit.report.choosing import headline
 from fedaudit.report.evidence import LEAKS, size_reached
 from fedaudit.report.plain import verdict
+from fedaudit.results.record import Environment, Figure, Record, ViewRow
 from fedaudit.study.analysis import Whose, add_figures
-from fedaudit.study.record import Environment, Figure, Record, ViewRow
 from fedaudit.study.significance import corrected
 from fedaudit.study.truth import Audited, Findings
 

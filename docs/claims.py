@@ -26,9 +26,7 @@ from fedaudit.errors import BadInput
 from fedaudit.files import SCORES_FILE, write_whole
 from fedaudit.metrics import Limited, averaged
 from fedaudit.metrics.intervals import clopper_pearson
-from fedaudit.study.clustered import MODEL_RISK
-from fedaudit.study.compared import Difference
-from fedaudit.study.differences import (
+from fedaudit.results.aggregate import (
     Value,
     Values,
     difference,
@@ -36,10 +34,12 @@ from fedaudit.study.differences import (
     mean_of,
     over_gaps,
 )
-from fedaudit.study.older import completed
-from fedaudit.study.owners import SourceResult
-from fedaudit.study.reading import read_games, read_record
-from fedaudit.study.record import Record
+from fedaudit.results.clusters import MODEL_RISK
+from fedaudit.results.comparison import Difference
+from fedaudit.results.older import completed
+from fedaudit.results.read import read_games, read_record
+from fedaudit.results.record import Record
+from fedaudit.results.sources import SourceResult
 from fedaudit.study.sample_scores import paired_auc, read_scores
 
 ROOT = Path(__file__).parents[1]

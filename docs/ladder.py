@@ -18,9 +18,9 @@ from matplotlib.figure import Figure
 from sklearn.isotonic import IsotonicRegression
 
 from fedaudit.files import write_whole
-from fedaudit.study.older import completed
-from fedaudit.study.reading import read_record
-from fedaudit.study.record import Record
+from fedaudit.results.older import completed
+from fedaudit.results.read import read_record
+from fedaudit.results.record import Record
 
 ROOT = Path(__file__).parents[1]
 PAGE, PICTURE = ROOT / "docs" / "ladder.md", ROOT / "docs" / "ladder.svg"

@@ -9,16 +9,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from fedaudit.games.record import GameRecord
 from fedaudit.report.game_rounds import rounds_table
 from fedaudit.report.game_tables import points_table
 from fedaudit.report.grid import Grid
+from fedaudit.results.games import GameRecord
+from fedaudit.results.guessing import above_chance, near_guessing
+from fedaudit.results.older import completed
+from fedaudit.results.read import read_games, read_record
+from fedaudit.results.record import Figure, Record
+from fedaudit.results.source_figures import SourceFigure
 from fedaudit.study import clustered
-from fedaudit.study.guessing import above_chance, near_guessing
-from fedaudit.study.older import completed
-from fedaudit.study.owner_figures import SourceFigure
-from fedaudit.study.reading import read_games, read_record
-from fedaudit.study.record import Figure, Record
 
 ROOT = Path(__file__).parents[1]
 PAGE, FOLDER = ROOT / "docs" / "results.md", ROOT / "docs" / "results"

@@ -29,10 +29,10 @@ from fedaudit.pack.packing import write_pack
 from fedaudit.pack.verifying import verify
 from fedaudit.report.games import games_html
 from fedaudit.report.html import report_html
-from fedaudit.study.compared import write_comparison_file
+from fedaudit.results.comparison import write_comparison_file
+from fedaudit.results.older import completed
+from fedaudit.results.read import read_any_record, read_comparison, read_games, read_record
 from fedaudit.study.comparing import compared
-from fedaudit.study.older import completed
-from fedaudit.study.reading import read_any_record, read_comparison, read_games, read_record
 from fedaudit.study.study_file import read_studies
 from fuzz import nodes
 from fuzz.target import FOLDER, Target, alone, file, header

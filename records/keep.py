@@ -12,12 +12,13 @@ utility and usage, nothing to be drawn. A record of games is kept as it is.
 import sys
 from pathlib import Path
 
-from fedaudit.errors import BadInput
-from fedaudit.files import write_whole
-from fedaudit.games.run import GAMES_FILE
 from fedaudit.study.older import completed
 from fedaudit.study.reading import read_games, read_record
 from fedaudit.study.record import Environment, write_record
+
+from fedaudit.errors import BadInput
+from fedaudit.files import write_whole
+from fedaudit.games.run import GAMES_FILE
 
 HERE = Path(__file__).parent
 DRAWN = ("curves", "trajectories", "histograms", "groups", "exposed")

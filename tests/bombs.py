@@ -24,7 +24,7 @@ from fedaudit.data.sources import load
 from fedaudit.errors import Refusal
 from fedaudit.live.heard import LOG_FILE, heard
 from fedaudit.observe.tensors import read_tensors
-from fedaudit.study.reading import read_any_record, read_comparison
+from fedaudit.results.read import read_any_record, read_comparison
 
 
 def packed(path: Path, **arrays: AnyArray) -> None:

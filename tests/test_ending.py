@@ -140,11 +140,11 @@ def test_a_fault_of_the_program_ends_with_a_code_that_no_verdict_has(
 
     for target, words in (
         ("fedaudit.gate.policy.read_policy", ("gate", "a.json", "--policy", "p.toml")),
-        ("fedaudit.study.reading.read_any_record", ("report", "a.json")),
+        ("fedaudit.results.read.read_any_record", ("report", "a.json")),
         ("fedaudit.study.again.attack_again", ("attack", "folder")),
         ("fedaudit.pack.verifying.verify", ("verify", "folder")),
         ("fedaudit.pack.packing.write_pack", ("pack", "a", "--policy", "p", "--out", "o")),
-        ("fedaudit.study.reading.read_record", ("compare", "a", "b")),
+        ("fedaudit.results.read.read_record", ("compare", "a", "b")),
         ("fedaudit.study.study_file.read_studies", ("run", "a.toml")),
         ("fedaudit.games.run.read_points", ("games", "a.toml")),
         ("fedaudit.study.run.run_study", ("demo",)),
@@ -154,7 +154,7 @@ def test_a_fault_of_the_program_ends_with_a_code_that_no_verdict_has(
         with monkeypatch.context() as patched:
             patched.setattr(target, failing)
             if words[0] == "gate":
-                patched.setattr("fedaudit.study.reading.read_any_record", failing)
+                patched.setattr("fedaudit.results.read.read_any_record", failing)
             with pytest.raises(SystemExit) as ended:
                 cli.main(words)
         assert ended.value.code == 70, words
@@ -245,7 +245,7 @@ def test_refusals_faults_and_verdicts_keep_their_codes_whatever_the_streams_can_
         if end == "fault":
             raise KeyError("a fault")
 
-    monkeypatch.setattr("fedaudit.study.reading.read_any_record", read)
+    monkeypatch.setattr("fedaudit.results.read.read_any_record", read)
     monkeypatch.setattr("fedaudit.gate.policy.read_policy", read)
     monkeypatch.setattr("fedaudit.gate.judging.judged", lambda *_: SimpleNamespace(outcome=end))
     monkeypatch.setattr("fedaudit.gate.outputs.write_verdict", lambda *_, **__: None)

@@ -138,68 +138,37 @@ def test_metrics_stand_on_numbers_alone() -> None:
         assert ours(module) <= known, module
 
 
-def test_reports_read_records_only() -> None:
-    allowed = set(within("report")) | {
-        "fedaudit",
-        "fedaudit.errors",
-        "fedaudit.files",
-        "fedaudit.games.detected",
-        "fedaudit.games.record",
-        "fedaudit.study.cluster_groups",
-        "fedaudit.study.clustered",
-        "fedaudit.study.compared",
-        "fedaudit.study.fields",
-        "fedaudit.study.guessing",
-        "fedaudit.study.older",
-        "fedaudit.study.owner_figures",
-        "fedaudit.study.owners",
-        "fedaudit.study.record",
-        "fedaudit.study.reading",
-    }
-    for module in within("report"):
+def test_results_stand_on_metrics_alone() -> None:
+    below = {f"fedaudit.{name}" for name in ("core", "errors", "files", "seeds")}
+    allowed = set(within("results")) | set(within("metrics")) | below
+    for module in within("results"):
         assert ours(module) <= allowed, module
+        packages = {name.split(".")[0] for name, _ in imports(module)}
+        assert "torch" not in packages, module
+
+
+def test_reports_read_records_only() -> None:
+    allowed = set(within("report")) | set(within("results"))
+    for module in within("report"):
+        assert ours(module) <= allowed | {"fedaudit", "fedaudit.errors", "fedaudit.files"}, module
         packages = {name.split(".")[0] for name, _ in imports(module)}
         assert not packages & {"torch", "sklearn"}, module
 
 
 def test_a_gate_reads_records_and_calculates_on_what_they_say() -> None:
-    parts = ("gate", "report", "metrics", "games.record")
-    allowed = {name for part in parts for name in within(part)} | {
-        f"fedaudit.study.{name}"
-        for name in (
-            "clustered",
-            "fields",
-            "guessing",
-            "older",
-            "outputs",
-            "owner_figures",
-            "owners",
-            "record",
-            "toml",
-            "values",
-        )
-    }
+    allowed = {name for part in ("gate", "report", "metrics", "results") for name in within(part)}
+    allowed |= {f"fedaudit.study.{name}" for name in ("outputs", "toml", "values")}
     for module in within("gate"):
         assert ours(module) <= allowed | {"fedaudit.errors", "fedaudit.files"}, module
 
 
 def test_a_pack_is_made_and_checked_from_a_record_and_a_policy_alone() -> None:
-    parts = ("gate", "report", "games.record")
-    allowed = {name for part in (*parts, "pack") for name in within(part)} | {"fedaudit"}
-    allowed |= {f"fedaudit.study.{name}" for name in ("older", "owners", "reading", "record")}
-    allowed |= {f"fedaudit.study.{name}" for name in ("fields", "owner_figures")}
+    parts = ("gate", "report", "results", "pack")
+    allowed = {name for part in parts for name in within(part)} | {"fedaudit"}
     # But for what makes the content hash again from a run, which measures and calculates.
     for module in set(within("pack")) - {"fedaudit.pack.remaking"}:
         assert ours(module) <= allowed | {"fedaudit.errors", "fedaudit.files"}, module
         assert "fedaudit.pack.remaking" not in ours(module)
-
-
-def test_records_can_be_read_without_the_code_that_made_them() -> None:
-    for module in ("fedaudit.study.record", "fedaudit.study.reading"):
-        names = ("clustered", "compared", "fields", "older", "owner_figures", "owners", "record")
-        documents = {f"fedaudit.study.{name}" for name in (*names, "text")}
-        documents |= {"fedaudit.games.record"}
-        assert ours(module) <= {"fedaudit.errors", "fedaudit.files"} | documents
 
 
 def test_rules_do_not_lean_on_each_other() -> None:
@@ -257,7 +226,7 @@ def test_a_gate_judges_without_loading_what_trains(tmp_path: Path) -> None:
     code = (
         "from pathlib import Path; from fedaudit.gate.judging import judged; "
         "from fedaudit.gate.policy import DEFAULT_POLICY, policy_from; "
-        "from fedaudit.study.reading import read_any_record; "
+        "from fedaudit.results.read import read_any_record; "
         f"judged(read_any_record(Path({str(path)!r})), policy_from(DEFAULT_POLICY))"
     )
     assert loaded(code, {"torch", "sklearn", "scipy.stats", "scipy.optimize", "plotly"}) == []

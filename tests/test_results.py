@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from fedaudit.errors import BadInput
-from fedaudit.study.record import Environment
+from fedaudit.results.record import Environment
 from tests.report.records import record
 
 ROOT = Path(__file__).parents[1]

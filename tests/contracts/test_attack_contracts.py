@@ -20,9 +20,9 @@ from fedaudit.metrics import auc_interval
 from fedaudit.observe.measurements import MeasuredRound, Measurements, stacked
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.views import VIEWS, seen_from
+from fedaudit.results.record import NAMES_OWNERS
 from fedaudit.seeds import seeded
 from fedaudit.signals.measure import measure
-from fedaudit.study.record import NAMES_OWNERS
 
 FEATURES, CLASSES, CLIENTS, CANARIES = 16, 4, 5, 60
 TARGET = 1

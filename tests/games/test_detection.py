@@ -11,12 +11,12 @@ from fedaudit.core import Model
 from fedaudit.defenses.planted.catalog import SIGNS
 from fedaudit.errors import BadInput, Damaged, Refusal
 from fedaudit.files import GAMES_FILE
-from fedaudit.games.detected import Detector
-from fedaudit.games.record import GameRecord
 from fedaudit.games.run import read_points, run_games
 from fedaudit.games.servers import SERVERS, Aim
 from fedaudit.games.worth import HONEST, Looked, worths
-from fedaudit.study.reading import read_games
+from fedaudit.results.detector import Detector
+from fedaudit.results.games import GameRecord
+from fedaudit.results.read import read_games
 
 STUDY = """
 name = "tiny"

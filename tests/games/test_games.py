@@ -12,12 +12,12 @@ from fedaudit.cli import main
 from fedaudit.errors import BadInput, Damaged, Refusal
 from fedaudit.files import GAMES_FILE
 from fedaudit.games.mechanism import given
-from fedaudit.games.record import GameRecord
 from fedaudit.games.run import read_points, run_games
 from fedaudit.games.settings import MechanismSection
 from fedaudit.metrics.rates import share
+from fedaudit.results.games import GameRecord
+from fedaudit.results.read import read_games
 from fedaudit.seeds import seeded
-from fedaudit.study.reading import read_games
 
 STUDY = """
 name = "tiny"

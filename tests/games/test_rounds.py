@@ -23,8 +23,8 @@ from fedaudit.games.run import read_points, run_games
 from fedaudit.games.settings import RoundsSection
 from fedaudit.metrics.gaussian import gaussian_success
 from fedaudit.observe.views import VIEWS
+from fedaudit.results.read import read_games
 from fedaudit.seeds import seeded
-from fedaudit.study.reading import read_games
 
 FEATURES, CLIENTS, SERVERS = 60, 120, 200
 RULES = Rules(

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedaudit.gate.policy import Policy, policy_from
 from fedaudit.metrics import rate_limits
-from fedaudit.study.record import AttackRow, ControlResult, Figure, Record
+from fedaudit.results.record import AttackRow, ControlResult, Figure, Record
 from tests.report.records import record
 
 KINDS = ("permuted members", "untrained model", "blind classifier", "planted leak")

@@ -8,9 +8,9 @@ from fedaudit.errors import BadInput
 from fedaudit.gate.judging import judged
 from fedaudit.gate.outcome import Outcome, gravity
 from fedaudit.gate.verdict import Check, Verdict
-from fedaudit.study.fields import FurtherRuns
-from fedaudit.study.older import restated
-from fedaudit.study.record import Figure, GroupFigure, Record
+from fedaudit.results.fields import FurtherRuns
+from fedaudit.results.older import restated
+from fedaudit.results.record import Figure, GroupFigure, Record
 from tests.gate.parts import KINDS, auc, bound, control, found, policy, ran, tpr
 from tests.report.records import record, source, with_sources
 

@@ -9,7 +9,7 @@ from fedaudit.gate.judging import judged
 from fedaudit.gate.junit import junit_xml
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.verdict import Held, Verdict, ceiling_check
-from fedaudit.study.record import Record
+from fedaudit.results.record import Record
 from tests.gate.parts import auc, bound, control, found, policy
 from tests.report.games import hostile_games
 from tests.report.records import hostile

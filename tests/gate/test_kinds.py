@@ -3,11 +3,11 @@
 import pytest
 
 from fedaudit.errors import BadInput
-from fedaudit.games.record import GameRecord
 from fedaudit.gate.judging import judged
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.verdict import Check, Verdict
-from fedaudit.study.record import Record
+from fedaudit.results.games import GameRecord
+from fedaudit.results.record import Record
 from tests.gate.parts import control, policy
 from tests.report.clustered import clustered
 from tests.report.games import HONEST, NONE, REFUTED, played, point

@@ -13,8 +13,8 @@ import pytest
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import ATTACKS
 from fedaudit.attacks.rules import Mean
+from fedaudit.results.record import Record
 from fedaudit.signals.outputs import Confidence
-from fedaudit.study.record import Record
 from fedaudit.study.run import run_study
 from tests.study.studies import small_study
 

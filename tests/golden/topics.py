@@ -3,15 +3,15 @@
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from fedaudit.games.record import GameRecord
 from fedaudit.games.run import read_points, run_games
 from fedaudit.gate.judging import judged
 from fedaudit.gate.policy import policy_from
 from fedaudit.live.attack import attack_recording
-from fedaudit.study.compared import Comparison
+from fedaudit.results.comparison import Comparison
+from fedaudit.results.games import GameRecord
+from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
 from fedaudit.study.config import Study
-from fedaudit.study.record import Record
 from fedaudit.study.run import run_study
 from tests.games.test_games import STUDY as SIGNS
 from tests.games.test_rounds import STUDY as ROUNDS

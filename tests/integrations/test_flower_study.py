@@ -18,8 +18,8 @@ from fedaudit.integrations.flower.study_client import DATA_DIR
 from fedaudit.integrations.flower.study_nodes import FlowerNodes
 from fedaudit.integrations.flower.study_server import carry_out
 from fedaudit.integrations.flower.study_settings import studies_of
+from fedaudit.results.read import read_record
 from fedaudit.study.config import Study
-from fedaudit.study.reading import read_record
 from fedaudit.study.run import run_study
 from fedaudit.study.study_file import chosen_studies
 from tests.integrations.federation import SUPERLINK, StubGrid

@@ -31,9 +31,9 @@ from fedaudit.observe.measured_files import read_measured
 from fedaudit.observe.views import VIEWS, seen_from
 from fedaudit.pack.remaking import not_shown, remade
 from fedaudit.pack.suppressing import suppressed
+from fedaudit.results.older import completed
+from fedaudit.results.record import OF_A_RECORDER, OF_A_RECORDING, Record
 from fedaudit.signals.measure import measure, measure_by_block, measure_round
-from fedaudit.study.older import completed
-from fedaudit.study.record import OF_A_RECORDER, OF_A_RECORDING, Record
 from tests.live.federation import NET, ROUNDS, data, module, network, rounds, trained
 
 FEW = ("blackbox-loss", "avg-cosine", "fedmia-1", "sia")

@@ -19,7 +19,7 @@ from fedaudit.metrics import (
     tpr_at_fpr,
 )
 from fedaudit.origin import Origin
-from fedaudit.study.record import Figure
+from fedaudit.results.record import Figure
 
 
 def audit(

@@ -17,7 +17,7 @@ from fedaudit.errors import BadInput, Damaged
 from fedaudit.pack.manifest import Manifest, digest_of, games_hash, manifest_text
 from fedaudit.pack.packing import write_pack
 from fedaudit.pack.verifying import verify
-from fedaudit.study.record import write_record
+from fedaudit.results.record import write_record
 from tests.gate.parts import auc, bound, found
 from tests.report.games import played, point
 from tests.report.records import hostile, record

@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedaudit.pack.suppressing import suppressed
-from fedaudit.study.owners import ClassSuccess
-from fedaudit.study.record import ClientRow, Record
+from fedaudit.results.record import ClientRow, Record
+from fedaudit.results.sources import ClassSuccess
 from tests.gate.parts import auc, found, tpr
 from tests.report.records import record, source, with_sources
 

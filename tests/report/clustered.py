@@ -3,16 +3,16 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from fedaudit.seeds import seeded_numpy
-from fedaudit.study.cluster_means import cluster_means
-from fedaudit.study.clustered import (
+from fedaudit.results.cluster_means import cluster_means
+from fedaudit.results.clusters import (
     ClusterResult,
     ClusterRound,
     FairnessGap,
     GroupAccuracy,
     ModelState,
 )
-from fedaudit.study.record import Record
+from fedaudit.results.record import Record
+from fedaudit.seeds import seeded_numpy
 from tests.report.records import HOSTILE, HOSTILE_LINK, HOSTILE_TAG, limits, record
 
 Choices = NDArray[np.int64]

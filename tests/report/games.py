@@ -2,8 +2,10 @@
 
 import math
 
-from fedaudit.games.detected import Caught, Detector, Outline, SignWorth, WeightSpread
-from fedaudit.games.record import (
+from fedaudit.metrics.games import game_success, most_success
+from fedaudit.metrics.rates import share
+from fedaudit.results.detector import Caught, Detector, Outline, SignWorth, WeightSpread
+from fedaudit.results.games import (
     GameRecord,
     PointPlayed,
     Rate,
@@ -11,9 +13,7 @@ from fedaudit.games.record import (
     Success,
     TargetCertificate,
 )
-from fedaudit.metrics.games import game_success, most_success
-from fedaudit.metrics.rates import share
-from fedaudit.study.record import Environment
+from fedaudit.results.record import Environment
 from tests.report.records import HOSTILE, HOSTILE_LINK, HOSTILE_TAG
 
 SPREAD = Spread(edges=[-2.0, -1.0, 0.0, 1.0, 2.0], of_target=[0, 1, 5, 4], of_others=[6, 3, 1, 0])

@@ -8,11 +8,8 @@ from numpy.typing import NDArray
 from scipy.stats import beta, rankdata
 
 from fedaudit.metrics import rate_limits
-from fedaudit.seeds import seeded_numpy
-from fedaudit.study.guessing import alpha_of
-from fedaudit.study.owners import Answered, Chained, ClassSuccess, SourceResult
-from fedaudit.study.owners_over_seeds import source_figures
-from fedaudit.study.record import (
+from fedaudit.results.guessing import alpha_of
+from fedaudit.results.record import (
     AttackRow,
     ClientRow,
     ControlResult,
@@ -27,6 +24,9 @@ from fedaudit.study.record import (
     UtilityResult,
     ViewRow,
 )
+from fedaudit.results.sources import Answered, Chained, ClassSuccess, SourceResult
+from fedaudit.results.sources_over_seeds import source_figures
+from fedaudit.seeds import seeded_numpy
 
 HOSTILE = "</script><script>document.documentElement.dataset.hacked='1'</script>"
 HOSTILE_TAG = "<img src=x onerror=\"document.documentElement.dataset.hacked='1'\">"

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from fedaudit.files import RECORDING_FILE
-from fedaudit.games.record import GameRecord
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record as start_recording
 from fedaudit.live.heard import LOG_FILE
 from fedaudit.report.games import write_games_report
 from fedaudit.report.html import write_comparison, write_report
+from fedaudit.results.games import GameRecord
+from fedaudit.results.read import read_record
+from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
-from fedaudit.study.reading import read_record
-from fedaudit.study.record import Record
 from tests.live.federation import data, network, rounds
 from tests.report.clustered import clustered, hostile_clusters, with_clusters
 from tests.report.games import hostile_games, played

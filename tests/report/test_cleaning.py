@@ -9,8 +9,8 @@ from fedaudit.report.html import comparison_html, report_html
 from fedaudit.report.plain import as_text
 from fedaudit.report.reading import cleaned
 from fedaudit.report.tables import print_record
+from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
-from fedaudit.study.record import Record
 from tests.report.records import record
 
 FORBIDDEN = {"\u202e", "\u2066", "\x1b", "\x07", "\u200f"}

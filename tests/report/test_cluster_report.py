@@ -18,10 +18,10 @@ from fedaudit.report.html import comparison_html, report_html
 from fedaudit.report.plain import as_text, verdict
 from fedaudit.report.tables import print_record
 from fedaudit.report.tiles import tiles
-from fedaudit.study.cluster_means import cluster_means
-from fedaudit.study.clustered import ClusterResult, ClusterRound, ModelState
+from fedaudit.results.cluster_means import cluster_means
+from fedaudit.results.clusters import ClusterResult, ClusterRound, ModelState
+from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
-from fedaudit.study.record import Record
 from tests.report.clustered import clustered, hostile_clusters, with_clusters
 from tests.report.records import HOSTILE, HOSTILE_LINK, HOSTILE_TAG, source, with_sources
 

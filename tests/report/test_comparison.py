@@ -15,9 +15,9 @@ from fedaudit.report.rows import case_of, labels_of, rows_table
 from fedaudit.report.styles import RESERVED, style
 from fedaudit.report.usage import usage_figure, usage_table
 from fedaudit.report.words import MISSING
-from fedaudit.study.compared import Row
+from fedaudit.results.comparison import Row
+from fedaudit.results.record import UsageRow
 from fedaudit.study.comparing import compared
-from fedaudit.study.record import UsageRow
 from tests.report.test_browser import BROWSER, as_on_a_phone, dom, is_sound, notes_of
 from tests.study.compare_records import PLAIN, STRONG, WEAK, given, noise
 

@@ -2,8 +2,8 @@ import pytest
 
 from fedaudit.report.evidence import look_of, size_of, size_reached
 from fedaudit.report.words import interval_of
-from fedaudit.study.guessing import above_chance
-from fedaudit.study.record import Figure
+from fedaudit.results.guessing import above_chance
+from fedaudit.results.record import Figure
 
 
 def figure(**rest: object) -> Figure:

@@ -7,7 +7,7 @@ from fedaudit.report.drawing import plotly_text
 from fedaudit.report.figures import figures_of
 from fedaudit.report.roc import roc_figure
 from fedaudit.report.styles import style
-from fedaudit.study.record import Curve, Figure
+from fedaudit.results.record import Curve, Figure
 from tests.report.records import hostile, record
 
 Traces = list[dict[str, object]]

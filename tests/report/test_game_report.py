@@ -10,7 +10,6 @@ import pytest
 from rich.console import Console
 
 from fedaudit.cli import main
-from fedaudit.games.record import GameRecord, PointPlayed, Spread
 from fedaudit.games.run import read_points, run_games
 from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon
 from fedaudit.report.drawing import Spec
@@ -29,6 +28,7 @@ from fedaudit.report.game_words import CERTIFICATES, game_verdict
 from fedaudit.report.games import games_again, games_html, write_games_report
 from fedaudit.report.grid import Grid
 from fedaudit.report.words import interval, percent
+from fedaudit.results.games import GameRecord, PointPlayed, Spread
 from tests.report.games import (
     CERTIFIED,
     HONEST,

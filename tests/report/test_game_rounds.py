@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from fedaudit.games.record import GameRecord, InRounds, PointPlayed, Success
 from fedaudit.metrics.gaussian import gaussian_success
 from fedaudit.report.game_figures import game_figures
 from fedaudit.report.game_points import behind_mechanism, shown_points, without_mechanism
@@ -15,6 +14,7 @@ from fedaudit.report.game_words import game_verdict
 from fedaudit.report.games import games_html
 from fedaudit.report.grid import Grid
 from fedaudit.report.words import percent
+from fedaudit.results.games import GameRecord, InRounds, PointPlayed, Success
 from tests.report.games import NONE, played, point
 from tests.report.records import HOSTILE, HOSTILE_TAG
 

@@ -12,8 +12,8 @@ from fedaudit.report.games import games_html
 from fedaudit.report.html import comparison_html, report_html, write_comparison, write_report
 from fedaudit.report.page import embedded
 from fedaudit.report.words import interval_of, shown
+from fedaudit.results.record import ViewRow
 from fedaudit.study.comparing import compared
-from fedaudit.study.record import ViewRow
 from tests.report.games import hostile_games, played
 from tests.report.records import HOSTILE, hostile, record
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from fedaudit.report.html import report_html
 from fedaudit.report.plain import Verdict, as_text, verdict
 from fedaudit.report.tiles import tiles
-from fedaudit.study.record import ClientRow, ControlResult, Figure, Record, UsageRow
+from fedaudit.results.record import ClientRow, ControlResult, Figure, Record, UsageRow
 from tests.report.records import CONTROLS, record
 
 NOTHING = (0.02, 0.03, 0.0)

@@ -20,7 +20,7 @@ from fedaudit.report.tables_of_run import (
     controls_table,
     utility_table,
 )
-from fedaudit.study.record import ControlResult, ExposedSample, Figure, Record
+from fedaudit.results.record import ControlResult, ExposedSample, Figure, Record
 from tests.report.records import CONTROLS, record
 
 

@@ -17,9 +17,9 @@ from fedaudit.report.source_tables import answers_table, chained_table, source_t
 from fedaudit.report.sources import size_reached_by
 from fedaudit.report.tables import print_record
 from fedaudit.report.tiles import tiles
+from fedaudit.results.record import ControlResult, Figure, Record
+from fedaudit.results.sources import SourceResult
 from fedaudit.study.comparing import compared
-from fedaudit.study.owners import SourceResult
-from fedaudit.study.record import ControlResult, Figure, Record
 from tests.report.records import CONTROLS, utility, with_sources
 from tests.report.records import source as found
 

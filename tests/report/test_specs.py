@@ -10,8 +10,8 @@ import pytest
 from fedaudit.report.drawing import Spec, spec_of
 from fedaudit.report.games import games_html
 from fedaudit.report.html import comparison_html, report_html
+from fedaudit.results.record import Record, UsageRow
 from fedaudit.study.comparing import compared
-from fedaudit.study.record import Record, UsageRow
 from tests.report.clustered import clustered, with_clusters
 from tests.report.games import hostile_games, played
 from tests.report.records import hostile, record, source, with_sources

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from fedaudit.report.grid import Footnotes, clean, shortened
 from fedaudit.report.names import metric_name
 from fedaudit.report.words import interval, listed, number, percent, shown, with_interval
-from fedaudit.study.record import Figure
+from fedaudit.results.record import Figure
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from fedaudit.study.record import (
+from fedaudit.results.record import (
     Environment,
     Figure,
     Record,

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from fedaudit.results.record import Record
 from fedaudit.study.config import Study
-from fedaudit.study.record import Record
 from fedaudit.study.values import study_from
 
 Sections = Mapping[str, Mapping[str, object]]

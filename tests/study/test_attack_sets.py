@@ -13,11 +13,11 @@ from fedaudit.errors import BadInput
 from fedaudit.live.parts import attacks_in
 from fedaudit.observe.views import VIEWS
 from fedaudit.report.reproducing import reproducing
+from fedaudit.results.record import Record
 from fedaudit.signals.outputs import Confidence
 from fedaudit.study import config
 from fedaudit.study.again import attack_again
 from fedaudit.study.identity import settings_of
-from fedaudit.study.record import Record
 from fedaudit.study.rows import rows_of
 from fedaudit.study.run import run_study
 from tests.study.studies import Carried, quick_study, small_study

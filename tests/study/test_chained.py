@@ -13,9 +13,9 @@ from torch import Tensor
 from fedaudit.attacks.catalog import attack_named
 from fedaudit.core import NOBODY
 from fedaudit.observe.measurements import Measurements
+from fedaudit.results.sources import Chained
 from fedaudit.study.asking import Asked, asked
 from fedaudit.study.chained import chained
-from fedaudit.study.owners import Chained
 from fedaudit.study.parts import Setup
 from fedaudit.study.setup import setup
 from tests.study.studies import small_study

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fedaudit.study.cluster_groups import choices, models_of_groups, moves
-from fedaudit.study.cluster_means import cluster_means
-from fedaudit.study.clustered import (
+from fedaudit.results.cluster_groups import choices, models_of_groups, moves
+from fedaudit.results.cluster_means import cluster_means
+from fedaudit.results.clusters import (
     ClusterMean,
     ClusterResult,
     ClusterRound,
@@ -12,9 +12,9 @@ from fedaudit.study.clustered import (
     GroupAccuracy,
     ModelState,
 )
-from fedaudit.study.compared import Row
-from fedaudit.study.comparing_clusters import cluster_entries, paired_change
-from fedaudit.study.older import completed, settled
+from fedaudit.results.compare_clusters import cluster_entries, paired_change
+from fedaudit.results.comparison import Row
+from fedaudit.results.older import completed, settled
 from tests.report.clustered import clustered, with_clusters
 
 GROUPS = [0, 0, 0, 0, 1, 1]

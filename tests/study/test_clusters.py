@@ -18,16 +18,16 @@ from fedaudit.fl.visiting import cohort_of
 from fedaudit.observe.measured_files import Stored
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Round
+from fedaudit.results.clusters import ClusterResult, ClusterRound
+from fedaudit.results.record import Record
 from fedaudit.risk.catalog import measure_named
 from fedaudit.risk.server import ServerRisk
 from fedaudit.risk.shadow_models import shadow_sizes
 from fedaudit.seeds import seed_for
 from fedaudit.study.cluster_notes import END, STATE, cluster_notes
 from fedaudit.study.cluster_results import cluster_result, thresholds
-from fedaudit.study.clustered import ClusterResult, ClusterRound
 from fedaudit.study.config import RiskSection, Study
 from fedaudit.study.parts import Setup
-from fedaudit.study.record import Record
 from fedaudit.study.risk import shadow_cost
 from fedaudit.study.run import run_study
 from fedaudit.study.setup import refuse_misfits, setup

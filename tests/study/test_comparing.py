@@ -7,7 +7,8 @@ import pytest
 from scipy.stats import t as student
 
 from fedaudit.errors import BadInput, Damaged
-from fedaudit.study.compared import (
+from fedaudit.results.aggregate import Value, Values, difference, estimated
+from fedaudit.results.comparison import (
     EVERY_ATTACK,
     STRONGEST_ATTACK,
     Comparison,
@@ -15,10 +16,9 @@ from fedaudit.study.compared import (
     Front,
     write_comparison_file,
 )
+from fedaudit.results.read import read_comparison
+from fedaudit.results.record import Figure, write_record
 from fedaudit.study.comparing import compared, named_records
-from fedaudit.study.differences import Value, Values, difference, estimated
-from fedaudit.study.reading import read_comparison
-from fedaudit.study.record import Figure, write_record
 from tests.study.compare_records import PLAIN, STRONG, WEAK, given, noise
 
 THREE = compared([PLAIN, WEAK, STRONG])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedaudit.core import Params
-from fedaudit.study.record import Record, UsageRow
+from fedaudit.results.record import Record, UsageRow
 from fedaudit.study.run import run_study
 from tests.study.studies import small_study
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedaudit.cli import main
-from fedaudit.study.reading import read_comparison, read_record
+from fedaudit.results.read import read_comparison, read_record
 
 GRID = """
 name = "front"

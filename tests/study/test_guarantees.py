@@ -6,8 +6,8 @@ import pytest
 
 from fedaudit.defenses.dpsgd import sample_epsilon
 from fedaudit.defenses.ldp.bitrand import BitRandPublished
+from fedaudit.results.record import Figure
 from fedaudit.study.guarantees import FORMAL_DELTA, formal_epsilons
-from fedaudit.study.record import Figure
 from fedaudit.study.run import run_study
 from fedaudit.study.setup import setup
 from tests.study.studies import small_study

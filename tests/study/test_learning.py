@@ -10,12 +10,12 @@ from fedaudit.core import Sees
 from fedaudit.errors import BadInput, Damaged, NotVisible
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.origin import Origin
+from fedaudit.results.record import Record
 from fedaudit.study.again import attack_again
 from fedaudit.study.config import Study
 from fedaudit.study.holdout import left_to_train
 from fedaudit.study.identity import run_key, settings_of
 from fedaudit.study.parts import Setup
-from fedaudit.study.record import Record
 from fedaudit.study.run import run_study
 from fedaudit.study.setup import setup
 from fedaudit.study.truth import audited, origin_of

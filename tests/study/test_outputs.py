@@ -10,12 +10,12 @@ import pytest
 from fedaudit import cli
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.observe.tensors import read_tensors
+from fedaudit.results.read import read_record
+from fedaudit.results.record import write_record
 from fedaudit.study.again import attack_again
 from fedaudit.study.config import Study
 from fedaudit.study.other_record import refuse_other_record
 from fedaudit.study.outputs import refuse_foreign_page
-from fedaudit.study.reading import read_record
-from fedaudit.study.record import write_record
 from fedaudit.study.run import run_study
 from tests.study.compare_records import given
 from tests.study.studies import Carried, quick_study

@@ -15,9 +15,9 @@ from fedaudit.errors import BadInput
 from fedaudit.importing import code_named_in
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record
+from fedaudit.results.read import read_record
 from fedaudit.study.again import attack_again
 from fedaudit.study.identity import run_key, with_code
-from fedaudit.study.reading import read_record
 from fedaudit.study.setup import refuse_misfits
 from fedaudit.study.study_file import read_studies, read_study
 from fedaudit.study.values import study_from

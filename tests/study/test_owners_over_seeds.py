@@ -7,12 +7,12 @@ import pytest
 
 from fedaudit.errors import Damaged
 from fedaudit.report.source_words import label_sentence
-from fedaudit.study.older import completed
-from fedaudit.study.owner_figures import SourceFigure
-from fedaudit.study.owners import SourceResult
-from fedaudit.study.owners_over_seeds import source_figures
-from fedaudit.study.reading import read_record
-from fedaudit.study.record import write_record
+from fedaudit.results.older import completed
+from fedaudit.results.read import read_record
+from fedaudit.results.record import write_record
+from fedaudit.results.source_figures import SourceFigure
+from fedaudit.results.sources import SourceResult
+from fedaudit.results.sources_over_seeds import source_figures
 from tests.report.records import source as found
 from tests.report.records import with_sources
 

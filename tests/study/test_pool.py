@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from fedaudit.errors import BadInput, Damaged
+from fedaudit.results.record import Record
 from fedaudit.study.again import attack_again
 from fedaudit.study.config import Study
 from fedaudit.study.pool import RUN_FILE, RUNS_FILE, held, run_folder
-from fedaudit.study.record import Record
 from fedaudit.study.run import run_study
 from tests.study.studies import quick_study
 

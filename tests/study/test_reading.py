@@ -6,10 +6,10 @@ import pytest
 
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.metrics import evaluate
-from fedaudit.study.older import restated
-from fedaudit.study.reading import read_record
-from fedaudit.study.record import Figure, Record, write_record
-from fedaudit.study.text import LONGEST, is_plain, made_plain, plain
+from fedaudit.results.older import restated
+from fedaudit.results.read import read_record
+from fedaudit.results.record import Figure, Record, write_record
+from fedaudit.results.text import LONGEST, is_plain, made_plain, plain
 from tests.report.records import record
 from tests.study.compare_records import given
 

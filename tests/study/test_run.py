@@ -15,9 +15,9 @@ from fedaudit.attacks.catalog import ATTACKS, DEFAULT_SET, SOURCE_ATTACKS, attac
 from fedaudit.defenses.clip import client_epsilon
 from fedaudit.errors import BadInput, Damaged, NotVisible, Unsupported
 from fedaudit.observe.tensors import read_tensors, write_tensors
+from fedaudit.results.read import read_record
+from fedaudit.results.record import Record
 from fedaudit.study.again import attack_again
-from fedaudit.study.reading import read_record
-from fedaudit.study.record import Record
 from fedaudit.study.run import run_study
 from tests.study.studies import Carried, quick_study, small_study
 

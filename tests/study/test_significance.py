@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedaudit.metrics import auc_interval, clopper_pearson, counted_limits, held_together
-from fedaudit.study.record import Figure
+from fedaudit.results.record import Figure
 from fedaudit.study.significance import corrected
 from fedaudit.study.truth import Findings
 

@@ -11,13 +11,13 @@ import torch
 from pydantic import ValidationError
 
 from fedaudit.errors import BadInput, NotVisible
+from fedaudit.results.read import read_record
+from fedaudit.results.record import Record
+from fedaudit.results.sources import SourceResult
 from fedaudit.study.accuracy import exam
 from fedaudit.study.again import attack_again
 from fedaudit.study.asking import asked
 from fedaudit.study.config import Study
-from fedaudit.study.owners import SourceResult
-from fedaudit.study.reading import read_record
-from fedaudit.study.record import Record
 from fedaudit.study.run import run_study
 from fedaudit.study.setup import refuse_misfits, setup
 from fedaudit.study.source import source_results

@@ -13,7 +13,7 @@ from fedaudit import __version__
 from fedaudit.ending import End, end_of, printing_anyway, stopping_at_sigterm
 from fedaudit.errors import FAULT, BadInput
 from fedaudit.importing import code_named_in
-from fedaudit.study.text import plain
+from fedaudit.results.text import plain
 
 _LONGEST_TRACE = 8000
 

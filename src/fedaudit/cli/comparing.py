@@ -25,11 +25,11 @@ def compare(*records: Path, out: Path | None = None) -> None:
         comparison of other records is ever replaced.
     """
     from fedaudit.report.html import write_comparison
-    from fedaudit.study.compared import COMPARISON_FILE, write_comparison_file
+    from fedaudit.results.comparison import COMPARISON_FILE, write_comparison_file
+    from fedaudit.results.older import completed
+    from fedaudit.results.read import read_record
     from fedaudit.study.comparing import compared, named_records, relative
-    from fedaudit.study.older import completed
     from fedaudit.study.outputs import refuse_missing_folder
-    from fedaudit.study.reading import read_record
 
     again = _comparison_in(records[0]) if len(records) == 1 else None
     if again is not None:
@@ -79,7 +79,7 @@ def refuse_other_comparison(page: Path, records: Sequence[Path]) -> None:
 
 def _comparison_in(path: Path) -> Path | None:
     """The comparison that a path is, or is the folder of."""
-    from fedaudit.study.compared import COMPARISON_FILE
+    from fedaudit.results.comparison import COMPARISON_FILE
 
     if path.is_dir():
         return path / COMPARISON_FILE if (path / COMPARISON_FILE).is_file() else None

@@ -53,7 +53,7 @@ def gate(
     from fedaudit.gate.outcome import EXIT_CODES
     from fedaudit.gate.outputs import refuse_taken, write_verdict
     from fedaudit.gate.table import print_verdict
-    from fedaudit.study.reading import read_any_record
+    from fedaudit.results.read import read_any_record
 
     path = record_at(record)
     for target in (junit, json):

@@ -22,8 +22,8 @@ from fedaudit.importing import code_named_in
 from fedaudit.overrides import settings_from
 
 if TYPE_CHECKING:
+    import fedaudit.results.record
     import fedaudit.study.config
-    import fedaudit.study.record
 
 
 @app.command
@@ -187,7 +187,7 @@ def _run(
     _finish(record, out)
 
 
-def _finish(record: "fedaudit.study.record.Record", folder: Path) -> None:
+def _finish(record: "fedaudit.results.record.Record", folder: Path) -> None:
     from fedaudit.report.html import write_report
     from fedaudit.report.tables import print_record
 

@@ -22,12 +22,12 @@ def report(record: Path, /, *, out: Path | None = None) -> None:
     out
         The HTML file; by default report.html beside the record. Only HTML is ever replaced.
     """
-    from fedaudit.games.record import GameRecord
     from fedaudit.report.games import write_games_report
     from fedaudit.report.html import write_report
-    from fedaudit.study.older import completed
+    from fedaudit.results.games import GameRecord
+    from fedaudit.results.older import completed
+    from fedaudit.results.read import read_any_record
     from fedaudit.study.outputs import refuse_foreign_page, refuse_missing_folder
-    from fedaudit.study.reading import read_any_record
 
     path = record_at(record)
     target = out or path.with_name(REPORT_FILE)

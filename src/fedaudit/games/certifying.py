@@ -12,10 +12,10 @@ from fedaudit.attacks.ami.game import Contest
 from fedaudit.attacks.ami.neuron import Neurons
 from fedaudit.attacks.ami.outcome import Played
 from fedaudit.games.mechanism import NO_MECHANISM, Given
-from fedaudit.games.record import NeuronMean, Spread, TargetCertificate
 from fedaudit.games.settings import GameStudy
 from fedaudit.metrics.games import certify
 from fedaudit.metrics.means import BoundedMean, signs_of_means
+from fedaudit.results.games import NeuronMean, Spread, TargetCertificate
 from fedaudit.seeds import seeded
 
 _BINS = 40

@@ -4,9 +4,9 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from fedaudit.errors import BadInput
-from fedaudit.games.record import Rate
 from fedaudit.metrics.games import GameSuccess, game_success
 from fedaudit.metrics.rates import Share
+from fedaudit.results.games import Rate
 
 
 def success_of(

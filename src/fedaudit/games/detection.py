@@ -22,7 +22,6 @@ from fedaudit.fl.fedavg import FedAvg
 from fedaudit.fl.fedsgd import FedSGD
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training import LocalTraining
-from fedaudit.games.detected import Detector, Outline, WeightSpread
 from fedaudit.games.mechanism import Given, given
 from fedaudit.games.playing import rules_of
 from fedaudit.games.records import Dealt
@@ -33,6 +32,7 @@ from fedaudit.metrics.games import expected_success
 from fedaudit.models.mlp import mlp
 from fedaudit.modules import outputs_of
 from fedaudit.progress import Tick
+from fedaudit.results.detector import Detector, Outline, WeightSpread
 from fedaudit.seeds import seed_for, seeded
 
 _BINS = 60

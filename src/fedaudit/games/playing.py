@@ -13,12 +13,6 @@ from fedaudit.fl.side_by_side import side_by_side
 from fedaudit.games.certifying import certificate, fresh_values, spread_of
 from fedaudit.games.counting import rate, success_of
 from fedaudit.games.mechanism import NO_MECHANISM, given
-from fedaudit.games.record import (
-    Epochs,
-    PointPlayed,
-    Rate,
-    Success,
-)
 from fedaudit.games.records import Dealt, Drawn
 from fedaudit.games.round_point import point_in_rounds, refuse_misfit_in_rounds
 from fedaudit.games.settings import GameStudy
@@ -29,6 +23,12 @@ from fedaudit.metrics.games import (
 from fedaudit.metrics.intervals import mean_of_units
 from fedaudit.metrics.rates import share
 from fedaudit.progress import Tick
+from fedaudit.results.games import (
+    Epochs,
+    PointPlayed,
+    Rate,
+    Success,
+)
 
 _BINS = 40
 

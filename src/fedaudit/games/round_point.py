@@ -10,7 +10,6 @@ from fedaudit.attacks.ami.game import Contest, shared_out
 from fedaudit.fl.side_by_side import side_by_side
 from fedaudit.games.counting import rate, success_of
 from fedaudit.games.noise_apart import noise_apart
-from fedaudit.games.record import InRounds, PointPlayed, Success
 from fedaudit.games.records import Dealt
 from fedaudit.games.round_defense import defense_of
 from fedaudit.games.round_parts import Labels, PlayedInRounds
@@ -19,7 +18,8 @@ from fedaudit.games.settings import GameStudy
 from fedaudit.metrics.gaussian import clipped_distance, gaussian_success
 from fedaudit.metrics.rates import share
 from fedaudit.progress import Tick
-from fedaudit.study.text import plain
+from fedaudit.results.games import InRounds, PointPlayed, Success
+from fedaudit.results.text import plain
 
 _CHUNKS_AT_ONCE = 16
 """Chunks of targets whose neurons are trained side by side before their games are played."""

@@ -12,19 +12,19 @@ from pydantic import ValidationError
 from fedaudit.data.sources import READERS
 from fedaudit.errors import BadInput, Damaged, Refusal
 from fedaudit.files import GAMES_FILE, own_folder, read_object, write_whole
-from fedaudit.games.detected import Detector
 from fedaudit.games.detection import detect
 from fedaudit.games.mechanism import given
 from fedaudit.games.playing import play_point, refuse_misfit, refuse_too_few
-from fedaudit.games.record import GameRecord, PointPlayed
 from fedaudit.games.records import Dealt, Drawn, dealt, drawn
 from fedaudit.games.settings import GameStudy
 from fedaudit.importing import is_own, sources_of
 from fedaudit.progress import Tick, quiet
+from fedaudit.results.detector import Detector
+from fedaudit.results.games import GameRecord, PointPlayed
+from fedaudit.results.read import read_games
+from fedaudit.results.text import plain
 from fedaudit.study.environment import Clock, environment
-from fedaudit.study.reading import read_games
 from fedaudit.study.study_file import read_variants
-from fedaudit.study.text import plain
 from fedaudit.study.values import settings_from
 
 _POINTS = "points"

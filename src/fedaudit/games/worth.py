@@ -7,9 +7,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from fedaudit.defenses.planted.catalog import SIGNS
-from fedaudit.games.detected import Caught, SignWorth
 from fedaudit.metrics.over_runs import auc_over_runs, judged_on_others
 from fedaudit.metrics.roc import auc
+from fedaudit.results.detector import Caught, SignWorth
 from fedaudit.seeds import seeded_numpy
 
 HONEST = ""

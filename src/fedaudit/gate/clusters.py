@@ -8,8 +8,8 @@ from fedaudit.gate.policy import ClustersPolicy
 from fedaudit.gate.trust import Trust
 from fedaudit.gate.verdict import Check, Held, ceiling_check
 from fedaudit.report.grid import shortened
-from fedaudit.study.clustered import ClusterResult
-from fedaudit.study.record import Record
+from fedaudit.results.clusters import ClusterResult
+from fedaudit.results.record import Record
 
 _UNTOLD = More(
     what="samples",

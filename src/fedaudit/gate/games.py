@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from fedaudit.games.record import GameRecord, PointPlayed
 from fedaudit.gate.held import Limits, held
 from fedaudit.gate.more import More, more
 from fedaudit.gate.outcome import Outcome, bound_against
@@ -13,6 +12,7 @@ from fedaudit.gate.verdict import Check, Held, ceiling_check, demand
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon
 from fedaudit.report.grid import shortened
+from fedaudit.results.games import GameRecord, PointPlayed
 
 ALPHA = 0.05
 """Error of a bound on epsilon, over all points that are judged together."""

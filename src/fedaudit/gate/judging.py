@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from fedaudit.errors import BadInput
-from fedaudit.games.record import GameRecord
 from fedaudit.gate.clusters import cluster_checks
 from fedaudit.gate.games import game_checks
 from fedaudit.gate.membership import judged_attacks, membership_checks
@@ -14,8 +13,9 @@ from fedaudit.gate.sources import judged_sources, source_checks
 from fedaudit.gate.trust import control_checks, evidence_checks, trust_in
 from fedaudit.gate.verdict import Check, Verdict, concluded
 from fedaudit.report.reading import cleaned
-from fedaudit.study.older import completed
-from fedaudit.study.record import Record
+from fedaudit.results.games import GameRecord
+from fedaudit.results.older import completed
+from fedaudit.results.record import Record
 
 
 def judged(record: Record | GameRecord, policy: Policy) -> Verdict:

@@ -16,10 +16,10 @@ from fedaudit.metrics.intervals import FEWEST_RUNS, too_few_runs
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import defense_name, metric_name
 from fedaudit.report.words import plural
-from fedaudit.study.fields import FurtherRuns
-from fedaudit.study.guessing import chance_of
-from fedaudit.study.older import AT_THRESHOLD
-from fedaudit.study.record import Figure, GroupFigure, Record
+from fedaudit.results.fields import FurtherRuns
+from fedaudit.results.guessing import chance_of
+from fedaudit.results.older import AT_THRESHOLD
+from fedaudit.results.record import Figure, GroupFigure, Record
 
 CONTRASTS = {
     "unseen": "unseen samples",

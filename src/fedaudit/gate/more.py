@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from typing import NamedTuple
 
 from fedaudit.gate.outcome import Outcome, against
-from fedaudit.study.fields import Part, Whole
+from fedaudit.results.fields import Part, Whole
 
 Limits = Callable[[int], "tuple[float, float] | None"]
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from fedaudit.study.guessing import LEAST_LEARNED
+from fedaudit.results.guessing import LEAST_LEARNED
 from fedaudit.study.toml import parsed_toml, read_toml
 from fedaudit.study.values import settings_from
 

@@ -8,8 +8,8 @@ from fedaudit.gate.policy import Policy
 from fedaudit.gate.verdict import Check, Held
 from fedaudit.report.grid import shortened
 from fedaudit.report.words import capital, interval, plural, sentence, shown
-from fedaudit.study.guessing import alpha_of
-from fedaudit.study.record import Record
+from fedaudit.results.guessing import alpha_of
+from fedaudit.results.record import Record
 
 MOST_TOLD = 3
 _BOUNDS = (

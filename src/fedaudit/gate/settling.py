@@ -14,9 +14,9 @@ from fedaudit.metrics.larger import (
 )
 from fedaudit.metrics.rates import n_needed
 from fedaudit.report.words import plural
-from fedaudit.study.fields import FurtherRuns
-from fedaudit.study.guessing import rate_of
-from fedaudit.study.record import Figure, GroupFigure
+from fedaudit.results.fields import FurtherRuns
+from fedaudit.results.guessing import rate_of
+from fedaudit.results.record import Figure, GroupFigure
 
 ALIKE = "samples of the smaller side, and of the other in proportion,"
 """What more samples of one side alone would do does not follow from an interval."""

@@ -10,10 +10,10 @@ from fedaudit.gate.settling import more_samples, more_seeds
 from fedaudit.gate.trust import Trust
 from fedaudit.gate.verdict import Check, Held, ceiling_check
 from fedaudit.metrics.intervals import Limited, too_few_runs
-from fedaudit.study.fields import FurtherRuns
-from fedaudit.study.owner_figures import SourceFigure
-from fedaudit.study.owners import SourceResult
-from fedaudit.study.record import Record
+from fedaudit.results.fields import FurtherRuns
+from fedaudit.results.record import Record
+from fedaudit.results.source_figures import SourceFigure
+from fedaudit.results.sources import SourceResult
 
 METRIC = "above_class_mixes_share"
 

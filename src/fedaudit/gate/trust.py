@@ -11,8 +11,8 @@ from fedaudit.gate.verdict import Check, demand
 from fedaudit.report.grid import shortened
 from fedaudit.report.names import defense_name
 from fedaudit.report.words import listed, percent, plural
-from fedaudit.study.guessing import near_guessing
-from fedaudit.study.record import ControlResult, Record
+from fedaudit.results.guessing import near_guessing
+from fedaudit.results.record import ControlResult, Record
 
 POSITIVE = "planted leak"
 """The control that must find something. Where it fails a figure may be too low, never too high."""

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from fedaudit.gate.more import More
 from fedaudit.gate.outcome import Outcome, gravest, gravity
-from fedaudit.study.fields import Part, Whole
+from fedaudit.results.fields import Part, Whole
 
 VERDICT_FORMAT = "fedaudit-verdict"
 RULES = 2

@@ -15,14 +15,14 @@ from fedaudit.live.recording import Recording, read_recording
 from fedaudit.observe.measured_files import Stored, fault_in, read_measured, tell_of_unhashed
 from fedaudit.observe.round import EVERYBODY
 from fedaudit.progress import Tick, quiet
+from fedaudit.results.record import Record
+from fedaudit.results.text import made_plain, plain
 from fedaudit.study.accuracy import counts_fit
 from fedaudit.study.conclusion import conclude
 from fedaudit.study.environment import Clock
 from fedaudit.study.observing import Work
 from fedaudit.study.other_record import refuse_other_record
 from fedaudit.study.parts import Watched
-from fedaudit.study.record import Record
-from fedaudit.study.text import made_plain, plain
 
 _MOST_NAMED = 10
 _NO_MODEL = "the model of a recording is not there to be run; its signals were measured before"
@@ -147,7 +147,7 @@ def _config(
 ) -> dict[str, object]:
     """What is known of the federation; no settings of a study, since there was none.
 
-    Its keys are among ``OF_A_RECORDER`` of :mod:`fedaudit.study.record`.
+    Its keys are among ``OF_A_RECORDER`` of :mod:`fedaudit.results.record`.
     """
     said = recording.model_dump(mode="json", exclude={"format", "version", "refused"})
     known = {"name": recording.name, "recording": said, "figures": dict(figures)}

@@ -12,7 +12,7 @@ from fedaudit.errors import BadInput, Damaged
 from fedaudit.files import TooLarge, opened_to_append, parsed_json, read_text, write_whole
 from fedaudit.live.recording import Clients, Text
 from fedaudit.observe.layout import MAX_ROUND
-from fedaudit.study.fields import Part, Whole
+from fedaudit.results.fields import Part, Whole
 
 LOG_FILE = "rounds.jsonl"
 _LONGEST_LOG = 96 * 2**20

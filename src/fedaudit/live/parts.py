@@ -16,7 +16,7 @@ from fedaudit.fl.training import LocalTraining
 from fedaudit.live.recording import Recording
 from fedaudit.observe.views import View, view_named
 from fedaudit.origin import Origin
-from fedaudit.study.clustered import EVERYBODY
+from fedaudit.results.clusters import EVERYBODY
 from fedaudit.study.config import (
     AuditSection,
     DataSection,

@@ -11,8 +11,8 @@ from fedaudit.core import ClientId
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.files import RECORDING_FILE, read_object, write_whole
 from fedaudit.observe.layout import MAX_ROUND, Keep
+from fedaudit.results.fields import Part, Whole
 from fedaudit.seeds import seed_for
-from fedaudit.study.fields import Part, Whole
 
 _MOST_CLIENTS = 100_000
 _NAMED = range(10**8, 10**9)

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fedaudit.games.record import GameRecord
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.verdict import Verdict
-from fedaudit.study.fields import Part, Whole
-from fedaudit.study.record import Record
+from fedaudit.results.fields import Part, Whole
+from fedaudit.results.games import GameRecord
+from fedaudit.results.record import Record
 
 PACK_FORMAT = "fedaudit-pack"
 MANIFEST_FILE = "manifest.json"

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from fedaudit import __version__
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.files import GAMES_FILE, RECORD_FILE, REPORT_FILE, SHORT, read_text, write_whole
-from fedaudit.games.record import GameRecord
 from fedaudit.gate.judging import judged
 from fedaudit.gate.junit import junit_xml
 from fedaudit.gate.outputs import verdict_json
@@ -29,9 +28,10 @@ from fedaudit.pack.suppressing import SMALLEST_GROUP, counted, suppressed
 from fedaudit.report.games import games_html
 from fedaudit.report.html import report_html
 from fedaudit.report.study_file import study_file
-from fedaudit.study.older import completed, settled
-from fedaudit.study.reading import MAX_BYTES, read_any_record
-from fedaudit.study.record import Record
+from fedaudit.results.games import GameRecord
+from fedaudit.results.older import completed, settled
+from fedaudit.results.read import MAX_BYTES, read_any_record
+from fedaudit.results.record import Record
 
 POLICY_FILE = "policy.toml"
 VERDICT_FILE = "verdict.json"

@@ -11,17 +11,17 @@ from pydantic import BaseModel
 
 from fedaudit.errors import BadInput, Refusal
 from fedaudit.files import ATTACKED, RECORD_FILE
-from fedaudit.games.record import GameRecord
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.recording import read_recording
 from fedaudit.pack.suppressing import counted, suppressed
 from fedaudit.pack.verifying import FROM_THE_RUN, Verified, made_where, not_shown_alone
 from fedaudit.report.grid import shortened
+from fedaudit.results.games import GameRecord
+from fedaudit.results.older import completed
+from fedaudit.results.read import read_record
+from fedaudit.results.record import Record
 from fedaudit.study.again import attack_again
 from fedaudit.study.folder import recorded_study
-from fedaudit.study.older import completed
-from fedaudit.study.reading import read_record
-from fedaudit.study.record import Record
 
 _BY_ITSELF = {"environment", "content_hash", "name", "config"}
 """Fields of a record that do not follow from its recording, or are compared by themselves."""

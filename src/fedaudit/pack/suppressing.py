@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from fedaudit.study.owners import SourceResult
-from fedaudit.study.record import ClientRow, Figure, Record
+from fedaudit.results.record import ClientRow, Figure, Record
+from fedaudit.results.sources import SourceResult
 
 _SUPPRESSED = "suppressed: fewer than "
 

@@ -13,7 +13,6 @@ from pydantic import ValidationError
 
 from fedaudit.errors import BadInput, Refusal
 from fedaudit.files import REPORT_FILE, SHORT, parsed_json, read_text
-from fedaudit.games.record import GameRecord
 from fedaudit.gate.policy import read_policy
 from fedaudit.gate.verdict import Verdict
 from fedaudit.pack.manifest import (
@@ -36,8 +35,9 @@ from fedaudit.pack.packing import (
 from fedaudit.pack.signing import SIGNATURE_BYTES, SIGNATURE_FILE, is_signed, public_key
 from fedaudit.pack.suppressing import least_suppressed, suppressed, wrongly_blank
 from fedaudit.report.grid import shortened
-from fedaudit.study.reading import MAX_BYTES, read_any_record
-from fedaudit.study.record import OF_A_RECORDER, OF_A_RECORDING, Record
+from fedaudit.results.games import GameRecord
+from fedaudit.results.read import MAX_BYTES, read_any_record
+from fedaudit.results.record import OF_A_RECORDER, OF_A_RECORDING, Record
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey

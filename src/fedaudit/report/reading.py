@@ -10,26 +10,15 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from fedaudit.games.detected import Detector, SignWorth, WeightSpread
-from fedaudit.games.record import (
-    Epochs,
-    GameRecord,
-    InRounds,
-    PointPlayed,
-    Rate,
-    Spread,
-    Success,
-    TargetCertificate,
-)
 from fedaudit.report.grid import clean
-from fedaudit.study.cluster_groups import (
+from fedaudit.results.cluster_groups import (
     choices,
     clients_of,
     groups_by_size,
     models_of_groups,
     used_by,
 )
-from fedaudit.study.clustered import (
+from fedaudit.results.clusters import (
     ACCURACY,
     AGREEMENT,
     CHANCE_VIOLATIONS,
@@ -50,7 +39,7 @@ from fedaudit.study.clustered import (
     ClusterRound,
     ModelState,
 )
-from fedaudit.study.compared import (
+from fedaudit.results.comparison import (
     EVERY_ATTACK,
     STRONGEST_ATTACK,
     Accuracy,
@@ -62,8 +51,19 @@ from fedaudit.study.compared import (
     OwnerEntry,
     Row,
 )
-from fedaudit.study.fields import FurtherRuns
-from fedaudit.study.guessing import (
+from fedaudit.results.detector import Detector, SignWorth, WeightSpread
+from fedaudit.results.fields import FurtherRuns
+from fedaudit.results.games import (
+    Epochs,
+    GameRecord,
+    InRounds,
+    PointPlayed,
+    Rate,
+    Spread,
+    Success,
+    TargetCertificate,
+)
+from fedaudit.results.guessing import (
     HEADLINE_METRICS,
     above_chance,
     alpha_of,
@@ -72,10 +72,8 @@ from fedaudit.study.guessing import (
     near_guessing,
     rate_of,
 )
-from fedaudit.study.older import AT_THRESHOLD, settled
-from fedaudit.study.owner_figures import Mean, SourceFigure, Tested
-from fedaudit.study.owners import SourceResult
-from fedaudit.study.record import (
+from fedaudit.results.older import AT_THRESHOLD, settled
+from fedaudit.results.record import (
     AttackRow,
     ControlResult,
     Curve,
@@ -89,6 +87,8 @@ from fedaudit.study.record import (
     UsageRow,
     UtilityResult,
 )
+from fedaudit.results.source_figures import Mean, SourceFigure, Tested
+from fedaudit.results.sources import SourceResult
 
 __all__ = [
     "ACCURACY",

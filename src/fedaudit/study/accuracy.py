@@ -12,11 +12,11 @@ from fedaudit.metrics import Share, generalisation_gap, share
 from fedaudit.modules import outputs_of
 from fedaudit.observe.measured_files import Stored
 from fedaudit.observe.round import Round
+from fedaudit.results.clusters import EVERYBODY
+from fedaudit.results.record import UtilityResult
 from fedaudit.seeds import seeded
-from fedaudit.study.clustered import EVERYBODY
 from fedaudit.study.holdout import left_to_train
 from fedaudit.study.parts import Setup
-from fedaudit.study.record import UtilityResult
 from fedaudit.study.served import outputs_served
 
 TRAIN_ACCURACY_SAMPLES = 5_000

@@ -16,6 +16,7 @@ from fedaudit.observe.measured_files import Stored, tell_of_unhashed
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.observe.views import seen_from
 from fedaudit.progress import Tick, quiet
+from fedaudit.results.record import Record
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.conclusion import conclude
 from fedaudit.study.config import Study
@@ -27,7 +28,6 @@ from fedaudit.study.observing import Work, measured_on, recalled
 from fedaudit.study.other_record import refuse_other_record
 from fedaudit.study.parts import Setup
 from fedaudit.study.pool import is_measured, run_folder
-from fedaudit.study.record import Record
 from fedaudit.study.run import SHADOW
 from fedaudit.study.setup import setup
 from fedaudit.study.values import study_from

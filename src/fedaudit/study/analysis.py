@@ -24,12 +24,12 @@ from fedaudit.metrics.intervals import LimitsAt
 from fedaudit.observe.measurements import Measurements
 from fedaudit.origin import Origin
 from fedaudit.progress import Tick, quiet
+from fedaudit.results.guessing import rate_of
+from fedaudit.results.record import Figure
 from fedaudit.seeds import seeded_numpy
 from fedaudit.study.aware import used_when
-from fedaudit.study.guessing import rate_of
 from fedaudit.study.parts import Setup
 from fedaudit.study.pictures import add_pictures, trajectories
-from fedaudit.study.record import Figure
 from fedaudit.study.truth import Audited, Findings, audited
 
 GUESSED_SHARE = 0.2

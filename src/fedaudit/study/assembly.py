@@ -8,17 +8,8 @@ from fedaudit.attacks.catalog import attack_named
 from fedaudit.core import Sees
 from fedaudit.metrics.intervals import FEWEST_RUNS
 from fedaudit.observe.measured_files import Stored
-from fedaudit.study.accuracy import utility
-from fedaudit.study.cluster_means import cluster_means
-from fedaudit.study.cluster_results import clusters_of
-from fedaudit.study.config import Study
-from fedaudit.study.guarantees import formal_epsilons
-from fedaudit.study.guided import class_guided
-from fedaudit.study.identity import settings_of
-from fedaudit.study.owners import SourceResult
-from fedaudit.study.owners_over_seeds import source_figures
-from fedaudit.study.parts import Setup
-from fedaudit.study.record import (
+from fedaudit.results.cluster_means import cluster_means
+from fedaudit.results.record import (
     AttackRow,
     ClientRow,
     ControlResult,
@@ -28,8 +19,17 @@ from fedaudit.study.record import (
     UsageRow,
     ViewRow,
 )
+from fedaudit.results.sources import SourceResult
+from fedaudit.results.sources_over_seeds import source_figures
+from fedaudit.results.text import made_plain, plain
+from fedaudit.study.accuracy import utility
+from fedaudit.study.cluster_results import clusters_of
+from fedaudit.study.config import Study
+from fedaudit.study.guarantees import formal_epsilons
+from fedaudit.study.guided import class_guided
+from fedaudit.study.identity import settings_of
+from fedaudit.study.parts import Setup
 from fedaudit.study.significance import corrected
-from fedaudit.study.text import made_plain, plain
 from fedaudit.study.truth import Findings
 
 

@@ -10,8 +10,8 @@ from numpy import ndarray
 from fedaudit.attacks.base import Attack
 from fedaudit.core import NOBODY
 from fedaudit.observe.measurements import Measurements
+from fedaudit.results.sources import Chained
 from fedaudit.study.asking import Asked
-from fedaudit.study.owners import Chained
 from fedaudit.study.parts import Setup
 
 CHAINED_FPRS = (0.01, 0.1)

@@ -17,17 +17,17 @@ from fedaudit.metrics import share
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.fairness import fairness_gaps
 from fedaudit.observe.round import Round
-from fedaudit.risk.server import Judged, ServerRisk
-from fedaudit.seeds import seed_for, seeded, seeded_numpy
-from fedaudit.study.cluster_sides import sides
-from fedaudit.study.clustered import (
+from fedaudit.results.clusters import (
     EVERYBODY,
     ClusterRound,
     FairnessGap,
     GroupAccuracy,
     ModelState,
 )
-from fedaudit.study.fields import Part
+from fedaudit.results.fields import Part
+from fedaudit.risk.server import Judged, ServerRisk
+from fedaudit.seeds import seed_for, seeded, seeded_numpy
+from fedaudit.study.cluster_sides import sides
 from fedaudit.study.groups import Grouped
 from fedaudit.study.holdout import left_to_train
 from fedaudit.study.parts import Setup

@@ -12,9 +12,9 @@ from fedaudit.errors import Damaged
 from fedaudit.fl.visiting import cohort_of
 from fedaudit.metrics.violations import violations
 from fedaudit.observe.measured_files import Stored
+from fedaudit.results.clusters import ClusterResult, ClusterRound, ModelState
 from fedaudit.seeds import seed_for
 from fedaudit.study.cluster_notes import END, STATE, AtTheEnd, is_clustered
-from fedaudit.study.clustered import ClusterResult, ClusterRound, ModelState
 from fedaudit.study.parts import Setup
 from fedaudit.study.risk import accepted
 

@@ -6,7 +6,16 @@ from pathlib import Path
 from typing import Literal
 
 from fedaudit.errors import BadInput
-from fedaudit.study.compared import (
+from fedaudit.results.aggregate import (
+    Values,
+    difference,
+    estimated,
+    mean_of,
+    restricted,
+)
+from fedaudit.results.compare_clusters import cluster_entries
+from fedaudit.results.compare_sources import owner_entries
+from fedaudit.results.comparison import (
     EVERY_ATTACK,
     Accuracy,
     Comparison,
@@ -14,19 +23,10 @@ from fedaudit.study.compared import (
     Row,
     Source,
 )
-from fedaudit.study.comparing_clusters import cluster_entries
-from fedaudit.study.comparing_owners import owner_entries
-from fedaudit.study.differences import (
-    Values,
-    difference,
-    estimated,
-    mean_of,
-    restricted,
-)
-from fedaudit.study.fronts import fronts
-from fedaudit.study.known import Key, Known, audited, inside, known_of
-from fedaudit.study.reading import read_comparison
-from fedaudit.study.record import Record
+from fedaudit.results.figure_index import Key, Known, audited, inside, known_of
+from fedaudit.results.fronts import fronts
+from fedaudit.results.read import read_comparison
+from fedaudit.results.record import Record
 from fedaudit.study.rows import rows_of
 
 Part = Literal["inside", "outside", "reference"]

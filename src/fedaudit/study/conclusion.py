@@ -6,15 +6,15 @@ from pathlib import Path
 from fedaudit.files import RECORD_FILE, SCORES_FILE
 from fedaudit.observe.measured_files import Stored
 from fedaudit.observe.measurements import stacked
+from fedaudit.results.record import ControlResult, Record, write_record
+from fedaudit.results.sources import SourceResult
 from fedaudit.study.analysis import analyse
 from fedaudit.study.assembly import assembled
 from fedaudit.study.controls import controls
 from fedaudit.study.environment import Clock, environment
 from fedaudit.study.observing import Work
-from fedaudit.study.owners import SourceResult
 from fedaudit.study.parts import Setup
 from fedaudit.study.planted import planted_leak
-from fedaudit.study.record import ControlResult, Record, write_record
 from fedaudit.study.sample_scores import write_scores
 from fedaudit.study.source import source_results
 from fedaudit.study.source_controls import source_controls

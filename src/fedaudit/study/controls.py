@@ -18,10 +18,10 @@ from fedaudit.observe.views import seen_from
 from fedaudit.origin import Origin
 from fedaudit.params import plus
 from fedaudit.progress import Tick, quiet
+from fedaudit.results.record import ControlResult
 from fedaudit.seeds import seed_for, seeded, seeded_numpy
 from fedaudit.signals.measure import measure_by_block, measure_round
 from fedaudit.study.parts import Setup
-from fedaudit.study.record import ControlResult
 from fedaudit.study.truth import Audited, Findings, audited
 
 FALSE_ALARM = 0.01

@@ -12,7 +12,7 @@ import torch
 
 from fedaudit import __version__
 from fedaudit.devices import CPU, described
-from fedaudit.study.record import Environment
+from fedaudit.results.record import Environment
 
 
 class Clock:

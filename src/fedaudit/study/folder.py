@@ -4,9 +4,9 @@ from pathlib import Path
 
 from fedaudit.errors import BadInput
 from fedaudit.files import read_object, write_whole
+from fedaudit.results.older import settled
 from fedaudit.study.config import Study
 from fedaudit.study.identity import settings_of
-from fedaudit.study.older import settled
 from fedaudit.study.other_record import refuse_other_record
 from fedaudit.study.values import study_from
 

@@ -12,8 +12,8 @@ from fedaudit.data.dataset import Dataset
 from fedaudit.data.deal import Deal
 from fedaudit.data.shift import SHIFTS, Shift, of_clients, places, shifted
 from fedaudit.errors import Unsupported, unknown_name
+from fedaudit.results.clusters import EVERYBODY
 from fedaudit.seeds import seeded_numpy
-from fedaudit.study.clustered import EVERYBODY
 from fedaudit.study.config import Study
 from fedaudit.study.dealing import ATTRIBUTE
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from fedaudit.defenses.base import Guarantee
+from fedaudit.results.record import Figure
 from fedaudit.study.parts import Setup
-from fedaudit.study.record import Figure
 
 FORMAL_DELTA = 1e-5
 

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from fedaudit.data.sources import READERS
 from fedaudit.errors import BadInput
 from fedaudit.importing import is_own, sources_of
+from fedaudit.results.older import FIRST_SET
 from fedaudit.study.config import RiskSection, Study
-from fedaudit.study.older import FIRST_SET
 
 _FOR_PEOPLE = {"about", "hours"}
 _AFTERWARDS = {"name", "seeds", "figures", "attacks", "attack_set"}

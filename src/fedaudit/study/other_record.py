@@ -6,12 +6,12 @@ from pathlib import Path
 
 from fedaudit.errors import BadInput, Refusal
 from fedaudit.files import RECORD_FILE, REPORT_FILE, SCORES_FILE
+from fedaudit.results.older import settled
+from fedaudit.results.read import read_record
+from fedaudit.results.text import made_plain
 from fedaudit.study.config import Study
 from fedaudit.study.identity import settings_of
-from fedaudit.study.older import settled
 from fedaudit.study.outputs import refuse_page_alone
-from fedaudit.study.reading import read_record
-from fedaudit.study.text import made_plain
 from fedaudit.study.values import study_from
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedaudit.errors import BadInput, Refusal
 from fedaudit.files import RECORD_FILE
-from fedaudit.study.reading import read_comparison
+from fedaudit.results.read import read_comparison
 
 _NAMED = (RECORD_FILE, "study.json", "runs.json", "run.json")
 """What tells fedaudit's folders from others; no comparison may be taken for one of them."""

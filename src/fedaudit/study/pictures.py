@@ -12,9 +12,9 @@ from fedaudit.metrics import auc_by_group, auc_by_owner, most_exposed, roc_curve
 from fedaudit.metrics.evaluate import CONTRASTS
 from fedaudit.observe.measurements import Measurements
 from fedaudit.origin import Origin
+from fedaudit.results.record import Curve, ExposedSample, GroupFigure, Histogram, Trajectory
 from fedaudit.study.config import Study
 from fedaudit.study.parts import Setup
-from fedaudit.study.record import Curve, ExposedSample, GroupFigure, Histogram, Trajectory
 from fedaudit.study.truth import Audited, Findings
 
 CURVE_POINTS = 120

@@ -14,11 +14,11 @@ from fedaudit.fl.training import LocalTraining
 from fedaudit.metrics import auc_interval
 from fedaudit.observe.measurements import Measurements, stacked
 from fedaudit.observe.views import View, as_one, seen_from, view_named
+from fedaudit.results.record import ControlResult
 from fedaudit.seeds import seed_for, seeded
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.observing import Work
 from fedaudit.study.parts import Setup
-from fedaudit.study.record import ControlResult
 
 CANARIES = 100
 REPEATS = 5

@@ -4,11 +4,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from fedaudit.errors import BadInput
-from fedaudit.study.compared import Row
+from fedaudit.results.comparison import Row
+from fedaudit.results.figure_index import is_compared
+from fedaudit.results.older import settled
+from fedaudit.results.record import Record
 from fedaudit.study.config import Study
 from fedaudit.study.defense_section import NONE, PartSection
-from fedaudit.study.older import settled
-from fedaudit.study.record import Figure, Record
 from fedaudit.study.values import study_from
 
 _APART = ("name", "about", "hours", "seeds", "defense", "attacks", "attack_set", "shadow")
@@ -38,12 +39,6 @@ def defenses_of(record: Record) -> list[str]:
     named += [result.defense for result in record.utility]
     found = list(dict.fromkeys(name or NONE for name in named))
     return sorted(found, key=lambda name: name != NONE) or [NONE]
-
-
-def is_compared(figure: Figure) -> bool:
-    """Whether a figure is one of those that comparisons are of: an attack's AUC or rate."""
-    rate = figure.metric == "auc" or figure.metric.startswith("tpr@")
-    return bool(figure.attack) and rate
 
 
 def defended(study: Study) -> tuple[int, ...] | None:

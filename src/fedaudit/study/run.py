@@ -17,6 +17,7 @@ from fedaudit.files import own_folder, sweep
 from fedaudit.observe.measured_files import Stored
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.progress import Tick, quiet, size_of
+from fedaudit.results.record import Record
 from fedaudit.study.conclusion import conclude
 from fedaudit.study.config import Study
 from fedaudit.study.environment import Clock
@@ -26,7 +27,6 @@ from fedaudit.study.learning import of_known, of_shadow, taught
 from fedaudit.study.observing import Work, disk_needed, observe, recalled
 from fedaudit.study.parts import Setup
 from fedaudit.study.pool import held, is_measured, place_of, remember
-from fedaudit.study.record import Record
 from fedaudit.study.risk import shadow_cost
 from fedaudit.study.setup import setup
 

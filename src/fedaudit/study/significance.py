@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from fedaudit.metrics import combined, holm
-from fedaudit.study.differences import over_runs
-from fedaudit.study.record import Figure
+from fedaudit.results.aggregate import over_runs
+from fedaudit.results.record import Figure
 from fedaudit.study.truth import Findings
 
 

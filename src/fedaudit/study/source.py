@@ -18,11 +18,11 @@ from fedaudit.metrics.source import (
 )
 from fedaudit.observe.measurements import Measurements
 from fedaudit.progress import Tick, quiet
+from fedaudit.results.sources import Answered, ClassSuccess, SourceResult
 from fedaudit.seeds import seeded_numpy
 from fedaudit.study.accuracy import overfitting
 from fedaudit.study.asking import Asked, asked, asked_alone, chances, one_by_one
 from fedaudit.study.chained import chained
-from fedaudit.study.owners import Answered, ClassSuccess, SourceResult
 from fedaudit.study.parts import Setup
 
 LEAST_CHANCES = (0.2, 0.3, 0.5, 0.7, 0.9)

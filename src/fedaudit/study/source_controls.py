@@ -7,11 +7,11 @@ import torch
 from fedaudit.devices import CPU
 from fedaudit.errors import Refusal
 from fedaudit.metrics.source import named_owner, source_null, source_success
+from fedaudit.results.record import ControlResult
 from fedaudit.seeds import seeded_numpy
 from fedaudit.study.asking import asked, chances
 from fedaudit.study.controls import measured_untrained
 from fedaudit.study.parts import Setup
-from fedaudit.study.record import ControlResult
 
 _SPREADS = 5
 """So far above shuffled owners no sound control lies, once in millions."""

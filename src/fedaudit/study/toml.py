@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedaudit.errors import BadInput
 from fedaudit.files import LARGEST, SHORT, TooLarge, read_text
-from fedaudit.study.text import MAX_DEPTH, deeper_than, keys, whole_numbers
+from fedaudit.results.text import MAX_DEPTH, deeper_than, keys, whole_numbers
 
 _WORDLESS = re.compile(
     r'''"{3}(?:[^"\\]++|\\.|"(?!""))*+"{3,5}|"(?:[^"\\\n]++|\\.)*+"'''

@@ -9,9 +9,9 @@ from numpy import ndarray
 from fedaudit.core import ClientId
 from fedaudit.metrics.intervals import LimitsAt
 from fedaudit.origin import Origin
+from fedaudit.results.record import Curve, ExposedSample, Figure, GroupFigure, Histogram, Trajectory
 from fedaudit.seeds import seeded_numpy
 from fedaudit.study.parts import Setup
-from fedaudit.study.record import Curve, ExposedSample, Figure, GroupFigure, Histogram, Trajectory
 
 
 @dataclass(frozen=True)

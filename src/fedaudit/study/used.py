@@ -8,10 +8,10 @@ from torch import Tensor
 
 from fedaudit.observe.measured_files import Stored
 from fedaudit.observe.usage import Usage, read_usage
+from fedaudit.results.record import UsageRow
 from fedaudit.study.identity import run_key
 from fedaudit.study.observing import measured_on
 from fedaudit.study.parts import Setup
-from fedaudit.study.record import UsageRow
 
 MOST_CLIENTS = 50
 """Of larger federations, only the audited clients are told of."""

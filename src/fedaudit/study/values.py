@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from fedaudit.errors import BadInput, unknown_name
-from fedaudit.study.text import MAX_DEPTH, deeper_than
+from fedaudit.results.text import MAX_DEPTH, deeper_than
 
 if TYPE_CHECKING:
     from fedaudit.study.config import Study

@@ -11,7 +11,7 @@ from fedaudit.errors import BadInput
 from fedaudit.integrations.flower.contents import arrays_of
 from fedaudit.integrations.flower.nodes import there_of
 from fedaudit.live.audited import Split, join_audits
-from fedaudit.study.text import plain
+from fedaudit.results.text import plain
 
 ACTION = "audit"
 """Of the query that asks for parts: ``@app.query("audit")``."""

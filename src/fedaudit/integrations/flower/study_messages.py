@@ -10,7 +10,7 @@ from fedaudit import __version__
 from fedaudit.errors import BadInput, Refusal
 from fedaudit.fl.packets import Packet
 from fedaudit.integrations.flower.contents import array_of
-from fedaudit.study.text import plain
+from fedaudit.results.text import plain
 
 MADE = f"fedaudit {__version__} with torch {torch.__version__}"
 """What results depend on beside the study."""

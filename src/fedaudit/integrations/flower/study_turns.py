@@ -16,7 +16,7 @@ from fedaudit.fl.fitting import refuse_unfit
 from fedaudit.fl.packets import unpack_done
 from fedaudit.fl.visiting import Done, Job
 from fedaudit.integrations.flower.study_messages import answer_in, refusal_in
-from fedaudit.study.text import plain
+from fedaudit.results.text import plain
 
 _TRIES = 3
 """So often turns are begun before the cause is taken to be the turns."""

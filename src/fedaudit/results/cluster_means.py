@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from fedaudit.metrics.intervals import Limited, averaged, summed
 from fedaudit.metrics.violations import Asked, violations_by_chance
-from fedaudit.seeds import seeded_numpy
-from fedaudit.study.cluster_groups import (
+from fedaudit.results.aggregate import further_runs, these_runs
+from fedaudit.results.cluster_groups import (
     choices,
     clients_of,
     groups_by_size,
@@ -17,7 +17,7 @@ from fedaudit.study.cluster_groups import (
     shares_its_model,
     used_by,
 )
-from fedaudit.study.clustered import (
+from fedaudit.results.clusters import (
     ACCURACY,
     AGREEMENT,
     CHANCE_VIOLATIONS,
@@ -37,8 +37,8 @@ from fedaudit.study.clustered import (
     ClusterResult,
     ModelState,
 )
-from fedaudit.study.differences import further_runs, these_runs
-from fedaudit.study.fields import FurtherRuns
+from fedaudit.results.fields import FurtherRuns
+from fedaudit.seeds import seeded_numpy
 
 
 class _Key(NamedTuple):

@@ -8,10 +8,10 @@ import numpy as np
 from jaxtyping import Float
 
 from fedaudit.metrics import advantage, hypervolume_over_seeds, on_front
+from fedaudit.results.aggregate import Values, reduced, restricted
+from fedaudit.results.comparison import EVERY_ATTACK, STRONGEST_ATTACK, Front, FrontPoint, Row
+from fedaudit.results.record import NO_DEFENSE
 from fedaudit.seeds import seeded_numpy
-from fedaudit.study.compared import EVERY_ATTACK, STRONGEST_ATTACK, Front, FrontPoint, Row
-from fedaudit.study.defense_section import NONE
-from fedaudit.study.differences import Values, reduced, restricted
 
 Leaks = Mapping[tuple[str, str, str], Values]
 """Figures of a row by attack, contrast and metric."""
@@ -60,7 +60,7 @@ def fronts(
     Returns:
         None of them where nothing is defended.
     """
-    if all(row.family == NONE for row in rows):
+    if all(row.family == NO_DEFENSE for row in rows):
         return []
     found = []
     for family in _families(rows, inside):
@@ -86,8 +86,8 @@ def _families(rows: Sequence[Row], inside: Sequence[Collection[int | None]]) -> 
     found = []
     for members in groups.values():
         base = rows[members[0]].base
-        undefended = base is not None and rows[base].family == NONE
-        defended = rows[members[0]].family != NONE
+        undefended = base is not None and rows[base].family == NO_DEFENSE
+        defended = rows[members[0]].family != NO_DEFENSE
         with_base = (base, *members) if defended and undefended and base is not None else members
         targets = frozenset(target for row in members for target in inside[row])
         found.append(_Family(tuple(with_base), targets))
@@ -131,7 +131,7 @@ def _front(
         )
         for beyond in (0, 1)
     )
-    undefended = rows[family.rows[0]].family == NONE and shared.places[0] == 0
+    undefended = rows[family.rows[0]].family == NO_DEFENSE and shared.places[0] == 0
     gained = undefended and len(shared.places) > 1
     row = rows[family.rows[-1]]
     return Front(

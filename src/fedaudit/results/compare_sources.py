@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from fedaudit.study.compared import OwnerEntry, Row
-from fedaudit.study.defense_section import NONE
-from fedaudit.study.differences import Value, Values, difference
-from fedaudit.study.owner_figures import SourceFigure
-from fedaudit.study.record import Record
+from fedaudit.results.aggregate import Value, Values, difference
+from fedaudit.results.comparison import OwnerEntry, Row
+from fedaudit.results.record import NO_DEFENSE, Record
+from fedaudit.results.source_figures import SourceFigure
 
 
 def owner_entries(rows: Sequence[Row], records: Sequence[Record]) -> list[OwnerEntry]:
@@ -30,7 +29,7 @@ def owner_entries(rows: Sequence[Row], records: Sequence[Record]) -> list[OwnerE
 def _figures(record: Record, row: Row) -> dict[str, SourceFigure]:
     first: dict[str, SourceFigure] = {}
     for figure in record.source_figures:
-        if (figure.defense or NONE) == row.family:
+        if (figure.defense or NO_DEFENSE) == row.family:
             first.setdefault(figure.attack, figure)
     return first
 
@@ -40,7 +39,7 @@ def _values(record: Record, row: Row) -> dict[str, Values]:
     views = {attack: figure.view for attack, figure in _figures(record, row).items()}
     found: dict[str, dict[int | None, dict[int | None, Value]]] = {}
     for run in record.sources:
-        if (run.defense or NONE) == row.family and views.get(run.attack) == run.view:
+        if (run.defense or NO_DEFENSE) == row.family and views.get(run.attack) == run.view:
             value = Value(run.success, run.low, run.high, "Clopper-Pearson 95%", cancels=True)
             found.setdefault(run.attack, {})[run.seed] = {None: value}
     return dict(found)

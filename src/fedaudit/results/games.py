@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from fedaudit.games.detected import Detector
-from fedaudit.study.fields import MOST, Drawn, Part, Share, Whole, refuse_disorder
-from fedaudit.study.record import Environment
+from fedaudit.results.detector import Detector
+from fedaudit.results.fields import MOST, Drawn, Part, Share, Whole, refuse_disorder
+from fedaudit.results.record import Environment
 
 GAMES_FORMAT = "fedaudit-games"
 

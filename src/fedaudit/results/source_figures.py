@@ -4,7 +4,15 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from fedaudit.study.fields import Change, FurtherRuns, Part, Share, Whole, refuse_disorder, without
+from fedaudit.results.fields import (
+    Change,
+    FurtherRuns,
+    Part,
+    Share,
+    Whole,
+    refuse_disorder,
+    without,
+)
 
 
 class Mean(Part):

@@ -3,12 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from fedaudit.study.compared import Row
-from fedaudit.study.defense_section import NONE
-from fedaudit.study.differences import Value, Values
-from fedaudit.study.guessing import above_chance, rate_of
-from fedaudit.study.record import Figure, Record
-from fedaudit.study.rows import is_compared
+from fedaudit.results.aggregate import Value, Values
+from fedaudit.results.comparison import Row
+from fedaudit.results.guessing import above_chance, rate_of
+from fedaudit.results.record import NO_DEFENSE, Figure, Record
 
 
 class Key(NamedTuple):
@@ -39,6 +37,12 @@ class Known(NamedTuple):
     accuracy: Values
 
 
+def is_compared(figure: Figure) -> bool:
+    """Whether a figure is one of those that comparisons are of: an attack's AUC or rate."""
+    rate = figure.metric == "auc" or figure.metric.startswith("tpr@")
+    return bool(figure.attack) and rate
+
+
 def audited(values: Mapping[Key, Values]) -> set[int | None]:
     """All clients that a row has figures of."""
     return {t for by_seed in values.values() for by in by_seed.values() for t in by}
@@ -52,7 +56,7 @@ def inside(row: Row, values: Mapping[Key, Values]) -> set[int | None]:
 
 def known_of(record: Record, row: Row) -> Known:
     """What a row's record says of it."""
-    own = [f for f in record.findings if is_compared(f) and (f.defense or NONE) == row.family]
+    own = [f for f in record.findings if is_compared(f) and (f.defense or NO_DEFENSE) == row.family]
     tested = [f for f in _most_summarised(own) if f.value is not None and f.significant is not None]
     return Known(
         values=_values(own),
@@ -114,5 +118,5 @@ def _accuracy(record: Record, defense: str) -> Values:
             )
         }
         for result in record.utility
-        if (result.defense or NONE) == defense
+        if (result.defense or NO_DEFENSE) == defense
     }

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-from fedaudit.study.clustered import ClusterResult, ClusterRound, ModelState
+from fedaudit.results.clusters import ClusterResult, ClusterRound, ModelState
 
 
 def groups_by_size(result: ClusterResult) -> list[int]:

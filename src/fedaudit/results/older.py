@@ -4,11 +4,11 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from fedaudit.study.clustered import CHANCE_VIOLATIONS, ClusterMean
-from fedaudit.study.fields import FurtherRuns
-from fedaudit.study.guessing import alpha_of, rate_of
-from fedaudit.study.owner_figures import Mean, SourceFigure
-from fedaudit.study.record import Figure, Record
+from fedaudit.results.clusters import CHANCE_VIOLATIONS, ClusterMean
+from fedaudit.results.fields import FurtherRuns
+from fedaudit.results.guessing import alpha_of, rate_of
+from fedaudit.results.record import Figure, Record
+from fedaudit.results.source_figures import Mean, SourceFigure
 
 AT_THRESHOLD = "at the threshold used"
 """What limits of a rate in a record of an older version are limits of."""
@@ -44,7 +44,7 @@ def completed(record: Record) -> Record:
     if record.sources and not record.source_figures:
         changes["source_figures"] = _source_figures(record)
     if record.clusters and not any(one.figure == CHANCE_VIOLATIONS for one in record.cluster_means):
-        from fedaudit.study.cluster_means import cluster_means
+        from fedaudit.results.cluster_means import cluster_means
 
         floors = [one for one in cluster_means(record.clusters) if one.figure == CHANCE_VIOLATIONS]
         if floors:
@@ -113,7 +113,7 @@ def _findings_over_runs(findings: Sequence[Figure]) -> list[Figure]:
 def _over_runs(figure: Figure, behind: Sequence[Figure]) -> Figure:
     """A mean over runs with what these runs gave, where they are those of the mean."""
     # Few records come this far, and the arithmetic takes longer to load than a report to write.
-    from fedaudit.study.differences import over_runs
+    from fedaudit.results.aggregate import over_runs
 
     update = _as_further(figure)
     made = over_runs(behind) if behind else figure
@@ -125,7 +125,7 @@ def _over_runs(figure: Figure, behind: Sequence[Figure]) -> Figure:
 
 def _cluster_means(record: Record) -> list[ClusterMean]:
     """They follow from the runs; without these, only what was said of further ones is left."""
-    from fedaudit.study.cluster_means import cluster_means
+    from fedaudit.results.cluster_means import cluster_means
 
     if record.clusters:
         return cluster_means(record.clusters)
@@ -136,7 +136,7 @@ def _cluster_means(record: Record) -> list[ClusterMean]:
 
 
 def _source_figures(record: Record) -> list[SourceFigure]:
-    from fedaudit.study.owners_over_seeds import source_figures
+    from fedaudit.results.sources_over_seeds import source_figures
 
     return source_figures(record.sources, alpha_of(record))
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from fedaudit.metrics import Limited, averaged, held_together, over_further_runs, summed
 from fedaudit.metrics.intervals import FEWEST_RUNS, Interval, LimitsAt, too_few_runs
-from fedaudit.study.compared import Difference
-from fedaudit.study.fields import FurtherRuns
-from fedaudit.study.guessing import rate_of
-from fedaudit.study.record import Figure
+from fedaudit.results.comparison import Difference
+from fedaudit.results.fields import FurtherRuns
+from fedaudit.results.guessing import rate_of
+from fedaudit.results.record import Figure
 
 
 class Value(NamedTuple):

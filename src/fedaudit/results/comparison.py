@@ -10,9 +10,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedaudit.files import write_whole
-from fedaudit.study.clustered import ClusterMean
-from fedaudit.study.fields import FurtherRuns
-from fedaudit.study.owner_figures import SourceFigure
+from fedaudit.results.clusters import ClusterMean
+from fedaudit.results.fields import FurtherRuns
+from fedaudit.results.source_figures import SourceFigure
 
 COMPARISON_FORMAT = "fedaudit-comparison"
 COMPARISON_FILE = "comparison.json"

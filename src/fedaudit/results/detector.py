@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from fedaudit.study.fields import Drawn, Part, Seconds, Share, Whole, refuse_disorder
+from fedaudit.results.fields import Drawn, Part, Seconds, Share, Whole, refuse_disorder
 
 Word = Annotated[str, Field(min_length=1, max_length=60)]
 Figure = Annotated[str, Field(max_length=100)]

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from fedaudit.metrics import Limited, combined, holm, summed
 from fedaudit.metrics.source import one_sided
-from fedaudit.study.differences import further_runs, these_runs
-from fedaudit.study.owner_figures import Mean, SourceFigure, Tested
-from fedaudit.study.owners import SourceResult
+from fedaudit.results.aggregate import further_runs, these_runs
+from fedaudit.results.source_figures import Mean, SourceFigure, Tested
+from fedaudit.results.sources import SourceResult
 
 Runs = Sequence[SourceResult]
 

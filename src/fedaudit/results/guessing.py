@@ -4,7 +4,7 @@ import re
 from itertools import zip_longest
 from typing import NamedTuple
 
-from fedaudit.study.record import Figure, Record
+from fedaudit.results.record import Figure, Record
 
 HEADLINE_METRICS = ("auc", "tpr@0.01", "tpr@0.001")
 """The metrics that verdicts are of, in the order of a report's columns."""

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from fedaudit.study.fields import (
+from fedaudit.results.fields import (
     Drawn,
     FurtherRuns,
     Part,

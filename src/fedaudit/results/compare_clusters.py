@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TypeAlias
 
-from fedaudit.study.clustered import ClusterMean
-from fedaudit.study.compared import ClusterEntry, Difference, Row
-from fedaudit.study.defense_section import NONE
-from fedaudit.study.differences import Value, further_runs, gap_between, these_runs
-from fedaudit.study.record import Record
+from fedaudit.results.aggregate import Value, further_runs, gap_between, these_runs
+from fedaudit.results.clusters import ClusterMean
+from fedaudit.results.comparison import ClusterEntry, Difference, Row
+from fedaudit.results.record import NO_DEFENSE, Record
 
 _Means: TypeAlias = dict[tuple[str, str], ClusterMean]
 
@@ -73,6 +72,6 @@ def _method(runs: int, *, limits: bool) -> str:
 def _means(record: Record, row: Row) -> _Means:
     found: _Means = {}
     for mean in record.cluster_means:
-        if (mean.defense or NONE) == row.family:
+        if (mean.defense or NO_DEFENSE) == row.family:
             found.setdefault((mean.figure, mean.group), mean)
     return found

@@ -9,12 +9,12 @@ from pydantic import BaseModel, ValidationError
 
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.files import TooLarge, parsed_json, read_text
-from fedaudit.games.record import GAMES_FORMAT, GameRecord
-from fedaudit.study.compared import COMPARISON_FORMAT, Comparison
-from fedaudit.study.fields import MOST
-from fedaudit.study.older import restated
-from fedaudit.study.record import FORMAT, VERSION, Figure, GroupFigure, Record
-from fedaudit.study.text import LONGEST, MAX_DEPTH, deeper_than, is_plain, texts
+from fedaudit.results.comparison import COMPARISON_FORMAT, Comparison
+from fedaudit.results.fields import MOST
+from fedaudit.results.games import GAMES_FORMAT, GameRecord
+from fedaudit.results.older import restated
+from fedaudit.results.record import FORMAT, VERSION, Figure, GroupFigure, Record
+from fedaudit.results.text import LONGEST, MAX_DEPTH, deeper_than, is_plain, texts
 
 MAX_BYTES = 256 * 2**20
 _LONGEST_NUMBER = 400
@@ -24,12 +24,12 @@ Document = TypeVar("Document", bound=BaseModel)
 
 
 def read_record(path: Path, *, max_bytes: int = MAX_BYTES) -> Record:
-    """The record in a file that :func:`fedaudit.study.record.write_record` wrote.
+    """The record in a file that :func:`fedaudit.results.record.write_record` wrote.
 
     The file is treated as hostile: it is bounded in size and depth, holds plain JSON without
     repeated keys or numbers that are not finite, without text that steers a screen, and must fit
     the format to the last field: no figure that cannot be. Limits of rates in a record of an older
-    version are those at the threshold used (:func:`fedaudit.study.older.restated`).
+    version are those at the threshold used (:func:`fedaudit.results.older.restated`).
 
     Args:
         path: A record file.

@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from fedaudit.files import write_whole
-from fedaudit.study.clustered import ClusterMean, ClusterResult
-from fedaudit.study.fields import (
+from fedaudit.results.clusters import ClusterMean, ClusterResult
+from fedaudit.results.fields import (
     Change,
     Drawn,
     FurtherRuns,
@@ -25,8 +25,8 @@ from fedaudit.study.fields import (
     refuse_disorder,
     refuse_ragged,
 )
-from fedaudit.study.owner_figures import SourceFigure
-from fedaudit.study.owners import SourceResult
+from fedaudit.results.source_figures import SourceFigure
+from fedaudit.results.sources import SourceResult
 
 FORMAT = "fedaudit-record"
 VERSION = 1
@@ -40,6 +40,8 @@ OF_A_RECORDING = frozenset({"name", "key", "view", "every", "keep", "attacks", "
     "started",
 }
 """What stands in its table ``recording``."""
+NO_DEFENSE = "none"
+"""Name of the defense in force where there is none."""
 NAMES_OWNERS = "arg max"
 """How the rule over clients ends of an attack that names owners and scores no membership."""
 
@@ -65,13 +67,13 @@ class Figure(Part):
         realised_fpr: False-positive rate really reached at the threshold, for rates at one.
         low_at_threshold: For a rate, the lower limit of the share of members above the threshold
             that was used, whatever its true false-positive rate. Older records have no other
-            limits of rates (:mod:`fedaudit.study.older`).
+            limits of rates (:mod:`fedaudit.results.older`).
         high_at_threshold: The upper limit of the same.
         ceiling: The most this figure could have been with a perfect attack.
         significant: Above chance after correction over the study's family; None if untested.
         note: Why a figure is refused or what to bear in mind ("inconclusive: needs ...").
         further: For a figure over several runs, what further runs would give; None of a single run,
-            and in older records (:func:`fedaudit.study.older.completed`).
+            and in older records (:func:`fedaudit.results.older.completed`).
     """
 
     attack: str = ""
@@ -338,7 +340,7 @@ class Record(Part):
         sources: What each source attack found in each run.
         source_figures: The same over runs, with what is above guessing; it follows from
             ``sources`` and the configuration; empty in older records
-            (:func:`fedaudit.study.older.completed`).
+            (:func:`fedaudit.results.older.completed`).
         clusters: Who trained which model of a clustered federation in each run, at what risk.
         cluster_means: The same over runs, for groups of clients.
         untested: What this study says nothing about, in plain words.
