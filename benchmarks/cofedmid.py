@@ -20,8 +20,8 @@ from fedaudit.defenses.base import UNDEFENDED, Defense, Visit
 from fedaudit.defenses.cofedmid.compensation import Compensation
 from fedaudit.defenses.cofedmid.partition import ClassGuided
 from fedaudit.defenses.cofedmid.whole import CoFedMID
-from fedaudit.fl.fedavg import FedAvg
-from fedaudit.fl.training import LocalTraining
+from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Sent
 
 ROUNDS = 50

@@ -25,7 +25,7 @@ from benchmarks.training import CASES, HOW, Case, medians
 from fedaudit.core import Batch, Params, Samples, chunks, cross_entropy
 from fedaudit.defenses.base import UNDEFENDED, Defense, Objective, Turn, Visit
 from fedaudit.defenses.dpsgd import DPSGD
-from fedaudit.fl.training import train
+from fedaudit.fl.training.local import train
 
 CLIP, NOISE = 1.0, 1.0
 RESNET = Case("ResNet-18, width 32", "resnet18", (3, 32, 32), 10, 1, 64, 3, {"width": 32})

@@ -27,7 +27,7 @@ from benchmarks.training import CASES, HOW, Case
 from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL
 from fedaudit.engines.ray_cluster import RayCluster
-from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure_round, measuring_on

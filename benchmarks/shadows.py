@@ -30,11 +30,11 @@ from benchmarks.training import medians
 from fedaudit.core import Architecture, Model, Params, Samples, chunks
 from fedaudit.defenses.base import UNDEFENDED, Visit
 from fedaudit.engines.local import one_thread
-from fedaudit.fl.by_hand import written_out
-from fedaudit.fl.dense import cross_entropy_slope
-from fedaudit.fl.ifca_mir import Cluster
-from fedaudit.fl.side_by_side import side_by_side
-from fedaudit.fl.training import LocalTraining, train
+from fedaudit.fl.algorithms.ifca_mir import Cluster
+from fedaudit.fl.training.dense import cross_entropy_slope
+from fedaudit.fl.training.local import LocalTraining, train
+from fedaudit.fl.training.manual_backprop import written_out
+from fedaudit.fl.training.parallel import side_by_side
 from fedaudit.models import architecture
 from fedaudit.modules import loaded
 from fedaudit.risk.server import ServerRisk

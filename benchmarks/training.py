@@ -22,9 +22,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from fedaudit.core import Architecture, Samples, Setting, chunks
 from fedaudit.defenses.base import UNDEFENDED, Visit
 from fedaudit.engines.workers import Workers
-from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
-from fedaudit.fl.training import LocalTraining, train
+from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.models import architecture
 from fedaudit.params import weighted_sum
 

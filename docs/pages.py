@@ -14,7 +14,7 @@ from fedaudit.attacks.ami.rules import Rules
 from fedaudit.attacks.ami.training import NeuronTraining
 from fedaudit.catalogue import catalogue_markdown
 from fedaudit.catalogue.docstrings import doc_of
-from fedaudit.fl.training import LocalTraining
+from fedaudit.fl.training.local import LocalTraining
 from fedaudit.games.settings import GameStudy
 from fedaudit.gate.policy import Policy
 from fedaudit.study.config import Study

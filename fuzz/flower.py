@@ -8,7 +8,7 @@ from flwr.proto.recorddict_pb2 import RecordDict as Proto
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedaudit.errors import BadInput, Refusal
-from fedaudit.fl.packets import Packet, pack_done, unpack_done
+from fedaudit.fl.wire.packets import Packet, pack_done, unpack_done
 from fedaudit.integrations.flower.ledger import Ledger
 from fedaudit.integrations.flower.study_messages import (
     Question,

@@ -13,16 +13,16 @@ from fedaudit.core import Architecture, Model, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense, Visit
 from fedaudit.defenses.cofedmid.compensation import Compensation
 from fedaudit.errors import Refusal
-from fedaudit.fl.algorithm import Algorithm, ChoosesModels, KeepsModels
-from fedaudit.fl.distil import Distillation
-from fedaudit.fl.fedavg import FedAvg
-from fedaudit.fl.fedmd import FedMD
-from fedaudit.fl.fedsgd import FedSGD
-from fedaudit.fl.fitting import refuse_unfit
-from fedaudit.fl.ifca_mir import IfcaMir
-from fedaudit.fl.packets import Packet, pack_done, pack_jobs, unpack_done, unpack_jobs
-from fedaudit.fl.training import LocalTraining
-from fedaudit.fl.visiting import Done, Federation, Job, visited
+from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, KeepsModels
+from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.algorithms.fedmd import FedMD
+from fedaudit.fl.algorithms.fedsgd import FedSGD
+from fedaudit.fl.algorithms.ifca_mir import IfcaMir
+from fedaudit.fl.training.distillation import Distillation
+from fedaudit.fl.training.local import LocalTraining
+from fedaudit.fl.visits import Done, Federation, Job, visited
+from fedaudit.fl.wire.checks import refuse_unfit
+from fedaudit.fl.wire.packets import Packet, pack_done, pack_jobs, unpack_done, unpack_jobs
 from fedaudit.live.arrays import array_from
 from fedaudit.live.heard import heard_of
 from fedaudit.live.rounds import Answers, Kind, round_of_uploads

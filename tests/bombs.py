@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fedaudit.data.arrays import AnyArray
-from fedaudit.data.sources import load
+from fedaudit.datasets.arrays import AnyArray
+from fedaudit.datasets.catalog import load
 from fedaudit.errors import Refusal
 from fedaudit.live.heard import LOG_FILE, heard
 from fedaudit.observe.tensors import read_tensors

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedaudit.data.sources import load
+from fedaudit.datasets.catalog import load
 from fedaudit.errors import BadInput, Damaged, Refusal
 from fedaudit.files import hold_to_budget
 from tests.bombs import BOMBS

@@ -11,12 +11,12 @@ from fedaudit.attacks.catalog import ATTACKS
 from fedaudit.catalogue import CATALOGUES, catalogue_markdown, explanation, listing
 from fedaudit.catalogue.docstrings import parsed
 from fedaudit.catalogue.entries import Entry
-from fedaudit.data.draws import DRAWS
-from fedaudit.data.partition import PARTITIONS
-from fedaudit.data.sources import SOURCES
+from fedaudit.datasets.catalog import SOURCES
+from fedaudit.datasets.draws.fair import DRAWS
+from fedaudit.datasets.partitions.schemes import PARTITIONS
 from fedaudit.defenses.catalog import DEFENSES
 from fedaudit.errors import BadInput
-from fedaudit.fl.training import SCHEDULES
+from fedaudit.fl.training.local import SCHEDULES
 from fedaudit.models import MODELS
 from fedaudit.observe.views import VIEWS
 

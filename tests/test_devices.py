@@ -14,9 +14,9 @@ from fedaudit.defenses.base import UNDEFENDED, Defense, Objective, Turn, Visit
 from fedaudit.devices import CPU, computing_on, device_named, samples_on
 from fedaudit.engines.workers import Workers
 from fedaudit.errors import BadInput, Refusal, Unsupported
-from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
-from fedaudit.fl.training import LocalTraining, train
+from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.modules import loaded, outputs_of
 from fedaudit.signals.gradients import gradient_products
 from fedaudit.signals.kernels.plan import KERNELS

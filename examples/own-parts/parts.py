@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from fedaudit.attacks.base import Attack
 from fedaudit.core import ClientId, Samples, Sees
-from fedaudit.data.dataset import Dataset
+from fedaudit.datasets.dataset import Dataset
 from fedaudit.defenses.base import Batch, Defense, Turn
-from fedaudit.fl.catalog import Task
-from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.algorithms.catalog import Task
+from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.observe.measurements import Measurements
 from fedaudit.signals.outputs import Loss
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedaudit.attacks.aware import WhereAssigned
 from fedaudit.attacks.catalog import attack_named
-from fedaudit.attacks.fedmia import OneSidedLikelihood
-from fedaudit.attacks.rules import Mean
+from fedaudit.attacks.membership.assignment_aware import WhereAssigned
+from fedaudit.attacks.membership.fedmia import OneSidedLikelihood
+from fedaudit.attacks.membership.single_client import Mean
 from fedaudit.errors import BadInput
 from fedaudit.observe.measurements import Measurements
 from fedaudit.seeds import seeded

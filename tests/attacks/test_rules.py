@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fedaudit.attacks.catalog import ATTACKS, attack_named
-from fedaudit.attacks.rules import Last, Mean
+from fedaudit.attacks.membership.single_client import Last, Mean
 from fedaudit.errors import BadInput
 from fedaudit.observe.measurements import Measurements
 

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import attack_named
-from fedaudit.attacks.seqmia import (
+from fedaudit.attacks.membership.seqmia import (
     PARTS,
     PATIENCE,
     PUBLISHED_EPOCHS,

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from jaxtyping import Float
 from torch import Tensor
 
-from fedaudit.attacks.fedmia import OneSidedLikelihood
+from fedaudit.attacks.membership.fedmia import OneSidedLikelihood
 from fedaudit.attacks.rule import SourceRule
-from fedaudit.attacks.source import (
+from fedaudit.attacks.sia import (
     SourceAtLast,
     SourceByProduct,
     SourceByTail,

@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn import functional
 
 from fedaudit.core import Architecture, Model, Samples
-from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
-from fedaudit.fl.training import LocalTraining
+from fedaudit.fl.training.local import LocalTraining
 from fedaudit.params import flat, plus, weighted_sum
 from fedaudit.seeds import seeded
 

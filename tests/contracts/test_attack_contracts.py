@@ -13,9 +13,9 @@ from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import ATTACKS
 from fedaudit.core import Architecture, ClientId, Samples, Sees
 from fedaudit.errors import BadInput, NotVisible
-from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
-from fedaudit.fl.training import LocalTraining
+from fedaudit.fl.training.local import LocalTraining
 from fedaudit.metrics import auc_interval
 from fedaudit.observe.measurements import MeasuredRound, Measurements, stacked
 from fedaudit.observe.round import Exposed, Round

@@ -15,9 +15,9 @@ from fedaudit.defenses.catalog import DEFENSES, made
 from fedaudit.defenses.chain import Chain
 from fedaudit.devices import device_named
 from fedaudit.errors import Refusal
-from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
-from fedaudit.fl.training import LocalTraining
+from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Gradient, Logits, Round, Sent, Update, Upload
 from fedaudit.params import flat, plus, weighted_sum
 from fedaudit.seeds import seeded

@@ -13,9 +13,9 @@ from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL
 from fedaudit.engines.workers import Workers
 from fedaudit.errors import BadInput
-from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
-from fedaudit.fl.training import LocalTraining
+from fedaudit.fl.training.local import LocalTraining
 from fedaudit.models import architecture
 from fedaudit.observe.round import Round
 from fedaudit.seeds import seeded

@@ -12,7 +12,7 @@ from fedaudit.defenses.base import UNDEFENDED, Objective, Turn, Visit, Workload
 from fedaudit.defenses.clip import ClientDP, client_epsilon
 from fedaudit.defenses.dpsgd import DPSGD, sample_epsilon, sampling_rate, windows
 from fedaudit.errors import BadInput, Unsupported
-from fedaudit.fl.training import LocalTraining, train
+from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.models import architecture
 from fedaudit.params import flat
 from fedaudit.seeds import seeded

@@ -19,18 +19,18 @@ from fedaudit.defenses.hamp import Hamp
 from fedaudit.engines.base import Engine
 from fedaudit.engines.workers import Workers
 from fedaudit.errors import BadInput, Unsupported
-from fedaudit.fl.algorithm import Algorithm
-from fedaudit.fl.distil import Distillation, distilled
-from fedaudit.fl.fedadam import FedAdam
-from fedaudit.fl.fedavg import FedAvg
-from fedaudit.fl.fedmd import FedMD, Students
-from fedaudit.fl.fedprox import FedProx
-from fedaudit.fl.fedsgd import FedSGD
-from fedaudit.fl.ifca import Ifca
-from fedaudit.fl.ifca_mir import Cluster, IfcaMir
-from fedaudit.fl.ifca_mir_clients import IfcaMirOfClients
+from fedaudit.fl.algorithms.base import Algorithm
+from fedaudit.fl.algorithms.fedadam import FedAdam
+from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.algorithms.fedmd import FedMD, Students
+from fedaudit.fl.algorithms.fedprox import FedProx
+from fedaudit.fl.algorithms.fedsgd import FedSGD
+from fedaudit.fl.algorithms.ifca import Ifca
+from fedaudit.fl.algorithms.ifca_mir import Cluster, IfcaMir
+from fedaudit.fl.algorithms.ifca_mir_clients import IfcaMirOfClients
 from fedaudit.fl.simulate import simulate
-from fedaudit.fl.training import LocalTraining
+from fedaudit.fl.training.distillation import Distillation, distilled
+from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Logits, Round, Sent, Update
 from fedaudit.params import flat
 from fedaudit.risk.client import ByLoss

@@ -16,9 +16,9 @@ from fedaudit.defenses.hamp import Hamp
 from fedaudit.defenses.mixup import MixUp
 from fedaudit.defenses.relaxloss import RelaxLoss
 from fedaudit.engines.workers import Workers
-from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
-from fedaudit.fl.training import LocalTraining, train
+from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.models import architecture
 from fedaudit.modules import loaded
 from fedaudit.params import difference, flat, norm

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedaudit.core import Batch, Params, cross_entropy
 from fedaudit.defenses.base import Objective
 from fedaudit.errors import Unsupported
-from fedaudit.fl.clipped import clipped_sum
+from fedaudit.fl.training.clipped import clipped_sum
 from fedaudit.layout import laid_out
 from fedaudit.models import architecture
 from fedaudit.models.mlp import mlp

@@ -8,8 +8,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedaudit.fl.dense import cross_entropy_slope, dense_gradients, dense_layers, descend_dense
-from fedaudit.fl.step import Sgd
+from fedaudit.fl.training.dense import (
+    cross_entropy_slope,
+    dense_gradients,
+    dense_layers,
+    descend_dense,
+)
+from fedaudit.fl.training.optimizers import Sgd
 from fedaudit.models import architecture
 
 

@@ -16,13 +16,13 @@ from fedaudit.defenses.base import Visit
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.errors import BadInput, Damaged, Unsupported
-from fedaudit.fl.fedavg import FedAvg
-from fedaudit.fl.ifca import Ifca, losses
-from fedaudit.fl.ifca_mir import GUESS, Cluster, IfcaMir, shortage
-from fedaudit.fl.ifca_mir_clients import IfcaMirOfClients
-from fedaudit.fl.preference import Preference
+from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.algorithms.ifca import Ifca, losses
+from fedaudit.fl.algorithms.ifca_mir import GUESS, Cluster, IfcaMir, shortage
+from fedaudit.fl.algorithms.ifca_mir_clients import IfcaMirOfClients
+from fedaudit.fl.algorithms.preference import Preference
 from fedaudit.fl.simulate import simulate
-from fedaudit.fl.training import LocalTraining
+from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Round, Sent, Update
 from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.params import flat, weighted_sum

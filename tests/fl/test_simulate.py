@@ -12,10 +12,10 @@ from fedaudit.core import Architecture, ClientId, Model, Params, Samples
 from fedaudit.defenses.base import Defense, Turn, Visit
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.errors import BadInput, Damaged, Unsupported
-from fedaudit.fl.algorithm import Server
-from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.algorithms.base import Server
+from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
-from fedaudit.fl.training import LocalTraining
+from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Gradient, Round, Sent, Upload
 from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.params import flat

@@ -7,10 +7,10 @@ from torch.nn import functional
 
 from fedaudit.core import Architecture, Batch, Model, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense, Objective, Turn, Visit
-from fedaudit.fl.dense import cross_entropy_slope
-from fedaudit.fl.step import Sgd
-from fedaudit.fl.tail import descend_split, split, split_gradients
-from fedaudit.fl.training import LocalTraining, train
+from fedaudit.fl.training.conv_tail import descend_split, split, split_gradients
+from fedaudit.fl.training.dense import cross_entropy_slope
+from fedaudit.fl.training.local import LocalTraining, train
+from fedaudit.fl.training.optimizers import Sgd
 from fedaudit.models import architecture
 from fedaudit.params import difference, flat, norm
 from fedaudit.seeds import seeded

@@ -7,10 +7,10 @@ import torch
 
 from fedaudit.core import Architecture, Model, Samples
 from fedaudit.errors import BadInput
-from fedaudit.fl.fedsgd import FedSGD
+from fedaudit.fl.algorithms.fedsgd import FedSGD
+from fedaudit.fl.server import Tampering
 from fedaudit.fl.simulate import simulate
-from fedaudit.fl.tampering import Tampering
-from fedaudit.fl.training import LocalTraining
+from fedaudit.fl.training.local import LocalTraining
 from fedaudit.models.mlp import mlp
 
 NET = Architecture("net", partial(mlp, shape=(3,), classes=2, hidden="4"))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fedaudit.core import Architecture, Batch, Model, Params, Samples
 from fedaudit.defenses.base import Defense, Objective, Turn, Visit
 from fedaudit.errors import BadInput
-from fedaudit.fl.training import SCHEDULES, LocalTraining, train
+from fedaudit.fl.training.local import SCHEDULES, LocalTraining, train
 from fedaudit.observe.round import Update
 from fedaudit.params import flat
 from fedaudit.seeds import seeded

@@ -20,9 +20,9 @@ import fedaudit
 from fedaudit.core import Architecture, Batch, Params, Samples
 from fedaudit.defenses.base import Objective
 from fedaudit.errors import BadInput, Unsupported
-from fedaudit.fl.clipped import clipped_sum
-from fedaudit.fl.fedavg import FedAvg
-from fedaudit.fl.training import LocalTraining
+from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.training.clipped import clipped_sum
+from fedaudit.fl.training.local import LocalTraining
 from fedaudit.live.audited import Split, _samples
 from fedaudit.live.weights import Weights
 from fedaudit.modules import outputs_of

@@ -13,10 +13,10 @@ from fedaudit.attacks.ami.training import NeuronTraining
 from fedaudit.core import Samples
 from fedaudit.errors import NotVisible, Refusal
 from fedaudit.files import GAMES_FILE
-from fedaudit.fl.fedsgd import FedSGD, received_gradient
+from fedaudit.fl.algorithms.fedsgd import FedSGD, received_gradient
+from fedaudit.fl.server import Tampering
 from fedaudit.fl.simulate import simulate
-from fedaudit.fl.tampering import Tampering
-from fedaudit.fl.training import LocalTraining
+from fedaudit.fl.training.local import LocalTraining
 from fedaudit.games.round_parts import Batches, Labels, PlayedInRounds
 from fedaudit.games.rounds import RoundGames
 from fedaudit.games.run import read_points, run_games

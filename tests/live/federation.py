@@ -9,9 +9,9 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from fedaudit.core import Architecture, ClientId, Samples
-from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
-from fedaudit.fl.training import LocalTraining
+from fedaudit.fl.training.local import LocalTraining
 from fedaudit.live.audited import Split, fair_split
 from fedaudit.models.mlp import mlp
 from fedaudit.observe.round import Round

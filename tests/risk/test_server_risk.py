@@ -10,12 +10,12 @@ from torch.nn import functional
 from fedaudit.attacks.catalog import ATTACKS
 from fedaudit.core import Samples
 from fedaudit.errors import BadInput
-from fedaudit.fl import side_by_side
-from fedaudit.fl.checkpoint import fingerprint_of
-from fedaudit.fl.fedavg import FedAvg
-from fedaudit.fl.ifca_mir import Cluster, IfcaMir, Risk
+from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.algorithms.ifca_mir import Cluster, IfcaMir, Risk
 from fedaudit.fl.simulate import simulate
-from fedaudit.fl.training import LocalTraining
+from fedaudit.fl.training import parallel
+from fedaudit.fl.training.local import LocalTraining
+from fedaudit.fl.wire.checkpoint import fingerprint_of
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.models import architecture
 from fedaudit.risk.base import Measure
@@ -185,7 +185,7 @@ def test_an_estimate_depends_neither_on_other_clusters_nor_on_the_number_of_core
     server, found = risk(TrainMia(), epochs=3), []
     own, other = Cluster(MLP.initial(1), 30), Cluster(MLP.initial(2), 200)
     for cores, clusters in ((1, [own]), (2, [own, other]), (4, [own, own, other])):
-        monkeypatch.setattr(side_by_side, "_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(parallel, "_cores", lambda cores=cores: cores)
         found.append(server(clusters, seed=3)[0])
     assert found[0] == found[1] == found[2]
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from fedaudit.core import Architecture, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Visit
 from fedaudit.errors import BadInput
-from fedaudit.fl import side_by_side
-from fedaudit.fl.algorithm import Local
-from fedaudit.fl.fedavg import FedAvg
-from fedaudit.fl.ifca_mir import Cluster
+from fedaudit.fl.algorithms.base import Local
+from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.algorithms.ifca_mir import Cluster
 from fedaudit.fl.simulate import simulate
-from fedaudit.fl.training import LocalTraining, train
+from fedaudit.fl.training import parallel
+from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.models import architecture
 from fedaudit.observe.round import Sent
 from fedaudit.risk.shadow_models import Shadows, ShadowTraining, shadow_models, shadow_sizes
@@ -96,7 +96,7 @@ def test_shadows_do_not_depend_on_the_number_of_cores(
     found = []
     given = [one._replace(clients=3, rounds=2) for one in clusters(9, 4, kind=kind)]
     for cores in (1, 2, 4):
-        monkeypatch.setattr(side_by_side, "_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(parallel, "_cores", lambda cores=cores: cores)
         found.append(shadow_models(given, samples(30), how, seed=3))
     for others in found[1:]:
         assert all(map(same, found[0], others))
@@ -107,7 +107,7 @@ def test_convolutional_shadows_do_not_depend_on_the_number_of_cores(
 ) -> None:
     found = []
     for cores in (1, 2):
-        monkeypatch.setattr(side_by_side, "_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(parallel, "_cores", lambda cores=cores: cores)
         server = samples(40, (1, 8, 8))
         found.append(shadow_models(clusters(20, 6, kind=CNN), server, HOW, seed=3))
     assert all(map(same, *found))

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from fedaudit.core import Architecture, Batch, ClientId, Model, Params, Samples, chunks
 from fedaudit.defenses.base import UNDEFENDED, Defense, Objective, Turn, Visit, Workload
-from fedaudit.fl.algorithm import Local, Server
-from fedaudit.fl.fedavg import FedAvg, rebuilt, received_update
-from fedaudit.fl.training import LocalTraining, train
+from fedaudit.fl.algorithms.base import Local, Server
+from fedaudit.fl.algorithms.fedavg import FedAvg, rebuilt, received_update
+from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.modules import loaded
 from fedaudit.observe.round import Exposed, Gradient, Logits, Sent, Update, Upload
 from fedaudit.params import difference, norm, plus, scaled, weighted_sum

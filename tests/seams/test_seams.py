@@ -14,10 +14,10 @@ from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL
 from fedaudit.engines.workers import Workers
 from fedaudit.errors import NotVisible
-from fedaudit.fl.algorithm import HONEST, Algorithm, Server
-from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.algorithms.base import HONEST, Algorithm, Server
+from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
-from fedaudit.fl.training import LocalTraining
+from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.measurements import stacked
 from fedaudit.observe.round import Round
 from fedaudit.observe.views import VIEWS, seen_from

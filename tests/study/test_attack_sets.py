@@ -8,7 +8,7 @@ import pytest
 
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import ATTACK_SETS, ATTACKS, DEFAULT_SET, SOURCE_ATTACKS
-from fedaudit.attacks.rules import Mean
+from fedaudit.attacks.membership.single_client import Mean
 from fedaudit.errors import BadInput
 from fedaudit.live.parts import attacks_in
 from fedaudit.observe.views import VIEWS

@@ -10,9 +10,9 @@ import pytest
 
 from fedaudit.engines.local import LOCAL
 from fedaudit.errors import BadInput
-from fedaudit.fl.fitting import refuse_unfit
-from fedaudit.fl.packets import pack_done, pack_jobs, unpack_done, unpack_jobs
-from fedaudit.fl.visiting import Done, Federation, Job, visited
+from fedaudit.fl.visits import Done, Federation, Job, visited
+from fedaudit.fl.wire.checks import refuse_unfit
+from fedaudit.fl.wire.packets import pack_done, pack_jobs, unpack_done, unpack_jobs
 from fedaudit.study.config import Study
 from fedaudit.study.federations import data_key, federation_of, federation_seeds
 from fedaudit.study.run import run_study

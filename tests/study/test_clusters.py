@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from fedaudit.errors import BadInput, Damaged, NotVisible, Refusal, Unsupported
-from fedaudit.fl.fedavg import FedAvg
-from fedaudit.fl.ifca_mir import Cluster, IfcaMir
+from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.algorithms.ifca_mir import Cluster, IfcaMir
 from fedaudit.fl.simulate import simulate
-from fedaudit.fl.training import LocalTraining
-from fedaudit.fl.visiting import cohort_of
+from fedaudit.fl.training.local import LocalTraining
+from fedaudit.fl.visits import cohort_of
 from fedaudit.observe.measured_files import Stored
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Round

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedaudit.cli import main
-from fedaudit.data.dataset import Dataset
+from fedaudit.datasets.dataset import Dataset
 from fedaudit.errors import BadInput
 from fedaudit.study.config import Study
 from fedaudit.study.setup import dataset_of, refuse_misfits

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from fedaudit.core import NOBODY
-from fedaudit.data.dataset import Dataset, numbered
-from fedaudit.data.shift import SHIFTS
+from fedaudit.datasets.dataset import Dataset, numbered
+from fedaudit.datasets.partitions.feature_shift import SHIFTS
 from fedaudit.defenses.ldp.mechanism import LocalDP
 from fedaudit.study.parts import Setup
 from fedaudit.study.setup import setup

@@ -1,12 +1,12 @@
 """The catalogues of attacks, on membership and on sources: tables to hold against the papers."""
 
-from fedaudit.attacks.aware import WhereAssigned
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.fedmia import OneSidedLikelihood
-from fedaudit.attacks.rules import Last, Mean
-from fedaudit.attacks.seqmia import SequenceReader
-from fedaudit.attacks.slope import Slope
-from fedaudit.attacks.source import SourceAtLast, SourceByProduct, SourceByTail, SourceOnAverage
+from fedaudit.attacks.membership.assignment_aware import WhereAssigned
+from fedaudit.attacks.membership.fedmia import OneSidedLikelihood
+from fedaudit.attacks.membership.seqmia import SequenceReader
+from fedaudit.attacks.membership.single_client import Last, Mean
+from fedaudit.attacks.membership.slope import Slope
+from fedaudit.attacks.sia import SourceAtLast, SourceByProduct, SourceByTail, SourceOnAverage
 from fedaudit.errors import unknown_name
 from fedaudit.importing import named
 from fedaudit.signals.outputs import (

@@ -8,12 +8,12 @@ from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import ATTACK_SETS, ATTACKS, SOURCE_ATTACKS
 from fedaudit.catalogue.docstrings import Doc, doc_of, meanings_of
 from fedaudit.core import Sees
-from fedaudit.data.draws import DRAWS
-from fedaudit.data.partition import PARTITIONS
-from fedaudit.data.sources import FORMATS, SOURCES
+from fedaudit.datasets.catalog import FORMATS, SOURCES
+from fedaudit.datasets.draws.fair import DRAWS
+from fedaudit.datasets.partitions.schemes import PARTITIONS
 from fedaudit.defenses.catalog import DEFENSES
-from fedaudit.fl.catalog import ALGORITHMS
-from fedaudit.fl.training import SCHEDULES
+from fedaudit.fl.algorithms.catalog import ALGORITHMS
+from fedaudit.fl.training.local import SCHEDULES
 from fedaudit.models import MODELS
 from fedaudit.observe.views import VIEWS, View
 from fedaudit.signals.base import Signal

@@ -13,7 +13,7 @@ from fedaudit.core import Batch, Params, Samples
 from fedaudit.defenses.accounting import gaussian_epsilon
 from fedaudit.defenses.base import Defense, Guarantee, Objective, Plan, Turn, Workload
 from fedaudit.errors import BadInput, Unsupported
-from fedaudit.fl.clipped import clipped_sum, refuse_mixing
+from fedaudit.fl.training.clipped import clipped_sum, refuse_mixing
 
 
 @dataclass

@@ -13,9 +13,9 @@ from fedaudit.devices import CPU, refuse_several_workers
 from fedaudit.engines.base import Counted, Engine, Shards
 from fedaudit.engines.local import LOCAL
 from fedaudit.errors import BadInput, Unsupported
-from fedaudit.fl.algorithm import HONEST, Algorithm, ChoosesModels, KeepsModels, Server
-from fedaudit.fl.checkpoint import Standing, fingerprint_of, resume, save
-from fedaudit.fl.visiting import Done, Federation, Job, cohort_of, visited
+from fedaudit.fl.algorithms.base import HONEST, Algorithm, ChoosesModels, KeepsModels, Server
+from fedaudit.fl.visits import Done, Federation, Job, cohort_of, visited
+from fedaudit.fl.wire.checkpoint import Standing, fingerprint_of, resume, save
 from fedaudit.modules import as_taken, refuse_unfit
 from fedaudit.observe.round import Round, Sent
 from fedaudit.seeds import seed_for

@@ -17,11 +17,11 @@ from fedaudit.defenses.planted.base import hidden_layers, values_on
 from fedaudit.defenses.planted.catalog import SIGNS
 from fedaudit.engines.local import one_thread
 from fedaudit.errors import BadInput
-from fedaudit.fl.algorithm import Algorithm
-from fedaudit.fl.fedavg import FedAvg
-from fedaudit.fl.fedsgd import FedSGD
+from fedaudit.fl.algorithms.base import Algorithm
+from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.algorithms.fedsgd import FedSGD
 from fedaudit.fl.simulate import simulate
-from fedaudit.fl.training import LocalTraining
+from fedaudit.fl.training.local import LocalTraining
 from fedaudit.games.mechanism import Given, given
 from fedaudit.games.playing import rules_of
 from fedaudit.games.records import Dealt

@@ -9,7 +9,7 @@ from fedaudit.attacks.ami.game import Contest, Pools, shared_out
 from fedaudit.attacks.ami.outcome import Played
 from fedaudit.attacks.ami.rules import Rules
 from fedaudit.attacks.ami.training import NeuronTraining
-from fedaudit.fl.side_by_side import side_by_side
+from fedaudit.fl.training.parallel import side_by_side
 from fedaudit.games.certifying import certificate, fresh_values, spread_of
 from fedaudit.games.counting import rate, success_of
 from fedaudit.games.mechanism import NO_MECHANISM, given

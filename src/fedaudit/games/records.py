@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fedaudit.attacks.ami.game import Pools
 from fedaudit.core import Samples
-from fedaudit.data.classes import some_classes
-from fedaudit.data.sources import load
+from fedaudit.datasets.catalog import load
+from fedaudit.datasets.classes import some_classes
 from fedaudit.errors import BadInput
 from fedaudit.games.embedding import efficientnet_lite0
 from fedaudit.games.settings import GameStudy

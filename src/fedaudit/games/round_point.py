@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedaudit.attacks.ami.game import Contest, shared_out
-from fedaudit.fl.side_by_side import side_by_side
+from fedaudit.fl.training.parallel import side_by_side
 from fedaudit.games.counting import rate, success_of
 from fedaudit.games.noise_apart import noise_apart
 from fedaudit.games.records import Dealt

@@ -16,10 +16,10 @@ from fedaudit.attacks.ami.summed import dead, summed
 from fedaudit.attacks.ami.threshold import best_shift
 from fedaudit.core import Architecture, Model, Samples
 from fedaudit.defenses.base import Defense
-from fedaudit.fl.fedsgd import FedSGD, received_gradient
+from fedaudit.fl.algorithms.fedsgd import FedSGD, received_gradient
+from fedaudit.fl.server import Tampering
 from fedaudit.fl.simulate import simulate
-from fedaudit.fl.tampering import Tampering
-from fedaudit.fl.training import LocalTraining
+from fedaudit.fl.training.local import LocalTraining
 from fedaudit.games.noise_apart import Apart, noise_apart
 from fedaudit.games.round_defense import defense_of
 from fedaudit.games.round_parts import Batches, Labels, Models, PlayedInRounds

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from fedaudit.data.sources import READERS
+from fedaudit.datasets.catalog import READERS
 from fedaudit.errors import BadInput, Damaged, Refusal
 from fedaudit.files import GAMES_FILE, own_folder, read_object, write_whole
 from fedaudit.games.detection import detect

@@ -11,7 +11,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from fedaudit.core import NOBODY, ClientId, Samples
-from fedaudit.data.audit_set import AuditSet
+from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.errors import BadInput
 from fedaudit.live.recording import ByClient, Called, numbers_of
 from fedaudit.modules import SUPPORTED

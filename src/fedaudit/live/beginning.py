@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import nn
 
 from fedaudit.core import PerSampleLoss, cross_entropy
-from fedaudit.data.audit_set import AuditSet
+from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.network import network_of
 from fedaudit.live.parts import attacks_in
 from fedaudit.live.recorder import Recorder

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from fedaudit.core import ClientId, Samples
-from fedaudit.data.audit_set import AuditSet
+from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.files import RECORD_FILE, RECORDING_FILE, own_folder, own_place
 from fedaudit.live.recording import Recording, is_recording, read_recording

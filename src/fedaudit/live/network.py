@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.core import Architecture, Model, PerSampleLoss, Samples, cross_entropy
-from fedaudit.data.audit_set import AuditSet
+from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.errors import BadInput
 from fedaudit.live.weights import Shape
 from fedaudit.modules import SUPPORTED, as_taken, outputs_tried, refuse_unfit

@@ -7,12 +7,12 @@ import torch
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import ATTACK_SETS, DEFAULT_SET, attack_named
 from fedaudit.core import Architecture, ClientId, Samples, Sees
-from fedaudit.data.audit_set import AuditSet
-from fedaudit.data.dataset import Dataset
-from fedaudit.data.deal import Deal
+from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.draws.audit_set import AuditSet
+from fedaudit.datasets.draws.deal import Deal
 from fedaudit.errors import BadInput, NotVisible
-from fedaudit.fl.fedavg import FedAvg
-from fedaudit.fl.training import LocalTraining
+from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.training.local import LocalTraining
 from fedaudit.live.recording import Recording
 from fedaudit.observe.views import View, view_named
 from fedaudit.origin import Origin

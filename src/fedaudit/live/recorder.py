@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import cast
 
 from fedaudit.core import ClientId, Model
-from fedaudit.data.audit_set import AuditSet
+from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.devices import device_named
 from fedaudit.errors import BadInput
 from fedaudit.live.files import claim, write_audit, write_untrained

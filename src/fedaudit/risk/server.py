@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fedaudit.core import Model, Samples
 from fedaudit.devices import CPU
-from fedaudit.fl.ifca_mir import GUESS, Cluster
-from fedaudit.fl.side_by_side import side_by_side
+from fedaudit.fl.algorithms.ifca_mir import GUESS, Cluster
+from fedaudit.fl.training.parallel import side_by_side
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.risk.base import Decision, Measure
 from fedaudit.risk.posteriors import TrainMia
@@ -87,7 +87,7 @@ class ServerRisk:
         refuse_few(self.samples)
 
     def __call__(self, clusters: Sequence[Cluster], *, seed: int) -> list[float]:
-        """See :class:`fedaudit.fl.ifca_mir.Risk`; that of a guess for what nobody trains."""
+        """See :class:`~fedaudit.fl.algorithms.ifca_mir.Risk`; a guess's for what nobody trains."""
         judged = self.judged(clusters, seed=seed)
         return [GUESS if one is None else one.estimate for one in judged]
 

@@ -13,11 +13,11 @@ from fedaudit.core import Model, Samples
 from fedaudit.defenses.base import UNDEFENDED, Visit
 from fedaudit.devices import CPU
 from fedaudit.errors import BadInput, unknown_name
-from fedaudit.fl.fedavg import FedAvg
-from fedaudit.fl.ifca_mir import Cluster
-from fedaudit.fl.side_by_side import draws_as_it_trains, side_by_side
-from fedaudit.fl.training import LocalTraining, train
-from fedaudit.fl.visiting import cohort_of
+from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.algorithms.ifca_mir import Cluster
+from fedaudit.fl.training.local import LocalTraining, train
+from fedaudit.fl.training.parallel import draws_as_it_trains, side_by_side
+from fedaudit.fl.visits import cohort_of
 from fedaudit.observe.round import Sent
 from fedaudit.seeds import seed_for, seeded
 

@@ -2,7 +2,7 @@
 
 from fedaudit.core import Sees
 from fedaudit.errors import BadInput
-from fedaudit.fl.visiting import cohort_of
+from fedaudit.fl.visits import cohort_of
 from fedaudit.study.parts import Setup
 
 

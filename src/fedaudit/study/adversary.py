@@ -4,7 +4,7 @@ from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import attack_named, attack_set
 from fedaudit.core import Sees, Setting
 from fedaudit.errors import BadInput, NotVisible
-from fedaudit.fl.algorithm import Algorithm, ChoosesModels
+from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels
 from fedaudit.observe.round import Logits
 from fedaudit.observe.views import (
     View,

@@ -5,10 +5,10 @@ from functools import partial
 from pathlib import Path
 
 from fedaudit.core import Architecture, Samples
-from fedaudit.data.sources import load
+from fedaudit.datasets.catalog import load
 from fedaudit.errors import BadInput
-from fedaudit.fl.algorithm import Algorithm
-from fedaudit.fl.catalog import Task, algorithm_named
+from fedaudit.fl.algorithms.base import Algorithm
+from fedaudit.fl.algorithms.catalog import Task, algorithm_named
 from fedaudit.importing import called
 from fedaudit.models import architecture
 from fedaudit.risk.client import ByLoss
@@ -53,8 +53,8 @@ def algorithm_of(study: Study, world: Grouped, seed: int, data_dir: Path | None)
     if not isinstance(made, Algorithm):
         raise BadInput(
             f"the algorithm {name!r} made a {type(made).__name__}, which is no "
-            "fedaudit.fl.algorithm.Algorithm; give it all of that protocol's methods, as by "
-            "deriving it from fedaudit.fl.fedavg.FedAvg"
+            "fedaudit.fl.algorithms.base.Algorithm; give it all of that protocol's methods, as by "
+            "deriving it from fedaudit.fl.algorithms.fedavg.FedAvg"
         )
     return made
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from fedaudit.core import ClientId, Model, Samples
 from fedaudit.devices import CPU
 from fedaudit.errors import NotVisible, Refusal
-from fedaudit.fl.algorithm import ChoosesModels
-from fedaudit.fl.ifca_mir import Cluster, IfcaMir
+from fedaudit.fl.algorithms.base import ChoosesModels
+from fedaudit.fl.algorithms.ifca_mir import Cluster, IfcaMir
 from fedaudit.metrics import share
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.fairness import fairness_gaps

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from fedaudit.core import ClientId
 from fedaudit.errors import Damaged
-from fedaudit.fl.visiting import cohort_of
+from fedaudit.fl.visits import cohort_of
 from fedaudit.metrics.violations import violations
 from fedaudit.observe.measured_files import Stored
 from fedaudit.results.clusters import ClusterResult, ClusterRound, ModelState

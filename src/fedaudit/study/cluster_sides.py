@@ -8,7 +8,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from fedaudit.core import Samples
-from fedaudit.data.partition import Iid
+from fedaudit.datasets.partitions.schemes import Iid
 from fedaudit.study.dealing import partition_of
 from fedaudit.study.parts import Setup
 

@@ -2,12 +2,12 @@
 
 from inspect import signature
 
-from fedaudit.data.attribute import BySide, dealt_by_side, sides_of
-from fedaudit.data.dataset import Dataset
-from fedaudit.data.deal import Deal
-from fedaudit.data.draws import DRAWS
-from fedaudit.data.partition import PARTITIONS, Partition
-from fedaudit.data.shift import of_clients
+from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.draws.deal import Deal
+from fedaudit.datasets.draws.fair import DRAWS
+from fedaudit.datasets.partitions.attribute import BySide, dealt_by_side, sides_of
+from fedaudit.datasets.partitions.feature_shift import of_clients
+from fedaudit.datasets.partitions.schemes import PARTITIONS, Partition
 from fedaudit.errors import BadInput, unknown_name
 from fedaudit.study.config import Study
 from fedaudit.study.options import check_options

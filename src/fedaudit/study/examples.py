@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from fedaudit.attacks.catalog import attack_named
 from fedaudit.core import ClientId
-from fedaudit.data.dataset import Dataset
-from fedaudit.data.shadow import Known, known_split, shadow_deal
+from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.draws.shadow import Known, known_split, shadow_deal
 from fedaudit.errors import BadInput, Unsupported
-from fedaudit.fl.ifca_mir import IfcaMir
+from fedaudit.fl.algorithms.ifca_mir import IfcaMir
 from fedaudit.seeds import seed_for
 from fedaudit.study.config import ShadowSection, Study
 from fedaudit.study.dealing import dealt

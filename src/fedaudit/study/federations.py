@@ -4,9 +4,9 @@ from copy import deepcopy
 from pathlib import Path
 
 from fedaudit.errors import BadInput
-from fedaudit.fl.checkpoint import fingerprint_of
 from fedaudit.fl.simulate import prepared
-from fedaudit.fl.visiting import Federation
+from fedaudit.fl.visits import Federation
+from fedaudit.fl.wire.checkpoint import fingerprint_of
 from fedaudit.seeds import seed_for
 from fedaudit.study.config import Study
 from fedaudit.study.examples import shadow_seed

@@ -7,10 +7,10 @@ from jaxtyping import Int
 from numpy import ndarray
 
 from fedaudit.core import ClientId
-from fedaudit.data.attribute import like_their_side, sides_of
-from fedaudit.data.dataset import Dataset
-from fedaudit.data.deal import Deal
-from fedaudit.data.shift import SHIFTS, Shift, of_clients, places, shifted
+from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.draws.deal import Deal
+from fedaudit.datasets.partitions.attribute import like_their_side, sides_of
+from fedaudit.datasets.partitions.feature_shift import SHIFTS, Shift, of_clients, places, shifted
 from fedaudit.errors import Unsupported, unknown_name
 from fedaudit.results.clusters import EVERYBODY
 from fedaudit.seeds import seeded_numpy

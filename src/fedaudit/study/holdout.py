@@ -10,10 +10,10 @@ from jaxtyping import Int
 from numpy import ndarray
 
 from fedaudit.core import NOBODY, ClientId, Samples
-from fedaudit.data.deal import Deal
+from fedaudit.datasets.draws.deal import Deal
 from fedaudit.defenses.base import Defense
 from fedaudit.errors import BadInput
-from fedaudit.fl.algorithm import Algorithm, HoldsOut
+from fedaudit.fl.algorithms.base import Algorithm, HoldsOut
 from fedaudit.fl.simulate import prepared
 
 

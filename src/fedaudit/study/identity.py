@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping
 
-from fedaudit.data.sources import READERS
+from fedaudit.datasets.catalog import READERS
 from fedaudit.errors import BadInput
 from fedaudit.importing import is_own, sources_of
 from fedaudit.results.older import FIRST_SET

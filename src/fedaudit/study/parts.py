@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from fedaudit.attacks.base import Attack
 from fedaudit.core import ClientId
-from fedaudit.data.dataset import Dataset
-from fedaudit.data.deal import Deal
-from fedaudit.data.shadow import Known
+from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.draws.deal import Deal
+from fedaudit.datasets.draws.shadow import Known
 from fedaudit.defenses.base import Defense
-from fedaudit.fl.algorithm import Algorithm
+from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.views import View
 from fedaudit.seeds import seed_for

@@ -8,9 +8,9 @@ import torch
 from fedaudit.attacks.catalog import attack_named
 from fedaudit.core import Samples
 from fedaudit.errors import Refusal
-from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
-from fedaudit.fl.training import LocalTraining
+from fedaudit.fl.training.local import LocalTraining
 from fedaudit.metrics import auc_interval
 from fedaudit.observe.measurements import Measurements, stacked
 from fedaudit.observe.views import View, as_one, seen_from, view_named

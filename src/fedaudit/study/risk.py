@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import torch
 
 from fedaudit.core import Samples
-from fedaudit.data.deal import Deal
-from fedaudit.data.shadow import untouched
+from fedaudit.datasets.draws.deal import Deal
+from fedaudit.datasets.draws.shadow import untouched
 from fedaudit.errors import BadInput
-from fedaudit.fl.algorithm import Algorithm, ChoosesModels
-from fedaudit.fl.ifca import Ifca
-from fedaudit.fl.ifca_mir import IfcaMir
-from fedaudit.fl.preference import Preference
+from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels
+from fedaudit.fl.algorithms.ifca import Ifca
+from fedaudit.fl.algorithms.ifca_mir import IfcaMir
+from fedaudit.fl.algorithms.preference import Preference
 from fedaudit.risk.catalog import measure_named
 from fedaudit.risk.server import ServerRisk
 from fedaudit.risk.shadow_models import ShadowTraining

@@ -7,12 +7,12 @@ from pathlib import Path
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import attack_named
 from fedaudit.core import ClientId, Sees
-from fedaudit.data.classes import some_classes
-from fedaudit.data.dataset import Dataset
-from fedaudit.data.sources import load
+from fedaudit.datasets.catalog import load
+from fedaudit.datasets.classes import some_classes
+from fedaudit.datasets.dataset import Dataset
 from fedaudit.defenses.base import Defense, Plan
 from fedaudit.errors import Refusal
-from fedaudit.fl.algorithm import Algorithm
+from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.observe.views import View
 from fedaudit.seeds import seed_for
 from fedaudit.study.absent import refuse_absent_targets

@@ -1,6 +1,6 @@
 """A study's settings of local training, as the federation takes them."""
 
-from fedaudit.fl.training import LocalTraining
+from fedaudit.fl.training.local import LocalTraining
 from fedaudit.study.config import Study
 
 

@@ -13,11 +13,11 @@ from fedaudit.attacks.ami.rules import Rules
 from fedaudit.attacks.ami.training import NeuronTraining
 from fedaudit.core import Architecture, Model, Samples
 from fedaudit.errors import BadInput, Unsupported
-from fedaudit.fl.fedavg import FedAvg
-from fedaudit.fl.fedsgd import FedSGD
+from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.algorithms.fedsgd import FedSGD
+from fedaudit.fl.server import Tampering
 from fedaudit.fl.simulate import simulate
-from fedaudit.fl.tampering import Tampering
-from fedaudit.fl.training import LocalTraining
+from fedaudit.fl.training.local import LocalTraining
 from fedaudit.models.mlp import mlp
 from fedaudit.observe.round import Gradient, Round
 from fedaudit.seeds import seeded

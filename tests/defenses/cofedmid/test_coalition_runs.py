@@ -24,9 +24,9 @@ from fedaudit.defenses.cofedmid.validation import held_out
 from fedaudit.defenses.cofedmid.whole import CoFedMID
 from fedaudit.engines.workers import Workers
 from fedaudit.errors import BadInput
-from fedaudit.fl.fedavg import FedAvg
+from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
-from fedaudit.fl.training import LocalTraining
+from fedaudit.fl.training.local import LocalTraining
 from fedaudit.models import architecture
 from fedaudit.observe.round import Round
 from fedaudit.params import flat, weighted_sum

@@ -18,7 +18,7 @@ from fedaudit.defenses.cofedmid.partition import ClassGuided
 from fedaudit.defenses.cofedmid.validation import held_out
 from fedaudit.defenses.soft_labels import hard_labels
 from fedaudit.errors import BadInput, unknown_name
-from fedaudit.fl.dense import cross_entropy_slope
+from fedaudit.fl.training.dense import cross_entropy_slope
 from fedaudit.modules import outputs_of
 
 RECYCLINGS = ("exp3", "random", "sequential")

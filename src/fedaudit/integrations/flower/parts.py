@@ -6,7 +6,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedaudit.data.audit_set import AuditSet
+from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.errors import BadInput
 from fedaudit.integrations.flower.contents import arrays_of
 from fedaudit.integrations.flower.nodes import there_of

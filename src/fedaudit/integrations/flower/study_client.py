@@ -9,8 +9,8 @@ from flwr.clientapp import ClientApp
 
 from fedaudit.engines.local import one_thread
 from fedaudit.errors import BadInput, Refusal
-from fedaudit.fl.packets import pack_done, unpack_jobs
-from fedaudit.fl.visiting import Federation, visited
+from fedaudit.fl.visits import Federation, visited
+from fedaudit.fl.wire.packets import pack_done, unpack_jobs
 from fedaudit.integrations.flower.study_messages import (
     MADE,
     Question,

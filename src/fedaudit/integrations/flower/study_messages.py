@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedaudit import __version__
 from fedaudit.errors import BadInput, Refusal
-from fedaudit.fl.packets import Packet
+from fedaudit.fl.wire.packets import Packet
 from fedaudit.integrations.flower.contents import array_of
 from fedaudit.results.text import plain
 

@@ -12,8 +12,8 @@ from flwr.serverapp import Grid
 from fedaudit.engines.base import Counted, Engine
 from fedaudit.engines.local import LOCAL
 from fedaudit.errors import BadInput
-from fedaudit.fl.packets import pack_jobs
-from fedaudit.fl.visiting import Done, Federation, Job, visited
+from fedaudit.fl.visits import Done, Federation, Job, visited
+from fedaudit.fl.wire.packets import pack_jobs
 from fedaudit.integrations.flower.study_messages import MADE, Question, asking
 from fedaudit.integrations.flower.study_turns import Nodes, Round
 from fedaudit.study.config import Study

@@ -11,10 +11,10 @@ from flwr.serverapp import Grid
 
 from fedaudit.core import Params
 from fedaudit.errors import BadInput
-from fedaudit.fl.algorithm import Algorithm
-from fedaudit.fl.fitting import refuse_unfit
-from fedaudit.fl.packets import unpack_done
-from fedaudit.fl.visiting import Done, Job
+from fedaudit.fl.algorithms.base import Algorithm
+from fedaudit.fl.visits import Done, Job
+from fedaudit.fl.wire.checks import refuse_unfit
+from fedaudit.fl.wire.packets import unpack_done
 from fedaudit.integrations.flower.study_messages import answer_in, refusal_in
 from fedaudit.results.text import plain
 

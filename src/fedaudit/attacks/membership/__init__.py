@@ -1,0 +1,1 @@
+"""Rules that score membership: FedMIA and what it is compared with."""

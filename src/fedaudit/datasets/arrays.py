@@ -1,0 +1,226 @@
+"""From raw arrays to a data set: everything that a file can get wrong is refused here."""
+
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int, Shaped
+from numpy import ndarray
+from torch import Tensor
+
+from fedaudit.datasets.dataset import Dataset, numbered
+from fedaudit.datasets.scaling import Scaled, scaled_columns, scaled_images
+from fedaudit.errors import BadInput
+
+MAX_VALUES = 2**32
+"""Most feature values a data set may hold: 16 GiB as 32-bit floats."""
+
+AnyArray: TypeAlias = Shaped[ndarray, "..."]
+
+
+class Arrays(NamedTuple):
+    """A data set as it lies in a file.
+
+    Attributes:
+        x_train: Images as N x height x width (x 1 or 3) bytes, or one row of numbers a sample.
+        y_train: Class of each training sample.
+        x_test: Test features, of the same kind.
+        y_test: Class of each test sample.
+    """
+
+    x_train: AnyArray
+    y_train: AnyArray
+    x_test: AnyArray
+    y_test: AnyArray
+
+
+class Split(NamedTuple):
+    """Positions of the samples of each part, in ascending order."""
+
+    train: Int[ndarray, " train"]
+    test: Int[ndarray, " test"]
+
+
+def split(
+    labels: Int[ndarray, " samples"], test_share: float, *, rng: np.random.Generator
+) -> Split:
+    """Sets aside the same share of every class for testing, at random.
+
+    Args:
+        labels: Class of each sample.
+        test_share: Share of each class that is tested on, in (0, 1); rounded to whole samples.
+        rng: Decides which.
+
+    Raises:
+        BadInput: The share is out of range, or one of the parts would be empty.
+    """
+    if not 0 < test_share < 1:
+        raise BadInput(f"test_share must lie between 0 and 1, got {test_share}; try 0.2")
+    chosen: Bool[ndarray, " samples"] = np.zeros(len(labels), dtype=bool)
+    for label in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        chosen[members[: round(test_share * len(members))]] = True
+    if not chosen.any() or chosen.all():
+        raise BadInput(
+            f"test_share {test_share} of {len(labels)} samples leaves a part empty; "
+            "give more samples or another share"
+        )
+    return Split(np.flatnonzero(~chosen), np.flatnonzero(chosen))
+
+
+def split_arrays(
+    x: AnyArray, y: AnyArray, *, test_share: float, rng: np.random.Generator
+) -> Arrays:
+    """Cuts one block of samples into training and test part; see :func:`split`."""
+    _check_pair("data", x, y)
+    parts = split(checked_labels("labels", y), test_share, rng=rng)
+    return Arrays(x[parts.train], y[parts.train], x[parts.test], y[parts.test])
+
+
+def from_arrays(
+    name: str, arrays: Arrays, *, standardise: bool = True, first_label: int = 0
+) -> Dataset:
+    """A data set from arrays: checked, scaled, and numbered.
+
+    Bytes of three or four dimensions are images, which become channels-first tensors; anything
+    else is taken as numbers that stand side by side.
+
+    Args:
+        name: Name of the data set.
+        arrays: The two parts.
+        standardise: Whether features get mean 0 and spread 1 over the training part; tables of
+            0 and 1 are left alone either way.
+        first_label: Label of the first class in the file; 0 for most, 1 for EMNIST letters.
+
+    Raises:
+        BadInput: Shapes that do not match, features that are not finite numbers, labels that
+            are not whole numbers or leave out a class, a single class, no samples.
+    """
+    for part, x, y in (
+        ("training", arrays.x_train, arrays.y_train),
+        ("test", arrays.x_test, arrays.y_test),
+    ):
+        _check_pair(part, x, y)
+    if arrays.x_train.shape[1:] != arrays.x_test.shape[1:]:
+        raise BadInput(
+            f"training features have shape {arrays.x_train.shape[1:]} a sample and test features "
+            f"{arrays.x_test.shape[1:]}; give both parts the same shape"
+        )
+    y_train = checked_labels("training labels", arrays.y_train) - first_label
+    y_test = checked_labels("test labels", arrays.y_test) - first_label
+    classes = count_classes(y_train, y_test)
+    return assembled(
+        name, _scaled(arrays, standardise), _whole(y_train), _whole(y_test), classes=classes
+    )
+
+
+def assembled(
+    name: str,
+    scaled: Scaled,
+    y_train: Int[Tensor, " train"],
+    y_test: Int[Tensor, " test"],
+    *,
+    classes: int,
+    group: Int[Tensor, " samples"] | None = None,
+    group_names: tuple[str, ...] = (),
+) -> Dataset:
+    """A data set from scaled features and labels that were checked before."""
+    return Dataset(
+        name,
+        numbered(scaled.train, y_train),
+        numbered(scaled.test, y_test, first=len(y_train)),
+        classes,
+        scaled.words,
+        group,
+        group_names,
+    )
+
+
+def checked_labels(what: str, labels: AnyArray) -> Int[ndarray, " samples"]:
+    """Labels as 64-bit integers.
+
+    Raises:
+        BadInput: Not one whole number a sample.
+    """
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise BadInput(
+            f"{what} must be one whole number a sample, got shape {labels.shape} of type "
+            f"{labels.dtype}; store class indices as integers"
+        )
+    return labels.astype(np.int64)
+
+
+def _check_pair(part: str, x: AnyArray, y: AnyArray) -> None:
+    if x.ndim < 2 or y.ndim < 1 or len(x) != len(y):
+        raise BadInput(
+            f"the {part} part needs one row of features a label, got features of shape "
+            f"{x.shape} and labels of shape {y.shape}; check that they belong together"
+        )
+    if not x.size:
+        raise BadInput(f"the {part} part is empty (features of shape {x.shape}); give samples")
+    if x.size > MAX_VALUES:
+        raise BadInput(
+            f"the {part} part has {x.size} feature values and at most {MAX_VALUES} are read; "
+            "give fewer samples or smaller images"
+        )
+    if x.dtype.kind not in "uifb":
+        raise BadInput(
+            f"features of the {part} part have type {x.dtype}; give numbers (bytes for images)"
+        )
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        bad = int(len(x) - np.isfinite(x).reshape(len(x), -1).all(axis=1).sum())
+        raise BadInput(
+            f"{bad} of {len(x)} samples of the {part} part hold NaN or infinity; "
+            "features must be finite, so drop or fill them"
+        )
+    _refuse_huge(part, x)
+
+
+def _refuse_huge(part: str, x: AnyArray) -> None:
+    most = float(np.finfo(np.float32).max)
+    if x.dtype.kind == "f" and x.dtype.itemsize > 4 and (np.abs(x) > most).any():
+        raise BadInput(
+            f"features of the {part} part reach {np.abs(x).max():.3g}, and models compute in "
+            f"32-bit numbers up to {most:.3g}; scale the features"
+        )
+
+
+def count_classes(train: Int[ndarray, " train"], test: Int[ndarray, " test"]) -> int:
+    """How many classes there are, of labels from 0 up.
+
+    Raises:
+        BadInput: The training part leaves one out, or the test part has another.
+    """
+    present = np.unique(train)
+    classes = int(present[-1]) + 1
+    if present[0] < 0 or len(present) != classes:
+        raise BadInput(
+            f"training labels must use every class from 0 up, got {len(present)} classes between "
+            f"{present[0]} and {present[-1]}; renumber them, or set first_label where they "
+            "count from 1"
+        )
+    unknown = np.setdiff1d(test, present)
+    if len(unknown):
+        raise BadInput(
+            f"test label {unknown[0]} does not occur in the training part (classes 0 to "
+            f"{classes - 1}); drop those samples or check the labels"
+        )
+    return classes
+
+
+def _scaled(arrays: Arrays, standardise: bool) -> Scaled:
+    x_train, x_test = arrays.x_train, arrays.x_test
+    if x_train.dtype != np.uint8 or x_train.ndim == 2:
+        return scaled_columns(x_train, x_test, standardise=standardise)
+    if x_train.ndim == 3:
+        x_train, x_test = x_train[..., None], x_test[..., None]
+    if x_train.ndim != 4 or x_train.shape[-1] not in (1, 3):
+        raise BadInput(
+            f"images must be N x height x width, with 1 or 3 channels last if any, got shape "
+            f"{x_train.shape}; move the channels to the end"
+        )
+    return scaled_images(x_train, x_test, standardise=standardise)
+
+
+def _whole(labels: Int[ndarray, " samples"]) -> Int[Tensor, " samples"]:
+    return torch.from_numpy(labels)

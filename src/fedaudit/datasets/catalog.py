@@ -1,0 +1,184 @@
+"""Loading a data set by name."""
+
+import inspect
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import NamedTuple
+
+from fedaudit.core import Setting
+from fedaudit.datasets import cifar, hugging_face, idx, image_folder, npz
+from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.synthetic import digits, synthetic
+from fedaudit.errors import BadInput, unknown_name
+from fedaudit.importing import called, is_own, named
+
+DATA_DIR_VARIABLE = "FEDAUDIT_DATA"
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of file or folder that data sets come in.
+
+    Attributes:
+        find: The file or folder of a data set in the data directory, None if it is not there.
+        read: Reads it; keyword settings after the path.
+        looks_for: What ``find`` looks for, in words.
+    """
+
+    find: Callable[[Path, str], Path | None]
+    read: Callable[..., Dataset]
+    looks_for: str
+
+
+MADE: dict[str, Callable[..., Dataset]] = {"digits": digits, "synthetic": synthetic}
+
+FORMATS: dict[str, Format] = {
+    "npz": Format(npz.find, npz.read, "NAME.npz"),
+    "idx": Format(idx.find, idx.read, "NAME/train-images-idx3-ubyte"),
+    "cifar": Format(cifar.find, cifar.read, "NAME/data_batch_1 or NAME/meta"),
+    "images": Format(image_folder.find, image_folder.read, "NAME/CLASS/ or NAME/train/CLASS/"),
+}
+
+SOURCES: dict[str, Callable[..., Dataset]] = {
+    **MADE,
+    **{kind: form.read for kind, form in FORMATS.items()},
+    "hf": hugging_face.read,
+}
+
+
+READERS = (*FORMATS, "hf")
+"""What stands before the colon of a data set in a format; before any other is a module."""
+
+
+def data_directory(given: Path | None = None) -> Path | None:
+    """Where data sets lie: the folder given, else what ``FEDAUDIT_DATA`` says, else None."""
+    if given is not None:
+        return given
+    stated = os.environ.get(DATA_DIR_VARIABLE)
+    return Path(stated) if stated else None
+
+
+def load(name: str, *, data_dir: Path | None = None, seed: int = 0, **options: Setting) -> Dataset:
+    """A data set by name, ready for training.
+
+    ``digits`` and ``synthetic`` need no file. Any other name is looked for in the data
+    directory, in each known format in turn; ``FORMAT:NAME`` names the format as well,
+    ``hf:NAME`` asks Hugging Face, and ``module:function`` is a source of the user's own.
+
+    Args:
+        name: Name of the data set.
+        data_dir: Folder that data sets lie in; by default what ``FEDAUDIT_DATA`` says.
+        seed: Decides everything random about the data: generation, and splits that the files
+            do not settle.
+        options: Settings of the source, see its ``read`` function.
+
+    Raises:
+        BadInput: No such data set, an option its source does not have, or unusable data.
+        Damaged: A file is cut off or not what its name says.
+    """
+    kind, colon, rest = name.partition(":")
+    if name in MADE:
+        return _called(name, MADE[name], options)(seed=seed, **options)
+    if colon and kind == "hf":
+        return _called("hf data", SOURCES["hf"], options)(rest, seed=seed, **options)
+    if is_own(name, READERS):
+        return _own(name, data_dir, seed, options)
+    found = _found(rest if colon else name, [kind] if colon else list(FORMATS), data_dir)
+    read = _called(f"{found.kind} data", FORMATS[found.kind].read, options)
+    return read(found.path, seed=seed, **options)
+
+
+def _own(name: str, data_dir: Path | None, seed: int, options: Mapping[str, Setting]) -> Dataset:
+    """A data set of a function of the user's own, which takes ``seed``, and may ``data_dir``."""
+    try:
+        source = named(
+            "data set", name, MADE, wanted="a function that makes a Dataset", fits=callable
+        )
+    except BadInput as error:
+        close = get_close_matches(name.partition(":")[0], READERS, n=1)
+        hint = f"; or did you mean {close[0]!r}, which is a format?" if close else ""
+        raise BadInput(f"{error}{hint}") from error
+    taken = inspect.signature(source).parameters
+    given = {"seed": seed, "data_dir": data_directory(data_dir)}
+    passed = {key: value for key, value in given.items() if key in taken}
+    _refuse_unknown(f"the data set {name!r}", options, taken.keys() - given.keys())
+    made: object = called("data set", name, source, **passed, **options)
+    if not isinstance(made, Dataset):
+        raise BadInput(
+            f"the data set {name!r} is made as a {type(made).__name__}; return a "
+            "fedaudit.datasets.dataset.Dataset"
+        )
+    return made
+
+
+class _Found(NamedTuple):
+    """Where a data set lies, and in which format."""
+
+    kind: str
+    path: Path
+
+
+def _found(name: str, kinds: Sequence[str], data_dir: Path | None) -> _Found:
+    if not name or name != Path(name).name or name.startswith("."):
+        raise BadInput(
+            f"{name!r} is no name of a data set; give a plain name, and the folder as data_dir"
+        )
+    folder = data_directory(data_dir)
+    if folder is None or not folder.is_dir():
+        raise _nowhere(name, folder)
+    for kind in kinds:
+        path = FORMATS[kind].find(folder, name)
+        if path is not None:
+            return _Found(kind, path)
+    raise _missing(name, folder, kinds)
+
+
+def _called(
+    what: str, source: Callable[..., Dataset], options: Mapping[str, Setting]
+) -> Callable[..., Dataset]:
+    """The source itself, once every option is one of its own and of the right type."""
+    known = {
+        name: parameter.annotation
+        for name, parameter in inspect.signature(source).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and name != "seed"
+    }
+    _refuse_unknown(what, options, known)
+    for name, value in options.items():
+        allowed = (int, float) if known[name] is float else (known[name],)
+        if not isinstance(value, allowed) or (isinstance(value, bool) and known[name] is not bool):
+            raise BadInput(
+                f"option {name} of {what} must be of type {known[name].__name__}, got {value!r}; "
+                "write it so"
+            )
+    return source
+
+
+def _refuse_unknown(what: str, options: Iterable[str], known: Collection[str]) -> None:
+    for name in options:
+        if name not in known:
+            raise unknown_name(f"option of {what}", name, known)
+
+
+def _nowhere(name: str, folder: Path | None) -> BadInput:
+    state = (
+        f"no data directory is set ({DATA_DIR_VARIABLE} is empty)"
+        if folder is None
+        else f"the data directory {folder} is not a folder"
+    )
+    return BadInput(
+        f"data set {name!r} must come from a file and {state}; set {DATA_DIR_VARIABLE} or give "
+        f"data_dir (--data-dir), or take one that needs no file: {', '.join(MADE)}"
+    )
+
+
+def _missing(name: str, folder: Path, kinds: Sequence[str]) -> BadInput:
+    looked = ", ".join(FORMATS[kind].looks_for.replace("NAME", name) for kind in kinds)
+    entries = [path for path in folder.iterdir() if path.is_dir() or path.suffix == ".npz"]
+    there = {path.name.removesuffix(".npz") for path in entries} | set(MADE)
+    return BadInput(
+        f"{unknown_name('data set', name, there)}; looked in {folder} for {looked}; put it "
+        f"there, or point data_dir or {DATA_DIR_VARIABLE} at the folder that has it"
+    )

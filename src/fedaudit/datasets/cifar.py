@@ -1,0 +1,170 @@
+"""CIFAR-10 and CIFAR-100 in their Python format: pickles, read without running anything."""
+
+import io
+import pickle
+import pickletools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import numpy as np
+from jaxtyping import Int, UInt8
+from numpy import ndarray
+
+from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays
+from fedaudit.datasets.dataset import Dataset
+from fedaudit.errors import BadInput, Damaged
+
+_USUAL_FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
+_MAX_BATCH_BYTES = 2**28
+_MOST_STEPS = 2_000_000
+"""Steps of a pickle; the largest batch takes a tenth, mostly for names of pictures."""
+_MOST_BUILT = 16
+"""Calls in a pickle; one array takes five, and each may copy the whole file."""
+
+_rebuild_array = cast(Callable[..., ndarray], np.empty(0).__reduce__()[0])
+
+
+def _empty_array(kind: object, shape: object, code: object) -> ndarray:
+    """An array without values, which are put into it later; of no other shape is one made."""
+    return _rebuild_array(ndarray, (0,), b"b")
+
+
+def _as_latin1(text: str, codec: str) -> bytes:
+    """Bytes that old pickles hold as text; other codecs would be looked for among modules."""
+    if codec != "latin1":
+        raise Damaged(f"the batch asks for the codec {codec!r:.40}; fetch it again")
+    return text.encode("latin1")
+
+
+# All that an array of bytes needs, under the module names of numpy 1 and 2. Looked up here and
+# not imported by name, so that a pickle cannot have any module loaded.
+_ADMITTED: dict[tuple[str, str], object] = {
+    ("numpy.core.multiarray", "_reconstruct"): _empty_array,
+    ("numpy._core.multiarray", "_reconstruct"): _empty_array,
+    # Told, never called: it would set aside any shape.
+    ("numpy", "ndarray"): None,
+    ("numpy", "dtype"): np.dtype,
+    ("_codecs", "encode"): _as_latin1,
+}
+
+
+_NEEDLESS = {
+    *("BYTEARRAY8", "NEXT_BUFFER", "READONLY_BUFFER"),  # memory that arrays could be left without
+    *("PERSID", "BINPERSID", "EXT1", "EXT2", "EXT4", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX"),
+}
+"""Steps of a pickle that no array of pixels takes."""
+
+
+def find(folder: Path, name: str) -> Path | None:
+    """The folder of that name (or its usual name) if it holds CIFAR's batches."""
+    for path in (folder / name, folder / _USUAL_FOLDERS.get(name, name)):
+        if (path / "data_batch_1").is_file() or (path / "meta").is_file():
+            return path
+    return None
+
+
+def read(path: Path, *, seed: int = 0, coarse: bool = False, standardise: bool = True) -> Dataset:
+    """CIFAR-10 from ``cifar-10-batches-py``, or CIFAR-100 from ``cifar-100-python``.
+
+    Args:
+        path: The folder.
+        seed: Not used, since the files settle the split.
+        coarse: Whether CIFAR-100 is labelled by its 20 superclasses.
+        standardise: Whether pixels get mean 0 and spread 1 per channel.
+
+    Raises:
+        BadInput: A batch is missing.
+        Damaged: A batch is cut off, asks for code to be run, or holds no CIFAR images.
+    """
+    ten = (path / "data_batch_1").is_file()
+    if ten and coarse:
+        raise BadInput("CIFAR-10 has no superclasses; leave coarse false, or take CIFAR-100")
+    trained = [f"data_batch_{number}" for number in range(1, 6)] if ten else ["train"]
+    key = "labels" if ten else "coarse_labels" if coarse else "fine_labels"
+    train = [_batch(path, name, key) for name in trained]
+    test = _batch(path, "test_batch" if ten else "test", key)
+    return from_arrays(
+        path.name,
+        Arrays(
+            np.concatenate([batch.images for batch in train]),
+            np.concatenate([batch.labels for batch in train]),
+            test.images,
+            test.labels,
+        ),
+        standardise=standardise,
+    )
+
+
+class _Batch(NamedTuple):
+    """Images and labels of one file."""
+
+    images: UInt8[ndarray, "samples 32 32 3"]
+    labels: Int[ndarray, " samples"]
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Rebuilds numbers, texts, lists, dictionaries and arrays; anything else is refused."""
+
+    def find_class(self, module: str, name: str) -> object:
+        if (module, name) not in _ADMITTED:
+            raise Damaged(
+                f"the batch asks for {module}.{name}, which no array of pixels needs; it was "
+                "altered or is no CIFAR batch, so nothing of it was run: fetch it again"
+            )
+        return _ADMITTED[module, name]
+
+
+def _batch(folder: Path, name: str, key: str) -> _Batch:
+    path = folder / name
+    if not path.is_file():
+        raise BadInput(f"{folder} has no file {name}; unpack the whole archive there")
+    if path.stat().st_size > _MAX_BATCH_BYTES:
+        raise BadInput(f"{name} is larger than any CIFAR batch; point at the original files")
+    stored = _by_text(_unpickled(path))
+    data, labels = stored.get("data"), stored.get(key)
+    if not isinstance(data, ndarray) or data.ndim != 2 or data.shape[1] != 3 * 32 * 32:
+        raise Damaged(f"{name} holds no rows of 3,072 pixels under 'data'; fetch it again")
+    if data.dtype != np.uint8 or not _are_whole(labels):
+        raise Damaged(f"{name} holds no bytes under 'data' or no labels under {key!r}; fetch it")
+    images = data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return _Batch(images, np.asarray(labels, dtype=np.int64))
+
+
+def _unpickled(path: Path) -> object:
+    content = path.read_bytes()
+    built = 0
+    try:
+        for number, (step, place, _) in enumerate(pickletools.genops(content)):
+            built += step.name in ("REDUCE", "BUILD")
+            if number > _MOST_STEPS or built > _MOST_BUILT:
+                raise Damaged(
+                    f"{path.name} has more steps than any array of pixels takes; it was altered or "
+                    "is no CIFAR batch, so nothing of it was run: fetch it again"
+                )
+            # A place to remember something in, beyond all things that there are, takes memory only.
+            far = step.name in ("PUT", "LONG_BINPUT") and int(place or 0) > len(content)
+            if far or step.name in _NEEDLESS:
+                raise Damaged(
+                    f"{path.name} has a step ({step.name}) that no array of pixels takes; it was "
+                    "altered or is no CIFAR batch, so nothing of it was run: fetch it again"
+                )
+        loaded: object = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
+    except Damaged:
+        raise
+    except Exception as error:  # A hostile pickle can fail in any way at all.
+        raise Damaged(f"{path.name} cannot be read ({error}); fetch it again") from error
+    return loaded
+
+
+def _by_text(stored: object) -> Mapping[str, AnyArray | object]:
+    if not isinstance(stored, dict):
+        raise Damaged("a CIFAR batch must be a dictionary; fetch the files again")
+    return {
+        key.decode("latin1") if isinstance(key, bytes) else str(key): value
+        for key, value in stored.items()
+    }
+
+
+def _are_whole(labels: object) -> bool:
+    return isinstance(labels, list) and all(type(label) is int for label in labels)

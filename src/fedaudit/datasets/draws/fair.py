@@ -1,0 +1,215 @@
+"""Drawing the audit set: the fair draw, and the fixed draws of published papers by name."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy import ndarray
+
+from fedaudit.core import NOBODY, ClientId
+from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.draws.deal import Audited, Deal, check_targets, dealt
+from fedaudit.datasets.draws.published import cofedmid, fedmia_code, fedmia_paper, sia
+from fedaudit.datasets.partitions.schemes import (
+    Counts,
+    Partition,
+    Quotas,
+    apportioned,
+    deal,
+    within,
+)
+from fedaudit.errors import BadInput
+from fedaudit.seeds import seeded_numpy
+
+
+class _Panel(NamedTuple):
+    """The audited training samples drawn for one target."""
+
+    target: ClientId
+    positions: Int[ndarray, " audited"]
+    counts: Counts
+
+
+def draw(
+    dataset: Dataset,
+    *,
+    clients: int,
+    partition: Partition,
+    n_fair: int,
+    seed: int,
+    targets: Sequence[ClientId] = (0,),
+    extra_other: int = 0,
+    extra_unseen: int = 0,
+    background: int | None = None,
+) -> Deal:
+    """Draws audited samples first and decides by a fair draw who trains on each.
+
+    The partition settles every client's class mix. Audited samples are drawn from the training
+    part with the mix of their target. Each of ``n_fair`` of them goes independently, with
+    chance 1/3 each, to the target, to another client (any of them alike) or to nobody; the
+    extra ones go to other clients or to nobody. Members, other clients' and unseen samples are
+    therefore exchangeable: no shift between them can pass for leakage. What clients need beside
+    the audited samples, their background, is dealt by the partition from the rest.
+
+    The background depends on which samples are audited, never on how their draw fell, as
+    bounds on independent inclusion require. It tops a client up to its size by the partition
+    given the number of audited samples that it can expect, so sizes come out close to, not
+    equal to, what the partition says; see :attr:`Deal.sizes`.
+
+    With several targets each has a panel of its own, drawn with its class mix. Samples of
+    another target's panel count by their owner like any other; only a target's own panel is
+    fair for it.
+
+    Args:
+        dataset: Its training part is drawn from; its test part stays untouched.
+        clients: Number of clients, at least 2.
+        partition: Class mix and size of every client.
+        n_fair: Fairly drawn samples for each target; about a third become members.
+        seed: Root seed of all choices.
+        targets: Clients under audit.
+        extra_other: Further audited samples of other clients, for each target.
+        extra_unseen: Further audited samples of nobody, for each target.
+        background: Background samples of each target; None tops it up like other clients.
+
+    Raises:
+        BadInput: Targets or numbers out of range, fewer training samples of a class than the
+            audit needs, or a client left without samples.
+    """
+    _check_draw(clients, targets, (n_fair, extra_other, extra_unseen, background or 0))
+    labels = dataset.train.labels.numpy()
+    counts = np.bincount(labels, minlength=dataset.classes)
+    quotas = partition.quotas(counts, clients, rng=seeded_numpy(seed, "partition"))
+    asked = n_fair + extra_other + extra_unseen
+    panels = _panels(labels, quotas, targets=targets, size=asked, seed=seed)
+    taken = np.concatenate([panel.positions for panel in panels])
+    left = np.setdiff1d(np.arange(len(labels)), taken)
+    wanted = _background(
+        quotas,
+        panels,
+        fair_share=n_fair / 3 / asked,
+        other_share=extra_other / asked,
+        fixed=background,
+    )
+    rng = seeded_numpy(seed, "background")
+    available = np.bincount(labels[left], minlength=dataset.classes)
+    hands = deal(labels[left], within(wanted, available, rng=rng), rng=rng)
+    audited = _assigned(panels, clients, n_fair=n_fair, extra_other=extra_other, seed=seed)
+    # Ids of the training part are positions in it.
+    held = {
+        client: np.concatenate([left[hand], taken[audited.owner == client]])
+        for client, hand in enumerate(hands)
+    }
+    return dealt(dataset, held, audited, seed=seed)
+
+
+DRAWS: dict[str, Callable[..., Deal]] = {
+    "fair": draw,
+    "fedmia_paper": fedmia_paper,
+    "fedmia_code": fedmia_code,
+    "cofedmid": cofedmid,
+    "sia": sia,
+}
+
+
+def _panels(
+    labels: Int[ndarray, " samples"],
+    quotas: Quotas,
+    *,
+    targets: Sequence[ClientId],
+    size: int,
+    seed: int,
+) -> list[_Panel]:
+    rng = seeded_numpy(seed, "audit records")
+    classes = quotas.shape[1]
+    pools = [rng.permutation(np.flatnonzero(labels == label)) for label in range(classes)]
+    used = np.zeros(classes, dtype=np.int64)
+    panels = []
+    for target in targets:
+        need = apportioned(size, quotas[target])
+        _check_enough(target, need, np.array([len(pool) for pool in pools]) - used)
+        chosen = [
+            pool[start : start + count]
+            for pool, start, count in zip(pools, used, need, strict=True)
+        ]
+        panels.append(_Panel(target, rng.permutation(np.concatenate(chosen)), need))
+        used = used + need
+    return panels
+
+
+def _assigned(
+    panels: Sequence[_Panel], clients: int, *, n_fair: int, extra_other: int, seed: int
+) -> Audited:
+    """Settles who owns each audited sample."""
+    owners, fair_for = [], []
+    for panel in panels:
+        owners.append(_owners(panel, clients, n_fair=n_fair, extra_other=extra_other, seed=seed))
+        is_fair = np.arange(len(panel.positions)) < n_fair
+        fair_for.append(np.where(is_fair, panel.target, NOBODY))
+    positions = np.concatenate([panel.positions for panel in panels])
+    return Audited(positions, np.concatenate(owners), np.concatenate(fair_for))
+
+
+def _owners(
+    panel: _Panel, clients: int, *, n_fair: int, extra_other: int, seed: int
+) -> Int[ndarray, " audited"]:
+    """Owners by position: fair ones first, then extra samples of others, then of nobody."""
+    rng = seeded_numpy(seed, "owners", panel.target)
+    size = len(panel.positions)
+    others = np.delete(np.arange(clients), panel.target)
+    someone = rng.choice(others, size=size)
+    fair = np.choose(rng.integers(3, size=size), [np.full(size, panel.target), someone, NOBODY])
+    extra = np.where(np.arange(size) < n_fair + extra_other, someone, NOBODY)
+    return np.where(np.arange(size) < n_fair, fair, extra)
+
+
+def _background(
+    quotas: Quotas,
+    panels: Sequence[_Panel],
+    *,
+    fair_share: float,
+    other_share: float,
+    fixed: int | None,
+) -> Quotas:
+    """Samples of each class that each client needs beside the audited ones it can expect."""
+    clients = len(quotas)
+    expected: Float[ndarray, "clients classes"] = np.zeros(quotas.shape)
+    for panel in panels:
+        chance = np.full(clients, (fair_share + other_share) / (clients - 1))
+        chance[panel.target] = fair_share
+        expected += chance[:, None] * panel.counts
+    sizes = np.maximum(np.rint(quotas.sum(axis=1) - expected.sum(axis=1)), 0).astype(np.int64)
+    if fixed is not None:
+        sizes[[panel.target for panel in panels]] = fixed
+    missing = np.maximum(quotas - expected, 0)
+    # A client whose quota the audit covers in every class draws by its mix all the same.
+    empty = missing.sum(axis=1) == 0
+    missing[empty] = quotas[empty]
+    return np.stack([apportioned(int(size), row) for size, row in zip(sizes, missing, strict=True)])
+
+
+def _check_draw(clients: int, targets: Sequence[ClientId], numbers: Sequence[int]) -> None:
+    check_targets(clients, targets)
+    if min(numbers) < 0:
+        raise BadInput(
+            f"n_fair, extra_other, extra_unseen and background are numbers of samples, got "
+            f"{', '.join(map(str, numbers))}; give 0 or more"
+        )
+    if not sum(numbers[:3]):
+        raise BadInput(
+            "nothing would be audited; give n_fair (audit.fair in a study), the number of fairly "
+            "drawn samples"
+        )
+
+
+def _check_enough(target: ClientId, need: Counts, left: Counts) -> None:
+    short = np.maximum(need - left, 0)
+    if short.any():
+        worst = int(short.argmax())
+        raise BadInput(
+            f"the audit of client {target} needs {need.sum()} training samples of its class mix "
+            f"and is {short.sum()} short: {need[worst]} of class {worst} are needed and "
+            f"{left[worst]} left; lower the number of fairly drawn samples (audit.fair, or "
+            "shadow.fair for a shadow federation) and of extra ones, or make the clients' classes "
+            "more alike (a larger beta)"
+        )

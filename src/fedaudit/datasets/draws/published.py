@@ -1,0 +1,238 @@
+"""The audit sets of published papers: all of the target's data against fixed others."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Int
+from numpy import ndarray
+
+from fedaudit.core import NOBODY, ClientId
+from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.draws.deal import Audited, Deal, check_targets, dealt
+from fedaudit.datasets.partitions.schemes import Partition, apportioned, deal
+from fedaudit.errors import BadInput
+from fedaudit.seeds import seeded_numpy
+
+
+def fedmia_paper(
+    dataset: Dataset,
+    *,
+    clients: int,
+    partition: Partition,
+    seed: int,
+    targets: Sequence[ClientId] = (0,),
+    share: float = 0.1,
+) -> Deal:
+    """Audits all of the target's data, a share of the test part and of every other client.
+
+    Args:
+        dataset: The training part is dealt to clients, the test part to nobody.
+        clients: Number of clients, at least 2.
+        partition: How the training part is dealt.
+        seed: Root seed of all choices.
+        targets: The one client under audit.
+        share: Share of the test part, and of each other client, that is audited, in (0, 1].
+
+    Raises:
+        BadInput: More than one target, or numbers out of range.
+
+    Source: FedMIA, appendix A.1.
+    Differs: Non-members are drawn once, as the paper's equations require; its code draws them
+        anew for every client and round.
+    """
+    _check_share(share)
+    hands = _whole_deal(dataset, clients, partition, targets, seed)
+    return _audited(
+        dataset,
+        hands,
+        target=targets[0],
+        unseen=round(share * len(dataset.test)),
+        others={client: round(share * len(hand)) for client, hand in hands.items()},
+        seed=seed,
+    )
+
+
+def fedmia_code(
+    dataset: Dataset,
+    *,
+    clients: int,
+    partition: Partition,
+    seed: int,
+    targets: Sequence[ClientId] = (0,),
+    n_unseen: int = 1000,
+    share: float = 0.2,
+) -> Deal:
+    """Audits all of the target's data, 1,000 test samples and a fifth of every other client.
+
+    Args:
+        dataset: The training part is dealt to clients, the test part to nobody.
+        clients: Number of clients, at least 2.
+        partition: How the training part is dealt.
+        seed: Root seed of all choices.
+        targets: The one client under audit.
+        n_unseen: Test samples audited.
+        share: Share of each other client that is audited, in (0, 1].
+
+    Raises:
+        BadInput: More than one target, or more test samples than there are.
+
+    Source: FedMIA, published code.
+    Differs: Non-members are drawn once, not anew for every client and round.
+    """
+    _check_share(share)
+    hands = _whole_deal(dataset, clients, partition, targets, seed)
+    return _audited(
+        dataset,
+        hands,
+        target=targets[0],
+        unseen=n_unseen,
+        others={client: round(share * len(hand)) for client, hand in hands.items()},
+        seed=seed,
+    )
+
+
+def cofedmid(
+    dataset: Dataset,
+    *,
+    clients: int,
+    partition: Partition,
+    seed: int,
+    targets: Sequence[ClientId] = (0,),
+    n_unseen: int = 1000,
+    n_other: int = 9000,
+) -> Deal:
+    """Audits all of the target's data, 1,000 test samples and 9,000 of the other clients.
+
+    Args:
+        dataset: The training part is dealt to clients, the test part to nobody.
+        clients: Number of clients, at least 2.
+        partition: How the training part is dealt.
+        seed: Root seed of all choices.
+        targets: The one client under audit.
+        n_unseen: Test samples audited.
+        n_other: Other clients' samples audited, divided by the clients' sizes.
+
+    Raises:
+        BadInput: More than one target, or more samples than there are.
+
+    Source: CoFedMID, appendix D (5,000 members, 1,000 unseen and 9,000 other clients').
+    """
+    hands = _whole_deal(dataset, clients, partition, targets, seed)
+    sizes = np.array([0 if client == targets[0] else len(hand) for client, hand in hands.items()])
+    if n_other > sizes.sum():
+        raise BadInput(
+            f"{n_other} samples of other clients are to be audited and they have {sizes.sum()} "
+            f"({n_other - sizes.sum()} short); lower n_other or deal more samples"
+        )
+    others = apportioned(n_other, sizes)
+    return _audited(
+        dataset,
+        hands,
+        target=targets[0],
+        unseen=n_unseen,
+        others={client: int(others[client]) for client in hands},
+        seed=seed,
+    )
+
+
+def sia(
+    dataset: Dataset,
+    *,
+    clients: int,
+    partition: Partition,
+    seed: int,
+    targets: Sequence[ClientId] = (0,),
+    per_client: int = 100,
+    n_unseen: int = 0,
+) -> Deal:
+    """Audits as many samples of every client, so that guessing names one owner in as many.
+
+    Args:
+        dataset: The training part is dealt to clients, the test part to nobody.
+        clients: Number of clients, at least 2.
+        partition: How the training part is dealt.
+        seed: Root seed of all choices.
+        targets: The clients whose members membership attacks are asked for.
+        per_client: Samples of each client that are audited; as many as the smallest client has
+            if that is fewer.
+        n_unseen: Test samples audited, for asking who was a member before whose it was.
+
+    Raises:
+        BadInput: Targets or numbers out of range.
+
+    Source: SIA, section 4.2 (100 training records of each client); published code (fewer where
+        a client has fewer).
+    """
+    if per_client < 1:
+        raise BadInput(f"per_client is at least 1, got {per_client}; the paper audits 100")
+    hands = _dealt_hands(dataset, clients, partition, targets, seed)
+    each = min(per_client, *(len(hand) for hand in hands.values()))
+    return _audited(
+        dataset,
+        hands,
+        target=None,
+        unseen=n_unseen,
+        others=dict.fromkeys(hands, each),
+        seed=seed,
+    )
+
+
+def _whole_deal(
+    dataset: Dataset,
+    clients: int,
+    partition: Partition,
+    targets: Sequence[ClientId],
+    seed: int,
+) -> dict[ClientId, Int[ndarray, " _"]]:
+    """The training part dealt by the partition alone, as positions."""
+    if len(targets) > 1:
+        raise BadInput(
+            f"a published draw audits one target, got {len(targets)}; take the fair draw for "
+            "several, or run one study a target"
+        )
+    return _dealt_hands(dataset, clients, partition, targets, seed)
+
+
+def _dealt_hands(
+    dataset: Dataset,
+    clients: int,
+    partition: Partition,
+    targets: Sequence[ClientId],
+    seed: int,
+) -> dict[ClientId, Int[ndarray, " _"]]:
+    check_targets(clients, targets)
+    labels = dataset.train.labels.numpy()
+    counts = np.bincount(labels, minlength=dataset.classes)
+    rng = seeded_numpy(seed, "partition")
+    return dict(enumerate(deal(labels, partition.quotas(counts, clients, rng=rng), rng=rng)))
+
+
+def _audited(
+    dataset: Dataset,
+    hands: dict[ClientId, Int[ndarray, " _"]],
+    *,
+    target: ClientId | None,
+    unseen: int,
+    others: Mapping[ClientId, int],
+    seed: int,
+) -> Deal:
+    """A deal whose audit holds all of a target, some of each other client and of the test."""
+    if not 0 <= unseen <= len(dataset.test):
+        raise BadInput(
+            f"{unseen} unseen samples are to be audited and the test part has "
+            f"{len(dataset.test)} ({unseen - len(dataset.test)} short); lower n_unseen"
+        )
+    rng = seeded_numpy(seed, "audit records")
+    chosen = {
+        client: hand if client == target else rng.permutation(hand)[: others[client]]
+        for client, hand in hands.items()
+    }
+    test = rng.permutation(len(dataset.test))[:unseen] + len(dataset.train)
+    ids = np.concatenate([*chosen.values(), test])
+    owners = np.repeat([*chosen, NOBODY], [*map(len, chosen.values()), len(test)])
+    return dealt(dataset, hands, Audited(ids, owners, np.full(len(ids), NOBODY)), seed=seed)
+
+
+def _check_share(share: float) -> None:
+    if not 0 < share <= 1:
+        raise BadInput(f"share must lie in (0, 1], got {share}; the paper audits a tenth")

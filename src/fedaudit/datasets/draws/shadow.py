@@ -1,0 +1,138 @@
+"""Data for attacks that learn: disjoint from what is audited, with membership known."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from numpy import ndarray
+from torch import Tensor
+
+from fedaudit.core import ClientId, Samples
+from fedaudit.datasets.dataset import Dataset, numbered
+from fedaudit.datasets.draws.audit_set import AuditSet
+from fedaudit.datasets.draws.deal import Deal
+from fedaudit.errors import BadInput
+from fedaudit.seeds import seeded_numpy
+
+
+def shadow_deal(dataset: Dataset, audited: Deal, draw: Callable[[Dataset], Deal]) -> Deal:
+    """Deals a shadow federation from training samples that the audited run does not touch.
+
+    Neither what a client of the audited run trains on nor what is audited there is dealt; the
+    test part stays for testing. Samples keep the ids that they have in the data set.
+
+    Args:
+        dataset: Of the audited run.
+        audited: The audited run's deal.
+        draw: Deals a data set to the shadow's clients.
+
+    Raises:
+        BadInput: Too few samples are left for a federation of the audited one's size.
+    """
+    left = untouched(dataset, audited)
+    need, have = sum(audited.sizes.values()), len(left)
+    if have < need:
+        raise BadInput(
+            f"a shadow federation needs {need} training samples that the audited run does not "
+            f"touch, and of {len(dataset.train)} there are {have} left; lower "
+            "partition.samples_per_client so that the clients take less than half of the data, "
+            'or set shadow.mode = "known-split"'
+        )
+    rest = Dataset(
+        dataset.name,
+        numbered(dataset.train.features[left], dataset.train.labels[left]),
+        numbered(dataset.test.features, dataset.test.labels, first=have),
+        dataset.classes,
+        dataset.normalisation,
+        None if dataset.group is None else dataset.group[torch.cat([left, dataset.test.ids])],
+        dataset.group_names,
+    )
+    try:
+        deal = draw(rest)
+    except BadInput as error:
+        raise BadInput(
+            f"no shadow federation can be dealt from the {have} left: {error}"
+        ) from error
+    ids = torch.cat([left, dataset.test.ids])
+    return Deal(
+        {client: _under(samples, ids) for client, samples in deal.clients.items()},
+        AuditSet(
+            _under(deal.audit.samples, ids), deal.audit.owner, deal.audit.panel, deal.audit.group
+        ),
+    )
+
+
+class Known(NamedTuple):
+    """Samples that are not audited and of which it is known who trained on them.
+
+    Attributes:
+        client: Whose training is known.
+        samples: Half of them that client's.
+        is_member: Which ones.
+    """
+
+    client: ClientId
+    samples: Samples
+    is_member: Bool[Tensor, " samples"]
+
+
+def known_split(
+    dataset: Dataset,
+    audited: Deal,
+    *,
+    client: ClientId,
+    trained_on: Int[ndarray, " _"],
+    size: int,
+    seed: int,
+) -> Known:
+    """Samples that a client trained on, and as many that nobody did; none of them audited.
+
+    Samples of nobody are training samples that were not dealt and, where these do not suffice,
+    test samples.
+
+    Args:
+        dataset: Of the run.
+        audited: Its deal.
+        client: Whose training data is known.
+        trained_on: Ids of the samples that this client trains on: its data, less what a defense
+            holds out.
+        size: Of both halves together.
+        seed: Root seed; decides which samples.
+
+    Raises:
+        BadInput: Too few samples of the client's, or of nobody's, are not audited.
+    """
+    rng = seeded_numpy(seed, "known split")
+    audit, half = audited.audit.samples.ids.numpy(), size // 2
+    members = np.setdiff1d(trained_on, audit)
+    unused = rng.permutation(untouched(dataset, audited).numpy())
+    tests = rng.permutation(np.setdiff1d(dataset.test.ids.numpy(), audit))
+    nobodys = np.concatenate([unused, tests])
+    if min(len(members), len(nobodys)) < half or not half:
+        raise BadInput(
+            f"a known split of {size} needs {half} samples that client {client} trained on and as "
+            f"many that nobody did, none of them audited; there are {len(members)} and "
+            f"{len(nobodys)}; set shadow.known to at least 2 and at most "
+            f"{2 * min(len(members), len(nobodys))}, or audit less"
+        )
+    ids: Int[ndarray, " samples"] = np.concatenate(
+        [rng.permutation(members)[:half], nobodys[:half]]
+    )
+    order = rng.permutation(len(ids))
+    is_member = torch.from_numpy(order < half)
+    return Known(client, dataset.samples(torch.from_numpy(ids[order])), is_member)
+
+
+def untouched(dataset: Dataset, audited: Deal) -> Int[Tensor, " samples"]:
+    """Ids of the training samples that nobody trains on and that are not audited, ascending."""
+    used = [samples.ids for samples in audited.clients.values()] + [audited.audit.samples.ids]
+    free = torch.ones(len(dataset), dtype=torch.bool)
+    free[torch.cat(used)] = False
+    return free[: len(dataset.train)].nonzero().flatten()
+
+
+def _under(samples: Samples, ids: Int[Tensor, " all"]) -> Samples:
+    """The samples under the ids that they have in the whole data set."""
+    return Samples(samples.features, samples.labels, ids[samples.ids])

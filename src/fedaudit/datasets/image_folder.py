@@ -1,0 +1,155 @@
+"""Folders of pictures: one sub-folder a class."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int, UInt8
+from numpy import ndarray
+from PIL import Image
+
+from fedaudit.datasets.arrays import Arrays, from_arrays, split
+from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.pictures import check_size, stacked
+from fedaudit.errors import BadInput, Damaged, Refusal
+from fedaudit.files import hold_to_budget
+from fedaudit.seeds import seeded_numpy
+
+_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp"}
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
+"""Whatever a file's name: of the others, some are handed to programs outside."""
+_BYTES_A_PIXEL = 4
+_TEST_FOLDERS = ("test", "val")
+
+
+class _Files(NamedTuple):
+    """Picture files and their classes."""
+
+    paths: list[Path]
+    labels: Int[ndarray, " samples"]
+
+
+class _Parts(NamedTuple):
+    """Picture files of both parts."""
+
+    train: _Files
+    test: _Files
+
+
+def find(folder: Path, name: str) -> Path | None:
+    """The folder ``NAME``, if it has sub-folders."""
+    path = folder / name
+    return path if path.is_dir() and _subfolders(path) else None
+
+
+def read(
+    path: Path,
+    *,
+    seed: int,
+    size: int = 0,
+    grey: bool = False,
+    test_share: float = 0.2,
+    standardise: bool = True,
+) -> Dataset:
+    """A data set from ``train/CLASS/*`` and ``test/CLASS/*``, or from ``CLASS/*`` alone.
+
+    Classes are numbered by the sorted names of their folders, samples by sorted file names;
+    folders within a class's folder are searched too. ``val`` serves where there is no ``test``.
+
+    Args:
+        path: The folder.
+        seed: Decides the split where the folders do not.
+        size: Side in pixels that every picture is resized to; 0 where all have one size.
+        grey: Whether to keep brightness only.
+        test_share: Share of each class in the test part, where the folders do not settle it.
+        standardise: Whether pixels get mean 0 and spread 1 per channel.
+
+    Raises:
+        BadInput: No pictures, a class without any, a test class that is not trained on, or
+            pictures of several sizes.
+        Damaged: A file that is no picture.
+    """
+    if size < 0:
+        raise BadInput(f"size is a side in pixels, got {size}; give 32, or 0 to keep the pictures")
+    train, test = _parts(path, seed, test_share)
+    arrays = Arrays(
+        _block(train.paths, size, grey),
+        train.labels,
+        _block(test.paths, size, grey),
+        test.labels,
+    )
+    dataset = from_arrays(path.name, arrays, standardise=standardise)
+    if not size:
+        return dataset
+    return replace(dataset, normalisation=f"resized to {size} x {size}, {dataset.normalisation}")
+
+
+def _parts(path: Path, seed: int, test_share: float) -> _Parts:
+    names = {folder.name for folder in _subfolders(path)}
+    tested = [name for name in _TEST_FOLDERS if name in names]
+    if "train" in names and tested:
+        classes = [folder.name for folder in _subfolders(path / "train")]
+        unknown = {folder.name for folder in _subfolders(path / tested[0])} - set(classes)
+        if unknown:
+            raise BadInput(
+                f"{path / tested[0]} has class {min(unknown)!r}, which {path / 'train'} has not; "
+                "give both the same classes"
+            )
+        return _Parts(
+            _files(path / "train", classes), _files(path / tested[0], classes, partial=True)
+        )
+    classes = sorted(names)
+    every = _files(path, classes)
+    parts = split(every.labels, test_share, rng=seeded_numpy(seed, "split", path.name))
+    return _Parts(*(_Files([every.paths[at] for at in part], every.labels[part]) for part in parts))
+
+
+def _files(folder: Path, classes: Sequence[str], *, partial: bool = False) -> _Files:
+    paths: list[Path] = []
+    counts = []
+    for name in classes:
+        found = sorted(
+            file for file in (folder / name).rglob("*") if file.suffix.lower() in _SUFFIXES
+        )
+        if not found and not partial:
+            raise BadInput(f"class folder {folder / name} has no pictures; fill or remove it")
+        paths += found
+        counts.append(len(found))
+    return _Files(paths, np.repeat(np.arange(len(classes)), counts))
+
+
+def _block(
+    paths: Sequence[Path], size: int, grey: bool
+) -> UInt8[ndarray, "samples height width channels"]:
+    on_disk = sum(path.stat().st_size for path in paths)
+    return stacked(_opened(paths), len(paths), size=size, grey=grey, on_disk=on_disk)
+
+
+def _opened(paths: Sequence[Path]) -> Iterator[Image.Image]:
+    for path in paths:
+        try:
+            with _sized(path) as picture:
+                check_size(picture)
+                pixels, on_disk = picture.width * picture.height, path.stat().st_size
+                hold_to_budget(str(path), _BYTES_A_PIXEL * pixels, on_disk=on_disk)
+                picture.load()
+                yield picture
+        except Refusal:
+            raise
+        # A hostile picture can fail in any way at all.
+        except Exception as error:
+            raise Damaged(f"{path} cannot be read as a picture ({error}); replace it") from error
+
+
+def _sized(path: Path) -> Image.Image:
+    """A picture of which the header alone is read; Pillow's own words on its size are not heard."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        return Image.open(path, formats=_FORMATS)
+
+
+def _subfolders(path: Path) -> list[Path]:
+    return sorted(entry for entry in path.iterdir() if entry.is_dir())

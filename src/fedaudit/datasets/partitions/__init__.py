@@ -1,0 +1,1 @@
+"""Partitions: which client trains on which samples, and how clients' data differ."""

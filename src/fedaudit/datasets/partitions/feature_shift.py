@@ -1,0 +1,202 @@
+"""Groups of clients whose features differ: rotated images, brighter ones."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy import ndarray
+from torch import Tensor
+from torch.nn import functional
+
+from fedaudit.core import ClientId, Samples, chunks
+from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.draws.deal import Deal
+from fedaudit.errors import BadInput, unknown_name
+from fedaudit.seeds import seeded_numpy
+
+Images: TypeAlias = Float[Tensor, "images channels height width"]
+Amounts: TypeAlias = Float[Tensor, " images"]
+
+_IMAGES_AT_ONCE = 2048
+
+
+def rotated(images: Images, degrees: Amounts) -> Images:
+    """Images turned counter-clockwise about their middle, with as much of them as fits.
+
+    Args:
+        images: Channels first; what is turned in from outside is like the edge.
+        degrees: For each image.
+    """
+    angle = torch.deg2rad(degrees)
+    cos, sin = angle.cos(), angle.sin()
+    ratio = images.shape[2] / images.shape[3]
+    none = torch.zeros_like(cos)
+    # From places in the new image to places in the old one, both in units of half a side.
+    rows = [torch.stack([cos, -sin * ratio, none], 1), torch.stack([sin / ratio, cos, none], 1)]
+    grid = functional.affine_grid(torch.stack(rows, 1), list(images.shape), align_corners=False)
+    return functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
+
+
+def brightened(images: Images, factors: Amounts) -> Images:
+    """Images with every pixel times a factor, at most white.
+
+    Args:
+        images: Pixels in [0, 1].
+        factors: For each image; below 1 is darker.
+
+    Raises:
+        BadInput: Pixels are not in [0, 1].
+    """
+    if float(images.min()) < 0 or float(images.max()) > 1:
+        raise BadInput(
+            "brightness is a factor of pixels in [0, 1], and these are standardised; set "
+            "data.options.standardise to false"
+        )
+    return (images * factors[:, None, None, None]).clamp(max=1.0)
+
+
+SHIFTS: dict[str, Callable[[Images, Amounts], Images]] = {
+    "rotation": rotated,
+    "brightness": brightened,
+}
+
+
+@dataclass(frozen=True)
+class Shift:
+    """A minority of clients whose images differ from the majority's.
+
+    Every client draws its own amount, uniformly from its group's range, and all its images
+    have that one.
+
+    Attributes:
+        kind: "rotation" (degrees) or "brightness" (a factor).
+        minority: Share of the clients in the minority, in (0, 1); they are the first ones.
+        minority_range: Smallest and largest amount there.
+        majority_range: The same of the majority.
+
+    Raises:
+        BadInput: No such kind, or numbers out of range.
+
+    Source: IFCA-MIR, section 5.1 (rotation and brightness drawn for each client).
+    """
+
+    kind: str
+    minority: float
+    minority_range: tuple[float, float]
+    majority_range: tuple[float, float]
+
+    def __post_init__(self) -> None:
+        if self.kind not in SHIFTS:
+            raise unknown_name("shift", self.kind, SHIFTS)
+        if not 0 < self.minority < 1:
+            raise BadInput(f"the minority's share lies between 0 and 1, got {self.minority}")
+        for low, high in (self.minority_range, self.majority_range):
+            if not (np.isfinite([low, high]).all() and low <= high):
+                raise BadInput(
+                    f"a group's range is two finite numbers, the smaller first, got {low} and "
+                    f"{high}; see shift.minority_range and shift.majority_range"
+                )
+            if self.kind == "brightness" and low < 0:
+                raise BadInput(f"a factor of brightness is at least 0, got {low}")
+
+    def amounts(self, group: Int[ndarray, " clients"], *, seed: int) -> Float[ndarray, " clients"]:
+        """Each client's amount.
+
+        Args:
+            group: 0 for the majority, 1 for the minority.
+            seed: Root seed.
+        """
+        ranges = [self.minority_range if one else self.majority_range for one in group]
+        low, high = np.array(ranges, dtype=float).reshape(-1, 2).T
+        drawn: Float[ndarray, " clients"] = seeded_numpy(seed, "shift").uniform(low, high)
+        return drawn
+
+
+def of_clients(clients: int, minority: float) -> Int[ndarray, " clients"]:
+    """Each client's group: 1 for the minority, the first clients, at least one and not all.
+
+    Args:
+        clients: How many there are.
+        minority: The minority's share of them.
+    """
+    size = min(max(round(minority * clients), 1), clients - 1)
+    return (np.arange(clients) < size).astype(np.int64)
+
+
+class Shifted(NamedTuple):
+    """A data set and a deal after the clients' shifts.
+
+    Attributes:
+        dataset: Every sample shifted as the client is whose place it has.
+        deal: The same deal, with the shifted samples.
+    """
+
+    dataset: Dataset
+    deal: Deal
+
+
+def places(
+    dataset: Dataset, deal: Deal, targets: Sequence[ClientId], *, seed: int
+) -> Int[ndarray, " samples"]:
+    """For every sample of a data set, the client whose data it is like.
+
+    Its owner, where it has one. Audited samples of nobody take the place of the targets in turn,
+    so that no shift tells them from members; all others, the test part among them, that of all
+    clients in turn.
+
+    Args:
+        dataset: The samples.
+        deal: Who has which.
+        targets: Clients under audit.
+        seed: Root seed; decides who is whose turn.
+    """
+    clients, rng = np.array(sorted(deal.clients)), seeded_numpy(seed, "places")
+    place = np.empty(len(dataset), dtype=np.int64)
+    for part in (dataset.train.ids.numpy(), dataset.test.ids.numpy()):
+        place[rng.permutation(part)] = np.resize(clients, len(part))
+    place[deal.audit.samples.ids.numpy()] = np.resize(np.array(targets), len(deal.audit))
+    for client, samples in deal.clients.items():
+        place[samples.ids.numpy()] = client
+    return place
+
+
+def shifted(
+    dataset: Dataset, deal: Deal, shift: Shift, place: Int[ndarray, " samples"], *, seed: int
+) -> Shifted:
+    """Shifts every sample as the client is whose place it has.
+
+    Args:
+        dataset: Images.
+        deal: Who trains on what, and what is audited.
+        shift: Of groups of clients.
+        place: For every sample, a client.
+        seed: Root seed.
+
+    Raises:
+        BadInput: Samples are no images, or cannot be shifted that way.
+    """
+    if dataset.train.features.ndim != 4:
+        raise BadInput(
+            f"the shift {shift.kind!r} is of images, and samples of {dataset.name!r} have shape "
+            f"{tuple(dataset.train.features.shape[1:])}; use a data set of images"
+        )
+    amounts = shift.amounts(of_clients(len(deal.clients), shift.minority), seed=seed)
+    amount = torch.from_numpy(amounts[place]).to(torch.float32)
+    world = replace(
+        dataset,
+        train=_moved(dataset.train, shift, amount),
+        test=_moved(dataset.test, shift, amount),
+    )
+    clients = {client: world.samples(samples.ids) for client, samples in deal.clients.items()}
+    audit = replace(deal.audit, samples=world.samples(deal.audit.samples.ids))
+    return Shifted(world, replace(deal, clients=clients, audit=audit))
+
+
+def _moved(samples: Samples, shift: Shift, amount: Float[Tensor, " all"]) -> Samples:
+    move, features = SHIFTS[shift.kind], torch.empty_like(samples.features)
+    for part in chunks(len(samples), _IMAGES_AT_ONCE):
+        features[part] = move(samples.features[part], amount[samples.ids[part]])
+    return replace(samples, features=features)

@@ -1,0 +1,1 @@
+"""Federated algorithms, one a file, and their catalogue."""

@@ -1,0 +1,194 @@
+"""FedMD: clients keep nets of their own and share what these say of a public set."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from fedaudit.core import Architecture, Batch, ClientId, Model, Params, Samples
+from fedaudit.defenses.base import UNDEFENDED, Defense, Turn, Visit, Workload
+from fedaudit.errors import BadInput
+from fedaudit.fl.algorithms.base import Local
+from fedaudit.fl.training.distillation import Distillation, distilled
+from fedaudit.fl.training.local import LocalTraining, train
+from fedaudit.modules import outputs_of
+from fedaudit.observe.round import Exposed, Logits, Sent, Upload
+from fedaudit.params import weighted_sum
+from fedaudit.seeds import seed_for, seeded
+
+
+class TowardOutputs(Defense):
+    """Trains towards given outputs instead of labels: the mean absolute difference.
+
+    It is no defense; it uses the hook for a loss of one's own. Samples' ids are their rows.
+    """
+
+    def __init__(self, outputs: Tensor) -> None:
+        self._outputs = outputs
+
+    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+        """The mean absolute difference of the outputs."""
+        return (outputs - self._outputs.to(outputs.device)[batch.ids]).abs().mean()
+
+
+@dataclass(frozen=True)
+class FedMD:
+    """Clients of different architectures learn from each other through a public set.
+
+    A client's first round is FedMD's transfer learning: some epochs on the public samples with
+    their labels, some on its own. In each later round it trains towards the clients' mean
+    outputs on the public set ("digest"), then on its own samples ("revisit"). In all of them it
+    sends its outputs on the public set, the only thing that anybody else gets to see.
+
+    An adversary who sees them trains a student for each client, and looks at that.
+
+    Attributes:
+        nets: Architectures of the clients, dealt in turn: client k has number k modulo how many
+            there are.
+        public: Samples that everybody has, with labels; their ids are 0, 1, ...
+        first_public: Training on the public samples before the first exchange.
+        first_private: Training on the client's own samples after that.
+        digest: Training towards the mean outputs.
+        revisit: Training on the client's own samples.
+        student: Architecture of the adversary's students.
+        distillation: How these are trained.
+
+    Source: Li & Wang 2019 ("FedMD"), Algorithm 1; SIA, Algorithm 3 and its published code.
+    Differs: The exchange before SIA's first round is round 1 here. The mean over clients is plain,
+        as in both papers, whatever their data sizes. Optimizers start afresh each round, where
+        the published code starts them afresh each epoch. One fixed set of public samples serves
+        the first training and the exchange alike, where the published code first trains on all of
+        the public training part, in batches of 128 and not of the study's size, and exchanges
+        outputs on 5,000 of it, the same ones in every round.
+    """
+
+    nets: tuple[Architecture, ...]
+    public: Samples
+    first_public: LocalTraining
+    first_private: LocalTraining
+    digest: LocalTraining
+    revisit: LocalTraining
+    student: Architecture
+    distillation: Distillation
+
+    def __post_init__(self) -> None:
+        if not self.nets or not len(self.public):
+            raise BadInput("FedMD needs at least one client architecture and one public sample")
+        if not torch.equal(self.public.ids, torch.arange(len(self.public))):
+            raise BadInput("the public samples' ids are their rows: 0, 1, ...")
+
+    @property
+    def architecture(self) -> Architecture:
+        """Of what an adversary can rebuild of a client: the student."""
+        return self.student
+
+    @property
+    def upload_kind(self) -> type[Upload]:
+        """Clients send outputs on the public set."""
+        return Logits
+
+    def start(self, seed: int) -> Params:
+        """No outputs yet: zeros, which nobody trains towards."""
+        outputs = outputs_of(self.nets[0].initial(0), self.public.features[:1])
+        return {"outputs": torch.zeros(len(self.public), outputs.shape[1])}
+
+    def send(self, state: Params, client: ClientId, round: int) -> Sent:
+        """The clients' mean outputs of the round before."""
+        return Sent(extra=state)
+
+    def local(
+        self, sent: Sent, data: Samples, memory: Params, defense: Defense, visit: Visit
+    ) -> Local:
+        """Digests and revisits; the client's net stays with it."""
+        net = self.nets[visit.client % len(self.nets)]
+        if memory:
+            consensus = sent.extra["outputs"]
+            own = Model.from_tensors(net, memory)
+            own = self._publicly(own, self.digest, TowardOutputs(consensus), visit)
+            training = self.revisit
+        else:
+            own = net.initial(seed_for(visit.seed, "net", visit.client))
+            own = self._publicly(own, self.first_public, UNDEFENDED, visit)
+            training = self.first_private
+        turn = visit.at(own)
+        trained = train(own, data, training, defense, turn)
+        outputs = outputs_of(trained, self.public.features, visit.device)
+        return Local(defense.upload(Logits({"outputs": outputs}), turn), trained.tensors())
+
+    def fold(
+        self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
+    ) -> Params:
+        """The plain mean of the outputs that came back."""
+        parts = [uploads[client].values for client in sorted(uploads)]
+        return weighted_sum(parts, [1 / len(parts)] * len(parts))
+
+    def expose(
+        self,
+        sent: Mapping[ClientId, Sent],
+        uploads: Mapping[ClientId, Upload],
+        round: int,
+        rounds: int,
+        seed: int,
+    ) -> Mapping[ClientId, Exposed]:
+        """A student for each client, trained when one is looked at."""
+        return Students(self, uploads, seed)
+
+    def models(self, state: Params) -> Mapping[str, Model]:
+        """None: there is no model that everybody has."""
+        return {}
+
+    def workload(self, rounds: int, samples: int) -> Workload:
+        """The first training on a client's own samples, and every revisit."""
+        epochs = self.first_private.epochs + (rounds - 1) * self.revisit.epochs
+        return Workload(
+            rounds=1, epochs=epochs, batch_size=self.revisit.batch_size, samples=samples
+        )
+
+    def models_of_clients(self, memories: Mapping[ClientId, Params]) -> Mapping[ClientId, Model]:
+        """The clients' own nets."""
+        return {
+            client: Model.from_tensors(self.nets[client % len(self.nets)], memory)
+            for client, memory in sorted(memories.items())
+        }
+
+    def _publicly(self, model: Model, how: LocalTraining, loss: Defense, visit: Visit) -> Model:
+        return train(model, self.public, how, loss, visit.aside("public").at(model))
+
+
+class Students(Mapping[ClientId, Exposed]):
+    """What an observer rebuilds of each client; all students are trained at the first look.
+
+    Args:
+        algorithm: Knows student and public set.
+        uploads: The clients' outputs on it.
+        seed: Root seed of the run. All students of all rounds begin alike.
+    """
+
+    def __init__(self, algorithm: FedMD, uploads: Mapping[ClientId, Upload], seed: int) -> None:
+        self._algorithm, self._uploads, self._seed = algorithm, uploads, seed
+
+    def __getitem__(self, client: ClientId) -> Exposed:
+        """The student in place of the client's model."""
+        return self._all[client]
+
+    def __iter__(self) -> Iterator[ClientId]:
+        """Clients, ascending."""
+        return iter(sorted(self._uploads))
+
+    def __len__(self) -> int:
+        """How many clients there are."""
+        return len(self._uploads)
+
+    @cached_property
+    def _all(self) -> dict[ClientId, Exposed]:
+        algorithm = self._algorithm
+        models = distilled(
+            algorithm.student.initial(seed_for(self._seed, "student")),
+            algorithm.public.features,
+            {client: upload.values["outputs"] for client, upload in self._uploads.items()},
+            algorithm.distillation,
+            rng=seeded(self._seed, "students' order"),
+        )
+        return {client: Exposed(local=model) for client, model in models.items()}

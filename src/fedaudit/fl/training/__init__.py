@@ -1,0 +1,1 @@
+"""Local training: a client's steps in a round, by autograd or by hand."""

@@ -1,0 +1,243 @@
+"""How one client trains for one round: the only place where the training hooks are called."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from math import ceil, cos, pi
+
+import torch
+from torch import nn
+
+from fedaudit.core import Batch, Model, Samples, cross_entropy
+from fedaudit.defenses.base import Defense, Objective, Turn
+from fedaudit.devices import CPU, computing_on, forked, model_on, samples_on
+from fedaudit.errors import BadInput, unknown_name
+from fedaudit.fl.training.dense import cross_entropy_slope
+from fedaudit.fl.training.manual_backprop import OwnSlope, WrittenOut, written_out
+from fedaudit.fl.training.optimizers import Adam, Anchored, Optimizer, Sgd
+from fedaudit.modules import loaded
+
+Schedule = Callable[[int, int], float]
+
+
+def constant(round: int, rounds: int) -> float:
+    """The same rate in every round."""
+    return 1.0
+
+
+def cosine(round: int, rounds: int) -> float:
+    """From 1 in the first round along half a cosine towards 0 after the last.
+
+    Source: FedMIA, published run script (cosine to 0).
+    """
+    return 0.5 * (1 + cos(pi * (round - 1) / rounds))
+
+
+def exponential(round: int, rounds: int) -> float:
+    """0.99 per round.
+
+    Source: FedMIA, appendix A (learning-rate decay 0.99).
+    """
+    return 0.99 ** (round - 1)
+
+
+SCHEDULES: dict[str, Schedule] = {
+    "constant": constant,
+    "cosine": cosine,
+    "exponential": exponential,
+}
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """Settings of a client's training within a round; the optimizer starts afresh each round.
+
+    Attributes:
+        epochs: Passes over the client's data.
+        batch_size: Samples a step; larger than the data means one step an epoch.
+        lr: Learning rate of the first round.
+        momentum: Of SGD; 0 for none.
+        weight_decay: L2 penalty; 0 for none.
+        schedule: How the rate falls over rounds: "constant", "cosine" or "exponential".
+        optimizer: "sgd" or "adam".
+    """
+
+    epochs: int = 1
+    batch_size: int = 32
+    lr: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    schedule: str = "constant"
+    optimizer: str = "sgd"
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch_size < 1 or not self.lr > 0:
+            raise BadInput(
+                f"training needs epochs >= 1, batch_size >= 1 and lr > 0, got epochs="
+                f"{self.epochs}, batch_size={self.batch_size}, lr={self.lr}"
+            )
+        if not (0 <= self.momentum < 1 and self.weight_decay >= 0):
+            raise BadInput(
+                f"momentum lies in [0, 1) and weight_decay is at least 0, got "
+                f"{self.momentum} and {self.weight_decay}"
+            )
+        if self.schedule not in SCHEDULES:
+            raise unknown_name("schedule", self.schedule, SCHEDULES)
+        if self.optimizer not in ("sgd", "adam"):
+            raise unknown_name("optimizer", self.optimizer, ("sgd", "adam"))
+
+    def rate(self, round: int, rounds: int) -> float:
+        """The learning rate in a round."""
+        return self.lr * SCHEDULES[self.schedule](round, rounds)
+
+    def steps(self, round: int, rounds: int) -> Optimizer:
+        """A fresh optimizer for one round."""
+        rate = self.rate(round, rounds)
+        if self.optimizer == "adam":
+            return Adam(lr=rate, weight_decay=self.weight_decay)
+        return Sgd(lr=rate, momentum=self.momentum, weight_decay=self.weight_decay)
+
+    def gradient_scale(self, round: int, rounds: int, *, samples: int) -> float | None:
+        """What turns (received minus local) into the sum of the samples' gradients.
+
+        An update is about as many steps as there are batches, each the learning rate times a
+        mean gradient, lengthened by momentum.
+
+        Args:
+            round: For the learning rate.
+            rounds: Of the whole run.
+            samples: How many the client trains on; 0 if that is unknown.
+
+        Returns:
+            None where the optimizer is not SGD or the number of samples is unknown.
+        """
+        steps = self.epochs * ceil(samples / self.batch_size)
+        travelled = self.rate(round, rounds) * steps / (1 - self.momentum)
+        return samples / travelled if self.optimizer == "sgd" and travelled > 0 else None
+
+
+def train(
+    model: Model,
+    data: Samples,
+    how: LocalTraining,
+    defense: Defense,
+    turn: Turn,
+    *,
+    pull: float = 0.0,
+) -> Model:
+    """The client's model after one round of local training, with the defense's hooks in force.
+
+    Args:
+        model: Where training starts.
+        data: The client's (prepared) samples.
+        how: Epochs, batches and optimizer.
+        defense: Its training hooks are called here and nowhere else.
+        turn: What the hooks may know, and on which device to train; the model comes back from it.
+        pull: Towards the model where training starts; see
+            :class:`fedaudit.fl.training.optimizers.Anchored`.
+
+    Raises:
+        BadInput: Training gave parameters that are not finite.
+    """
+    with computing_on(turn.device):
+        optimizer: Optimizer = how.steps(turn.round, turn.rounds)
+        if pull:
+            optimizer = Anchored(optimizer, pull)
+        trained = model_on(_trained(model, data, how, optimizer, defense, turn), CPU)
+    if not all(bool(value.isfinite().all()) for value in trained.params.values()):
+        raise BadInput(
+            f"client {turn.client}'s training diverged in round {turn.round}: its parameters "
+            f"are no longer finite; lower the learning rate ({how.lr}) or check the features"
+        )
+    defense.after(model, trained, turn)
+    return trained
+
+
+def _trained(
+    model: Model,
+    data: Samples,
+    how: LocalTraining,
+    optimizer: Optimizer,
+    defense: Defense,
+    turn: Turn,
+) -> Model:
+    module = loaded(model, "training", turn.device).train()
+    chosen = defense.select(samples_on(data, turn.device), turn)
+    # After the selection, which may settle whether a defense's loss differs in this round.
+    step = _stepper(module, optimizer, defense, turn)
+    with dropout_of(turn):
+        for _ in range(how.epochs):
+            for batch in defense.batches(chosen, how.batch_size, turn):
+                turn.note("used", batch.ids)
+                step(defense.batch(batch, turn))
+    return Model.of(model.architecture, module)
+
+
+@contextmanager
+def dropout_of(turn: Turn) -> Iterator[None]:
+    """Inside, the global generators, from which dropout draws, are this turn's own."""
+    with forked(turn.device):
+        _seed(int(torch.randint(2**62, (), generator=turn.rng("dropout"))), turn.device)
+        yield
+
+
+def objective_of(module: nn.Module, defense: Defense, turn: Turn) -> Objective:
+    """What a client minimises in a turn, the defense's loss in force."""
+    return Objective(
+        module,
+        lambda outputs, batch: defense.loss(outputs, batch, turn),
+        per_sample=None if defense.acts_in("loss") else turn.received.architecture.loss,
+        slope=partial(defense.slope, turn=turn) if defense.knows_its_slope else None,
+    )
+
+
+def _seed(seed: int, device: torch.device) -> None:
+    """The global generators of CPU and device."""
+    if device.type == "cpu":
+        # torch.manual_seed also leaves word for every kind of accelerator there might be, with a
+        # stack trace each: 0.2 ms, half a step of a small network.
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
+
+
+def _stepper(
+    module: nn.Module, optimizer: Optimizer, defense: Defense, turn: Turn
+) -> Callable[[Batch], None]:
+    """One training step as a function of a batch, through the hooks or written out by hand."""
+    objective = objective_of(module, defense, turn)
+    names = list(objective.params)
+    params = list(objective.params.values())
+
+    def step(batch: Batch) -> None:
+        gradient = defense.gradient(objective, batch, turn)
+        optimizer.step(params, [gradient[name] for name in names])
+
+    written = None if defense.acts_in("gradient") else written_out(module)
+    return step if written is None else partial(_by_hand, objective, optimizer, written, step)
+
+
+def _by_hand(
+    objective: Objective,
+    optimizer: Optimizer,
+    written: WrittenOut,
+    otherwise: Callable[[Batch], None],
+    batch: Batch,
+) -> None:
+    # Features with a graph belong to a loss that asks for its derivative by them.
+    if len(batch) == 0 or batch.x.requires_grad:
+        otherwise(batch)
+        return
+    params = list(objective.params.values())
+    own: OwnSlope | None = None
+    if objective.per_sample is not cross_entropy or batch.y.is_floating_point():
+        own = OwnSlope(objective, batch, params)
+    slope = own or partial(cross_entropy_slope, y=batch.y)
+    if isinstance(optimizer, Sgd) and optimizer.plain:
+        written.descend(batch.x, slope, lr=optimizer.lr)
+        if own:
+            own.descend_beside(lr=optimizer.lr)
+    else:
+        gradients = written.gradients(batch.x, slope)
+        optimizer.step(params, own.with_beside(gradients) if own else gradients)

@@ -1,0 +1,84 @@
+"""Clients whose people differ in an attribute."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from fedaudit.datasets.dataset import Dataset, numbered
+from fedaudit.datasets.draws.fair import draw
+from fedaudit.datasets.partitions.attribute import BySide, dealt_by_side, like_their_side, sides_of
+from fedaudit.datasets.partitions.schemes import Dirichlet, Iid
+from fedaudit.errors import BadInput
+from fedaudit.seeds import seeded_numpy
+
+GROUP = (0, 0, 0, 0, 1, 1)
+
+
+def people() -> Dataset:
+    rng = seeded_numpy(1, "people")
+    features = torch.from_numpy(rng.normal(size=(700, 3))).float()
+    labels = torch.from_numpy(rng.integers(0, 3, 700))
+    group = torch.from_numpy(rng.choice(3, 700, p=[0.5, 0.2, 0.3]))
+    return Dataset(
+        "people",
+        numbered(features[:600], labels[:600]),
+        numbered(features[600:], labels[600:], first=600),
+        3,
+        "",
+        group,
+        ("a", "b", "c"),
+    )
+
+
+@pytest.mark.parametrize("scheme", [Iid(40), Dirichlet(0.5, samples_per_client=20)])
+def test_each_client_has_people_of_its_side_under_their_own_labels(scheme: object) -> None:
+    data = people()
+    sides = sides_of(data, "c")
+    assert isinstance(scheme, Iid | Dirichlet)
+    deal = dealt_by_side(
+        data,
+        sides,
+        partial(draw, clients=6, partition=BySide(scheme, GROUP), n_fair=30, seed=2),
+    )
+    background = {
+        c: s.ids[~torch.isin(s.ids, deal.audit.samples.ids)] for c, s in deal.clients.items()
+    }
+    for client, ids in background.items():
+        assert bool((sides.minority[ids] == bool(GROUP[client])).all())
+    for samples in (*deal.clients.values(), deal.audit.samples):
+        assert torch.equal(samples.labels, data.samples(samples.ids).labels)
+    # What is audited is drawn like the target's own people.
+    assert not bool(sides.minority[deal.audit.samples.ids].any())
+
+
+def test_the_rarest_value_is_the_minority_unless_another_is_named() -> None:
+    data = people()
+    assert data.group is not None
+    assert sides_of(data).value == "b"
+    assert torch.equal(sides_of(data).minority, data.group == 1)
+    assert sides_of(data, "a").value == "a"
+
+
+def test_samples_of_nobody_go_to_clients_of_their_side_in_turn() -> None:
+    sides = sides_of(people(), "c")
+    ids = np.arange(600, 700)
+    place = like_their_side(sides, np.array(GROUP), ids, rng=seeded_numpy(1, "turns"))
+    for side in (0, 1):
+        mine = place[sides.minority.numpy()[ids] == bool(side)]
+        counts = np.bincount(mine, minlength=6)[np.array(GROUP) == side]
+        assert counts.sum() == len(mine)
+        assert counts.max() - counts.min() <= 1
+
+
+def test_what_has_no_such_attribute_is_refused() -> None:
+    data = people()
+    with pytest.raises(BadInput, match="no attribute"):
+        sides_of(replace(data, group=None, group_names=()))
+    with pytest.raises(BadInput, match="'d'"):
+        sides_of(data, "d")
+    alone = replace(data, group=torch.zeros(700).long())
+    with pytest.raises(BadInput, match="600 of the 600"):
+        sides_of(alone, "a")

@@ -1,0 +1,58 @@
+import pytest
+import torch
+
+from fedaudit.datasets.arrays import assembled
+from fedaudit.datasets.classes import some_classes
+from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.scaling import Scaled
+from fedaudit.errors import BadInput
+
+
+def dataset() -> Dataset:
+    """Twelve training and six test samples whose only feature is their id, of three classes."""
+    scaled = Scaled(torch.arange(12.0)[:, None], torch.arange(12.0, 18.0)[:, None], "")
+    labels = torch.arange(18) % 3
+    return assembled(
+        "d", scaled, labels[:12], labels[12:], classes=3, group=torch.arange(18) % 2,
+        group_names=("even", "odd"),
+    )  # fmt: skip
+
+
+def test_without_a_choice_it_is_the_data_set_itself() -> None:
+    data = dataset()
+    assert some_classes(data, ()) is data
+
+
+def test_kept_classes_are_numbered_in_the_order_given() -> None:
+    found = some_classes(dataset(), (2, 0))
+    assert found.classes == 2
+    assert found.train.features[:, 0].tolist() == [0, 2, 3, 5, 6, 8, 9, 11]
+    assert found.train.labels.tolist() == [1, 0, 1, 0, 1, 0, 1, 0]
+    assert found.test.features[:, 0].tolist() == [12, 14, 15, 17]
+    assert found.test.ids.tolist() == [8, 9, 10, 11]
+
+
+def test_numbers_may_begin_after_the_classes_of_another_set() -> None:
+    found = some_classes(dataset(), (1,), first=10)
+    assert found.classes == 11
+    assert set(found.train.labels.tolist()) == {10}
+    assert some_classes(dataset(), (), first=3).train.labels.tolist() == [3, 4, 5] * 4
+
+
+def test_groups_stay_with_their_samples() -> None:
+    found = some_classes(dataset(), (1, 2))
+    assert found.group is not None
+    features = torch.cat([found.train.features, found.test.features])[:, 0]
+    assert found.group.tolist() == (features.long() % 2).tolist()
+
+
+@pytest.mark.parametrize("kept", [(0, 3), (-1, 0), (1, 1)])
+def test_classes_that_are_not_there_or_twice_are_refused(kept: tuple[int, ...]) -> None:
+    with pytest.raises(BadInput, match=r"each once: whole numbers from 0 to 2"):
+        some_classes(dataset(), kept)
+
+
+def test_one_class_alone_is_refused_unless_others_come_before_it() -> None:
+    with pytest.raises(BadInput, match=r"keeps \[1\] alone"):
+        some_classes(dataset(), (1,))
+    assert some_classes(dataset(), (1,), first=3).classes == 4

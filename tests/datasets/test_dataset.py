@@ -1,0 +1,96 @@
+import numpy as np
+import pytest
+import torch
+
+from fedaudit.core import Samples
+from fedaudit.datasets.arrays import Arrays, from_arrays, split
+from fedaudit.datasets.dataset import Dataset, numbered
+from fedaudit.errors import BadInput
+
+X = np.arange(12.0).reshape(6, 2)
+Y = np.array([0, 1, 2, 0, 1, 2])
+TEST = (np.ones((2, 2)), np.array([0, 1]))
+
+
+def small() -> Dataset:
+    return from_arrays("small", Arrays(X, Y, *TEST), standardise=False)
+
+
+def test_ids_count_through_the_training_and_then_the_test_part() -> None:
+    dataset = small()
+    assert dataset.train.ids.tolist() == [0, 1, 2, 3, 4, 5]
+    assert dataset.test.ids.tolist() == [6, 7]
+    assert dataset.classes == 3
+
+
+def test_samples_are_found_by_id_in_the_order_asked_for() -> None:
+    found = small().samples(torch.tensor([7, 1, 6, 0]))
+    assert found.ids.tolist() == [7, 1, 6, 0]
+    assert found.labels.tolist() == [1, 1, 0, 0]
+    assert found.features[1].tolist() == [2, 3]
+
+
+def test_an_unknown_id_is_refused() -> None:
+    with pytest.raises(BadInput, match="run from 0 to 7, got 3 to 8"):
+        small().samples(torch.tensor([3, 8]))
+
+
+def test_groups_must_fit_the_samples() -> None:
+    dataset = small()
+    with pytest.raises(BadInput, match="give one code a sample"):
+        Dataset("d", dataset.train, dataset.test, 3, "", torch.tensor([0, 1]), ("a", "b"))
+
+
+def test_ids_that_do_not_count_through_are_refused() -> None:
+    part = numbered(torch.zeros(2, 1), torch.tensor([0, 1]))
+    with pytest.raises(BadInput, match="must count from 0"):
+        Dataset("d", part, part, 2, "")
+
+
+def test_labels_outside_the_classes_are_refused() -> None:
+    part = numbered(torch.zeros(2, 1), torch.tensor([0, 2]))
+    nothing = Samples(torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64), part.ids[:0])
+    with pytest.raises(BadInput, match="must lie in 0 to 1, got 0 to 2"):
+        Dataset("d", part, nothing, 2, "")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (Arrays(X, Y[:5], *TEST), "one row of features a label"),
+        (Arrays(X, Y, np.ones((2, 3)), TEST[1]), "give both parts the same shape"),
+        (Arrays(np.where(X == 3, np.nan, X), Y, *TEST), "1 of 6 samples .* NaN or infinity"),
+        (Arrays(np.where(X > 9, np.inf, X), Y, *TEST), "1 of 6 samples .* NaN or infinity"),
+        (Arrays(X, Y.astype(float), *TEST), "whole number a sample, got .* float64"),
+        (Arrays(X, Y[:, None], *TEST), "whole number a sample, got shape"),
+        (Arrays(X, Y - 1, *TEST), "every class from 0 up"),
+        (Arrays(X, Y + 1, *TEST), "set first_label"),
+        (Arrays(X, Y * 2, *TEST), "3 classes between 0 and 4"),
+        (Arrays(X, np.zeros(6, dtype=int), TEST[0], np.zeros(2, dtype=int)), "1 class"),
+        (Arrays(X[:0], Y[:0], *TEST), "is empty"),
+        (Arrays(X.astype(object), Y, *TEST), "have type object"),
+        (Arrays(X, Y, TEST[0], np.array([0, 7])), "test label 7 does not occur"),
+        (Arrays(np.zeros((6, 4, 4, 2), np.uint8), Y, np.zeros((2, 4, 4, 2), np.uint8), TEST[1]),
+         "1 or 3 channels last"),
+    ],
+)  # fmt: skip
+def test_unusable_arrays_are_refused_with_the_reason(arrays: Arrays, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        from_arrays("bad", arrays)
+
+
+def test_labels_may_count_from_one_when_that_is_said() -> None:
+    dataset = from_arrays("letters", Arrays(X, Y + 1, TEST[0], TEST[1] + 1), first_label=1)
+    assert dataset.train.labels.tolist() == Y.tolist()
+
+
+def test_a_split_takes_the_same_share_of_every_class_and_loses_nothing() -> None:
+    labels = np.repeat([0, 1, 2], [10, 20, 40])
+    parts = split(labels, 0.2, rng=np.random.default_rng(0))
+    assert np.bincount(labels[parts.test]).tolist() == [2, 4, 8]
+    assert sorted([*parts.train, *parts.test]) == list(range(70))
+
+
+def test_a_split_that_leaves_a_part_empty_is_refused() -> None:
+    with pytest.raises(BadInput, match="leaves a part empty"):
+        split(np.array([0, 1]), 0.1, rng=np.random.default_rng(0))

@@ -1,0 +1,312 @@
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from fedaudit.core import NOBODY
+from fedaudit.datasets.arrays import assembled
+from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.draws import fair as draws
+from fedaudit.datasets.draws.audit_set import AuditSet
+from fedaudit.datasets.draws.deal import Deal
+from fedaudit.datasets.draws.fair import DRAWS, draw
+from fedaudit.datasets.draws.published import cofedmid, fedmia_code, fedmia_paper, sia
+from fedaudit.datasets.partitions.schemes import Dirichlet, Iid, Partition, Shards
+from fedaudit.datasets.scaling import Scaled
+from fedaudit.errors import BadInput, Damaged
+from fedaudit.origin import Origin
+
+MEMBER, OTHER, UNSEEN = Origin.MEMBER, Origin.OTHER_CLIENT, Origin.UNSEEN
+
+
+def dataset(train: int = 3000, test: int = 500, classes: int = 5) -> Dataset:
+    """Samples whose only feature is their id."""
+    scaled = Scaled(
+        torch.arange(train).float()[:, None], torch.arange(train, train + test).float()[:, None], ""
+    )
+    labels = torch.arange(train + test) % classes
+    group = torch.arange(train + test) % 2
+    return assembled(
+        "d", scaled, labels[:train], labels[train:], classes=classes, group=group,
+        group_names=("even", "odd"),
+    )  # fmt: skip
+
+
+DATA = dataset()
+
+
+def fair(
+    partition: Partition | None = None,
+    *,
+    seed: int = 0,
+    n_fair: int = 600,
+    extra_other: int = 0,
+    extra_unseen: int = 0,
+    targets: tuple[int, ...] = (0,),
+    background: int | None = None,
+) -> Deal:
+    return draw(
+        DATA,
+        clients=5,
+        partition=partition or Dirichlet(2.0, samples_per_client=250),
+        n_fair=n_fair,
+        seed=seed,
+        extra_other=extra_other,
+        extra_unseen=extra_unseen,
+        targets=targets,
+        background=background,
+    )
+
+
+def check_truth(deal: Deal) -> None:
+    """Every sample has one owner at most, and the audit names it."""
+    held = {client: set(samples.ids.tolist()) for client, samples in deal.clients.items()}
+    everything = [sample for mine in held.values() for sample in mine]
+    assert len(everything) == len(set(everything)) == sum(deal.sizes.values())
+    for sample, owner in zip(deal.audit.samples.ids.tolist(), deal.audit.owner, strict=True):
+        holders = [client for client, mine in held.items() if sample in mine]
+        assert holders == ([] if owner == NOBODY else [owner])
+    for samples in [*deal.clients.values(), deal.audit.samples]:
+        assert torch.equal(samples.features[:, 0].long(), samples.ids)
+        assert torch.equal(samples.labels, samples.ids % DATA.classes)
+
+
+class TestFairDraw:
+    @pytest.mark.parametrize(
+        "partition", [Iid(), Iid(250), Dirichlet(2.0), Shards(3), Dirichlet(2.0, 1, 250)]
+    )
+    def test_the_owners_stated_are_the_clients_that_hold_the_samples(
+        self, partition: Partition
+    ) -> None:
+        check_truth(fair(partition, extra_other=50, extra_unseen=70))
+
+    def test_a_third_is_member_a_third_other_clients_and_a_third_unseen(self) -> None:
+        counts = sum(
+            np.bincount(fair(seed=seed).audit.origin(0), minlength=3) for seed in range(30)
+        )
+        # 18,000 draws in all.
+        assert stats.chisquare(counts).pvalue > 1e-3
+
+    def test_members_and_unseen_have_the_same_classes_up_to_chance(self) -> None:
+        table = np.zeros((3, DATA.classes))
+        for seed in range(30):
+            audit = fair(seed=seed, extra_other=100, extra_unseen=100).audit
+            np.add.at(table, (audit.origin(0), audit.samples.labels.numpy()), 1)
+        assert stats.chi2_contingency(table).pvalue > 1e-3
+
+    def test_members_and_unseen_cannot_be_told_apart_by_id_or_by_position(self) -> None:
+        audit = fair(seed=3, n_fair=1500).audit
+        ids, origin = audit.samples.ids.numpy(), audit.origin(0)
+        positions = np.arange(len(audit))
+        for values in (ids, positions):
+            result = stats.mannwhitneyu(values[origin == MEMBER], values[origin == UNSEEN])
+            assert result.pvalue > 1e-3
+
+    def test_the_other_clients_share_their_part_evenly(self) -> None:
+        counts = sum(
+            np.bincount(audit.owner[audit.owner > 0], minlength=5)[1:]
+            for audit in (fair(seed=seed, extra_other=100).audit for seed in range(30))
+        )
+        assert stats.chisquare(counts).pvalue > 1e-3
+
+    def test_audited_samples_have_the_class_mix_of_their_target(self) -> None:
+        partition = Shards(1, samples_per_client=250)
+        deal = draw(DATA, clients=5, partition=partition, n_fair=300, seed=0, targets=(2,))
+        # One shard in five sorted classes of 600: one or two classes.
+        assert len(set(deal.audit.samples.labels.tolist())) <= 2
+
+    def test_extra_samples_are_counted_exactly_and_are_not_fair(self) -> None:
+        audit = fair(n_fair=300, extra_other=40, extra_unseen=60).audit
+        extra = ~audit.fair
+        assert np.bincount(audit.origin(0)[extra], minlength=3).tolist() == [0, 40, 60]
+        assert audit.fair.sum() == 300
+
+    def test_sizes_come_out_close_to_what_the_partition_says(self) -> None:
+        sizes = fair(Iid(250), n_fair=300).sizes
+        assert all(abs(size - 250) < 50 for size in sizes.values())
+
+    def test_a_target_whose_members_come_from_the_audit_alone_needs_no_background(self) -> None:
+        deal = fair(Iid(250), n_fair=750)
+        assert deal.sizes[0] == deal.audited[0]
+        assert (
+            fair(Iid(250), n_fair=300, background=7).sizes[0]
+            == 7 + fair(Iid(250), n_fair=300, background=0).sizes[0]
+        )
+
+    def test_the_background_does_not_depend_on_how_the_draw_fell(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def background(deal: Deal) -> list[set[int]]:
+            audited = set(deal.audit.samples.ids.tolist())
+            return [set(mine.ids.tolist()) - audited for mine in deal.clients.values()]
+
+        first = fair()
+        monkeypatch.setattr(
+            draws, "_owners", lambda panel, *_, **__: np.full(len(panel.positions), 1)
+        )
+        second = fair()
+        assert first.sizes != second.sizes
+        assert background(first) == background(second)
+
+    def test_everything_but_the_unseen_is_dealt_where_the_partition_deals_everything(self) -> None:
+        deal = fair(Iid(), n_fair=600)
+        unseen = int((deal.audit.owner == NOBODY).sum())
+        assert sum(deal.sizes.values()) == pytest.approx(3000 - unseen, abs=60)
+
+    def test_order_within_a_client_does_not_tell_audited_samples_apart(self) -> None:
+        deal = fair(n_fair=300)
+        audited = np.isin(deal.clients[0].ids.numpy(), deal.audit.samples.ids.numpy())
+        positions = np.arange(len(audited))
+        result = stats.mannwhitneyu(positions[audited], positions[~audited])
+        assert result.pvalue > 1e-3
+
+    def test_the_same_seed_draws_alike_and_another_does_not(self) -> None:
+        one, again, other = (fair(seed=seed) for seed in (1, 1, 2))
+        assert torch.equal(one.audit.samples.ids, again.audit.samples.ids)
+        assert torch.equal(one.clients[3].ids, again.clients[3].ids)
+        assert not torch.equal(one.audit.samples.ids, other.audit.samples.ids)
+
+    def test_each_of_several_targets_has_its_own_fair_panel(self) -> None:
+        deal = fair(n_fair=300, targets=(1, 4), extra_unseen=20)
+        check_truth(deal)
+        audit = deal.audit
+        assert len(audit) == 640
+        for target in (1, 4):
+            assert audit.fair_for(target).sum() == 300
+            origin = audit.origin(target)[audit.fair_for(target)]
+            assert (np.bincount(origin, minlength=3) > 60).all()
+        assert not (audit.fair_for(1) & audit.fair_for(4)).any()
+
+    def test_groups_follow_the_samples(self) -> None:
+        audit = fair().audit
+        assert audit.group is not None
+        assert (audit.group == audit.samples.ids.numpy() % 2).all()
+
+    def test_an_audit_larger_than_a_class_says_how_many_samples_are_missing(self) -> None:
+        with pytest.raises(BadInput, match=r"is \d+ short: \d+ of class \d are needed and 600"):
+            draw(DATA, clients=5, partition=Shards(1), n_fair=1500, seed=0)
+
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            ({"clients": 1}, "at least 2 clients, got 1"),
+            ({"targets": (5,)}, "target 5 is no client; clients are numbered 0 to 4"),
+            ({"targets": ()}, "at least one client"),
+            ({"targets": (1, 1)}, "each once"),
+            ({"n_fair": -3}, "give 0 or more"),
+            ({"n_fair": 0}, "nothing would be audited"),
+            ({"clients": 4000}, "4000 clients cannot share 3000 samples"),
+            ({"background": 0, "n_fair": 1}, "client 0 is left without samples"),
+        ],
+    )
+    def test_impossible_draws_are_refused(
+        self, settings: dict[str, int | tuple[int, ...]], message: str
+    ) -> None:
+        with pytest.raises(BadInput, match=message):
+            DRAWS["fair"](
+                DATA, **({"clients": 5, "partition": Iid(), "n_fair": 30, "seed": 0} | settings)
+            )
+
+
+class TestPublishedDraws:
+    def test_the_paper_of_fedmia_audits_a_tenth_of_test_and_other_clients(self) -> None:
+        deal = fedmia_paper(DATA, clients=5, partition=Iid(), seed=0)
+        check_truth(deal)
+        assert np.bincount(deal.audit.origin(0)).tolist() == [600, 4 * 60, 50]
+        assert not deal.audit.fair.any()
+
+    def test_the_code_of_fedmia_audits_a_thousand_of_test_and_a_fifth_of_others(self) -> None:
+        data = dataset(test=1200)
+        deal = fedmia_code(data, clients=5, partition=Iid(), seed=0)
+        assert np.bincount(deal.audit.origin(0)).tolist() == [600, 4 * 120, 1000]
+
+    def test_cofedmid_audits_a_fixed_number_of_other_clients_samples(self) -> None:
+        deal = cofedmid(
+            DATA, clients=5, partition=Dirichlet(1.0), seed=0, n_unseen=100, n_other=900
+        )
+        check_truth(deal)
+        assert np.bincount(deal.audit.origin(0)).tolist() == [deal.sizes[0], 900, 100]
+
+    def test_unseen_samples_come_from_the_test_part(self) -> None:
+        audit = fedmia_paper(DATA, clients=5, partition=Iid(), seed=0).audit
+        assert (audit.samples.ids[torch.from_numpy(audit.owner == NOBODY)] >= 3000).all()
+
+    def test_too_small_a_test_part_says_how_many_are_missing(self) -> None:
+        with pytest.raises(BadInput, match=r"the test part has 500 \(500 short\)"):
+            fedmia_code(DATA, clients=5, partition=Iid(), seed=0)
+
+    def test_too_few_samples_of_others_say_how_many_are_missing(self) -> None:
+        with pytest.raises(BadInput, match=r"they have 2400 \(6600 short\)"):
+            cofedmid(DATA, clients=5, partition=Iid(), seed=0, n_unseen=10)
+
+    @pytest.mark.parametrize("name", ["fedmia_paper", "fedmia_code", "cofedmid"])
+    def test_several_targets_are_refused(self, name: str) -> None:
+        with pytest.raises(BadInput, match="audits one target, got 2"):
+            DRAWS[name](DATA, clients=5, partition=Iid(), seed=0, targets=(0, 1))
+
+    @pytest.mark.parametrize("share", [0.0, 1.5])
+    def test_a_share_out_of_range_is_refused(self, share: float) -> None:
+        with pytest.raises(BadInput, match=r"share must lie in \(0, 1\]"):
+            fedmia_paper(DATA, clients=5, partition=Iid(), seed=0, share=share)
+
+
+class TestSourceDraw:
+    def test_every_client_has_as_many_samples_audited(self) -> None:
+        deal = sia(DATA, clients=5, partition=Dirichlet(1.0), seed=0, n_unseen=40)
+        check_truth(deal)
+        assert np.bincount(deal.audit.owner + 1).tolist() == [40, 100, 100, 100, 100, 100]
+        assert sum(deal.sizes.values()) == len(DATA.train)
+
+    def test_the_smallest_client_says_how_many_there_are(self) -> None:
+        deal = sia(DATA, clients=5, partition=Dirichlet(1.0), seed=0, per_client=10_000)
+        least, most = min(deal.sizes.values()), max(deal.sizes.values())
+        assert least < most
+        assert deal.audited == dict.fromkeys(range(5), least)
+
+    def test_several_clients_may_be_under_audit(self) -> None:
+        deal = sia(DATA, clients=5, partition=Iid(), seed=0, targets=(0, 3), per_client=7)
+        assert [(deal.audit.origin(c) == MEMBER).sum() for c in (0, 3)] == [7, 7]
+
+    def test_auditing_nothing_of_a_client_is_refused(self) -> None:
+        with pytest.raises(BadInput, match="per_client is at least 1, got 0"):
+            sia(DATA, clients=5, partition=Iid(), seed=0, per_client=0)
+
+
+def test_class_counts_add_up_to_the_clients_sizes() -> None:
+    deal = fair()
+    assert {client: sum(row) for client, row in deal.class_counts(5).items()} == deal.sizes
+    assert sum(deal.audited.values()) == (deal.audit.owner != NOBODY).sum()
+
+
+class TestAuditSet:
+    def test_origin_is_seen_from_the_target(self) -> None:
+        samples = DATA.samples(torch.tensor([4, 5, 6]))
+        audit = AuditSet(samples, np.array([0, 2, NOBODY]), np.full(3, NOBODY))
+        assert audit.origin(0).tolist() == [MEMBER, OTHER, UNSEEN]
+        assert audit.origin(2).tolist() == [OTHER, MEMBER, UNSEEN]
+
+    def test_what_is_stored_comes_back_and_features_are_found_again(self) -> None:
+        audit = fair().audit
+        stored = audit.tensors()
+        assert "features" not in stored
+        loaded = AuditSet.from_tensors(stored)
+        assert np.array_equal(loaded.origin(0), audit.origin(0))
+        again = loaded.attach(DATA)
+        assert torch.equal(again.samples.features, audit.samples.features)
+        assert np.array_equal(again.fair, audit.fair)
+        assert again.group is not None
+        assert np.array_equal(again.group, DATA.samples(audit.samples.ids).ids.numpy() % 2)
+
+    def test_another_data_set_is_noticed_by_its_labels(self) -> None:
+        loaded = AuditSet.from_tensors(fair().audit.tensors())
+        with pytest.raises(Damaged, match="have another label"):
+            loaded.attach(dataset(classes=4))
+
+    def test_a_missing_or_cut_part_is_damaged(self) -> None:
+        stored = fair().audit.tensors()
+        with pytest.raises(Damaged, match="lacks owner"):
+            AuditSet.from_tensors({name: t for name, t in stored.items() if name != "owner"})
+        with pytest.raises(Damaged, match="of one length"):
+            AuditSet.from_tensors(stored | {"owner": stored["owner"][:-1]})
+        with pytest.raises(Damaged, match="whole numbers"):
+            AuditSet.from_tensors(stored | {"owner": stored["owner"].float()})

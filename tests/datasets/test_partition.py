@@ -1,0 +1,184 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jaxtyping import Int
+from numpy import ndarray
+
+from fedaudit.datasets.partitions.schemes import (
+    PARTITIONS,
+    Dirichlet,
+    Iid,
+    Partition,
+    Shards,
+    SiaClass0Size,
+    apportioned,
+    class_mix,
+    deal,
+    within,
+)
+from fedaudit.errors import BadInput
+
+COUNTS = np.array([30, 50, 20, 60])
+LABELS = np.repeat([0, 1, 2, 3], COUNTS)
+EXACT: list[Partition] = [Iid(), Dirichlet(0.5), Dirichlet(5.0), Shards(2), Shards(3)]
+FIXED: list[Iid | Dirichlet | Shards] = [
+    Iid(samples_per_client=9),
+    Dirichlet(0.2, samples_per_client=9),
+    Dirichlet(100.0, samples_per_client=32),
+    Shards(2, samples_per_client=9),
+    Shards(3, samples_per_client=32),
+]
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def dealt(how: Partition, clients: int = 5, seed: int = 0) -> list[Int[ndarray, " _"]]:
+    generator = rng(seed)
+    return deal(LABELS, how.quotas(COUNTS, clients, rng=generator), rng=generator)
+
+
+@pytest.mark.parametrize("how", EXACT)
+@pytest.mark.parametrize("seed", range(5))
+def test_every_sample_is_dealt_exactly_once(how: Partition, seed: int) -> None:
+    assert sorted(np.concatenate(dealt(how, seed=seed))) == list(range(160))
+
+
+@pytest.mark.parametrize("how", FIXED)
+@pytest.mark.parametrize("seed", range(5))
+def test_each_client_gets_the_number_asked_for_and_shares_none(
+    how: Iid | Dirichlet | Shards, seed: int
+) -> None:
+    hands = dealt(how, seed=seed)
+    assert {len(hand) for hand in hands} == {how.samples_per_client}
+    assert len(np.unique(np.concatenate(hands))) == sum(map(len, hands))
+
+
+@pytest.mark.parametrize("how", [*EXACT, *FIXED, SiaClass0Size(1.0)])
+def test_the_same_seed_deals_alike_and_another_does_not(how: Partition) -> None:
+    one, again, other = (np.concatenate(dealt(how, seed=seed)) for seed in (1, 1, 2))
+    assert np.array_equal(one, again)
+    assert not np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("how", EXACT)
+def test_the_deal_follows_the_quotas(how: Partition) -> None:
+    quotas = how.quotas(COUNTS, 5, rng=rng())
+    for hand, quota in zip(deal(LABELS, quotas, rng=rng()), quotas, strict=True):
+        assert np.bincount(LABELS[hand], minlength=4).tolist() == quota.tolist()
+
+
+def test_iid_clients_differ_in_size_by_one_at_most() -> None:
+    sizes = Iid().quotas(COUNTS, 7, rng=rng()).sum(axis=1)
+    assert sizes.max() - sizes.min() <= 1
+
+
+def test_iid_gives_each_client_the_overall_class_mix_on_average() -> None:
+    quotas = np.mean([Iid().quotas(COUNTS, 4, rng=rng(seed)) for seed in range(400)], axis=0)
+    np.testing.assert_allclose(quotas, np.tile(COUNTS / 4, (4, 1)), rtol=0.06)
+
+
+def test_a_small_beta_is_more_unequal_than_a_large_one() -> None:
+    def unevenness(beta: float) -> float:
+        mixes = [class_mix(Dirichlet(beta).quotas(COUNTS, 4, rng=rng(seed))) for seed in range(50)]
+        return float(np.mean([mix.max(axis=1).mean() for mix in mixes]))
+
+    assert unevenness(0.3) > unevenness(3.0) + 0.1
+    assert unevenness(3.0) > unevenness(300.0) + 0.03
+
+
+def test_dirichlet_shares_have_the_spread_of_that_distribution() -> None:
+    beta, clients, size = 0.8, 4, 10_000
+    counts = np.array([size, size])
+    shares = np.concatenate(
+        [Dirichlet(beta).quotas(counts, clients, rng=rng(s)).T / size for s in range(500)]
+    )
+    # Var of one share of a symmetric Dirichlet: (1/K)(1 - 1/K) / (K beta + 1).
+    expected = 0.25 * 0.75 / (clients * beta + 1)
+    assert shares.var(axis=0).mean() == pytest.approx(expected, rel=0.08)
+
+
+def test_dirichlet_redraws_until_every_client_has_the_minimum() -> None:
+    for seed in range(20):
+        assert Dirichlet(0.3, minimum=10).quotas(COUNTS, 5, rng=rng(seed)).sum(axis=1).min() >= 10
+
+
+def test_a_minimum_out_of_reach_is_refused_with_advice() -> None:
+    with pytest.raises(BadInput, match=r"none of 200 draws .* 32 samples; raise beta"):
+        Dirichlet(0.01, minimum=32).quotas(COUNTS, 5, rng=rng())
+
+
+def test_each_client_of_two_shards_sees_few_classes() -> None:
+    quotas = Shards(2).quotas(np.full(10, 100), 10, rng=rng())
+    assert ((quotas > 0).sum(axis=1) <= 2).all()
+    assert (quotas.sum(axis=1) == 100).all()
+
+
+def test_sias_split_deals_every_class_as_if_it_were_as_large_as_class_0() -> None:
+    quotas = SiaClass0Size(100.0).quotas(np.array([20, 1000, 5]), 4, rng=rng())
+    assert quotas.sum(axis=0)[1] == pytest.approx(20, abs=2)  # 980 of 1,000 are dropped
+    assert quotas.sum(axis=0)[2] == 5
+    assert quotas[-1, 2] == 0  # the class ran out before the last client
+
+
+@pytest.mark.parametrize("how", [*EXACT, SiaClass0Size(1.0)])
+@pytest.mark.parametrize("clients", [0, -1, 161])
+def test_too_few_or_too_many_clients_are_refused(how: Partition, clients: int) -> None:
+    with pytest.raises(BadInput, match="160"):
+        how.quotas(COUNTS, clients, rng=rng())
+
+
+@pytest.mark.parametrize("how", FIXED)
+def test_more_samples_per_client_than_there_are_say_how_many_are_missing(how: Partition) -> None:
+    with pytest.raises(BadInput, match=r"there are 160 \(\d+ short\)"):
+        how.quotas(COUNTS, 50, rng=rng())
+
+
+@pytest.mark.parametrize("beta", [0.0, -1.0, float("inf"), float("nan")])
+def test_beta_must_be_positive_and_finite(beta: float) -> None:
+    with pytest.raises(BadInput, match="beta must be above 0"):
+        Dirichlet(beta)
+
+
+def test_no_shards_or_too_many_are_refused() -> None:
+    for per_client in (0, 33):
+        with pytest.raises(BadInput, match="between 1 and 32"):
+            Shards(per_client).quotas(COUNTS, 5, rng=rng())
+
+
+def test_the_largest_remainders_are_rounded_up() -> None:
+    assert apportioned(10, np.array([1, 1, 1])).tolist() == [4, 3, 3]
+    assert apportioned(5, np.array([0.5, 0.3, 0.2])).tolist() == [3, 1, 1]
+    assert apportioned(4, np.array([0, 0])).tolist() == [2, 2]
+
+
+@given(
+    total=st.integers(0, 500),
+    shares=st.lists(st.floats(0, 1e6, allow_subnormal=False), min_size=1, max_size=8),
+)
+@settings(deadline=None)
+def test_apportioning_adds_up_and_stays_within_one_of_exact(
+    total: int, shares: list[float]
+) -> None:
+    weights = np.array(shares)
+    parts = apportioned(total, weights)
+    assert parts.sum() == total
+    assert parts.min() >= 0
+    if weights.sum() > 0:
+        assert np.abs(parts - total * weights / weights.sum()).max() <= 1 + 1e-6
+
+
+def test_demand_is_cut_to_what_there_is_and_nowhere_else() -> None:
+    wanted = np.array([[5, 1], [5, 2], [0, 3]])
+    served = within(wanted, np.array([6, 10]), rng=rng())
+    assert served.sum(axis=0).tolist() == [6, 6]
+    assert (served <= wanted).all()
+    assert served[:, 1].tolist() == [1, 2, 3]
+
+
+def test_the_catalogue_builds_partitions_by_name() -> None:
+    settings_of = {"dirichlet": {"beta": 0.5}, "sia_class0_size": {"beta": 0.5}}
+    for name, build in PARTITIONS.items():
+        assert isinstance(build(**settings_of.get(name, {})), Partition)

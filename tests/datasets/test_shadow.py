@@ -1,0 +1,110 @@
+"""What attacks learn from shares no sample with what is audited."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedaudit.core import NOBODY
+from fedaudit.datasets.arrays import assembled
+from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.draws.deal import Deal
+from fedaudit.datasets.draws.fair import draw
+from fedaudit.datasets.draws.published import cofedmid
+from fedaudit.datasets.draws.shadow import known_split, shadow_deal, untouched
+from fedaudit.datasets.partitions.schemes import Dirichlet, Iid, Partition
+from fedaudit.datasets.scaling import Scaled
+from fedaudit.errors import BadInput
+
+CLIENTS = 4
+
+
+def dataset(train: int = 2000, test: int = 300) -> Dataset:
+    """Samples whose only feature is their id."""
+    ids = torch.arange(train + test).float()[:, None]
+    labels = torch.arange(train + test) % 5
+    group = torch.arange(train + test) % 2
+    return assembled(
+        "d", Scaled(ids[:train], ids[train:], ""), labels[:train], labels[train:], classes=5,
+        group=group, group_names=("even", "odd"),
+    )  # fmt: skip
+
+
+DATA = dataset()
+
+
+def ids_of(deal: Deal, client: int) -> np.ndarray:
+    return deal.clients[client].ids.numpy()
+
+
+def fair(data: Dataset, seed: int, partition: Partition) -> Deal:
+    return draw(data, clients=CLIENTS, partition=partition, n_fair=150, seed=seed)
+
+
+def everything(deal: Deal) -> set[int]:
+    """Ids of all that a run trains on or audits."""
+    parts = [*deal.clients.values(), deal.audit.samples]
+    return set(torch.cat([part.ids for part in parts]).tolist())
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 10**6), beta=st.sampled_from([1.0, 100.0]))
+def test_a_shadow_shares_no_sample_with_the_audited_run(seed: int, beta: float) -> None:
+    partition = Dirichlet(beta, samples_per_client=100)
+    audited = fair(DATA, seed, partition)
+    shadow = shadow_deal(DATA, audited, lambda rest: fair(rest, seed + 1, partition))
+    assert not everything(audited) & everything(shadow)
+    assert max(everything(shadow)) < len(DATA.train)
+
+
+def test_samples_of_a_shadow_keep_ids_features_labels_and_groups() -> None:
+    audited = fair(DATA, 1, Iid(150))
+    shadow = shadow_deal(DATA, audited, lambda rest: fair(rest, 2, Iid(150)))
+    for samples in [*shadow.clients.values(), shadow.audit.samples]:
+        assert samples.features[:, 0].tolist() == samples.ids.tolist()
+        assert torch.equal(samples.labels, samples.ids % 5)
+    assert shadow.audit.group is not None
+    assert np.array_equal(shadow.audit.group, shadow.audit.samples.ids.numpy() % 2)
+    for client, samples in shadow.clients.items():
+        theirs = shadow.audit.samples.ids[torch.from_numpy(shadow.audit.owner == client)]
+        assert bool(torch.isin(theirs, samples.ids).all())
+
+
+def test_too_little_data_for_a_shadow_is_said_with_numbers_and_two_ways_out() -> None:
+    audited = fair(DATA, 1, Iid(300))
+    need, left = sum(audited.sizes.values()), len(untouched(DATA, audited))
+    wanted = rf"needs {need} training samples .* of 2000 there are {left} left; lower .*known-split"
+    with pytest.raises(BadInput, match=wanted):
+        shadow_deal(DATA, audited, lambda rest: fair(rest, 2, Iid(300)))
+
+
+def test_a_known_split_is_half_a_clients_and_half_nobodys_and_never_audited() -> None:
+    audited = fair(DATA, 1, Iid(200))
+    known = known_split(DATA, audited, client=2, trained_on=ids_of(audited, 2), size=80, seed=3)
+    ids = known.samples.ids.numpy()
+    assert not set(ids.tolist()) & set(audited.audit.samples.ids.tolist())
+    trained = {c: set(samples.ids.tolist()) for c, samples in audited.clients.items()}
+    for sample, member in zip(ids.tolist(), known.is_member.tolist(), strict=True):
+        holders = [client for client, theirs in trained.items() if sample in theirs]
+        assert holders == ([2] if member else [])
+    assert int(known.is_member.sum()) == 40
+    assert known.is_member[:40].any()
+    assert not known.is_member[:40].all()
+
+
+def test_where_all_is_dealt_a_known_split_takes_test_samples_that_are_not_audited() -> None:
+    audited = cofedmid(DATA, clients=CLIENTS, partition=Iid(500), seed=1, n_unseen=100, n_other=600)
+    known = known_split(DATA, audited, client=3, trained_on=ids_of(audited, 3), size=200, seed=3)
+    nobodys = known.samples.ids[~known.is_member].numpy()
+    assert nobodys.min() >= len(DATA.train)
+    unseen = audited.audit.samples.ids.numpy()[audited.audit.owner == NOBODY]
+    assert not np.isin(nobodys, unseen).any()
+
+
+def test_a_known_split_that_is_too_large_is_refused_with_what_there_is() -> None:
+    audited = fair(DATA, 1, Iid(200))
+    with pytest.raises(
+        BadInput, match=r"needs 500 samples that client 2 trained on .* at most \d+"
+    ):
+        known_split(DATA, audited, client=2, trained_on=ids_of(audited, 2), size=1000, seed=3)

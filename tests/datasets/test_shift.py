@@ -1,0 +1,152 @@
+"""Groups of clients whose images differ."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import ndimage
+
+from fedaudit.datasets.dataset import Dataset, numbered
+from fedaudit.datasets.draws.deal import Deal
+from fedaudit.datasets.draws.fair import draw
+from fedaudit.datasets.partitions.feature_shift import (
+    Shift,
+    brightened,
+    of_clients,
+    places,
+    rotated,
+    shifted,
+)
+from fedaudit.datasets.partitions.schemes import Iid
+from fedaudit.errors import BadInput
+from fedaudit.seeds import seeded
+
+CLIENTS = 8
+SHIFT = Shift("brightness", 0.25, (0.2, 0.4), (0.8, 0.9))
+
+
+def pictures(count: int, first: int = 0, side: int = 4) -> torch.Tensor:
+    rng = seeded(1, "pictures", first)
+    return 0.5 + 0.4 * torch.rand(count, 1, side, side, generator=rng)
+
+
+def dataset() -> Dataset:
+    train = numbered(pictures(200), torch.arange(200) % 3)
+    return Dataset(
+        "pictures", train, numbered(pictures(40, 200), torch.arange(40) % 3, first=200), 3, ""
+    )
+
+
+def deal(of: Dataset) -> Deal:
+    return draw(
+        of, clients=CLIENTS, partition=Iid(15), n_fair=20, seed=1, targets=(0, 5), extra_unseen=5
+    )
+
+
+@given(st.floats(-180, 180), st.sampled_from([(8, 8), (6, 9), (9, 5)]), st.integers(1, 3))
+def test_images_turn_as_scipy_turns_them(
+    degrees: float, size: tuple[int, int], channels: int
+) -> None:
+    image = torch.rand(1, channels, *size, generator=seeded(3, "image"), dtype=torch.float64)
+    smooth = torch.from_numpy(ndimage.gaussian_filter(image.numpy(), (0, 0, 1, 1)))
+    ours = rotated(smooth, torch.tensor([degrees], dtype=torch.float64))[0]
+    # As scipy has it, an edge is in the middle of a pixel; what lies further out is compared not.
+    for channel in range(channels):
+        theirs = ndimage.rotate(
+            smooth[0, channel].numpy(), degrees, reshape=False, order=1, mode="nearest"
+        )
+        np.testing.assert_allclose(ours[channel].numpy(), theirs, atol=1e-5)
+
+
+def test_each_image_turns_by_its_own_angle_and_four_quarters_are_none() -> None:
+    images = pictures(3)
+    turned = rotated(images, torch.tensor([0.0, 90.0, 360.0]))
+    torch.testing.assert_close(turned[0], images[0], atol=1e-5, rtol=0)
+    torch.testing.assert_close(turned[1], torch.rot90(images[1], 1, (1, 2)), atol=1e-5, rtol=0)
+    torch.testing.assert_close(turned[2], images[2], atol=1e-5, rtol=0)
+
+
+def test_brightness_multiplies_and_stops_at_white() -> None:
+    images = torch.tensor([[[[0.25, 0.8]]], [[[0.25, 0.8]]]])
+    found = brightened(images, torch.tensor([2.0, 0.5]))
+    assert found.flatten().tolist() == pytest.approx([0.5, 1.0, 0.125, 0.4])
+
+
+def test_brightness_of_standardised_pixels_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"data\.options\.standardise"):
+        brightened(torch.tensor([[[[-0.5, 1.0]]]]), torch.ones(1))
+
+
+@pytest.mark.parametrize(("share", "size"), [(0.25, 2), (0.01, 1), (0.99, 7), (0.5, 4)])
+def test_the_minority_are_the_first_clients_and_never_all_or_none(share: float, size: int) -> None:
+    group = of_clients(CLIENTS, share)
+    assert group.tolist() == [1] * size + [0] * (CLIENTS - size)
+
+
+def test_clients_draw_from_their_groups_range() -> None:
+    group = of_clients(1000, 0.25)
+    amounts = SHIFT.amounts(group, seed=1)
+    assert 0.2 <= amounts[group == 1].min() < 0.21
+    assert 0.39 < amounts[group == 1].max() <= 0.4
+    assert amounts[group == 0].min() >= 0.8
+    assert amounts[group == 0].max() <= 0.9
+    assert len(set(amounts.tolist())) == 1000
+
+
+def test_samples_are_shifted_as_their_owner_and_others_by_turns() -> None:
+    world, hands = dataset(), deal(dataset())
+    place = places(world, hands, (0, 5), seed=1)
+    for client, samples in hands.clients.items():
+        assert set(place[samples.ids.numpy()].tolist()) == {client}
+    nobodys = hands.audit.samples.ids.numpy()[hands.audit.owner < 0]
+    assert set(place[nobodys].tolist()) == {0, 5}
+    tested = np.bincount(place[world.test.ids.numpy()], minlength=CLIENTS)
+    assert tested.tolist() == [5] * CLIENTS
+
+
+def test_every_sample_everywhere_has_the_amount_of_its_place() -> None:
+    world, hands = dataset(), deal(dataset())
+    place = places(world, hands, (0,), seed=1)
+    amounts = SHIFT.amounts(of_clients(CLIENTS, 0.25), seed=1)
+    new, dealt = shifted(world, hands, SHIFT, place, seed=1)
+    for before, after in (
+        (world.train, new.train),
+        (world.test, new.test),
+        (hands.audit.samples, dealt.audit.samples),
+        *((hands.clients[c], dealt.clients[c]) for c in hands.clients),
+    ):
+        factors = torch.from_numpy(amounts[place[before.ids.numpy()]]).float()
+        expected = (before.features * factors[:, None, None, None]).clamp(max=1)
+        torch.testing.assert_close(after.features, expected)
+        assert torch.equal(after.ids, before.ids)
+        assert torch.equal(after.labels, before.labels)
+
+
+def test_a_table_cannot_be_rotated() -> None:
+    flat = dataset()
+    flat = replace(
+        flat,
+        train=replace(flat.train, features=flat.train.features.flatten(1)),
+        test=replace(flat.test, features=flat.test.features.flatten(1)),
+    )
+    with pytest.raises(BadInput, match="is of images"):
+        shifted(flat, deal(flat), SHIFT, places(flat, deal(flat), (0,), seed=1), seed=1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kind": "shear"},
+        {"minority": 0.0},
+        {"minority": 1.0},
+        {"minority_range": (2.0, 1.0)},
+        {"majority_range": (0.0, float("inf"))},
+        {"minority_range": (-0.1, 1.0)},
+    ],
+)
+def test_shifts_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(BadInput):
+        replace(SHIFT, **wrong)  # type: ignore[arg-type]

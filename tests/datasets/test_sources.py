@@ -1,0 +1,551 @@
+import gzip
+import os
+import pickle
+import struct
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy import ndarray
+from PIL import Image
+
+from fedaudit.core import Setting
+from fedaudit.datasets.catalog import FORMATS, SOURCES, load
+from fedaudit.datasets.hugging_face import from_tables
+from fedaudit.errors import BadInput, Damaged, Refusal
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.integers(0, 256, (12, 5, 4), dtype=np.uint8)
+LABELS = np.arange(12, dtype=np.uint8) % 3
+
+
+@pytest.fixture(autouse=True)
+def no_data_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDAUDIT_DATA", raising=False)
+
+
+def plain(x: ndarray) -> torch.Tensor:
+    return torch.from_numpy(x).to(torch.float32) / 255
+
+
+def _packed(path: Path, packing: int) -> None:
+    """An archive of pictures as zipfile packs it; numpy's own are stored or deflated."""
+    with zipfile.ZipFile(path, "w", packing) as archive:
+        for name, values in (("x", IMAGES), ("y", LABELS)):
+            with archive.open(f"{name}.npy", "w") as file:
+                np.lib.format.write_array(file, values)
+
+
+class TestMade:
+    def test_digits_are_images_of_eight_by_eight_with_mean_zero(self) -> None:
+        dataset = load("digits", seed=1)
+        assert dataset.train.features.shape[1:] == (1, 8, 8)
+        assert len(dataset) == 1797
+        assert dataset.classes == 10
+        assert abs(dataset.train.features.mean().item()) < 1e-6
+        assert "training mean" in dataset.normalisation
+
+    def test_the_same_seed_splits_digits_alike_and_another_seed_does_not(self) -> None:
+        first, again, other = (load("digits", seed=seed) for seed in (1, 1, 2))
+        assert torch.equal(first.test.features, again.test.features)
+        assert not torch.equal(first.test.labels, other.test.labels)
+
+    def test_synthetic_features_have_the_variances_of_the_paper(self) -> None:
+        dataset = load("synthetic", seed=0, samples=40_000)
+        expected = torch.arange(1, 61) ** -1.2
+        assert len(dataset.train) == pytest.approx(32_000, abs=10)
+        assert (dataset.train.features.var(dim=0) / expected - 1).abs().max() < 0.05
+
+    def test_synthetic_labels_follow_from_the_features_linearly(self) -> None:
+        from sklearn.linear_model import LogisticRegression
+
+        dataset = load("synthetic", seed=0, samples=2000, dimensions=5, classes=3)
+        model = LogisticRegression(C=1e3, max_iter=2000)
+        model.fit(dataset.train.features.numpy(), dataset.train.labels.numpy())
+        assert model.score(dataset.test.features.numpy(), dataset.test.labels.numpy()) > 0.95
+
+    def test_synthetic_data_of_one_class_are_refused(self) -> None:
+        with pytest.raises(BadInput, match="2 classes, got 10, 60 and 1"):
+            load("synthetic", samples=10, classes=1)
+
+
+class TestNpz:
+    def test_parts_in_the_file_are_kept(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "own.npz", x_train=IMAGES[:8], y_train=LABELS[:8],
+                 x_test=IMAGES[8:], y_test=LABELS[8:])  # fmt: skip
+        dataset = load("own", data_dir=tmp_path, standardise=False)
+        assert torch.equal(dataset.train.features, plain(IMAGES[:8, None]))
+        assert dataset.test.labels.tolist() == LABELS[8:].tolist()
+        assert dataset.name == "own"
+
+    def test_one_block_is_split_by_the_seed(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "own.npz", x=IMAGES, y=LABELS)
+        one, two = (load("own", data_dir=tmp_path, seed=1, test_share=0.25) for _ in range(2))
+        assert len(one.test) == 3
+        assert torch.equal(one.train.features, two.train.features)
+
+    def test_the_environment_says_where_data_lie(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        np.savez(tmp_path / "own.npz", x=IMAGES, y=LABELS)
+        monkeypatch.setenv("FEDAUDIT_DATA", str(tmp_path))
+        assert load("npz:own").classes == 3
+
+    def test_missing_arrays_are_named(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "own.npz", images=IMAGES, y=LABELS)
+        with pytest.raises(BadInput, match="holds images, y; it must hold x_train"):
+            load("own", data_dir=tmp_path)
+
+    def test_arrays_of_objects_are_never_unpickled(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "own.npz", x=np.array([Trap(tmp_path / "ran")]), y=LABELS[:1])
+        with pytest.raises(BadInput, match="other than plain arrays"):
+            load("own", data_dir=tmp_path)
+        assert not (tmp_path / "ran").exists()
+
+    def test_an_entry_that_is_no_array_or_stands_twice_is_refused(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "own.npz", x=IMAGES, y=LABELS)
+        with zipfile.ZipFile(tmp_path / "own.npz", "a") as archive:
+            archive.writestr("z.npy", b"no array")
+        with pytest.raises(BadInput, match="holds 'z', which is no array"):
+            load("own", data_dir=tmp_path)
+        with (
+            zipfile.ZipFile(tmp_path / "own.npz", "a") as archive,
+            pytest.warns(UserWarning, match="Duplicate"),
+        ):
+            archive.writestr("x.npy", b"another")
+        with pytest.raises(BadInput, match=r"two arrays named 'x\.npy'"):
+            load("own", data_dir=tmp_path)
+
+    @pytest.mark.parametrize(
+        ("shape", "said"),
+        [("(8, 100000000000000000000000)", "announces more values"), ("(((", "cannot be read")],
+    )
+    def test_a_header_that_no_array_has_is_refused(
+        self, tmp_path: Path, shape: str, said: str
+    ) -> None:
+        text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+        with zipfile.ZipFile(tmp_path / "own.npz", "w") as archive:
+            archive.writestr("x.npy", b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text)
+        with pytest.raises(Refusal, match=rf"own\.npz {said}"):
+            load("own", data_dir=tmp_path)
+
+    @pytest.mark.parametrize(
+        ("kind", "shape", "said"),
+        [
+            ("<f4", "(1000000000000, 0)", "no bytes; store arrays with values"),
+            ("<U0", "(100000000000,)", "no bytes; store arrays with values"),
+            ("<f4", "(1000000000000000,)", "announces more values than its .* bytes hold"),
+        ],
+    )
+    @pytest.mark.parametrize("name", ["x", "y", "columns", "vocab_json"])
+    def test_more_values_than_the_file_has_bytes_are_not_waited_for(
+        self, tmp_path: Path, name: str, kind: str, shape: str, said: str
+    ) -> None:
+        text = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+        parts = {"x": IMAGES.reshape(12, -1), "y": LABELS, "columns": LABELS, "vocab_json": LABELS}
+        del parts[name]
+        np.savez(tmp_path / "own.npz", **parts)  # type: ignore[arg-type]
+        with zipfile.ZipFile(tmp_path / "own.npz", "a") as archive:
+            archive.writestr(f"{name}.npy", b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text)
+        with pytest.raises(BadInput, match=said):
+            load("own", data_dir=tmp_path)
+
+    @pytest.mark.parametrize("at", [8, 10], ids=["encrypted", "unknown compression"])
+    def test_an_archive_that_cannot_be_unpacked_is_refused(self, tmp_path: Path, at: int) -> None:
+        np.savez(tmp_path / "own.npz", x=IMAGES, y=LABELS)
+        data = bytearray((tmp_path / "own.npz").read_bytes())
+        data[data.find(b"PK\1\2") + at] |= 1 if at == 8 else 99
+        (tmp_path / "own.npz").write_bytes(data)
+        with pytest.raises(Damaged, match=r"own\.npz cannot be read"):
+            load("own", data_dir=tmp_path)
+
+    @pytest.mark.parametrize("packing", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+    def test_an_archive_packed_by_another_program_is_read(
+        self, tmp_path: Path, packing: int
+    ) -> None:
+        _packed(tmp_path / "own.npz", packing)
+        loaded = load("own", data_dir=tmp_path)
+        assert len(loaded.train) + len(loaded.test) == len(IMAGES)
+
+    def test_a_dictionary_of_gigabytes_is_not_set_aside(self, tmp_path: Path) -> None:
+        _packed(tmp_path / "own.npz", zipfile.ZIP_LZMA)
+        data = bytearray((tmp_path / "own.npz").read_bytes())
+        with zipfile.ZipFile(tmp_path / "own.npz") as archive:
+            entry = archive.infolist()[0]
+        # Behind the name: LZMA's version, the size of its properties, the first of them.
+        at = entry.header_offset + 30 + len(entry.filename) + 5
+        data[at : at + 4] = struct.pack("<I", 2**32 - 1)
+        (tmp_path / "own.npz").write_bytes(data)
+        with pytest.raises(BadInput, match=r"would take 4\.00 GiB of memory"):
+            load("own", data_dir=tmp_path)
+
+    def test_a_file_that_is_cut_off_is_damaged(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "own.npz", x=IMAGES, y=LABELS)
+        whole = (tmp_path / "own.npz").read_bytes()
+        (tmp_path / "own.npz").write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(Damaged, match=r"own\.npz cannot be read"):
+            load("own", data_dir=tmp_path)
+
+
+class TestTable:
+    def store(self, folder: Path, codes: list[list[int]], vocabulary: str) -> None:
+        np.savez(
+            folder / "people.npz",
+            x_train=np.array(codes, dtype=np.int32), y_train=np.array([0, 1, 1]),
+            x_test=np.array(codes[:1], dtype=np.int32), y_test=np.array([0]),
+            columns=np.array(["age", "sex"]),
+            vocab_json=np.frombuffer(vocabulary.encode(), dtype=np.uint8),
+        )  # fmt: skip
+
+    def test_categories_become_one_feature_a_value_and_numbers_are_standardised(
+        self, tmp_path: Path
+    ) -> None:
+        self.store(tmp_path, [[20, 0], [30, 1], [40, 1]], '{"sex": ["f", "m"]}')
+        dataset = load("people", data_dir=tmp_path, group="sex")
+        spread = (200 / 3) ** 0.5
+        expected = torch.tensor([[-10 / spread, 1, 0], [0, 0, 1], [10 / spread, 0, 1]])
+        assert torch.allclose(dataset.train.features, expected)
+        assert dataset.group is not None
+        assert dataset.group.tolist() == [0, 1, 1, 0]
+        assert dataset.group_names == ("f", "m")
+
+    def test_a_code_outside_its_vocabulary_is_refused(self, tmp_path: Path) -> None:
+        self.store(tmp_path, [[20, 0], [30, 2], [40, 1]], '{"sex": ["f", "m"]}')
+        with pytest.raises(BadInput, match="'sex' must be whole numbers from 0 to 1, got 0 to 2"):
+            load("people", data_dir=tmp_path)
+
+    def test_an_unknown_group_gets_the_nearest_column(self, tmp_path: Path) -> None:
+        self.store(tmp_path, [[20, 0], [30, 1], [40, 1]], '{"sex": ["f", "m"]}')
+        with pytest.raises(BadInput, match="did you mean 'sex'"):
+            load("people", data_dir=tmp_path, group="sexe")
+
+    def test_a_vocabulary_that_is_no_json_is_refused(self, tmp_path: Path) -> None:
+        self.store(tmp_path, [[20, 0], [30, 1], [40, 1]], "{sex")
+        with pytest.raises(BadInput, match="not JSON"):
+            load("people", data_dir=tmp_path)
+
+    def test_columns_that_are_no_list_are_refused(self, tmp_path: Path) -> None:
+        np.savez(
+            tmp_path / "own.npz", x=IMAGES, y=LABELS, columns=np.array("age"), vocab_json=LABELS
+        )
+        with pytest.raises(BadInput, match="must be a list of names"):
+            load("own", data_dir=tmp_path)
+
+    def test_numbers_beyond_32_bits_are_refused(self, tmp_path: Path) -> None:
+        x = np.ones((20, 2))
+        x[0, 0] = 1e300
+        np.savez(tmp_path / "own.npz", x=x, y=np.arange(20) % 2)
+        with pytest.raises(BadInput, match=r"reach 1e\+300, and models compute in 32-bit"):
+            load("own", data_dir=tmp_path)
+
+    def test_a_group_needs_named_columns(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "own.npz", x=IMAGES, y=LABELS)
+        with pytest.raises(BadInput, match="no named columns"):
+            load("own", data_dir=tmp_path, group="sex")
+
+
+def idx(values: ndarray) -> bytes:
+    header = bytes([0, 0, 8, values.ndim]) + struct.pack(f">{values.ndim}I", *values.shape)
+    return header + values.tobytes()
+
+
+def store_idx(folder: Path, *, prefix: str = "", tested: str = "t10k", first: int = 0) -> None:
+    folder.mkdir()
+    for part, kept in (("train", slice(0, 9)), (tested, slice(9, 12))):
+        images = gzip.compress(idx(IMAGES[kept]))
+        (folder / f"{prefix}{part}-images-idx3-ubyte.gz").write_bytes(images)
+        labels = idx(LABELS[kept] + np.uint8(first))
+        (folder / f"{prefix}{part}-labels-idx1-ubyte").write_bytes(labels)
+
+
+class TestIdx:
+    def test_plain_and_packed_files_are_read(self, tmp_path: Path) -> None:
+        store_idx(tmp_path / "mnist")
+        dataset = load("mnist", data_dir=tmp_path, standardise=False)
+        assert torch.equal(dataset.train.features, plain(IMAGES[:9, None]))
+        assert dataset.test.labels.tolist() == LABELS[9:].tolist()
+
+    def test_emnist_letters_count_from_one_and_lie_on_their_side(self, tmp_path: Path) -> None:
+        store_idx(tmp_path / "emnist", prefix="emnist-letters-", tested="test", first=1)
+        dataset = load(
+            "idx:emnist", data_dir=tmp_path, prefix="emnist-letters-", first_label=1,
+            transposed=True, standardise=False,
+        )  # fmt: skip
+        assert torch.equal(dataset.test.features, plain(IMAGES[9:, None].swapaxes(2, 3).copy()))
+        assert dataset.train.labels.tolist() == LABELS[:9].tolist()
+
+    def test_a_shape_without_values_is_damaged_however_large(self, tmp_path: Path) -> None:
+        store_idx(tmp_path / "mnist")
+        nothing = bytes([0, 0, 8, 3, 0, 0, 0, 0, *[255] * 8])
+        (tmp_path / "mnist" / "train-images-idx3-ubyte").write_bytes(nothing)
+        with pytest.raises(Damaged, match="announces 0 bytes"):
+            load("mnist", data_dir=tmp_path)
+
+    def test_a_file_with_fewer_bytes_than_it_announces_is_damaged(self, tmp_path: Path) -> None:
+        store_idx(tmp_path / "mnist")
+        (tmp_path / "mnist" / "train-labels-idx1-ubyte").write_bytes(idx(LABELS[:9])[:-2])
+        with pytest.raises(Damaged, match=r"announces 9 bytes of shape \(9,\) and holds 7"):
+            load("mnist", data_dir=tmp_path)
+
+    @pytest.mark.parametrize("content", [b"", b"\0\0\x0d\x01", b"\0\0\x08\xff\0\0", b"<html>"])
+    def test_a_file_of_another_kind_is_damaged(self, tmp_path: Path, content: bytes) -> None:
+        store_idx(tmp_path / "mnist")
+        (tmp_path / "mnist" / "train-labels-idx1-ubyte").write_bytes(content)
+        with pytest.raises(Damaged, match="no IDX file of bytes"):
+            load("mnist", data_dir=tmp_path)
+
+    def test_a_packed_file_that_is_cut_off_is_damaged(self, tmp_path: Path) -> None:
+        store_idx(tmp_path / "mnist")
+        path = tmp_path / "mnist" / "train-images-idx3-ubyte.gz"
+        path.write_bytes(path.read_bytes()[:-20])
+        with pytest.raises(Damaged, match="cannot be unpacked"):
+            load("mnist", data_dir=tmp_path)
+
+    def test_a_missing_file_is_named(self, tmp_path: Path) -> None:
+        store_idx(tmp_path / "mnist")
+        (tmp_path / "mnist" / "t10k-labels-idx1-ubyte").unlink()
+        with pytest.raises(BadInput, match="neither t10k-labels-idx1-ubyte nor"):
+            load("mnist", data_dir=tmp_path)
+
+
+class Trap:
+    """Makes a file when it is unpickled without care."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return os.mkdir, (str(self.path),)
+
+
+def cifar_batch(images: ndarray, labels: list[int], key: str, protocol: int = 2) -> bytes:
+    rows = np.ascontiguousarray(images.transpose(0, 3, 1, 2)).reshape(len(images), -1)
+    return pickle.dumps({b"data": rows, key.encode(): labels}, protocol=protocol)
+
+
+COLOURED = RNG.integers(0, 256, (12, 32, 32, 3), dtype=np.uint8)
+
+
+class TestCifar:
+    def store(self, folder: Path, protocol: int = 2) -> None:
+        folder.mkdir()
+        for number in range(1, 6):
+            part = slice(2 * number - 2, 2 * number)
+            batch = cifar_batch(COLOURED[part], [0, 1], "labels", protocol)
+            (folder / f"data_batch_{number}").write_bytes(batch)
+        (folder / "test_batch").write_bytes(cifar_batch(COLOURED[10:], [1, 0], "labels"))
+
+    @pytest.mark.parametrize("protocol", [2, 4])
+    def test_ten_classes_come_in_five_batches(self, tmp_path: Path, protocol: int) -> None:
+        self.store(tmp_path / "cifar-10-batches-py", protocol)
+        dataset = load("cifar10", data_dir=tmp_path, standardise=False)
+        assert torch.equal(dataset.train.features, plain(COLOURED[:10].transpose(0, 3, 1, 2)))
+        assert dataset.train.labels.tolist() == [0, 1] * 5
+        assert dataset.test.labels.tolist() == [1, 0]
+
+    def test_a_hundred_classes_can_be_labelled_by_superclass(self, tmp_path: Path) -> None:
+        folder = tmp_path / "cifar-100-python"
+        folder.mkdir()
+        (folder / "meta").write_bytes(b"")
+        for part in ("train", "test"):
+            (folder / part).write_bytes(cifar_batch(COLOURED[:2], [0, 1], "coarse_labels"))
+        assert load("cifar100", data_dir=tmp_path, coarse=True).classes == 2
+        with pytest.raises(Damaged, match="'fine_labels'"):
+            load("cifar100", data_dir=tmp_path)
+
+    def test_text_that_python_2_stored_as_bytes_is_read(self, tmp_path: Path) -> None:
+        self.store(tmp_path / "c")
+        # The original files: protocol 2 of Python 2, where texts and pixels are byte strings.
+        row = COLOURED[:2].transpose(0, 3, 1, 2).tobytes()
+        original = (
+            b"\x80\x02}(U\x04datacnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n"
+            b"K\x00\x85U\x01b\x87R(K\x01K\x02M\x00\x0c\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R"
+            b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89T"
+            + struct.pack("<i", len(row)) + row + b"tbU\x06labels](K\x00K\x01eu."
+        )  # fmt: skip
+        (tmp_path / "c" / "data_batch_1").write_bytes(original)
+        dataset = load("c", data_dir=tmp_path, standardise=False)
+        assert torch.equal(dataset.train.features[:2], plain(COLOURED[:2].transpose(0, 3, 1, 2)))
+
+    @pytest.mark.parametrize("protocol", range(6))
+    def test_a_hostile_batch_is_refused_and_runs_nothing(
+        self, tmp_path: Path, protocol: int
+    ) -> None:
+        self.store(tmp_path / "c")
+        trap = pickle.dumps({"data": Trap(tmp_path / "ran")}, protocol=protocol)
+        (tmp_path / "c" / "data_batch_3").write_bytes(trap)
+        with pytest.raises(Damaged, match=r"asks for .*mkdir.* nothing of it was run"):
+            load("c", data_dir=tmp_path)
+        assert not (tmp_path / "ran").exists()
+
+    @pytest.mark.parametrize(
+        "batch",
+        [
+            b"",
+            b"not a pickle",
+            pickle.dumps([1]),
+            pickle.dumps({"data": b"", "labels": [0]}),
+            pickle.dumps({"data": np.zeros((1, 3072)), "labels": [0]}, protocol=2),
+            pickle.dumps({"data": np.zeros((1, 3072), np.uint8), "labels": ["0"]}, protocol=2),
+            cifar_batch(COLOURED[:2], [0, 1], "labels")[:-100],
+        ],
+    )
+    def test_a_batch_of_something_else_is_damaged(self, tmp_path: Path, batch: bytes) -> None:
+        self.store(tmp_path / "c")
+        (tmp_path / "c" / "data_batch_1").write_bytes(batch)
+        with pytest.raises(Damaged, match="fetch"):
+            load("c", data_dir=tmp_path)
+
+    def test_a_batch_with_memory_of_its_own_making_is_refused(self, tmp_path: Path) -> None:
+        self.store(tmp_path / "c")
+        batch = pickle.dumps({"data": bytearray(3), "labels": [0]}, protocol=5)
+        (tmp_path / "c" / "data_batch_1").write_bytes(batch)
+        with pytest.raises(Damaged, match=r"a step \(BYTEARRAY8\)"):
+            load("c", data_dir=tmp_path)
+
+    def test_a_batch_that_would_take_all_memory_is_refused(self, tmp_path: Path) -> None:
+        self.store(tmp_path / "c")
+        (tmp_path / "c" / "data_batch_1").write_bytes(b"I1\np999999999\n.")
+        with pytest.raises(Damaged, match=r"a step \(PUT\)"):
+            load("c", data_dir=tmp_path)
+
+    def test_ten_classes_have_no_superclasses(self, tmp_path: Path) -> None:
+        self.store(tmp_path / "c")
+        with pytest.raises(BadInput, match="no superclasses"):
+            load("c", data_dir=tmp_path, coarse=True)
+
+
+def store_pictures(folder: Path, names: dict[str, int], *, side: int = 4) -> None:
+    """One picture of each brightness, in the folder of its class."""
+    for name, level in names.items():
+        path = folder / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (side, side), (level, 0, 0)).save(path)
+
+
+class TestImageFolder:
+    def test_classes_and_files_are_taken_in_sorted_order(self, tmp_path: Path) -> None:
+        store_pictures(tmp_path / "pets/train", {"dog/2": 20, "cat/b/1": 51, "cat/a": 0})
+        store_pictures(tmp_path / "pets/val", {"dog/1": 255})
+        dataset = load("pets", data_dir=tmp_path, standardise=False)
+        assert dataset.train.labels.tolist() == [0, 0, 1]
+        red = dataset.train.features[:, 0, 0, 0]
+        assert torch.allclose(red, torch.tensor([0, 0.2, 20 / 255]))
+        assert dataset.test.labels.tolist() == [1]
+
+    def test_one_folder_is_split_by_the_seed_and_pictures_can_be_resized(
+        self, tmp_path: Path
+    ) -> None:
+        store_pictures(tmp_path / "pets", {f"{c}/{i}": i for c in "ab" for i in range(4)})
+        store_pictures(tmp_path / "pets", {"a/9": 9}, side=8)
+        with pytest.raises(BadInput, match="set size to bring all to one"):
+            load("pets", data_dir=tmp_path, test_share=0.25)
+        dataset = load("pets", data_dir=tmp_path, size=2, grey=True, test_share=0.25)
+        assert dataset.train.features.shape == (7, 1, 2, 2)
+        assert dataset.normalisation.startswith("resized to 2 x 2, pixels / 255")
+
+    def test_a_class_only_tested_on_is_refused(self, tmp_path: Path) -> None:
+        store_pictures(tmp_path / "pets/train", {"cat/1": 1, "dog/1": 1})
+        store_pictures(tmp_path / "pets/test", {"cow/1": 1})
+        with pytest.raises(BadInput, match=r"class 'cow', which .* has not"):
+            load("pets", data_dir=tmp_path)
+
+    def test_an_empty_class_is_refused(self, tmp_path: Path) -> None:
+        store_pictures(tmp_path / "pets", {"cat/1": 1})
+        (tmp_path / "pets" / "dog").mkdir()
+        with pytest.raises(BadInput, match="dog has no pictures"):
+            load("pets", data_dir=tmp_path)
+
+    def test_a_file_that_is_no_picture_is_damaged(self, tmp_path: Path) -> None:
+        store_pictures(tmp_path / "pets", {f"{c}/{i}": i for c in "ab" for i in range(5)})
+        path = tmp_path / "pets" / "a" / "1.png"
+        path.write_bytes(path.read_bytes()[:40])
+        with pytest.raises(Damaged, match=r"1\.png cannot be read as a picture"):
+            load("pets", data_dir=tmp_path)
+
+
+class Columns(dict[str, list[object]]):
+    """Stands for a table of the package datasets."""
+
+    @property
+    def column_names(self) -> list[str]:
+        return list(self)
+
+
+class TestHuggingFace:
+    def test_pictures_in_a_table_are_read(self) -> None:
+        pictures: list[object] = [Image.fromarray(image) for image in IMAGES]
+        table = Columns(image=pictures, label=list(LABELS))
+        parts = {"train": table, "test": table}
+        dataset = from_tables("t", parts, seed=0, grey=True, standardise=False)
+        assert torch.equal(dataset.train.features, plain(IMAGES[:, None]))
+
+    def test_rows_of_numbers_are_read_and_split(self) -> None:
+        rows: list[object] = [[0.5, float(at)] for at in range(12)]
+        table = Columns(row=rows, label=list(LABELS))
+        dataset = from_tables("t", {"train": table}, seed=0, features="row", test_share=0.25)
+        assert (len(dataset.train), len(dataset.test)) == (9, 3)
+
+    def test_a_missing_column_gets_the_nearest_name(self) -> None:
+        table = Columns(image=[], labels=[])
+        with pytest.raises(BadInput, match="did you mean 'labels'"):
+            from_tables("t", {"train": Columns(image=[1], labels=[0])}, seed=0)
+        with pytest.raises(BadInput, match="one must be 'train'"):
+            from_tables("t", {"validation": table}, seed=0)
+
+    def test_without_the_package_the_way_to_install_it_is_said(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "datasets", None)
+        with pytest.raises(BadInput, match=r"pip install 'fedaudit\[data\]'"):
+            load("hf:mnist")
+
+    def test_a_local_table_of_the_package_is_read(self) -> None:
+        datasets = pytest.importorskip("datasets")
+        pyarrow = pytest.importorskip("pyarrow")
+        stored = pyarrow.table({"row": [[0.0], [1.0], [2.0], [3.0]], "label": [0, 1] * 2})
+        table = datasets.Dataset(stored, fingerprint="t")
+        dataset = from_tables("t", {"train": table}, seed=0, features="row", test_share=0.5)
+        assert dataset.classes == 2
+
+
+class TestNames:
+    def test_a_misspelt_name_gets_the_nearest_and_the_places_looked_at(
+        self, tmp_path: Path
+    ) -> None:
+        (tmp_path / "mnist.npz").write_bytes(b"")
+        with pytest.raises(BadInput, match=r"did you mean 'mnist'.*looked in .*minst\.npz"):
+            load("minst", data_dir=tmp_path)
+
+    def test_without_a_data_directory_the_way_to_set_one_is_said(self) -> None:
+        with pytest.raises(BadInput, match="set FEDAUDIT_DATA or give data_dir"):
+            load("mnist")
+
+    def test_a_data_directory_that_is_not_there_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(BadInput, match="is not a folder"):
+            load("mnist", data_dir=tmp_path / "nowhere")
+
+    @pytest.mark.parametrize("name", ["../mnist", "", ".", "a/b", "npz:../x"])
+    def test_a_name_cannot_leave_the_data_directory(self, tmp_path: Path, name: str) -> None:
+        with pytest.raises(BadInput, match="no name of a data set"):
+            load(name, data_dir=tmp_path)
+
+    def test_an_unknown_format_gets_the_nearest(self, tmp_path: Path) -> None:
+        with pytest.raises(BadInput, match="did you mean 'npz'"):
+            load("npy:mnist", data_dir=tmp_path)
+
+    def test_an_option_that_the_source_lacks_gets_the_nearest(self) -> None:
+        with pytest.raises(BadInput, match="did you mean 'test_share'"):
+            load("digits", testshare=0.3)
+
+    @pytest.mark.parametrize("value", ["many", True, 2.5])
+    def test_an_option_of_another_type_is_refused(self, value: Setting) -> None:
+        with pytest.raises(BadInput, match="samples of synthetic must be of type int"):
+            load("synthetic", samples=value)
+
+    def test_every_format_is_a_source(self) -> None:
+        assert FORMATS.keys() < SOURCES.keys()
