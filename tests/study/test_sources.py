@@ -11,6 +11,7 @@ import torch
 from pydantic import ValidationError
 
 from fedaudit.errors import BadInput, NotVisible
+from fedaudit.results.older import completed
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.results.sources import SourceResult
@@ -129,6 +130,18 @@ def test_overfitting_is_counted_for_every_client() -> None:
     assert len(found.overfitting) == 4
     # Twenty digits, twenty epochs: all are learned by heart.
     assert min(found.overfitting) > 0.02
+
+
+def test_the_gap_of_uploads_is_the_mean_of_what_is_counted_for_each_client() -> None:
+    (utility,) = record().utility
+    assert utility.upload_gap == pytest.approx(np.mean(result().overfitting))
+    # A record of an older version has it where a source attack says it of each client.
+    older = record().model_copy(
+        update={"utility": [utility.model_copy(update={"upload_gap": None})]}
+    )
+    assert completed(older).utility == [utility]
+    nobody_asked = older.model_copy(update={"sources": [], "source_figures": []})
+    assert completed(nobody_asked).utility[0].upload_gap is None
 
 
 def test_overfitting_is_counted_on_all_classes_of_a_test_part_in_their_order(

@@ -3,11 +3,12 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 from fedaudit.results.clusters import CHANCE_VIOLATIONS, ClusterMean
 from fedaudit.results.fields import FurtherRuns
 from fedaudit.results.guessing import alpha_of, rate_of
-from fedaudit.results.record import Figure, Record
+from fedaudit.results.record import Figure, Record, UtilityResult
 from fedaudit.results.source_figures import Mean, SourceFigure
 
 AT_THRESHOLD = "at the threshold used"
@@ -43,6 +44,8 @@ def completed(record: Record) -> Record:
     # Few records come this far, and the arithmetic takes longer to load than a report to write.
     if record.sources and not record.source_figures:
         changes["source_figures"] = _source_figures(record)
+    if record.sources and all(one.upload_gap is None for one in record.utility):
+        changes["utility"] = _with_upload_gaps(record)
     if record.clusters and not any(one.figure == CHANCE_VIOLATIONS for one in record.cluster_means):
         from fedaudit.results.cluster_means import cluster_means
 
@@ -50,6 +53,17 @@ def completed(record: Record) -> Record:
         if floors:
             changes["cluster_means"] = [*record.cluster_means, *floors]
     return record.model_copy(update=changes) if changes else record
+
+
+def _with_upload_gaps(record: Record) -> list[UtilityResult]:
+    """Source attacks have long said of each client how much it overfits."""
+    gaps = {(one.defense, one.seed): one.overfitting for one in record.sources if one.overfitting}
+    return [
+        one.model_copy(update={"upload_gap": fmean(gaps[one.defense, one.seed])})
+        if (one.defense, one.seed) in gaps
+        else one
+        for one in record.utility
+    ]
 
 
 def restated(record: Record) -> Record:

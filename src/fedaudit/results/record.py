@@ -233,7 +233,17 @@ class ControlResult(Part):
 
 
 class UtilityResult(Part):
-    """How good the trained model is: accuracies with Clopper-Pearson intervals."""
+    """How good the trained model is: accuracies with Clopper-Pearson intervals.
+
+    Attributes:
+        train_accuracy: On samples that clients train on.
+        generalisation_gap: Training less test accuracy.
+        upload_gap: The same of the clients' own models (that they sent, or keep where they send
+            none), each on its client's samples, in the last measured round: the mean over clients.
+            None where it was not counted: where no single upload is seen, mostly in clustered
+            federations, and in older records (:func:`fedaudit.results.older.completed`).
+        rounds: Measured ones.
+    """
 
     defense: str = "none"
     seed: Whole
@@ -243,6 +253,7 @@ class UtilityResult(Part):
     n_test: Whole
     train_accuracy: Share
     generalisation_gap: Change
+    upload_gap: Change | None = None
     rounds: list[Whole] = Field(default_factory=list)
     accuracy_by_round: list[Share] = Field(default_factory=list)
 

@@ -133,6 +133,7 @@ def utility(run: Setup, stored: Sequence[Stored]) -> UtilityResult:
         n_test=tested,
         train_accuracy=train.value,
         generalisation_gap=generalisation_gap(train, test).value,
+        upload_gap=_upload_gap(notes),
         rounds=[one.measured.index for one in stored],
         accuracy_by_round=[count / tested for count in counts],
     )
@@ -142,6 +143,12 @@ def overfitting(notes: Mapping[str, str], clients: Sequence[ClientId]) -> list[f
     """Training less test accuracy of each client's model; empty where it was not counted."""
     named = [f"{_GAP}{client}" for client in clients]
     return [float(notes[name]) for name in named] if all(n in notes for n in named) else []
+
+
+def _upload_gap(notes: Mapping[str, str]) -> float | None:
+    """The mean over clients of how much better their models are on their own samples."""
+    gaps = [float(value) for key, value in notes.items() if key.startswith(_GAP)]
+    return float(np.mean(gaps)) if gaps else None
 
 
 def _models(notes: Mapping[str, str]) -> list[str]:
