@@ -12,13 +12,12 @@ utility and usage, nothing to be drawn. A record of games is kept as it is.
 import sys
 from pathlib import Path
 
-from fedaudit.study.older import completed
-from fedaudit.study.reading import read_games, read_record
-from fedaudit.study.record import Environment, write_record
-
 from fedaudit.errors import BadInput
 from fedaudit.files import write_whole
 from fedaudit.games.run import GAMES_FILE
+from fedaudit.results.older import completed
+from fedaudit.results.read import read_games, read_record
+from fedaudit.results.record import Environment, write_record
 
 HERE = Path(__file__).parent
 DRAWN = ("curves", "trajectories", "histograms", "groups", "exposed")
