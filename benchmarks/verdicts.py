@@ -18,9 +18,8 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from fedaudit.origin import Origin
-from fedaudit.report.choosing import headline
-from fedaudit.report.evidence import LEAKS, size_reached
-from fedaudit.report.plain import verdict
+from fedaudit.report.evidence import LEAKS, headline, size_reached
+from fedaudit.report.text.verdict import verdict
 from fedaudit.results.record import Environment, Figure, Record, ViewRow
 from fedaudit.study.analysis import Whose, add_figures
 from fedaudit.study.significance import corrected

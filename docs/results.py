@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from fedaudit.report.game_rounds import rounds_table
-from fedaudit.report.game_tables import points_table
+from fedaudit.report.figures.rounds import rounds_table
 from fedaudit.report.grid import Grid
+from fedaudit.report.tables.games import points_table
 from fedaudit.results.games import GameRecord
 from fedaudit.results.guessing import above_chance, near_guessing
 from fedaudit.results.older import completed

@@ -27,8 +27,7 @@ from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.pack.packing import write_pack
 from fedaudit.pack.verifying import verify
-from fedaudit.report.games import games_html
-from fedaudit.report.html import report_html
+from fedaudit.report.page import games_html, report_html
 from fedaudit.results.comparison import write_comparison_file
 from fedaudit.results.older import completed
 from fedaudit.results.read import read_any_record, read_comparison, read_games, read_record

@@ -13,8 +13,7 @@ from fedaudit.files import RECORDING_FILE
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record as start_recording
 from fedaudit.live.heard import LOG_FILE
-from fedaudit.report.games import write_games_report
-from fedaudit.report.html import write_comparison, write_report
+from fedaudit.report.page import write_comparison, write_games_report, write_report
 from fedaudit.results.games import GameRecord
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record

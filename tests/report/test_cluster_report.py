@@ -6,18 +6,16 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from fedaudit.report.cluster_comparison import cluster_comparison
-from fedaudit.report.cluster_migration import migration_panel
-from fedaudit.report.cluster_tables import cluster_rounds_table, cluster_table, models_table
-from fedaudit.report.cluster_words import movement_sentence
-from fedaudit.report.clusters import above, clustered_of, shown_models
-from fedaudit.report.drawing import Spec
-from fedaudit.report.figures import figures_of
+from fedaudit.report.figures.clusters import migration_panel
+from fedaudit.report.figures.drawing import Spec
+from fedaudit.report.first import tiles
 from fedaudit.report.grid import Grid
-from fedaudit.report.html import comparison_html, report_html
-from fedaudit.report.plain import as_text, verdict
-from fedaudit.report.tables import print_record
-from fedaudit.report.tiles import tiles
+from fedaudit.report.page import comparison_html, figures_of, report_html
+from fedaudit.report.tables.clusters import cluster_rounds_table, cluster_table, models_table
+from fedaudit.report.tables.comparison import cluster_comparison
+from fedaudit.report.terminal import print_record
+from fedaudit.report.text.clusters import above, clustered_of, movement_sentence, shown_models
+from fedaudit.report.text.verdict import as_text, verdict
 from fedaudit.results.cluster_means import cluster_means
 from fedaudit.results.clusters import ClusterResult, ClusterRound, ModelState
 from fedaudit.results.record import Record

@@ -7,13 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit.report.comparison import attack_tables, cautions
-from fedaudit.report.fronts import front_figure, hypervolume_tables
+from fedaudit.report.figures.comparison import (
+    front_figure,
+    hypervolume_tables,
+    usage_figure,
+    usage_table,
+)
+from fedaudit.report.figures.drawing import RESERVED, style
 from fedaudit.report.grid import Grid
-from fedaudit.report.html import comparison_html, write_comparison
-from fedaudit.report.rows import case_of, labels_of, rows_table
-from fedaudit.report.styles import RESERVED, style
-from fedaudit.report.usage import usage_figure, usage_table
+from fedaudit.report.page import comparison_html, write_comparison
+from fedaudit.report.tables.comparison import (
+    attack_tables,
+    case_of,
+    cautions,
+    labels_of,
+    rows_table,
+)
 from fedaudit.report.words import MISSING
 from fedaudit.results.comparison import Row
 from fedaudit.results.record import UsageRow

@@ -3,10 +3,9 @@ from itertools import pairwise
 
 import pytest
 
-from fedaudit.report.drawing import plotly_text
-from fedaudit.report.figures import figures_of
-from fedaudit.report.roc import roc_figure
-from fedaudit.report.styles import style
+from fedaudit.report.figures.drawing import plotly_text, style
+from fedaudit.report.figures.membership import roc_figure
+from fedaudit.report.page import figures_of
 from fedaudit.results.record import Curve, Figure
 from tests.report.records import hostile, record
 

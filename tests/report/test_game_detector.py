@@ -1,7 +1,7 @@
 """What a report of games says of planted models that a client may find."""
 
-from fedaudit.report.game_detector import detector_table, detector_words, weights_figure
-from fedaudit.report.games import games_html
+from fedaudit.report.figures.detector import detector_table, detector_words, weights_figure
+from fedaudit.report.page import games_html
 from tests.report.games import NONE, detector, hostile_games, played, sign
 
 

@@ -12,21 +12,15 @@ from rich.console import Console
 from fedaudit.cli import main
 from fedaudit.games.run import read_points, run_games
 from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon
-from fedaudit.report.drawing import Spec
-from fedaudit.report.game_axis import epsilon_axis
-from fedaudit.report.game_figures import game_figures
-from fedaudit.report.game_points import epsilon, provable, shown_points
-from fedaudit.report.game_success import MOST_LINES
-from fedaudit.report.game_tables import (
-    certificates_table,
-    games_table,
-    points_table,
-    print_games,
-)
-from fedaudit.report.game_tiles import game_tiles
-from fedaudit.report.game_words import CERTIFICATES, game_verdict
-from fedaudit.report.games import games_again, games_html, write_games_report
+from fedaudit.report.figures.drawing import Spec
+from fedaudit.report.figures.games import MOST_LINES_OF_SUCCESS as MOST_LINES
+from fedaudit.report.figures.games import epsilon_axis, game_figures
+from fedaudit.report.first import game_tiles
 from fedaudit.report.grid import Grid
+from fedaudit.report.page import games_again, games_html, write_games_report
+from fedaudit.report.tables.games import certificates_table, games_table, points_table
+from fedaudit.report.terminal import print_games
+from fedaudit.report.text.games import CERTIFICATES, epsilon, game_verdict, provable, shown_points
 from fedaudit.report.words import interval, percent
 from fedaudit.results.games import GameRecord, PointPlayed, Spread
 from tests.report.games import (

@@ -5,14 +5,18 @@ import math
 import pytest
 
 from fedaudit.metrics.gaussian import gaussian_success
-from fedaudit.report.game_figures import game_figures
-from fedaudit.report.game_points import behind_mechanism, shown_points, without_mechanism
-from fedaudit.report.game_rounds import rounds_figure, rounds_table, short_rounds_table
-from fedaudit.report.game_tables import games_table, points_table
-from fedaudit.report.game_tiles import game_tiles
-from fedaudit.report.game_words import game_verdict
-from fedaudit.report.games import games_html
+from fedaudit.report.figures.games import game_figures
+from fedaudit.report.figures.rounds import rounds_figure, rounds_table, short_rounds_table
+from fedaudit.report.first import game_tiles
 from fedaudit.report.grid import Grid
+from fedaudit.report.page import games_html
+from fedaudit.report.tables.games import games_table, points_table
+from fedaudit.report.text.games import (
+    behind_mechanism,
+    game_verdict,
+    shown_points,
+    without_mechanism,
+)
 from fedaudit.report.words import percent
 from fedaudit.results.games import GameRecord, InRounds, PointPlayed, Success
 from tests.report.games import NONE, played, point

@@ -1,8 +1,7 @@
 """Which points of a study of games are drawn as a sweep of one setting."""
 
-from fedaudit.report.game_figures import game_figures
-from fedaudit.report.game_sweeps import Sweep, sweep_figure, sweeps
-from fedaudit.report.games import games_html
+from fedaudit.report.figures.games import Sweep, game_figures, sweep_figure, sweeps
+from fedaudit.report.page import games_html
 from fedaudit.results.games import GameRecord, PointPlayed
 from tests.report.games import NONE, hostile_games, played, point
 

@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 
 from fedaudit.errors import BadInput
-from fedaudit.report.games import games_html
-from fedaudit.report.html import comparison_html, report_html, write_comparison, write_report
-from fedaudit.report.page import embedded
+from fedaudit.report.page import (
+    comparison_html,
+    embedded,
+    games_html,
+    report_html,
+    write_comparison,
+    write_report,
+)
 from fedaudit.report.words import interval_of, shown
 from fedaudit.results.record import ViewRow
 from fedaudit.study.comparing import compared

@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedaudit.report.html import report_html
-from fedaudit.report.plain import Verdict, as_text, verdict
-from fedaudit.report.tiles import tiles
+from fedaudit.report.first import tiles
+from fedaudit.report.page import report_html
+from fedaudit.report.text.verdict import Verdict, as_text, verdict
 from fedaudit.results.record import ClientRow, ControlResult, Figure, Record, UsageRow
 from tests.report.records import CONTROLS, record
 

@@ -2,24 +2,26 @@ from io import StringIO
 
 from rich.console import Console
 
-from fedaudit.report.choosing import key_of
-from fedaudit.report.counts import counts_table
-from fedaudit.report.exposed import exposed_note, exposed_table
+from fedaudit.report.evidence import key_of
 from fedaudit.report.grid import Footnotes, Grid
-from fedaudit.report.groups import groups_table, targets_table
-from fedaudit.report.tables import (
+from fedaudit.report.tables.membership import (
     attack_tables,
+    counts_table,
     every_figure_table,
+    exposed_note,
+    exposed_table,
     figure_cell,
+    groups_table,
     other_figures_table,
-    print_record,
+    targets_table,
 )
-from fedaudit.report.tables_of_run import (
+from fedaudit.report.tables.run import (
     catalogue_table,
     controls_summary,
     controls_table,
     utility_table,
 )
+from fedaudit.report.terminal import print_record
 from fedaudit.results.record import ControlResult, ExposedSample, Figure, Record
 from tests.report.records import CONTROLS, record
 

@@ -6,17 +6,22 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from fedaudit.report.figures import figures_of
+from fedaudit.report.figures.sources import MOST_APART, MOST_WRITTEN
+from fedaudit.report.first import tiles
 from fedaudit.report.grid import Grid
-from fedaudit.report.html import comparison_html, report_html
-from fedaudit.report.plain import as_text, verdict
-from fedaudit.report.source_comparison import source_comparison
-from fedaudit.report.source_details import owners_table, rounds_table, seeds_table
-from fedaudit.report.source_figures import MOST_APART, MOST_WRITTEN
-from fedaudit.report.source_tables import answers_table, chained_table, source_table
-from fedaudit.report.sources import size_reached_by
-from fedaudit.report.tables import print_record
-from fedaudit.report.tiles import tiles
+from fedaudit.report.page import comparison_html, figures_of, report_html
+from fedaudit.report.tables.comparison import source_comparison
+from fedaudit.report.tables.sources import (
+    answers_table,
+    chained_table,
+    owners_table,
+    rounds_table,
+    seeds_table,
+    source_table,
+)
+from fedaudit.report.terminal import print_record
+from fedaudit.report.text.sources import size_reached_by
+from fedaudit.report.text.verdict import as_text, verdict
 from fedaudit.results.record import ControlResult, Figure, Record
 from fedaudit.results.sources import SourceResult
 from fedaudit.study.comparing import compared

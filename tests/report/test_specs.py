@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 import plotly.graph_objects as go
 import pytest
 
-from fedaudit.report.drawing import Spec, spec_of
-from fedaudit.report.games import games_html
-from fedaudit.report.html import comparison_html, report_html
+from fedaudit.report.figures.drawing import Spec, spec_of
+from fedaudit.report.page import comparison_html, games_html, report_html
 from fedaudit.results.record import Record, UsageRow
 from fedaudit.study.comparing import compared
 from tests.report.clustered import clustered, with_clusters

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedaudit.report.reproducing import reproducing
-from fedaudit.report.study_file import study_file
+from fedaudit.report.reproducing import reproducing, study_file
 from fedaudit.study.config import Study
 from fedaudit.study.study_file import read_study
 from tests.report.records import hostile, record

@@ -3,8 +3,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaudit.report.grid import Footnotes, clean, shortened
-from fedaudit.report.names import metric_name
-from fedaudit.report.words import interval, listed, number, percent, shown, with_interval
+from fedaudit.report.words import (
+    interval,
+    listed,
+    metric_name,
+    number,
+    percent,
+    shown,
+    with_interval,
+)
 from fedaudit.results.record import Figure
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedaudit.errors import Damaged
-from fedaudit.report.source_words import label_sentence
+from fedaudit.report.text.sources import label_sentence
 from fedaudit.results.older import completed
 from fedaudit.results.read import read_record
 from fedaudit.results.record import write_record

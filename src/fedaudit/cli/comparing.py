@@ -24,7 +24,7 @@ def compare(*records: Path, out: Path | None = None) -> None:
         comparison that is made again and else in the current folder. Neither a record nor a
         comparison of other records is ever replaced.
     """
-    from fedaudit.report.html import write_comparison
+    from fedaudit.report.page import write_comparison
     from fedaudit.results.comparison import COMPARISON_FILE, write_comparison_file
     from fedaudit.results.older import completed
     from fedaudit.results.read import read_record

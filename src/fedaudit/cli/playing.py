@@ -32,8 +32,8 @@ def games(
     """
     from fedaudit.games.run import read_points, run_games
     from fedaudit.progress import bars
-    from fedaudit.report.game_tables import print_games
-    from fedaudit.report.games import write_games_report
+    from fedaudit.report.page import write_games_report
+    from fedaudit.report.terminal import print_games
     from fedaudit.study.outputs import refuse_page_alone
 
     points = read_points(study, settings_from(overrides, command="games"))

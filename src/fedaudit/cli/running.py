@@ -188,8 +188,8 @@ def _run(
 
 
 def _finish(record: "fedaudit.results.record.Record", folder: Path) -> None:
-    from fedaudit.report.html import write_report
-    from fedaudit.report.tables import print_record
+    from fedaudit.report.page import write_report
+    from fedaudit.report.terminal import print_record
 
     write_report(record, folder / REPORT_FILE)
     print_record(record)

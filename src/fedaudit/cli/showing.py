@@ -22,8 +22,7 @@ def report(record: Path, /, *, out: Path | None = None) -> None:
     out
         The HTML file; by default report.html beside the record. Only HTML is ever replaced.
     """
-    from fedaudit.report.games import write_games_report
-    from fedaudit.report.html import write_report
+    from fedaudit.report.page import write_games_report, write_report
     from fedaudit.results.games import GameRecord
     from fedaudit.results.older import completed
     from fedaudit.results.read import read_any_record

@@ -14,8 +14,7 @@ from fedaudit.gate.trust import Trust
 from fedaudit.gate.verdict import Check, Held, ceiling_check
 from fedaudit.metrics.intervals import FEWEST_RUNS, too_few_runs
 from fedaudit.report.grid import shortened
-from fedaudit.report.names import defense_name, metric_name
-from fedaudit.report.words import plural
+from fedaudit.report.words import defense_name, metric_name, plural
 from fedaudit.results.fields import FurtherRuns
 from fedaudit.results.guessing import chance_of
 from fedaudit.results.older import AT_THRESHOLD

@@ -9,8 +9,7 @@ from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import EvidencePolicy, Policy
 from fedaudit.gate.verdict import Check, demand
 from fedaudit.report.grid import shortened
-from fedaudit.report.names import defense_name
-from fedaudit.report.words import listed, percent, plural
+from fedaudit.report.words import defense_name, listed, percent, plural
 from fedaudit.results.guessing import near_guessing
 from fedaudit.results.record import ControlResult, Record
 

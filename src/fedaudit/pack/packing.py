@@ -25,9 +25,8 @@ from fedaudit.pack.manifest import (
 )
 from fedaudit.pack.signing import SIGNATURE_FILE, private_key
 from fedaudit.pack.suppressing import SMALLEST_GROUP, counted, suppressed
-from fedaudit.report.games import games_html
-from fedaudit.report.html import report_html
-from fedaudit.report.study_file import study_file
+from fedaudit.report.page import games_html, report_html
+from fedaudit.report.reproducing import study_file
 from fedaudit.results.games import GameRecord
 from fedaudit.results.older import completed, settled
 from fedaudit.results.read import MAX_BYTES, read_any_record

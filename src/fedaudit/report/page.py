@@ -1,9 +1,11 @@
-"""The machinery of a page: templates, scripts named by their hashes, data that cannot break out."""
+"""A report as one HTML file that loads nothing from outside and runs no foreign script."""
 
+import ast
 import base64
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -13,10 +15,71 @@ from plotly.offline import get_plotlyjs
 
 from fedaudit.errors import BadInput
 from fedaudit.files import write_whole
-from fedaudit.report.drawing import Figures
-from fedaudit.report.grid import shortened
-from fedaudit.report.names import sight_name
-from fedaudit.report.words import capital, sentence
+from fedaudit.report.evidence import about_members, attacks_tried, says_nothing
+from fedaudit.report.figures.clusters import cluster_figures
+from fedaudit.report.figures.comparison import (
+    front_figure,
+    hypervolume_tables,
+    tradeoff_figure,
+    usage_figure,
+    usage_table,
+)
+from fedaudit.report.figures.detector import detector_table, detector_words, weights_figure
+from fedaudit.report.figures.drawing import Figures
+from fedaudit.report.figures.games import game_figures
+from fedaudit.report.figures.membership import (
+    accuracy_figure,
+    group_figure,
+    histogram_figure,
+    roc_figure,
+    target_figure,
+    trajectory_figure,
+)
+from fedaudit.report.figures.rounds import rounds_table
+from fedaudit.report.figures.sources import source_figures
+from fedaudit.report.first import game_tiles, tiles
+from fedaudit.report.grid import Grid, columns_of, shortened
+from fedaudit.report.reading import Comparison, GameRecord, Record, cleaned
+from fedaudit.report.reproducing import (
+    Again,
+    needed_data,
+    reproducing,
+    rows_of_environment,
+    study_file,
+)
+from fedaudit.report.tables.clusters import cluster_section, risk_sizes_table
+from fedaudit.report.tables.comparison import attack_tables as comparison_tables
+from fedaudit.report.tables.comparison import (
+    cautions,
+    cluster_comparison,
+    rows_table,
+    source_comparison,
+)
+from fedaudit.report.tables.comparison import utility_table as comparison_utility
+from fedaudit.report.tables.games import certificates_table, points_table
+from fedaudit.report.tables.membership import (
+    attack_tables,
+    counts_table,
+    every_figure_table,
+    exposed_note,
+    exposed_table,
+    groups_table,
+    other_figures_table,
+    targets_of,
+    targets_table,
+)
+from fedaudit.report.tables.run import (
+    catalogue_table,
+    clients_table,
+    controls_summary,
+    controls_table,
+    sizes_table,
+    utility_table,
+)
+from fedaudit.report.tables.sources import kind_of, source_section
+from fedaudit.report.text.games import CERTIFICATES, game_verdict
+from fedaudit.report.text.verdict import verdict
+from fedaudit.report.words import NO_DEFENSE, capital, plural, sentence, sight_name
 
 
 def rendered(template: str, *, figures: Mapping[str, Figures], **values: object) -> str:
@@ -97,3 +160,231 @@ def write_page(path: Path, document: str) -> None:
             "file"
         )
     write_whole(path, document)
+
+
+MOST_VERDICTS = 6
+"""Verdicts that get a tile each; of more, the table of rows says it."""
+
+
+def write_report(record: Record, path: Path) -> None:
+    """Writes the report of a record as one self-contained HTML file.
+
+    The file opens offline, and its content policy lets it load nothing and run no script but
+    its own, whatever names the record holds. It is written to a temporary name first.
+    """
+    write_page(path, report_html(record))
+
+
+def write_comparison(comparison: Comparison, records: Sequence[Record], path: Path) -> None:
+    """Writes several records side by side as one self-contained HTML file.
+
+    Args:
+        comparison: What was found by holding the records against each other.
+        records: Those that it is of, in its order.
+        path: Where the file goes.
+    """
+    write_page(path, comparison_html(comparison, records))
+
+
+def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
+    """Several records side by side as an HTML document."""
+    comparison, records = cleaned(comparison), [cleaned(record) for record in records]
+    verdicts = [verdict(record) for record in records]
+    drawn = front_figure(comparison) or tradeoff_figure(comparison)
+    used = usage_figure(comparison, records)
+    figures = {figure.ident: figure for figure in (drawn, used) if figure is not None}
+    named_ = [(record.name, said) for record, said in zip(records, verdicts, strict=True)]
+    return rendered(
+        "comparison.html.j2",
+        title=f"Comparison of {plural(len(records), 'audit')}",
+        figures=figures,
+        tradeoff=drawn,
+        used=used,
+        usage=usage_table(comparison, records),
+        hypervolumes=hypervolume_tables(comparison),
+        verdicts=named_ if len(records) <= MOST_VERDICTS else [],
+        rows=rows_table(comparison, [said.status for said in verdicts]),
+        tables=comparison_tables(comparison),
+        outside=comparison_tables(comparison, "outside"),
+        defended=any(row.family != NO_DEFENSE for row in comparison.rows),
+        sources=source_comparison(comparison, records),
+        clusters=cluster_comparison(comparison),
+        utility=comparison_utility(comparison),
+        cautions=cautions(comparison, records),
+        alarming=any(
+            says_nothing(r) or s.status == "control failed"
+            for r, s in zip(records, verdicts, strict=True)
+        ),
+        records=records,
+    )
+
+
+def report_html(record: Record) -> str:
+    """The report of a record as an HTML document."""
+    record = cleaned(record)
+    figures = figures_of(record)
+    kind = kind_of(record)
+    return rendered(
+        "report.html.j2",
+        title=f"{kind}: {shortened(record.name, 80)}",
+        kind=kind,
+        on_membership=about_members(record),
+        sources=source_section(record),
+        clusters=cluster_section(record),
+        figures=figures,
+        record=record,
+        verdict=verdict(record),
+        sizes=sizes_table(),
+        tiles=tiles(record),
+        meta=_meta(record),
+        attack_tables=attack_tables(record),
+        other_figures=other_figures_table(record),
+        counts=counts_table(record),
+        catalogue=catalogue_table(record),
+        targets=targets_of(record),
+        by_target=targets_table(record),
+        groups={by: groups_table(record, by) for by in ("client", "class")},
+        exposed=exposed_table(record),
+        exposed_note=exposed_note(record),
+        controls=controls_summary(record) if record.controls else None,
+        every_control=controls_table(record) if record.controls else None,
+        utility=utility_table(record) if record.utility else None,
+        clients=clients_table(record) if record.clients else None,
+        every_figure=every_figure_table(record),
+        again=reproducing(record),
+    )
+
+
+def _meta(record: Record) -> list[str]:
+    parts = [
+        record.environment.started[:10],
+        plural(len(record.clients), "client"),
+        plural(attacks_tried(record), "attack") if record.attacks else "",
+        plural(len(record.seeds), "seed"),
+        f"record {shortened(record.content_hash, 13)}",
+    ]
+    return [part for part in parts if part]
+
+
+def figures_of(record: Record) -> dict[str, Figures]:
+    """Every figure that the record has data for, by its name in the document."""
+    found = [
+        roc_figure(record.curves),
+        trajectory_figure(record.trajectories),
+        histogram_figure(record.histograms, record.attacks),
+        target_figure(record),
+        group_figure(record.groups, "client"),
+        group_figure(record.groups, "class"),
+        accuracy_figure(record.utility, chosen=bool(record.clusters)),
+        *source_figures(record),
+        *cluster_figures(record),
+    ]
+    return {figure.ident: figure for figure in found if figure is not None}
+
+
+MOST_ROWS = 40
+"""Rows of certificates up to which their table stands open."""
+
+MOST_SETTINGS = 500_000
+"""Characters of settings up to which they stand in the page as a study file."""
+
+
+def write_games_report(record: GameRecord, path: Path) -> None:
+    """Writes the report of a record of games as one self-contained HTML file.
+
+    The file opens offline, and its content policy lets it load nothing and run no script but
+    its own, whatever names the record holds. It is written to a temporary name first.
+    """
+    write_page(path, games_html(record))
+
+
+def games_html(record: GameRecord) -> str:
+    """The report of a record of games as an HTML document."""
+    record = cleaned(record)
+    certificates = certificates_table(record)
+    detector = record.detector
+    weights = weights_figure(detector) if detector else None
+    return rendered(
+        "games.html.j2",
+        title=f"Security games: {shortened(record.name, 80)}",
+        figures=game_figures(record) | ({weights.ident: weights} if weights else {}),
+        detector=detector_table(detector) if detector else None,
+        detected=detector_words(detector) if detector else [],
+        record=record,
+        verdict=game_verdict(record),
+        tiles=game_tiles(record),
+        sizes=_games_sizes_table(),
+        meta=_games_meta(record),
+        points=points_table(record),
+        rounds=rounds_table(record),
+        certificates=certificates,
+        certificates_open=certificates is not None and len(certificates.rows) <= MOST_ROWS,
+        certified=CERTIFICATES,
+        again=games_again(record),
+    )
+
+
+def games_again(record: GameRecord) -> Again:
+    """How to play a record's games again: its settings, with a variant for each other point.
+
+    The study file is empty where settings are larger than any study's.
+    """
+    varied: dict[str, object] = {
+        point.label: {name: _value(text) for name, text in point.settings.items()}
+        for point in record.points
+        if point.label
+    }
+    config = record.config | ({"variants": varied} if varied else {})
+    # What no study file could hold is no study's: it would only make the page too large to open.
+    study = study_file(config) if _size(config) <= MOST_SETTINGS else ""
+    needed = needed_data(record.config)
+    command = "fedaudit games study.toml" + (" --data-dir FOLDER" if needed else "")
+    made = rows_of_environment(record.content_hash, record.environment)
+    return Again(study, command, needed, made)
+
+
+def _games_sizes_table() -> Grid:
+    """From where on success has which word: as for a model’s risk, which is the same figure."""
+    return replace(
+        risk_sizes_table(),
+        caption="Words for the server’s success",
+        columns=columns_of("Word", "Adv", numeric=("Adv",)),
+        remark="The lower limit of the interval decides, at the point behind a mechanism where it "
+        "is highest; it is not corrected for the number of points. The thresholds are conventions "
+        "of this report, not of law.",
+    )
+
+
+def _size(value: object) -> int:
+    """Characters of all texts of a JSON value, about."""
+    if isinstance(value, dict):
+        return sum(len(str(key)) + _size(inner) for key, inner in value.items())
+    if isinstance(value, list):
+        return sum(1 + _size(inner) for inner in value)
+    return len(value) if isinstance(value, str) else 1
+
+
+def _value(text: str) -> object:
+    """A setting as it was before it became a text."""
+    if text in ("inf", "-inf", "nan"):
+        return float(text)
+    if len(text) > _LONGEST_VALUE:
+        return text
+    try:
+        value: object = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+    return value if isinstance(value, bool | int | float | str | list | dict) else text
+
+
+_LONGEST_VALUE = 300
+
+
+def _games_meta(record: GameRecord) -> list[str]:
+    parts = [
+        record.environment.started[:10],
+        plural(len(record.points), "point"),
+        plural(sum(one.tpr.total + one.tnr.total for one in record.points), "game"),
+        f"record {shortened(record.content_hash, 13)}",
+    ]
+    return [part for part in parts if part]

@@ -12,8 +12,8 @@ from fedaudit.errors import Refusal
 from fedaudit.integrations.flower.study_nodes import FlowerNodes
 from fedaudit.integrations.flower.study_settings import studies_of
 from fedaudit.progress import Tick
-from fedaudit.report.html import write_report
-from fedaudit.report.tables import print_record
+from fedaudit.report.page import write_report
+from fedaudit.report.terminal import print_record
 from fedaudit.study.run import run_study
 from fedaudit.study.study_file import chosen_studies
 

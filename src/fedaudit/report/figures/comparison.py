@@ -1,0 +1,515 @@
+"""Figures of a comparison: privacy-utility trade-off, hypervolumes, use of training data."""
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from fedaudit.report.figures.drawing import (
+    RESERVED,
+    Choice,
+    Figures,
+    Key,
+    Panel,
+    Spec,
+    Style,
+    error_bars,
+    plotly_text,
+    series_line,
+    spec_of,
+    style,
+    swatch,
+)
+from fedaudit.report.grid import Cell, Grid, columns_of, named, shortened
+from fedaudit.report.reading import (
+    HEADLINE_METRICS,
+    STRONGEST_ATTACK,
+    Comparison,
+    Entry,
+    Front,
+    Record,
+    Row,
+    UsageRow,
+)
+from fedaudit.report.tables.comparison import case_of, labels_of, settings_text
+from fedaudit.report.words import (
+    MISSING,
+    NO_DEFENSE,
+    contrast_name,
+    contrast_order,
+    defense_name,
+    interval,
+    listed,
+    metric_name,
+    number,
+    percent,
+)
+
+
+class Cost(NamedTuple):
+    """Use of data and cost of a defense, over clients and seeds.
+
+    Attributes:
+        share: Of a client's samples, those that it trains on in a round.
+        times: How often a sample is used over the run.
+        brought_back: Of all uses, those of samples left out before; None where nothing is used.
+        extra_bytes: Beside model and upload, in a round that a client takes part in.
+        seconds: Of a client's training over the run.
+        times_base: The seconds in multiples of the same clients' in the base; None without any.
+        cosines: Of the clients that filter their updates, one a client and seed.
+    """
+
+    share: float
+    times: float
+    brought_back: float | None
+    extra_bytes: float
+    seconds: float
+    times_base: float | None
+    cosines: list[float]
+
+
+def usage_by_row(
+    comparison: Comparison, records: Sequence[Record]
+) -> dict[int, Sequence[UsageRow]]:
+    """What the clients of each of a comparison's rows used, client by client and seed by seed."""
+    return {
+        place: [one for one in records[row.source].usage if one.defense == row.family]
+        for place, row in enumerate(comparison.rows)
+    }
+
+
+def own(parts: Sequence[UsageRow]) -> list[UsageRow]:
+    """Clients that use the defense; all where none does."""
+    return [one for one in parts if one.defended or one.defense == NO_DEFENSE]
+
+
+def cost(mine: Sequence[UsageRow], base: Sequence[UsageRow]) -> Cost:
+    """Use and cost of some clients, held against the same clients of the base."""
+    uses = sum(_sum(one.times_used) for one in mine)
+    again = sum(_sum(one.times_recycled) for one in mine)
+    visits = sum(sum(1 for samples in one.distinct if samples) for one in mine)
+    seconds = fmean(one.seconds for one in mine)
+    places = {(one.seed, one.client) for one in mine}
+    same = [one.seconds for one in base if (one.seed, one.client) in places]
+    return Cost(
+        share=fmean(shares_by_round(mine)),
+        times=uses / max(sum(one.samples for one in mine), 1),
+        brought_back=again / uses if uses else None,
+        extra_bytes=sum(one.extra_bytes for one in mine) / max(visits, 1),
+        seconds=seconds,
+        times_base=seconds / fmean(same) if same and fmean(same) else None,
+        cosines=[one.filter_cosine for one in mine if one.filter_cosine is not None],
+    )
+
+
+def shares_by_round(parts: Sequence[UsageRow]) -> list[float]:
+    """Share of its samples that a client trains on, round by round: mean over those taking part."""
+    found = []
+    for at in _rounds(parts):
+        shares = [one.distinct[at] / one.samples for one in parts if one.distinct[at]]
+        found.append(fmean(shares) if shares else 0.0)
+    return found
+
+
+def shares_of_all(parts: Sequence[UsageRow]) -> list[float]:
+    """Share of all samples together that any client trains on, round by round."""
+    total = max(sum(one.samples for one in parts), 1)
+    return [sum(one.distinct[at] for one in parts) / total for at in _rounds(parts)]
+
+
+def shares_used_at_most(parts: Sequence[UsageRow]) -> list[float]:
+    """Share of samples that are used 0 times over the run, at most once, at most twice, ..."""
+    longest = max(len(one.times_used) for one in parts)
+    total = sum(sum(one.times_used) for one in parts) or 1
+    return [sum(sum(one.times_used[: at + 1]) for one in parts) / total for at in range(longest)]
+
+
+def _rounds(parts: Sequence[UsageRow]) -> range:
+    return range(min(len(one.distinct) for one in parts))
+
+
+def _sum(times: Sequence[int]) -> int:
+    return sum(at * samples for at, samples in enumerate(times))
+
+
+LEAST_SPAN = 0.03
+"""Of both axes of a front: differences of a thousandth must not fill the picture."""
+
+_GREY = Style("#7A7A7A", "dot", "circle")
+_UNDEFENDED = _GREY._replace(symbol=RESERVED)
+
+
+def front_figure(comparison: Comparison) -> Figures | None:
+    """Leakage against test error, a line a defense, a panel a contrast; None without fronts."""
+    if not comparison.fronts:
+        return None
+    names = list(dict.fromkeys(front_name(front) for front in comparison.fronts))
+    looks = {name: style(place) for place, name in enumerate(_defended(names))}
+    labels = labels_of(comparison)
+    choices = tuple(
+        Choice(
+            f"{leakage_name(metric)}, {shortened(attack)}",
+            tuple(
+                _panel([f for f in group if f.contrast == contrast], looks, labels)
+                for contrast in sorted({f.contrast for f in group}, key=contrast_order)
+            ),
+        )
+        for (metric, attack), group in _groups(comparison.fronts).items()
+    )
+    keys = tuple(Key(name, plotly_text(name), swatch(look)) for name, look in looks.items())
+    return Figures(
+        "fronts",
+        "What each defense offers: leakage against test error, a point a strength, each a mean "
+        "over seeds. Low and to the left is good. Lines join the points that no other point of "
+        "the defense beats; hollow points are beaten. A grey cross is no defense, on the same "
+        "clients, which every defense may fall back on. The larger the area above and to the right "
+        "of a line, the better: that is its hypervolume, in the tables below.",
+        choices,
+        (*keys, Key("no defense, on the same clients", "", swatch(_UNDEFENDED))),
+    )
+
+
+def _defended(names: Sequence[str]) -> list[str]:
+    return [name for name in names if not name.startswith(defense_name(NO_DEFENSE))]
+
+
+def front_name(front: Front) -> str:
+    """A front as a reader sees it: defense, coalition, and settings that differ."""
+    row = Row(
+        source=0,
+        defense=front.family,
+        family=front.family,
+        coalition=front.coalition,
+        clients=front.clients,
+        settings=front.settings,
+    )
+    parts = [defense_name(front.family), case_of(row), settings_text(front.settings)]
+    return " · ".join(shortened(part, 60) for part in parts if part)
+
+
+def leakage_name(metric: str) -> str:
+    """What a front's leakage is, for an axis or a choice."""
+    return "Membership advantage (2 AUC − 1)" if metric == "auc" else metric_name(metric)
+
+
+def _groups(fronts: Sequence[Front]) -> dict[tuple[str, str], list[Front]]:
+    """Fronts by metric and attack: the strongest attack first, metrics in the report's order."""
+
+    def order(key: tuple[str, str]) -> tuple[int, bool]:
+        known = list(HEADLINE_METRICS)
+        at = known.index(key[0]) if key[0] in known else len(known)
+        return (at, key[1] != STRONGEST_ATTACK)
+
+    found: dict[tuple[str, str], list[Front]] = {}
+    for front in fronts:
+        found.setdefault((front.metric, front.attack), []).append(front)
+    return {key: found[key] for key in sorted(found, key=order)}
+
+
+def _panel(fronts: Sequence[Front], looks: dict[str, Style], labels: Sequence[str]) -> Panel:
+    metric, contrast = fronts[0].metric, fronts[0].contrast
+    traces: list[Spec] = []
+    for front in fronts:
+        name = front_name(front)
+        if name in looks:
+            traces += _traces(front, name, looks[name], labels)
+    points = [point for front in fronts for point in front.points]
+    spec = spec_of(
+        traces,
+        xaxis={
+            "title": {"text": "Test error"},
+            "tickformat": ".4~%",
+            "nticks": 6,
+            "range": _room([point.error for point in points]),
+        },
+        yaxis={
+            "title": {"text": leakage_name(metric)},
+            "tickformat": ".5~f" if metric == "auc" else ".4~%",
+            "nticks": 6,
+            "range": _room([point.leakage for point in points]),
+        },
+    )
+    title = f"Members v. {contrast_name(contrast).lower()}"
+    said = listed([f"{front_name(f)} {number(f.hypervolume)}" for f in fronts[:8]])
+    return Panel(
+        title,
+        f"{title}: {leakage_name(metric)} against test error, {shortened(fronts[0].attack)}. "
+        f"Hypervolumes: {said}.",
+        spec,
+    )
+
+
+def _room(values: Sequence[float]) -> list[float]:
+    """Limits of an axis: some room about the points, never so little that noise looks large."""
+    low, high = min(values), max(values)
+    margin = max((high - low) / 10, (LEAST_SPAN - (high - low)) / 2)
+    return [low - margin, high + margin]
+
+
+def _traces(front: Front, name: str, look: Style, labels: Sequence[str]) -> list[Spec]:
+    """The line over the points that are not beaten, and all points upon it."""
+    best = sorted((point.error, point.leakage) for point in front.points if point.on_front)
+    line = series_line([x for x, _ in best], [y for _, y in best], look, name, shape="hv")
+    line |= {"hoverinfo": "skip"}
+    bare = 1 if front.gain is not None else 0
+    looks = [_UNDEFENDED] * bare + [look] * (len(front.points) - bare)
+    symbols = [
+        of.symbol + ("" if point.on_front else "-open")
+        for of, point in zip(looks, front.points, strict=True)
+    ]
+    marks = series_line(
+        [p.error for p in front.points], [p.leakage for p in front.points], look, name, marks=1
+    )
+    marks |= {
+        "mode": "markers",
+        "marker": {"size": 10, "color": [of.color for of in looks], "symbol": symbols},
+        "text": [plotly_text(labels[point.row]) for point in front.points],
+        "hovertemplate": "%{text}<br>leakage %{y:.3f}, error %{x:.1%}<extra></extra>",
+    }
+    return [line, marks]
+
+
+def hypervolume_tables(comparison: Comparison) -> list[Grid]:
+    """Hypervolumes of defenses by attacks, a table for each contrast and measure of leakage."""
+    found: dict[tuple[str, str], list[Front]] = {}
+    for fronts in _groups(comparison.fronts).values():
+        for front in fronts:
+            found.setdefault((front.contrast, front.metric), []).append(front)
+    ordered = sorted(found, key=lambda key: contrast_order(key[0]))
+    return [_hypervolume_table(found[key], *key) for key in ordered]
+
+
+def _hypervolume_table(fronts: Sequence[Front], contrast: str, metric: str) -> Grid:
+    attacks = list(dict.fromkeys(front.attack for front in fronts))
+    names = list(dict.fromkeys(front_name(front) for front in fronts))
+    by = {(front_name(front), front.attack): front for front in fronts}
+    rows = tuple(
+        (named(name, limit=120), *(_area(by.get((name, attack))) for attack in attacks))
+        for name in names
+    )
+    headings = [
+        shortened(attack).capitalize() if attack == STRONGEST_ATTACK else shortened(attack)
+        for attack in attacks
+    ]
+    methods = listed(list(dict.fromkeys(front.method for front in fronts))[:3])
+    return Grid(
+        f"Hypervolume, {leakage_name(metric)}: members v. {contrast_name(contrast).lower()}",
+        columns_of("Defense and coalition", *headings, numeric=headings),
+        rows,
+        remark="Share of the unit square of leakage and test error that the defense's strengths, "
+        "or not defending, are at least as good as; larger is better. Gain: what the defense "
+        "adds to not defending, on the same clients. The strongest attack is "
+        f"that with the largest leakage in each run, which errs upward. Intervals: {methods}.",
+    )
+
+
+def _area(front: Front | None) -> Cell:
+    if front is None:
+        return Cell(MISSING, tone="muted")
+    lines = [interval(front.low, front.high, "hypervolume")]
+    if front.gain is not None:
+        limits = interval(_even(front.gain_low), _even(front.gain_high), "hypervolume")
+        lines += [f"gain {number(round(front.gain, 3))}", f"({limits})" if limits else ""]
+    return Cell(number(front.hypervolume), "\n".join(line for line in lines if line))
+
+
+def _even(limit: float | None) -> float | None:
+    """Of a share of the unit square, more than three decimals say nothing."""
+    return None if limit is None else round(limit, 3)
+
+
+def tradeoff_figure(comparison: Comparison) -> Figures | None:
+    """Highest AUC against accuracy, a point a row: for comparisons without a defense."""
+    accuracies = {one.row: one.value for one in comparison.accuracies}
+    aucs = [
+        entry
+        for entry in comparison.entries
+        if entry.metric == "auc" and entry.part == "inside" and entry.value is not None
+    ]
+    contrasts = sorted({e.contrast for e in aucs if e.row in accuracies}, key=contrast_order)
+    if not contrasts:
+        return None
+    labels = labels_of(comparison)
+    panels = tuple(
+        _tradeoff_panel([e for e in aucs if e.contrast == contrast], accuracies, labels)
+        for contrast in contrasts
+    )
+    keys = tuple(
+        Key(labels[row], plotly_text(labels[row]), swatch(style(row))) for row in accuracies
+    )
+    return Figures(
+        "tradeoff",
+        "Highest AUC of any attack against test accuracy. Good is low and to the right; the "
+        "dotted line is guessing.",
+        (Choice("", panels),),
+        keys,
+    )
+
+
+def _tradeoff_panel(
+    entries: Sequence[Entry], accuracies: dict[int, float], labels: Sequence[str]
+) -> Panel:
+    traces = []
+    for row, accuracy in accuracies.items():
+        mine = [entry for entry in entries if entry.row == row]
+        best = max(mine, key=lambda entry: entry.value or 0.0, default=None)
+        if best is None or best.value is None:
+            continue
+        trace = series_line([accuracy], [best.value], style(row), labels[row], marks=1)
+        trace |= {"mode": "markers", "hovertemplate": "AUC %{y:.3f}, accuracy %{x:.1%}"}
+        trace["marker"] = {"symbol": style(row).symbol, "size": 11, "color": style(row).color}
+        if best.low is not None and best.high is not None:
+            trace["error_y"] = error_bars([best], color=style(row).color, thickness=1.5, width=4)
+        traces.append(trace)
+    guessing: Spec = {
+        "type": "line",
+        "xref": "paper",
+        "x0": 0,
+        "x1": 1,
+        "y0": 0.5,
+        "y1": 0.5,
+        "line": {"color": _GREY.color, "width": 1, "dash": "dot"},
+    }
+    spec = spec_of(
+        traces,
+        xaxis={"title": {"text": "Test accuracy"}, "tickformat": ".1%", "nticks": 5},
+        yaxis={"title": {"text": "Highest AUC"}, "range": [0.45, 1.02], "nticks": 6},
+        shapes=[guessing],
+    )
+    title = f"Members v. {contrast_name(entries[0].contrast).lower()}"
+    return Panel(title, f"{title}: highest AUC against test accuracy.", spec)
+
+
+_CAPTION = (
+    "Training data that are used: of the clients that defend (of all where none does, or in the "
+    "middle panel), means over clients and seeds. A sample that is used less often leaves less to "
+    "be found."
+)
+_REMARK = (
+    "Means over the clients that defend and over seeds. Brought back: of all uses, those of "
+    "samples that the defense had left out before. Extra bytes: sent and received beside model and "
+    "upload. Local time: seconds of training on the machine of each record, and how many times "
+    "those of the same clients in the row that it is held against; records made on other machines "
+    "or beside other work cannot be compared in it."
+)
+_FILTERED = (
+    " Cosine: between what a filter of one's own is given and what it sends, mean over rounds; 1 "
+    "where it leaves the direction as it is."
+)
+_COLUMNS = (
+    "Samples used in a round",
+    "Times a sample is used",
+    "Brought back",
+    "Extra bytes a round",
+    "Local time",
+)
+
+
+class _Lines(NamedTuple):
+    """A row's line in each panel."""
+
+    own: Spec
+    of_all: Spec
+    at_most: Spec
+
+
+def usage_figure(comparison: Comparison, records: Sequence[Record]) -> Figures | None:
+    """Samples used in each round, and how often each is used over the run; a line a row."""
+    usage = usage_by_row(comparison, records)
+    if not any(usage.values()):
+        return None
+    labels = labels_of(comparison)
+    looks = {row: style(place) for place, row in enumerate(usage)}
+    lines = [_lines(parts, looks[row], labels[row]) for row, parts in usage.items() if own(parts)]
+    keys = tuple(Key(labels[row], plotly_text(labels[row]), swatch(looks[row])) for row in usage)
+    return Figures("usage", _CAPTION, (Choice("", _panels(lines)),), keys)
+
+
+def _lines(parts: Sequence[UsageRow], look: Style, name: str) -> _Lines:
+    mine = own(parts)
+    at_most = shares_used_at_most(mine)
+    return _Lines(
+        _by_round(shares_by_round(mine), look, name),
+        _by_round(shares_of_all(parts), look, name),
+        series_line(
+            range(len(at_most)),
+            at_most,
+            look,
+            name,
+            shape="hv",
+            marks=6,
+            hover="%{y:.1%} of samples used at most %{x} times",
+        ),
+    )
+
+
+def _by_round(shares: Sequence[float], look: Style, name: str) -> Spec:
+    rounds = range(1, len(shares) + 1)
+    return series_line(rounds, shares, look, name, marks=6, hover="%{y:.1%} in round %{x}")
+
+
+def _panels(lines: Sequence[_Lines]) -> tuple[Panel, ...]:
+    share = {"title": {"text": "Share of samples"}, "tickformat": ".0%", "rangemode": "tozero"}
+    rounds = {"title": {"text": "Round"}, "tickformat": "d", "nticks": 8}
+    times = {"title": {"text": "Times used"}, "tickformat": "d", "nticks": 6}
+    return (
+        Panel(
+            "A client's own, round by round",
+            "Share of its samples that a client trains on in each round.",
+            spec_of([line.own for line in lines], xaxis=rounds, yaxis=share),
+        ),
+        Panel(
+            "The federation's, round by round",
+            "Share of all samples that any client trains on in each round.",
+            spec_of([line.of_all for line in lines], xaxis=rounds, yaxis=share),
+        ),
+        Panel(
+            "Used at most so often over the run",
+            "Share of a client's samples that are used at most so many times over the run.",
+            spec_of([line.at_most for line in lines], xaxis=times, yaxis=share),
+        ),
+    )
+
+
+def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | None:
+    """What a defending client uses and spends, against a client of the row's base."""
+    usage = usage_by_row(comparison, records)
+    if not any(usage.values()):
+        return None
+    labels = labels_of(comparison)
+    costs = {
+        row: cost(own(parts), () if base is None else usage.get(base, ()))
+        for row, parts in usage.items()
+        for base in [comparison.rows[row].base]
+        if own(parts)
+    }
+    filtered = any(one.filter_cosine is not None for parts in usage.values() for one in parts)
+    numeric = (*_COLUMNS, *(["Cosine with the raw update"] if filtered else []))
+    return Grid(
+        "Use of training data and cost to a client",
+        columns_of("Defense", *numeric, numeric=numeric),
+        tuple(
+            (named(labels[row], limit=120), *_cells(of_row)[: len(numeric)])
+            for row, of_row in costs.items()
+        ),
+        remark=_REMARK + (_FILTERED if filtered else ""),
+    )
+
+
+def _cells(of_row: Cost) -> tuple[Cell, ...]:
+    again, slower = of_row.brought_back, of_row.times_base
+    return (
+        Cell(percent(of_row.share)),
+        Cell(number(of_row.times)),
+        Cell(MISSING if again is None else percent(again)),
+        Cell(f"{of_row.extra_bytes:,.0f}"),
+        Cell(f"{of_row.seconds:.3g} s", "" if slower is None else f"{slower:.2f} times"),
+        _turned(of_row.cosines),
+    )
+
+
+def _turned(cosines: Sequence[float]) -> Cell:
+    """The mean cosine, with the clients' and seeds' range where they differ."""
+    if not cosines:
+        return Cell(MISSING)
+    low, high = number(min(cosines)), number(max(cosines))
+    return Cell(number(fmean(cosines)), f"{low} to {high}" if low != high else "")

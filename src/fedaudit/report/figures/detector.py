@@ -1,0 +1,157 @@
+"""Signs of a planted neuron that a client can look for: table, sentences, weights."""
+
+from fedaudit.report.figures.drawing import (
+    OKABE_ITO,
+    Choice,
+    Figures,
+    Key,
+    Panel,
+    Style,
+    plotly_text,
+    spec_of,
+    swatch,
+)
+from fedaudit.report.figures.games import outline
+from fedaudit.report.grid import Cell, Grid, Heading, columns_of, named, shortened
+from fedaudit.report.reading import Detector, SignWorth, WeightSpread
+from fedaudit.report.words import count, interval, listed, number, percent, plural
+
+SERVERS = {
+    "planted": "As published",
+    "disguised": "Lengths and zeros hidden",
+    "one-row": "One row changed",
+}
+
+SIGNS = {
+    "lone-units": ("Lone units", "share that fires for at most one own record"),
+    "one-stands-out": ("One record stands out", "its lead at a unit"),
+    "dead-units": ("Dead units", "share that fires for no own record"),
+    "norm-ratio": ("Length of weights", "against the layer’s median"),
+    "bias-ratio": ("Size of biases", "against the layer’s median"),
+    "odd-row": ("Odd distribution", "a unit’s weights against its layer’s others"),
+    "twins": ("Twins", "largest cosine of two units"),
+    "zero-weights": ("Zeros", "share of weights that are exactly 0"),
+    "moved-weights": ("Changed distribution", "a layer’s weights against the round before"),
+    "moved-row": ("One unit moved most", "against the layer’s median"),
+    "rewritten-row": ("Rewritten unit", "its move against its own length"),
+}
+
+_FOUND = 0.95
+_MOST_SERVERS, _MOST_NAMED = 6, 4
+
+
+def detector_table(found: Detector) -> Grid:
+    """A row for each sign: how well it tells models of each kind of server from honest ones."""
+    servers = _servers(found)
+    by = {(one.server, one.sign): one for one in found.signs}
+    rows = []
+    for sign in dict.fromkeys(one.sign for one in found.signs):
+        cells = [cell for server in servers for cell in _cells(by.get((server, sign)))]
+        some = next(one for one in found.signs if one.sign == sign)
+        taken = Cell(f"{some.fpr.hits} of {some.fpr.total}", interval(*_limits(some), "accuracy"))
+        rows.append((named(*SIGNS.get(sign, (sign, ""))), *cells, taken))
+    numeric = [name for _ in servers for name in ("AUC", "Found")] + ["False alarms"]
+    return Grid(
+        f"Signs of a planted neuron, over {plural(found.runs, 'federation')}",
+        columns_of("Sign", *numeric, numeric=tuple(numeric)),
+        tuple(rows),
+        headings=(
+            Heading("", 1),
+            *(Heading(_server(server), 2, _right(found, server)) for server in servers),
+            Heading("", 1),
+        ),
+        remark="AUC: how often a planted model looks more suspicious than an honest one; 0.500 is "
+        "guessing, and below it the sign points the wrong way. Its 95% interval draws whole "
+        "federations, whose models are alike; there is none where no draw changes it. Own: targets "
+        "that the client has; others’: targets that it does not. Found: at a threshold that 5% of "
+        "the honest models of other federations exceed, of one model from each of "
+        f"{plural(found.judged, 'federation')}, as false alarms are; Clopper-Pearson, 95%. "
+        f"Below a heading: how often that server is right in games. Models: "
+        f"{shortened(found.federation, 200)}; "
+        f"{count(found.honest)} honest models, {count(found.planted)} of each server, looked at "
+        f"with {count(found.own)} records of the client’s own.",
+    )
+
+
+def detector_words(found: Detector) -> list[str]:
+    """For each kind of server, by which signs nearly every model of it is found."""
+    sentences = []
+    for server in _servers(found):
+        rows = [one for one in found.signs if one.server == server]
+        good = [one for one in rows if (one.auc if one.low is None else one.low) >= _FOUND]
+        names = [SIGNS.get(one.sign, (shortened(one.sign), ""))[0].lower() for one in good]
+        more = len(names) - _MOST_NAMED
+        shown = names if more <= 1 else [*names[:_MOST_NAMED], f"{more} more"]
+        said = (
+            f"{len(good)} of {plural(len(rows), 'sign')} tell nearly every planted model from "
+            f"honest ones (AUC of {number(_FOUND)} or more): {listed(shown)}."
+            if good
+            else f"none of {plural(len(rows), 'sign')} tells nearly every planted model from "
+            "honest ones."
+        )
+        sentences.append(f"{_server(server)}: {said}")
+    return sentences
+
+
+def weights_figure(found: Detector) -> Figures | None:
+    """Weights of the units that servers take, before and after."""
+    if found.weights is None or not any(sum(one.counts) for one in found.weights.outlines):
+        return None
+    drawn = [one for one in found.weights.outlines if sum(one.counts)][:_MOST_SERVERS]
+    looks = [Style(OKABE_ITO[at], dash, "circle") for at, dash in enumerate(_DASHES)]
+    names = [_server(one.server) if one.server else "Honest" for one in drawn]
+    return Figures(
+        "games-weights",
+        "Weights of the first layer’s units that a neuron takes, in the last honest model of the "
+        "first federation and with a neuron planted in it; weights beyond the ends are in the "
+        "outer bins. The AMI paper shows such histograms (Fig. 14) and finds them alike.",
+        (Choice("", (_weights_panel(found.weights, drawn_names=names, looks=looks),)),),
+        tuple(
+            Key(name, plotly_text(name), swatch(look, marked=False))
+            for name, look in zip(names, looks, strict=False)
+        ),
+    )
+
+
+_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "solid")
+
+
+def _weights_panel(spread: WeightSpread, *, drawn_names: list[str], looks: list[Style]) -> Panel:
+    drawn = [one for one in spread.outlines if sum(one.counts)]
+    traces = [
+        outline(spread.edges, one.counts, look, name)
+        for one, look, name in zip(drawn, looks, drawn_names, strict=False)
+    ]
+    spec = spec_of(
+        traces,
+        xaxis={"title": {"text": "Weight"}, "nticks": 9},
+        yaxis={"title": {"text": "Share"}, "tickformat": ".0%", "rangemode": "tozero", "nticks": 5},
+    )
+    return Panel("", f"Weights of {listed(drawn_names)} in the first layer.", spec)
+
+
+def _cells(one: SignWorth | None) -> tuple[Cell, Cell]:
+    if one is None:
+        return Cell("–", tone="muted"), Cell("–", tone="muted")
+    apart = f"own {number(one.own)}\nothers’ {number(one.others)}"
+    limits = interval(one.low, one.high, "figure")
+    area = Cell(number(one.auc), f"{limits}\n{apart}" if limits else apart)
+    low_high = interval(one.tpr.low, one.tpr.high, "accuracy")
+    return area, Cell(percent(one.tpr.value), f"{low_high}\n{one.tpr.hits} of {one.tpr.total}")
+
+
+def _limits(one: SignWorth) -> tuple[float, float]:
+    return one.fpr.low, one.fpr.high
+
+
+def _servers(found: Detector) -> list[str]:
+    return list(dict.fromkeys(one.server for one in found.signs))[:_MOST_SERVERS]
+
+
+def _server(name: str) -> str:
+    return SERVERS.get(name, shortened(name))
+
+
+def _right(found: Detector, server: str) -> str:
+    right = found.success.get(server)
+    return "" if right is None else f"right in {percent(right)}"

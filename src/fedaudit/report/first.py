@@ -1,0 +1,269 @@
+"""The first screen: the numbers that stand at the top of a report."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fedaudit.report.evidence import (
+    a_leak,
+    headline,
+    label_among,
+    leading,
+    look_of,
+    says_nothing,
+    size_of,
+    strongest,
+    tone_of,
+)
+from fedaudit.report.grid import shortened
+from fedaudit.report.reading import (
+    CHANCE_VIOLATIONS,
+    VIOLATIONS,
+    ClusterMean,
+    Figure,
+    GameRecord,
+    Record,
+    above_chance,
+)
+from fedaudit.report.text.clusters import (
+    clustered_of,
+    figure_text,
+    label_of,
+    limits_text,
+    risk_size,
+    riskiest,
+)
+from fedaudit.report.text.games import (
+    Shown,
+    behind_mechanism,
+    epsilon,
+    far_above,
+    in_rounds,
+    least_right,
+    most_right,
+    overtaken,
+    short,
+    shown_points,
+    times_named,
+    times_text,
+    without_mechanism,
+)
+from fedaudit.report.text.membership import ALARMS, of_thousand, room
+from fedaudit.report.text.sources import (
+    excess_size,
+    labels_of_named,
+    on_sources,
+    points,
+    points_in_words,
+    size_reached_by,
+    strongest_on_sources,
+)
+from fedaudit.report.words import (
+    NO_DEFENSE,
+    contrast_name,
+    count,
+    defense_name,
+    interval,
+    interval_of,
+    percent,
+    plural,
+    shown,
+)
+
+
+class Tile(NamedTuple):
+    """A number that stands at the top: what it is, the number, and what to read it against."""
+
+    label: str
+    value: str
+    detail: str
+    tone: str = ""
+
+
+def tiles(record: Record) -> list[Tile]:
+    """The numbers that stand at the top of a report."""
+    figures = headline(record)
+    # Figures that say nothing about leakage must not stand out as if they told something.
+    found = (
+        []
+        if says_nothing(record)
+        else [
+            *_membership_tiles(figures),
+            *_source_tiles(record),
+            *_cluster_tiles(record),
+        ]
+    )
+    return [tile for tile in found if tile is not None] + [
+        *_utility_tile(record),
+        _controls_tile(record),
+    ]
+
+
+def _membership_tiles(figures: list[Figure]) -> list[Tile | None]:
+    """The leading AUC and the leading rate, that with the larger word first."""
+    found = leading(figures)
+    auc = next((figure for figure in found if figure.metric == "auc"), None)
+    rate = next((figure for figure in found if figure.metric != "auc"), None)
+    tiles = [
+        _strongest_tile(auc or strongest(figures, "auc"), figures),
+        _identified_tile(rate, figures),
+    ]
+    return tiles[::-1] if found and found[0] is rate else tiles
+
+
+def _strongest_tile(best: Figure | None, figures: list[Figure]) -> Tile | None:
+    if best is None:
+        return None
+    found, tone = _judged(best)
+    parts = (found, interval_of(best) or "no interval", _place(best, figures))
+    label = "Strongest attack, AUC" if above_chance(best) else "Highest AUC"
+    return Tile(label, shown(best.value, "auc"), " · ".join(parts), tone)
+
+
+def _identified_tile(best: Figure | None, figures: list[Figure]) -> Tile | None:
+    """Members that an attack identifies, where that is above guessing; else that none does."""
+    label = "Identified of 1,000 members"
+    if best is not None and best.value is not None:
+        found, tone = _judged(best)
+        price = f"{found} · at 1 false alarm in {ALARMS[best.metric]}"
+        return Tile(label, of_thousand(best.value), f"{price} · {_place(best, figures)}", tone)
+    left = room([figure for figure in figures if figure.metric != "auc"])
+    return Tile(label, "none shown", f"room for {left}") if left else None
+
+
+def _source_tiles(record: Record) -> list[Tile]:
+    """How often owners are named, and how much of that class mixes do not explain."""
+    named = on_sources(record)
+    best = strongest_on_sources(named)
+    if best is None:
+        return []
+    attack = labels_of_named(named)[named.index(best)]
+    figure = best.figure
+    found = "above guessing" if figure.above_guessing else "not above guessing"
+    limits = interval(figure.success.low, figure.success.high, "accuracy") or "no interval"
+    tone = "raised" if figure.above_guessing else ""
+    detail = f"{found} ({percent(figure.chance)}) · {limits} · {shortened(attack, 60)}"
+    size = excess_size(figure)
+    said = a_leak(size) if size else "not above them"
+    beyond = f"{said} · they alone {percent(figure.mixes)} · {points_in_words(figure.excess)}"
+    return [
+        Tile("Owners named", percent(figure.success.value), detail, tone),
+        Tile(
+            "Beyond class mixes",
+            f"{points(figure.excess.value)} points",
+            beyond,
+            tone_of(size) if size else "",
+        ),
+    ]
+
+
+def _cluster_tiles(record: Record) -> list[Tile]:
+    """Of every algorithm and defense: who uses a model that is too risky, and how risky one is."""
+    studies = clustered_of(record)
+    found = []
+    for one in studies:
+        above, worst, label = one.mean(VIOLATIONS), riskiest(one), label_of(one, studies)
+        if above is not None:
+            floor = one.mean(CHANCE_VIOLATIONS)
+            total = f"of {plural(len(one.runs[0].clients), 'client')}"
+            total += f" · {figure_text(floor)} by chance" if floor else ""
+            found.append(
+                _cluster_tile("Violations", above, total, label, "raised" if above.value else "")
+            )
+        if worst is not None:
+            size = risk_size(worst)
+            said = a_leak(size) if size else "not above guessing"
+            found.append(
+                _cluster_tile("Riskiest model", worst, said, label, tone_of(size) if size else "")
+            )
+    return found
+
+
+def _cluster_tile(name: str, mean: ClusterMean, said: str, label: str, tone: str) -> Tile:
+    limits = limits_text(mean)
+    parts = (said, limits and f"95% interval {limits}", label)
+    detail = " · ".join(part for part in parts if part)
+    return Tile(name, figure_text(mean), detail, tone)
+
+
+def _judged(figure: Figure) -> tuple[str, str]:
+    """What is found in words, and the colour that goes with it."""
+    size = size_of(figure)
+    if size is None:
+        return ("above guessing", "raised") if above_chance(figure) else ("not above guessing", "")
+    return a_leak(size), look_of(figure).tone
+
+
+def _place(figure: Figure, figures: list[Figure]) -> str:
+    label = label_among(figure, figures)
+    contrast = f"v. {contrast_name(figure.contrast).lower()}"
+    return " · ".join(part for part in (shortened(figure.attack, 32), contrast, label) if part)
+
+
+def _utility_tile(record: Record) -> list[Tile]:
+    plain = [r for r in record.utility if defense_name(r.defense) == defense_name(NO_DEFENSE)]
+    results = plain or record.utility
+    if not results:
+        return []
+    middle = sum(result.test_accuracy for result in results) / len(results)
+    first = results[0]
+    detail = (
+        f"mean of {plural(len(results), 'run')}"
+        if len(results) > 1
+        else interval(first.test_low, first.test_high, "accuracy")
+    )
+    defense = shortened(defense_name(first.defense), 32)
+    return [Tile("Test accuracy", percent(middle), f"{detail} · {defense}")]
+
+
+def _controls_tile(record: Record) -> Tile:
+    ran = [control for control in record.controls if control.passed is not None]
+    passed = sum(bool(control.passed) for control in ran)
+    if not ran:
+        return Tile("Controls", "none run", "nothing vouches for the figures", "alarm")
+    tone = "good" if passed == len(ran) else "alarm"
+    return Tile("Controls passed", f"{passed} of {len(ran)}", "checks on the audit itself", tone)
+
+
+def game_tiles(record: GameRecord) -> list[Tile]:
+    """The numbers at the top of a report of games."""
+    shown = shown_points(record.points)
+    behind, bare = behind_mechanism(shown), without_mechanism(shown)
+    what = "defense" if in_rounds(shown) else "mechanism"
+    claiming = [one for one in shown if one.point.nominal_epsilon is not None]
+    found = [
+        _success_tile(f"Server right, most behind a {what}", behind),
+        _success_tile(f"Server right, least behind a {what}", behind, most=False)
+        if len(behind) > 1
+        else None,
+        _success_tile(f"Server right, no {what}", bare),
+        _contradicted_tile(claiming) if claiming else None,
+        _factor_tile(claiming),
+    ]
+    return [tile for tile in found if tile is not None]
+
+
+def _success_tile(label: str, shown: Sequence[Shown], *, most: bool = True) -> Tile | None:
+    if not shown:
+        return None
+    one = most_right(shown) if most else least_right(shown)
+    adv = one.point.adv
+    size = size_reached_by(2 * adv.low - 1)
+    detail = f"{short(one)}; 95% interval {interval(adv.low, adv.high, 'accuracy')}; guessing 50%"
+    return Tile(label, percent(adv.value), detail, tone_of(size) if size else "")
+
+
+def _contradicted_tile(claiming: Sequence[Shown]) -> Tile:
+    wrong = sum(one.point.refuted or overtaken(one.point) for one in claiming)
+    detail = "points whose success refutes the epsilon that they name"
+    value = f"{count(wrong)} of {count(len(claiming))}"
+    return Tile("Named epsilon contradicted", value, detail, "alarm" if wrong else "")
+
+
+def _factor_tile(claiming: Sequence[Shown]) -> Tile | None:
+    known = [(ratio, one) for one in claiming if (ratio := times_named(one.point)) is not None]
+    if not known:
+        return None
+    ratio, one = max(known, key=lambda pair: pair[0])
+    value = f"{times_text(ratio)} ×"
+    detail = f"{short(one)}: the true one is {epsilon(one.point.true_epsilon or 0.0)}"
+    return Tile("True epsilon over the named one", value, detail, "alarm" * far_above(one.point))

@@ -1,0 +1,1 @@
+"""Tables as data, which the terminal and the page both draw."""

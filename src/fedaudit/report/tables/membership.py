@@ -1,0 +1,544 @@
+"""Tables of membership inference: attacks by contrast, counts, groups, exposed samples."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from fedaudit.report.evidence import (
+    RunsBehind,
+    above_chance_attacks,
+    differing,
+    distinct,
+    headline,
+    key_of,
+    look_of,
+    runs_behind,
+    setting_of,
+    settings_of,
+)
+from fedaudit.report.grid import (
+    Cell,
+    Footnotes,
+    Grid,
+    Heading,
+    columns_of,
+    named,
+    shortened,
+    without_constants,
+)
+from fedaudit.report.reading import (
+    HEADLINE_METRICS,
+    ExposedSample,
+    Figure,
+    GroupFigure,
+    Record,
+    rate_of,
+)
+from fedaudit.report.words import (
+    MISSING,
+    about_runs,
+    contrast_name,
+    contrast_order,
+    count,
+    defense_name,
+    further_text,
+    interval,
+    interval_of,
+    listed,
+    metric_name,
+    percent,
+    plural,
+    shown,
+)
+
+
+class Counted(NamedTuple):
+    """Whole numbers of samples.
+
+    Attributes:
+        found: Members flagged.
+        members: All members.
+        alarms: Non-members flagged.
+        nonmembers: All non-members.
+    """
+
+    found: int
+    members: int
+    alarms: int
+    nonmembers: int
+
+
+def counted(figure: Figure) -> Counted | None:
+    """The counts behind a rate of one run; None for any other figure."""
+    if figure.value is None or figure.realised_fpr is None or rate_of(figure.metric) is None:
+        return None
+    return Counted(
+        round(figure.value * figure.n_members),
+        figure.n_members,
+        round(figure.realised_fpr * figure.n_nonmembers),
+        figure.n_nonmembers,
+    )
+
+
+def in_all(figure: Figure, runs: RunsBehind) -> Counted | None:
+    """The counts behind a rate, summed over the runs where it is a mean over several."""
+    if figure.seed is not None:
+        return counted(figure)
+    parts = [part for run in runs.get(key_of(figure), []) if (part := counted(run))]
+    if not parts:
+        return counted(figure)
+    return Counted(*(sum(column) for column in zip(*parts, strict=True)))
+
+
+def counts_in_words(part: Counted) -> str:
+    """What a table says below a rate: members found, and false alarms."""
+    return (
+        f"{count(part.found)}/{count(part.members)}\nFP {count(part.alarms)}/"
+        f"{count(part.nonmembers)}"
+    )
+
+
+def sizes_in_words(figures: list[Figure], runs: RunsBehind, contrast: str) -> str:
+    """Members and non-members of a contrast: of the one run, or of each of several.
+
+    A mean over runs must not look like one audit of all their samples together.
+    """
+    here = [figure for figure in figures if figure.contrast == contrast]
+    behind = [
+        run for f in here if f.seed is None for run in runs.get(key_of(f), []) if run.n_members
+    ]
+    seeds = {run.seed for run in behind}
+    if len(seeds) > 1:
+        return f"{len(seeds)} seeds, each {_range(behind)}"
+    found = [figure for figure in here if figure.n_members]
+    return _range(found) if len({(f.n_members, f.n_nonmembers) for f in found}) == 1 else ""
+
+
+def _range(figures: list[Figure]) -> str:
+    members = {figure.n_members for figure in figures}
+    others = {figure.n_nonmembers for figure in figures}
+    return f"{_span(members)} v. {_span(others)}"
+
+
+def _span(amounts: set[int]) -> str:
+    low, high = min(amounts), max(amounts)
+    return count(low) if low == high else f"{count(low)}–{count(high)}"
+
+
+def counts_table(record: Record) -> Grid | None:
+    """Members found and false alarms behind each mean rate, seed by seed; None without means."""
+    runs = runs_behind(record)
+    means = [f for f in headline(record) if f.seed is None and in_all(f, runs) is not None]
+    seeds = sorted({run.seed or 0 for f in means for run in runs.get(key_of(f), [])})
+    if not seeds:
+        return None
+    means.sort(key=lambda figure: (figure.metric, contrast_order(figure.contrast)))
+    rows = []
+    for mean in means:
+        by_seed = {run.seed: counted(run) for run in runs.get(key_of(mean), [])}
+        cells = [_cell(by_seed.get(seed)) for seed in seeds]
+        where = [Cell(contrast_name(mean.contrast)), Cell(metric_name(mean.metric))]
+        rows.append((named(mean.attack), *where, *cells, _cell(in_all(mean, runs))))
+    headings = [f"Seed {seed}" for seed in seeds] + ["In all"]
+    return Grid(
+        "Counts behind the rates, seed by seed",
+        columns_of("Attack", "Non-members", "Rate", *headings, numeric=headings),
+        tuple(rows),
+        remark="Members found of all members, and below them false alarms (FP) of all non-members. "
+        "Seeds are runs of their own, each with a threshold of its own: the sum in the last column "
+        "is for orientation, and no interval rests on it.",
+    )
+
+
+def _cell(part: Counted | None) -> Cell:
+    if part is None:
+        return Cell(MISSING, tone="muted")
+    found, alarms = counts_in_words(part).split("\n")
+    return Cell(found, alarms)
+
+
+_SIGNS = (
+    "▲ above guessing: by a test that is corrected over all figures of the study, so that the "
+    "chance of any false ▲ stays at the study's alpha (5% by default), and, but for rates, by the "
+    "figure's own interval, which is not corrected. △ by the test alone: something was found, of "
+    "several runs in at least one, but the interval leaves its size open. The word is the size of "
+    "the leak by the interval's lower limit. The interval of a rate allows for its threshold, "
+    "which rests on the same non-members; ≤ is an upper limit alone, where they are too few for a "
+    "lower one. FP: false alarms, of all non-members."
+)
+_PLAIN_MEAN = re.compile(r"mean over \d+ seeds")
+_OVER_SEEDS = " Figures are means over these seeds, and the counts below them sums."
+
+_EMPTY = Cell(MISSING, tone="muted")
+_Optional = tuple[str, Callable[[Figure], str]]
+
+
+def attack_tables(record: Record) -> list[Grid]:
+    """Attacks by contrasts: AUC and TPR at 1% and 0.1% FPR, one table for each setting.
+
+    Figures over seeds stand in for those of single seeds where the record has them.
+    """
+    figures = headline(record)
+    settings, runs = settings_of(figures), runs_behind(record)
+    return [
+        _attack_table([f for f in figures if setting_of(f) == setting], label, runs)
+        for setting, label in zip(settings, differing(settings), strict=True)
+    ]
+
+
+def _attack_table(figures: list[Figure], label: str, runs: RunsBehind) -> Grid:
+    contrasts = sorted({figure.contrast for figure in figures}, key=contrast_order)
+    found = {(figure.attack, figure.contrast, figure.metric): figure for figure in figures}
+    notes = Footnotes()
+    rows = [
+        (
+            named(attack),
+            *(
+                figure_cell(found.get((attack, contrast, metric)), notes, runs=runs)
+                for contrast in contrasts
+                for metric in HEADLINE_METRICS
+            ),
+        )
+        for attack in distinct(figure.attack for figure in figures)
+    ]
+    names = [metric_name(metric).replace(" FPR", "") for metric in HEADLINE_METRICS]
+    width = len(HEADLINE_METRICS)
+    headings = [
+        Heading(contrast_name(contrast), width, sizes_in_words(figures, runs, contrast))
+        for contrast in contrasts
+    ]
+    return Grid(
+        caption="Attacks by contrast" + (f": {shortened(label, 120)}" if label else ""),
+        columns=columns_of("Attack", *(names * len(contrasts)), numeric=names),
+        rows=tuple(rows),
+        headings=(Heading("", 1), *headings),
+        notes=notes.listed(),
+        remark=_how(figures)
+        + (_OVER_SEEDS if any(f.seed is None for f in figures) else "")
+        + about_runs(f.further for f in figures),
+    )
+
+
+def _how(figures: Iterable[Figure]) -> str:
+    """How the intervals were made, metric by metric, and what the sign means."""
+    methods: dict[str, list[str]] = {}
+    for figure in figures:
+        if figure.method:
+            methods.setdefault(shortened(figure.method, 80), []).append(
+                metric_name(figure.metric).replace(" FPR", "")
+            )
+    parts = [f"{method} ({', '.join(distinct(names))})" for method, names in methods.items()]
+    made = f"Intervals: {'; '.join(parts)}. " if parts else ""
+    return made + _SIGNS
+
+
+def figure_cell(figure: Figure | None, notes: Footnotes, *, runs: RunsBehind | None = None) -> Cell:
+    """A figure with its interval, its counts, and a sign and a word where it is above guessing.
+
+    Args:
+        figure: None gives an empty cell.
+        notes: Takes the figure's note.
+        runs: The figures of single runs. With them, a rate has all its counts in the cell and
+            needs no note; a table with many rates is otherwise mostly footnotes.
+    """
+    if figure is None:
+        return _EMPTY
+    plain_mean = _PLAIN_MEAN.fullmatch(figure.note) is not None
+    said = runs is not None and (plain_mean or in_all(figure, runs) is not None)
+    mark = notes.mark(_lacking(figure) if said else figure.note)
+    if figure.value is None:
+        return Cell(MISSING, "not given", "muted", mark)
+    look = look_of(figure)
+    part = None if runs is None else in_all(figure, runs)
+    counts = counts_in_words(part) if part else _false_alarms(figure)
+    further = further_text(figure.further, partial(interval, metric=figure.metric))
+    lines = [look.word, interval_of(figure) or "no interval", further, counts, _ceiling(figure)]
+    return Cell(
+        f"{look.sign}{shown(figure.value, figure.metric)}",
+        "\n".join(line for line in lines if line),
+        look.tone,
+        mark,
+    )
+
+
+def _lacking(figure: Figure) -> str:
+    """What a rate with an upper limit alone needs for a lower one, which its note ends with."""
+    alone = figure.low is None and figure.high is not None
+    return figure.note.rpartition("; ")[2] if alone else ""
+
+
+def _false_alarms(figure: Figure) -> str:
+    if figure.realised_fpr is None or rate_of(figure.metric) is None:
+        return ""
+    if not figure.n_nonmembers:
+        return f"FPR {percent(figure.realised_fpr)}"
+    return f"FP {number_of(figure.realised_fpr * figure.n_nonmembers)}/{count(figure.n_nonmembers)}"
+
+
+def number_of(amount: float) -> str:
+    """A count that may be a mean over runs: whole numbers without decimals."""
+    return count(round(amount)) if abs(amount - round(amount)) < 1e-6 else f"{amount:.1f}"
+
+
+def _ceiling(figure: Figure) -> str:
+    return "" if figure.ceiling is None else f"of at most {shown(figure.ceiling, figure.metric)}"
+
+
+def other_figures_table(record: Record) -> Grid | None:
+    """Figures of other metrics (epsilon, balanced accuracy, ...); None where there are none."""
+    figures = [
+        figure
+        for figure in record.findings
+        if not figure.attack or figure.metric not in HEADLINE_METRICS
+    ]
+    return _long_table("Other figures", figures) if figures else None
+
+
+def every_figure_table(record: Record) -> Grid:
+    """Every figure of the record with all that is known of it."""
+    return _long_table("Every figure of this record", record.findings)
+
+
+def _long_table(caption: str, figures: list[Figure]) -> Grid:
+    notes = Footnotes()
+    optional: list[_Optional] = [
+        ("Defense", lambda figure: shortened(defense_name(figure.defense))),
+        ("View", lambda figure: shortened(figure.view)),
+        ("Target", lambda figure: "all" if figure.target is None else str(figure.target)),
+        ("Seed", lambda figure: "all" if figure.seed is None else str(figure.seed)),
+    ]
+    varying = [
+        (name, text) for name, text in optional if len({text(figure) for figure in figures}) > 1
+    ]
+    rows = [
+        (
+            named(figure.attack or "(the run)"),
+            Cell(contrast_name(figure.contrast)),
+            Cell(metric_name(figure.metric)),
+            figure_cell(figure, notes),
+            *(Cell(text(figure)) for _, text in varying),
+            Cell(shortened(figure.method, 60) or MISSING),
+            Cell(f"{count(figure.n_members)} / {count(figure.n_nonmembers)}"),
+        )
+        for figure in figures
+    ]
+    names = ("Attack", "Contrast", "Metric", "Figure", *(name for name, _ in varying))
+    return Grid(
+        caption=caption,
+        columns=columns_of(
+            *names, "Method", "Members / non-members", numeric=("Figure", "Members / non-members")
+        ),
+        rows=tuple(rows),
+        notes=notes.listed(),
+        remark=_SIGNS + about_runs(figure.further for figure in figures),
+    )
+
+
+def targets_of(record: Record) -> list[int]:
+    """The audited clients."""
+    return sorted({figure.target for figure in record.findings if figure.target is not None})
+
+
+def targets_table(record: Record) -> Grid | None:
+    """AUC of each audited client; None where only one was audited."""
+    figures = target_figures(record)
+    if not figures:
+        return None
+    rows = [
+        (
+            Cell(f"Client {figure.target}"),
+            named(figure.attack),
+            Cell(contrast_name(figure.contrast)),
+            named(defense_name(figure.defense)),
+            Cell("mean" if figure.seed is None else str(figure.seed)),
+            _figure_cell(figure),
+            Cell(f"{count(figure.n_members)} / {count(figure.n_nonmembers)}"),
+        )
+        for figure in sorted(figures, key=lambda figure: figure.target or 0)
+    ]
+    numeric = ("AUC", "Members / non-members")
+    columns = columns_of(
+        "Client", "Attack", "Non-members", "Defense", "Seed", *numeric, numeric=numeric
+    )
+    return without_constants(Grid("AUC by audited client", columns, tuple(rows)), numeric)
+
+
+def target_figures(record: Record) -> list[Figure]:
+    """AUCs of the audited clients, over seeds where there are means; none for a single client."""
+    if len(targets_of(record)) < 2:
+        return []
+    return [f for f in headline(record) if f.metric == "auc" and f.target is not None]
+
+
+def _figure_cell(figure: Figure) -> Cell:
+    if figure.value is None:
+        return Cell(MISSING, tone="muted")
+    look = look_of(figure)
+    lines = (look.word, interval_of(figure))
+    return Cell(
+        f"{look.sign}{shown(figure.value, 'auc')}",
+        "\n".join(line for line in lines if line),
+        look.tone,
+    )
+
+
+def groups_table(record: Record, by: str) -> Grid | None:
+    """AUC by whose samples ("client") or by "class"; None where the record has none."""
+    groups = [group for group in record.groups if group.by == by]
+    if not groups:
+        return None
+    numeric = ("AUC", "Members / non-members")
+    columns = columns_of(
+        "Non-members of" if by == "client" else "Class",
+        "Target",
+        "Attack",
+        "Contrast",
+        "Defense",
+        "Seed",
+        *numeric,
+        numeric=numeric,
+    )
+    caption = (
+        "AUC of the target's members against each other client's samples"
+        if by == "client"
+        else "AUC by class"
+    )
+    grid = Grid(caption, columns, tuple(_group_row(group) for group in groups))
+    return without_constants(grid, numeric)
+
+
+def group_name(group: GroupFigure) -> str:
+    """A group as a reader sees it: a client's samples, or a class."""
+    return f"Client {group.group}" if group.by == "client" else f"Class {group.group}"
+
+
+def _group_row(group: GroupFigure) -> tuple[Cell, ...]:
+    return (
+        named(group_name(group)),
+        Cell(MISSING if group.target is None else f"client {group.target}"),
+        named(group.attack),
+        Cell(contrast_name(group.contrast)),
+        named(defense_name(group.defense)),
+        Cell(str(group.seed)),
+        Cell(
+            shown(group.value, "auc"),
+            interval(group.low, group.high, "auc"),
+            "muted" if group.value is None else "",
+        ),
+        Cell(f"{count(group.n_members)} / {count(group.n_nonmembers)}"),
+    )
+
+
+MOST_SAMPLES = 20
+"""Rows that are shown at most; the record has them all."""
+
+MOST_NAMED = 3
+"""Attacks that are named in a row; the number of all of them stands before."""
+
+
+def exposed_table(record: Record) -> Grid | None:
+    """The members that attacks above guessing list, those first on which most of them agree.
+
+    None where the record lists none, or no attack is above guessing: then a list of those who
+    score highest is what chance gives.
+    """
+    trusted = _trusted(record)
+    if not trusted:
+        return None
+    samples: dict[tuple[str, int, int, int], list[ExposedSample]] = {}
+    for one in trusted:
+        key = (one.defense, one.target, one.sample, one.label)
+        samples.setdefault(key, []).append(one)
+    sizes = _nonmembers(record)
+    ordered = sorted(samples.values(), key=_rank)
+    rows = [_row(record, same, sizes) for same in ordered[:MOST_SAMPLES]]
+    numeric = ("Attacks that list it", "Non-members as high or higher")
+    columns = columns_of(
+        "Sample", "Class", "Defense", "Target", "Seeds", *numeric, "Which", numeric=numeric
+    )
+    left = len(ordered) - len(rows)
+    remark = f" {plural(left, 'further sample')} stand in the record." if left else ""
+    grid = Grid("Most exposed samples", columns, tuple(rows), remark=remark.strip())
+    return without_constants(grid, ("Class", "Seeds", *numeric, "Which"))
+
+
+def exposed_note(record: Record) -> str:
+    """What the list is of, and which attacks had no say in it."""
+    if not record.exposed:
+        return ""
+    trusted = distinct(one.attack for one in _trusted(record))
+    others = [name for name in distinct(e.attack for e in record.exposed) if name not in trusted]
+    if not trusted:
+        return (
+            "No attack is above guessing here. Each still has members that score highest, but "
+            "such a list is what chance gives, and none is shown."
+        )
+    several = len({one.seed for one in record.exposed}) > 1
+    anew = (
+        " Audited members are drawn anew for each seed, so that few can be listed in several."
+        if several
+        else ""
+    )
+    without = f" {_names(others)} had no say, being not above guessing." if others else ""
+    return (
+        "Members whose scores stand out most: averages can be low while these are named with "
+        f"confidence. Each attack lists its highest-scoring members of a seed ({_names(trusted)}); "
+        f"first stand the samples on which most of them agree.{anew}{without}"
+    )
+
+
+def _names(attacks: Sequence[str]) -> str:
+    return listed([shortened(name) for name in attacks])
+
+
+def _trusted(record: Record) -> list[ExposedSample]:
+    above = above_chance_attacks(record)
+    return [one for one in record.exposed if (one.attack, one.defense, one.target) in above]
+
+
+_Sizes = dict[tuple[str, str, int | None, int | None], int]
+
+
+def _nonmembers(record: Record) -> _Sizes:
+    """How many non-members each list was held against: all of a run, of both kinds."""
+    found: _Sizes = {}
+    for figure in record.findings:
+        place = (figure.attack, figure.defense, figure.target, figure.seed)
+        if figure.metric == "auc":
+            found[place] = max(found.get(place, 0), figure.n_nonmembers)
+    return found
+
+
+def _size(one: ExposedSample, sizes: _Sizes) -> int:
+    return sizes.get((one.attack, one.defense, one.target, one.seed), 0)
+
+
+def _rank(same: Sequence[ExposedSample]) -> tuple[int, float, int]:
+    agreeing = len({one.attack for one in same})
+    return -agreeing, 1 - max(one.above_nonmembers for one in same), same[0].sample
+
+
+def _row(record: Record, same: Sequence[ExposedSample], sizes: _Sizes) -> tuple[Cell, ...]:
+    best = max(same, key=lambda one: one.above_nonmembers)
+    attacks = distinct(one.attack for one in sorted(same, key=lambda o: -o.above_nonmembers))
+    asked = {e.attack for e in _trusted(record) if e.defense == best.defense}
+    more = f" and {len(attacks) - MOST_NAMED} more" if len(attacks) > MOST_NAMED else ""
+    return (
+        Cell(f"Sample {best.sample}"),
+        Cell(str(best.label)),
+        named(defense_name(best.defense)),
+        Cell(f"client {best.target}"),
+        Cell(", ".join(str(seed) for seed in sorted({one.seed for one in same}))),
+        Cell(f"{len(attacks)} of {len(asked)}"),
+        _above(best, _size(best, sizes)),
+        Cell(shortened(", ".join(attacks[:MOST_NAMED]), 100) + more),
+    )
+
+
+def _above(best: ExposedSample, nonmembers: int) -> Cell:
+    """By the attack that singles it out most: a count, which a share near 1 does not show."""
+    if not nonmembers:
+        return Cell(percent(1 - best.above_nonmembers) if best.above_nonmembers < 1 else MISSING)
+    higher = round((1 - best.above_nonmembers) * nonmembers)
+    return Cell(f"{count(higher)} of {count(nonmembers)}")

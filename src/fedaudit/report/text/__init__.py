@@ -1,0 +1,1 @@
+"""Verdicts and findings in sentences, a module a topic."""

@@ -1,0 +1,496 @@
+"""Clustered learning: studies, their runs and their models’ names, and sentences about them."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+from fedaudit.report.evidence import LEAKS, ROOM_FOR_DOUBT, Size, Status, a_leak, distinct, largest
+from fedaudit.report.figures.drawing import Style, style
+from fedaudit.report.grid import shortened
+from fedaudit.report.reading import (
+    ACCURACY,
+    AGREEMENT,
+    CHANCE_VIOLATIONS,
+    ESTIMATE_ERROR,
+    EVERYBODY,
+    EXPECTED_VIOLATIONS,
+    MODEL_ESTIMATE,
+    MODEL_RISK,
+    MOVED,
+    MOVED_AT_THE_END,
+    OWN_MODEL,
+    SURE_VIOLATIONS,
+    VIOLATIONS,
+    ClusterMean,
+    ClusterResult,
+    ClusterRound,
+    Record,
+    choices,
+    clients_of,
+    groups_by_size,
+    models_of_groups,
+)
+from fedaudit.report.text.membership import Bullet, Sentence
+from fedaudit.report.text.sources import size_reached_by
+from fedaudit.report.words import (
+    capital,
+    count,
+    defense_name,
+    further_text,
+    interval,
+    listed,
+    percent,
+    plural,
+    sentence,
+)
+
+Run: TypeAlias = ClusterResult
+"""What is known of one run."""
+
+
+@dataclass(frozen=True)
+class Clustered:
+    """One algorithm under one defense, over its runs.
+
+    Attributes:
+        runs: One a seed.
+        means: Figures over the runs, by name and group.
+    """
+
+    algorithm: str
+    defense: str
+    runs: tuple[Run, ...]
+    means: Mapping[tuple[str, str], ClusterMean]
+
+    def mean(self, figure: str, group: str = EVERYBODY) -> ClusterMean | None:
+        """A figure over the runs; None where no run has it."""
+        return self.means.get((figure, group))
+
+
+class Shown(NamedTuple):
+    """A model as a reader sees it.
+
+    Attributes:
+        model: Its number in the run.
+        label: "Majority’s model".
+        look: Colour, dash and mark, the same in every run for the model of one group.
+    """
+
+    model: int
+    label: str
+    look: Style
+
+
+def clustered_of(record: Record) -> tuple[Clustered, ...]:
+    """Every algorithm and defense of a record that has clients choose between models."""
+    keys = list(dict.fromkeys((run.algorithm, run.defense) for run in record.clusters))
+    return tuple(
+        Clustered(
+            *key,
+            tuple(run for run in record.clusters if (run.algorithm, run.defense) == key),
+            {
+                (mean.figure, mean.group): mean
+                for mean in record.cluster_means
+                if (mean.algorithm, mean.defense) == key
+            },
+        )
+        for key in keys
+    )
+
+
+def group_names(one: Clustered) -> list[str]:
+    """The groups, largest first, as the record has them."""
+    run = one.runs[0]
+    return [run.group_names[group] for group in groups_by_size(run)]
+
+
+def columns_of_groups(one: Clustered) -> list[str]:
+    """The same with all clients together in front, where there are several groups."""
+    names = group_names(one)
+    return names if len(names) == 1 else [EVERYBODY, *names]
+
+
+def shown_models(run: Run) -> list[Shown]:
+    """The models of a run: first those that stand for groups, largest group first."""
+    labels = {}
+    for group, model in models_of_groups(run).items():
+        if model is None:
+            continue
+        name = capital(shortened(run.group_names[group], 24))
+        own = len(set(run.group)) > 1 and _mostly_of(run, model) == group
+        labels[model] = f"{name}’s model" if own else f"Model {model + 1}"
+    rest = [model for model in range(len(run.rounds[-1].models)) if model not in labels]
+    for model in rest:
+        labels[model] = f"Model {model + 1}"
+    return [Shown(model, label, style(at)) for at, (model, label) in enumerate(labels.items())]
+
+
+def _mostly_of(run: Run, model: int) -> int | None:
+    """The group that most clients of a model are of at the end; None where it has none."""
+    used = choices(run)
+    votes = Counter(g for g, choice in zip(run.group, used, strict=True) if choice == model)
+    return votes.most_common(1)[0][0] if votes else None
+
+
+def label_of(one: Clustered, many: tuple[Clustered, ...]) -> str:
+    """What tells a study from the others; empty where there is one."""
+    if len(many) < 2:
+        return ""
+    return " · ".join((shortened(one.algorithm, 40), shortened(defense_name(one.defense), 40)))
+
+
+def above(run: Run, state: ClusterRound, model: int | None = None) -> int:
+    """Clients whose model's risk is above what they accept after a round; of one model's."""
+    return len(_over(run, state, model, [one.risk for one in state.models]))
+
+
+def surely_above(run: Run, state: ClusterRound, model: int | None = None) -> int:
+    """Those for whom even the lower limit of that risk is."""
+    return len(_over(run, state, model, [one.low for one in state.models]))
+
+
+def expected_above(run: Run, state: ClusterRound, model: int | None = None) -> int:
+    """As the server's estimates have it."""
+    return len(_over(run, state, model, [one.estimated for one in state.models]))
+
+
+def _over(run: Run, state: ClusterRound, model: int | None, risks: list[float | None]) -> list[int]:
+    found = []
+    for at, (choice, accepted) in enumerate(zip(choices(run, state), run.thresholds, strict=True)):
+        risk = None if choice is None else risks[choice]
+        if model in (choice, None) and risk is not None and risk > accepted:
+            found.append(at)
+    return found
+
+
+def risk_size(mean: ClusterMean | None) -> Size | None:
+    """How large a leak a model's risk is at least; None where it is not above guessing.
+
+    By the advantage over guessing that the lower limit shows, with the words of other leaks.
+    """
+    if mean is None:
+        return None
+    least = mean.value if mean.low is None else mean.low
+    return size_reached_by(2 * least - 1)
+
+
+def riskiest(one: Clustered) -> ClusterMean | None:
+    """The risk of the riskiest of the groups' models; None where none was measured."""
+    found = [mean for name in group_names(one) if (mean := one.mean(MODEL_RISK, name))]
+    return max(found, key=lambda mean: mean.value, default=None)
+
+
+def gravest_size(studies: tuple[Clustered, ...]) -> Size | None:
+    """The largest leak over all groups' models."""
+    sizes = [
+        size
+        for one in studies
+        for name in group_names(one)
+        if (size := risk_size(one.mean(MODEL_RISK, name)))
+    ]
+    return largest(sizes)
+
+
+COUNTS = (
+    VIOLATIONS,
+    SURE_VIOLATIONS,
+    EXPECTED_VIOLATIONS,
+    CHANCE_VIOLATIONS,
+    OWN_MODEL,
+    MOVED,
+    MOVED_AT_THE_END,
+)
+"""Figures that are numbers of clients; all others are shares, but for the agreement."""
+
+PLAIN_INDEX = (AGREEMENT,)
+"""Figures that are neither shares nor counts."""
+
+
+def figure_text(mean: ClusterMean) -> str:
+    """A figure's value as it stands in tables."""
+    if mean.figure in COUNTS:
+        return amount(mean.value)
+    return (
+        f"{mean.value:.2f}".replace("-", "−") if mean.figure in PLAIN_INDEX else percent(mean.value)
+    )
+
+
+def limits_text(mean: ClusterMean) -> str:
+    """Its interval; empty without one."""
+    if mean.low is None or mean.high is None:
+        return ""
+    return _limits(mean, mean.low, mean.high)
+
+
+def further_limits(mean: ClusterMean) -> str:
+    """What further runs would give; empty without it."""
+    return further_text(mean.further, partial(_limits, mean))
+
+
+def _limits(mean: ClusterMean, low: float, high: float) -> str:
+    if mean.figure in COUNTS:
+        return f"{amount(low)}–{amount(high)}"
+    if mean.figure in PLAIN_INDEX:
+        return f"{low:.2f} to {high:.2f}".replace("-", "−")
+    return interval(low, high, "accuracy")
+
+
+def amount(value: float) -> str:
+    """A number of clients that may be a mean: whole numbers without decimals."""
+    return count(round(value)) if abs(value - round(value)) < 1e-6 else f"{value:.1f}"
+
+
+def in_words(mean: ClusterMean) -> str:
+    """ "12.4 (95% interval 9.1–15.7)"."""
+    limits = limits_text(mean)
+    return figure_text(mean) + (f" (95% interval {limits})" if limits else "")
+
+
+RISK = (
+    "A model’s membership risk is the balanced accuracy of an attack that tells samples it was "
+    "trained on from others: 50% is guessing."
+)
+
+
+def cluster_bullets(record: Record) -> tuple[Bullet, ...]:
+    """What was found about models and their clients: a bullet for each algorithm and defense."""
+    studies = clustered_of(record)
+    return tuple(
+        Bullet(capital(label_of(one, studies)) or "Who trained which model", sentences(one))
+        for one in studies
+    )
+
+
+def sentences(one: Clustered) -> tuple[Sentence, ...]:
+    """Violations, risks, estimates, movement and accuracy, in this order."""
+    parts = (
+        ("Violations", violations_sentence(one)),
+        ("Risk", risk_sentence(one)),
+        ("Estimated against true risk", estimate_sentence(one)),
+        ("Who went where", movement_sentence(one)),
+        ("Accuracy", accuracy_sentence(one)),
+    )
+    return tuple(Sentence(name, said) for name, said in parts if said)
+
+
+def violations_sentence(one: Clustered) -> str:
+    """How many clients use a model that is riskier than they accept."""
+    mean, sure = one.mean(VIOLATIONS), one.mean(SURE_VIOLATIONS)
+    if mean is None:
+        return ""
+    total = count(len(one.runs[0].clients))
+    use = "client uses" if total == "1" else "clients use"
+    said = (
+        f"{in_words(mean)} of {total} {use} a model whose membership risk is above what they "
+        f"accept{_over_seeds(one)}."
+    )
+    if sure is not None and mean.value:
+        number = amount(sure.value) if sure.value else "none"
+        said += f" Even the lower limit of that risk is for {number} of them."
+    floor = one.mean(CHANCE_VIOLATIONS)
+    if floor is not None:
+        said += (
+            f" Noise alone would put {amount(floor.value)} there, were the true risk of every "
+            "model 50%."
+        )
+    if len(group_names(one)) > 1:
+        parts = [
+            f"{amount(found.value)} of {count(size)} of the {_name(name)}"
+            for name, size in _sizes(one)
+            if (found := one.mean(VIOLATIONS, name)) is not None
+        ]
+        said += f" By group: {listed(parts)}."
+    return said
+
+
+def risk_sentence(one: Clustered) -> str:
+    """The true risk of each group's model."""
+    found = [(n, mean) for n in group_names(one) if (mean := one.mean(MODEL_RISK, n))]
+    if not found:
+        return ""
+    parts = [f"{_model_of(one, name)} {in_words(mean)}" for name, mean in found]
+    notes = [f" {capital(sentence(mean.note))}" for _, mean in found if mean.note]
+    return f"{capital(listed(parts))}; guessing gives 50%.{notes[0] if notes else ''}"
+
+
+def estimate_sentence(one: Clustered) -> str:
+    """How good the server's estimates are, without hiding where they mislead."""
+    error = one.mean(ESTIMATE_ERROR)
+    if error is None:
+        return "the server estimated no risk, so that nobody could have been warned."
+    parts = []
+    for name in group_names(one):
+        guess, truth = one.mean(MODEL_ESTIMATE, name), one.mean(MODEL_RISK, name)
+        if guess is not None and truth is not None:
+            parts.append(
+                f"{_model_of(one, name)}: {percent(guess.value)} estimated, "
+                f"{percent(truth.value)} true ({_side(guess, truth)})"
+            )
+    expected, real = one.mean(EXPECTED_VIOLATIONS), one.mean(VIOLATIONS)
+    counts = ""
+    if expected is not None and real is not None:
+        counts = (
+            f" Going by the estimates, {amount(expected.value)} clients would be above what they "
+            f"accept; by the true risks {amount(real.value)} are."
+        )
+    return _scaled(one) + (
+        f"the server’s estimates are off by {_points(error.value)} points in the mean over "
+        f"clients. {capital('; '.join(parts))}.{counts}"
+    )
+
+
+def _scaled(one: Clustered) -> str:
+    """Says so where shadow models are smaller than what they stand for."""
+    down = [
+        f"{count(model.shadow_samples)} for {count(model.samples)}"
+        for model in one.runs[0].rounds[-1].models
+        if 0 < model.shadow_samples < model.samples
+    ]
+    if not down:
+        return ""
+    first = f" in seed {one.runs[0].seed}" if len(one.runs) > 1 else ""
+    return (
+        f"scaled down, since the server has too few samples: shadow models are trained on "
+        f"{listed(down)} samples{first}, and small ones overstate. By them "
+    )
+
+
+def _side(guess: ClusterMean, truth: ClusterMean) -> str:
+    """Whether an estimate lies within the interval of the truth."""
+    if truth.low is None or truth.high is None:
+        return "no interval"
+    if truth.low <= guess.value <= truth.high:
+        return "within its interval"
+    return "too high" if guess.value > truth.high else "too low"
+
+
+def movement_sentence(one: Clustered) -> str:
+    """Who uses which model at the end, and who changed it on the way."""
+    parts = []
+    if len(group_names(one)) > 1:
+        parts = [
+            f"{amount(mean.value)} of {count(size)} clients of the {_name(name)} use "
+            f"{_model_of(one, name)}"
+            for name, size in _sizes(one)
+            if (mean := one.mean(OWN_MODEL, name)) is not None
+        ]
+    moved, last = one.mean(MOVED), one.mean(MOVED_AT_THE_END)
+    if moved is None or last is None:
+        return f"{listed(parts)} at the end.{_absent(one)}" if parts else ""
+    changed = (
+        f"{amount(moved.value)} of {count(len(one.runs[0].clients))} changed model between "
+        f"measured rounds, {amount(last.value)} of them before the last one."
+    )
+    agreement = one.mean(AGREEMENT)
+    near = ""
+    if agreement is not None:
+        near = (
+            f" Models and groups agree by {agreement.value:.2f} (adjusted Rand index: 1 is the "
+            "groups themselves, 0 chance)."
+        ).replace("-", "−")
+    said = f"{listed(parts)} at the end. {changed}" if parts else changed
+    return said + near + _absent(one)
+
+
+def _absent(one: Clustered) -> str:
+    """Clients that took part in no round so far, who are in no model."""
+    most = max(choices(run).count(None) for run in one.runs)
+    if not most:
+        return ""
+    upto = "Up to " if len(one.runs) > 1 else ""
+    return (
+        f" {upto}{count(most)} of {count(len(one.runs[0].clients))} took part in no round: their "
+        "samples are in no model, and they count among no model’s clients."
+    )
+
+
+def accuracy_sentence(one: Clustered) -> str:
+    """How well each group's clients are served by the models that they chose."""
+    found = [
+        f"{_name(name)} {in_words(mean)}"
+        for name in (EVERYBODY, *group_names(one))
+        if (mean := one.mean(ACCURACY, name)) is not None
+    ]
+    return f"{listed(list(dict.fromkeys(found)))}." if found else ""
+
+
+def cluster_headline(studies: Sequence[Clustered]) -> str:
+    """The violations, as the verdict's heading has them."""
+    parts = []
+    for one in studies:
+        mean = one.mean(VIOLATIONS)
+        if mean is not None:
+            total = count(len(one.runs[0].clients))
+            floor = one.mean(CHANCE_VIOLATIONS)
+            chance = "" if floor is None else f"{amount(floor.value)} by chance"
+            notes = [note for note in (label_of(one, tuple(studies)), chance) if note]
+            said = f" ({'; '.join(notes)})" if notes else ""
+            parts.append(f"{amount(mean.value)} of {total}{said}")
+    if not parts:
+        return "Nobody’s membership risk was measured"
+    mean_ = "On average " if any(len(one.runs) > 1 for one in studies) else ""
+    return f"{mean_}{listed(parts)} clients use a model riskier than they accept"
+
+
+def cluster_status(studies: Sequence[Clustered]) -> Status:
+    """The verdict on the models' risk alone."""
+    size = gravest_size(tuple(studies))
+    if size is not None:
+        return LEAKS[size]
+    found = [mean for one in studies if (mean := riskiest(one))]
+    highs = [1.0 if mean.high is None else mean.high for mean in found]
+    doubtful = ("strong", ROOM_FOR_DOUBT)
+    if not highs or any(size_reached_by(2 * high - 1) in doubtful for high in highs):
+        return "inconclusive"
+    return "no leak shown"
+
+
+def cluster_meaning(studies: Sequence[Clustered]) -> str:
+    """What follows from the models' risk, and what does not."""
+    size = gravest_size(tuple(studies))
+    if size is None:
+        return (
+            "That the measure used here tells members apart is not shown for any of the groups’ "
+            "models. Another attack may do better than this one."
+        )
+    return (
+        f"By its lower limit a model’s risk is {a_leak(size)}. A client that accepts "
+        "less than its model’s risk gets less protection than it asked for. The risk is that of "
+        "one attack: another may do better."
+    )
+
+
+def cluster_question(studies: Sequence[Clustered]) -> str:
+    """What was asked of the models."""
+    models = max(len(one.runs[0].rounds[-1].models) for one in studies)
+    measures = distinct(shortened(run.measure, 40) for one in studies for run in one.runs)
+    return (
+        f"of its {plural(models, 'model')}, between which clients choose: can samples that one "
+        f"was trained on be told from others ({listed(measures)}; guessing is right for 50%), "
+        "and is that more than its clients accept?"
+    )
+
+
+def _over_seeds(one: Clustered) -> str:
+    return f", on average over {plural(len(one.runs), 'seed')}" if len(one.runs) > 1 else ""
+
+
+def _sizes(one: Clustered) -> list[tuple[str, int]]:
+    run = one.runs[0]
+    return [(run.group_names[g], len(clients_of(run, g))) for g in groups_by_size(run)]
+
+
+def _name(group: str) -> str:
+    return shortened(group, 40)
+
+
+def _model_of(one: Clustered, group: str) -> str:
+    if len(group_names(one)) == 1:
+        return "the model of most clients"
+    return f"the {_name(group)}’s model"
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:.1f}"

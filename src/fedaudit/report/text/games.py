@@ -1,0 +1,631 @@
+"""Security games: points told apart by mechanism and epsilon, and sentences about them."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fedaudit.report.evidence import LEAKS, ROOM_FOR_DOUBT, Status
+from fedaudit.report.grid import Cell, shortened
+from fedaudit.report.reading import Epochs, GameRecord, InRounds, PointPlayed, Success
+from fedaudit.report.text.membership import Sentence
+from fedaudit.report.text.sources import size_reached_by
+from fedaudit.report.words import MISSING, capital, count, interval, listed, number, percent, plural
+
+NO_DEFENSE = "none"
+IN_ROUNDS = "in rounds"
+
+_SHORT = {"noise_multiplier": "noise"}
+_OTHERS = {
+    "honest": "others honest",
+    "planted": "all sent the neuron",
+    "dead": "others’ neuron dead",
+}
+
+
+def defended(rounds: InRounds) -> bool:
+    """Whether anything stands between a client's gradient and the server."""
+    return rounds.defense != NO_DEFENSE or rounds.clients > 1
+
+
+def defense_words(rounds: InRounds) -> str:
+    """The defense with its settings: "dp-sgd, clip 1, noise 0.5"."""
+    if rounds.defense == NO_DEFENSE:
+        return "no defense"
+    options = [
+        f"{shortened(_SHORT.get(name, name), 30)} {_trimmed(value)}"
+        for name, value in rounds.options.items()
+    ]
+    return ", ".join([shortened(rounds.defense), *options])
+
+
+def plan_words(rounds: InRounds) -> str:
+    """What the server does beside averaging: copies, louder neurons, sums."""
+    parts = []
+    if rounds.neurons > 1:
+        parts.append(plural(rounds.neurons, "neuron"))
+    if rounds.louder != 1:
+        parts.append("louder")
+    if rounds.clients > 1:
+        parts.append(f"sum of {count(rounds.clients)}, {_OTHERS[rounds.others]}")
+    return ", ".join(parts)
+
+
+def round_family(point: PointPlayed, rounds: InRounds, points: Sequence[PointPlayed]) -> str:
+    """The points that differ from it only in how many rounds are averaged, by name."""
+    mixed = any(one.rounds is None for one in points)
+    parts = [IN_ROUNDS * mixed, defense_words(rounds), plan_words(rounds)]
+    # A study's own batch goes without saying.
+    if point.batch != next(one.batch for one in points if one.rounds):
+        parts.append(f"batch {count(point.batch)}")
+    return ", ".join(part for part in parts if part)
+
+
+def rounds_words(rounds: InRounds) -> str:
+    """How many rounds were averaged."""
+    return plural(rounds.averaged, "round")
+
+
+def _trimmed(value: str) -> str:
+    return shortened(value.removesuffix(".0"), 30)
+
+
+NO_MECHANISM = "none"
+
+FAR_ABOVE = 2.0
+"""Times the named epsilon from which on a true one is far above it."""
+
+_EPSILONS = {"mechanism.options.epsilon", "mechanism.options.nominal_epsilon"}
+_TOLD = {"mechanism.name", "mechanism.options.shared_mask", *_EPSILONS}
+"""Settings that a name has words for."""
+
+_IN_WORDS = {
+    ("mechanism.options.sign_lost", "True"): "sign lost",
+    ("game.validation", "0"): "zero as trained",
+    ("game.validation_copies", "0"): "",
+}
+"""Values that are said otherwise than by their setting's name; one goes without saying."""
+
+_MISSED = 0.025
+"""One side of an interval of 95%."""
+
+
+class Shown(NamedTuple):
+    """A point as a report names it.
+
+    Attributes:
+        point: What was played.
+        family: The points that differ from it in epsilon only, by name.
+        name: Its own.
+        setting: The family with the epsilon; often the name itself.
+    """
+
+    point: PointPlayed
+    family: str
+    name: str
+    setting: str
+
+
+def shown_points(points: Sequence[PointPlayed]) -> list[Shown]:
+    """Points with names that hold what differs between them and nothing else."""
+    varying = _varying([point for point in points if point.rounds is None])
+    found = []
+    for point in points:
+        if point.rounds is not None:
+            found.append(_shown_in_rounds(point, point.rounds, points))
+            continue
+        family = _family(point, varying.get(point.mechanism, set()))
+        budget = point.nominal_epsilon
+        setting = family if budget is None else f"{family}, ε {epsilon(budget)}"
+        found.append(Shown(point, family, _own_label(point) or setting, setting))
+    return found
+
+
+Families = dict[str, list[Shown]]
+"""Points that one line joins, by the line's name."""
+
+
+def families(shown: Sequence[Shown]) -> Families:
+    """Points by family, in the record's order; within one by named epsilon, or by rounds."""
+    found: Families = {}
+    for one in shown:
+        found.setdefault(one.family, []).append(one)
+    return {name: sorted(inside, key=_by_epsilon) for name, inside in found.items()}
+
+
+def epsilon(value: float) -> str:
+    """A privacy budget as a reader sees it: 3, 0.25, 668 or 35,342."""
+    if 0 < value < 0.0005 or value >= 1e9:
+        return number(value)
+    return f"{value:.3g}" if value < 100 else count(round(value))
+
+
+def times_named(point: PointPlayed) -> float | None:
+    """How many times the named epsilon the true one is; None without both."""
+    if point.true_epsilon is None or not point.nominal_epsilon:
+        return None
+    return point.true_epsilon / point.nominal_epsilon
+
+
+def times_text(ratio: float) -> str:
+    """How many times as much: 1, 1.3 or 223."""
+    return count(round(ratio)) if ratio >= 10 else f"{ratio:.2g}"
+
+
+def far_above(point: PointPlayed) -> bool:
+    """Whether the true epsilon is far above the named one, or has no bound at all."""
+    if point.nominal_epsilon is None:
+        return False
+    if point.true_epsilon is None:
+        return True
+    return point.true_epsilon > FAR_ABOVE * point.nominal_epsilon
+
+
+def overtaken(point: PointPlayed) -> bool:
+    """Whether the success refutes even what the mechanism's probabilities or noise allow."""
+    if point.rounds is not None:
+        return point.adv.low > point.most + 1e-9
+    return point.true_epsilon is not None and point.proven_epsilon > point.true_epsilon * (1 + 1e-9)
+
+
+def provable(point: PointPlayed) -> float:
+    """The epsilon that as many games prove where the server is never wrong."""
+    right = [_MISSED ** (1 / rate.total) for rate in (point.tpr, point.tnr)]
+    return max(0.0, *(math.log(r / -math.expm1(math.log(o))) for r, o in (right, right[::-1])))
+
+
+def behind_mechanism(shown: Sequence[Shown]) -> list[Shown]:
+    """Points at which clients did something to their records, or to what they send."""
+    return [one for one in shown if _protected(one.point)]
+
+
+def without_mechanism(shown: Sequence[Shown]) -> list[Shown]:
+    """Points at which clients did nothing to their records, nor to what they send."""
+    return [one for one in shown if not _protected(one.point)]
+
+
+def _protected(point: PointPlayed) -> bool:
+    return point.mechanism != NO_MECHANISM or (point.rounds is not None and defended(point.rounds))
+
+
+def mechanism_name(mechanism: str) -> str:
+    """A mechanism as a reader sees it."""
+    return "no mechanism" if mechanism == NO_MECHANISM else mechanism
+
+
+def _shown_in_rounds(point: PointPlayed, how: InRounds, points: Sequence[PointPlayed]) -> Shown:
+    family = round_family(point, how, points)
+    setting = f"{family}, {rounds_words(how)}" if how.averaged > 1 else family
+    return Shown(point, family, _own_label(point) or setting, setting)
+
+
+def _varying(points: Sequence[PointPlayed]) -> dict[str, set[str]]:
+    """For each mechanism the settings in which its points differ."""
+    values: dict[str, dict[str, set[str]]] = {}
+    counts: dict[str, int] = {}
+    seen: dict[str, dict[str, int]] = {}
+    for point in points:
+        counts[point.mechanism] = counts.get(point.mechanism, 0) + 1
+        for name, value in point.settings.items():
+            values.setdefault(point.mechanism, {}).setdefault(name, set()).add(value)
+            times = seen.setdefault(point.mechanism, {})
+            times[name] = times.get(name, 0) + 1
+    return {
+        mechanism: {
+            name
+            for name, held in given.items()
+            # A setting that some points leave at the study's own differs as well.
+            if name not in _TOLD and (len(held) > 1 or seen[mechanism][name] < counts[mechanism])
+        }
+        for mechanism, given in values.items()
+    }
+
+
+def _family(point: PointPlayed, varying: set[str]) -> str:
+    rest = [
+        _IN_WORDS.get(
+            (name, value), f"{shortened(name.rpartition('.')[2], 30)}={shortened(value, 30)}"
+        )
+        for name, value in point.settings.items()
+        if name in varying
+    ]
+    mask = ["shared mask"] if point.shared_mask else []
+    return ", ".join(filter(None, [shortened(mechanism_name(point.mechanism)), *mask, *rest]))
+
+
+def _own_label(point: PointPlayed) -> str:
+    """What a study's author called a variant; empty for points of a grid, named by settings."""
+    made = not point.label or point.label == point.mechanism or set("=,") & set(point.label)
+    return "" if made else point.label
+
+
+def _by_epsilon(one: Shown) -> float:
+    if one.point.rounds is not None:
+        return float(one.point.rounds.averaged)
+    budget = one.point.nominal_epsilon
+    return math.inf if budget is None else budget
+
+
+def most_right(shown: Sequence[Shown]) -> Shown:
+    """The point at which the server is right most often, by the lower limit as its word is."""
+    return max(shown, key=lambda one: (one.point.adv.low, one.point.adv.value))
+
+
+def least_right(shown: Sequence[Shown]) -> Shown:
+    """The point at which the server is right least often, by the upper limit."""
+    return min(shown, key=lambda one: (one.point.adv.high, one.point.adv.value))
+
+
+def short(one: Shown) -> str:
+    """A point's name in running text."""
+    return shortened(one.name, 60)
+
+
+def right_in(adv: Success) -> str:
+    """Success in running text."""
+    return f"{percent(adv.value)} (95% interval {interval(adv.low, adv.high, 'accuracy')})"
+
+
+def in_rounds(shown: Sequence[Shown]) -> list[Shown]:
+    """Points that were played in real rounds."""
+    return [one for one in shown if one.point.rounds is not None]
+
+
+def by_signs(shown: Sequence[Shown]) -> list[Shown]:
+    """Points that were played by the neurons' signs."""
+    return [one for one in shown if one.point.rounds is None]
+
+
+def contradiction(one: Shown) -> str:
+    """Why a point's success and an epsilon cannot both be."""
+    point = one.point
+    told = f"{short(one)}: the server is right in {right_in(point.adv)} of games, which "
+    if point.rounds is not None:
+        return (
+            f"{told}is more than the {percent(point.most)} that its noise allows any server. "
+            "Either the defense does not do what it says, or that bound is worked out wrongly."
+        )
+    if overtaken(point) and point.true_epsilon is not None:
+        return (
+            f"{told}proves an epsilon of at least {epsilon(point.proven_epsilon)}, more than the "
+            f"{epsilon(point.true_epsilon)} that its own probabilities give. Either the mechanism "
+            "does not do what it says, or its epsilon is worked out wrongly."
+        )
+    named = point.nominal_epsilon or 0.0
+    most = percent(point.most_nominal) if point.most_nominal is not None else "less"
+    return (
+        f"{told}proves an epsilon of at least {epsilon(point.proven_epsilon)}; "
+        f"{epsilon(named)} is named. Under an honest ε of {epsilon(named)} no server is right in "
+        f"more than {most} of games."
+    )
+
+
+def claims_of(shown: Sequence[Shown]) -> list[str]:
+    """Mechanisms whose true epsilon is far above the named one, or is none."""
+    found = []
+    for name, inside in families(shown).items():
+        far = [one.point for one in inside if far_above(one.point)]
+        if not far:
+            continue
+        named = _epsilons([point.nominal_epsilon for point in far])
+        true = [point.true_epsilon for point in far]
+        if None in true:
+            why = (
+                "all records of a batch get the same noise, so that one record tells of the "
+                "noise on another"
+                if far[0].shared_mask
+                else "its probabilities have no bound"
+            )
+            said = f"names ε {named} and gives no epsilon at all: {why}"
+        else:
+            times = [ratio for ratio in map(times_named, far) if ratio is not None]
+            much = f"{times_text(min(times))} to {times_text(max(times))}" if times else "many"
+            much = times_text(times[0]) if times and min(times) == max(times) else much
+            said = (
+                f"names ε {named} and by its own probabilities gives ε {_epsilons(true)} for one "
+                f"record, {much} times as much"
+            )
+        found.append(f"{shortened(name, 80)} {said}.")
+    return found
+
+
+def _epsilons(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    least, most = epsilon(min(known)), epsilon(max(known))
+    return least if least == most else f"{least} to {most}"
+
+
+POOR_FIT = 0.9
+"""Below this a neuron does not even tell apart what it was trained on."""
+
+BY_HEART = 0.25
+"""A fit that is so much lower on what was held out is one to the rows that were trained on."""
+
+_MOST_NAMED = 4
+_EMPTY = Cell(MISSING, tone="muted")
+
+
+def training_columns(shown: Sequence[Shown]) -> tuple[str, ...]:
+    """Names of the columns that a table of these points has of training."""
+    fit = any(one.point.fit is not None for one in shown)
+    held_out = any(one.point.held_out is not None for one in shown)
+    epochs = any(one.point.epochs is not None for one in shown)
+    return ("Fit",) * fit + ("Held out",) * held_out + ("Epochs",) * epochs
+
+
+def training_cells(point: PointPlayed, columns: Sequence[str]) -> tuple[Cell, ...]:
+    """The cells of these columns."""
+    made = {"Fit": _fit(point), "Held out": _held_out(point), "Epochs": _epochs(point.epochs)}
+    return tuple(made[name] for name in columns)
+
+
+def poor_fits(shown: Sequence[Shown]) -> list[str]:
+    """Warnings about points at which low success says nothing of protection; empty for none."""
+    poor = [one for one in shown if _is_poor(one.point)]
+    by_heart = [one for one in shown if _is_by_heart(one.point)]
+    warnings = []
+    if poor:
+        warnings.append(
+            f"At {_named(poor)} neurons do not even tell apart what they were trained on: a low "
+            "success there shows a server that trained them badly, or noise that hides all, and no "
+            "more. More epochs (neuron.epochs), another step size (neuron.lr) or more copies of "
+            "the target (game.copies) may do better."
+        )
+    if by_heart:
+        warnings.append(
+            f"At {_named(by_heart)} neurons tell apart what they were trained on and much less of "
+            "what they were not: they have learned their rows by heart. A server with more copies "
+            "of the target (game.copies) or more records of its own (game.background) may do "
+            "better, so that a low success there is no sign of protection."
+        )
+    return warnings
+
+
+def _named(shown: Sequence[Shown]) -> str:
+    names = [shortened(one.name, 60) for one in shown[:_MOST_NAMED]]
+    more = len(shown) - len(names)
+    return listed([*names, f"{count(more)} more"] if more else names)
+
+
+def _is_poor(point: PointPlayed) -> bool:
+    return point.fit is not None and point.fit < POOR_FIT
+
+
+def _is_by_heart(point: PointPlayed) -> bool:
+    if point.fit is None or point.held_out is None or _is_poor(point):
+        return False
+    return point.fit - point.held_out > BY_HEART
+
+
+def _fit(point: PointPlayed) -> Cell:
+    if point.fit is None:
+        return _EMPTY
+    if _is_poor(point):
+        return Cell(number(point.fit), "poor", "alarm")
+    return Cell(number(point.fit))
+
+
+def _held_out(point: PointPlayed) -> Cell:
+    if point.held_out is None:
+        return _EMPTY
+    if _is_by_heart(point):
+        return Cell(number(point.held_out), "by heart", "alarm")
+    return Cell(number(point.held_out))
+
+
+def _epochs(found: Epochs | None) -> Cell:
+    if found is None:
+        return _EMPTY
+    detail = f"{count(found.least)} to {count(found.most)}"
+    if found.low is not None and found.high is not None:
+        detail = f"{found.low:,.0f}–{found.high:,.0f}\n{detail}"
+    never = found.targets - found.stopped
+    if never:
+        detail += f"\n{count(never)} of {count(found.targets)} never"
+    return Cell(f"{'≥ ' * (never > 0)}{found.value:,.0f}", detail)
+
+
+MOST_SAID = 8
+"""Of sentences of one kind; the tables have the others."""
+
+CERTIFICATES = (
+    (
+        "Means, by the range that must hold",
+        "Certifies, but for the failure probability given, that the neuron’s mean value is above "
+        "zero over randomised copies of the target and at most zero over other records. It "
+        "certifies no game: a mean may have the right sign while nearly every batch holds a record "
+        "that makes the neuron fire. The range comes from interval bounds through the network.",
+    ),
+    (
+        "Means, as printed in the AMI paper",
+        "Says the same, with the range of the very sample that was drawn. It certifies nothing: "
+        "values beyond that sample are possible, so the probability is too small. It stands here "
+        "for the comparison alone.",
+    ),
+    (
+        "Games",
+        "Certifies with 95% confidence between which limits the success against this target lies, "
+        "with this neuron and batches of independent records like those counted. It certifies "
+        "neither other targets nor a neuron that is trained anew.",
+    ),
+    (
+        "Played",
+        "What was won of this target’s own games. It certifies nothing by itself: these are few "
+        "games, so the share may lie outside of the certified limits by chance.",
+    ),
+)
+"""Each certificate by name, with what it certifies and what it does not."""
+
+
+class GameVerdict(NamedTuple):
+    """What a report of games says first.
+
+    Attributes:
+        status: The verdict in two or three words.
+        look: The verdict whose colour it has.
+        headline: In one sentence.
+        played: What was played.
+        found: For each mechanism how surely the server tells.
+        contradictions: Points whose success refutes an epsilon; the gravest warnings.
+        claims: Mechanisms whose true epsilon is not the named one.
+        meaning: What follows.
+        limits: What the games cannot show.
+    """
+
+    status: str
+    look: Status
+    headline: str
+    played: str
+    found: tuple[Sentence, ...]
+    contradictions: tuple[str, ...]
+    claims: tuple[str, ...]
+    meaning: str
+    limits: tuple[str, ...]
+
+
+def game_verdict(record: GameRecord) -> GameVerdict:
+    """The verdict on a record of games."""
+    shown = shown_points(record.points)
+    status = _status(behind_mechanism(shown) or shown)
+    refuted = [one for one in shown if one.point.refuted or overtaken(one.point)]
+    return GameVerdict(
+        status="claim contradicted" if refuted else status,
+        look="strong leak" if refuted else status,
+        headline=_headline(shown, refuted),
+        played=_played(record.points),
+        found=_found(shown),
+        contradictions=_at_most_some([contradiction(one) for one in refuted]),
+        claims=_at_most_some(claims_of(shown)),
+        meaning=_meaning(shown),
+        limits=tuple(_limits(shown)),
+    )
+
+
+def _status(shown: Sequence[Shown]) -> Status:
+    """By the largest lower limit; by the largest upper one whether there is room for doubt."""
+    size = size_reached_by(2 * max(one.point.adv.low for one in shown) - 1)
+    if size is not None:
+        return LEAKS[size]
+    room = size_reached_by(2 * max(one.point.adv.high for one in shown) - 1)
+    return "inconclusive" if room in ("strong", ROOM_FOR_DOUBT) else "no leak shown"
+
+
+def _headline(shown: Sequence[Shown], refuted: Sequence[Shown]) -> str:
+    behind, bare = behind_mechanism(shown), without_mechanism(shown)
+    if refuted:
+        first = max(refuted, key=lambda one: one.point.proven_epsilon)
+        more = f", and {plural(len(refuted) - 1, 'more point')}" if len(refuted) > 1 else ""
+        return f"Success contradicts the epsilon that is named: {short(first)}{more}"
+    if not behind:
+        said = f"{percent(most_right(bare).point.adv.value)} of games without a mechanism"
+        return f"The server is right in {said}; guessing is right in 50%"
+    best, least = most_right(behind), least_right(behind)
+    nothing = "a defense" if in_rounds(shown) else "a mechanism"
+    # The status is of what a mechanism leaves, so that this stands first.
+    told = f"With {short(best)} the server is right in {percent(best.point.adv.value)} of games"
+    if best.point.adv.low > least.point.adv.high:
+        told += f", with {short(least)} in {percent(least.point.adv.value)}"
+    if bare:
+        told += f", without {nothing} in {percent(most_right(bare).point.adv.value)}"
+    return f"{told}; guessing is right in 50%"
+
+
+def _played(points: Sequence[PointPlayed]) -> str:
+    games = _span([point.tpr.total + point.tnr.total for point in points])
+    targets = _span([point.targets for point in points])
+    batches = _span([point.batch for point in points])
+    where = listed(list(dict.fromkeys(shortened(point.records, 160) for point in points))[:3])
+    rounds = sum(point.rounds is not None for point in points)
+    which = "All" if rounds == len(points) else f"{count(rounds)} of them"
+    apart = (
+        f" {which} are played in real rounds, in which the server scores what clients send"
+        + "; the others by the neuron’s sign, which a plain gradient shows" * (rounds < len(points))
+        + "."
+    )
+    return (
+        f"A server that plants one neuron in the model asks of a single gradient whether a record "
+        f"was in the batch. {capital(plural(len(points), 'point'))}, {games} games each, {targets} "
+        f"targets, batches of {batches} records ({where}). How often it is right is the mean "
+        "of two shares, that of games with the record and that of games without it, so that "
+        "guessing is right in 50%." + apart * bool(rounds)
+    )
+
+
+def _found(shown: Sequence[Shown]) -> tuple[Sentence, ...]:
+    found = [
+        Sentence(shortened(name, 80), _family_sentence(inside))
+        for name, inside in families(shown).items()
+    ]
+    if len(found) > MOST_SAID:
+        rest = f"{plural(len(found) - MOST_SAID, 'more row')} of points in the table below."
+        found = [*found[:MOST_SAID], Sentence("Others", rest)]
+    return tuple(found)
+
+
+def _family_sentence(inside: Sequence[Shown]) -> str:
+    ends = [inside[0].point, inside[-1].point][: len(inside)]
+    told = [right_in(point.adv) + _under(point) for point in ends]
+    return f"right in {' and in '.join(told)}."
+
+
+def _under(point: PointPlayed) -> str:
+    """Under which epsilon, or after how many rounds."""
+    if point.rounds is None:
+        return "" if point.nominal_epsilon is None else f" at ε {epsilon(point.nominal_epsilon)}"
+    most = f", where noise allows {percent(point.most)}" if point.rounds.distance else ""
+    return f" after {rounds_words(point.rounds)}{most}"
+
+
+def _meaning(shown: Sequence[Shown]) -> str:
+    if _status(behind_mechanism(shown) or shown) in ("no leak shown", "inconclusive"):
+        return (
+            "That the server tells who was in a batch is not shown here. Another neuron, another "
+            "target or more rounds may do better."
+        )
+    return (
+        "One tampered model and one answer are enough: a server with this success learns whose "
+        "records a client trains on, whatever the model is said to be for. Clients that answer a "
+        "server which they do not trust need a mechanism whose success here stays near 50%, and "
+        "whose true epsilon allows no more."
+    )
+
+
+def _limits(shown: Sequence[Shown]) -> list[str]:
+    found = poor_fits(shown)
+    claiming = [one for one in shown if one.point.nominal_epsilon is not None]
+    beyond = [one for one in claiming if (one.point.nominal_epsilon or 0.0) >= provable(one.point)]
+    if beyond:
+        most = max(provable(one.point) for one in beyond)
+        found.append(
+            f"So many games prove an epsilon of at most {epsilon(most)}, even where the server is "
+            f"never wrong. The epsilon named at {count(len(beyond))} of {count(len(claiming))} "
+            "points is not below that, so these games could not have contradicted it."
+        )
+    if claiming:
+        found.append(
+            "That a named epsilon is not contradicted is no proof of it: another server may do "
+            "better. What holds is the true epsilon, from the mechanism’s own probabilities."
+        )
+    if in_rounds(shown):
+        found.append(
+            "Points in rounds show one server’s plan. What noise allows is for any server: a "
+            "neuron that is silent for all other records uses half of the distance that a record "
+            "in another’s place can make. Where no bound is given, nothing is proven."
+        )
+    again = [p for one in shown if (p := one.point).targets < p.tpr.total + p.tnr.total]
+    those = ", and for these targets: each was asked about in several games" if again else ""
+    found.append(
+        f"The intervals are for games like these{those}. They are not corrected for "
+        "the number of points; each proven epsilon is wrong with a probability of at most 5%."
+    )
+    return found
+
+
+def _at_most_some(said: Sequence[str]) -> tuple[str, ...]:
+    if len(said) <= MOST_SAID:
+        return tuple(said)
+    return (*said[:MOST_SAID], f"{plural(len(said) - MOST_SAID, 'more point')} in the table.")
+
+
+def _span(values: Sequence[int]) -> str:
+    least, most = min(values), max(values)
+    return count(least) if least == most else f"{count(least)} to {count(most)}"

@@ -1,0 +1,385 @@
+"""Sentences about membership inference: the verdict, and findings by kind of non-member."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from fedaudit.report.evidence import (
+    LEAKS,
+    ROOM_FOR_DOUBT,
+    RunsBehind,
+    Status,
+    a_leak,
+    differing,
+    distinct,
+    key_of,
+    label_among,
+    largest,
+    leading,
+    rate_found,
+    runs_behind,
+    setting_of,
+    settings_of,
+    size_of,
+    size_reached,
+    strongest,
+)
+from fedaudit.report.grid import shortened
+from fedaudit.report.reading import (
+    Figure,
+    Record,
+    above_chance,
+    by_interval_alone,
+    by_test_alone,
+    rate_of,
+)
+from fedaudit.report.words import (
+    capital,
+    contrast_meaning,
+    contrast_order,
+    count,
+    defense_name,
+    level_of,
+    listed,
+    number,
+    with_interval,
+)
+
+HEADLINES: Mapping[Status, str] = {
+    "void": "These figures say nothing about leakage",
+    "control failed": "A control failed: do not rely on these figures yet",
+    "strong leak": "Strong leakage: training data can be told from other data",
+    "clear leak": "Clear leakage: training data can be told apart clearly better than by guessing",
+    "weak leak": "Weak leakage: training data can be told apart somewhat better than by guessing",
+    "trace of a leak": "A trace of leakage: training data can be told apart, hardly better than "
+    "by guessing",
+    "inconclusive": "Inconclusive: this audit is too small to say",
+    "no leak shown": "No leak shown by the attacks that were run",
+}
+
+BESIDE_OTHERS: Mapping[Status, str] = {
+    "inconclusive": "Inconclusive about membership: this audit is too small to say",
+    "no leak shown": "No leak of membership shown by the attacks that were run",
+}
+"""Headlines that would seem to speak of sources or clusters too, where a record has these."""
+
+UNLEARNED: Mapping[Status, str] = {
+    "inconclusive": "Inconclusive: the model has hardly learned its training data, so there was "
+    "next to nothing to find",
+}
+"""Headlines where the training accuracy is near guessing."""
+
+HARDLY_LEARNED = (
+    "A model that has hardly learned its training data gives next to nothing away. That is not a "
+    "sign of safety, and shows neither that an attack fails nor that a defense works."
+)
+"""What an inconclusive verdict means there."""
+
+MEANINGS: Mapping[Status, str] = {
+    "void": "The non-members were drawn anew for every round and client, as the published code "
+    "does. That alone produces high figures where nothing leaks, so nothing here describes the "
+    "model. Run the study with aligned evaluation.",
+    "control failed": "A failed control means that the figures may measure something other than "
+    "what they are called, or that the attacks do not work here. Find the cause and run the audit "
+    "again before anything is decided on these figures.",
+    "strong leak": "Somebody with this view can learn which samples, and so whose data, took part "
+    "in the training. Treat membership as disclosed to that adversary unless a defense brings it "
+    "down.",
+    "clear leak": "Somebody with this view guesses which samples, and so whose data, took part in "
+    "the training clearly better than chance, and may name some with confidence. Do not rely on "
+    "membership staying hidden from that adversary unless a defense brings this down.",
+    "weak leak": "Most single guesses about who took part would still be wrong, but they are "
+    "better than chance, and a few samples may stand out. Whether that can be borne depends on "
+    "the data; it is no ground for promising that membership stays hidden.",
+    "trace of a leak": "A guess about a single sample is hardly better than chance. The trace is "
+    "real all the same, and no ground for promising that membership stays hidden.",
+    "inconclusive": "The intervals are too wide, or too many figures had to be refused, to tell a "
+    "leak from none. That is not a sign of safety. More audited samples narrow them.",
+    "no leak shown": "These attacks do not tell members apart here.",
+}
+
+NOBODY = (
+    "Nobody is a member here: half of the unseen samples were called members, to show what "
+    "this evaluation finds where there is nothing to find. A sound evaluation finds an AUC "
+    "of 0.5."
+)
+
+
+ALARMS = {"tpr@0.001": "1,000", "tpr@0.01": "100"}
+"""Rates that are told as members of a thousand, and how many non-members a false alarm is in."""
+
+
+class Sentence(NamedTuple):
+    """Whom members were told from, and what was found."""
+
+    against: str
+    found: str
+
+
+class Bullet(NamedTuple):
+    """What was found under one setting: a heading and a sentence or two for each contrast."""
+
+    label: str
+    sentences: tuple[Sentence, ...]
+
+
+def bullets(figures: list[Figure]) -> tuple[Bullet, ...]:
+    """One bullet for each defense and view; clients and seeds are named where they matter."""
+    whole = distinct(setting._replace(target=None, seed=None) for setting in settings_of(figures))
+    return tuple(
+        Bullet(
+            _title(label),
+            _by_contrast([f for f in figures if (f.defense, f.view) == setting[:2]]),
+        )
+        for setting, label in zip(whole, differing(whole), strict=True)
+    )
+
+
+def room(figures: list[Figure]) -> str:
+    """What the data leave room for: the largest upper limits, as words; empty without any."""
+    parts = []
+    high = _highest(figures, "auc")
+    if high is not None:
+        parts.append(f"an AUC up to {number(high)}")
+    rates = [(alarms, _highest(figures, metric)) for metric, alarms in reversed(ALARMS.items())]
+    known = [(alarms, of_thousand(high)) for alarms, high in rates if high is not None]
+    parts += [
+        f"up to {most} at one in {alarms}"
+        if place
+        else f"up to {most} of 1,000 members identified at one false alarm in {alarms} non-members"
+        for place, (alarms, most) in enumerate(known)
+    ]
+    return listed(parts)
+
+
+def of_thousand(share: float) -> str:
+    """How many of a thousand members a share is."""
+    return count(round(1000 * min(max(share, 0.0), 1.0)))
+
+
+def _highest(figures: list[Figure], metric: str) -> float | None:
+    highs = [f.high for f in figures if f.metric == metric and f.high is not None]
+    return max(highs, default=None)
+
+
+def _title(label: str) -> str:
+    """A setting as a heading; names of defenses keep their own capitals."""
+    label = shortened(label, 120)
+    if not label or label.startswith(("no defense", "view:", "client", "seed", "all", "over")):
+        return label[:1].upper() + label[1:]
+    return f"With {label}"
+
+
+def _by_contrast(figures: list[Figure]) -> tuple[Sentence, ...]:
+    contrasts = sorted({figure.contrast for figure in figures}, key=contrast_order)
+    return tuple(
+        _contrast(contrast, [figure for figure in figures if figure.contrast == contrast])
+        for contrast in contrasts
+    )
+
+
+def _contrast(contrast: str, figures: list[Figure]) -> Sentence:
+    """The strongest attack of a contrast, and what it means among 1,000 members.
+
+    An attack is said to identify members only where that is above guessing; where none is, the
+    sentence says how much the data leave room for.
+    """
+    against = f"Against {contrast_meaning(contrast)}"
+    above = [figure for figure in figures if above_chance(figure)]
+    first = leading(figures)
+    auc = next((figure for figure in first if figure.metric == "auc"), None)
+    best = auc or strongest(figures, "auc")
+    if best is None and not above:
+        return Sentence(against, "no attack gave a usable figure.")
+    sentences = [_auc_sentence(best, figures)] if best else []
+    if not above:
+        sentences.append(_left_open(figures))
+    elif first and first[0].metric != "auc":
+        # The larger leak stands first, and what was found before what was not.
+        sentences.insert(0, _identified(above, None))
+    else:
+        sentences.append(_identified(above, best) or _none_identified(figures))
+    text = " ".join(capital(sentence) for sentence in sentences if sentence)
+    return Sentence(against, text[:1].lower() + text[1:])
+
+
+def _auc_sentence(best: Figure, figures: list[Figure]) -> str:
+    name = f"{shortened(best.attack, 60)}{_where(best, figures)}"
+    figure = f"AUC {with_interval(best)}"
+    if above_chance(best):
+        size = size_of(best)
+        return f"the strongest attack is {name}, {figure}{f', {a_leak(size)}' if size else ''}."
+    if any(above_chance(one) for one in figures):
+        by_auc = f"by AUC, no attack is above guessing{_allowing(best)}"
+        return f"{by_auc}: the highest is {name}, {figure}."
+    return f"no attack is above guessing{_allowing(best)}; the highest is {name}, {figure}."
+
+
+def _allowing(best: Figure) -> str:
+    """Why a figure whose interval lies above 0.5 is still not called above guessing."""
+    alone = by_interval_alone(best)
+    return " once the number of figures tested is allowed for" if alone else ""
+
+
+def _where(figure: Figure, figures: list[Figure]) -> str:
+    """Which client and seed a figure is of, where there is more than one of them."""
+    label = label_among(figure, figures)
+    return f" ({label})" if label else ""
+
+
+def _identified(above: list[Figure], told: Figure | None) -> str:
+    """ "Of 1,000 members, N ..." at the rate that shows most of a leak."""
+    best = rate_found(above)
+    if best is None:
+        return ""
+    name = f"{shortened(best.attack, 60)}{_where(best, above)}"
+    if told is not None and above_chance(told) and _is_same(told, best):
+        name = "it"
+    size = size_of(best)
+    return (
+        f"Of 1,000 members, {name} identifies {_with_limits(best)} at the price of one false "
+        f"alarm in {ALARMS[best.metric]} non-members{f', {a_leak(size)}' if size else ''}; "
+        f"guessing would find {of_thousand(rate_of(best.metric) or 0)}."
+    )
+
+
+def _is_same(one: Figure, other: Figure) -> bool:
+    return (one.attack, *setting_of(one)) == (other.attack, *setting_of(other))
+
+
+def _none_identified(figures: list[Figure]) -> str:
+    """For a leak that the AUC shows and no rate at few false alarms."""
+    left = room([figure for figure in figures if figure.metric != "auc"])
+    if not left:
+        return ""
+    return f"At few false alarms, no attack is above guessing; the data leave room for {left}."
+
+
+def _left_open(figures: list[Figure]) -> str:
+    alone = sum(by_test_alone(figure) for figure in figures)
+    marked = (
+        f" The corrected test alone speaks for a leak in {count(alone)} of these figures (△), "
+        "the intervals do not."
+        if alone
+        else ""
+    )
+    left = room(figures)
+    return (f"The data leave room for {left}." if left else "") + marked
+
+
+def _with_limits(figure: Figure) -> str:
+    middle = of_thousand(figure.value or 0)
+    level = level_of(figure.method)
+    if figure.high is None:
+        return f"about {middle}"
+    if figure.low is None:
+        named = f"{level} upper limit" if level else "at most"
+        return f"{middle} ({named} {of_thousand(figure.high)})"
+    named = f"{level} interval " if level else ""
+    return f"{middle} ({named}{of_thousand(figure.low)} to {of_thousand(figure.high)})"
+
+
+def member_status(record: Record, figures: list[Figure]) -> Status:
+    """The verdict on membership, of figures that can be relied on.
+
+    Args:
+        record: The record.
+        figures: Those of its headline.
+    """
+    above = [figure for figure in figures if above_chance(figure)]
+    if above:
+        sizes = [size for figure in above if (size := size_of(figure))]
+        return LEAKS[largest(sizes) or "trace"]
+    return "no leak shown" if _little_can_hide(record, figures) else "inconclusive"
+
+
+def member_meaning(record: Record, status: Status, figures: list[Figure]) -> str:
+    """What follows from the verdict, and what does not.
+
+    Args:
+        record: The record.
+        status: The verdict on membership.
+        figures: Those of its headline.
+    """
+    if status == "void" and record.nobody_is_a_member:
+        return NOBODY
+    parts = [MEANINGS[status]]
+    if status in LEAKS.values():
+        parts += [_where_found(figures), "Attacks not tried here may find more."]
+    if status == "no leak shown":
+        parts += [_power(record), _hidden(figures)]
+    return " ".join(part for part in parts if part)
+
+
+def _little_can_hide(record: Record, figures: list[Figure]) -> bool:
+    """Whether no upper limit, of an AUC or a rate, leaves room for more than a weak leak.
+
+    Every contrast must have an AUC and a rate at few false alarms: a leak of a few samples shows
+    in the rate alone.
+    """
+    if not figures or any(by_test_alone(figure) for figure in figures):
+        return False
+    for contrast in distinct(figure.contrast for figure in figures):
+        given = [f for f in figures if f.contrast == contrast and f.value is not None]
+        if not any(f.metric == "auc" for f in given) or not any(rate_of(f.metric) for f in given):
+            return False
+    runs = runs_behind(record)
+    highs = [(_upper_limit(f, runs), f.metric) for f in figures if f.value is not None]
+    doubtful = ("strong", ROOM_FOR_DOUBT)
+    return all(
+        high is not None and size_reached(high, metric) not in doubtful for high, metric in highs
+    )
+
+
+def _upper_limit(figure: Figure, runs: RunsBehind) -> float | None:
+    """A figure's upper limit; for a mean over runs that has none, the largest of the runs'."""
+    if figure.high is not None or figure.seed is not None:
+        return figure.high
+    highs = [run.high for run in runs.get(key_of(figure), [])]
+    known = [high for high in highs if high is not None]
+    return max(known) if known and len(known) == len(highs) else None
+
+
+def _where_found(figures: list[Figure]) -> str:
+    """Under which defenses there is a leak, and how much larger than shown it may be."""
+    return " ".join(part for part in (_affected(figures), _may_be_larger(figures)) if part)
+
+
+def _affected(figures: list[Figure]) -> str:
+    """Nothing where there is one defense only, or none: that is said before."""
+    affected = distinct(defense_name(f.defense) for f in figures if above_chance(f))
+    every = distinct(defense_name(f.defense) for f in figures)
+    if len(every) < 2:
+        return ""
+    spared = [shortened(name, 60) for name in every if name not in affected]
+    with_ = listed([shortened(name, 60) for name in affected])
+    return f"Found with {with_}" + (f", not found with {listed(spared)}." if spared else ".")
+
+
+def _may_be_larger(figures: list[Figure]) -> str:
+    above = [figure for figure in figures if above_chance(figure)]
+    highs = [size_reached(f.high, f.metric) for f in above if f.high is not None]
+    least = largest([size for figure in above if (size := size_of(figure))])
+    most = largest([size for size in highs if size])
+    if least is None or most is None or most == least:
+        return ""
+    return f"The size is by the lower limits; the upper limits allow a {most} leak."
+
+
+def _power(record: Record) -> str:
+    if any(c.control == "planted leak" and c.passed for c in record.controls):
+        return "They do find a leak that was planted on purpose, so they work."
+    return "No leak was planted on purpose to show that they could find one."
+
+
+def _hidden(figures: list[Figure]) -> str:
+    """What a reader must not take "no leak shown" for."""
+    fewest = [f.value for f in figures if f.metric == "tpr@0.001"]
+    unknown = (
+        "Of members named at fewer false alarms than one in 100 this audit says nothing. "
+        if not fewest or None in fewest
+        else ""
+    )
+    return (
+        f"What could still be hidden: {room(figures)}. {unknown}"
+        "This is a measurement, not a proof: a stronger attack may exist."
+    )

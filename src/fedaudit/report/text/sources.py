@@ -1,0 +1,359 @@
+"""Source inference: each attack with its runs, the size of a leak, and sentences about both."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from fedaudit.report.evidence import (
+    LEAKS,
+    ROOM_FOR_DOUBT,
+    Look,
+    Size,
+    Status,
+    a_leak,
+    distinct,
+    headline,
+    largest,
+    tone_of,
+)
+from fedaudit.report.grid import shortened
+from fedaudit.report.reading import Mean, Record, SourceFigure, SourceResult
+from fedaudit.report.text.membership import Bullet, Sentence
+from fedaudit.report.words import NO_DEFENSE, count, defense_name, interval, percent, plural
+
+Run: TypeAlias = SourceResult
+"""What one attack found in one run."""
+
+
+class Threshold(NamedTuple):
+    """From where on a leak of sources has a word.
+
+    Attributes:
+        word: The word.
+        share: Of the owners that class mixes leave open, the share that is named.
+    """
+
+    word: Size
+    share: float
+
+
+SOURCE_SIZES = (
+    Threshold("trace", 0.0),
+    Threshold("weak", 0.05),
+    Threshold("clear", 0.15),
+    Threshold("strong", 0.3),
+)
+"""Words as for other leaks: the best guess at membership that AUCs of 0.55, 0.6 and 0.7 allow has
+an advantage of about 7, 14 and 29%, and this share is that advantage for two clients of the same
+class mix."""
+
+
+class Named(NamedTuple):
+    """One attack under one defense and view.
+
+    Attributes:
+        figure: Over its runs.
+        runs: One a seed.
+    """
+
+    figure: SourceFigure
+    runs: tuple[Run, ...]
+
+
+def on_sources(record: Record) -> tuple[Named, ...]:
+    """Every source attack of a record, those without a defense first."""
+    found = [Named(figure, _runs_of(figure, record)) for figure in record.source_figures]
+    return tuple(sorted(found, key=lambda one: one.figure.defense not in ("", NO_DEFENSE)))
+
+
+def labels_of_named(named: Sequence[Named]) -> list[str]:
+    """A name for each: the attack, and its defense and view where these differ."""
+    parts = [
+        (
+            shortened(one.figure.attack, 60),
+            shortened(defense_name(one.figure.defense), 60),
+            f"view: {shortened(one.figure.view)}",
+        )
+        for one in named
+    ]
+    varies = [len({part[place] for part in parts}) > 1 for place in range(3)]
+    return [
+        " · ".join(text for place, text in enumerate(part) if place == 0 or varies[place])
+        for part in parts
+    ]
+
+
+def strongest_on_sources(named: Sequence[Named]) -> Named | None:
+    """That which shows most: beyond class mixes by its lower limit, else the highest success."""
+    return max(named, key=_shown, default=None)
+
+
+def excess_size(figure: SourceFigure) -> Size | None:
+    """How large a leak is shown at least beyond class mixes; None where none is."""
+    if not figure.above_mixes:
+        return None
+    return size_reached_by(beyond(least_of(figure.excess), figure.mixes))
+
+
+def size_reached_by(share: float) -> Size | None:
+    """The largest word that a share of owners, of those that are left open, earns."""
+    if share <= 0:
+        return None
+    return largest([threshold.word for threshold in SOURCE_SIZES if share >= threshold.share])
+
+
+def beyond(excess: float, level: float) -> float:
+    """An excess over a level, as a share of what that level leaves open."""
+    return excess / (1 - level) if level < 1 else 0.0
+
+
+def most_beyond(figure: SourceFigure) -> Size | None:
+    """The largest leak that the data leave room for, held against guessing.
+
+    Against guessing and not against class mixes, so that "no leak shown" covers both.
+    """
+    chance = figure.chance
+    return size_reached_by(beyond(highest_of(figure.success) - chance, chance))
+
+
+def look_of_source(figure: SourceFigure) -> Look:
+    """How a success is marked in tables."""
+    if not figure.above_guessing:
+        return Look("△ ", "", "size open") if figure.guessing.significant else Look()
+    size = excess_size(figure)
+    if size is None:
+        return Look("◇ ", "", "mixes may be all")
+    return Look("▲ ", tone_of(size), size)
+
+
+def least_of(mean: Mean) -> float:
+    """The lower limit; the value where there is none."""
+    return mean.value if mean.low is None else mean.low
+
+
+def highest_of(mean: Mean) -> float:
+    """The upper limit; 1 where there is none."""
+    return 1.0 if mean.high is None else mean.high
+
+
+def _shown(one: Named) -> tuple[bool, bool, float]:
+    figure = one.figure
+    value = beyond(least_of(figure.excess), figure.mixes)
+    strength = value if figure.above_mixes else figure.success.value
+    return figure.above_mixes, figure.above_guessing, strength
+
+
+def _runs_of(figure: SourceFigure, record: Record) -> tuple[Run, ...]:
+    key = (figure.attack, figure.defense, figure.view)
+    return tuple(run for run in record.sources if (run.attack, run.defense, run.view) == key)
+
+
+SOURCE_HEADLINES: Mapping[Status, str] = {
+    "strong leak": "Strong leakage of sources: owners of samples are named far more often than "
+    "class mixes explain",
+    "clear leak": "Clear leakage of sources: owners of samples are named clearly more often than "
+    "class mixes explain",
+    "weak leak": "Weak leakage of sources: owners of samples are named somewhat more often than "
+    "class mixes explain",
+    "trace of a leak": "A trace of leakage of sources: owners of samples are named hardly more "
+    "often than class mixes explain",
+    "above guessing": "Owners of samples are named more often than by guessing, but not shown to "
+    "be named more often than class mixes explain",
+    "inconclusive": "Inconclusive about sources: this audit is too small to say whether owners of "
+    "samples can be named",
+    "no leak shown": "No leak of sources shown by the attacks that were run",
+}
+
+SOURCE_MEANINGS: Mapping[Status, str] = {
+    "strong leak": "Somebody with this view can name the client that many training samples are "
+    "from, where class mixes alone would not give it away. Treat the source of a sample as "
+    "disclosed to that adversary unless a defense brings it down.",
+    "clear leak": "Somebody with this view names the client that a training sample is from clearly "
+    "more often than class mixes alone allow. Do not rely on sources staying hidden from that "
+    "adversary unless a defense brings this down.",
+    "weak leak": "Somebody with this view names a few owners that class mixes alone would not give "
+    "away. Whether that can be borne depends on the data; it is no ground for promising that "
+    "sources stay hidden.",
+    "trace of a leak": "Hardly any owner is named that class mixes alone would not give away. The "
+    "trace is real all the same, and no ground for promising that sources stay hidden.",
+    "above guessing": "Which classes a client holds may be all that gives its samples away. Where "
+    "that is itself a secret, it is a leak all the same.",
+    "inconclusive": "The intervals on sources are too wide to tell a leak from none. That is not a "
+    "sign of safety. More audited samples of each client narrow them, and more seeds where they "
+    "are over seeds.",
+    "no leak shown": "These attacks do not name owners more often than guessing here.",
+}
+
+
+def only_sources(record: Record) -> bool:
+    """Whether a record is about owners alone and has no figure of a membership attack."""
+    return bool(record.sources) and not headline(record)
+
+
+def source_status(named: Sequence[Named]) -> Status:
+    """The verdict on sources alone."""
+    figures = [one.figure for one in named]
+    size = largest([found for figure in figures if (found := excess_size(figure))])
+    if size is not None:
+        return LEAKS[size]
+    if any(figure.above_guessing for figure in figures):
+        return "above guessing"
+    doubtful = ("strong", ROOM_FOR_DOUBT)
+    # A test that finds something, in one seed of several, is no sign of none.
+    open_still = any(f.guessing.significant or most_beyond(f) in doubtful for f in figures)
+    return "inconclusive" if open_still else "no leak shown"
+
+
+def source_meaning(status: Status, named: Sequence[Named]) -> str:
+    """What follows from the verdict on sources, and what does not."""
+    if status != "no leak shown":
+        return SOURCE_MEANINGS[status]
+    highs = [highest_of(one.figure.success) for one in named]
+    return (
+        f"{SOURCE_MEANINGS[status]} What could still be hidden: owners named in up to "
+        f"{percent(max(highs))} of cases. This is a measurement, not a proof: a stronger attack "
+        "may exist."
+    )
+
+
+def source_question(record: Record) -> str:
+    """What was asked: "120 samples, 12 of each of 10 clients"; seeds together."""
+    samples = _span([run.samples for run in record.sources])
+    each = _span([run.samples // len(run.clients) for run in record.sources])
+    clients = _span([len(run.clients) for run in record.sources])
+    return f"{samples} samples, {each} of each of {clients} clients"
+
+
+def source_attacks_tried(record: Record) -> int:
+    """How many source attacks gave answers."""
+    return len({run.attack for run in record.sources})
+
+
+def guessing(record: Record) -> str:
+    """What a guess gives, in per cent."""
+    chances = sorted({percent(run.chance) for run in record.sources})
+    return "–".join(chances)
+
+
+def source_bullets(record: Record) -> tuple[Bullet, ...]:
+    """What was found about owners: a bullet for each defense and view."""
+    named = on_sources(record)
+    settings = distinct((one.figure.defense, one.figure.view) for one in named)
+    found = []
+    for defense, view in settings:
+        inside = [one for one in named if (one.figure.defense, one.figure.view) == (defense, view)]
+        parts = ["Whose sample it is"]
+        parts += [defense_name(defense)] if len({d for d, _ in settings}) > 1 else []
+        parts += [f"view: {view}"] if len({v for _, v in settings}) > 1 else []
+        label = ", ".join(shortened(part, 60) for part in parts)
+        against = f"Of {source_question(record)}"
+        found.append(Bullet(label, (Sentence(against, source_sentence(inside)),)))
+    return tuple(found)
+
+
+def source_sentence(named: Sequence[Named]) -> str:
+    """The strongest attack, what guessing and class mixes give, and whether it is above them."""
+    best = strongest_on_sources(named)
+    if best is None:
+        return "no attack gave an answer."
+    sentences = (_success_sentence(best.figure), _mixes_sentence(best.figure), _absent(best))
+    return " ".join(filter(None, sentences))
+
+
+def _success_sentence(best: SourceFigure) -> str:
+    name = shortened(best.attack, 60)
+    seeds = f" on average over {plural(len(best.seeds), 'seed')}" if len(best.seeds) > 1 else ""
+    rate = f"{percent(best.success.value)} ({limits_in_words(best.success)})"
+    guess = percent(best.chance)
+    if best.above_guessing:
+        return (
+            f"the strongest attack, {name}, names the owner of {rate}{seeds}; a guess is right for "
+            f"{guess}."
+        )
+    tested = ", by the test more in at least one seed" if best.guessing.significant else ""
+    return (
+        f"no attack is shown to name owners more often than guessing; the highest is {name} with "
+        f"{rate}{seeds}{tested}, a guess is right for {guess}."
+    )
+
+
+def _mixes_sentence(best: SourceFigure) -> str:
+    level = (
+        f"The clients' different class mixes alone explain {percent(best.mixes)}: so many are "
+        "right when owners are shuffled within each class."
+    )
+    rest = f"{points(best.excess.value)} points ({points_in_words(best.excess)})"
+    size = excess_size(best)
+    if size is not None:
+        return f"{level} The rest, {rest}, is above what such shuffles give: {a_leak(size)}."
+    return f"{level} The rest, {rest}, is not shown to be above what such shuffles give."
+
+
+def _absent(best: Named) -> str:
+    """What silence means where some clients never took part in a measured round."""
+    counts = [(len(run.absent), len(run.clients)) for run in best.runs]
+    gone, of = max(counts)
+    if not gone:
+        return ""
+    most = "up to " if len(set(counts)) > 1 else ""
+    return (
+        f"No measured round shows a model of {most}{count(gone)} of {plural(of, 'client')}: none "
+        "of their samples can be named, whatever a longer look would give away."
+    )
+
+
+def label_sentence(record: Record) -> str:
+    """What the clients' label distributions give away, for the attack that shows most."""
+    best = strongest_on_sources(on_sources(record))
+    if best is None:
+        return ""
+    baseline = best.figure.label_baseline
+    if baseline is None:
+        return (
+            "This record has no label-distribution baseline: the version that made it took the "
+            "client with the largest count of the sample's class, which is too weak."
+        )
+    return (
+        "Naming the client of whose data the sample's class is the largest share, without a look "
+        f"at any model (the label-distribution baseline), is right for {percent(baseline)}."
+    )
+
+
+def limits_in_words(figure: Mean) -> str:
+    """ "95% interval 39.1–57.6%"."""
+    if figure.low is None:
+        return "no interval"
+    return f"95% interval {interval(figure.low, figure.high, 'accuracy')}"
+
+
+def points_in_words(figure: Mean) -> str:
+    """The limits of a difference in percentage points."""
+    if figure.low is None or figure.high is None:
+        return "no interval"
+    return f"95% interval {points(figure.low)} to {points(figure.high)}"
+
+
+def points(change: float) -> str:
+    """A difference of shares in percentage points, with its sign."""
+    size = f"{100 * abs(change):.1f}"
+    sign = "" if float(size) == 0 else "+" if change > 0 else "−"
+    return sign + size
+
+
+def source_audited(record: Record) -> str:
+    """What was asked about owners, for the verdict on a record that is about membership too."""
+    tried = source_attacks_tried(record)
+    return (
+        f"It also asked of {source_question(record)}: which client is it from? "
+        f"{plural(tried, 'attack was', 'attacks were')} tried; a guess is right for "
+        f"{guessing(record)}."
+    )
+
+
+def asked_in(run: Run) -> str:
+    """Samples whose owner was named, of all: "58/120"."""
+    return f"{count(round(run.success * run.samples))}/{count(run.samples)}"
+
+
+def _span(amounts: Sequence[int]) -> str:
+    low, high = min(amounts), max(amounts)
+    return count(low) if low == high else f"{count(low)}–{count(high)}"

@@ -1,0 +1,441 @@
+"""The verdict in plain words, for a reader who decides and does not attack."""
+
+import re
+from typing import NamedTuple
+
+from fedaudit.report.evidence import (
+    Status,
+    about_members,
+    attacks_tried,
+    distinct,
+    gravest,
+    headline,
+    label_among,
+    says_nothing,
+)
+from fedaudit.report.grid import shortened
+from fedaudit.report.reading import (
+    ControlResult,
+    Figure,
+    Record,
+    by_test_alone,
+    cleaned,
+    near_guessing,
+)
+from fedaudit.report.text.clusters import (
+    cluster_bullets,
+    cluster_headline,
+    cluster_meaning,
+    cluster_question,
+    cluster_status,
+    clustered_of,
+)
+from fedaudit.report.text.membership import (
+    BESIDE_OTHERS,
+    HARDLY_LEARNED,
+    HEADLINES,
+    UNLEARNED,
+    Bullet,
+    bullets,
+    member_meaning,
+    member_status,
+)
+from fedaudit.report.text.sources import (
+    SOURCE_HEADLINES,
+    guessing,
+    on_sources,
+    source_attacks_tried,
+    source_audited,
+    source_bullets,
+    source_meaning,
+    source_question,
+    source_status,
+)
+from fedaudit.report.words import (
+    NO_DEFENSE,
+    capital,
+    contrast_name,
+    contrast_order,
+    count,
+    defense_name,
+    interval_of,
+    listed,
+    metric_name,
+    number,
+    percent,
+    plural,
+    sentence,
+    shown,
+)
+
+MOST_BELOW = 3
+"""Figures below guessing that are named; of more, their number stands."""
+
+_FATES = {"refused": "was refused", "failed": "was tried and failed"}
+_NEEDS = re.compile(
+    r"(?:0 of \d+ seeds gave this figure(?:, and a mean needs two)?: )?"
+    r"inconclusive: needs ([\d,]+) more non-members"
+)
+
+
+def open_points(record: Record, figures: list[Figure]) -> tuple[str, ...]:
+    """What could not be concluded.
+
+    Args:
+        record: The record.
+        figures: Those that stand in front.
+    """
+    return (*_refused(figures), *_unsure(figures), *_attacks(record), *_below(figures))
+
+
+def _refused(figures: list[Figure]) -> list[str]:
+    """One point for each metric, and within it one for each kind of reason."""
+    missing: dict[tuple[str, str], list[Figure]] = {}
+    for figure in figures:
+        if figure.value is None:
+            reason = (
+                ""
+                if _NEEDS.fullmatch(figure.note)
+                else shortened(figure.note, 200) or "no reason recorded"
+            )
+            missing.setdefault((figure.metric, reason), []).append(figure)
+    return [
+        f"{metric_name(metric)}: {plural(len(found), 'figure')} not given. "
+        f"{sentence(reason) if reason else _more_needed(found)}"
+        for (metric, reason), found in missing.items()
+    ]
+
+
+def _more_needed(figures: list[Figure]) -> str:
+    """ "Against unseen samples it needs 852 more non-members, against mixed 701." """
+    needed: dict[str, set[int]] = {}
+    for figure in figures:
+        if found := _NEEDS.fullmatch(figure.note):
+            needed.setdefault(figure.contrast, set()).add(int(found[1].replace(",", "")))
+    parts = [
+        f"against {_non_members(contrast)} {'it needs ' * (not place)}{_amount(needed[contrast])}"
+        f"{' more non-members' * (not place)}"
+        for place, contrast in enumerate(sorted(needed, key=contrast_order))
+    ]
+    return capital(listed(parts)) + "."
+
+
+def _amount(more: set[int]) -> str:
+    return count(max(more)) if len(more) == 1 else f"{count(min(more))} to {count(max(more))}"
+
+
+def _non_members(contrast: str) -> str:
+    return contrast_name(contrast).lower() + " samples" * (contrast != "mixed")
+
+
+def _unsure(figures: list[Figure]) -> list[str]:
+    alone = sum(by_test_alone(figure) for figure in figures)
+    if not alone:
+        return []
+    return [
+        f"{plural(alone, 'figure')} marked △: the corrected test says that members score higher, "
+        "of several runs in at least one, but the interval still holds guessing. How large that "
+        "leak is needs more audited samples."
+    ]
+
+
+def _attacks(record: Record) -> list[str]:
+    return [
+        f"{shortened(row.name, 60)} {_FATES[row.status]}: "
+        f"{sentence(shortened(row.note, 200) or 'no reason recorded')}"
+        for row in record.attacks
+        if row.status != "run"
+    ]
+
+
+def _below(figures: list[Figure]) -> list[str]:
+    """Attacks that rank the wrong way round; told once, however many there are."""
+    below = [f for f in figures if f.metric == "auc" and f.high is not None and f.high < 0.5]
+    if not below:
+        return []
+    told = [_ranked_below(figure, figures) for figure in below[:MOST_BELOW]]
+    left = len(below) - len(told)
+    more = [plural(left, "further figure")] * (left > 0)
+    return [
+        f"Members rank below non-members, and not above them, with {listed([*told, *more])}. This "
+        "is reported as it is, since turning a score round after the fact would be choosing the "
+        "answer."
+    ]
+
+
+def _ranked_below(figure: Figure, figures: list[Figure]) -> str:
+    against = f"v. {contrast_name(figure.contrast).lower()}"
+    label = label_among(figure, figures)
+    where = ", ".join(part for part in (against, label) if part)
+    return (
+        f"{shortened(figure.attack, 60)} {where} (AUC {number(figure.value or 0.0)}, "
+        f"{interval_of(figure)})"
+    )
+
+
+_MOST_NAMED = 5
+"""Audited clients that are named; of more, their number stands."""
+
+
+def audited(record: Record) -> str:
+    """What was audited, what was asked of it, and what the adversary sees."""
+    sizes = [row.samples for row in record.clients]
+    held = f" holding {_from_to(sizes)} samples each" if sizes else ""
+    targets = sorted({f.target for f in record.findings if f.target is not None})
+    used = [figure.defense for figure in record.findings]
+    used += [run.defense for run in record.sources]
+    used += [run.defense for run in record.clusters]
+    defenses = distinct(defense_name(defense) for defense in used)
+    against = f", with {listed([shortened(name, 60) for name in defenses])}" if defenses else ""
+    view = shortened(record.view.description, 400) or "not described in the record"
+    clients = plural(len(record.clients), "client")
+    if record.watched:
+        trained = f"watched a federation of {clients} that somebody else trained"
+    else:
+        seeds = plural(len(record.seeds), "seed")
+        trained = f"trained a federation of {clients}{held} ({seeds}){against}"
+    return (
+        f"This audit {trained}, and asked {_question(record, targets)} "
+        f"The adversary: {sentence(view)}{_undefended(record, targets)}"
+    )
+
+
+def _from_to(sizes: list[int]) -> str:
+    low, high = min(sizes), max(sizes)
+    return count(low) if low == high else f"{count(low)} to {count(high)}"
+
+
+def _question(record: Record, targets: list[int]) -> str:
+    """What was asked of the federation, and how many attacks tried to answer it."""
+    on_clusters = f" It also asked {_of_clusters(record)}" if record.clusters else ""
+    if not about_members(record) and not record.sources:
+        return _of_clusters(record)
+    if not about_members(record):
+        tried = plural(source_attacks_tried(record), "attack was", "attacks were")
+        return (
+            f"of {source_question(record)}: can an adversary name the client that a sample is "
+            f"from? {tried} tried; a guess is right for {guessing(record)}.{on_clusters}"
+        )
+    others = max(attacks_tried(record) - source_attacks_tried(record), 0)
+    tried = plural(others, "attack was", "attacks were")
+    return (
+        f"of {_asked(targets)}: can an adversary tell whether a given sample was among the "
+        f"training data? {tried} tried; guessing gives an AUC of 0.5."
+        f"{' ' + source_audited(record) if record.sources else ''}{on_clusters}"
+    )
+
+
+def _of_clusters(record: Record) -> str:
+    return cluster_question(clustered_of(record))
+
+
+def _undefended(record: Record, targets: list[int]) -> str:
+    """Which audited clients do not use the defense that others use: their leak is not its own."""
+    used = [row for row in record.usage if row.defense != NO_DEFENSE]
+    users = {row.client for row in used if row.defended}
+    others = [t for t in targets if t in {row.client for row in used} - users]
+    if not users or not others:
+        return ""
+    who = f"{count(len(others))} of the audited clients"
+    if len(others) <= _MOST_NAMED:
+        who = capital(_by_number(others))
+    return f" {who} {'does' if len(others) == 1 else 'do'} not use the defense."
+
+
+def _asked(targets: list[int]) -> str:
+    if not targets:
+        return "them"
+    if len(targets) > _MOST_NAMED:
+        return f"{count(len(targets))} of them in turn"
+    return _by_number(targets) + " in turn" * (len(targets) > 1)
+
+
+def _by_number(clients: list[int]) -> str:
+    return f"client{'s' * (len(clients) > 1)} {listed([str(client) for client in clients])}"
+
+
+MOST_WARNED = 3
+"""Rows near guessing that a warning names; of more, their number stands."""
+
+
+class Verdict(NamedTuple):
+    """A record in plain words.
+
+    Attributes:
+        status: The verdict as one of a few fixed words.
+        headline: The verdict as a sentence; of several topics the gravest stands first.
+        warning: Why nothing follows from the figures about attacks and defenses; empty where
+            the models learned.
+        audited: What was audited, and against whom.
+        found: What was found, setting by setting.
+        meaning: What follows from it, and what does not.
+        controls: Whether the checks passed.
+        open: What could not be concluded, point by point.
+    """
+
+    status: Status
+    headline: str
+    warning: str
+    audited: str
+    found: tuple[Bullet, ...]
+    meaning: str
+    controls: str
+    open: tuple[str, ...]
+
+
+def verdict(record: Record) -> Verdict:
+    """The verdict on a record, computed from its figures and controls alone."""
+    record = cleaned(record)
+    figures = headline(record)
+    verdicts = _verdicts(record, figures)
+    status = verdicts.together
+    return Verdict(
+        status,
+        _headline(record, verdicts),
+        learning_warning(record),
+        audited(record),
+        () if status == "void" else _found(record, figures),
+        _meanings(record, verdicts, figures),
+        _controls(record.controls),
+        open_points(record, figures),
+    )
+
+
+def _found(record: Record, figures: list[Figure]) -> tuple[Bullet, ...]:
+    # Of clusters one sentence each: the others stand in their section.
+    short = [Bullet(b.label, b.sentences[:2]) for b in cluster_bullets(record)]
+    return (*bullets(figures), *source_bullets(record), *short)
+
+
+class _Verdicts(NamedTuple):
+    """On membership, sources and clusters, None where a record is not about it; and together."""
+
+    membership: Status | None
+    sources: Status | None = None
+    clusters: Status | None = None
+
+    @property
+    def together(self) -> Status:
+        return gravest([one for one in self if one is not None])
+
+
+def _verdicts(record: Record, figures: list[Figure]) -> _Verdicts:
+    """A verdict that makes all figures doubtful stands for both."""
+    overall = _doubtful(record)
+    if overall is not None:
+        return _Verdicts(overall)
+    found = _Verdicts(
+        member_status(record, figures) if about_members(record) else None,
+        source_status(on_sources(record)) if record.sources else None,
+        cluster_status(clustered_of(record)) if record.clusters else None,
+    )
+    if not near_guessing(record):
+        return found
+    # That nothing was found in a model that learned next to nothing is no result.
+    return _Verdicts(*("inconclusive" if one == "no leak shown" else one for one in found))
+
+
+def _headline(record: Record, verdicts: _Verdicts) -> str:
+    """A sentence for each topic, the gravest first: the status beside it is that one's."""
+    said: list[tuple[Status, str]] = []
+    alone = verdicts.sources is None and verdicts.clusters is None
+    if verdicts.membership is not None:
+        plain = HEADLINES[verdicts.membership]
+        text = plain if alone else BESIDE_OTHERS.get(verdicts.membership, plain)
+        said.append((verdicts.membership, text))
+    if verdicts.sources is not None:
+        said.append((verdicts.sources, SOURCE_HEADLINES[verdicts.sources]))
+    if verdicts.clusters is not None:
+        said.append((verdicts.clusters, cluster_headline(clustered_of(record))))
+    if near_guessing(record):
+        said = [(one, UNLEARNED.get(one, text)) for one, text in said]
+    order = [one for one, _ in said]
+    first = order.index(gravest(order)) if order else 0
+    texts = [text for _, text in [*said[first : first + 1], *said[:first], *said[first + 1 :]]]
+    return ". ".join(dict.fromkeys(texts))
+
+
+def learning_warning(record: Record) -> str:
+    """Says which rows' training accuracy is near guessing; empty where none is."""
+    rows = near_guessing(record)
+    if not rows:
+        return ""
+    several = len({one.defense for one in record.utility}) > 1
+    told = [
+        (f"with {shortened(defense_name(one.defense), 60)} " if several else "")
+        + f"the training accuracy is {percent(one.train_accuracy)}, where always naming the most "
+        f"frequent class gives {percent(one.guess)}"
+        for one in rows[:MOST_WARNED]
+    ]
+    more = len(rows) - MOST_WARNED
+    told += [f"likewise in {plural(more, 'further row')}"] * (more > 0)
+    return (
+        f"{capital('; '.join(told))}. The model has hardly learned its training data. The "
+        "figures hold for it alone: nothing follows from them about attacks or defenses on a model "
+        "that has learned. Train it for longer, or on fewer samples."
+    )
+
+
+def _meanings(record: Record, verdicts: _Verdicts, figures: list[Figure]) -> str:
+    parts = []
+    if "inconclusive" in verdicts and near_guessing(record):
+        parts.append(HARDLY_LEARNED)
+        verdicts = _Verdicts(*(None if one == "inconclusive" else one for one in verdicts))
+    if verdicts.membership is not None:
+        parts.append(member_meaning(record, verdicts.membership, figures))
+    if verdicts.sources is not None:
+        parts.append(source_meaning(verdicts.sources, on_sources(record)))
+    if verdicts.clusters is not None:
+        parts.append(cluster_meaning(clustered_of(record)))
+    return " ".join(parts)
+
+
+def as_text(record: Record) -> str:
+    """The verdict as plain text, for a terminal or a mail."""
+    whole = verdict(record)
+    lines = [whole.headline + ".", ""]
+    lines += [f"Warning: {whole.warning}", ""] if whole.warning else []
+    lines += [whole.audited, ""]
+    for bullet in whole.found:
+        lines += [f"{bullet.label}:"] if bullet.label else []
+        lines += [f"- {said.against}: {said.found}" for said in bullet.sentences]
+    lines += ["", whole.meaning, "", whole.controls]
+    if whole.open:
+        lines += ["", "Not concluded:", *(f"- {point}" for point in whole.open)]
+    return "\n".join(lines) + "\n"
+
+
+def _doubtful(record: Record) -> Status | None:
+    """The verdict on a record whose figures cannot be relied on."""
+    if says_nothing(record):
+        return "void"
+    if any(control.passed is False for control in record.controls):
+        return "control failed"
+    return None
+
+
+def _controls(controls: list[ControlResult]) -> str:
+    ran = [control for control in controls if control.passed is not None]
+    if not ran:
+        return "No control was run, so nothing vouches for these figures."
+    failed = [control for control in ran if not control.passed]
+    unrun = len(controls) - len(ran)
+    not_run = f" {plural(unrun, 'control')} could not be run." if unrun else ""
+    if not failed:
+        return f"Controls: all {count(len(ran))} that were run passed.{not_run}"
+    named = distinct(
+        f"{shortened(c.control)} (expected: {_expected(c.expected)}; got {_got(c)})" for c in failed
+    )
+    more = f" and {count(len(named) - 4)} more" if len(named) > 4 else ""
+    return (
+        f"Controls: {count(len(failed))} of {count(len(ran))} failed: "
+        f"{'; '.join(named[:4])}{more}.{not_run}"
+    )
+
+
+def _expected(text: str) -> str:
+    return shortened(text, 120).rstrip(".")
+
+
+def _got(control: ControlResult) -> str:
+    return shown(control.value, "auc") if control.value is not None else "no value"
