@@ -1,34 +1,59 @@
 """The page of claims says what claims and records give, by rules that hold in cases by hand."""
 
-import runpy
-from functools import cache
+import math
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from benchmarks.claims import wrong_families
+from docs.claims import comparing, data, figures, judging, page, pairs
+from docs.claims.comparing import Found
+from docs.claims.data import ROOT, Claim, Term
+from docs.claims.judging import Decided, Judged
 from fedaudit.errors import BadInput
+from fedaudit.results.games import Spread
+from fedaudit.results.record import Trajectory, UsageRow
 
-ROOT = Path(__file__).parents[1]
-
-
-@cache
-def claims() -> dict[str, Any]:
-    return runpy.run_path(str(ROOT / "docs" / "claims.py"))
+TIER_1, TIER_2 = ("location30", "tiny-cnn", "tiny-alexnet"), ("location30",)
 
 
-def made(**given: Any) -> Any:
-    return claims()["Test"](**{"one": {}, "others": [{}], **given})
+def made(direction: str = "above", margin: float = 0.0, figure: str = "auc") -> data.Test:
+    one = {"direction": direction, "margin": margin, "figure": figure, "one": {}, "others": [{}]}
+    return data.Test.model_validate(one)
+
+
+def part(low: float, high: float, *, regime: str = "location30", margin: float = 0.02) -> Judged:
+    """A comparison with an interval around its middle."""
+    test = made(margin=margin)
+    gap = Found((low + high) / 2, low, high, "", 3)
+    return Judged(regime, test, Term(), judging.verdict_of(test, low, high), gap, gap, gap)
+
+
+HOLDS, NOT, LEVEL, NEITHER = (0.05, 0.07), (-0.07, -0.05), (-0.01, 0.01), (0.0, 0.04)
+
+
+def verdict(found: Sequence[tuple[float, float]], *, tier: int = 1) -> Decided:
+    """Of a claim with one comparison in each of some regimes."""
+    claim = Claim.model_validate(
+        {"id": "x", "says": "", "where": "", "theirs": "", "tier": tier, "regimes": TIER_1}
+    )
+    held = [
+        judging.together([part(low, high, regime=name)], leaking=True)
+        for name, (low, high) in zip(TIER_1, found, strict=False)
+    ]
+    return judging.alone(claim, held)
 
 
 def test_the_page_of_claims_is_what_claims_and_records_give() -> None:
-    script = claims()
-    page = script["PAGE"].read_text(encoding="utf-8")
-    assert page == script["page"](), "run `python docs/claims.py`"
+    there = page.PAGE.read_text(encoding="utf-8")
+    assert there == page.page(), "run `python docs/claims.py`"
 
 
 @pytest.mark.parametrize(
-    ("direction", "margin", "low", "high", "verdict"),
+    ("direction", "margin", "low", "high", "said"),
     [
         ("above", 0.0, 0.01, 0.05, "confirmed"),
         ("above", 0.02, 0.01, 0.05, "open"),
@@ -43,64 +68,282 @@ def test_the_page_of_claims_is_what_claims_and_records_give() -> None:
         ("near", 0.05, 0.01, 0.09, "open"),
     ],
 )
-def test_verdicts_follow_from_interval_and_margin(
-    direction: str, margin: float, low: float, high: float, verdict: str
+def test_verdicts_follow_from_interval_and_margin_and_their_p_values_from_the_same(
+    direction: str, margin: float, low: float, high: float, said: str
 ) -> None:
-    assert claims()["_verdict"](made(direction=direction, margin=margin), low, high) == verdict
+    test = made(direction, margin)
+    gap = Found(0.4 * low + 0.6 * high, low, high, "", 3)
+    found = judging.verdict_of(test, low, high)
+    judged = Judged("r", test, Term(), found, gap, gap, gap)
+    assert found == said
+    assert (judged.p_value < 1) == (said != "open")
+    # A limit that lies on the margin is 1.96 standard errors away from it.
+    assert said == "open" or judged.p_value <= judging.ERROR + 1e-12
 
 
-def test_an_open_verdict_says_how_many_seeds_would_settle_it() -> None:
-    found = claims()["Found"](0.02, -0.02, 0.06, "", 2)
-    # Twice as far from nothing as the interval reaches: four times the runs.
-    assert claims()["_wanting"](made(), found) == "some 8 seeds like these would settle it"
+def test_the_p_value_at_the_limit_is_the_error() -> None:
+    assert part(0.02 + 1e-12, 0.06).p_value == pytest.approx(0.05)
+    assert part(-0.08, -1e-12).p_value == pytest.approx(0.05)
+    assert part(-0.02, 0.02).p_value == pytest.approx(0.05)
 
 
-def test_of_many_comparisons_those_that_chance_explains_stay_open() -> None:
-    script = claims()
-    sure = script["Found"](0.1, 0.08, 0.12, "", 3)
-    barely = script["Found"](0.02, 0.0001, 0.0399, "", 3)
-    test = made()
-    parts = [
-        script["Judged"]("r", test, test.others[0], "confirmed", sure, sure, gap)
-        for gap in (sure, *[barely] * 4)
-    ]
-    changed = script["_held"](parts)
-    assert [id(part) in changed for part in parts] == [False, True, True, True, True]
+@pytest.mark.parametrize(
+    ("found", "tier", "said"),
+    [
+        ([HOLDS, HOLDS], 1, "confirmed"),
+        ([HOLDS], 1, "open"),
+        ([HOLDS], 2, "confirmed"),
+        ([HOLDS, NEITHER], 1, "open"),
+        ([HOLDS, HOLDS, NEITHER], 1, "open"),
+        ([NOT], 1, "open"),
+        ([NOT], 2, "contradicted"),
+        ([NOT, NEITHER], 1, "open"),
+        ([NOT, NOT, NEITHER], 1, "contradicted"),
+        ([NOT, NOT, HOLDS], 1, "open"),
+        ([LEVEL, LEVEL], 1, "no difference"),
+        ([LEVEL, HOLDS], 1, "open"),
+    ],
+)
+def test_a_main_table_needs_two_regimes_and_an_ablation_one(
+    found: list[tuple[float, float]], tier: int, said: str
+) -> None:
+    decided = verdict(found, tier=tier)
+    assert decided.verdict == said
+    assert bool(decided.why) == (said == "open" or len(found) == 1)
+
+
+def test_one_regime_of_two_says_where_it_holds_and_what_would_settle_it() -> None:
+    assert verdict([HOLDS]).why == (
+        "holds in `location30`; to settle it: a second regime that leaks (an undefended attack "
+        "with an AUC of 0.7)"
+    )
+    assert verdict([NOT, NEITHER]).why == (
+        "does not hold in `location30`; to settle it: another margin: the figure of `tiny-cnn` is "
+        "the margin itself, for any number of runs"
+    )
+    assert "depends on the regime" in verdict([NOT, HOLDS]).why
+
+
+def test_where_nothing_leaks_nothing_is_decided() -> None:
+    held = judging.together([part(*HOLDS)], leaking=False)
+    assert (held.verdict, held.counts) == ("open", False)
+
+
+def test_one_comparison_against_is_enough_unless_chance_among_several_explains_it() -> None:
+    barely = part(-0.0399, -0.0001)
+    assert judging.together([barely], leaking=True).verdict == "contradicted"
+    assert judging.together([barely, part(*HOLDS)], leaking=True).verdict == "open"
+    against = judging.together([part(*NOT), part(*HOLDS)], leaking=True)
+    assert against.verdict == "contradicted"
+    assert against.p_value == pytest.approx(2 * part(*NOT).p_value)
+
+
+def test_a_regime_that_lacks_a_record_decides_only_against() -> None:
+    missing = Judged("location30", made(), Term(), "not run", lacking="`x` was not run")
+    assert not judging.together([part(*HOLDS), missing], leaking=True).counts
+    assert judging.together([part(*NOT), missing], leaking=True).verdict == "contradicted"
+
+
+def test_all_tested_claims_of_a_paper_share_one_error() -> None:
+    barely = (0.021, 0.061)
+    assert verdict([barely], tier=2).verdict == "confirmed"
+    # Alone it holds; beside one that is open it does not, since that one was tested, too.
+    both = judging.corrected([verdict([barely], tier=2), verdict([NEITHER], tier=2)])
+    assert both[0].verdict == "open"
+    assert both[0].why == (
+        "confirmed by itself (p = 0.04), but not after correction over 2 claims; to settle it: "
+        "some 4 seeds of `location30` (3 so far)"
+    )
+    not_tested = Decided(both[0].claim, "not run", (), "for want of data")
+    alone = judging.corrected([verdict([barely], tier=2), not_tested])
+    assert alone[0].verdict == "confirmed"
+
+
+def test_wrong_decisions_at_the_margin_are_as_rare_as_promised() -> None:
+    share = wrong_families(300, each=2, true=4, seed=3)
+    assert share <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 300)
+    assert wrong_families(300, each=2, true=4, seed=3, correct=list) > 0.2
+
+
+@pytest.mark.parametrize(
+    ("figure", "low", "high", "margin", "wanted"),
+    [
+        # Twice as far from nothing as the interval reaches: four times the runs.
+        ("auc", -0.02, 0.06, 0.0, "some 12 seeds of `location30` (3 so far)"),
+        # Level with nothing, but the margin is .02 away.
+        ("auc", -0.04, 0.04, 0.02, "some 12 seeds of `location30` (3 so far)"),
+        (
+            "test_accuracy",
+            -0.02,
+            0.06,
+            0.0,
+            "some 4 times the test samples of `location30`, or accuracies paired by sample",
+        ),
+        ("tpr@0.001", -0.02, 0.06, 0.0, "some 4 times the members and non-members of `location30`"),
+        (
+            "auc",
+            -0.0797,
+            0.1203,
+            0.02,
+            "some 333,334 seeds of `location30` (3 so far), as good as level with the margin: "
+            "0.0203 and 0.02",
+        ),
+    ],
+)
+def test_an_open_comparison_says_how_much_more_would_settle_it(
+    figure: str, low: float, high: float, margin: float, wanted: str
+) -> None:
+    gap = Found((low + high) / 2, low, high, "", 3)
+    judged = Judged("location30", made("above", margin, figure), Term(), "open", gap, gap, gap)
+    assert judging.more_of(judged, judging.times_needed(judged)) == wanted
 
 
 def test_every_claim_names_a_regime_and_every_comparison_what_it_is_of() -> None:
-    script = claims()
-    known = script["regimes"]()
-    for paper in script["papers"]():
+    known = data.regimes()
+    for paper in data.papers():
         for claim in paper.claim:
             assert bool(claim.not_run) != bool(claim.regimes), claim.id
             assert set(claim.regimes) <= set(known), claim.id
             assert claim.not_run or all(test.others for test in claim.tests), claim.id
 
 
-def test_what_is_open_or_was_not_run_says_why() -> None:
-    script = claims()
-    for paper in script["papers"]():
-        for one in script["decided"](paper):
-            if one.verdict in ("open", "not run"):
-                assert one.why, one.claim.id
+def test_every_study_of_a_regime_has_its_hours_once() -> None:
+    with_hours = [one.study for one in data.regimes().values() if one.hours is not None]
+    assert sorted(with_hours) == sorted({one.study for one in data.regimes().values()})
+
+
+ABOUT_ATTACKS = (
+    "auc",
+    "tpr",
+    "tnr",
+    "adv",
+    "success",
+    "excess",
+    "over_label",
+    "risk",
+    "violations",
+)
+"""How figures begin, or end, that say what an attack finds."""
+
+
+def test_claims_about_attacks_are_judged_where_there_is_something_to_leak() -> None:
+    measured = {"ifca-noise-floor"}  # About the count of violations where nothing leaks.
+    for paper in data.papers():
+        for claim in paper.claim:
+            asked = {test.figure for test in claim.tests}
+            about = [name for name in asked if any(word in name for word in ABOUT_ATTACKS)]
+            assert claim.leaks or not about or claim.id in measured, claim.id
+
+
+@pytest.fixture(scope="module")
+def all_decided() -> list[Decided]:
+    return [one for paper in data.papers() for one in judging.decided(paper)]
+
+
+def test_no_verdict_about_an_attack_rests_on_a_regime_that_does_not_leak(
+    all_decided: list[Decided],
+) -> None:
+    for one in all_decided:
+        counted = [held for held in one.held if held.counts]
+        if one.verdict not in ("open", "not run"):
+            assert len(counted) >= (2 if one.claim.tier == 1 else 1), one.claim.id
+            assert not one.claim.leaks or all(comparing.leaks(h.regime) for h in counted)
+
+
+def test_what_is_open_says_what_would_settle_it_and_what_was_not_run_why(
+    all_decided: list[Decided],
+) -> None:
+    for one in all_decided:
+        assert one.verdict != "open" or "to settle it: " in one.why, one.claim.id
+        assert one.verdict != "not run" or one.why, one.claim.id
+
+
+def test_at_most_a_fifth_of_the_claims_was_not_run(all_decided: list[Decided]) -> None:
+    missing = [one for one in all_decided if one.verdict == "not run"]
+    assert 5 * len(missing) <= len(all_decided)
+
+
+def test_clients_with_a_defense_are_held_against_those_without() -> None:
+    rows = [
+        UsageRow(
+            seed=1,
+            client=client,
+            defended=client == 0,
+            samples=200,
+            distinct=[200],
+            # Defended clients use every sample twice, others five times.
+            times_used=[0, 0, 200] if client == 0 else [0, 0, 0, 0, 0, 200],
+            times_recycled=[200],
+            seconds=3.0 if client == 0 else 2.0,
+        )
+        for client in (0, 1, 2)
+    ]
+    found = dict(figures.of_usage(rows))
+    assert found["seconds_ratio"].value == pytest.approx(1.5)
+    assert found["uses_ratio"][:3] == pytest.approx((0.4, 0.4, 0.4))
+    assert dict(figures.of_usage(rows[1:])) == {}
+
+
+def test_the_gap_of_loss_is_that_of_non_members_late_in_training() -> None:
+    lines = [
+        Trajectory.model_validate(
+            {
+                "signal": "loss",
+                "target": 0,
+                "seed": 1,
+                "origin": origin,
+                "rounds": list(range(1, 11)),
+                "mean": [float(base * at) for at in range(1, 11)],
+                "low": [0.0] * 10,
+                "high": [0.0] * 10,
+            }
+        )
+        for origin, base in (("member", 1), ("other_client", 2), ("unseen", 4))
+    ]
+    found = {asked.figure: value.value for asked, value in figures.of_loss(lines)}
+    assert found == {"loss_gap@0.6": pytest.approx(12.0), "loss_gap@1": pytest.approx(20.0)}
+
+
+def test_the_spread_of_a_neuron_is_an_auc_of_its_bins() -> None:
+    apart = figures.apart(Spread(edges=[0, 1, 2], of_target=[0, 50], of_others=[50, 0]))
+    alike = figures.apart(Spread(edges=[0, 1, 2], of_target=[50, 50], of_others=[50, 50]))
+    assert apart.value == 1.0
+    assert alike.value == 0.5
+    assert alike.low is not None
+    assert alike.low < 0.5
+
+
+def test_variants_go_by_the_name_that_their_study_gives_them() -> None:
+    regime = data.regimes()["sources-cifar10"]
+    assert data.variant_of(regime, Term(variant="alpha-100-epochs-1")) == "alpha-100"
+    assert data.variant_of(regime, Term(variant="alpha-100-epochs-10")) == "alpha-100-epochs-10"
 
 
 def test_pairs_are_taken_of_runs_that_were_carried_out_only(tmp_path: Path) -> None:
-    script = claims()
     with pytest.raises(BadInput, match=r"no scores\.safetensors"):
-        script["take_pairs"](tmp_path / "nothing", "fedmia-location30")
+        pairs.take_pairs(tmp_path / "nothing", "fedmia-location30")
+
+
+def test_the_command_says_what_it_knows_where_it_is_asked_for_something_else() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "claims.py"), "--chekc"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "--check" in done.stdout
 
 
 def test_the_figures_of_the_readme_are_those_of_the_records() -> None:
-    script = claims()
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     shares = []
     for variant in ("redraw", ""):
-        known = script["rows"]("fedmia-tiny-alexnet", variant)
-        by_seed = known[script["Asked"]("tpr@0.001", "fedmia-2", "mixed", 0)]
+        known = figures.rows("fedmia-tiny-alexnet", variant)
+        assert known is not None
+        by_seed = known[figures.Asked("tpr@0.001", "fedmia-2", "mixed", 0)]
         shares.append(100 * by_seed[None][None].value)
     drawn_anew, aligned = shares
     assert f"finds {drawn_anew:.0f} % of the members at 0.1 % false positives" in readme
     assert f"with the same non-members throughout {aligned:.0f} %" in readme
-    assert f"{sum(len(paper.claim) for paper in script['papers']())} of them" in readme
+    assert f"{sum(len(paper.claim) for paper in data.papers())} of them" in readme

@@ -1,0 +1,119 @@
+"""How often the page of claims decides a claim wrongly where every claim lies at its margin.
+
+python -m benchmarks.claims --families 4000
+"""
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from docs.claims.comparing import Found
+from docs.claims.data import Claim, Term, Test
+from docs.claims.judging import Decided, Judged, alone, corrected, together, verdict_of
+
+REGIMES = ("location30", "tiny-cnn", "tiny-alexnet")
+MARGIN, ERROR, FAR = 0.02, 0.005, 0.1
+OTHER = Term(value=0.0)
+TESTS = {
+    direction: Test(one=Term(), others=[OTHER], direction=direction, margin=MARGIN)
+    for direction in ("above", "near")
+}
+
+
+class Design(NamedTuple):
+    """A claim whose truth is known.
+
+    Attributes:
+        true: Differences by regime.
+        wrong: Verdicts that its truth does not allow.
+    """
+
+    tier: Literal[1, 2]
+    direction: str
+    true: Sequence[Sequence[float]]
+    wrong: frozenset[str]
+
+
+ANY = frozenset({"confirmed", "contradicted", "no difference"})
+DESIGNS = {
+    "one comparison at its margin": Design(2, "above", [[MARGIN]], ANY),
+    "one at its margin in one regime, far beyond it in another": Design(
+        1, "above", [[MARGIN], [FAR]], ANY
+    ),
+    "one of six at its margin": Design(2, "above", [[MARGIN, *[FAR] * 5]], ANY),
+    "six of nothing": Design(2, "above", [[0.0] * 6], ANY - {"no difference"}),
+    "six of nothing, in three regimes": Design(
+        1, "above", [[0.0] * 6] * 3, ANY - {"no difference"}
+    ),
+    "said to be near, at its margin": Design(2, "near", [[MARGIN]], ANY),
+}
+TRUE = Design(2, "above", [[FAR]], frozenset())
+
+
+def drawn(design: Design, rng: np.random.Generator) -> Decided:
+    """A claim's verdict by itself, from estimates with a normal error."""
+    test = TESTS[design.direction]
+    claim = Claim(id="x", says="", where="", theirs="", tier=design.tier, regimes=[*REGIMES])
+    held = []
+    for name, differences in zip(REGIMES, design.true, strict=False):
+        parts = []
+        for value in rng.normal(differences, ERROR):
+            half = 1.959963984540054 * ERROR
+            gap = Found(float(value), float(value - half), float(value + half), "", 3)
+            assert gap.low is not None
+            assert gap.high is not None
+            said = verdict_of(test, gap.low, gap.high)
+            parts.append(Judged(name, test, OTHER, said, gap, gap, gap))
+        held.append(together(parts, leaking=True))
+    return alone(claim, held)
+
+
+def wrong_families(
+    families: int,
+    *,
+    each: int,
+    true: int,
+    seed: int,
+    correct: Callable[[Sequence[Decided]], Sequence[Decided]] = corrected,
+) -> float:
+    """Share of families of claims with at least one wrong decision.
+
+    Args:
+        families: Simulated papers.
+        each: Claims of every design.
+        true: Claims that hold by far, among them.
+    """
+    rng = np.random.default_rng(seed)
+    designs = [design for design in DESIGNS.values() for _ in range(each)] + [TRUE] * true
+    return float(
+        np.mean(
+            [
+                any(
+                    one.verdict in design.wrong
+                    for one, design in zip(
+                        correct([drawn(design, rng) for design in designs]), designs, strict=True
+                    )
+                )
+                for _ in range(families)
+            ]
+        )
+    )
+
+
+def rows(families: int) -> Iterator[str]:
+    for each, true in ((1, 0), (5, 0), (5, 10)):
+        by_holm = wrong_families(families, each=each, true=true, seed=1)
+        alone_ = wrong_families(families, each=each, true=true, seed=1, correct=list)
+        yield (
+            f"{6 * each} claims at their margins, {true} that hold: wrong in {by_holm:.1%} of "
+            f"{families} families, {alone_:.1%} without correction"
+        )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--families", type=int, default=1000)
+    for line in rows(parser.parse_args().families):
+        print(line)

@@ -1,0 +1,175 @@
+"""What the comparisons of a claim give in a regime, and whether there is anything to find there."""
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from statistics import fmean
+from typing import NamedTuple
+
+from docs.claims.data import Regime, Term, Test, regimes, variant_of
+from docs.claims.figures import Asked, rows
+from docs.claims.pairs import pairs, sides
+from fedaudit.metrics import Limited, averaged
+from fedaudit.results.aggregate import Values, difference, mean_of, over_gaps
+from fedaudit.results.clusters import MODEL_RISK
+from fedaudit.results.comparison import Difference
+
+LEAST = {
+    "membership": (0.7, 0.65),
+    "sources": (0.1, 0.0),
+    "clusters": (0.6, 0.55),
+    "games": (0.7, 0.65),
+}
+"""From which figure and lower limit on a regime leaks, by what an adversary asks there."""
+BY_STUDENT = "Student's t over runs"
+
+
+class Found(NamedTuple):
+    """A figure, or a difference of two, with what these runs allow of it."""
+
+    value: float
+    low: float | None
+    high: float | None
+    method: str
+    seeds: int
+    further: tuple[float, float] | None = None
+
+
+def found_of(regime: Regime, test: Test, term: Term) -> Found | None:
+    """A figure over the runs of its record; None where there is none."""
+    if term.value is not None:
+        return Found(term.value, term.value, term.value, "", 0)
+    values = _values(regime, test, term)
+    return None if values is None else over_runs(values)
+
+
+def gap_of(regime: Regime, test: Test, other: Term) -> Found | None:
+    """One less other: paired by sample where the runs were, else by seed, else by their limits."""
+    if other.value is not None:
+        found = found_of(regime, test, test.one)
+        return found and _shifted(found, other.value)
+    paired = _paired(regime, test, other)
+    if paired is not None:
+        return paired
+    one, against = _values(regime, test, test.one), _values(regime, test, other)
+    if one is None or against is None:
+        return None
+    if all(set(side) != {None} for side in (one, against)):
+        gap = difference(one, against)
+        if gap is not None:
+            found = _as_found(gap)
+            if found.low is not None or found.further is not None:
+                return _settled(found)
+    return _settled(_apart(over_runs(one), over_runs(against)))
+
+
+def over_runs(values: Values) -> Found:
+    """A figure over runs, with the limits of the record itself where it has them."""
+    by_seed = {seed: by[None] for seed, by in values.items() if seed is not None}
+    whole = values[None][None] if None in values else None
+    if len(by_seed) == 1 or (whole and (whole.low is not None or not by_seed)):
+        one = whole or next(iter(by_seed.values()))
+        return Found(one.value, one.low, one.high, one.method, max(len(by_seed), 1))
+    mean = over_gaps(list(by_seed.values()))
+    assert mean is not None
+    return _settled(_as_found(mean))
+
+
+def _values(regime: Regime, test: Test, term: Term) -> Values | None:
+    known = rows(term.study or regime.study, variant_of(regime, term))
+    if known is None:
+        return None
+    figure = term.figure or test.figure
+    member = figure == "auc" or "@" in figure or figure == "balanced_accuracy"
+    target = (term.target if term.target is not None else _first_target(known)) if member else None
+    contrast = test.contrast if member else ""
+    parts = [
+        known.get(Asked(figure, attack, contrast, target, term.group))
+        for attack in term.attacks or [term.attack]
+    ]
+    there = [part for part in parts if part is not None]
+    return None if len(there) < len(parts) else there[0] if len(there) == 1 else mean_of(there)
+
+
+def _first_target(known: Mapping[Asked, Values]) -> int | None:
+    targets = [asked.target for asked in known if asked.target is not None]
+    return min(targets) if targets else None
+
+
+def _as_found(gap: Difference) -> Found:
+    further = gap.further
+    wide = (
+        (further.low, further.high)
+        if further and further.low is not None and further.high is not None
+        else None
+    )
+    return Found(gap.value, gap.low, gap.high, gap.method, gap.runs or 1, wide)
+
+
+def _settled(found: Found) -> Found:
+    """With the limits for further runs where nothing makes any for these: counts of clients."""
+    if found.low is not None or found.further is None:
+        return found
+    low, high = found.further
+    return found._replace(low=low, high=high, method=BY_STUDENT)
+
+
+def _shifted(found: Found, number: float) -> Found:
+    low = None if found.low is None else found.low - number
+    high = None if found.high is None else found.high - number
+    return found._replace(value=found.value - number, low=low, high=high)
+
+
+def _apart(one: Found, other: Found) -> Found:
+    gap, seeds = one.value - other.value, min(one.seeds, other.seeds)
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return Found(gap, None, None, "", seeds)
+    low = gap - math.hypot(one.value - one.low, other.high - other.value)
+    high = gap + math.hypot(one.high - one.value, other.value - other.low)
+    return Found(gap, low, high, "separate limits combined", seeds)
+
+
+def _paired(regime: Regime, test: Test, other: Term) -> Found | None:
+    if test.figure != "auc" or test.one.study or other.study:
+        return None
+    asked = sides(regime, test.one, other)
+    by_sides = {
+        (pair.one, pair.other): pair
+        # Of several targets the first of the study, where none is named.
+        for pair in sorted(pairs(regime.study), key=lambda pair: -pair.target)
+        if pair.contrast == test.contrast and test.one.target in (None, pair.target)
+    }
+    found = [by_sides[both] for both in asked if both in by_sides]
+    if not found or len(found) < len(asked):
+        return None
+    if len(found) > 1:
+        # Attacks of one run rest on the same samples.
+        low, high = averaged([Limited(pair.value, pair.low, pair.high) for pair in found])
+        value = fmean(pair.value for pair in found)
+        method = f"{found[0].method}, limits of {len(found)} attacks averaged"
+        return Found(value, low, high, method, len(found[0].seeds))
+    (pair,) = found
+    wide = (
+        (pair.further_low, pair.further_high)
+        if pair.further_low is not None and pair.further_high is not None
+        else None
+    )
+    return Found(pair.value, pair.low, pair.high, pair.method, len(pair.seeds), wide)
+
+
+@cache
+def leaks(name: str) -> bool:
+    """Whether an undefended attack named beforehand finds enough in a regime."""
+    found, (value, low) = leak_of(name), LEAST[regimes()[name].kind]
+    return found is not None and found.value >= value and (found.low or 0.0) >= low
+
+
+def leak_of(name: str) -> Found | None:
+    """What that attack finds; of models of clustered learning the riskiest's real risk."""
+    regime = regimes()[name]
+    if regime.kind == "clusters":
+        test = Test(figure=MODEL_RISK, one=Term(), others=[])
+        groups = [found_of(regime, test, Term(group=group)) for group in ("majority", "minority")]
+        return max((one for one in groups if one), key=lambda one: one.low or 0.0, default=None)
+    figure = {"sources": "over_label_baseline", "games": "adv"}.get(regime.kind, "auc")
+    return found_of(regime, Test(figure=figure, one=Term(), others=[]), Term(attack=regime.leak))

@@ -1,0 +1,170 @@
+"""Claims and regimes, as `claims/*.toml` state them."""
+
+import tomllib
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from fedaudit.errors import BadInput
+
+ROOT = Path(__file__).parents[2]
+CLAIMS, RECORDS = ROOT / "claims", ROOT / "records"
+
+
+class Part(BaseModel):
+    """A table of a claims file: no unknown key."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Regime(Part):
+    """Where claims are tested.
+
+    Attributes:
+        study: Folder of records.
+        title: Data, network and sizes, for the table.
+        kind: What an adversary asks: decides what it means that the regime leaks.
+        leak: The undefended attack, named beforehand, by which it is judged whether it leaks.
+        base: Variant that is the regime undefended; empty for the study itself.
+        hours: Planned for all records that claims ask of the study, before they were made; None
+            for a regime of a study whose hours stand with an earlier one.
+        contrast: Whether it is there to show what is found where hardly anything leaks.
+        called: Other names of variants: as claims have them, and as this study does.
+    """
+
+    study: str
+    title: str
+    kind: Literal["membership", "sources", "clusters", "games"] = "membership"
+    leak: str = ""
+    base: str = ""
+    hours: float | None = None
+    contrast: bool = False
+    called: dict[str, str] = {}
+
+
+class Term(Part):
+    """One side of a comparison: a figure of a variant, or a number.
+
+    Attributes:
+        study: Folder of records, where that is not the regime's.
+        variant: Of the regime's study; None for its base.
+        attack: Whose figure it is, where it is an attack's; of games a point's label, or a sign
+            of the detector.
+        attacks: Instead, several whose mean it is.
+        target: Audited client; the first of the study's if left out.
+        group: Of clients, for figures of clustered learning; the server that a detector met.
+        figure: The figure, where it is another than the test's.
+        value: A number instead of a figure.
+    """
+
+    study: str = ""
+    variant: str | None = None
+    attack: str = ""
+    attacks: list[str] = []
+    target: int | None = None
+    group: str = "everybody"
+    figure: str = ""
+    value: float | None = None
+
+
+class Test(Part):
+    """One comparison: one less other, held against a margin.
+
+    Attributes:
+        figure: A figure of a record; :mod:`docs.claims.figures` has all of them.
+        contrast: Of figures about membership.
+        one: The figure that the claim is about.
+        others: What it is held against, each by itself.
+        direction: Where the claim says that one lies.
+        margin: How far, in the figure's own unit; for "near", how far apart at most.
+    """
+
+    figure: str = "auc"
+    contrast: str = "mixed"
+    one: Term
+    others: list[Term]
+    direction: Literal["above", "below", "near"] = "above"
+    margin: float = 0.0
+
+
+class Claim(Part):
+    """What a paper says, and the test of it.
+
+    Attributes:
+        id: For links and commands.
+        says: In our words.
+        where: Table, figure or section.
+        theirs: The paper's own figures.
+        regimes: Where it is tested, by name.
+        tests: All of which must hold.
+        leaks: Whether it is about attacks or defenses against them, and can only be judged where
+            there is something to leak; not so of accuracy, cost, convergence.
+        tier: 1 for what needs two regimes, 2 for what one settles: ablations, and sentences about
+            one data set or one form of a method.
+        not_run: Why there is no test of it.
+        note: What to bear in mind.
+    """
+
+    id: str
+    says: str
+    where: str
+    theirs: str
+    regimes: list[str] = []
+    tests: list[Test] = []
+    leaks: bool = True
+    tier: Literal[1, 2] = 1
+    not_run: str = ""
+    note: str = ""
+
+
+class Paper(Part):
+    """The claims of one paper."""
+
+    name: str
+    title: str
+    claim: list[Claim]
+
+
+@cache
+def regimes() -> dict[str, Regime]:
+    """All regimes by name."""
+    text = (CLAIMS / "regimes.toml").read_text(encoding="utf-8")
+    return TypeAdapter(dict[str, Regime]).validate_python(tomllib.loads(text))
+
+
+@cache
+def papers() -> list[Paper]:
+    """All papers in the order of their files' names, with their claims.
+
+    Raises:
+        BadInput: Two claims have the same name.
+    """
+    found = [
+        Paper.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        for path in sorted(CLAIMS.glob("*.toml"))
+        if path.name != "regimes.toml"
+    ]
+    ids = Counter(claim.id for paper in found for claim in paper.claim)
+    twice = [name for name, times in ids.items() if times > 1]
+    if twice:
+        raise BadInput(f"two claims are called {twice[0]!r}; give each a name of its own")
+    return found
+
+
+def named(study: str, variant: str) -> str:
+    """What a variant of a study is called, as its folder and its record are."""
+    return f"{study}-{variant}" if variant else study
+
+
+def variant_of(regime: Regime, term: Term) -> str:
+    """The variant that a side of a comparison is of, as the regime's study calls it."""
+    name = regime.base if term.variant is None else term.variant
+    return name if term.study else regime.called.get(name, name)
+
+
+def is_of_games(study: str) -> bool:
+    """Whether a folder's record is of security games."""
+    return any(one.study == study and one.kind == "games" for one in regimes().values())

@@ -1,0 +1,211 @@
+"""The figures of records: all that the page of claims asks of one goes through `rows`."""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import binom
+
+from docs.claims.data import RECORDS, is_of_games, named
+from fedaudit.metrics.delong import auc_interval
+from fedaudit.metrics.intervals import clopper_pearson
+from fedaudit.results.aggregate import Value, Values, gap_between
+from fedaudit.results.games import GameRecord, PointPlayed, Spread
+from fedaudit.results.older import completed
+from fedaudit.results.read import read_games, read_record
+from fedaudit.results.record import Record, Trajectory, UsageRow
+from fedaudit.results.sources import SourceResult
+
+LATE = (0.6, 1.0)
+"""Shares of the rounds at which the gap of loss is a figure."""
+CERTAIN = 1e-8
+"""The probability of failure that AMI's certificates are given for."""
+MEMBERSHIP_FIRST = 0.1
+"""The false-positive rate of an attacker who tells members from others before naming owners."""
+SHARES = "Clopper-Pearson 95%"
+
+
+class Asked(NamedTuple):
+    """What names a figure of a record.
+
+    Attributes:
+        figure: "auc", "tpr@0.001", "test_accuracy", "train_accuracy", "generalisation_gap";
+            "loss_gap@0.6", the mean loss of non-members less members' when so many of the rounds
+            are over; of clients with a defense, held against those without one in the same run,
+            "seconds_ratio" (of training) and "uses_ratio" (of the median sample); of sources
+            "success", "excess", "over_label_baseline", "best_round", "least_round",
+            "overfitting", "named_after_membership" (of all samples, those that an attack calls
+            members, at 10 % false positives, and names the owner of); a figure of clustered
+            learning; of games "adv", "tpr", "tnr", "held_out", "epochs", "spread_auc" (of one
+            target's neuron), "uncertified" (share of targets whose printed certificate fails with
+            more than 1e-8) and "detector_auc"; "seconds" that a record took.
+        attack: Of the catalogue; a point of games, or a sign of the detector.
+        contrast: Of figures about membership.
+        target: Likewise.
+        group: Of clients; the server that a detector met.
+    """
+
+    figure: str
+    attack: str = ""
+    contrast: str = ""
+    target: int | None = None
+    group: str = "everybody"
+
+
+SECONDS = Asked("seconds")
+
+
+def path_of(study: str, variant: str) -> Path:
+    """Where a committed record lies."""
+    return RECORDS / study / f"{named(study, variant)}.json"
+
+
+@cache
+def rows(study: str, variant: str) -> Mapping[Asked, Values] | None:
+    """All figures of a committed record by seed; None where there is no such record."""
+    path = path_of(study, variant)
+    return rows_at(path, games=is_of_games(study)) if path.is_file() else None
+
+
+def rows_at(path: Path, *, games: bool) -> Mapping[Asked, Values]:
+    """All figures of a record by seed, under None what it says over its runs."""
+    found: dict[Asked, dict[int | None, Value]] = {}
+    all_of_it = _of_games(read_games(path)) if games else _of_record(completed(read_record(path)))
+    for asked, seed, value in all_of_it:
+        found.setdefault(asked, {})[seed] = value
+    return {asked: {s: {None: v} for s, v in by.items()} for asked, by in found.items()}
+
+
+def _of_games(record: GameRecord) -> Iterator[tuple[Asked, int | None, Value]]:
+    """Points by their label, in the place of attacks."""
+    yield SECONDS, None, Value(record.environment.seconds or 0.0)
+    for point in record.points:
+        for figure, value in _of_point(point):
+            yield Asked(figure, point.label), None, value
+    for sign in record.detector.signs if record.detector else ():
+        asked = Asked("detector_auc", sign.sign, group=sign.server)
+        yield asked, None, Value(sign.auc, sign.low, sign.high, sign.method)
+
+
+def _of_point(point: PointPlayed) -> Iterator[tuple[str, Value]]:
+    yield "adv", Value(point.adv.value, point.adv.low, point.adv.high, point.adv.method)
+    for name, rate in (("tpr", point.tpr), ("tnr", point.tnr)):
+        yield name, Value(rate.value, rate.low, rate.high, SHARES)
+    if point.held_out is not None:
+        yield "held_out", Value(point.held_out)
+    if point.epochs is not None:
+        yield "epochs", Value(point.epochs.value, point.epochs.low, point.epochs.high)
+    if point.spread is not None:
+        yield "spread_auc", apart(point.spread)
+    if point.certificates:
+        failing = sum(one.delta_sample > CERTAIN for one in point.certificates)
+        limits = clopper_pearson(failing, len(point.certificates))
+        yield "uncertified", Value(failing / len(point.certificates), *limits, SHARES)
+
+
+def apart(spread: Spread) -> Value:
+    """How well a neuron's values tell the target's copies from other records: AUC of the bins."""
+    bins = np.arange(len(spread.of_target))
+    of_target, of_others = (np.repeat(bins, n) for n in (spread.of_target, spread.of_others))
+    found = auc_interval(
+        np.concatenate([of_target, of_others]),
+        np.arange(len(of_target) + len(of_others)) < len(of_target),
+    )
+    return Value(found.value, found.low, found.high, found.method)
+
+
+def _of_record(record: Record) -> Iterator[tuple[Asked, int | None, Value]]:
+    # Of runs that were attacked again at least their training.
+    spent = max(record.environment.seconds or 0.0, sum(row.seconds for row in record.usage))
+    yield SECONDS, None, Value(spent)
+    for f in record.findings:
+        if f.value is not None and f.attack:
+            asked = Asked(f.metric, f.attack, f.contrast, f.target)
+            # A rate with too few non-members for a lower limit above 0 has that one.
+            low = 0.0 if f.low is None and f.high is not None else f.low
+            yield asked, f.seed, Value(f.value, low, f.high, f.method, f.metric == "auc")
+    for u in record.utility:
+        yield (
+            Asked("test_accuracy"),
+            u.seed,
+            Value(u.test_accuracy, u.test_low, u.test_high, SHARES),
+        )
+        yield Asked("train_accuracy"), u.seed, Value(u.train_accuracy)
+        yield Asked("generalisation_gap"), u.seed, Value(u.generalisation_gap)
+    for seed in record.seeds:
+        usage = [row for row in record.usage if row.seed == seed]
+        yield from ((Asked(name), seed, value) for name, value in of_usage(usage))
+        lines = [line for line in record.trajectories if (line.signal, line.seed) == ("loss", seed)]
+        yield from ((asked, seed, value) for asked, value in of_loss(lines))
+    for run in record.sources:
+        for name, of in _of_sources(run):
+            yield Asked(name, run.attack), run.seed, of
+    for mean in record.cluster_means:
+        of = Value(mean.value, mean.low, mean.high, mean.method)
+        yield Asked(mean.figure, group=mean.group), None, of
+        if len(mean.seeds) > 1 or mean.low is None:
+            for seed, value in zip(mean.seeds, mean.values, strict=True):
+                yield Asked(mean.figure, group=mean.group), seed, Value(value)
+
+
+def of_usage(usage: list[UsageRow]) -> Iterator[tuple[str, Value]]:
+    """What a defense costs its clients beside those of the same run that have none."""
+    with_it, without = ([row for row in usage if row.defended is on] for on in (True, False))
+    if with_it and without:
+        seconds = [fmean(row.seconds for row in side) for side in (with_it, without)]
+        if min(seconds) > 0:
+            yield "seconds_ratio", Value(seconds[0] / seconds[1])
+        uses, others = (
+            np.sort(np.concatenate([np.repeat(range(len(n)), n) for n in side]))
+            for side in ([row.times_used for row in rows_] for rows_ in (with_it, without))
+        )
+        usual = float(np.median(others))
+        if usual:
+            # Distribution-free limits of a median: so many lie below it as heads fall.
+            low, high = (int(binom.ppf(share, len(uses), 0.5)) for share in (0.025, 0.975))
+            middle, below, above = (
+                float(of) / usual for of in (np.median(uses), uses[low - 1], uses[high])
+            )
+            yield "uses_ratio", Value(middle, below, above, "order statistics 95%")
+
+
+def of_loss(lines: list[Trajectory]) -> Iterator[tuple[Asked, Value]]:
+    """How far non-members' mean loss lies above members', late in training."""
+    for target in sorted({line.target for line in lines}):
+        of = {line.origin: line for line in lines if line.target == target}
+        for share in LATE:
+            at = round(share * len(of["member"].rounds)) - 1
+            member = of["member"].mean[at]
+            others = [line.mean[at] for name, line in of.items() if name != "member"]
+            known = [loss for loss in others if loss is not None]
+            if member is not None and known and len(known) == len(others):
+                asked = Asked(f"loss_gap@{share:g}", "", "mixed", target)
+                yield asked, Value(fmean(known) - member)
+
+
+def _of_sources(run: SourceResult) -> Iterator[tuple[str, Value]]:
+    """What a source attack found in one run, and what of it is beyond class mixes."""
+
+    def share(of: float) -> Value:
+        limits = clopper_pearson(round(of * run.samples), run.samples)
+        return Value(of, *limits, SHARES, cancels=True)
+
+    success = share(run.success)
+    yield "success", success
+    # A mean over a thousand shuffles: its own error is small beside that of the success.
+    mixes = Value(run.by_class_mix, run.by_class_mix, run.by_class_mix, "", cancels=True)
+    yield "excess", gap_between(success, mixes)
+    if run.label_baseline is not None:
+        # On the same samples, which are rather named together than apart: wide enough.
+        yield "over_label_baseline", gap_between(success, share(run.label_baseline))
+    if run.by_round:
+        yield "best_round", share(max(run.by_round))
+        yield "least_round", share(min(run.by_round))
+    for chained in run.chained:
+        if chained.fpr == MEMBERSHIP_FIRST:
+            yield "named_after_membership", share(chained.right / run.samples)
+    if run.overfitting:
+        yield "overfitting", Value(fmean(abs(gap) for gap in run.overfitting))

@@ -1,0 +1,213 @@
+"""The page of claims as Markdown."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from docs.claims.comparing import Found, leak_of, leaks, over_runs
+from docs.claims.data import RECORDS, ROOT, Paper, Regime, Term, papers, regimes
+from docs.claims.figures import SECONDS, Asked, rows
+from docs.claims.judging import VERDICTS, Decided, Held, Judged, Verdict, decided
+
+PAGE = ROOT / "docs" / "claims.md"
+
+INTRODUCTION = """# The papers' claims
+
+What five papers say about membership and source inference in federated learning, and what comes
+out here, claim by claim. `python docs/claims.py` makes this page, verdicts and all, from the claims
+(`claims/*.toml`) and the records of runs (`records/`); a test holds it to them.
+
+- **confirmed**: the 95% interval of the difference lies on the claimed side of the claim's margin
+  in every regime that counts.
+- **no difference**: it lies within the margin, on either side.
+- **contradicted**: it lies on the other side, and what the claim says holds in no regime.
+- **open**: none of these. What would settle it stands beside it.
+- **not run**: and why.
+
+A *regime* is data, network and training. Claims about attacks and defenses are judged only in one
+that *leaks*: where an undefended attack, named beforehand, has an AUC of 0.7 or more (lower limit
+0.65); for source inference, where it names the owner ten points more often than the label
+distribution allows; for clustered learning, where a model's real risk is 60 % or more; for active
+membership inference, where the server is right in 70 % of games if nothing is randomised. A paper's
+main tables need two such regimes; ablations, and sentences about one data set, need one.
+
+Differences of AUCs are paired by sample within a run (DeLong), others by seed or by their separate
+limits; over seeds the interval is that of these runs. Beside a single comparison stands what its
+own interval says; all tested claims of a paper share an error of 5 % (Holm).
+[Two regimes and one error](decisions/0015-two-regimes-and-one-error.md) has the rules, and how
+often they err.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    found = [(paper, decided(paper)) for paper in papers()]
+    parts = [INTRODUCTION.rstrip(), _tally(found)]
+    parts += [_section(paper, claims) for paper, claims in found]
+    parts.append(_regimes_table())
+    return "\n\n".join(parts) + "\n"
+
+
+def _tally(found: Sequence[tuple[Paper, Sequence[Decided]]]) -> str:
+    lines = [_row(["paper", "claims", *VERDICTS]), _row(["---"] * (2 + len(VERDICTS)))]
+    total = Counter[Verdict]()
+    for paper, claims in found:
+        counts = Counter(one.verdict for one in claims)
+        total += counts
+        link = f"[{paper.name}](#{paper.name.lower()})"
+        lines.append(_row([link, str(len(claims)), *(str(counts[v]) for v in VERDICTS)]))
+    lines.append(_row(["all", str(total.total()), *(str(total[v]) for v in VERDICTS)]))
+    return "\n".join(lines)
+
+
+# The regimes.
+
+
+def hours_spent(study: str) -> float:
+    """What all records of a study took, in hours."""
+    paths = (RECORDS / study).glob(f"{study}*.json")
+    variants = [path.stem.removeprefix(study).removeprefix("-") for path in paths]
+    known = [rows(study, variant) or {} for variant in variants]
+    return sum(of[SECONDS][None][None].value for of in known if SECONDS in of) / 3600
+
+
+def _regimes_table() -> str:
+    head = [
+        "regime",
+        "what",
+        "leaks?",
+        "accuracy: training / test",
+        "seeds",
+        "hours: planned / spent",
+    ]
+    lines = ["## Regimes", "", _row(head), _row(["---"] * len(head))]
+    told: set[str] = set()
+    planned, spent = 0.0, 0.0
+    for name, regime in regimes().items():
+        is_there = rows(regime.study, regime.base) is not None
+        link = f"[`{name}`](results/{regime.study}.md)" if is_there else f"`{name}`"
+        hours = "with the above"
+        if regime.study not in told:
+            told.add(regime.study)
+            took = hours_spent(regime.study)
+            planned, spent = planned + (regime.hours or 0.0), spent + took
+            hours = (
+                f"{regime.hours or 0:.1f} / {took:.1f}" if is_there else f"{regime.hours:.1f} / –"
+            )
+        lines.append(_row([link, regime.title, *_regime_cells(name, regime), hours]))
+    lines.append(_row(["all", "", "", "", "", f"{planned:.0f} / {spent:.0f}"]))
+    return "\n".join(lines)
+
+
+def _regime_cells(name: str, regime: Regime) -> list[str]:
+    known = rows(regime.study, regime.base)
+    if known is None:
+        return ["not run", "", ""]
+    accuracies = [known.get(Asked(figure)) for figure in ("train_accuracy", "test_accuracy")]
+    both = " / ".join(f"{100 * over_runs(one).value:.0f}%" for one in accuracies if one)
+    seeds = str(len([seed for seed in accuracies[1] if seed is not None])) if accuracies[1] else ""
+    return [_leak_words(name, regime), both, seeds]
+
+
+def _leak_words(name: str, regime: Regime) -> str:
+    found = leak_of(name)
+    if found is None:
+        return "not known"
+    figure = {
+        "membership": f"{regime.leak} AUC",
+        "sources": f"{regime.leak} over the label distribution",
+        "clusters": "real risk of the riskiest model",
+        "games": "right without randomisation",
+    }[regime.kind]
+    contrast = ", for contrast" if regime.contrast else ""
+    return f"**{'yes' if leaks(name) else 'no'}**{contrast}: {figure} {_shown(found)}"
+
+
+# The claims.
+
+
+def _section(paper: Paper, claims: Sequence[Decided]) -> str:
+    lines = [f"## {paper.name}", "", f"*{paper.title}*", ""]
+    head = ["verdict", "the paper says", "its figures", "here"]
+    lines += [_row(head), _row(["---"] * len(head))]
+    for one in claims:
+        note = f"<br>*{one.claim.note}*" if one.claim.note else ""
+        verdict = f"**{one.verdict}**" + (f"<br>{one.why}" if one.why else "")
+        says = f"<a id='{one.claim.id}'></a>{one.claim.says}{note}"
+        theirs = f"{one.claim.where}: {one.claim.theirs}"
+        here = "<br>".join(line for held in one.held for line in _here(held)) or "–"
+        lines.append(_row([verdict, says, theirs, here]))
+    return "\n".join(lines)
+
+
+def _here(held: Held) -> Iterator[str]:
+    """A line a test: all that it was held against, the hardest first."""
+    if all(part.verdict == "not run" for part in held.parts):
+        yield f"`{held.regime}`: not run"
+        return
+    leaking = held.counts or held.verdict == "not run"
+    groups: dict[int, list[Judged]] = {}
+    for part in held.parts:
+        groups.setdefault(id(part.test), []).append(part)
+    for group in groups.values():
+        where = f"`{held.regime}`" + ("" if leaking else " (nothing leaks)")
+        yield f"{where}: {_line(group, leaking)}"
+
+
+def _line(group: Sequence[Judged], leaking: bool) -> str:
+    first = group[0]
+    there = [part for part in group if part.gap is not None]
+    if not there or first.one is None:
+        return "not run"
+    hardest, *rest = sorted(there, key=_ease)
+    head = f"{_side(first.test.one)} ".lstrip()
+    if hardest.other.value is not None:
+        return f"{head}{_shown(first.one)}{_mark(hardest, leaking)}"
+    assert hardest.gap is not None
+    others = [
+        f"{_side(p.other)} {_plain(p.held_against)}{_mark(p, leaking)}".lstrip() for p in rest
+    ]
+    more = f"; {'; '.join(others)}" if others else ""
+    against = f"{_side(hardest.other)} {_plain(hardest.held_against)}".lstrip()
+    return (
+        f"{head}{_plain(first.one)}; {against}: "
+        f"{_shown(hardest.gap)}{_mark(hardest, leaking)}{more}"
+    )
+
+
+def _ease(part: Judged) -> float:
+    """How far a difference lies on the claimed side."""
+    assert part.gap is not None
+    if part.test.direction == "near":
+        return -abs(part.gap.value)
+    return -part.gap.value if part.test.direction == "below" else part.gap.value
+
+
+def _mark(part: Judged, leaking: bool) -> str:
+    return f", {part.verdict}" if leaking else ""
+
+
+def _side(term: Term) -> str:
+    several = f"mean of {len(term.attacks)} attacks" if term.attacks else ""
+    # Labels of games are settings, which may be long.
+    attack = term.attack.replace(",", ", ").replace("_", " ") + (":" if "=" in term.attack else "")
+    named_by = [attack, several, term.variant or "", term.figure, term.group]
+    words = [word for word in named_by if word and word != "everybody"]
+    return " ".join(words) if term.value is None else ""
+
+
+def _plain(found: Found | None) -> str:
+    return "" if found is None else _number(found.value)
+
+
+def _shown(found: Found) -> str:
+    if found.low is None or found.high is None:
+        return _number(found.value)
+    return f"{_number(found.value)} ({_number(found.low)} to {_number(found.high)})"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:.0f}"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
