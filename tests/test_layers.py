@@ -211,7 +211,7 @@ def loaded(code: str, of: set[str]) -> list[str]:
     return done.stdout.split()
 
 
-HEAVY = {"torch", "numpy", "sklearn", "scipy", "plotly", "pydantic"}
+HEAVY = {"torch", "numpy", "sklearn", "scipy", "pydantic"}
 
 
 def test_help_answers_without_loading_anything_heavy() -> None:
@@ -222,9 +222,9 @@ def test_a_report_is_written_without_loading_what_trains_or_calculates(tmp_path:
     path = tmp_path / "record.json"
     path.write_text(record(details=False).model_dump_json(), encoding="utf-8")
     code = f"from fedaudit.cli import report; from pathlib import Path; report(Path({str(path)!r}))"
-    found = loaded(code, HEAVY | {"plotly.graph_objs"})
+    found = loaded(code, HEAVY)
     assert path.with_name("report.html").exists()
-    assert set(found) <= {"report:", str(path.with_name("report.html")), "plotly", "pydantic"}
+    assert set(found) <= {"report:", str(path.with_name("report.html")), "pydantic"}
 
 
 def test_a_gate_judges_without_loading_what_trains(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_a_gate_judges_without_loading_what_trains(tmp_path: Path) -> None:
         "from fedaudit.results.read import read_any_record; "
         f"judged(read_any_record(Path({str(path)!r})), policy_from(DEFAULT_POLICY))"
     )
-    assert loaded(code, {"torch", "sklearn", "scipy.stats", "scipy.optimize", "plotly"}) == []
+    assert loaded(code, {"torch", "sklearn", "scipy.stats", "scipy.optimize"}) == []
 
 
 def test_figures_of_metrics_come_without_the_slow_halves_of_scipy_and_scikit_learn() -> None:

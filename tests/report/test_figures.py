@@ -3,11 +3,11 @@ from itertools import pairwise
 
 import pytest
 
-from fedaudit.report.figures.drawing import plotly_text, style
+from fedaudit.report.figures.drawing import style
 from fedaudit.report.figures.membership import roc_figure
 from fedaudit.report.page import figures_of
 from fedaudit.results.record import Curve, Figure
-from tests.report.records import hostile, record
+from tests.report.records import record
 
 Traces = list[dict[str, object]]
 
@@ -90,27 +90,6 @@ def test_a_histogram_shows_shares_that_add_up_to_one() -> None:
         shares = trace["y"]
         assert isinstance(shares, list)
         assert sum(shares) == pytest.approx(1)
-
-
-@pytest.mark.parametrize(
-    ("given", "shown"),
-    [
-        ('<a href="//x">y</a>', '‹a href="//x"›y‹/a›'),
-        ("&lt;b&gt;", "&amp;lt;b&amp;gt;"),
-        ("%{x}", "% {x}"),
-        ("$\\alpha$", "＄\\alpha＄"),
-    ],
-)
-def test_text_for_plotly_holds_no_tag_entity_or_template(given: str, shown: str) -> None:
-    assert plotly_text(given) == shown
-
-
-def test_no_hostile_name_reaches_plotly_as_a_tag() -> None:
-    for figure in figures_of(hostile()).values():
-        for choice in figure.choices:
-            for panel in choice.panels:
-                text = json.dumps(panel.spec, ensure_ascii=False).replace("<extra>", "")
-                assert "<" not in text.replace("</extra>", "")
 
 
 def test_only_the_strongest_curves_of_a_roc_have_a_colour() -> None:

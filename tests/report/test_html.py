@@ -86,7 +86,7 @@ def test_the_policy_allows_the_page_s_own_scripts_by_hash_and_nothing_else(page:
     ]
     assert policy.startswith("default-src 'none';")
     run = [text for attributes, text in page.scripts if "type" not in attributes]
-    assert len(run) == 3
+    assert len(run) == 2
     for text in run:
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         assert f"'sha256-{digest}'" in policy
@@ -98,7 +98,9 @@ def test_the_policy_allows_the_page_s_own_scripts_by_hash_and_nothing_else(page:
     ("bad", "good"), [(HOSTILE_PAGE, PLAIN_PAGE), (HOSTILE_GAMES_PAGE, GAMES_PAGE)]
 )
 def test_hostile_names_add_no_element_attribute_or_script(bad: Page, good: Page) -> None:
-    assert {tag for tag, _ in bad.elements} <= {tag for tag, _ in good.elements}
+    # Maps of source inference alone have fields with numbers.
+    drawn = {"rect", "text"}
+    assert {tag for tag, _ in bad.elements} <= {tag for tag, _ in good.elements} | drawn
     assert len(bad.scripts) == len(good.scripts)
     for _, attributes in bad.elements:
         assert not any(name.startswith("on") for name in attributes)

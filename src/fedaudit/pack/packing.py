@@ -126,7 +126,7 @@ def made_from(record: Record | GameRecord, policy: Policy) -> Texts:
 
 def made_with() -> dict[str, str]:
     """Versions of what a pack's files are made with; others may make other bytes."""
-    packages = ("numpy", "scipy", "plotly", "jinja2", "pydantic")
+    packages = ("numpy", "scipy", "jinja2", "pydantic")
     return {"fedaudit": __version__} | {name: metadata.version(name) for name in packages}
 
 

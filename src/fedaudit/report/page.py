@@ -11,7 +11,6 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from fedaudit.errors import BadInput
 from fedaudit.files import write_whole
@@ -37,6 +36,7 @@ from fedaudit.report.figures.membership import (
 )
 from fedaudit.report.figures.rounds import rounds_table
 from fedaudit.report.figures.sources import source_figures
+from fedaudit.report.figures.svg import drawn, hovering, symbols
 from fedaudit.report.first import game_tiles, tiles
 from fedaudit.report.grid import Grid, columns_of, shortened
 from fedaudit.report.reading import Comparison, GameRecord, Record, cleaned
@@ -83,12 +83,10 @@ from fedaudit.report.words import NO_DEFENSE, capital, plural, sentence, sight_n
 
 
 def rendered(template: str, *, figures: Mapping[str, Figures], **values: object) -> str:
-    """A template filled in, with plotly, the page's script and the figures' data inside."""
+    """A template filled in, with the page's script and what figures tell under the pointer."""
     scripts = {"guard": _file("guard.js"), "page": _file("page.js")}
-    if figures:
-        scripts["plotly"] = _plotly()
     data = {
-        name: [[panel.spec for panel in choice.panels] for choice in figure.choices]
+        name: [[hovering(panel) for panel in choice.panels] for choice in figure.choices]
         for name, figure in figures.items()
     }
     return (
@@ -100,6 +98,7 @@ def rendered(template: str, *, figures: Mapping[str, Figures], **values: object)
             scripts={name: Markup(text) for name, text in scripts.items()},
             data=Markup(embedded(data)),
             figures=figures,
+            symbols=symbols(),
             **values,
         )
     )
@@ -126,13 +125,6 @@ def _policy(scripts: list[str]) -> str:
 
 
 @cache
-def _plotly() -> str:
-    text: str = get_plotlyjs()
-    # HTML reads every line end as one line feed, and the policy's hash is over what it reads.
-    return text.replace("\r\n", "\n").replace("\r", "\n").replace("</script", "<\\/script")
-
-
-@cache
 def _file(name: str) -> str:
     return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
 
@@ -147,6 +139,7 @@ def _environment_of_templates() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["shortened"] = shortened
+    environment.filters["drawn"] = drawn
     environment.filters["sight"] = sight_name
     environment.filters["paragraph"] = lambda text: capital(sentence(text))
     return environment

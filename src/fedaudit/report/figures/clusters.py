@@ -14,9 +14,9 @@ from fedaudit.report.figures.drawing import (
     Style,
     choices_of,
     hover_text,
-    plotly_text,
     see_through,
     series_line,
+    series_name,
     spec_of,
     swatch,
 )
@@ -50,14 +50,14 @@ def setting(run: Run) -> tuple[str, ...]:
 
 
 def rounds_axis(run: Run) -> Spec:
-    """Few rounds are named one by one: plotly would put marks between them."""
+    """Few rounds are named one by one: marks between them would mean nothing."""
     rounds = [one.round for one in run.rounds]
     ticks: Spec = {"tickvals": rounds} if len(rounds) <= 6 else {"nticks": 7}
     return {"title": {"text": "Round"}, "tickformat": "d", **ticks}
 
 
 def clients_axis(title: str, most: int) -> Spec:
-    """An axis of whole clients: of few, plotly would mark halves as well."""
+    """An axis of whole clients: of few, halves would be marked as well."""
     ticks: Spec = {"dtick": 1} if most <= 5 else {"nticks": 6}
     return {"title": {"text": title}, **ticks}
 
@@ -190,7 +190,7 @@ def _ribbon(ribbon: _Ribbon, shown: Sequence[Shown]) -> Spec:
     return {
         "type": "scatter",
         "mode": "lines",
-        "name": plotly_text(target.label),
+        "name": series_name(target.label),
         "x": across + across[::-1],
         "y": top + bottom[::-1],
         "fill": "toself",
@@ -204,18 +204,18 @@ def _bars(one: Shown, stacks: Sequence[dict[int, _Block]]) -> Spec:
     blocks = [stack[one.model] for stack in stacks]
     return {
         "type": "bar",
-        "name": plotly_text(one.label),
+        "name": series_name(one.label),
         "x": list(range(len(blocks))),
         "base": [block.low for block in blocks],
         "y": [block.high - block.low for block in blocks],
         "width": BAR,
         "marker": {"color": one.look.color, "line": {"width": 0}},
-        "hovertemplate": f"%{{y}} clients<extra>{plotly_text(one.label)}</extra>",
+        "hovertemplate": f"%{{y}} clients<extra>{series_name(one.label)}</extra>",
     }
 
 
 def _labels(ribbons: Sequence[_Ribbon], shown: Sequence[Shown]) -> list[Spec]:
-    """What plotly says of moving clients, at invisible points in the middle of their ribbons."""
+    """Texts of moving clients, at invisible points in the middle of their ribbons."""
     labels = {one.model: one.label for one in shown}
     found: list[Spec] = []
     for one in shown:
@@ -225,7 +225,7 @@ def _labels(ribbons: Sequence[_Ribbon], shown: Sequence[Shown]) -> list[Spec]:
                 {
                     "type": "scatter",
                     "mode": "markers",
-                    "name": plotly_text(one.label),
+                    "name": series_name(one.label),
                     "x": [ribbon.at + 0.5 for ribbon in moving],
                     "y": [
                         (ribbon.left.low + ribbon.left.high + ribbon.right.low + ribbon.right.high)
@@ -233,11 +233,11 @@ def _labels(ribbons: Sequence[_Ribbon], shown: Sequence[Shown]) -> list[Spec]:
                         for ribbon in moving
                     ],
                     "text": [
-                        f"{count(ribbon.clients)} from {plotly_text(labels[ribbon.source])}"
+                        f"{count(ribbon.clients)} from {series_name(labels[ribbon.source])}"
                         for ribbon in moving
                     ],
                     "marker": {"size": 14, "opacity": 0},
-                    "hovertemplate": f"%{{text}}<extra>to {plotly_text(one.label)}</extra>",
+                    "hovertemplate": f"%{{text}}<extra>to {series_name(one.label)}</extra>",
                 }
             )
     return found
@@ -331,7 +331,7 @@ def violations_figure(record: Record) -> Figures | None:
         "Clients whose model’s membership risk is above what they accept, after each measured "
         "round.",
         choices_of(runs, setting, panels),
-        tuple(Key(name, plotly_text(name), swatch(look)) for name, look in names),
+        tuple(Key(name, series_name(name), swatch(look)) for name, look in names),
     )
 
 
@@ -560,4 +560,4 @@ def loss_figure(record: Record) -> Figures | None:
 def _model_keys(record: Record) -> tuple[Key, ...]:
     """The models of all runs: one group's model looks the same in each."""
     looks = {shown.label: shown.look for run in record.clusters for shown in shown_models(run)}
-    return tuple(Key(label, plotly_text(label), swatch(look)) for label, look in looks.items())
+    return tuple(Key(label, series_name(label), swatch(look)) for label, look in looks.items())

@@ -13,8 +13,8 @@ from fedaudit.report.figures.drawing import (
     Spec,
     Style,
     error_bars,
-    plotly_text,
     series_line,
+    series_name,
     spec_of,
     style,
     swatch,
@@ -155,7 +155,7 @@ def front_figure(comparison: Comparison) -> Figures | None:
         )
         for (metric, attack), group in _groups(comparison.fronts).items()
     )
-    keys = tuple(Key(name, plotly_text(name), swatch(look)) for name, look in looks.items())
+    keys = tuple(Key(name, series_name(name), swatch(look)) for name, look in looks.items())
     return Figures(
         "fronts",
         "What each defense offers: leakage against test error, a point a strength, each a mean "
@@ -262,7 +262,7 @@ def _traces(front: Front, name: str, look: Style, labels: Sequence[str]) -> list
     marks |= {
         "mode": "markers",
         "marker": {"size": 10, "color": [of.color for of in looks], "symbol": symbols},
-        "text": [plotly_text(labels[point.row]) for point in front.points],
+        "text": [series_name(labels[point.row]) for point in front.points],
         "hovertemplate": "%{text}<br>leakage %{y:.3f}, error %{x:.1%}<extra></extra>",
     }
     return [line, marks]
@@ -334,7 +334,7 @@ def tradeoff_figure(comparison: Comparison) -> Figures | None:
         for contrast in contrasts
     )
     keys = tuple(
-        Key(labels[row], plotly_text(labels[row]), swatch(style(row))) for row in accuracies
+        Key(labels[row], series_name(labels[row]), swatch(style(row))) for row in accuracies
     )
     return Figures(
         "tradeoff",
@@ -420,7 +420,7 @@ def usage_figure(comparison: Comparison, records: Sequence[Record]) -> Figures |
     labels = labels_of(comparison)
     looks = {row: style(place) for place, row in enumerate(usage)}
     lines = [_lines(parts, looks[row], labels[row]) for row, parts in usage.items() if own(parts)]
-    keys = tuple(Key(labels[row], plotly_text(labels[row]), swatch(looks[row])) for row in usage)
+    keys = tuple(Key(labels[row], series_name(labels[row]), swatch(looks[row])) for row in usage)
     return Figures("usage", _CAPTION, (Choice("", _panels(lines)),), keys)
 
 

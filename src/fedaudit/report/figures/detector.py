@@ -7,7 +7,7 @@ from fedaudit.report.figures.drawing import (
     Key,
     Panel,
     Style,
-    plotly_text,
+    series_name,
     spec_of,
     swatch,
 )
@@ -107,7 +107,7 @@ def weights_figure(found: Detector) -> Figures | None:
         "outer bins. The AMI paper shows such histograms (Fig. 14) and finds them alike.",
         (Choice("", (_weights_panel(found.weights, drawn_names=names, looks=looks),)),),
         tuple(
-            Key(name, plotly_text(name), swatch(look, marked=False))
+            Key(name, series_name(name), swatch(look, marked=False))
             for name, look in zip(names, looks, strict=False)
         ),
     )

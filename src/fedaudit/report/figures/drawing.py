@@ -13,17 +13,17 @@ from fedaudit.report.words import ORIGINS, defense_name
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A7A7A")
 """Okabe and Ito's palette; its black and yellow give way to a grey that reads on any ground."""
 
-_DASHES = {"solid": "", "dash": "7 4", "dot": "2 3", "dashdot": "7 3 2 3", "longdash": "12 4"}
-_MARKS = {
-    "circle": '<circle cx="17" cy="7" r="4"/>',
-    "square": '<rect x="13.4" y="3.4" width="7.2" height="7.2"/>',
-    "diamond": '<path d="M17 2l5 5-5 5-5-5z"/>',
-    "triangle-up": '<path d="M17 2.4l4.8 8.2h-9.6z"/>',
-    "triangle-down": '<path d="M17 11.6l4.8-8.2h-9.6z"/>',
-    "star": '<path d="M17 1.6l1.5 3.4 3.7.4-2.8 2.5.8 3.6-3.2-1.9-3.2 1.9.8-3.6-2.8-2.5 3.7-.4z"/>',
-    "cross": '<path d="M15.4 2.6h3.2v2.8h2.8v3.2h-2.8v2.8h-3.2V8.6h-2.8V5.4h2.8z"/>',
+DASHES = {"solid": "", "dash": "7 4", "dot": "2 3", "dashdot": "7 3 2 3", "longdash": "12 4"}
+MARKS = {
+    "circle": '<circle r="4"/>',
+    "square": '<path d="M-3.6-3.6h7.2v7.2h-7.2z"/>',
+    "diamond": '<path d="M0-5l5 5-5 5-5-5z"/>',
+    "triangle-up": '<path d="M0-4.6l4.8 8.2h-9.6z"/>',
+    "triangle-down": '<path d="M0 4.6l4.8-8.2h-9.6z"/>',
+    "star": '<path d="M0-5.4l1.5 3.4 3.7.4-2.8 2.5.8 3.6-3.2-1.9-3.2 1.9.8-3.6-2.8-2.5 3.7-.4z"/>',
+    "cross": '<path d="M-1.6-4.4h3.2v2.8h2.8v3.2h-2.8v2.8h-3.2v-2.8h-2.8v-3.2h2.8z"/>',
 }
-
+"""Marks about the middle, eight units wide; fixed strings only, so they are safe as markup."""
 
 RESERVED = "cross"
 """The marker of no defense, which no series has."""
@@ -42,7 +42,7 @@ class Key(NamedTuple):
 
     Attributes:
         name: The series as a reader sees it.
-        series: The name that its traces carry in plotly; empty where it cannot be hidden.
+        series: The name that its traces carry; empty where it cannot be hidden.
         swatch: Its style as a small drawing (SVG), made of fixed strings only.
     """
 
@@ -53,7 +53,7 @@ class Key(NamedTuple):
 
 def style(position: int) -> Style:
     """The style of the series at a position; repeats after 210 series."""
-    dashes, symbols = list(_DASHES), [mark for mark in _MARKS if mark != RESERVED]
+    dashes, symbols = list(DASHES), [mark for mark in MARKS if mark != RESERVED]
     return Style(
         OKABE_ITO[position % len(OKABE_ITO)],
         dashes[position % len(dashes)],
@@ -70,14 +70,15 @@ ORIGIN_STYLES = {
 
 def swatch(look: Style, *, marked: bool = True, lined: bool = True) -> Markup:
     """A legend's drawing of a style. Holds fixed strings only, so it is safe as markup."""
-    mark = _MARKS[look.symbol] if marked else ""
+    mark = MARKS[look.symbol] if marked else ""
     line = (
         f'<path d="M0 7h34" stroke="{look.color}" stroke-width="2" '
-        f'stroke-dasharray="{_DASHES[look.dash]}"/>'
+        f'stroke-dasharray="{DASHES[look.dash]}"/>'
     )
+    dot = f'<g fill="{look.color}" transform="translate(17 7)">{mark}</g>'
     return Markup(
         '<svg class="swatch" width="34" height="14" viewBox="0 0 34 14" aria-hidden="true">'
-        f'{line if lined else ""}<g fill="{look.color}">{mark}</g></svg>'
+        f"{line if lined else ''}{dot}</svg>"
     )
 
 
@@ -116,7 +117,7 @@ class Figures:
         ident: Its name in the document.
         caption: What it shows and how to read it.
         choices: At least one; the first is drawn at the start.
-        keys: The legend, outside of plotly so that it never covers a curve.
+        keys: The legend, outside of the panels so that it never covers a curve.
         shape: "square" for receiver operating characteristics, "wide" or "tall" for others.
     """
 
@@ -166,10 +167,9 @@ def error_bars(
     }
 
 
-def plotly_text(text: str) -> str:
-    """Text that plotly shows as it stands: it reads some tags, entities and %{...} otherwise."""
-    text = shortened(text, 40).replace("<", "‹").replace(">", "›")
-    return text.replace("&", "&amp;").replace("%{", "% {").replace("$", "＄")
+def series_name(text: str) -> str:
+    """The name of a series, as its traces and its key in the legend carry it."""
+    return shortened(text, 40)
 
 
 def choices_of(
@@ -210,11 +210,11 @@ def series_line(
         name: The series as a reader sees it.
         shape: "linear", or "hv" for steps.
         marks: How many markers it carries at most.
-        hover: What plotly says of a point under the pointer, beside the name.
+        hover: The text of a point under the pointer, beside the name.
     """
     trace: Spec = {
         "type": "scatter",
-        "name": plotly_text(name),
+        "name": series_name(name),
         "x": list(x),
         "y": list(y),
         "mode": "lines+markers" if marks else "lines",
@@ -228,8 +228,8 @@ def series_line(
 
 
 def hover_text(text: str, name: str) -> str:
-    """What plotly says of a point: a text of its own, and the name of the series beside it."""
-    return f"{text}<extra>{plotly_text(name)}</extra>"
+    """The text of a point under the pointer, and the name of the series beside it."""
+    return f"{text}<extra>{series_name(name)}</extra>"
 
 
 def origin_line(
@@ -247,18 +247,12 @@ def origin_line(
 
 
 def spec_of(traces: Sequence[Spec], **layout: object) -> Spec:
-    """A figure as plotly.js reads it.
+    """The traces of a panel and its axes, as plain values in plotly's notation.
 
-    plotly's own Python objects would check every value of every report again; that the values
-    are ones it knows is what the tests see to.
+    Traces are scatter (lines, markers, fills, error bars), bar and heatmap; :mod:`svg` draws
+    them, and refuses what it does not know.
     """
-    common = {
-        "showlegend": False,
-        "hovermode": "closest",
-        "dragmode": False,
-        "margin": {"l": 56, "r": 24, "t": 8, "b": 46},
-    }
-    return {"data": list(traces), "layout": common | layout}
+    return {"data": list(traces), "layout": layout}
 
 
 def upright(at: float) -> Spec:
@@ -282,7 +276,7 @@ def run_setting(part: Curve | Trajectory | Histogram) -> tuple[str, ...]:
 def origin_keys(origins: Sequence[str]) -> tuple[Key, ...]:
     """The legend of origins, in a report's order."""
     return tuple(
-        Key(ORIGINS[origin], plotly_text(ORIGINS[origin]), swatch(look))
+        Key(ORIGINS[origin], series_name(ORIGINS[origin]), swatch(look))
         for origin, look in ORIGIN_STYLES.items()
         if origin in origins
     )

@@ -15,9 +15,9 @@ from fedaudit.report.figures.drawing import (
     Style,
     error_bars,
     hover_text,
-    plotly_text,
     see_through,
     series_line,
+    series_name,
     spec_of,
     swatch,
     upright,
@@ -88,7 +88,7 @@ class EpsilonAxis:
         return [self._at(0.0), self._at(1 + 2 * _ASIDE if self.none else 1.0)]
 
     def spec(self) -> Spec:
-        """The axis as plotly reads it."""
+        """The axis in a panel's notation."""
         left, right = (math.log10(end) if self.log else end for end in self.ends())
         room = 0.03 * (right - left)
         places = self._ticks()
@@ -274,7 +274,7 @@ def dots(
     )
     return line | {
         "mode": "markers" if None in budgets else "lines+markers",
-        "text": [plotly_text(one.name) for one in inside],
+        "text": [series_name(one.name) for one in inside],
         "error_y": error_bars(values, color=look.color),
     }
 
@@ -403,13 +403,13 @@ def success_figure(groups: Families) -> Figures:
     looked = ways(drawn)
     papers = _papers(points, looked[0].axis)
     choices = tuple(Choice(way.label, (_success_panel(way, looks, papers),)) for way in looked)
-    keys = [Key(shortened(name), plotly_text(name), swatch(look)) for name, look in looks.items()]
+    keys = [Key(shortened(name), series_name(name), swatch(look)) for name, look in looks.items()]
     keys.append(Key(_HONEST, _HONEST, swatch(_CEILING, marked=False)))
     keys.append(Key(_GUESSING, _GUESSING, swatch(_GUESS, marked=False)))
     if any(point.refuted or overtaken(point) for point in points):
         keys.append(Key(_WRONG, _WRONG, swatch(_REFUTED, lined=False)))
     for place, paper in enumerate(papers):
-        keys.append(Key(paper.label, plotly_text(paper.label), swatch(_paper_look(place))))
+        keys.append(Key(paper.label, series_name(paper.label), swatch(_paper_look(place))))
     return Figures(
         "games-success",
         "How often the server is right (Adv), with its 95% interval. The grey line is the most "

@@ -20,10 +20,10 @@ from fedaudit.report.figures.drawing import (
     hover_text,
     origin_keys,
     origin_line,
-    plotly_text,
     run_setting,
     see_through,
     series_line,
+    series_name,
     spec_of,
     style,
     swatch,
@@ -81,7 +81,7 @@ def roc_figure(curves: Sequence[Curve]) -> Figures | None:
             for contrast in contrasts
         )
 
-    keys = [Key(shortened(attack), plotly_text(attack), swatch(looks[attack])) for attack in told]
+    keys = [Key(shortened(attack), series_name(attack), swatch(looks[attack])) for attack in told]
     if others:
         names = "others: " + listed([shortened(attack) for attack in others])
         keys.append(Key(shortened(names, 200), _OTHERS, swatch(_GREY, marked=False)))
@@ -212,7 +212,7 @@ def _trajectory_panel(parts: list[Trajectory]) -> Panel:
 def _band(part: Trajectory) -> list[Spec]:
     edge: Spec = {
         "type": "scatter",
-        "name": plotly_text(ORIGINS[part.origin]),
+        "name": series_name(ORIGINS[part.origin]),
         "mode": "lines",
         "line": {"width": 0},
         "hoverinfo": "skip",
@@ -260,7 +260,7 @@ def _histogram_panel(part: Histogram, unit: str) -> Panel:
     ]
     spec = spec_of(
         traces,
-        xaxis={"title": {"text": plotly_text(capital(unit or "score"))}, "nticks": 6},
+        xaxis={"title": {"text": series_name(capital(unit or "score"))}, "nticks": 6},
         yaxis={"title": {"text": "Share"}, "tickformat": ".0%", "rangemode": "tozero", "nticks": 5},
     )
     name = shortened(part.attack)
@@ -368,7 +368,7 @@ def _title(attack: str, contrast: str, defense: str) -> str:
 
 
 def _panel(dots: Sequence[Dot], title: str, by: str) -> Panel:
-    names = [plotly_text(dot.name) for dot in dots]
+    names = [series_name(dot.name) for dot in dots]
     spec = spec_of(
         [_dots([dot for dot in dots if dot.value is not None])],
         xaxis={"title": {"text": "AUC"}, "range": _range(dots), "nticks": 8},
@@ -390,7 +390,7 @@ def _dots(given: Sequence[Dot]) -> Spec:
         "type": "scatter",
         "mode": "markers",
         "x": [dot.value or 0.0 for dot in given],
-        "y": [plotly_text(dot.name) for dot in given],
+        "y": [series_name(dot.name) for dot in given],
         "marker": {"size": 10, "color": OKABE_ITO[0], "symbol": "circle"},
         "error_x": error_bars(given, color=OKABE_ITO[0], thickness=2.0, width=4),
         "hovertemplate": "%{y}: AUC %{x:.3f}<extra></extra>",

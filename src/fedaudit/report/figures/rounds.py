@@ -13,8 +13,8 @@ from fedaudit.report.figures.drawing import (
     Spec,
     Style,
     error_bars,
-    plotly_text,
     series_line,
+    series_name,
     spec_of,
     swatch,
 )
@@ -131,9 +131,9 @@ def rounds_figure(record: GameRecord) -> Figures | None:
         Choice(shortened(words, 60), (_panel(inside, looks),))
         for words, inside in list(by_noise.items())[:MOST_CHOICES]
     )
-    keys = [Key(line, plotly_text(line), swatch(look)) for line, look in looks.items()]
-    keys.append(Key(_MOST, plotly_text(_MOST), swatch(_CEILING, marked=False)))
-    keys.append(Key(_MOST_SILENT, plotly_text(_MOST_SILENT), swatch(_SILENT, marked=False)))
+    keys = [Key(line, series_name(line), swatch(look)) for line, look in looks.items()]
+    keys.append(Key(_MOST, series_name(_MOST), swatch(_CEILING, marked=False)))
+    keys.append(Key(_MOST_SILENT, series_name(_MOST_SILENT), swatch(_SILENT, marked=False)))
     return Figures(
         "games-rounds",
         "How often the server is right (Adv), with its 95% interval, where it averages the scores "

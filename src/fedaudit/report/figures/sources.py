@@ -11,8 +11,8 @@ from fedaudit.report.figures.drawing import (
     Style,
     choices_of,
     hover_text,
-    plotly_text,
     series_line,
+    series_name,
     spec_of,
     style,
     swatch,
@@ -59,7 +59,7 @@ def rounds_figure(record: Record) -> Figures | None:
         return None
     seeds = distinct(run.seed for run in runs)
     looks = {seed: style(place) for place, seed in enumerate(seeds)}
-    keys = [Key(f"Seed {seed}", plotly_text(f"Seed {seed}"), swatch(looks[seed])) for seed in seeds]
+    keys = [Key(f"Seed {seed}", series_name(f"Seed {seed}"), swatch(looks[seed])) for seed in seeds]
     keys += [
         Key("Guessing", "Guessing", swatch(_GUESS, marked=False)),
         Key("Class mixes alone", "Class mixes alone", swatch(_MIXES, marked=False)),
@@ -99,7 +99,7 @@ _SHARE = {
 
 
 def _ticks(runs: Sequence[Run]) -> Spec:
-    """Few rounds are named one by one: plotly would put marks between them."""
+    """Few rounds are named one by one: marks between them would mean nothing."""
     rounds = sorted({index for run in runs for index in run.rounds})
     return {"tickvals": rounds} if len(rounds) <= MOST_TICKS else {"nticks": 8}
 
@@ -215,7 +215,7 @@ def overfitting_figure(record: Record) -> Figures | None:
         return (Panel(name, f"Success of {name} for each client by its overfitting.", spec),)
 
     keys = tuple(
-        Key(f"Seed {seed}", plotly_text(f"Seed {seed}"), swatch(looks[seed], lined=False))
+        Key(f"Seed {seed}", series_name(f"Seed {seed}"), swatch(looks[seed], lined=False))
         for seed in seeds
     )
     return Figures(
@@ -233,7 +233,7 @@ def _client_dots(run: Run, look: Style) -> Spec:
     return {
         "type": "scatter",
         "mode": "markers",
-        "name": plotly_text(f"Seed {run.seed}"),
+        "name": series_name(f"Seed {run.seed}"),
         "x": list(run.overfitting),
         "y": own,
         "text": [f"client {client}" for client in run.clients],

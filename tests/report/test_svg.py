@@ -1,0 +1,142 @@
+"""Panels drawn as SVG: marks stand where the axes say, and what is unknown is refused."""
+
+import json
+import re
+from collections.abc import Callable
+from xml.etree import ElementTree
+
+import pytest
+
+from fedaudit.report.figures.drawing import OKABE_ITO, Panel, Spec, Style, series_line, spec_of
+from fedaudit.report.figures.svg import drawn, hovering
+from fedaudit.report.page import comparison_html, games_html, report_html
+from fedaudit.results.record import UsageRow
+from fedaudit.study.comparing import compared
+from tests.report.clustered import clustered, with_clusters
+from tests.report.games import hostile_games, played
+from tests.report.records import hostile, record, source, with_sources
+from tests.study.compare_records import PLAIN, STRONG, WEAK
+
+LOOK = Style(OKABE_ITO[0], "dash", "square")
+USED = UsageRow(
+    defense="none",
+    seed=1,
+    client=0,
+    defended=False,
+    samples=10,
+    distinct=[10, 8],
+    times_used=[0, 2, 8],
+    times_recycled=[10],
+    extra_bytes=0,
+    seconds=2.0,
+)
+PAGES: dict[str, Callable[[], str]] = {
+    "members": lambda: report_html(record(strengths=(2.6, 0.5))),
+    "hostile names": lambda: report_html(hostile()),
+    "sources": lambda: report_html(with_sources(source(), source(seed=2))),
+    "clusters": lambda: report_html(with_clusters(clustered(clients=20, minority=4, rounds=3))),
+    "games": lambda: games_html(played()),
+    "hostile games": lambda: games_html(hostile_games()),
+    "fronts": lambda: _compared([PLAIN.model_copy(update={"usage": [USED]}), WEAK, STRONG]),
+    "tradeoff": lambda: _compared([record(name="one"), record(name="two", strengths=(0.5,))]),
+}
+
+
+def _compared(records: list[object]) -> str:
+    return comparison_html(compared(records), records)  # type: ignore[arg-type]
+
+
+def panel(*traces: Spec, **layout: object) -> Panel:
+    return Panel("a panel", "what it shows", spec_of(traces, **layout))
+
+
+def places(markup: str) -> list[tuple[float, float]]:
+    """Where marks stand, in per cent from the upper left corner."""
+    found = re.findall(r'<svg x="([\d.-]+)%" y="([\d.-]+)%" overflow="visible"><use', markup)
+    return [(float(x), float(y)) for x, y in found]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_drawing_of_a_page_is_well_formed_and_none_holds_a_number_that_is_none(
+    page: str,
+) -> None:
+    document = PAGES[page]()
+    drawings = re.findall(r'<div class="area">(<svg.*?</svg>)(?:<span|</div>)', document, re.DOTALL)
+    assert len(drawings) > 1
+    for drawing in drawings:
+        ElementTree.fromstring(drawing)
+        assert not re.search(
+            r'="[^"]*(?:nan|inf|None)[^"]*%?"', re.sub(r'data-s="[^"]*"', "", drawing)
+        )
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_is_smaller_than_two_megabytes_by_far(page: str) -> None:
+    assert len(PAGES[page]().encode()) < 1_000_000
+
+
+def test_marks_stand_where_a_linear_axis_says() -> None:
+    line = series_line([0, 5, 10], [0.0, 0.5, None], LOOK, "one", marks=3)
+    axes = {"xaxis": {"range": [0, 10]}, "yaxis": {"range": [0, 2]}}
+    markup = drawn(panel(line, **axes))
+    assert places(markup) == [(0, 100), (50, 75)]
+    assert 'd="M0 1000L500 750"' in markup
+    assert 'stroke-dasharray="7 4"' in markup
+    assert markup.count('href="#m-square"') == 2
+
+
+def test_marks_stand_where_a_logarithmic_axis_says() -> None:
+    line = series_line([0.001, 0.1], [0.01, 1.0], LOOK, "one", marks=2)
+    axis = {"type": "log", "range": [-3, 0]}
+    markup = drawn(panel(line, xaxis=axis, yaxis=axis))
+    assert places(markup) == [(0, 66.67), (66.67, 0)]
+
+
+def test_a_step_goes_across_before_it_goes_up() -> None:
+    line = series_line([0, 5, 10], [0, 1, 1], LOOK, "one", shape="hv")
+    axes = {"xaxis": {"range": [0, 10]}, "yaxis": {"range": [0, 1]}}
+    assert 'd="M0 1000H500V0H1000"' in drawn(panel(line, **axes))
+
+
+def test_limits_reach_from_the_lower_to_the_upper_one() -> None:
+    bars = {"type": "data", "array": [2.0], "arrayminus": [1.0], "color": "#0072B2"}
+    line = series_line([5], [5], LOOK, "one", marks=1) | {"error_y": bars}
+    axes = {"xaxis": {"range": [0, 10]}, "yaxis": {"range": [0, 10]}}
+    assert 'x1="50%" x2="50%" y1="60%" y2="30%"' in drawn(panel(line, **axes))
+
+
+def test_ticks_have_as_many_decimals_as_their_step_needs() -> None:
+    line = series_line([0, 1], [0.5, 0.53], LOOK, "one")
+    axis = {"tickformat": ".0%", "range": [0.5, 0.53], "nticks": 6}
+    texts = re.findall(r'class="ty"[^>]*>([^<]*)<', drawn(panel(line, yaxis=axis)))
+    assert texts == ["50.0%", "50.5%", "51.0%", "51.5%", "52.0%", "52.5%", "53.0%"]
+
+
+def test_a_name_that_is_markup_stays_text() -> None:
+    line = series_line([0, 1], [0, 1], LOOK, '"><img src=x>', marks=2, hover="%{y:.1%}")
+    markup = drawn(panel(line, xaxis={"title": {"text": "<script>"}}))
+    assert "<img" not in markup
+    assert "<script" not in markup
+    assert json.dumps(hovering(panel(line))).count("<img") == 2, "as text, which JSON carries"
+
+
+def test_the_values_under_the_pointer_are_the_values_drawn() -> None:
+    line = series_line([1, 2], [0.12345678, None], LOOK, "one", hover="%{y:.1%} in round %{x}")
+    silent = series_line([1, 2], [0.5, 0.5], LOOK, "guessing")
+    (series,) = hovering(panel(line, silent))["series"]  # type: ignore[misc]
+    assert series["x"] == [1, 2]
+    assert series["y"] == [0.123457, None]
+    assert (series["said"], series["beside"]) == ("%{y:.1%} in round %{x}", "one")
+
+
+@pytest.mark.parametrize(
+    ("trace", "wrong"),
+    [
+        ({"type": "pie", "x": [1], "y": [1]}, "no drawing for a trace of type 'pie'"),
+        (series_line([1], [float("nan")], LOOK, "one"), "nan where a number belongs"),
+        (series_line([1], [1], LOOK._replace(symbol="moon"), "one", marks=1), "'moon'"),
+    ],
+)
+def test_what_has_no_drawing_is_refused(trace: Spec, wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        drawn(panel(trace))
