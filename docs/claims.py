@@ -4,32 +4,44 @@ python docs/claims.py                     writes docs/claims.md anew
 python docs/claims.py --check             says whether the page is what claims and records give
 python docs/claims.py --pairs RUNS NAME   takes the paired differences of AUCs that claims name from
                                           the folders of a study's runs into claims/pairs/NAME.json
+python docs/claims.py --again CLAIM       carries out what a claim's row rests on ("all": every row)
+                                          and compares every figure with the records
 
 `claims/regimes.toml` names the regimes, `claims/PAPER.toml` the claims. Nobody writes a verdict by
 hand.
 """
 
 import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from docs.claims.again import again
 from docs.claims.page import PAGE, page
 from docs.claims.pairs import take_pairs
+from fedaudit.errors import Refusal
 from fedaudit.files import write_whole
 
 
 def main(words: Sequence[str]) -> int:
     """What the command line asks for; the exit code."""
-    if words[:1] == ["--pairs"] and len(words) == 3:
-        print(take_pairs(Path(words[1]), words[2]))
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--check", action="store_true")
+    what.add_argument("--pairs", nargs=2, metavar=("RUNS", "NAME"))
+    what.add_argument("--again", metavar="CLAIM")
+    parser.add_argument("--data-dir", default="", help="data sets, for --again")
+    parser.add_argument("--out", type=Path, default=Path("runs/again"), help="runs, for --again")
+    asked = parser.parse_args(words)
+    if asked.pairs:
+        print(take_pairs(Path(asked.pairs[0]), asked.pairs[1]))
         return 0
-    if list(words) not in ([], ["--check"]):
-        print(__doc__)
-        return 2
+    if asked.again:
+        return again(asked.again, data_dir=asked.data_dir, out=asked.out)
     made = page()
-    if words:
+    if asked.check:
         same = PAGE.is_file() and PAGE.read_text(encoding="utf-8") == made
         print("the page is what claims and records give" if same else "run python docs/claims.py")
         return 0 if same else 1
@@ -38,4 +50,7 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except Refusal as refusal:
+        sys.exit(str(refusal))

@@ -5,22 +5,22 @@ python records/keep.py games/ami-digits
 
 Takes every variant's record.json below the folder into the folder of the study's name (or NAME)
 beside this file. The study's own record stays whole if it is under a megabyte; of it else, and of
-the variants, only what `fedaudit compare` and the page of results use is kept: figures, controls,
-utility and usage, nothing to be drawn. A record of games is kept as it is.
+the variants, only what `fedaudit compare` and the pages of results and claims use is kept: figures,
+controls, utility, usage and the loss by round, nothing else that is drawn. A record of games is
+kept as it is.
 """
 
 import sys
 from pathlib import Path
 
 from fedaudit.errors import BadInput
-from fedaudit.files import write_whole
-from fedaudit.games.run import GAMES_FILE
+from fedaudit.files import GAMES_FILE, write_whole
 from fedaudit.results.older import completed
 from fedaudit.results.read import read_games, read_record
 from fedaudit.results.record import Environment, write_record
 
 HERE = Path(__file__).parent
-DRAWN = ("curves", "trajectories", "histograms", "groups", "exposed")
+DRAWN = ("curves", "histograms", "groups", "exposed")
 MOST_BYTES = 1_000_000
 
 
@@ -42,7 +42,10 @@ def keep(runs: Path, name: str) -> int:
         refuse_without_commit(record.environment, path)
         whole = record.name == name or len(found) == 1
         if not whole or path.stat().st_size > MOST_BYTES:
-            record = record.model_copy(update={part: [] for part in DRAWN})
+            loss = [line for line in record.trajectories if line.signal == "loss"]
+            record = record.model_copy(
+                update={"trajectories": loss, **{part: [] for part in DRAWN}}
+            )
         write_record(record, HERE / name / f"{path.parent.name}.json")
     return len(found)
 

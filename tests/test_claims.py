@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks.claims import wrong_families
-from docs.claims import comparing, data, figures, judging, page, pairs
+from docs.claims import again, comparing, data, figures, judging, page, pairs
 from docs.claims.comparing import Found
 from docs.claims.data import ROOT, Claim, Term
 from docs.claims.judging import Decided, Judged
 from fedaudit.errors import BadInput
 from fedaudit.results.games import Spread
-from fedaudit.results.record import Trajectory, UsageRow
+from fedaudit.results.record import Trajectory, UsageRow, write_record
+from tests.report.records import record
 
 TIER_1, TIER_2 = ("location30", "tiny-cnn", "tiny-alexnet"), ("location30",)
 
@@ -314,9 +315,11 @@ def test_the_spread_of_a_neuron_is_an_auc_of_its_bins() -> None:
 
 
 def test_variants_go_by_the_name_that_their_study_gives_them() -> None:
-    regime = data.regimes()["sources-cifar10"]
-    assert data.variant_of(regime, Term(variant="alpha-100-epochs-1")) == "alpha-100"
-    assert data.variant_of(regime, Term(variant="alpha-100-epochs-10")) == "alpha-100-epochs-10"
+    regime = data.Regime(study="s", title="", base="b", called={"late": "epochs-10", "b": "c"})
+    assert data.variant_of(regime, Term(variant="late")) == "epochs-10"
+    assert data.variant_of(regime, Term(variant="early")) == "early"
+    assert data.variant_of(regime, Term()) == "c"
+    assert data.variant_of(regime, Term(variant="late", study="another")) == "late"
 
 
 def test_pairs_are_taken_of_runs_that_were_carried_out_only(tmp_path: Path) -> None:
@@ -332,7 +335,7 @@ def test_the_command_says_what_it_knows_where_it_is_asked_for_something_else() -
         check=False,
     )
     assert done.returncode == 2
-    assert "--check" in done.stdout
+    assert "--check" in done.stderr
 
 
 def test_the_figures_of_the_readme_are_those_of_the_records() -> None:
@@ -347,3 +350,82 @@ def test_the_figures_of_the_readme_are_those_of_the_records() -> None:
     assert f"finds {drawn_anew:.0f} % of the members at 0.1 % false positives" in readme
     assert f"with the same non-members throughout {aligned:.0f} %" in readme
     assert f"{sum(len(paper.claim) for paper in data.papers())} of them" in readme
+
+
+def unit(tmp_path: Path, name: str, does: str) -> again.Unit:
+    """A record of a tiny study, committed, and a command that makes it or fails."""
+    committed = tmp_path / "records" / f"{name}.json"
+    committed.parent.mkdir(exist_ok=True)
+    write_record(record(name=name), committed)
+    return again.Unit(name, (does, name), tmp_path / "runs" / name / "record.json", committed)
+
+
+def test_records_are_made_again_past_a_failure_and_not_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    units = [unit(tmp_path, name, "make") for name in ("one", "two")]
+    units.insert(1, unit(tmp_path, "broken", "fail"))
+    units.insert(2, unit(tmp_path, "silent", "nothing"))
+    called = []
+
+    def run(words: Sequence[str]) -> int:
+        does, name = words
+        called.append(name)
+        if does == "make":
+            made = tmp_path / "runs" / name / "record.json"
+            made.parent.mkdir(parents=True)
+            moved = record(name=name)
+            if name == "two":
+                *others, last = moved.utility
+                last = last.model_copy(update={"train_accuracy": last.train_accuracy - 1e-9})
+                moved = moved.model_copy(update={"utility": [*others, last]})
+            write_record(moved, made)
+        return 3 if does == "fail" else 0
+
+    assert again.carry_out(units, run) == 1
+    said = capsys.readouterr().out
+    assert called == ["one", "broken", "silent", "two"]
+    assert said.count("  train_accuracy: 1 equal to the digit\n") == 1
+    assert "  train_accuracy: 1 of 1 are others, by 1e-09 at most\n" in said
+    assert "2 of 4 records were made again" in said
+    assert "failed: broken: exit code 3 of fedaudit fail broken" in said
+    assert "failed: silent: exit code 0" in said
+    # What was made is not made again; what failed is tried again.
+    called.clear()
+    assert again.carry_out([units[0], units[3]], run) == 0
+    assert called == []
+    units[1].made.parent.mkdir(parents=True)
+    units[1].made.write_text("{", encoding="utf-8")
+    assert again.carry_out([units[1]], run) == 1
+
+
+def test_a_row_is_made_again_by_the_commands_that_made_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found: list[again.Unit] = []
+
+    def keep(units: Sequence[again.Unit]) -> int:
+        found.extend(units)
+        return 0
+
+    monkeypatch.setattr(again, "carry_out", keep)
+    assert again.again("fedmia-redraw-tpr", data_dir="D", out=tmp_path) == 0
+    assert "4 records of 2 studies" in capsys.readouterr().out
+    commands = {one.name: " ".join(one.command) for one in found}
+    base, redrawn = commands["fedmia-tiny-cnn"], commands["fedmia-tiny-cnn-redraw"]
+    assert base.startswith("run ")
+    assert base.endswith(
+        f"--pool {tmp_path / 'pool'} --out {tmp_path / 'fedmia-tiny-cnn'} --data-dir D"
+    )
+    assert redrawn.startswith(
+        f"attack {tmp_path / 'fedmia-tiny-cnn'} --figures.evaluation=redraw --out"
+    )
+    found.clear()
+    again.again("all", data_dir="D", out=tmp_path)
+    assert len({one.name for one in found}) == len(found) > 150
+    for one in found:
+        assert one.committed.is_file(), one.name
+    adult = next(" ".join(one.command) for one in found if one.name == "ifca-mir-adult")
+    assert "--risk.training=continued --risk.sizes=capped" in adult
+    with pytest.raises(BadInput, match="no claim is called 'fedmia-9'"):
+        again.again("fedmia-9", data_dir="", out=tmp_path)

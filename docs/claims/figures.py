@@ -56,6 +56,8 @@ class Asked(NamedTuple):
 
 
 SECONDS = Asked("seconds")
+OF_A_MACHINE = ("seconds", "seconds_ratio")
+"""Figures that are others whenever they are measured again."""
 
 
 def path_of(study: str, variant: str) -> Path:

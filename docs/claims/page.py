@@ -35,6 +35,11 @@ limits; over seeds the interval is that of these runs. Beside a single compariso
 own interval says; all tested claims of a paper share an error of 5 % (Holm).
 [Two regimes and one error](decisions/0015-two-regimes-and-one-error.md) has the rules, and how
 often they err.
+
+`python docs/claims.py --again CLAIM --data-dir D` carries out what a row rests on, and compares
+every figure with the records: `--again ami-weights` takes half a minute of one core and needs no
+data, `--again fedmia-fig5-rounds` (Location-30) a minute and a half. `--again all` makes every row
+again, past failures and from where it was stopped; its hours stand with the [regimes](#regimes).
 """
 
 
