@@ -14,7 +14,7 @@ from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import save
 
-from fedaudit.datasets import cifar, idx, image_folder, npz
+from fedaudit.datasets.formats import cifar, idx, image_folder, npz
 from fedaudit.games.run import read_points
 from fedaudit.gate.judging import judged
 from fedaudit.gate.junit import junit_xml

@@ -358,7 +358,7 @@ def test_no_product_of_matrices_is_left_on_the_cpu(
 def test_signals_left_out_on_a_gpu_are_measured_on_a_gpu(gpu: torch.device, tmp_path: Path) -> None:
     study = quick_study(audit={"keep": "full"}, attacks={"fedmia-1": {}})
     run_study(study, tmp_path / "run", device=gpu)
-    with pytest.raises(BadInput, match="--device cuda"):
+    with pytest.raises(BadInput, match="device= cuda"):
         attack_again(tmp_path / "run", ["fedmia-2"], tmp_path / "cpu")
     assert attack_again(tmp_path / "run", ["fedmia-2"], tmp_path / "gpu", device=gpu).findings
 

@@ -1,69 +1,154 @@
 """fedaudit measures how much a federated-learning run gives away about who was in it.
 
-Doors: :func:`evaluate` turns scores into figures, :func:`run_study` carries a study out,
-:func:`attack_again` attacks what a study has kept, :func:`record` watches somebody's own loop and
-:func:`attack_recording` attacks what it saw. Below them, :func:`simulate` yields rounds,
-:func:`seen_from` hides what an adversary does not see, and :func:`measure` turns rounds into
-numbers. They are imported when first used, so that ``import fedaudit`` costs nothing.
+:func:`audit` audits a :class:`Federation` of objects, and :func:`run_study` a study file's;
+:class:`Run` is what came out. :func:`record` watches somebody's own loop, and :func:`evaluate`
+turns scores into figures. The nouns of the field are rooms: ``attacks``, ``defenses``,
+``algorithms``, ``datasets``, ``partitions``, ``models``, ``views``, ``metrics``, ``plots``. Below,
+:func:`simulate` yields rounds, :func:`seen_from` hides what an adversary does not see, and
+:func:`measure` turns rounds into numbers. All are imported when first used, so that
+``import fedaudit`` costs nothing.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fedaudit import algorithms as algorithms
+    from fedaudit import attacks as attacks
+    from fedaudit import datasets as datasets
+    from fedaudit import defenses as defenses
+    from fedaudit import metrics as metrics
+    from fedaudit import models as models
+    from fedaudit import partitions as partitions
+    from fedaudit import plots as plots
+    from fedaudit import views as views
+    from fedaudit.core import Samples
     from fedaudit.fl.simulate import simulate
     from fedaudit.live.attack import attack_recording
     from fedaudit.live.audited import audit_samples, fair_split, join_audits
     from fedaudit.live.beginning import record
     from fedaudit.metrics.evaluate import evaluate
+    from fedaudit.naming import named
     from fedaudit.observe.views import seen_from
     from fedaudit.origin import Origin
+    from fedaudit.results.record import Record
     from fedaudit.signals.measure import measure
     from fedaudit.study.again import attack_again
+    from fedaudit.study.config import AuditSection
+    from fedaudit.study.config import FiguresSection as Figures
+    from fedaudit.study.config import RiskSection as Risk
+    from fedaudit.study.config import ShadowSection as Shadow
+    from fedaudit.study.config import ShiftSection as Shift
+    from fedaudit.study.config import TrainingSection as Training
+    from fedaudit.study.federation import Federation
+    from fedaudit.study.front import Run, audit
     from fedaudit.study.run import run_study
     from fedaudit.study.study_file import read_study
     from fedaudit.study.values import study_from
 
+    def Audit(**settings: object) -> AuditSection:
+        """See :class:`fedaudit.study.config.AuditSection`, with ``samples`` for ``fair``."""
+        ...
+
+    def report(record: Record, path: Path | str) -> Path:
+        """See :mod:`fedaudit.report`, a module that can be called."""
+        ...
+
+
 __version__ = "0.1.0"
 
 _DOORS = {
-    "Origin": "fedaudit.origin",
-    "attack_again": "fedaudit.study.again",
-    "attack_recording": "fedaudit.live.attack",
-    "audit_samples": "fedaudit.live.audited",
-    "evaluate": "fedaudit.metrics.evaluate",
-    "fair_split": "fedaudit.live.audited",
-    "join_audits": "fedaudit.live.audited",
-    "measure": "fedaudit.signals.measure",
-    "read_study": "fedaudit.study.study_file",
-    "record": "fedaudit.live.beginning",
-    "run_study": "fedaudit.study.run",
-    "seen_from": "fedaudit.observe.views",
-    "simulate": "fedaudit.fl.simulate",
-    "study_from": "fedaudit.study.values",
+    "Audit": "fedaudit.study.config:AuditSection",
+    "Federation": "fedaudit.study.federation:Federation",
+    "Figures": "fedaudit.study.config:FiguresSection",
+    "Origin": "fedaudit.origin:Origin",
+    "Risk": "fedaudit.study.config:RiskSection",
+    "Run": "fedaudit.study.front:Run",
+    "Samples": "fedaudit.core:Samples",
+    "Shadow": "fedaudit.study.config:ShadowSection",
+    "Shift": "fedaudit.study.config:ShiftSection",
+    "Training": "fedaudit.study.config:TrainingSection",
+    "attack_again": "fedaudit.study.again:attack_again",
+    "attack_recording": "fedaudit.live.attack:attack_recording",
+    "audit": "fedaudit.study.front:audit",
+    "audit_samples": "fedaudit.live.audited:audit_samples",
+    "evaluate": "fedaudit.metrics.evaluate:evaluate",
+    "fair_split": "fedaudit.live.audited:fair_split",
+    "join_audits": "fedaudit.live.audited:join_audits",
+    "measure": "fedaudit.signals.measure:measure",
+    "named": "fedaudit.naming:named",
+    "read_study": "fedaudit.study.study_file:read_study",
+    "record": "fedaudit.live.beginning:record",
+    "run_study": "fedaudit.study.run:run_study",
+    "seen_from": "fedaudit.observe.views:seen_from",
+    "simulate": "fedaudit.fl.simulate:simulate",
+    "study_from": "fedaudit.study.values:study_from",
 }
 
+_ROOMS = (
+    "algorithms",
+    "attacks",
+    "datasets",
+    "defenses",
+    "metrics",
+    "models",
+    "partitions",
+    "plots",
+    "report",
+    "views",
+)
+
 __all__ = [
+    "Audit",
+    "Federation",
+    "Figures",
     "Origin",
+    "Risk",
+    "Run",
+    "Samples",
+    "Shadow",
+    "Shift",
+    "Training",
     "__version__",
+    "algorithms",
     "attack_again",
     "attack_recording",
+    "attacks",
+    "audit",
     "audit_samples",
+    "datasets",
+    "defenses",
     "evaluate",
     "fair_split",
     "join_audits",
     "measure",
+    "metrics",
+    "models",
+    "named",
+    "partitions",
+    "plots",
     "read_study",
     "record",
+    "report",
     "run_study",
     "seen_from",
     "simulate",
     "study_from",
+    "views",
 ]
 
 
 def __getattr__(name: str) -> object:
+    if name in _ROOMS:
+        return import_module(f"fedaudit.{name}")
     if name not in _DOORS:
         raise AttributeError(f"module 'fedaudit' has no attribute {name!r}")
-    found: object = getattr(import_module(_DOORS[name]), name)
+    module, _, attribute = _DOORS[name].partition(":")
+    found: object = getattr(import_module(module), attribute)
     return found
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Flag, auto
 from typing import TypeAlias
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
@@ -49,7 +50,7 @@ class Sees(Flag):
     CHOOSES_MODEL = auto()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Samples:
     """Labelled samples whose ids follow them through every stage.
 
@@ -63,7 +64,16 @@ class Samples:
     labels: Int[Tensor, " samples"]
     ids: Int[Tensor, " samples"]
 
-    def __post_init__(self) -> None:
+    def __init__(self, features: object, labels: object, ids: object = None) -> None:
+        """Samples from tensors, or from arrays and lists; numbered from 0 without ids.
+
+        Raises:
+            BadInput: Other than one label and id a sample, or what holds no numbers.
+        """
+        for name, value in (("features", features), ("labels", labels), ("ids", ids)):
+            if value is None and name == "ids":
+                value = torch.arange(len(self.labels))
+            object.__setattr__(self, name, value if isinstance(value, Tensor) else _tensor(value))
         sizes = {len(self.features), len(self.labels), len(self.ids)}
         if len(sizes) != 1:
             raise BadInput(
@@ -86,6 +96,18 @@ class Samples:
             torch.cat([part.labels for part in parts]),
             torch.cat([part.ids for part in parts]),
         )
+
+
+def _tensor(values: object) -> Tensor:
+    """An array, table or list as a tensor of whole or floating-point numbers."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf" or array.ndim == 0:
+        raise BadInput(
+            f"samples are arrays of numbers with a row a sample, got {type(values).__name__} of "
+            f"{array.dtype}; turn texts into numbers, as labels into class indices from 0"
+        )
+    array = array.astype(np.int64) if array.dtype.kind == "b" else array
+    return torch.from_numpy(np.array(array))
 
 
 @dataclass(frozen=True)

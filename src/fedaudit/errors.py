@@ -5,7 +5,9 @@ so that a caller who knows nothing of fedaudit can still catch them; the command
 them as one sentence and exits with code 2.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from difflib import get_close_matches
 
 FAULT = 70
@@ -30,6 +32,24 @@ class Unsupported(Refusal):
 
 class Damaged(Refusal):
     """A file on disk is not what fedaudit wrote: cut off, altered or from another run."""
+
+
+_on_command_line: ContextVar[bool] = ContextVar("on_command_line", default=False)
+
+
+@contextmanager
+def on_command_line() -> Iterator[None]:
+    """Inside, refusals speak of options as a command has them, and not as Python does."""
+    token = _on_command_line.set(True)
+    try:
+        yield
+    finally:
+        _on_command_line.reset(token)
+
+
+def option(name: str) -> str:
+    """An option in the words of who asks: ``--data-dir`` of a command, ``data_dir=`` in Python."""
+    return f"--{name}" if _on_command_line.get() else f"{name.replace('-', '_')}="
 
 
 def unknown_name(kind: str, given: str, known: Iterable[str]) -> BadInput:

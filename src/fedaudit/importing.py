@@ -1,8 +1,9 @@
-"""Parts of the user's own: what a name means that may be a catalogue's or ``module:object``.
+"""Parts by name: of a catalogue, of an installed package, or the user's own ``module:object``.
 
 A folder that somebody else made may name any module of this machine, and importing one runs it.
 :func:`named` and :func:`imported` are the only ways from a name to code, and :func:`code_named_in`
-says whether what names it is trusted.
+says whether what names it is trusted. Packages bring parts of their own through entry points
+(:data:`GROUPS`), and Python hands over objects that nothing imports (:func:`objects_given`).
 """
 
 import hashlib
@@ -13,8 +14,10 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import cache
+from importlib.metadata import Distribution, EntryPoint, distributions
 from inspect import signature
 from operator import attrgetter
 from pathlib import Path
@@ -28,6 +31,38 @@ Entry = TypeVar("Entry")
 OWN = "module:object"
 """How a part of the user's own is spelt, beside a catalogue's names."""
 
+GROUPS: Mapping[str, str] = {
+    "attack": "fedaudit.attacks",
+    "defense": "fedaudit.defenses",
+    "algorithm": "fedaudit.algorithms",
+    "model": "fedaudit.models",
+    "data set": "fedaudit.datasets",
+    "partition": "fedaudit.partitions",
+    "view": "fedaudit.views",
+    "server": "fedaudit.servers",
+    "metric": "fedaudit.metrics",
+    "extractor": "fedaudit.extractors",
+}
+"""Entry points through which an installed package brings parts, by what they are."""
+
+_PREFIX = "fedaudit."
+
+
+@dataclass(frozen=True)
+class Given:
+    """An object that is handed over in Python, where settings have its name.
+
+    Attributes:
+        value: The object, or what makes it: what importing the name would give.
+        module: Under which its source is kept in a study: that of its file, or its whole name where
+            no import brings it back.
+        digest: SHA-256 of that source.
+    """
+
+    value: object
+    module: str
+    digest: str
+
 
 @dataclass(frozen=True)
 class _Namer:
@@ -36,10 +71,12 @@ class _Namer:
     Attributes:
         distrusted: It, for the refusal, where its code must not be run; None where it may be.
         folder: Where its modules may lie, beside those that are installed.
+        given: Objects that need no import, by name.
     """
 
     distrusted: str | None = None
     folder: Path | None = None
+    given: Mapping[str, Given] = field(default_factory=dict)
 
 
 _TRUSTED = _Namer()
@@ -50,9 +87,9 @@ _namer: ContextVar[_Namer] = ContextVar("namer", default=_TRUSTED)
 def code_named_in(source: object, *, trusted: bool, folder: Path | None = None) -> Iterator[None]:
     """Inside, code that a file or folder names is imported only if that is trusted.
 
-    Contexts nest, and the innermost holds. In Python outside of any, code is imported: the
-    command line is inside of one that trusts nothing, and only the commands that carry out a study
-    file, or are given ``--trust``, open another.
+    Contexts nest, and the innermost holds; objects of :func:`objects_given` stay. In Python
+    outside of any, code is imported: the command line is inside of one that trusts nothing, and
+    only the commands that carry out a study file, or are given ``--trust``, open another.
 
     Args:
         source: What names the code, for the refusal: a path.
@@ -60,7 +97,24 @@ def code_named_in(source: object, *, trusted: bool, folder: Path | None = None) 
         folder: Where its modules may lie, beside those that are installed. They come last, so that
             no file in there takes the place of an installed module that nobody has named.
     """
-    token = _namer.set(_Namer(None if trusted else str(source), folder if trusted else None))
+    distrusted = None if trusted else str(source)
+    now = replace(_namer.get(), distrusted=distrusted, folder=folder if trusted else None)
+    token = _namer.set(now)
+    try:
+        yield
+    finally:
+        _namer.reset(token)
+
+
+@contextmanager
+def objects_given(objects: Mapping[str, Given]) -> Iterator[None]:
+    """Inside, these names stand for these objects, and nothing is imported for them.
+
+    Args:
+        objects: By the names that settings have them under.
+    """
+    now = _namer.get()
+    token = _namer.set(replace(now, given={**now.given, **objects}))
     try:
         yield
     finally:
@@ -85,14 +139,14 @@ def looked_in() -> tuple[str, ...]:
 
 
 def is_own(name: str, formats: Collection[str] = ()) -> bool:
-    """Whether a name is ``module:object`` of the user's own.
+    """Whether a name is ``module:object`` of the user's own, or of an object handed over.
 
     Args:
         name: As a study gives it.
         formats: What stands before a colon with another meaning, such as "npz" of a data set.
     """
     first, colon, _ = name.partition(":")
-    return bool(colon) and first not in formats
+    return (bool(colon) and first not in formats) or "#" in name
 
 
 def named(
@@ -103,11 +157,12 @@ def named(
     wanted: str,
     fits: Callable[[object], bool],
 ) -> Entry:
-    """What a name means: an entry of a catalogue, or an object of the user's own.
+    """What a name means: an entry of a catalogue, or an object of a package or of the user's own.
 
     Args:
         kind: What it is wanted as, for the message ("defense").
-        name: A key of the catalogue, or ``package.module:object``.
+        name: A key of the catalogue, a name that an installed package gives, or
+            ``package.module:object``.
         catalogue: All entries by name.
         wanted: What an object of the user's own is, for the message.
         fits: Whether it is that.
@@ -118,14 +173,80 @@ def named(
     """
     if name in catalogue:
         return catalogue[name]
-    if not is_own(name):
-        raise unknown_name(kind, name, [*catalogue, OWN])
+    if not is_own(name) and name not in installed(kind):
+        raise unknown_part(kind, name, catalogue)
     found = _found(name, kind)
     if not fits(found):
         raise BadInput(
             f"{name!r} is {_said(found)}, and {_an(kind)} of your own is {wanted}; name one"
         )
     return cast(Entry, found)
+
+
+def unknown_part(kind: str, name: str, catalogue: Iterable[str]) -> BadInput:
+    """A refusal for a name that neither a catalogue nor an installed package has.
+
+    Args:
+        kind: What it is wanted as.
+        name: As it is spelt.
+        catalogue: The catalogue's names.
+    """
+    refusal = unknown_name(kind, name, [*catalogue, *installed(kind), OWN])
+    strange = stray_groups()
+    return BadInput(f"{refusal}; {strange[0]}") if strange else refusal
+
+
+@cache
+def _entry_points() -> tuple[EntryPoint, ...]:
+    """Every entry point of a group named after fedaudit; nothing is imported."""
+    found: dict[str, Distribution] = {}
+    for one in distributions():
+        # Names and groups are parsed of few: of a hundred packages that would take a fifth of a
+        # second.
+        if f"[{_PREFIX}" in (one.read_text("entry_points.txt") or ""):
+            found.setdefault(one.name, one)
+    points = [point for one in found.values() for point in one.entry_points]
+    return tuple(point for point in points if point.group.startswith(_PREFIX))
+
+
+def installed(kind: str) -> dict[str, EntryPoint]:
+    """What installed packages give of a kind, by name, without importing any of it.
+
+    Args:
+        kind: A key of :data:`GROUPS`; nothing is there of others.
+
+    Raises:
+        BadInput: Two packages give different objects under one name.
+    """
+    found: dict[str, EntryPoint] = {}
+    for one in _entry_points():
+        if one.group != GROUPS.get(kind):
+            continue
+        other = found.setdefault(one.name, one)
+        if other.value != one.value:
+            raise BadInput(
+                f"{package_of(other)} and {package_of(one)} both give {_an(kind)} named "
+                f"{one.name!r}; remove one of them, or name the object as {one.value!r}"
+            )
+    return found
+
+
+def package_of(one: EntryPoint) -> str:
+    """The package that an entry point is from, with its version."""
+    return f"{one.dist.name} {one.dist.version}" if one.dist else "a package without a name"
+
+
+def stray_groups() -> list[str]:
+    """Sentences on entry points in groups that fedaudit does not read: most are misspelt."""
+    found = {}
+    for one in _entry_points():
+        if one.group not in GROUPS.values():
+            near = get_close_matches(one.group, GROUPS.values(), n=1, cutoff=0)
+            found[one.group] = (
+                f"{package_of(one)} has entry points in {one.group!r}, a group that is not read; "
+                f"did it mean {near[0]!r}?"
+            )
+    return list(found.values())
 
 
 def imported(path: str, kind: str) -> Callable[..., object]:
@@ -161,7 +282,7 @@ def called(
         Refusal: It says so itself.
         BadInput: It does not take these settings, or fails otherwise.
     """
-    if not is_own(name):
+    if not is_own(name) and name not in installed(kind):
         return make(*given, **settings)
     try:
         signature(make).bind(*given, **settings)
@@ -184,20 +305,35 @@ def called(
 def sources_of(names: Iterable[tuple[str, str]]) -> dict[str, str]:
     """SHA-256 of the source file of each module that is named, by the module's name.
 
-    What these modules import in turn is not looked into.
+    What these modules import in turn is not looked into. Objects that no import brings back have
+    their own source, under the whole name.
 
     Args:
-        names: Kind and ``module:object`` of each part.
+        names: Kind and name of each part.
 
     Raises:
         BadInput: As :func:`imported`.
     """
     found = {}
-    for kind, path in names:
-        _found(path, kind)
-        module = path.partition(":")[0]
-        found[module] = source_digest(module)
+    for kind, name in names:
+        _found(name, kind)
+        handed = _namer.get().given.get(name)
+        module = module_of(kind, name)
+        found[module] = handed.digest if handed else source_digest(module)
     return dict(sorted(found.items()))
+
+
+def module_of(kind: str, name: str) -> str:
+    """Under what the source of a part is kept: its module, or the name of an object handed over."""
+    if name in _namer.get().given:
+        return _namer.get().given[name].module
+    return name if is_handed_over(name) else _path(name, kind).partition(":")[0]
+
+
+def _path(name: str, kind: str) -> str:
+    """``module:object`` of a name that is one, or that a package gives."""
+    entry = None if is_own(name) else installed(kind).get(name)
+    return entry.value if entry else name
 
 
 def source_digest(module: str) -> str:
@@ -206,11 +342,22 @@ def source_digest(module: str) -> str:
     return hashlib.sha256(Path(file).read_bytes() if file else b"").hexdigest()
 
 
-def _found(path: str, kind: str) -> object:
+def _found(name: str, kind: str) -> object:
+    namer = _namer.get()
+    if name in namer.given:
+        return namer.given[name].value
+    path = _path(name, kind)
+    if path != name:
+        # Whoever installed the package has said that its parts may be used.
+        namer = _TRUSTED
+    if is_handed_over(path):
+        raise BadInput(
+            f"the {kind} {path!r} was handed over as an object of a script or notebook, which no "
+            "import brings back; hand it over again, to fedaudit.audit or fedaudit.Run"
+        )
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
         raise BadInput(f"{_an(kind)} of your own is named 'package.module:callable', got {path!r}")
-    namer = _namer.get()
     if namer.distrusted is not None:
         raise BadInput(
             f"{namer.distrusted} names the {kind} {path[:200]!r}, and to import the module "
@@ -230,6 +377,11 @@ def _found(path: str, kind: str) -> object:
             f"cannot import {path!r}: {error}; {_nearest(attribute, own)}check the spelling"
         ) from error
     return found
+
+
+def is_handed_over(name: str) -> bool:
+    """Whether a name is of an object that no import brings back, as by its spelling."""
+    return name.startswith("__main__:") or "#" in name or "<" in name
 
 
 def _module(path: str, name: str, kind: str, folder: Path | None) -> ModuleType:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from fedaudit.core import Setting
 from fedaudit.datasets.catalog import FORMATS, SOURCES, load
-from fedaudit.datasets.hugging_face import from_tables
+from fedaudit.datasets.formats.hugging_face import from_tables
 from fedaudit.errors import BadInput, Damaged, Refusal
 
 RNG = np.random.default_rng(0)

@@ -403,9 +403,9 @@ def test_a_recording_is_attacked_as_often_as_one_likes(usual: Path, tmp_path: Pa
     for _ in range(2):
         again = attack_recording(usual, (), tmp_path)
         assert again.content_hash == first.content_hash
-    with pytest.raises(BadInput, match=r"record of other settings \(figures\..*--out"):
+    with pytest.raises(BadInput, match=r"record of other settings \(figures\..*out="):
         attack_recording(usual, (), tmp_path, figures={"permutations": 20})
-    with pytest.raises(BadInput, match=r"record of other settings \(attacks is None.*--out"):
+    with pytest.raises(BadInput, match=r"record of other settings \(attacks is None.*out="):
         attack_recording(usual, ("avg-cosine",), tmp_path)
     for _ in range(3):
         one = attack_recording(usual, ("avg-cosine",), tmp_path / "one", figures={"fprs": (0.1,)})

@@ -54,9 +54,9 @@ def test_an_attack_never_replaces_a_record_of_other_settings(
 ) -> None:
     first = attack_again(recording, [], tmp_path)
     before = files_in(tmp_path)
-    with pytest.raises(BadInput, match=r"figures.evaluation is 'aligned' there.*--out"):
+    with pytest.raises(BadInput, match=r"figures.evaluation is 'aligned' there.*out="):
         attack_again(recording, [], tmp_path, figures=REDRAW)
-    with pytest.raises(BadInput, match=r"attacks.*--out"):
+    with pytest.raises(BadInput, match=r"attacks.*out="):
         attack_again(recording, ["fedmia-1"], tmp_path)
     assert files_in(tmp_path) == before
     again = attack_again(recording, [], tmp_path)
@@ -71,7 +71,7 @@ def test_a_study_is_attacked_as_often_as_one_likes(recording: Path, tmp_path: Pa
 def test_an_attack_never_replaces_the_record_of_a_study(recording: Path) -> None:
     before = files_in(recording)
     for figures in ({}, REDRAW):
-        with pytest.raises(BadInput, match=r"folder of a study.*another folder with --out"):
+        with pytest.raises(BadInput, match=r"folder of a study.*another folder with out="):
             attack_again(recording, [], recording, figures=figures)
     assert files_in(recording) == before
 
@@ -90,7 +90,7 @@ def test_a_record_that_cannot_be_read_and_a_page_that_is_none_are_left_alone(
     study: Study = quick_study()
     refuse_other_record(tmp_path / "nothing there yet", study)
     (tmp_path / "record.json").write_text("{}")
-    with pytest.raises(BadInput, match=r"not of this study as far as can be read.*--out"):
+    with pytest.raises(BadInput, match=r"not of this study as far as can be read.*out="):
         refuse_other_record(tmp_path, study)
     (tmp_path / "record.json").unlink()
     (tmp_path / "report.html").write_text("my notes")

@@ -99,15 +99,20 @@ def attack_set(name: str) -> dict[str, Attack]:
 
 
 def attack_named(name: str) -> Attack:
-    """The attack of that name, or of the user's own as ``module:object``.
+    """The attack of that name, of an installed package, or of the user's own as ``module:object``.
 
     Raises:
         BadInput: There is none; the nearest is named.
     """
-    return named(
+    found: Attack | type[Attack] = named(
         "attack",
         name,
         ATTACKS | SOURCE_ATTACKS,
-        wanted="a fedaudit.attacks.base.Attack",
-        fits=lambda found: isinstance(found, Attack),
+        wanted="a fedaudit.attacks.base.Attack, or a class of such that takes nothing",
+        fits=lambda found: isinstance(found, Attack) or _makes_attacks(found),
     )
+    return found() if isinstance(found, type) else found  # type: ignore[call-arg]
+
+
+def _makes_attacks(found: object) -> bool:
+    return isinstance(found, type) and issubclass(found, Attack)

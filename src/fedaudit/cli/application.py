@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 
 from fedaudit import __version__
 from fedaudit.ending import End, end_of, printing_anyway, stopping_at_sigterm
-from fedaudit.errors import FAULT, BadInput
+from fedaudit.errors import FAULT, BadInput, on_command_line
 from fedaudit.importing import code_named_in
 from fedaudit.results.text import plain
 
@@ -84,7 +84,7 @@ def main(words: Sequence[str] | None = None) -> None:
             with stopping_at_sigterm():
                 _refuse_nul(sys.argv[1:] if words is None else words)
                 # What carries out a study, or is told to trust a folder, says so itself.
-                with code_named_in("what was given", trusted=False):
+                with on_command_line(), code_named_in("what was given", trusted=False):
                     app(
                         words,
                         exit_on_error=False,

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedaudit.core import Setting
-from fedaudit.datasets import cifar, hugging_face, idx, image_folder, npz
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.synthetic import digits, synthetic
+from fedaudit.datasets.formats import cifar, hugging_face, idx, image_folder, npz
+from fedaudit.datasets.generated import digits, synthetic
 from fedaudit.errors import BadInput, unknown_name
-from fedaudit.importing import called, is_own, named
+from fedaudit.importing import called, installed, is_own, named
 
 DATA_DIR_VARIABLE = "FEDAUDIT_DATA"
 
@@ -84,7 +84,7 @@ def load(name: str, *, data_dir: Path | None = None, seed: int = 0, **options: S
         return _called(name, MADE[name], options)(seed=seed, **options)
     if colon and kind == "hf":
         return _called("hf data", SOURCES["hf"], options)(rest, seed=seed, **options)
-    if is_own(name, READERS):
+    if is_own(name, READERS) or (not colon and name in installed("data set")):
         return _own(name, data_dir, seed, options)
     found = _found(rest if colon else name, [kind] if colon else list(FORMATS), data_dir)
     read = _called(f"{found.kind} data", FORMATS[found.kind].read, options)

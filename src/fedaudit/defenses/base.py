@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from inspect import Signature, signature
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -20,7 +21,9 @@ from fedaudit.core import (
     chunks,
 )
 from fedaudit.devices import CPU
+from fedaudit.errors import BadInput
 from fedaudit.modules import outputs_of
+from fedaudit.naming import DefensePart, members_of
 from fedaudit.observe.round import Gradient, Logits, Update, Upload
 from fedaudit.seeds import seed_for, seeded
 
@@ -190,6 +193,23 @@ class Guarantee(NamedTuple):
     method: str = ""
 
 
+_INIT = "__init__"
+
+
+class _SettingsOfInit:
+    """A class's signature by its ``__init__`` alone, whatever its ``__new__`` takes as well."""
+
+    def __get__(self, instance: object, owner: type) -> Signature:
+        begins: Callable[..., None] = getattr(owner, _INIT)
+        if begins is object.__init__:
+            return Signature()
+        try:
+            whole = signature(begins, eval_str=True)
+        except NameError:  # some annotations speak of names that only a type checker has
+            whole = signature(begins)
+        return whole.replace(parameters=list(whole.parameters.values())[1:])
+
+
 class Defense:
     """What a client does about leakage. Every hook is neutral; override those that act.
 
@@ -206,6 +226,19 @@ class Defense:
     """
 
     accepts: ClassVar[tuple[type, ...]] = (Update, Gradient, Logits)
+
+    if not TYPE_CHECKING:
+        __signature__ = _SettingsOfInit()
+
+        def __new__(cls, *args, members=None, **settings):
+            """An instance; with ``members``, what makes one for each of these clients and seeds."""
+            if members is None or "members" in signature(cls.__init__).parameters:
+                return super().__new__(cls)
+            if args:
+                raise BadInput(
+                    f"{cls.__name__} with members takes its settings by name, got {args!r}"
+                )
+            return DefensePart(cls, settings, members_of(members))
 
     def __repr__(self) -> str:
         # A run tells its settings from another's by this text.

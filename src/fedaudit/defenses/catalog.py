@@ -25,6 +25,7 @@ from fedaudit.defenses.relaxloss import RelaxLoss
 from fedaudit.defenses.sampling import DataSampling
 from fedaudit.defenses.sparsify import GradientSparsification
 from fedaudit.importing import called, named
+from fedaudit.naming import Copies
 
 DEFENSES: dict[str, Callable[..., Defense]] = {
     "none": Defense,
@@ -52,7 +53,7 @@ DEFENSES: dict[str, Callable[..., Defense]] = {
 
 
 def defense_named(name: str) -> Callable[..., Defense]:
-    """What makes a defense: an entry of the catalogue, or the user's own as ``module:class``.
+    """What makes a defense: of the catalogue, of a package, or the user's ``module:class``.
 
     Raises:
         BadInput: There is none; the nearest is named.
@@ -62,8 +63,12 @@ def defense_named(name: str) -> Callable[..., Defense]:
         name,
         DEFENSES,
         wanted="a class derived from fedaudit.defenses.base.Defense",
-        fits=lambda found: isinstance(found, type) and issubclass(found, Defense),
+        fits=_makes_defenses,
     )
+
+
+def _makes_defenses(found: object) -> bool:
+    return isinstance(found, Copies) or (isinstance(found, type) and issubclass(found, Defense))
 
 
 def made(name: str, options: Mapping[str, Setting], *, coalition: tuple[ClientId, ...]) -> Defense:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from fedaudit.datasets.catalog import READERS
-from fedaudit.errors import BadInput, Damaged, Refusal
+from fedaudit.errors import BadInput, Damaged, Refusal, option
 from fedaudit.files import GAMES_FILE, own_folder, read_object, write_whole
 from fedaudit.games.detection import detect
 from fedaudit.games.mechanism import given
@@ -162,7 +162,7 @@ def _claim(out: Path, study: GameStudy) -> None:
     if any(there.config.get(name) != now.get(name) for name in names):
         raise BadInput(
             f"{out} holds games with other settings ({there.name!r}); choose another folder with "
-            "--out, or delete it"
+            f"{option('out')}, or delete it"
         )
 
 

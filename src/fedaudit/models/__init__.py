@@ -10,7 +10,7 @@ from torch import nn
 
 from fedaudit.core import Architecture, PerSampleLoss, Setting, cross_entropy
 from fedaudit.errors import BadInput, unknown_name
-from fedaudit.importing import OWN, called, imported, is_own
+from fedaudit.importing import called, imported, installed, is_own, unknown_part
 from fedaudit.models._parts import spelled
 from fedaudit.models.alexnet import alexnet
 from fedaudit.models.cnn import cnn
@@ -18,8 +18,26 @@ from fedaudit.models.mlp import mlp
 from fedaudit.models.resnet import resnet18
 from fedaudit.models.vgg import vgg11
 from fedaudit.models.wide_resnet import wide_resnet
+from fedaudit.naming import Part, named
 
 Build = Callable[..., nn.Module]
+
+_CLASSES = {
+    "AlexNet": "alexnet",
+    "CNN": "cnn",
+    "MLP": "mlp",
+    "ResNet18": "resnet18",
+    "VGG11": "vgg11",
+    "WideResNet": "wide-resnet",
+}
+"""The catalogue's networks with settings, for a federation: ``fedaudit.models.CNN(kernel=3)``."""
+
+
+def __getattr__(name: str) -> Callable[..., Part]:
+    if name not in _CLASSES:
+        raise AttributeError(f"module 'fedaudit.models' has no attribute {name!r}")
+    return partial(named, _CLASSES[name])
+
 
 MOST_PARAMETERS = 2**31
 """Largest model that is built: 8 GiB of 32-bit numbers, many times over in a federation."""
@@ -52,10 +70,10 @@ def architecture(
     Raises:
         BadInput: Unknown name, unknown or ill-typed setting, or samples that do not fit.
     """
-    if is_own(name):
+    if name not in MODELS and (is_own(name) or name in installed("model")):
         return _from_path(name, shape, classes, settings, cross_entropy)
     if name not in MODELS:
-        raise unknown_name("model", name, [*MODELS, OWN])
+        raise unknown_part("model", name, MODELS)
     _check_samples(shape, classes)
     function = MODELS[name]
     defaults = {
@@ -113,7 +131,7 @@ def _from_path(
     loss: PerSampleLoss,
 ) -> Architecture:
     _check_samples(shape, classes)
-    if ":" not in path:
+    if not is_own(path) and path not in installed("model"):
         raise BadInput(
             f"a model of your own is named 'package.module:callable', got {path!r}; "
             f"catalogue models ({', '.join(MODELS)}) are made by architecture()"

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from fedaudit.core import ClientId, Sees
-from fedaudit.errors import NotVisible, unknown_name
+from fedaudit.errors import NotVisible
+from fedaudit.importing import named
 from fedaudit.observe.round import Round
 from fedaudit.observe.transforms import between_globals, merged, only_after
 
@@ -103,10 +104,18 @@ VIEWS: dict[str, View] = {
 
 
 def view_named(name: str) -> View:
-    """The view of that name, or a refusal that names the nearest."""
-    if name not in VIEWS:
-        raise unknown_name("view", name, VIEWS)
-    return VIEWS[name]
+    """The view of that name, of an installed package, or of the user's own as ``module:object``.
+
+    Raises:
+        BadInput: There is none; the nearest is named.
+    """
+    return named(
+        "view",
+        name,
+        VIEWS,
+        wanted="a fedaudit.views.View",
+        fits=lambda found: isinstance(found, View),
+    )
 
 
 def with_own_data(view: View) -> View:

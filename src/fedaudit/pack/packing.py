@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedaudit import __version__
-from fedaudit.errors import BadInput, Damaged
+from fedaudit.errors import BadInput, Damaged, option
 from fedaudit.files import GAMES_FILE, RECORD_FILE, REPORT_FILE, SHORT, read_text, write_whole
 from fedaudit.gate.judging import judged
 from fedaudit.gate.junit import junit_xml
@@ -138,7 +138,8 @@ def _packed(name: str, text: str) -> PackedFile:
 def _refuse_used(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(
-            f"{folder} is there and holds something; give a folder that is new or empty with --out"
+            f"{folder} is there and holds something; give a folder that is new or empty with "
+            f"{option('out')}"
         )
 
 

@@ -1,1 +1,34 @@
-"""What people read: made from records alone."""
+"""What people read: made from records alone.
+
+The room is a door as well: ``fedaudit.report(record, "page.html")`` writes a record's report.
+"""
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedaudit.results.record import Record
+
+
+class _Door(ModuleType):
+    """A module that can be called, since a function of its name cannot stand beside it."""
+
+    def __call__(self, record: "Record", path: Path | str) -> Path:
+        """Writes the report of a record as one self-contained HTML file, and says where it is.
+
+        Args:
+            record: Of an audit, as ``run.record``.
+            path: Where the file goes.
+
+        Raises:
+            BadInput: It cannot be written there.
+        """
+        from fedaudit.report.page import write_report
+
+        write_report(record, Path(path))
+        return Path(path)
+
+
+sys.modules[__name__].__class__ = _Door

@@ -8,7 +8,7 @@ import torch
 
 from fedaudit.attacks.base import Attack
 from fedaudit.devices import CPU
-from fedaudit.errors import BadInput, Damaged, Refusal
+from fedaudit.errors import BadInput, Damaged, Refusal, option
 from fedaudit.files import own_place, sweep
 from fedaudit.importing import code_named_in, imported, is_own
 from fedaudit.observe.kept_files import read_rounds
@@ -117,7 +117,7 @@ def _refuse_taken(out: Path, asked: Study) -> None:
     if (out / STUDY_FILE).exists():
         raise BadInput(
             f"{out} is the folder of a study, whose own record stays as it is; give another folder "
-            "with --out"
+            f"with {option('out')}"
         )
     refuse_other_record(out, asked)
 
@@ -163,7 +163,7 @@ def _recalled(run: Setup, folder: Path, work: Work) -> list[Stored]:
     if measured_on(stored) != work.device.type:
         raise BadInput(
             f"{missing[0].name} must be measured on the kind of device that {folder} was: give "
-            f"--device {measured_on(stored)}"
+            f"{option('device')} {measured_on(stored)}"
         )
     rounds = seen_from(read_rounds(folder, run.algorithm.architecture), run.view)
     phase, total = f"seed {run.seed}: new signals", len(stored)

@@ -24,7 +24,7 @@ from fedaudit.results.sources_over_seeds import source_figures
 from fedaudit.results.text import made_plain, plain
 from fedaudit.study.accuracy import utility
 from fedaudit.study.cluster_results import clusters_of
-from fedaudit.study.config import Study
+from fedaudit.study.config import ServerSection, Study
 from fedaudit.study.guarantees import formal_epsilons
 from fedaudit.study.guided import class_guided
 from fedaudit.study.identity import settings_of
@@ -138,7 +138,9 @@ def _untested(run: Setup) -> list[str]:
         f"Other clients than the audited {targets}."
         if run.on_membership
         else "Whether a sample was in any client's data: only whose it was.",
-        "A server that tampers with the model it sends out.",
+        "A server that tampers with the model it sends out."
+        if study.server == ServerSection()
+        else "Other changes that a server can make to the model it sends out.",
         "Attacks published after this version.",
         "Reconstruction of samples, and inference of properties of a client's data.",
     ]

@@ -6,7 +6,7 @@ Everything that changes a result is in here; what does not (folders, workers, pr
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
 from fedaudit.attacks.catalog import DEFAULT_SET
 from fedaudit.observe.layout import MAX_ROUND
@@ -73,7 +73,7 @@ class AuditSection(Section):
         draw: "fair" (the default draw) or a published split by name.
         targets: Clients under audit.
         options: A published draw's own settings (share, n_unseen, n_other).
-        fair: Samples whose owner a fair draw decides, for each target.
+        fair: Samples whose owner a fair draw decides, for each target; also called ``samples``.
         extra_other: Further audited samples of other clients.
         extra_unseen: Further audited samples of nobody.
         background: Samples of each target beside the audited ones; None tops it up.
@@ -88,7 +88,7 @@ class AuditSection(Section):
 
     draw: str = "fair"
     targets: tuple[Count, ...] = (0,)
-    fair: Count = 300
+    fair: Count = Field(default=300, validation_alias=AliasChoices("fair", "samples"))
     extra_other: Count = 0
     extra_unseen: Count = 0
     background: Count | None = None
@@ -97,6 +97,20 @@ class AuditSection(Section):
     view: str = "uploads"
     merge: tuple[Count, ...] = ()
     keep: Literal["signals", "snapshots", "full"] = "signals"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _called_once(cls, given: object) -> object:
+        if isinstance(given, Mapping) and {"fair", "samples"} <= given.keys():
+            raise ValueError("fair and samples are one setting; give one of them")
+        return given
+
+
+class ServerSection(Section):
+    """Who sends the models: "honest", or a server of the user's own that tampers with them."""
+
+    name: str = "honest"
+    options: Settings = Field(default_factory=dict)
 
 
 class ShadowSection(Section):
@@ -214,6 +228,7 @@ class Study(Section):
         about: One sentence for the reader of the report.
         hours: What it takes, as its author measured it; for people, changes nothing.
         seeds: One run each.
+        server: Who sends the models that clients train.
         shadow: Examples for attacks that learn. Without this table they run only where they are
             named, on a shadow federation.
         shift: Groups of clients with other features; none without this table.
@@ -234,6 +249,7 @@ class Study(Section):
     algorithm: AlgorithmSection = AlgorithmSection()
     training: TrainingSection = TrainingSection()
     audit: AuditSection = AuditSection()
+    server: ServerSection = ServerSection()
     shift: ShiftSection | None = None
     risk: RiskSection = RiskSection()
     shadow: ShadowSection | None = None

@@ -9,6 +9,7 @@ from fedaudit.datasets.partitions.attribute import BySide, dealt_by_side, sides_
 from fedaudit.datasets.partitions.feature_shift import of_clients
 from fedaudit.datasets.partitions.schemes import PARTITIONS, Partition
 from fedaudit.errors import BadInput, unknown_name
+from fedaudit.importing import called, named
 from fedaudit.study.config import Study
 from fedaudit.study.options import check_options
 from fedaudit.study.section import Settings
@@ -60,9 +61,13 @@ def partition_of(study: Study) -> Partition:
         BadInput: A scheme or setting that does not exist.
     """
     given = study.partition
-    if given.scheme not in PARTITIONS:
-        raise unknown_name("partition", given.scheme, PARTITIONS)
-    scheme = PARTITIONS[given.scheme]
+    scheme = named(
+        "partition",
+        given.scheme,
+        PARTITIONS,
+        wanted="a class or function that makes a fedaudit.datasets.partitions.schemes.Partition",
+        fits=callable,
+    )
     options: Settings = dict(given.options)
     if "samples_per_client" in signature(scheme).parameters:
         options |= {"samples_per_client": given.samples_per_client}
@@ -71,4 +76,10 @@ def partition_of(study: Study) -> Partition:
             f"the partition {given.scheme!r} deals everything; leave samples_per_client at 0"
         )
     check_options("partition", given.scheme, scheme, options)
-    return scheme(**options)
+    made = called("partition", given.scheme, scheme, **options)
+    if not isinstance(made, Partition):
+        raise BadInput(
+            f"the partition {given.scheme!r} made a {type(made).__name__}, which has no method "
+            "quotas; give a fedaudit.datasets.partitions.schemes.Partition"
+        )
+    return made

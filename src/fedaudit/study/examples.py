@@ -7,9 +7,10 @@ from fedaudit.core import ClientId
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.shadow import Known, known_split, shadow_deal
 from fedaudit.errors import BadInput, Unsupported
+from fedaudit.fl.algorithms.base import HONEST
 from fedaudit.fl.algorithms.ifca_mir import IfcaMir
 from fedaudit.seeds import seed_for
-from fedaudit.study.config import ShadowSection, Study
+from fedaudit.study.config import ServerSection, ShadowSection, Study
 from fedaudit.study.dealing import dealt
 from fedaudit.study.defense_section import DefenseSection
 from fedaudit.study.groups import grouped
@@ -93,6 +94,7 @@ def _shadow(run: Setup, given: ShadowSection, dataset: Dataset) -> Setup:
         update={
             "seeds": (seed,),
             "defense": DefenseSection(),
+            "server": ServerSection(),
             "shadow": None,
             "audit": audit.model_copy(
                 update={
@@ -125,6 +127,7 @@ def _shadow(run: Setup, given: ShadowSection, dataset: Dataset) -> Setup:
         groups=world.groups,
         teaches=True,
         defenses={},
+        server=HONEST,
         attacks=learned,
         refused={},
     )

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from fedaudit.errors import BadInput
+from fedaudit.errors import BadInput, option
 from fedaudit.files import read_object, write_whole
 from fedaudit.results.older import settled
 from fedaudit.study.config import Study
 from fedaudit.study.identity import settings_of
-from fedaudit.study.other_record import refuse_other_record
+from fedaudit.study.other_record import difference, refuse_other_record
 from fedaudit.study.values import study_from
 
 STUDY_FILE = "study.json"
@@ -45,8 +45,9 @@ def claim(out: Path, study: Study) -> None:
         there = recorded_study(out)
         if settings_of(there) != settings_of(study):
             raise BadInput(
-                f"{out} holds a study with other settings ({there.name!r}); choose another "
-                "folder with --out, or delete it"
+                f"{out} holds a study with other settings "
+                f"({difference(settings_of(there), settings_of(study))}); choose another folder "
+                f"with {option('out')}, or delete it"
             )
     refuse_other_record(out, study)
     write_whole(out / STUDY_FILE, study.model_dump_json(indent=1) + "\n")

@@ -6,14 +6,16 @@ from collections.abc import Collection, Mapping
 
 from fedaudit.datasets.catalog import READERS
 from fedaudit.errors import BadInput
-from fedaudit.importing import is_own, sources_of
+from fedaudit.importing import installed, is_handed_over, is_own, module_of, sources_of
 from fedaudit.results.older import FIRST_SET
 from fedaudit.study.config import RiskSection, Study
 
+_AFTER_TRAINING = {"attack"}
 _FOR_PEOPLE = {"about", "hours"}
 _AFTERWARDS = {"name", "seeds", "figures", "attacks", "attack_set"}
 _NEWER: Mapping[str, object] = {
     "algorithm": {"name": "fedavg", "options": {}},
+    "server": {"name": "honest", "options": {}},
     "code": {},
     "data.classes": [],
     "data.first_class": 0,
@@ -49,7 +51,8 @@ def run_key(study: Study, seed: int, kind: str = "cpu") -> str:
     # A shadow federation is a run of its own; a known split is measured in this one.
     apart = study.shadow is None or study.shadow.mode == "federation"
     # Which attacks there are makes no other run, nor does what they are.
-    trained = {path.partition(":")[0] for kind, path in own_parts(study) if kind != "attack"}
+    parts = [part for part in own_parts(study) if part[0] not in _AFTER_TRAINING]
+    trained = {module_of(*part) for part in parts}
     code = {module: digest for module, digest in study.code.items() if module in trained}
     study = study.model_copy(update={"code": code})
     settings = _settings(study, _FOR_PEOPLE | _AFTERWARDS | ({"shadow"} if apart else set()))
@@ -59,20 +62,25 @@ def run_key(study: Study, seed: int, kind: str = "cpu") -> str:
 
 
 def own_parts(study: Study) -> list[tuple[str, str]]:
-    """Kind and ``module:object`` of all parts that are the user's own."""
+    """Kind and name of all parts that are no catalogue's: the user's own, or of a package."""
     parts = [part for group in study.defense.groups(0) for part in group.parts]
     filters = [part.options.get("path") for part in parts if part.name == "filter"]
     given = [
         ("data set", study.data.name),
         ("model", study.model.name),
         ("algorithm", study.algorithm.name),
+        ("partition", study.partition.scheme),
+        ("view", study.audit.view),
+        ("server", study.server.name),
         *(("defense", part.name) for part in parts),
         *(("filter", path) for path in filters if isinstance(path, str)),
         ("measure of risk", study.risk.measure),
         *(("attack", name) for name in study.attacks),
     ]
     return [
-        (kind, name) for kind, name in given if is_own(name, READERS if kind == "data set" else ())
+        (kind, name)
+        for kind, name in given
+        if is_own(name, READERS if kind == "data set" else ()) or name in installed(kind)
     ]
 
 
@@ -86,10 +94,14 @@ def with_code(study: Study) -> Study:
     found = sources_of(own_parts(study))
     for module, digest in study.code.items():
         if found.get(module, digest) != digest:
+            what = repr(module) if is_handed_over(module) else f"the module {module!r}"
             raise BadInput(
-                f"the module {module!r} is not the one that {study.name!r} was made with: its "
+                f"{what} is not the one that {study.name!r} was made with: its "
                 f"source has the SHA-256 {found[module][:16]}... instead of {digest[:16]}...; "
                 "restore the file, or run the study anew without that entry of code"
+                if what != repr(module)
+                else f"{what} is not what it was when the audit {study.name!r} was begun; take "
+                "another folder, or restore it"
             )
     return study.model_copy(update={"code": found})
 

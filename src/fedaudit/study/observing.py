@@ -82,6 +82,7 @@ def observe(setup: Setup, folder: Path, work: Work) -> list[Stored]:
         rounds=rounds,
         seed=seed_for(setup.seed, "federation"),
         defenses=setup.defenses,
+        server=setup.server,
         engine=work.engine,
         participation=setup.study.training.participation,
         checkpoint=folder / "checkpoint.safetensors",

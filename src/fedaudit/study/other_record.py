@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedaudit.errors import BadInput, Refusal
+from fedaudit.errors import BadInput, Refusal, option
 from fedaudit.files import RECORD_FILE, REPORT_FILE, SCORES_FILE
 from fedaudit.results.older import settled
 from fedaudit.results.read import read_record
@@ -32,7 +32,8 @@ def refuse_other_record(folder: Path, ours: Study | Mapping[str, object]) -> Non
         if (folder / SCORES_FILE).exists():
             raise BadInput(
                 f"{folder} holds a {SCORES_FILE} without a {RECORD_FILE}, so that it may be "
-                "somebody else's and is not replaced; rename it, or write elsewhere with --out"
+                "somebody else's and is not replaced; rename it, or write elsewhere with "
+                f"{option('out')}"
             )
         return
     try:
@@ -42,13 +43,13 @@ def refuse_other_record(folder: Path, ours: Study | Mapping[str, object]) -> Non
     except Refusal as refusal:
         raise BadInput(
             f"{folder} holds a {RECORD_FILE} that is not of this study as far as can be read; "
-            "give another folder with --out, or delete the file"
+            f"give another folder with {option('out')}, or delete the file"
         ) from refusal
     other, own = (_settled(one) for one in (there, ours))
     if other != own:
         raise BadInput(
-            f"{folder} holds the record of other settings ({_difference(other, own)}), which "
-            "would be lost; give another folder with --out, or delete it"
+            f"{folder} holds the record of other settings ({difference(other, own)}), which "
+            f"would be lost; give another folder with {option('out')}, or delete it"
         )
 
 
@@ -58,13 +59,13 @@ def _settled(given: Study | Mapping[str, object]) -> object:
     return json.loads(json.dumps(made_plain(values)))
 
 
-def _difference(there: object, here: object, name: str = "") -> str:
+def difference(there: object, here: object, name: str = "") -> str:
     """The first setting that differs, by its dotted name, with both values."""
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         for key in [*there, *here]:
             if there.get(key) != here.get(key):
                 inner = f"{name}.{key}" if name else str(key)
-                return _difference(there.get(key), here.get(key), inner)
+                return difference(there.get(key), here.get(key), inner)
     return f"{name} is {_short(there)} there and {_short(here)} here"
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from fedaudit.errors import BadInput, Refusal
+from fedaudit.errors import BadInput, Refusal, option
 from fedaudit.files import RECORD_FILE
 from fedaudit.results.read import read_comparison
 
@@ -26,7 +26,7 @@ def refuse_other_comparison(path: Path, records: Sequence[Path]) -> None:
     if path.name in _NAMED:
         raise BadInput(
             f"the figures would be written to {path}, and {path.name} is what fedaudit calls "
-            "another kind of file; give --out another name, such as comparison.html"
+            f"another kind of file; give {option('out')} another name, such as comparison.html"
         )
     if not path.exists():
         return
@@ -35,14 +35,14 @@ def refuse_other_comparison(path: Path, records: Sequence[Path]) -> None:
     except Refusal as refusal:
         raise BadInput(
             f"{path} is there and is no comparison, so that the figures are not written over it; "
-            "give another file with --out, or delete it"
+            f"give another file with {option('out')}, or delete it"
         ) from refusal
     now = {record.resolve() for record in records}
     lost = [s for s in sources if (path.parent / s.path).resolve() not in now]
     if lost:
         raise BadInput(
             f"{path} is a comparison with other records (such as {lost[0].name[:80]!r}), which "
-            "would be lost; give another file with --out, or delete it"
+            f"would be lost; give another file with {option('out')}, or delete it"
         )
 
 
@@ -60,7 +60,7 @@ def refuse_page_alone(target: Path, made_of: Path) -> None:
     if target.exists() and not made_of.exists():
         raise BadInput(
             f"{target} is there without a {made_of.name}, so that it is not fedaudit's and is not "
-            "replaced; rename it, or write elsewhere with --out"
+            f"replaced; rename it, or write elsewhere with {option('out')}"
         )
 
 
@@ -77,11 +77,11 @@ def refuse_foreign_page(target: Path, inputs: Collection[Path] = ()) -> None:
     if not target.exists():
         return
     if any(one.exists() and target.samefile(one) for one in inputs):
-        raise BadInput(f"{target} is what is read here; give an HTML file with --out")
+        raise BadInput(f"{target} is what is read here; give an HTML file with {option('out')}")
     if not target.is_file() or not _is_page(target):
         raise BadInput(
             f"{target} is there and is no HTML file, so that it is not replaced; give another "
-            "one with --out"
+            f"one with {option('out')}"
         )
 
 
@@ -90,7 +90,7 @@ def refuse_missing_folder(target: Path) -> None:
     if not target.parent.is_dir():
         raise BadInput(
             f"{target} cannot be written: {target.parent} is no folder; make it first, or give "
-            "another file with --out"
+            f"another file with {option('out')}"
         )
 
 

@@ -11,7 +11,7 @@ from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.deal import Deal
 from fedaudit.datasets.draws.shadow import Known
 from fedaudit.defenses.base import Defense
-from fedaudit.fl.algorithms.base import Algorithm
+from fedaudit.fl.algorithms.base import HONEST, Algorithm, Server
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.views import View
 from fedaudit.seeds import seed_for
@@ -57,6 +57,7 @@ class Setup:
         known: The samples of this run that attacks learn from, if they do so.
         teaches: Whether it is such a shadow, of which nothing but its signals is of interest.
         watched: Where the federation was somebody else's, what is known of it.
+        server: Who sends clients their models.
     """
 
     study: Study
@@ -74,6 +75,7 @@ class Setup:
     known: Known | None = None
     teaches: bool = False
     watched: Watched | None = None
+    server: Server = HONEST
 
     @property
     def trainers(self) -> Trainers:

@@ -1,10 +1,11 @@
 """What every section of a study is made of: fields with a range, and no unknown key."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
 from fedaudit.core import Setting
+from fedaudit.errors import BadInput
 
 
 def _setting(value: object) -> Setting:
@@ -21,7 +22,34 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Settings = dict[str, Annotated[Setting, PlainValidator(_setting)]]
 
 
-class Section(BaseModel):
-    """A table of settings, read once and never changed."""
+if TYPE_CHECKING:
+    from builtins import type as _Refusing
+else:
+
+    class _Refusing(type(BaseModel)):
+        """Has sections that are made in Python refuse in one sentence, as those of a file do."""
+
+        def __call__(cls, *args, **settings):
+            from fedaudit.study.values import refusal_of
+
+            if args:
+                raise BadInput(f"settings of {cls.spoken()} are given by name, got {args!r}")
+            try:
+                return super().__call__(**settings)
+            except ValidationError as error:
+                raise refusal_of(error, cls, cls.spoken()) from error
+
+
+class Section(BaseModel, metaclass=_Refusing):
+    """A table of settings, read once and never changed.
+
+    Raises:
+        BadInput: One sentence naming the first setting that is wrong, and what is allowed.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @classmethod
+    def spoken(cls) -> str:
+        """The section as Python's door has it."""
+        return f"fedaudit.{cls.__name__.removesuffix('Section')}"

@@ -1,6 +1,6 @@
 """From a study's settings to the parts of one run, with everything refused that cannot work."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,9 @@ from fedaudit.datasets.classes import some_classes
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.defenses.base import Defense, Plan
 from fedaudit.errors import Refusal
-from fedaudit.fl.algorithms.base import Algorithm
+from fedaudit.fl.algorithms.base import Algorithm, Server
+from fedaudit.importing import called, named
+from fedaudit.naming import Copies
 from fedaudit.observe.views import View
 from fedaudit.seeds import seed_for
 from fedaudit.study.absent import refuse_absent_targets
@@ -25,8 +27,12 @@ from fedaudit.study.examples import with_examples
 from fedaudit.study.groups import Grouped, grouped
 from fedaudit.study.guided import class_guided
 from fedaudit.study.holdout import Trainers, as_trained, refuse_one_sided
+from fedaudit.study.options import check_options
 from fedaudit.study.parts import Setup
 from fedaudit.study.risk import refuse_unmeasured
+
+SERVERS: dict[str, Callable[..., Server]] = {"honest": Server}
+"""Who may send the models, by name."""
 
 
 def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
@@ -56,12 +62,36 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
         refused=refused,
         measured_rounds=measured_rounds(study, view),
         groups=world.groups,
+        server=server_of(study, world),
     )
     run = with_examples(_without_idle(run), dataset)
     for one in (run, run.shadow):
         if one is not None:
             refuse_absent_targets(one)
     return run
+
+
+def server_of(study: Study, world: Grouped) -> Server:
+    """Who sends clients their models.
+
+    Raises:
+        BadInput: No such server, or one that tampers with what never comes.
+    """
+    name = study.server.name
+    make = named(
+        "server",
+        name,
+        SERVERS,
+        wanted="a class derived from fedaudit.fl.algorithms.base.Server",
+        fits=lambda found: (
+            isinstance(found, Copies) or (isinstance(found, type) and issubclass(found, Server))
+        ),
+    )
+    check_options("server", name, make, study.server.options)
+    server = called("server", name, make, **study.server.options)
+    assert isinstance(server, Server)
+    server.refuse_misfit(world.deal.clients.keys(), study.training.rounds)
+    return server
 
 
 def dataset_of(study: Study, seed: int, data_dir: Path | None) -> Dataset:

@@ -41,10 +41,11 @@ def settings_from(
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise _refusal(error, kind, source) from error
+        raise refusal_of(error, kind, source) from error
 
 
-def _refusal(error: ValidationError, kind: type[BaseModel], source: str) -> BadInput:
+def refusal_of(error: ValidationError, kind: type[BaseModel], source: str) -> BadInput:
+    """What pydantic found wrong, in one sentence of who wrote the settings."""
     faults = error.errors()
     first = faults[0]
     where = ".".join(str(part) for part in first["loc"])

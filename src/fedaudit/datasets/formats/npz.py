@@ -18,7 +18,7 @@ from numpy.lib import format as npy
 
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays, split_arrays
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.table import coded_table
+from fedaudit.datasets.formats.table import coded_table
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.files import hold_to_budget
 from fedaudit.seeds import seeded_numpy

@@ -13,7 +13,7 @@ from PIL import Image
 
 from fedaudit.datasets.arrays import Arrays, from_arrays, split
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.pictures import check_size, stacked
+from fedaudit.datasets.formats.pictures import check_size, stacked
 from fedaudit.errors import BadInput, Damaged, Refusal
 from fedaudit.files import hold_to_budget
 from fedaudit.seeds import seeded_numpy

@@ -1,0 +1,88 @@
+"""Data sets of arrays that are in memory already."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedaudit.core import Samples
+from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays, split_arrays
+from fedaudit.datasets.dataset import Dataset
+from fedaudit.errors import BadInput
+from fedaudit.seeds import seeded_numpy
+
+
+@dataclass(frozen=True, eq=False)
+class InMemory:
+    """Makes a data set of arrays; see :func:`samples`.
+
+    Attributes:
+        name: Of the data set.
+        x: Features, one row a sample.
+        y: Class of each sample.
+        x_test: Features of the test part; None where it is drawn from ``x``.
+        y_test: Its classes.
+        test_share: Share of each class that is drawn, where it is.
+        standardise: Whether features get mean 0 and spread 1 over the training part.
+    """
+
+    name: str
+    x: AnyArray
+    y: AnyArray
+    x_test: AnyArray | None
+    y_test: AnyArray | None
+    test_share: float
+    standardise: bool
+
+    def __call__(self, *, seed: int) -> Dataset:
+        """The data set; the seed decides which samples are tested on, if that is open."""
+        if self.x_test is not None and self.y_test is not None:
+            parts = Arrays(self.x, self.y, self.x_test, self.y_test)
+        else:
+            rng = seeded_numpy(seed, "split", self.name)
+            parts = split_arrays(self.x, self.y, test_share=self.test_share, rng=rng)
+        return from_arrays(self.name, parts, standardise=self.standardise)
+
+
+def samples(
+    x: object,
+    y: object,
+    x_test: object = None,
+    y_test: object = None,
+    *,
+    name: str = "samples",
+    test_share: float = 0.2,
+    standardise: bool = False,
+) -> InMemory:
+    """A data set of arrays, tensors, tables or lists.
+
+    Args:
+        x: Features, one row a sample: numbers, or images as bytes, channels last.
+        y: Class of each sample, counted from 0.
+        x_test: Features of the test part; without, a part of ``x`` is drawn for each seed.
+        y_test: Its classes.
+        name: Of the data set, for the report.
+        test_share: Share of each class that is drawn for testing.
+        standardise: Whether features get mean 0 and spread 1 over the training part; left as they
+            are otherwise.
+
+    Raises:
+        BadInput: Not one number or row a sample, or half of a test part.
+    """
+    given = Samples(x, y)
+    if (x_test is None) != (y_test is None):
+        raise BadInput("a test part has features and labels; give x_test and y_test, or neither")
+    tested = None if x_test is None else Samples(x_test, y_test)
+    return InMemory(
+        name,
+        given.features.numpy(),
+        given.labels.numpy(),
+        None if tested is None else tested.features.numpy(),
+        None if tested is None else tested.labels.numpy(),
+        test_share,
+        standardise,
+    )
+
+
+def of_samples(given: Samples) -> InMemory:
+    """The data set of samples, a part of which is drawn for testing; see :func:`samples`."""
+    return samples(np.asarray(given.features), np.asarray(given.labels))

@@ -1,0 +1,115 @@
+"""Parts of a federation in Python: what each is, and its settings, before anything is loaded.
+
+A part is a catalogue's name, or a class, function or object of the user's own, with the settings
+that a study file would have beside the name. The rooms :mod:`fedaudit.algorithms`,
+:mod:`fedaudit.partitions`, :mod:`fedaudit.datasets`, :mod:`fedaudit.defenses` and
+:mod:`fedaudit.models` make them. Importing this module loads neither torch nor pydantic.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedaudit.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part with its settings.
+
+    Attributes:
+        what: A catalogue's name, ``module:object``, or the class, function or object itself.
+        options: Its own settings.
+    """
+
+    what: object
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AlgorithmPart(Part):
+    """A federated algorithm.
+
+    Attributes:
+        training: Settings of rounds and local training, as :class:`fedaudit.Training` has them.
+    """
+
+    training: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DataPart(Part):
+    """A data set.
+
+    Attributes:
+        folder: Where its file lies; None where it needs none, or lies in the data directory.
+    """
+
+    folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class Clients(Part):
+    """Clients, and how training samples are dealt to them.
+
+    Attributes:
+        count: How many clients.
+    """
+
+    count: int = 10
+
+
+@dataclass(frozen=True)
+class DefensePart(Part):
+    """A defense and the clients that use it.
+
+    Attributes:
+        members: These clients, each with an instance of its own and together a coalition where the
+            defense takes one; None for all that have no other.
+    """
+
+    members: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Makes copies of an object that is made already.
+
+    Attributes:
+        value: The object; it is left as it is.
+        digest: Of all that it is made of, by which two of these are the same.
+    """
+
+    value: object = field(compare=False, repr=False)
+    digest: str
+
+    def __call__(self) -> object:
+        """A copy, as deep as the object."""
+        return deepcopy(self.value)
+
+
+def named(what: object, /, **options: object) -> Part:
+    """A part by name, or of a class or function of one's own, with settings.
+
+    ``named("cnn", channels="16,32")`` is the catalogue's CNN; ``named(MyNet, width=64)`` a network
+    that is built as ``MyNet(width=64)``.
+    """
+    return Part(what, options)
+
+
+def members_of(given: object) -> tuple[int, ...]:
+    """Clients by their numbers.
+
+    Raises:
+        BadInput: Something else than whole numbers.
+    """
+    if not isinstance(given, Collection) or isinstance(given, str | bytes):
+        raise BadInput(f"members are clients by number, such as [0, 1], got {given!r}")
+    if any(isinstance(one, bool) or not isinstance(one, int) for one in given):
+        raise BadInput(f"members are clients by number, such as [0, 1], got {list(given)!r}")
+    return tuple(given)
+
+
+Maker = Callable[..., Part]
+"""Makes a part of the catalogue from settings."""

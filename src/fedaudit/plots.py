@@ -1,0 +1,92 @@
+"""Figures of an audit as matplotlib figures; needs ``pip install "fedaudit[plots]"``."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, cast
+
+from fedaudit.errors import BadInput, Unsupported
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from fedaudit.results.record import Record
+
+__all__ = ["accuracy", "roc"]
+
+_LEAST_RATE = 1e-4
+
+
+class _Audited(Protocol):
+    """Whatever has a record: a run."""
+
+    @property
+    def record(self) -> "Record":
+        """All that was found."""
+        ...
+
+
+def roc(
+    audited: "_Audited | Record", *, contrast: str = "mixed", attacks: Sequence[str] = ()
+) -> "Figure":
+    """Receiver operating characteristics of an audit's attacks, both axes logarithmic.
+
+    Args:
+        audited: A run, or its record.
+        contrast: Which non-members members are held against: "other_client", "unseen" or "mixed".
+        attacks: Those to draw; all if empty.
+
+    Raises:
+        BadInput: There is nothing to draw.
+        Unsupported: matplotlib is not installed.
+    """
+    curves = [
+        curve
+        for curve in _record_of(audited).curves
+        if curve.contrast == contrast and (not attacks or curve.attack in attacks)
+    ]
+    if not curves:
+        raise BadInput(f"the record has no curves of contrast {contrast!r} and these attacks")
+    figure, axes = _figure("false-positive rate", "true-positive rate")
+    for curve in curves:
+        whose = f"{curve.attack}, client {curve.target}, seed {curve.seed}"
+        axes.plot(curve.fpr, curve.tpr, drawstyle="steps-post", label=whose)
+    axes.plot([_LEAST_RATE, 1], [_LEAST_RATE, 1], ":", color="grey", label="guessing")
+    axes.set(xscale="log", yscale="log", xlim=(_LEAST_RATE, 1), ylim=(_LEAST_RATE, 1.05))
+    axes.legend(fontsize="small")
+    return figure
+
+
+def accuracy(audited: "_Audited | Record") -> "Figure":
+    """Test accuracy of an audit's federations by round, a line for each seed.
+
+    Args:
+        audited: A run, or its record.
+
+    Raises:
+        Unsupported: matplotlib is not installed.
+    """
+    figure, axes = _figure("round", "test accuracy")
+    for one in _record_of(audited).utility:
+        label = f"defense: {one.defense}, seed {one.seed}"
+        axes.plot(one.rounds, one.accuracy_by_round, marker="o", label=label)
+    axes.legend(fontsize="small")
+    return figure
+
+
+def _figure(across: str, up: str) -> "tuple[Figure, Axes]":
+    """A figure that belongs to no window, so that none stays open."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise Unsupported(
+            'plots need matplotlib, which is not installed; install "fedaudit[plots]"'
+        ) from error
+    figure = Figure(layout="constrained")
+    axes = figure.add_subplot()
+    axes.set(xlabel=across, ylabel=up)
+    axes.grid(alpha=0.3)
+    return figure, axes
+
+
+def _record_of(audited: "_Audited | Record") -> "Record":
+    return cast("Record", getattr(audited, "record", audited))

@@ -1,0 +1,340 @@
+"""Objects as settings: an importable name, plain settings, and a digest of the source behind them.
+
+A study is told from another by what it says of its parts. An object says it in the same words that
+a study file would use (``module:Class`` and options) wherever these bring it back; where they do
+not (a script's or notebook's class, a fitted network, arrays), the name carries a digest of all
+that the object is made of. No text here holds a place in memory.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import inspect
+import re
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from fedaudit.core import Setting
+from fedaudit.errors import BadInput
+from fedaudit.importing import Given, source_digest
+
+_SHOWN = 1000
+"""Numbers of an array that its own text shows in full, as numpy and torch have it."""
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_DIGITS = 8
+
+
+class Spelled(NamedTuple):
+    """An object as a study has it.
+
+    Attributes:
+        name: Of a catalogue, ``module:object``, or ``module:object#digest``.
+        options: Its plain settings.
+        given: What the name stands for; None where a catalogue says it.
+    """
+
+    name: str
+    options: dict[str, Setting]
+    given: Given | None = None
+
+
+def spelled(value: object, options: Mapping[str, object], *, kind: str) -> Spelled:
+    """A class or function with settings, by the name of where it is defined.
+
+    Args:
+        value: A class, a function, or a ``functools.partial`` of one with keywords.
+        options: Settings to call it with.
+        kind: What it is wanted as, for refusals.
+
+    Raises:
+        BadInput: It is neither, or a setting is no number, text, or true or false.
+    """
+    if isinstance(value, functools.partial):
+        if value.args:
+            raise BadInput(
+                f"the {kind} {_name(value.func)!r} is a partial with arguments by place "
+                f"({', '.join(map(repr, value.args))[:80]}); give all of them by name"
+            )
+        return spelled(value.func, {**value.keywords, **options}, kind=kind)
+    if not isinstance(value, type | types.FunctionType):
+        raise BadInput(
+            f"the {kind} is a {type(value).__name__}, not a class or function; give one of these"
+        )
+    settings = {
+        name: _plain(f"{name} of the {kind} {_name(value)!r}", one) for name, one in options.items()
+    }
+    if is_importable(value):
+        module = value.__module__
+        return Spelled(_name(value), settings, Given(value, module, source_digest(module)))
+    name = _name(value)
+    return Spelled(name, settings, Given(value, name, _sha256(source_of(value))))
+
+
+def frozen(value: object, make: object, *, label: str = "") -> Spelled:
+    """An object that stands for itself: its name carries a digest of all that it is made of.
+
+    Args:
+        value: The object.
+        make: What its name is to stand for: the object, or what gives it out.
+        label: Its name; that of its class if left out.
+
+    Raises:
+        BadInput: A part of it is none that can be told from another.
+    """
+    kind = type(value)
+    digest = _sha256("\n".join([stated(value), *_sources(value)]))
+    name = f"{label or _name(kind)}#{digest[:_DIGITS]}"
+    return Spelled(name, {}, Given(make, name, digest))
+
+
+def plain_settings(value: object, *, besides: tuple[str, ...] = ()) -> dict[str, Setting] | None:
+    """Settings by which a dataclass's instance is made again; None where there are no such.
+
+    Args:
+        value: The instance.
+        besides: Fields that are given otherwise, whatever they hold.
+    """
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return {} if not getattr(value, "__dict__", {}) and _takes_nothing(type(value)) else None
+    found: dict[str, Setting] = {}
+    for one in dataclasses.fields(value):
+        given = getattr(value, one.name)
+        if not one.init or one.name in besides:
+            continue
+        if not isinstance(given, bool | int | float | str):
+            return None
+        if one.default is dataclasses.MISSING or given != one.default:
+            found[one.name] = given
+    return found
+
+
+def is_importable(value: object) -> bool:
+    """Whether another process finds a class or function where it says that it is defined."""
+    module = getattr(value, "__module__", None) or ""
+    if module in ("", "__main__"):
+        return False
+    try:
+        found: object = attrgetter(value.__qualname__)(sys.modules[module])  # type: ignore[attr-defined]
+    except (AttributeError, KeyError):
+        return False
+    return found is value
+
+
+def stated(value: object) -> str:
+    """An object in words that are the same in every process, and other for another object.
+
+    The words are those of ``repr`` wherever these are settings; large arrays have a digest beside
+    what is shown of them, objects without words of their own say their class and attributes, and
+    functions of the user's own a digest of their source.
+    """
+    if isinstance(value, torch.Tensor):
+        return _array(value, value.numel(), lambda: value.detach().cpu().contiguous().numpy())
+    if isinstance(value, np.ndarray):
+        return _array(value, value.size, lambda: np.ascontiguousarray(value))
+    if isinstance(value, types.FunctionType | type | functools.partial | types.MethodType):
+        return _stated_code(value)
+    if isinstance(value, Mapping) and type(value).__repr__ in (
+        dict.__repr__,
+        types.MappingProxyType.__repr__,
+    ):
+        inside = ", ".join(f"{stated(k)}: {stated(v)}" for k, v in value.items())
+        return f"{{{inside}}}" if isinstance(value, dict) else f"mappingproxy({{{inside}}})"
+    if isinstance(value, tuple | list) and type(value) in (tuple, list):
+        inside = ", ".join(map(stated, value))
+        if isinstance(value, list):
+            return f"[{inside}]"
+        return f"({inside},)" if len(value) == 1 else f"({inside})"
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        inside = ", ".join(
+            f"{name}={stated(one)}" for name, one in zip(value._fields, value, strict=True)
+        )
+        return f"{type(value).__name__}({inside})"
+    if isinstance(value, frozenset | set):
+        inside = ", ".join(sorted(map(stated, value)))
+        name = type(value).__name__
+        return f"{name}({{{inside}}})" if inside else f"{name}()"
+    if _has_generated_words(value):
+        inside = ", ".join(
+            f"{one.name}={stated(getattr(value, one.name))}"
+            for one in dataclasses.fields(value)  # type: ignore[arg-type]
+            if one.repr
+        )
+        return f"{type(value).__qualname__}({inside})"
+    if isinstance(value, torch.nn.Module):
+        return f"{value!r}({stated(dict(value.state_dict()))})"
+    text = repr(value)
+    if type(value).__repr__ is object.__repr__:
+        return f"{_name(type(value))}({stated(vars(value) if hasattr(value, '__dict__') else {})})"
+    return _ADDRESS.sub("", text)
+
+
+def source_of(value: type | types.FunctionType) -> str:
+    """The text that a class or function is defined by, with what it uses of the same module.
+
+    Where no source is kept (``python -c``), the compiled code stands for it.
+    """
+    return "\n".join(_definitions(value, set()))
+
+
+def _definitions(value: object, seen: set[int]) -> Iterator[str]:
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    yield _text_of(value)
+    for one in _used_by(value):
+        if isinstance(one, type | types.FunctionType):
+            yield from _definitions(one, seen)
+        else:
+            yield stated(one)
+
+
+def _used_by(value: object) -> Iterator[object]:
+    """Classes, functions and plain values of its own module that a definition names."""
+    module = getattr(value, "__module__", "")
+    if isinstance(value, type):
+        yield from (base for base in value.__mro__[1:] if base.__module__ == module)
+        for one in vars(value).values():
+            function = getattr(one, "__func__", getattr(one, "fget", one))
+            if isinstance(function, types.FunctionType):
+                yield from _used_by(function)
+        return
+    if not isinstance(value, types.FunctionType):
+        return
+    around = inspect.getclosurevars(inspect.unwrap(value))
+    for _, one in sorted({**around.globals, **around.nonlocals}.items()):
+        ours = isinstance(one, type | types.FunctionType) and one.__module__ == module
+        if ours or isinstance(one, bool | int | float | str | tuple):
+            yield one
+
+
+def _text_of(value: object) -> str:
+    if not isinstance(value, type | types.FunctionType):
+        return ""
+    try:
+        return inspect.getsource(value)
+    except (OSError, TypeError):
+        pass
+    if isinstance(value, types.FunctionType):
+        return _code_text(value.__code__)
+    functions = {
+        name: getattr(one, "__func__", getattr(one, "fget", one))
+        for name, one in sorted(vars(value).items())
+    }
+    codes = [
+        f"{name} {_code_text(one.__code__) if isinstance(one, types.FunctionType) else ''}"
+        for name, one in functions.items()
+        if not name.startswith("__") or isinstance(one, types.FunctionType)
+    ]
+    plain = [f"{k}={v!r}" for k, v in sorted(vars(value).items()) if isinstance(v, Setting)]
+    return "\n".join([value.__qualname__, *codes, *plain])
+
+
+def _code_text(code: types.CodeType) -> str:
+    inner = [
+        _code_text(one) if isinstance(one, types.CodeType) else repr(one) for one in code.co_consts
+    ]
+    return " ".join([code.co_name, code.co_code.hex(), repr(code.co_names), *inner])
+
+
+def _sources(value: object) -> list[str]:
+    """Digests of the source behind an object: its class, and those of all that it holds."""
+    found: dict[str, str] = {}
+    waiting, seen = [value], set[int]()
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, torch.Tensor | np.ndarray | bool | int | float | str | None):
+            continue
+        if isinstance(one, Mapping):
+            waiting += [*one.values()]
+            continue
+        if isinstance(one, Sequence | set | frozenset):
+            waiting += [*one]
+            continue
+        code = one if isinstance(one, type | types.FunctionType) else type(one)
+        found |= _own_source(code)
+        if isinstance(one, torch.nn.Module):
+            waiting += [*one.children()]
+        elif code is not one:
+            waiting += [*getattr(one, "__dict__", {}).values()]
+    return [f"{name} {digest}" for name, digest in sorted(found.items())]
+
+
+def _own_source(code: type | types.FunctionType) -> dict[str, str]:
+    """By its name, the digest of what a class or function of the user's own is defined by."""
+    module = code.__module__ or ""
+    if module.partition(".")[0] in _KNOWN:
+        return {}
+    if is_importable(code):
+        return {module: source_digest(module)}
+    return {_name(code): _sha256(source_of(code))}
+
+
+_KNOWN = {*sys.stdlib_module_names, "fedaudit", "torch", "numpy", "scipy", "sklearn"} - {"__main__"}
+"""Packages whose version an environment states; the source of others is digested."""
+
+
+def _array(value: object, size: int, numbers: Callable[[], np.ndarray]) -> str:
+    text = repr(value)
+    if size <= _SHOWN:
+        return text
+    whole = numbers()
+    return f"{text} {whole.shape} {whole.dtype} {hashlib.sha256(whole.data).hexdigest()}"
+
+
+def _stated_code(value: object) -> str:
+    if isinstance(value, functools.partial):
+        inside = [stated(value.func), *map(stated, value.args)]
+        inside += [f"{name}={stated(one)}" for name, one in value.keywords.items()]
+        return f"functools.partial({', '.join(inside)})"
+    if isinstance(value, types.MethodType):
+        return f"<bound method {value.__qualname__} of {stated(value.__self__)}>"
+    assert isinstance(value, type | types.FunctionType)
+    text = _ADDRESS.sub("", repr(value))
+    sources = _own_source(value)
+    return f"{text} {next(iter(sources.values()))}" if sources else text
+
+
+def _has_generated_words(value: object) -> bool:
+    """Whether ``repr`` lists a dataclass's fields, so that fields can be stated one by one."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return False
+    return hasattr(type(value).__repr__, "__wrapped__")
+
+
+def _takes_nothing(kind: type) -> bool:
+    try:
+        parameters = inspect.signature(kind).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    return all(one.default is not one.empty or one.kind in variadic for one in parameters)
+
+
+def _plain(what: str, value: object) -> Setting:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool | int | float | str):
+        return value
+    raise BadInput(
+        f"{what} is a {type(value).__name__}, and a setting is a number, a text, or true or false; "
+        "give an object that is made already, or a function that has it within"
+    )
+
+
+def _name(value: object) -> str:
+    module = getattr(value, "__module__", "") or "__main__"
+    return f"{module}:{getattr(value, '__qualname__', type(value).__qualname__)}"
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

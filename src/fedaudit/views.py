@@ -1,0 +1,5 @@
+"""Adversaries by what they see: every view of ``fedaudit list views``, and what one is made of."""
+
+from fedaudit.observe.views import VIEWS, View, seen_from, view_named
+
+__all__ = ["VIEWS", "View", "seen_from", "view_named"]

@@ -1,0 +1,493 @@
+"""An audit of objects from Python: the same study, the same figures, and clear refusals."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from jaxtyping import Float
+from sklearn.datasets import load_breast_cancer
+from torch import Tensor, nn
+
+import fedaudit as fa
+from fedaudit.algorithms import NAMES as ALGORITHM_NAMES
+from fedaudit.algorithms import TRAINING
+from fedaudit.attacks.base import Attack
+from fedaudit.attacks.membership.single_client import Mean
+from fedaudit.core import Batch, Model
+from fedaudit.datasets.partitions.schemes import PARTITIONS, Counts, Quotas
+from fedaudit.defenses.base import Defense, Turn
+from fedaudit.defenses.catalog import DEFENSES
+from fedaudit.errors import BadInput, Refusal, Unsupported
+from fedaudit.fl.algorithms.base import Server
+from fedaudit.fl.algorithms.catalog import ALGORITHMS, Task
+from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.models import MODELS
+from fedaudit.naming import DefensePart
+from fedaudit.observe.round import Sent
+from fedaudit.partitions import NAMES as PARTITION_NAMES
+from fedaudit.signals.outputs import Confidence
+from fedaudit.study.config import TrainingSection
+from fedaudit.study.federation import Asked, Federation, plan_of
+from fedaudit.study.identity import study_key
+from fedaudit.study.values import study_from
+
+FIGURES = fa.Figures(permutations=20, blind_classifier=False)
+FEW = fa.Audit(samples=60, every=2, background=0)
+
+
+class Net(nn.Module):
+    """From a tutorial: it knows its sizes, and flattens with view."""
+
+    def __init__(self, hidden: int = 16) -> None:
+        super().__init__()
+        self.first = nn.Linear(30, hidden)
+        self.last = nn.Linear(hidden, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden: Tensor = self.last(torch.relu(self.first(x.view(x.shape[0], -1))))
+        return hidden
+
+
+class Blurred(Defense):
+    """Noise on what the model is shown, with a setting that is no plain one."""
+
+    def __init__(self, spreads: tuple[float, ...] = (0.1, 0.2)) -> None:
+        self.spreads = spreads
+
+    def batch(self, batch: Batch, turn: Turn) -> Batch:
+        noise = torch.randn(batch.x.shape, generator=turn.rng("blur")) * self.spreads[0]
+        return Batch(batch.x + noise, batch.y, batch.ids)
+
+
+@dataclass(frozen=True)
+class Jitter(Defense):
+    """Noise on what the model is shown."""
+
+    sigma: float = 0.1
+
+    def batch(self, batch: Batch, turn: Turn) -> Batch:
+        noise = torch.randn(batch.x.shape, generator=turn.rng("jitter"))
+        return Batch(batch.x + self.sigma * noise, batch.y, batch.ids)
+
+
+JITTER: Callable[..., object] = Jitter
+"""The class as it is called with members."""
+
+
+class Sure(Attack):
+    """An attack by its class."""
+
+    def __init__(self) -> None:
+        super().__init__((Confidence(),), Mean(), "ours", "A member's outputs are sure.")
+
+
+@dataclass(frozen=True)
+class EverySecond:
+    """All samples to clients of even numbers, but for one of each class."""
+
+    def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
+        found = np.ones((clients, len(counts)), dtype=np.int64)
+        even = np.arange(0, clients, 2)
+        found[even] = (counts - clients) // len(even) + 1
+        return found
+
+
+@dataclass(frozen=True)
+class Flattering(Server):
+    """Sends a client a model that is a little off."""
+
+    client: int = 0
+    by: float = 0.01
+
+    def tamper(self, sent: Sent, client: int, round: int) -> Sent:
+        if client != self.client:
+            return sent
+        (model,) = sent.models
+        moved = {name: value + self.by for name, value in model.params.items()}
+        return Sent((Model(model.architecture, moved, model.buffers),), sent.extra)
+
+
+def slow(task: Task, *, share: float = 0.5) -> FedAvg:
+    """FedAvg with a smaller learning rate."""
+    training = task.training
+    return FedAvg(
+        task.architecture, type(training)(**{**vars(training), "lr": training.lr * share})
+    )
+
+
+def tumours() -> tuple[Float[np.ndarray, "samples columns"], Float[np.ndarray, " samples"]]:
+    found = load_breast_cancer()
+    return (found.data - found.data.mean(0)) / found.data.std(0), found.target
+
+
+MADE: Callable[..., Federation] = Federation
+ASKED: Callable[..., fa.Run] = fa.audit
+COFEDMID: Callable[..., object] = fa.defenses.CoFedMID
+TRAINING_OF: Callable[..., object] = fa.Training
+
+
+def small(**changes: object) -> Federation:
+    parts: dict[str, object] = {
+        "data": fa.Samples(*tumours()),
+        "clients": 4,
+        "model": Net,
+        "algorithm": fa.algorithms.FedAvg(rounds=2, epochs=2, batch_size=16),
+        **changes,
+    }
+    return MADE(**parts)
+
+
+def carried(out: Path, federation: Federation, **asked: object) -> fa.Run:
+    settings: dict[str, object] = {"attacks": ["loss-series"], "audit": FEW, "figures": FIGURES}
+    return ASKED(federation, out=out, **{**settings, **asked})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> fa.Run:
+    return carried(
+        tmp_path_factory.mktemp("front") / "mine",
+        small(defenses=[JITTER(members=[1], sigma=0.2), Blurred()]),
+        attacks=["fedmia-2", Sure(), Attack((Confidence(),), Mean(), "ours")],
+        seeds=[1, 2],
+        audit=fa.Audit(samples=60, every=2, background=0, keep="full"),
+    )
+
+
+def test_objects_and_a_file_give_the_same_study_and_the_same_figures(tmp_path: Path) -> None:
+    training = {"rounds": 4, "epochs": 2, "batch_size": 10, "lr": 0.1}
+    in_file = study_from(
+        {
+            "name": "same",
+            "seeds": [1, 2],
+            "data": {"name": "digits"},
+            "partition": {"scheme": "dirichlet", "clients": 4, "options": {"beta": 1.0}},
+            "model": {"name": "mlp", "options": {"hidden": "16"}},
+            "algorithm": {"name": "fedprox", "options": {"mu": 0.1}},
+            "training": training,
+            "audit": {"fair": 90, "every": 2, "targets": [1]},
+            "defense": {
+                "name": "mixup",
+                "options": {"alpha": 0.2},
+                "clients": [2],
+                "also": [
+                    {
+                        "name": "cofedmid",
+                        "clients": [0, 1],
+                        "options": {"sigma": 0.05},
+                    }
+                ],
+            },
+            "figures": {"permutations": 20, "blind_classifier": False},
+            "attacks": {"fedmia-2": {}, "loss-series": {}},
+        }
+    )
+    federation = Federation(
+        fa.datasets.digits(),
+        clients=fa.partitions.Dirichlet(4, beta=1.0),
+        model=fa.models.MLP(hidden="16"),
+        algorithm=fa.algorithms.FedProx(mu=0.1, **training),
+        defenses=[
+            fa.defenses.MixUp(members=[2], alpha=0.2),
+            fa.defenses.CoFedMID(members=[0, 1], sigma=0.05),
+        ],
+    )
+    attacks = ["fedmia-2", "loss-series"]
+    audit = fa.Audit(samples=90, every=2)
+    asked = Asked(attacks, [1], (1, 2), audit, figures=FIGURES)
+    plan = plan_of(federation, asked, name="same")
+    assert plan.study == in_file
+    assert plan.objects == {}
+    ours = fa.audit(
+        federation,
+        attacks=attacks,
+        targets=[1],
+        seeds=[1, 2],
+        audit=audit,
+        figures=FIGURES,
+        out=tmp_path / "objects",
+        name="same",
+    )
+    theirs = fa.run_study(in_file, tmp_path / "file")
+    assert ours.record.content_hash == theirs.content_hash
+    assert ours.record.findings == theirs.findings
+
+
+def test_everything_in_a_federation_can_be_the_callers_own(tmp_path: Path) -> None:
+    federation = small(
+        clients=fa.partitions.own(4, EverySecond()),
+        model=Net(8),
+        algorithm=fa.algorithms.own(slow, share=0.25, rounds=2),
+    )
+    found = carried(tmp_path / "own", federation, server=Flattering(by=0.5), attacks=[Sure])
+    config = json.loads(json.dumps(found.record.config))
+    assert config["partition"]["scheme"].endswith(":EverySecond")
+    assert config["server"] == {"name": f"{__name__}:Flattering", "options": {"by": 0.5}}
+    assert config["algorithm"]["options"] == {"share": 0.25}
+    assert config["model"]["name"].startswith(f"{__name__}:Net#")
+    sizes = [client.samples for client in found.record.clients]
+    assert sizes[1] < sizes[0]
+    honest = carried(tmp_path / "honest", federation, attacks=[Sure])
+    assert honest.record.findings != found.record.findings
+
+
+def test_what_was_found_is_at_hand(run: fa.Run, tmp_path: Path) -> None:
+    scored = run.scores("fedmia-2", target=0, seed=2)
+    assert scored.ids.shape == scored.scores.shape == scored.origin.shape
+    auc = fa.evaluate(scored.scores, scored.origin)[0]
+    kept = next(
+        f.value
+        for f in run.record.findings
+        if (f.attack, f.seed, f.contrast, f.metric) == ("fedmia-2", 2, auc.contrast, auc.metric)
+    )
+    assert auc.value == kept
+    names = {row.name.partition("#")[0] for row in run.record.attacks}
+    assert names == {"fedmia-2", f"{__name__}:Sure", "confidence+Mean"}
+    assert np.array_equal(
+        run.scores("confidence+Mean", seed=1).scores, run.scores(f"{__name__}:Sure", seed=1).scores
+    )
+    assert run.report().read_text().startswith("<!")
+    assert fa.report(run.record, tmp_path / "mine.html").is_file()
+    figure = fa.plots.roc(run, contrast="unseen")
+    assert len(figure.axes[0].lines) == 3 * 2 + 1
+    assert len(fa.plots.accuracy(run.record).axes[0].lines) == 2
+    with pytest.raises(BadInput, match="there are several seeds; give seed= one of 1, 2"):
+        run.scores("fedmia-2")
+    with pytest.raises(BadInput, match=r"no attack with scores named 'fedmia'; did you mean"):
+        run.scores("fedmia", seed=1)
+
+
+def test_members_have_instances_of_their_own_and_plans_of_the_same_members_are_a_chain() -> None:
+    part = JITTER(members=[2, 3], sigma=0.5)
+    assert part == DefensePart(Jitter, {"sigma": 0.5}, (2, 3))
+    assert isinstance(Jitter(sigma=0.5), Jitter)
+    plan = plan_of(
+        small(defenses=[part, Blurred(), fa.defenses.GradientNoise(members=(2, 3), sigma=1.0)]),
+        Asked(),
+        name="x",
+    )
+    others, pair = plan.study.defense.groups(4)
+    assert others.clients == (0, 1)
+    assert others.parts[0].name.startswith(f"{__name__}:Blurred#")
+    assert pair.clients == (2, 3)
+    assert [p.name for p in pair.parts] == [f"{__name__}:Jitter", "gradient-noise"]
+
+
+def test_a_run_goes_on_with_the_same_objects_and_not_with_others(run: fa.Run) -> None:
+    same = {
+        "attacks": ["fedmia-2", Sure(), Attack((Confidence(),), Mean(), "ours")],
+        "seeds": [1, 2],
+        "audit": fa.Audit(samples=60, every=2, background=0, keep="full"),
+    }
+    federation = small(defenses=[JITTER(members=[1], sigma=0.2), Blurred()])
+    before = [path.stat().st_mtime_ns for path in sorted(run.folder.glob("seed-*/measured/*"))]
+    again = carried(run.folder, federation, **same)
+    assert again.record.content_hash == run.record.content_hash
+    after = [path.stat().st_mtime_ns for path in sorted(run.folder.glob("seed-*/measured/*"))]
+    assert after == before
+    other = small(defenses=[JITTER(members=[1], sigma=0.2), Blurred((0.3,))])
+    with pytest.raises(
+        BadInput, match=r"other settings \(defense.name is .*another folder with out="
+    ):
+        carried(run.folder, other, **same)
+
+
+def test_further_attacks_take_the_objects_again(run: fa.Run, tmp_path: Path) -> None:
+    more = run.attack("loss-series", Sure(), out=tmp_path / "more")
+    assert {f.attack for f in more.record.findings} == {"loss-series", f"{__name__}:Sure"}
+    alone = fa.Run(run.folder)
+    with pytest.raises(BadInput, match=r"'samples#.*' was handed over as an object .* again"):
+        alone.attack("loss-series", out=tmp_path / "alone")
+    federation = small(defenses=[JITTER(members=[1], sigma=0.2), Blurred()])
+    opened = fa.Run(run.folder, federation, attacks=[Sure()])
+    found = opened.attack("loss-series", Sure(), out=tmp_path / "opened")
+    assert found.record.content_hash == more.record.content_hash
+
+
+def test_objects_that_differ_in_anything_make_other_studies() -> None:
+    x, y = tumours()
+    torch.manual_seed(0)
+    nets = [Net(8), Net(8), Net(9)]
+    moved = x.copy()
+    moved[300, 3] += 1e-3
+    federations = [
+        small(),
+        small(data=(moved, y)),
+        small(model=fa.named(Net, hidden=8)),
+        *(small(model=net) for net in nets),
+        small(defenses=Blurred((0.1,))),
+        small(defenses=Blurred((0.3,))),
+        small(defenses=lambda_defense(1)),
+        small(defenses=lambda_defense(2)),
+    ]
+    keys = [key_of(federation) for federation in federations]
+    assert len(set(keys)) == len(keys)
+    assert key_of(small(model=nets[0])) == keys[3], "and the same object makes the same one"
+    assert key_of(small(data=(x, y))) == keys[0]
+
+
+def lambda_defense(weight: int) -> Defense:
+    class Weighted(Defense):
+        def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+            return weight * super().loss(outputs, batch, turn)
+
+    return Weighted()
+
+
+def key_of(federation: Federation) -> str:
+    from fedaudit.importing import objects_given
+    from fedaudit.study.identity import with_code
+
+    plan = plan_of(federation, Asked(), name="x")
+    with objects_given(plan.objects):
+        return study_key(with_code(plan.study))
+
+
+SCRIPT = """
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+import fedaudit as fa
+
+class MyNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(64, 20), nn.Linear(20, 10)
+    def forward(self, x):
+        return self.two(torch.tanh(self.one(x.view(-1, 64))))
+
+x, y = load_digits(return_X_y=True)
+federation = fa.Federation((x / 16, y), clients=4, model=MyNet,
+                           algorithm=fa.algorithms.FedAvg(rounds=2, epochs=1, lr=0.1))
+run = fa.audit(federation, attacks=["loss-series"], audit=fa.Audit(samples=60), workers={workers},
+               figures=fa.Figures(permutations=20, blind_classifier=False), out="runs/mine")
+print(run.record.findings[0].value, list(run.record.config["code"]))
+"""
+
+
+@pytest.mark.parametrize("way", ["script", "-c"])
+def test_a_script_and_a_line_are_audited_and_go_on(way: str, tmp_path: Path) -> None:
+    text = SCRIPT.replace("{workers}", "1")
+    (tmp_path / "mine.py").write_text(text)
+    command = [sys.executable, *(["mine.py"] if way == "script" else ["-c", text])]
+    first, again = (
+        subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    )
+    assert first == again
+    assert "__main__:MyNet" in first
+    changed = text.replace("torch.tanh", "torch.relu")
+    (tmp_path / "mine.py").write_text(changed)
+    command = [sys.executable, *(["mine.py"] if way == "script" else ["-c", changed])]
+    other = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "holds a study with other settings (code.__main__:MyNet is" in other.stderr
+
+
+def test_other_processes_refuse_objects_of_a_script_beforehand(tmp_path: Path) -> None:
+    text = SCRIPT.replace("{workers}", "2")
+    command = [sys.executable, "-c", text]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "'__main__:MyNet' is an object of this script or notebook" in done.stderr
+    assert not (tmp_path / "runs").exists()
+    with pytest.raises(Unsupported, match=r"'.*<locals>.Weighted' is an object of this script"):
+        carried(tmp_path / "x", small(defenses=lambda_defense(2)), workers=2)
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda: TRAINING_OF(round=3), "no setting in fedaudit.Training named 'round'; did you"),
+        (lambda: TRAINING_OF(lr=-1), "lr in fedaudit.Training: it should be greater than 0"),
+        (lambda: TRAINING_OF(3), "settings of fedaudit.Training are given by name"),
+        (lambda: fa.Audit(samples=3, fair=4), "fair and samples are one setting; give one"),
+        (lambda: fa.algorithms.FedAvg(round=3), "did you mean 'rounds'"),
+        (lambda: fa.partitions.Dirichlet(4, bta=1), "did you mean 'beta'"),
+        (lambda: fa.datasets.npz("x", standardize=True), "did you mean 'standardise'"),
+        (lambda: fa.Samples([[1, 2]], ["a"]), "turn texts into numbers"),
+        (lambda: COFEDMID(members=3), r"clients by number, such as \[0, 1\]"),
+        (lambda: plan(model=3), "a model is a torch.nn.Module, a class"),
+        (lambda: plan(model=nn.ReLU(), clients="4"), "clients are a number of them, or what"),
+        (lambda: plan(algorithm=Net(3)), "an algorithm is what fedaudit.algorithms makes"),
+        (lambda: plan(data=3), "data are samples, what fedaudit.datasets makes"),
+        (lambda: plan(defenses=3), "a defense is derived from"),
+        (lambda: plan(training=fa.Training(rounds=3)), "rounds is set by algorithm and by"),
+        (lambda: plan(model=fa.named(Net, hidden=[3])), "hidden of the model .* is a list"),
+        (lambda: fa.audit(small(), attacks=[3]), "an attack is a catalogue's name, or"),
+        (lambda: fa.audit(small(), attacks=["fedmia2"]), "did you mean 'fedmia-2'"),
+        (lambda: fa.audit(small(), seeds="1"), "seeds are whole numbers"),
+        (lambda: fa.audit(small(), targets=[4]), "4"),
+        (lambda: fa.audit(small(model=fa.named(Net, width=3))), "named 'width'"),
+        (lambda: fa.Run("nowhere"), "nowhere holds no record"),
+    ],
+)
+def test_a_mistake_is_told_in_one_sentence(ask: object, said: str) -> None:
+    assert callable(ask)
+    with pytest.raises(Refusal, match=said) as told:
+        ask()
+    assert "--" not in str(told.value)
+    assert "pydantic" not in str(told.value)
+
+
+def plan(**changes: object) -> object:
+    return plan_of(small(**changes), Asked(), name="x")
+
+
+def test_every_catalogue_is_at_the_front_door() -> None:
+    assert set(ALGORITHM_NAMES.values()) == set(ALGORITHMS)
+    assert set(PARTITION_NAMES.values()) == set(PARTITIONS)
+    assert set(TRAINING) == set(TrainingSection.model_fields)
+    for make in DEFENSES.values():
+        assert getattr(fa.defenses, make.__name__) is make
+    made = {"AlexNet", "CNN", "MLP", "ResNet18", "VGG11", "WideResNet"}
+    assert {getattr(fa.models, name)().what for name in made} == set(MODELS)
+    assert set(dir(fa)) == set(fa.__all__)
+    assert all(getattr(fa, name) is not None for name in fa.__all__)
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package that brings an attack, and misspells a group."""
+    from fedaudit import importing
+
+    (tmp_path / "theirs_of_test.py").write_text(
+        "from fedaudit.attacks.base import Attack\n"
+        "from fedaudit.attacks.membership.single_client import Mean\n"
+        "from fedaudit.signals.outputs import Confidence\n"
+        "sure = Attack((Confidence(),), Mean(), 'theirs', 'Sure outputs.')\n"
+    )
+    info = tmp_path / "theirs-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text(
+        "[fedaudit.attacks]\ntheir-sure = theirs_of_test:sure\n"
+        "[fedaudit.defence]\nnothing = theirs_of_test:sure\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importing._entry_points.cache_clear()
+    yield tmp_path
+    importing._entry_points.cache_clear()
+    sys.modules.pop("theirs_of_test", None)
+
+
+def test_a_package_brings_parts_that_are_imported_when_used(package: Path, tmp_path: Path) -> None:
+    from fedaudit.importing import installed, package_of, stray_groups
+
+    (entry,) = installed("attack").values()
+    assert package_of(entry) == "theirs 1.2"
+    assert stray_groups() == [
+        "theirs 1.2 has entry points in 'fedaudit.defence', a group that is not read; did it mean "
+        "'fedaudit.defenses'?"
+    ]
+    assert "theirs_of_test" not in sys.modules
+    with pytest.raises(BadInput, match=r"did you mean 'their-sure'.*did it mean 'fedaudit.defen"):
+        fa.audit(small(), attacks=["their-sur"], out=tmp_path / "x")
+    found = carried(tmp_path / "run", small(), attacks=["their-sure", Sure()])
+    assert np.array_equal(
+        found.scores("their-sure").scores, found.scores(f"{__name__}:Sure").scores
+    )
+    assert "theirs_of_test" in json.dumps(found.record.config["code"])
