@@ -12,13 +12,13 @@ from typing import NamedTuple
 from fedaudit.report.figures.rounds import rounds_table
 from fedaudit.report.grid import Grid
 from fedaudit.report.tables.games import points_table
+from fedaudit.results import clusters
 from fedaudit.results.games import GameRecord
 from fedaudit.results.guessing import above_chance, near_guessing
 from fedaudit.results.older import completed
 from fedaudit.results.read import read_games, read_record
 from fedaudit.results.record import Figure, Record
 from fedaudit.results.source_figures import SourceFigure
-from fedaudit.study import clustered
 
 ROOT = Path(__file__).parents[1]
 PAGE, FOLDER = ROOT / "docs" / "results.md", ROOT / "docs" / "results"
@@ -320,17 +320,17 @@ class ClusterColumn(NamedTuple):
 
 
 CLUSTERS = (
-    ClusterColumn("accuracy", clustered.ACCURACY, "everybody"),
-    ClusterColumn("of the majority", clustered.ACCURACY, "majority"),
-    ClusterColumn("of the minority", clustered.ACCURACY, "minority"),
-    ClusterColumn("risk of the majority's model", clustered.MODEL_RISK, "majority"),
-    ClusterColumn("of the minority's", clustered.MODEL_RISK, "minority"),
-    ClusterColumn("estimated, majority", clustered.MODEL_ESTIMATE, "majority"),
-    ClusterColumn("minority", clustered.MODEL_ESTIMATE, "minority"),
-    ClusterColumn("violations", clustered.VIOLATIONS, "everybody", share=False),
-    ClusterColumn("by chance", clustered.CHANCE_VIOLATIONS, "everybody", share=False),
-    ClusterColumn("expected", clustered.EXPECTED_VIOLATIONS, "everybody", share=False),
-    ClusterColumn("agreement with the groups", clustered.AGREEMENT, "everybody", share=False),
+    ClusterColumn("accuracy", clusters.ACCURACY, "everybody"),
+    ClusterColumn("of the majority", clusters.ACCURACY, "majority"),
+    ClusterColumn("of the minority", clusters.ACCURACY, "minority"),
+    ClusterColumn("risk of the majority's model", clusters.MODEL_RISK, "majority"),
+    ClusterColumn("of the minority's", clusters.MODEL_RISK, "minority"),
+    ClusterColumn("estimated, majority", clusters.MODEL_ESTIMATE, "majority"),
+    ClusterColumn("minority", clusters.MODEL_ESTIMATE, "minority"),
+    ClusterColumn("violations", clusters.VIOLATIONS, "everybody", share=False),
+    ClusterColumn("by chance", clusters.CHANCE_VIOLATIONS, "everybody", share=False),
+    ClusterColumn("expected", clusters.EXPECTED_VIOLATIONS, "everybody", share=False),
+    ClusterColumn("agreement with the groups", clusters.AGREEMENT, "everybody", share=False),
     ClusterColumn("demographic parity", "demographic parity", "everybody"),
     ClusterColumn("equal opportunity", "equal opportunity", "everybody"),
     ClusterColumn("equalised odds", "equalised odds", "everybody"),

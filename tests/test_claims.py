@@ -14,6 +14,7 @@ from docs.claims.comparing import Found
 from docs.claims.data import ROOT, Claim, Term
 from docs.claims.judging import Decided, Judged
 from fedaudit.errors import BadInput
+from fedaudit.results.aggregate import Value
 from fedaudit.results.games import Spread
 from fedaudit.results.record import Trajectory, UsageRow, write_record
 from tests.report.records import record
@@ -312,6 +313,32 @@ def test_the_spread_of_a_neuron_is_an_auc_of_its_bins() -> None:
     assert alike.value == 0.5
     assert alike.low is not None
     assert alike.low < 0.5
+
+
+def test_the_hypervolume_is_that_of_all_strengths_and_of_no_defense(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    auc = figures.Asked("auc", "fedmia-2", "mixed", 0)
+    points = {"": (0.8, 0.8), "weak": (0.6, 0.6), "strong": (0.5, 0.1), "another": (0.5, 1.0)}
+    (tmp_path / "study").mkdir()
+    for variant in points:
+        (tmp_path / "study" / f"{data.named('study', variant)}.json").touch()
+    monkeypatch.setattr(figures, "RECORDS", tmp_path)
+    kinds = {"study": "none", "study-another": "another"}
+    monkeypatch.setattr(figures, "defenses_of", lambda path: kinds.get(path.stem, "family"))
+    known = {
+        variant: {
+            auc: {1: {None: Value(area)}},
+            figures.Asked("test_accuracy"): {1: {None: Value(right)}},
+        }
+        for variant, (area, right) in points.items()
+    }
+    monkeypatch.setattr(figures, "rows", lambda _, variant: known[variant])
+    found = figures.hypervolumes("study", "family", "fedmia-2", "mixed", 0)
+    # Strips of the unit square, from no advantage over .2 and .6 to 1, under the best error yet.
+    assert found is not None
+    assert found[1][None].value == pytest.approx(0.2 * 0.1 + 0.4 * 0.6 + 0.4 * 0.8)
+    assert figures.hypervolumes("study", "nowhere", "fedmia-2", "mixed", 0) is None
 
 
 def test_variants_go_by_the_name_that_their_study_gives_them() -> None:

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from docs.claims.data import Regime, Term, Test, regimes, variant_of
-from docs.claims.figures import Asked, rows
+from docs.claims.figures import Asked, hypervolumes, rows
 from docs.claims.pairs import pairs, sides
 from fedaudit.metrics import Limited, averaged
 from fedaudit.results.aggregate import Values, difference, mean_of, over_gaps
@@ -21,6 +21,8 @@ LEAST = {
     "games": (0.7, 0.65),
 }
 """From which figure and lower limit on a regime leaks, by what an adversary asks there."""
+GROUPS = ("majority", "minority", "everybody")
+"""Of clients; the last where there are no others."""
 BY_STUDENT = "Student's t over runs"
 
 
@@ -76,10 +78,16 @@ def over_runs(values: Values) -> Found:
 
 
 def _values(regime: Regime, test: Test, term: Term) -> Values | None:
-    known = rows(term.study or regime.study, variant_of(regime, term))
+    figure, study = term.figure or test.figure, term.study or regime.study
+    if figure == "hypervolume":
+        undefended = rows(study, regime.base)
+        target = _first_target(undefended) if undefended else None
+        if target is None:
+            return None
+        return hypervolumes(study, term.variant or "none", term.attack, test.contrast, target)
+    known = rows(study, variant_of(regime, term))
     if known is None:
         return None
-    figure = term.figure or test.figure
     member = figure == "auc" or "@" in figure or figure == "balanced_accuracy"
     target = (term.target if term.target is not None else _first_target(known)) if member else None
     contrast = test.contrast if member else ""
@@ -169,7 +177,7 @@ def leak_of(name: str) -> Found | None:
     regime = regimes()[name]
     if regime.kind == "clusters":
         test = Test(figure=MODEL_RISK, one=Term(), others=[])
-        groups = [found_of(regime, test, Term(group=group)) for group in ("majority", "minority")]
+        groups = [found_of(regime, test, Term(group=group)) for group in GROUPS]
         return max((one for one in groups if one), key=lambda one: one.low or 0.0, default=None)
     figure = {"sources": "over_label_baseline", "games": "adv"}.get(regime.kind, "auc")
     return found_of(regime, Test(figure=figure, one=Term(), others=[]), Term(attack=regime.leak))

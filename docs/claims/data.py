@@ -50,7 +50,7 @@ class Term(Part):
 
     Attributes:
         study: Folder of records, where that is not the regime's.
-        variant: Of the regime's study; None for its base.
+        variant: Of the regime's study; None for its base; of hypervolumes a defense.
         attack: Whose figure it is, where it is an attack's; of games a point's label, or a sign
             of the detector.
         attacks: Instead, several whose mean it is.

@@ -10,6 +10,7 @@ import numpy as np
 from scipy.stats import binom
 
 from docs.claims.data import RECORDS, is_of_games, named
+from fedaudit.metrics import advantage, hypervolume
 from fedaudit.metrics.delong import auc_interval
 from fedaudit.metrics.intervals import clopper_pearson
 from fedaudit.results.aggregate import Value, Values, gap_between
@@ -41,7 +42,8 @@ class Asked(NamedTuple):
             members, at 10 % false positives, and names the owner of); a figure of clustered
             learning; of games "adv", "tpr", "tnr", "held_out", "epochs", "spread_auc" (of one
             target's neuron), "uncertified" (share of targets whose printed certificate fails with
-            more than 1e-8) and "detector_auc"; "seconds" that a record took.
+            more than 1e-8) and "detector_auc"; "seconds" that a record took. Of several records
+            together "hypervolume" (`hypervolumes`).
         attack: Of the catalogue; a point of games, or a sign of the detector.
         contrast: Of figures about membership.
         target: Likewise.
@@ -79,6 +81,51 @@ def rows_at(path: Path, *, games: bool) -> Mapping[Asked, Values]:
     for asked, seed, value in all_of_it:
         found.setdefault(asked, {})[seed] = value
     return {asked: {s: {None: v} for s, v in by.items()} for asked, by in found.items()}
+
+
+@cache
+def hypervolumes(study: str, family: str, attack: str, contrast: str, target: int) -> Values | None:
+    """What all strengths of a defense offer of privacy and accuracy, by seed: their hypervolume.
+
+    Args:
+        study: Folder of records, of which each has another strength; that of no defense counts too.
+        family: The defense's name; with what is chained to it "augmentation+data-sampling".
+        attack: By whose AUC the leak is.
+        contrast: Of that AUC.
+        target: Likewise.
+
+    Returns:
+        None where no record has that defense.
+    """
+    by_defense: dict[str, list[str]] = {}
+    for path in sorted((RECORDS / study).glob("*.json")):
+        variant = path.stem.removeprefix(study).removeprefix("-")
+        by_defense.setdefault(defenses_of(path), []).append(variant)
+    if family not in by_defense:
+        return None
+    asked = Asked("auc", attack, contrast, target)
+    points = [_points(study, one, asked) for name in ("none", family) for one in by_defense[name]]
+    seeds = [seed for seed in points[0] if all(seed in by_seed for by_seed in points)]
+    areas = {seed: hypervolume(np.array([by_seed[seed] for by_seed in points])) for seed in seeds}
+    return {seed: {None: Value(area)} for seed, area in areas.items()}
+
+
+def defenses_of(path: Path) -> str:
+    """The defense of a committed record, with what is chained to it."""
+    defense = read_record(path).config["defense"]
+    return "+".join([defense["name"], *(part["name"] for part in defense["chain"])])
+
+
+def _points(study: str, variant: str, asked: Asked) -> dict[int, tuple[float, float]]:
+    """Membership advantage and error of each seed."""
+    known = rows(study, variant)
+    assert known is not None
+    errors = known[Asked("test_accuracy")]
+    return {
+        seed: (advantage(by[None].value), 1 - errors[seed][None].value)
+        for seed, by in known.get(asked, {}).items()
+        if seed is not None
+    }
 
 
 def _of_games(record: GameRecord) -> Iterator[tuple[Asked, int | None, Value]]:
