@@ -19,6 +19,7 @@ from fedaudit.results.older import completed
 from fedaudit.results.read import read_games, read_record
 from fedaudit.results.record import Record, Trajectory, UsageRow
 from fedaudit.results.sources import SourceResult
+from fedaudit.study.defense_section import DefenseSection
 
 LATE = (0.6, 1.0)
 """Shares of the rounds at which the gap of loss is a figure."""
@@ -112,8 +113,8 @@ def hypervolumes(study: str, family: str, attack: str, contrast: str, target: in
 
 def defenses_of(path: Path) -> str:
     """The defense of a committed record, with what is chained to it."""
-    defense = read_record(path).config["defense"]
-    return "+".join([defense["name"], *(part["name"] for part in defense["chain"])])
+    defense = DefenseSection.model_validate(read_record(path).config["defense"])
+    return "+".join([defense.name, *(part.name for part in defense.chain)])
 
 
 def _points(study: str, variant: str, asked: Asked) -> dict[int, tuple[float, float]]:
