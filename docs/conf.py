@@ -21,6 +21,8 @@ suppress_warnings = ["myst.xref_missing"]
 html_theme = "furo"
 html_title = "fedaudit"
 templates_path: list[str] = []
+html_static_path = ["_static"]
+html_css_files = ["claims.css"]
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"

@@ -295,8 +295,8 @@ def test_the_gap_of_loss_is_that_of_non_members_late_in_training() -> None:
                 "seed": 1,
                 "origin": origin,
                 "rounds": list(range(1, 11)),
-                "mean": [float(base * at) for at in range(1, 11)],
-                "low": [0.0] * 10,
+                "mean": [-float(base * at) for at in range(1, 11)],
+                "low": [-100.0] * 10,
                 "high": [0.0] * 10,
             }
         )

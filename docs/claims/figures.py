@@ -223,7 +223,10 @@ def of_usage(usage: list[UsageRow]) -> Iterator[tuple[str, Value]]:
 
 
 def of_loss(lines: list[Trajectory]) -> Iterator[tuple[Asked, Value]]:
-    """How far non-members' mean loss lies above members', late in training."""
+    """How far non-members' mean loss lies above members', late in training.
+
+    The signal is minus the loss, since larger ones are likelier members'.
+    """
     for target in sorted({line.target for line in lines}):
         of = {line.origin: line for line in lines if line.target == target}
         for share in LATE:
@@ -233,7 +236,7 @@ def of_loss(lines: list[Trajectory]) -> Iterator[tuple[Asked, Value]]:
             known = [loss for loss in others if loss is not None]
             if member is not None and known and len(known) == len(others):
                 asked = Asked(f"loss_gap@{share:g}", "", "mixed", target)
-                yield asked, Value(fmean(known) - member)
+                yield asked, Value(member - fmean(known))
 
 
 def _of_sources(run: SourceResult) -> Iterator[tuple[str, Value]]:

@@ -1,7 +1,7 @@
 """The page of claims as Markdown."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from docs.claims.comparing import Found, leak_of, leaks, over_runs
 from docs.claims.data import RECORDS, ROOT, Paper, Regime, Term, papers, regimes
@@ -139,23 +139,22 @@ def _section(paper: Paper, claims: Sequence[Decided]) -> str:
         verdict = f"**{one.verdict}**" + (f"<br>{one.why}" if one.why else "")
         says = f"<a id='{one.claim.id}'></a>{one.claim.says}{note}"
         theirs = f"{one.claim.where}: {one.claim.theirs}"
-        here = "<br>".join(line for held in one.held for line in _here(held)) or "–"
+        here = "<br>".join(_here(held) for held in one.held) or "–"
         lines.append(_row([verdict, says, theirs, here]))
     return "\n".join(lines)
 
 
-def _here(held: Held) -> Iterator[str]:
+def _here(held: Held) -> str:
     """A line a test: all that it was held against, the hardest first."""
     if all(part.verdict == "not run" for part in held.parts):
-        yield f"`{held.regime}`: not run"
-        return
+        return f"`{held.regime}`: not run"
     leaking = held.counts or held.verdict == "not run"
     groups: dict[int, list[Judged]] = {}
     for part in held.parts:
         groups.setdefault(id(part.test), []).append(part)
-    for group in groups.values():
-        where = f"`{held.regime}`" + ("" if leaking else " (nothing leaks)")
-        yield f"{where}: {_line(group, leaking)}"
+    where = f"`{held.regime}`" + ("" if leaking else " (nothing leaks)")
+    lines = [_line(group, leaking) for group in groups.values()]
+    return f"{where}: {'<br>'.join(lines) if leaking else '; '.join(lines)}"
 
 
 def _line(group: Sequence[Judged], leaking: bool) -> str:
