@@ -106,11 +106,11 @@ def _regimes_table() -> str:
 def _regime_cells(name: str, regime: Regime) -> list[str]:
     known = rows(regime.study, regime.base)
     if known is None:
-        return ["not run", "", ""]
+        return ["not run", "–", "–"]
     accuracies = [known.get(Asked(figure)) for figure in ("train_accuracy", "test_accuracy")]
     both = " / ".join(f"{100 * over_runs(one).value:.0f}%" for one in accuracies if one)
-    seeds = str(len([seed for seed in accuracies[1] if seed is not None])) if accuracies[1] else ""
-    return [_leak_words(name, regime), both, seeds]
+    seeds = len([seed for seed in accuracies[1] or () if seed is not None])
+    return [_leak_words(name, regime), both or "–", str(seeds or "–")]
 
 
 def _leak_words(name: str, regime: Regime) -> str:
