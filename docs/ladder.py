@@ -1,60 +1,142 @@
-"""The page of the leak ladder, from its records: from which gap on there is something to find.
+"""The page of the leak ladder, from its records: from where on there is something to find.
 
 python docs/ladder.py            writes docs/ladder.md, docs/ladder.svg and what reports use of it
 python docs/ladder.py --check    says whether they are what the records give
 """
 
 import json
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import StringIO
 from pathlib import Path
-from statistics import fmean
+from statistics import NormalDist, fmean
 from typing import NamedTuple
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from sklearn.isotonic import IsotonicRegression
 
 from fedaudit.files import write_whole
+from fedaudit.models import architecture
+from fedaudit.results.ladder import (
+    FINAL_ATTACK,
+    UPLOAD_ATTACKS,
+    Auc,
+    Change,
+    Rule,
+    aucs,
+    generalisation_gap,
+    loss_gap,
+    over_seeds,
+    samples_of,
+    strongest,
+)
 from fedaudit.results.older import completed
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 
 ROOT = Path(__file__).parents[1]
 PAGE, PICTURE = ROOT / "docs" / "ladder.md", ROOT / "docs" / "ladder.svg"
-RUNGS = ROOT / "src" / "fedaudit" / "report" / "ladder.json"
-MADE_FROM = ("ladder-location30", "ladder-cifar10", "ladder-letters")
+DATA = ROOT / "src" / "fedaudit" / "results" / "ladder.json"
+MADE_FROM = ("ladder-location30", "ladder-letters", "ladder-cifar10")
 CHECKED_ON = ("ladder-check-fashion", "ladder-check-tiny")
-ATTACKS = ("loss-series", "avg-cosine", "fedmia-1", "fedmia-2")
-WORRY = 0.6
-"""An AUC from which on somebody who runs a federation should worry."""
+NAMES = {
+    "ladder-location30": "Location-30",
+    "ladder-letters": "EMNIST letters",
+    "ladder-cifar10": "CIFAR-10",
+    "ladder-check-fashion": "Fashion-MNIST",
+    "ladder-check-tiny": "Tiny-ImageNet-32",
+}
+SHAPES = {
+    "ladder-location30": ((446,), 30),
+    "ladder-letters": ((1, 28, 28), 26),
+    "ladder-cifar10": ((3, 32, 32), 10),
+    "ladder-check-fashion": ((1, 28, 28), 10),
+    "ladder-check-tiny": ((3, 32, 32), 100),
+}
+"""Of one sample, and classes: what a model's number of parameters follows from."""
+WORRY = (0.6, 0.7, 0.8)
+"""AUCs from which on somebody who runs a federation should worry, more and more."""
+KINDS = {
+    "epochs": "fewer local epochs",
+    "rounds": "fewer rounds",
+    "samples": "more samples a client",
+    "lr": "a smaller learning rate",
+    "decay": "weight decay",
+    "width": "a narrower network",
+    "clipping": "clipping each sample's gradient",
+    "dp-sgd": "DP-SGD",
+}
 
 
 class Rung(NamedTuple):
-    """One run: how far its models are better on what they were trained on, and what was found.
+    """One federation: what it can know of itself, and what was found.
 
     Attributes:
         study: Folder of its record.
         variant: Of the study; empty for the study itself.
-        train: Training accuracy of the last global model.
-        gap: Training less test accuracy.
-        samples: A client.
-        found: By attack, the AUC against mixed non-members, with its limits.
+        record: Where the rest is read from.
+        loss_gap: In standard deviations: the axis.
+        gap: Of the last global model, in accuracy.
+        upload_gap: Of what clients sent in the last round, in accuracy.
+        nats: The gap in loss of what clients sent, as it is.
+        samples: Of a client under audit.
+        best: The strongest attack on uploads against mixed non-members.
+        final: Who has the final model only, against samples of nobody.
     """
 
     study: str
     variant: str
-    train: float
+    record: Record
+    loss_gap: float
     gap: float
-    samples: int
-    found: dict[str, tuple[float, float, float]]
+    upload_gap: float
+    nats: float
+    samples: float
+    best: Auc
+    final: Auc
 
     @property
-    def strongest(self) -> tuple[str, tuple[float, float, float]]:
-        """The attack that finds most."""
-        return max(self.found.items(), key=lambda item: item[1][0])
+    def train(self) -> float:
+        """Training accuracy of the last global model."""
+        return fmean(one.train_accuracy for one in self.record.utility)
+
+    @property
+    def test(self) -> float:
+        """Test accuracy of the last global model."""
+        return fmean(one.test_accuracy for one in self.record.utility)
+
+    def of(self, *path: str) -> float:
+        """A number among the settings."""
+        part: object = self.record.config
+        for key in path:
+            assert isinstance(part, dict)
+            part = part[key]
+        assert isinstance(part, int | float)
+        return float(part)
+
+    @property
+    def visits(self) -> float:
+        """How often a sample was trained on."""
+        return self.of("training", "rounds") * self.of("training", "epochs")
+
+    @property
+    def steps(self) -> float:
+        """Local steps a round."""
+        return math.ceil(self.samples / self.of("training", "batch_size")) * self.of(
+            "training", "epochs"
+        )
+
+    @property
+    def parameters(self) -> float:
+        """Of the model."""
+        shape, classes = SHAPES[self.study]
+        model = self.record.config["model"]
+        assert isinstance(model, dict)
+        built = architecture(model["name"], shape=shape, classes=classes, **model["options"])
+        return sum(value.numel() for value in built.build().parameters())
 
 
 def rungs(studies: Sequence[str]) -> list[Rung]:
@@ -64,226 +146,522 @@ def rungs(studies: Sequence[str]) -> list[Rung]:
         for study in studies
         for path in sorted((ROOT / "records" / study).glob("*.json"))
     ]
-    return sorted(found, key=lambda rung: rung.gap)
+    return sorted(found, key=lambda rung: (rung.loss_gap, rung.study, rung.variant))
 
 
 def _rung(study: str, path: Path, record: Record) -> Rung:
-    alone = len(record.seeds) == 1
-    target = min(f.target for f in record.findings if f.target is not None)
-    auc = {
-        f.attack: (f.value, f.low, f.high)
-        for f in record.findings
-        if (f.metric, f.contrast, f.target) == ("auc", "mixed", target)
-        and (alone or f.seed is None)
-        and f.value is not None
-        and f.low is not None
-        and f.high is not None
-    }
+    of_uploads, gap, samples = strongest(record), loss_gap(record), samples_of(record)
+    overall = generalisation_gap(record)
+    (final,) = aucs(record, [FINAL_ATTACK], "unseen")
+    uploads = [one.upload_gap for one in record.utility if one.upload_gap is not None]
+    assert of_uploads is not None
+    assert None not in (gap, samples, overall)
     return Rung(
         study=study,
         variant=path.stem.removeprefix(study).removeprefix("-"),
-        train=fmean(one.train_accuracy for one in record.utility),
-        gap=fmean(one.generalisation_gap for one in record.utility),
-        samples=round(fmean(client.samples for client in record.clients)),
-        found={attack: auc[attack] for attack in ATTACKS if attack in auc},
+        record=record,
+        loss_gap=gap or 0.0,
+        gap=overall or 0.0,
+        upload_gap=fmean(uploads),
+        nats=_nats(record),
+        samples=samples or 1.0,
+        best=of_uploads,
+        final=final,
     )
 
 
-class Rule(NamedTuple):
-    """What a gap lets expect.
+def _nats(record: Record) -> float:
+    means = {
+        origin: fmean(
+            value
+            for one in record.trajectories
+            if (one.signal, one.origin) == ("loss", origin)
+            for value in one.mean
+            if value is not None
+        )
+        for origin in ("member", "unseen")
+    }
+    return means["member"] - means["unseen"]
+
+
+class Axis(NamedTuple):
+    """Something that a federation can know of itself, to tell from how much attacks find.
 
     Attributes:
-        gaps: Where the curve bends, ascending.
-        expected: The strongest attack's AUC there: never falling with the gap.
-        spread: How far nine of ten rungs are from it at most.
-        worry: The gap from which on it is `WORRY` or more.
+        name: In words.
+        of: Its numbers; none for an axis that knows nothing.
     """
 
-    gaps: tuple[float, ...]
-    expected: tuple[float, ...]
-    spread: float
-    worry: float
-
-    def at(self, gap: float) -> float:
-        """What is to be expected at a gap."""
-        return float(np.interp(gap, self.gaps, self.expected))
+    name: str
+    of: Callable[[Rung], tuple[float, ...]]
 
 
-def rule(made_from: Sequence[Rung]) -> Rule:
-    """The rule of thumb: the rising curve that is nearest to the rungs, by least squares."""
-    gaps = np.array([rung.gap for rung in made_from])
-    found = np.array([rung.strongest[1][0] for rung in made_from])
-    fitted = IsotonicRegression(y_min=0.5, y_max=1.0).fit(gaps, found)
-    curve = fitted.predict(gaps)
-    spread = float(np.quantile(np.abs(found - curve), 0.9))
-    above = gaps[curve >= WORRY]
-    worry = float(above.min()) if len(above) else float("inf")
-    bends = [0, *(i for i in range(1, len(gaps)) if curve[i] != curve[i - 1]), len(gaps) - 1]
-    kept = sorted({*bends, *(i - 1 for i in bends if i)})
-    return Rule(
-        tuple(round(float(gaps[i]), 4) for i in kept),
-        tuple(round(float(curve[i]), 4) for i in kept),
-        round(spread, 3),
-        round(worry, 3),
-    )
+def _log(value: float) -> float:
+    return math.log2(max(value, 1e-9))
 
 
-def held(found: Rule, rung: Rung) -> bool:
-    """Whether a rung that the rule was not made from is where it says, allowing for its limits."""
-    _, (_, low, high) = rung.strongest
-    expected = found.at(rung.gap)
-    return low - found.spread <= expected <= high + found.spread
+AXES = (
+    Axis("nothing: the mean of the other data sets", lambda one: ()),
+    Axis("generalisation gap of the global model, in accuracy", lambda one: (one.gap,)),
+    Axis("training accuracy of the global model", lambda one: (one.train,)),
+    Axis("samples a client", lambda one: (_log(one.samples),)),
+    Axis("samples a parameter", lambda one: (_log(one.samples / one.parameters),)),
+    Axis("how often a sample is trained on", lambda one: (_log(one.visits),)),
+    Axis("local steps a round", lambda one: (_log(one.steps),)),
+    Axis("gap of uploads, in accuracy", lambda one: (one.upload_gap,)),
+    Axis("gap of uploads, in loss", lambda one: (one.nats,)),
+    Axis("**gap of uploads, in standard deviations of the loss**", lambda one: (one.loss_gap,)),
+    Axis(
+        "generalisation gap and samples a client",
+        lambda one: (one.gap, _log(one.samples)),
+    ),
+    Axis(
+        "gap of uploads in accuracy, and samples a client",
+        lambda one: (one.upload_gap, _log(one.samples)),
+    ),
+    Axis(
+        "gap of uploads in standard deviations, and samples a client",
+        lambda one: (one.loss_gap, _log(one.samples)),
+    ),
+)
+RULE = AXES[9]
+FINAL_AXES = (
+    AXES[0],
+    Axis("**generalisation gap of the global model**", lambda one: (one.gap,)),
+    Axis("training accuracy of the global model", lambda one: (one.train,)),
+    AXES[9],
+)
+FINAL_RULE = FINAL_AXES[1]
+
+Found = Callable[[Rung], float]
 
 
-def picture(made_from: Sequence[Rung], checked_on: Sequence[Rung], found: Rule) -> str:
-    """The ladder as an SVG picture: a mark a run, the rule, and where to worry."""
-    mpl.rcParams["svg.hashsalt"] = "ladder"
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.subplots()
-    marks = dict(zip([*MADE_FROM, *CHECKED_ON], "osD^v", strict=True))
+def of_uploads(one: Rung) -> float:
+    """What the strongest attack on uploads finds."""
+    return one.best.value
+
+
+def of_final(one: Rung) -> float:
+    """What somebody finds who has the final model."""
+    return one.final.value
+
+
+def fitted(axis: Axis, made_from: Sequence[Rung], found: Found) -> Callable[[Rung], float]:
+    """The nearest line through the AUCs' quantiles, by least squares."""
+    weights = _weights(axis, made_from, found)
+    return lambda one: NormalDist().cdf(float(np.dot(weights, (1.0, *axis.of(one)))))
+
+
+def _weights(axis: Axis, made_from: Sequence[Rung], found: Found) -> np.ndarray:
+    rows = np.array([(1.0, *axis.of(one)) for one in made_from])
+    values = np.array([NormalDist().inv_cdf(min(found(one), 0.999)) for one in made_from])
+    weights: np.ndarray = np.linalg.lstsq(rows, values, rcond=None)[0]
+    return weights
+
+
+def left_out(axis: Axis, made_from: Sequence[Rung], found: Found) -> list[float]:
+    """Errors of AUCs on each data set, by what the others say."""
+    errors = []
+    for study in dict.fromkeys(one.study for one in made_from):
+        said = fitted(axis, [one for one in made_from if one.study != study], found)
+        errors += [found(one) - said(one) for one in made_from if one.study == study]
+    return errors
+
+
+def errors_on(
+    axis: Axis, made_from: Sequence[Rung], checked_on: Sequence[Rung], found: Found
+) -> list[float]:
+    """Errors of AUCs on data that nothing was made from."""
+    said = fitted(axis, made_from, found)
+    return [found(one) - said(one) for one in checked_on]
+
+
+def rule(axis: Axis, made_from: Sequence[Rung], found: Found) -> Rule:
+    """The rule: its numbers, and how far a data set's rungs are from what the others say."""
+    intercept, slope = _weights(axis, made_from, found)
+    spread = np.quantile(np.abs(left_out(axis, made_from, found)), 0.9)
+    return Rule(*(round(float(value), 3) for value in (intercept, slope, spread)))
+
+
+def inside(said: Rule, axis: Axis, checked_on: Sequence[Rung], found: Found) -> list[bool]:
+    """Which rungs are where a rule says, to within its spread."""
+    return [abs(found(one) - _said(said, axis, one)) <= said.spread for one in checked_on]
+
+
+def _said(said: Rule, axis: Axis, one: Rung) -> float:
+    (gap,) = axis.of(one)
+    return said.at(gap)
+
+
+def picture(
+    made_from: Sequence[Rung], checked_on: Sequence[Rung], uploads: Rule, final: Rule
+) -> str:
+    """The ladder as an SVG picture: a mark a federation, the rule, what it was not made from."""
+    # Narrow, so that the lettering is legible on a telephone.
+    with mpl.rc_context({"svg.hashsalt": "ladder", "font.size": 11}):
+        return _drawn(made_from, checked_on, uploads, final)
+
+
+def _drawn(
+    made_from: Sequence[Rung], checked_on: Sequence[Rung], uploads: Rule, final: Rule
+) -> str:
+    figure = Figure(figsize=(5.4, 9.2), layout="constrained")
+    above, below = figure.subplots(2, 1)
+    marks = dict(zip(NAMES, "osD^v", strict=True))
     for study, mark in marks.items():
         own = [one for one in (*made_from, *checked_on) if one.study == study]
-        if not own:
-            continue
-        values = [one.strongest[1] for one in own]
-        checks = study in CHECKED_ON
-        axes.errorbar(
-            [100 * one.gap for one in own],
-            [value for value, _, _ in values],
-            yerr=[[v - low for v, low, _ in values], [high - v for v, _, high in values]],
-            fmt=mark,
-            markersize=5,
-            elinewidth=0.8,
-            markerfacecolor="none" if checks else None,
-            label=_data(study) + (" (not used for the rule)" if checks else ""),
-        )
-    axes.step(
-        [100 * gap for gap in found.gaps], found.expected, where="post", color="0.3", label="rule"
-    )
-    axes.axhline(0.5, color="0.7", linewidth=0.8)
-    if np.isfinite(found.worry):
-        axes.axvline(100 * found.worry, color="tab:red", linewidth=0.8, linestyle="--")
-        axes.annotate(
-            f" worry from {100 * found.worry:.0f} points on",
-            (100 * found.worry, 0.97),
-            color="tab:red",
-        )
-    axes.set_xlabel("generalisation gap: training less test accuracy, in points")
-    axes.set_ylabel("AUC of the strongest of four attacks")
-    axes.set_ylim(0.45, 1.0)
-    axes.legend(loc="lower right", fontsize=8)
+        label = NAMES[study] + (" (check)" if study in CHECKED_ON else "")
+        for axes, across, found in (
+            (above, [one.loss_gap for one in own], [one.best for one in own]),
+            (below, [100 * one.gap for one in own], [one.final for one in own]),
+        ):
+            _marks(axes, across, found, mark, label, hollow=study in CHECKED_ON)
+    everything = [*made_from, *checked_on]
+    line = np.linspace(0, 1.05 * max(one.loss_gap for one in everything), 60)
+    above.plot(line, [uploads.at(gap) for gap in line], "-", color="0.35")
+    points = np.linspace(0, 1.05 * max(one.gap for one in everything), 60)
+    below.plot(100 * points, [final.at(gap) for gap in points], "-", color="0.35")
+    above.set_xlabel("gap in loss of clients' uploads, in standard deviations")
+    above.set_ylabel("AUC of the strongest attack")
+    above.set_title("The server sees every upload", fontsize=12)
+    below.set_xlabel("generalisation gap of the global model, in points")
+    below.set_ylabel("AUC of the loss")
+    below.set_title("Somebody has the final model only", fontsize=12)
+    for axes in (above, below):
+        axes.axhline(0.5, color="0.7", linewidth=0.8)
+        axes.set_ylim(0.45, 1.0)
+    below.legend(loc="upper left", fontsize=10)
     out = StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     return out.getvalue()
 
 
-def _data(study: str) -> str:
-    return study.removeprefix("ladder-").removeprefix("check-")
+def _marks(
+    axes: Axes, across: Sequence[float], found: Sequence[Auc], mark: str, label: str, hollow: bool
+) -> None:
+    if found:
+        axes.errorbar(
+            across,
+            [one.value for one in found],
+            yerr=[
+                [max(one.value - one.low, 0.0) for one in found],
+                [max(one.high - one.value, 0.0) for one in found],
+            ],
+            fmt=mark,
+            markersize=5,
+            elinewidth=0.7,
+            markerfacecolor="none" if hollow else None,
+            label=label,
+        )
 
 
-def page(made_from: Sequence[Rung], checked_on: Sequence[Rung], found: Rule) -> str:
-    """The whole page."""
-    inside = [held(found, one) for one in checked_on]
-    first = _first_to_see(made_from)
-    worry = (
-        f"From a generalisation gap of some {100 * found.worry:.0f} points on"
-        if np.isfinite(found.worry)
-        else "Nowhere on this ladder"
+def settings(one: Rung) -> dict[str, float | str]:
+    """What rungs of a study differ in."""
+    model, defense = one.record.config["model"], one.record.config.get("defense")
+    assert isinstance(model, dict)
+    named = defense.get("name", "none") if isinstance(defense, dict) else "none"
+    options = defense.get("options", {}) if isinstance(defense, dict) else {}
+    noise = options.get("noise_multiplier", 0.0)
+    return {
+        "epochs": one.of("training", "epochs"),
+        "rounds": one.of("training", "rounds"),
+        "samples": one.of("partition", "samples_per_client"),
+        "lr": one.of("training", "lr"),
+        "decay": one.of("training", "weight_decay"),
+        "width": float(model["options"].get("hidden", 0)),
+        "defense": "none" if named == "none" else "dp-sgd" if noise else "clipping",
+    }
+
+
+def changes(made_from: Sequence[Rung]) -> list[Change]:
+    """For each data set and setting the two rungs that are furthest apart in it alone."""
+    found = []
+    for study in MADE_FROM:
+        own = [one for one in made_from if one.study == study]
+        best: dict[str, tuple[tuple[float, float], Change]] = {}
+        for before in own:
+            for after in own:
+                if (change := _change(before, after)) is not None:
+                    far, one = change
+                    if one.kind not in best or far > best[one.kind][0]:
+                        best[one.kind] = (far, one)
+        found += [change for _, change in best.values()]
+    return sorted(found, key=lambda one: list(KINDS).index(one.kind))
+
+
+def _change(before: Rung, after: Rung) -> tuple[tuple[float, float], Change] | None:
+    """One setting changed in the direction that should help, and how far; else None."""
+    was, became = settings(before), settings(after)
+    differ = [key for key in was if was[key] != became[key]]
+    if len(differ) != 1:
+        return None
+    (key,) = differ
+    one, other = was[key], became[key]
+    if isinstance(one, str) or isinstance(other, str):
+        if one != "none":
+            return None
+        kind, far, shown = str(other), 1.0, ("none", "for everybody")
+    else:
+        # More samples and more decay help; less of all else.
+        helps = other > one if key in ("samples", "decay") else other < one
+        if not helps:
+            return None
+        kind, far = key, abs(math.log((other or 1e-6) / (one or 1e-6)))
+        shown = (f"{one:g}", f"{other:g}")
+    change = Change(
+        kind,
+        NAMES[before.study],
+        *shown,
+        auc=(round(before.best.value, 3), round(after.best.value, 3)),
+        accuracy=(round(before.test, 3), round(after.test, 3)),
     )
+    return (far, before.best.value), change
+
+
+def page(made_from: Sequence[Rung], checked_on: Sequence[Rung]) -> str:
+    """The whole page."""
+    uploads, final = rule(RULE, made_from, of_uploads), rule(FINAL_RULE, made_from, of_final)
     parts = [
-        "# The leak ladder",
-        "From hardly trained to learned by heart: every mark is a federation of ten clients, "
-        "audited by four attacks. `python docs/ladder.py` makes this page from the records.",
-        "![Generalisation gap and what the strongest of four attacks finds](ladder.svg)",
-        f"**{worry} the strongest attack's AUC is to be expected at {WORRY} or more.** The rule is "
-        f"the rising curve nearest to {len(made_from)} runs on {len(MADE_FROM)} data sets; nine of "
-        f"ten lie within {found.spread:.2f} of it. "
-        + (
-            f"Of {len(inside)} runs on data that it was not made from, {sum(inside)} lie where it "
-            "says, allowing for that and for their own limits."
-            if inside
-            else "It has not been held against other data yet."
-        ),
-        "What sees a leak first (the strongest attack of each run, by gap): " + first,
-        "A gap says nothing of what a single sample suffers, and a small one proves nothing: "
-        "clients whose classes differ, outliers and noise in labels leak at any gap. It tells "
-        "where to audit first.",
-        "## Rungs",
-        _table(made_from, found),
-        "## Held against other data",
-        _table(checked_on, found) if checked_on else "No records yet.",
+        INTRODUCTION,
+        "![What the strongest attack finds, by the gap of clients' uploads; what the final model "
+        "gives away, by its generalisation gap](ladder.svg)",
+        "## From where on should I worry?",
+        _answer(uploads, made_from, checked_on),
+        "## Which attack sees it first?",
+        _first_to_see(made_from),
+        "## Who has the final model only",
+        _final(final, made_from, checked_on),
+        "## What was tried as an axis",
+        "Errors of the expected AUC (the mean of their sizes): on each data set of the rule by "
+        "what "
+        "the others say, and on the data sets for checking. All are lines through the AUCs' normal "
+        "quantiles, by least squares; counts are taken as logarithms.",
+        _axes(AXES, made_from, checked_on, of_uploads),
+        AXES_SAY,
         "## What lowers it",
-        "Runs that differ from their study's own in one setting alone:",
-        _lower(made_from),
+        "For each data set the two federations that differ most in one setting alone:",
+        _changes(changes(made_from)),
+        "## Whose sample is it?",
+        _sources(made_from),
+        "## What it does not say",
+        CAVEATS,
+        "## Rungs",
+        _table(made_from, uploads),
+        "## Held against other data",
+        _table(checked_on, uploads),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _first_to_see(made_from: Sequence[Rung]) -> str:
-    thirds = [part for part in np.array_split(np.arange(len(made_from)), 3) if len(part)]
-    said = []
-    for part in thirds:
-        own = [made_from[i] for i in part]
-        names = [one.strongest[0] for one in own]
-        counts = {name: names.count(name) for name in sorted(set(names), key=names.count)[::-1]}
-        words = ", ".join(f"`{name}` in {times}" for name, times in counts.items())
-        gaps = f"{100 * own[0].gap:.0f} to {100 * own[-1].gap:.0f} points"
-        said.append(f"at {gaps} {words} of {len(own)}")
-    return "; ".join(said) + "."
+INTRODUCTION = """# The leak ladder
 
+From hardly trained to learned by heart: every mark is a federation of ten clients, audited by
+four attacks on what they send and one on the final model. `python docs/ladder.py` makes this
+page from the records (`records/ladder-*`), and a test holds it to them. To make a data set's
+rows again (ten minutes on one core for the first, D the folder of the data sets):
 
-def _table(rows: Sequence[Rung], found: Rule) -> str:
-    head = ["data", "run", "samples a client", "training accuracy", "gap", *ATTACKS, "rule"]
-    lines = [_row(head), _row(["---"] * len(head))]
-    for one in rows:
-        cells = [
-            f"{one.found[name][0]:.3f} ({one.found[name][1]:.3f} to {one.found[name][2]:.3f})"
-            if name in one.found
-            else "–"
-            for name in ATTACKS
-        ]
-        first = [_data(one.study), one.variant or "as it is", str(one.samples)]
-        accuracy = [f"{100 * one.train:.1f}%", f"{100 * one.gap:.1f}"]
-        lines.append(_row([*first, *accuracy, *cells, f"{found.at(one.gap):.2f}"]))
-    return "\n".join(lines)
+```
+fedaudit run studies/ladder-location30.toml --variant all --data-dir D --out runs/ladder-location30
+python records/keep.py runs/ladder-location30 --rung
+python docs/ladder.py
+```"""
 
+AXES_SAY = """Once that gap is known, the number of samples adds nothing: more samples a client
+narrow the gap, and help by that. A client can tell its gap by itself, without any attack, after any
+round; a record has it from the signals of its loss."""
 
-def _lower(made_from: Sequence[Rung]) -> str:
-    head = ["data", "changed", "gap", "strongest attack's AUC"]
-    lines = [_row(head), _row(["---"] * len(head))]
-    for study in MADE_FROM:
-        own = {one.variant: one for one in made_from if one.study == study}
-        base = own.get("")
-        for variant, one in own.items():
-            if base is None or not variant:
-                continue
-            gap = f"{100 * base.gap:.1f} → {100 * one.gap:.1f}"
-            auc = f"{base.strongest[1][0]:.3f} → {one.strongest[1][0]:.3f}"
-            lines.append(_row([_data(study), variant, gap, auc]))
-    return "\n".join(lines)
+CAVEATS = """The gap of uploads is measured on the samples that are attacked: it says what is there
+to be found, and is no forecast from settings alone. All clients have about as many samples and the
+same class mix, and everybody takes part in every round: of others the ladder says nothing. AUCs
+are means over samples; who stands out is in a report."""
 
 
 def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join([_row(head), _row(["---"] * len(head)), *map(_row, rows)])
+
+
+def _answer(uploads: Rule, made_from: Sequence[Rung], checked_on: Sequence[Rung]) -> str:
+    held = inside(uploads, RULE, checked_on, of_uploads)
+    by_data = ", ".join(
+        f"{sum(inside(uploads, RULE, own, of_uploads))} of {len(own)} on {NAMES[study]}"
+        for study in CHECKED_ON
+        if (own := [one for one in checked_on if one.study == study])
+    )
+    either = [
+        near
+        or one.best.low - uploads.spread
+        <= _said(uploads, RULE, one)
+        <= one.best.high + uploads.spread
+        for near, one in zip(held, checked_on, strict=True)
+    ]
+    error = fmean(map(abs, errors_on(RULE, made_from, checked_on, of_uploads)))
+    gaps = [uploads.from_gap(auc) for auc in WORRY]
+    said = ", ".join(f"{auc} from {gap:.2f} on" for auc, gap in zip(WORRY, gaps, strict=True))
+    young = [one for one in made_from if one.gap < 0.01]
+    return (
+        f"**From {gaps[0]:.1f} standard deviations on.** Take a client's model as it is sent: its "
+        "mean loss on fresh samples less that on the client's own, divided by the standard "
+        "deviation of the loss on the fresh ones. The AUC to be expected of the strongest attack "
+        "is then\n\n"
+        f"    Φ({uploads.intercept:.2f} {uploads.slope:+.2f} · gap)\n\n"
+        f"with Φ the normal distribution function: {said}. The rule is made from {len(made_from)} "
+        f"federations on {len({one.study for one in made_from})} data sets; nine of ten lie within "
+        f"{uploads.spread:.2f} of what the other data sets say. Of {len(held)} on data that it was "
+        f"not made from {sum(held)} do ({by_data}), {sum(either)} allowing for their own limits; "
+        f"its mean error there is {error:.3f}.\n\n"
+        "**The generalisation gap of the global model is no such axis** where a server sees "
+        f"uploads: {len(young)} of these federations have one below 1 point, and AUCs of "
+        f"{min(map(of_uploads, young)):.2f} to {max(map(of_uploads, young)):.2f}. Uploads give "
+        "samples away from the first round on, before that model has learned anything."
+    )
+
+
+def _first_to_see(made_from: Sequence[Rung]) -> str:
+    rows = []
+    for part in np.array_split(np.arange(len(made_from)), 3):
+        own = [made_from[i] for i in part]
+        means = [
+            fmean(auc.value for one in own for auc in aucs(one.record, [name], "mixed"))
+            for name in UPLOAD_ATTACKS
+        ]
+        wins = [sum(one.best.attack == name for one in own) for name in UPLOAD_ATTACKS]
+        rows.append(
+            [
+                f"{own[0].loss_gap:.2f} to {own[-1].loss_gap:.2f}",
+                str(len(own)),
+                *(f"{mean:.3f}, strongest in {won}" for mean, won in zip(means, wins, strict=True)),
+            ]
+        )
+    head = ["gap of uploads", "federations", *(f"`{name}`" for name in UPLOAD_ATTACKS)]
+    return "Mean AUC of each attack, from the lowest third of the ladder to the highest:\n\n" + (
+        _grid(head, rows)
+    )
+
+
+def _final(final: Rule, made_from: Sequence[Rung], checked_on: Sequence[Rung]) -> str:
+    held = inside(final, FINAL_RULE, checked_on, of_final)
+    points = [f"{100 * final.from_gap(auc):.0f} points for {auc}" for auc in WORRY]
+    return (
+        "Here the classical rule holds: what the loss of the last global model gives away grows "
+        f"with its generalisation gap (`{FINAL_ATTACK}`, against samples of nobody): an AUC of "
+        f"Φ({final.intercept:.2f} {final.slope:+.2f} · gap), that is from a gap of "
+        f"{', '.join(points)} on. Nine of ten federations lie within {final.spread:.2f} of what "
+        f"the other data sets' rule says, and {sum(held)} of {len(held)} on the data for "
+        "checking.\n\n" + _axes(FINAL_AXES, made_from, checked_on, of_final)
+    )
+
+
+def _axes(
+    axes: Sequence[Axis], made_from: Sequence[Rung], checked_on: Sequence[Rung], found: Found
+) -> str:
+    rows = [
+        [
+            axis.name,
+            f"{fmean(map(abs, left_out(axis, made_from, found))):.3f}",
+            f"{fmean(map(abs, errors_on(axis, made_from, checked_on, found))):.3f}",
+        ]
+        for axis in axes
+    ]
+    return _grid(["known of the federation", "a data set left out", "data for checking"], rows)
+
+
+def _changes(found: Sequence[Change]) -> str:
+    rows = [
+        [
+            KINDS[one.kind],
+            one.data,
+            f"{one.before} → {one.after}",
+            f"{one.auc[0]:.3f} → {one.auc[1]:.3f}",
+            f"{100 * one.accuracy[0]:.1f} → {100 * one.accuracy[1]:.1f}%",
+        ]
+        for one in found
+    ]
+    return _grid(["", "data", "setting", "strongest attack's AUC", "test accuracy"], rows)
+
+
+def _sources(made_from: Sequence[Rung]) -> str:
+    rows = []
+    for one in made_from:
+        for figure in one.record.source_figures:
+            over = figure.over_label_baseline
+            if over is None:
+                continue
+            limits = f" ({over.low:.2f} to {over.high:.2f})" if over.low is not None else ""
+            rows.append(
+                [
+                    NAMES[one.study],
+                    one.variant or "as it is",
+                    f"{one.loss_gap:.2f}",
+                    f"{figure.success.value:.2f}",
+                    f"{over.value:.2f}{limits}",
+                ]
+            )
+    head = ["data", "run", "gap of uploads", "owner named (`sia-mean`)", "beyond the labels"]
+    return (
+        "Ten clients; a guess is right one time in ten. Beyond the labels: success less that of "
+        "naming the client of whose data the sample's class is the largest share.\n\n"
+        + _grid(head, rows)
+    )
+
+
+def _table(rows: Sequence[Rung], said: Rule) -> str:
+    head = [
+        *("data", "run", "samples", "train", "test", "gap of uploads"),
+        *("strongest attack", "AUC", "rule", "TPR at 1%", "at 0.1%", "final model"),
+    ]
+    return _grid(
+        head,
+        [
+            [
+                NAMES[one.study],
+                one.variant or "as it is",
+                f"{one.samples:.0f}",
+                f"{100 * one.train:.0f}%",
+                f"{100 * one.test:.0f}%",
+                f"{one.loss_gap:.2f}",
+                f"`{one.best.attack}`",
+                f"{one.best.value:.3f} ({one.best.low:.3f} to {one.best.high:.3f})",
+                f"{_said(said, RULE, one):.2f}",
+                _rate(one, "tpr@0.01"),
+                _rate(one, "tpr@0.001"),
+                f"{one.final.value:.3f}",
+            ]
+            for one in rows
+        ],
+    )
+
+
+def _rate(one: Rung, metric: str) -> str:
+    values = [figure.value for figure in over_seeds(one.record, one.best.attack, metric, "mixed")]
+    known = [value for value in values if value is not None]
+    return f"{100 * fmean(known):.1f}%" if known and len(known) == len(values) else "–"
+
+
 def made() -> dict[Path, str]:
     """Every file that the records give, by its path."""
     made_from, checked_on = rungs(MADE_FROM), rungs(CHECKED_ON)
-    if not made_from:
-        return {}
-    found = rule(made_from)
+    uploads, final = rule(RULE, made_from, of_uploads), rule(FINAL_RULE, made_from, of_final)
     table = {
-        "gaps": found.gaps,
-        "expected": found.expected,
-        "spread": found.spread,
-        "worry": found.worry if np.isfinite(found.worry) else None,
-        "runs": len(made_from),
+        "uploads": uploads._asdict(),
+        "final": final._asdict(),
+        "rungs": [
+            [
+                NAMES[one.study],
+                one.variant or "as it is",
+                *(round(x, 3) for x in (one.loss_gap, *one.best[1:])),
+            ]
+            for one in made_from
+        ],
+        "changes": changes(made_from),
     }
     return {
-        PAGE: page(made_from, checked_on, found),
-        PICTURE: picture(made_from, checked_on, found),
-        RUNGS: json.dumps(table, indent=1) + "\n",
+        PAGE: page(made_from, checked_on),
+        PICTURE: picture(made_from, checked_on, uploads, final),
+        DATA: json.dumps(table, indent=None, separators=(",", ":")) + "\n",
     }
 
 

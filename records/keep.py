@@ -2,12 +2,14 @@
 
 python records/keep.py runs/cofedmid-mnist [NAME]
 python records/keep.py games/ami-digits
+python records/keep.py runs/ladder-letters --rung
 
 Takes every variant's record.json below the folder into the folder of the study's name (or NAME)
 beside this file. The study's own record stays whole if it is under a megabyte; of it else, and of
 the variants, only what `fedaudit compare` and the pages of results and claims use is kept: figures,
 controls, utility, usage and the loss by round, nothing else that is drawn. A record of games is
-kept as it is.
+kept as it is. Of a rung of the leak ladder (--rung) less still: AUCs and rates over the seeds,
+sources, utility and the loss by round.
 """
 
 import sys
@@ -17,14 +19,14 @@ from fedaudit.errors import BadInput
 from fedaudit.files import GAMES_FILE, write_whole
 from fedaudit.results.older import completed
 from fedaudit.results.read import read_games, read_record
-from fedaudit.results.record import Environment, write_record
+from fedaudit.results.record import Environment, Figure, Record, write_record
 
 HERE = Path(__file__).parent
 DRAWN = ("curves", "histograms", "groups", "exposed")
 MOST_BYTES = 1_000_000
 
 
-def keep(runs: Path, name: str) -> int:
+def keep(runs: Path, name: str, *, rung: bool = False) -> int:
     """Copies all records below a folder; how many there were.
 
     Raises:
@@ -41,13 +43,25 @@ def keep(runs: Path, name: str) -> int:
         record = completed(read_record(path))
         refuse_without_commit(record.environment, path)
         whole = record.name == name or len(found) == 1
-        if not whole or path.stat().st_size > MOST_BYTES:
+        if rung or not whole or path.stat().st_size > MOST_BYTES:
             loss = [line for line in record.trajectories if line.signal == "loss"]
             record = record.model_copy(
                 update={"trajectories": loss, **{part: [] for part in DRAWN}}
             )
+        if rung:
+            record = record.model_copy(update={"usage": [], "findings": of_rung(record)})
         write_record(record, HERE / name / f"{path.parent.name}.json")
     return len(found)
+
+
+def of_rung(record: Record) -> list[Figure]:
+    """The figures that the leak ladder's page uses."""
+    several = len(record.seeds) > 1
+    return [
+        one
+        for one in record.findings
+        if (one.seed is None) == several and one.metric.startswith(("auc", "tpr@"))
+    ]
 
 
 def refuse_without_commit(made: Environment, path: Path) -> None:
@@ -60,5 +74,6 @@ def refuse_without_commit(made: Environment, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    folder = Path(sys.argv[1])
-    print(keep(folder, sys.argv[2] if len(sys.argv) > 2 else folder.name))
+    words = [word for word in sys.argv[1:] if word != "--rung"]
+    folder = Path(words[0])
+    print(keep(folder, words[1] if len(words) > 1 else folder.name, rung="--rung" in sys.argv))

@@ -1,12 +1,16 @@
-"""The leak ladder's page is what its records give, and its rule is the rising curve it says."""
+"""The leak ladder's page is what its records give, and its rule is the nearest line it says."""
 
 import runpy
 from functools import cache
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
-import numpy as np
 import pytest
+
+from fedaudit.results.ladder import Auc, Rule, loss_gap, strongest
+from fedaudit.results.record import Figure, Record, Trajectory
+from tests.report.records import record
 
 ROOT = Path(__file__).parents[1]
 
@@ -16,9 +20,13 @@ def ladder() -> dict[str, Any]:
     return runpy.run_path(str(ROOT / "docs" / "ladder.py"))
 
 
-def rung(gap: float, auc: float, half: float = 0.01) -> Any:
-    found = {"fedmia-2": (auc, auc - half, auc + half), "loss-series": (auc - 0.05, 0.4, 0.9)}
-    return ladder()["Rung"]("ladder-letters", "", 0.9, gap, 200, found)
+def rung(gap: float, auc: float, study: str = "ladder-letters", half: float = 0.01) -> Any:
+    found = Auc("fedmia-2", auc, auc - half, auc + half)
+    return ladder()["Rung"](study, "", None, gap, gap, gap, gap, 200.0, found, found)
+
+
+def on_the_line(gap: float, study: str = "ladder-letters") -> Any:
+    return rung(gap, NormalDist().cdf(0.1 + gap), study)
 
 
 def test_the_page_and_what_reports_use_are_what_the_records_give() -> None:
@@ -29,32 +37,90 @@ def test_the_page_and_what_reports_use_are_what_the_records_give() -> None:
         assert same, "run `python docs/ladder.py`"
 
 
-def test_the_rule_rises_and_says_from_where_on_to_worry() -> None:
-    rungs = [rung(gap, auc) for gap, auc in ((0.0, 0.5), (0.1, 0.55), (0.2, 0.53), (0.3, 0.8))]
-    found = ladder()["rule"](rungs)
-    # The two in the middle are out of order: the nearest rising curve gives both their mean.
-    assert [found.at(gap) for gap in (0.0, 0.1, 0.2, 0.3)] == pytest.approx([0.5, 0.54, 0.54, 0.8])
-    assert found.worry == pytest.approx(0.3)
-    assert list(np.diff(found.expected) >= 0) == [True] * (len(found.expected) - 1)
+def test_the_rule_is_the_line_that_its_rungs_lie_on() -> None:
+    rungs = [on_the_line(gap, study) for study in ("a", "b") for gap in (0.1, 0.5, 0.9)]
+    said = ladder()["rule"](ladder()["RULE"], rungs, ladder()["of_uploads"])
+    assert said == Rule(0.1, 1.0, 0.0)
+    assert said.from_gap(said.at(0.4)) == pytest.approx(0.4)
+
+
+def test_a_data_set_left_out_is_judged_by_the_others_alone() -> None:
+    rungs = [*(on_the_line(gap, "a") for gap in (0.1, 0.5, 0.9)), rung(0.5, 0.9, "b")]
+    rungs.append(rung(0.2, 0.7, "b"))
+    errors = ladder()["left_out"](ladder()["RULE"], rungs, ladder()["of_uploads"])
+    line = NormalDist().cdf
+    assert errors[3:] == pytest.approx([0.9 - line(0.6), 0.7 - line(0.3)])
 
 
 def test_a_rung_is_where_the_rule_says_or_is_not() -> None:
-    found = ladder()["rule"]([rung(0.0, 0.5), rung(0.4, 0.9)])
-    assert ladder()["held"](found, rung(0.2, 0.7))
-    assert not ladder()["held"](found, rung(0.2, 0.85))
-    assert ladder()["held"](found, rung(0.2, 0.85, half=0.2))
-
-
-def test_the_strongest_attack_of_a_rung_is_the_one_with_the_largest_auc() -> None:
-    assert rung(0.2, 0.7).strongest[0] == "fedmia-2"
+    said, axis, of = Rule(0.1, 1.0, 0.02), ladder()["RULE"], ladder()["of_uploads"]
+    near, far = on_the_line(0.4), rung(0.4, 0.8)
+    assert ladder()["inside"](said, axis, [near, far], of) == [True, False]
 
 
 def test_the_picture_shows_every_data_set_and_is_the_same_each_time() -> None:
     script = ladder()
-    rungs = [rung(0.0, 0.5), rung(0.2, 0.62), rung(0.4, 0.9)]
-    check = [rung(0.3, 0.75)._replace(study="ladder-check-fashion")]
-    drawn = [script["picture"](rungs, check, script["rule"](rungs)) for _ in range(2)]
+    rungs = [on_the_line(gap) for gap in (0.1, 0.5, 0.9)]
+    check = [rung(0.3, 0.6, "ladder-check-fashion")]
+    said = Rule(0.1, 1.0, 0.05)
+    drawn = [script["picture"](rungs, check, said, said) for _ in range(2)]
     assert drawn[0] == drawn[1]
     assert drawn[0].lstrip().startswith("<?xml")
-    assert "letters" in drawn[0]
-    assert "fashion (not used for the rule)" in drawn[0]
+    assert "EMNIST letters" in drawn[0]
+    assert "Fashion-MNIST (check)" in drawn[0]
+
+
+def having(**parts: object) -> Record:
+    return record(size=100).model_copy(update=parts)
+
+
+def trajectory(origin: Any, mean: list[float | None], half: float = 1.2815516) -> Trajectory:
+    return Trajectory(
+        signal="loss",
+        target=0,
+        seed=1,
+        origin=origin,
+        rounds=list(range(len(mean))),
+        mean=mean,
+        low=[None if one is None else one - half for one in mean],
+        high=[None if one is None else one + half for one in mean],
+    )
+
+
+def test_the_gap_of_uploads_is_in_standard_deviations_of_the_loss_on_fresh_samples() -> None:
+    # The middle 80 % of normal values reach 1.28 standard deviations to either side.
+    signals = [trajectory("member", [-1.0, -0.5, None]), trajectory("unseen", [-1.5, -1.5, -2.0])]
+    assert loss_gap(having(trajectories=signals)) == pytest.approx(0.75)
+    wider = [signals[0], trajectory("unseen", [-1.5, -1.5, -2.0], half=2 * 1.2815516)]
+    assert loss_gap(having(trajectories=wider)) == pytest.approx(0.375)
+    assert loss_gap(having(trajectories=signals[:1])) is None
+
+
+def test_the_strongest_attack_takes_one_of_each_signal() -> None:
+    def auc(attack: str, value: float, target: int = 0, seed: int | None = 1) -> Figure:
+        return Figure(
+            attack=attack,
+            metric="auc",
+            target=target,
+            seed=seed,
+            value=value,
+            low=value - 0.02,
+            high=value + 0.02,
+        )
+
+    both = [auc("loss-series", 0.7), auc("avg-cosine", 0.6)]
+    found = strongest(having(seeds=[1], findings=both))
+    assert found is not None
+    assert found.attack == "loss-series"
+    assert found[1:] == pytest.approx((0.7, 0.68, 0.72))
+    assert strongest(having(seeds=[1], findings=both[:1])) is None
+    # Of two clients under audit the mean, of several seeds the figure over them.
+    two = [*both, auc("avg-cosine", 0.9, target=1), auc("loss-series", 0.5, target=1)]
+    found = strongest(having(seeds=[1], findings=two))
+    assert found is not None
+    assert found.attack == "avg-cosine"
+    assert found.value == pytest.approx(0.75)
+    over = [auc(one.attack, 0.8, seed=None) for one in both]
+    found = strongest(having(seeds=[1, 2], findings=[*both, *over]))
+    assert found is not None
+    assert found.value == 0.8

@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from fedaudit.errors import BadInput
 from fedaudit.files import write_whole
+from fedaudit.report.advice import advice
 from fedaudit.report.evidence import about_members, attacks_tried, says_nothing
 from fedaudit.report.figures.clusters import cluster_figures
 from fedaudit.report.figures.comparison import (
@@ -233,6 +234,7 @@ def report_html(record: Record) -> str:
         attack_tables=attack_tables(record),
         other_figures=other_figures_table(record),
         counts=counts_table(record),
+        advice=advice(record),
         catalogue=catalogue_table(record),
         targets=targets_of(record),
         by_target=targets_table(record),

@@ -1,0 +1,225 @@
+"""Where a federation stands on the leak ladder, and what lowered the leak of others there."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+from fedaudit.report.reading import Record
+from fedaudit.report.words import count, defense_name, number, percent
+from fedaudit.results.ladder import (
+    FINAL_ATTACK,
+    Auc,
+    Change,
+    Ladder,
+    Rule,
+    aucs,
+    generalisation_gap,
+    ladder,
+    loss_gap,
+    strongest,
+)
+
+LEAST_LOWERED = 0.03
+"""By how much a change must have lowered an AUC, and end below what is found here, to be named."""
+
+_DEFENSES = ("clipping", "dp-sgd")
+_KINDS = {
+    "epochs": "Fewer local epochs",
+    "rounds": "Fewer rounds",
+    "samples": "More samples a client",
+    "lr": "A smaller learning rate",
+    "decay": "Weight decay",
+    "width": "A narrower network",
+    "clipping": "Clipping each sample's gradient",
+    "dp-sgd": "DP-SGD",
+}
+_ONE_ALREADY = {"epochs": 1, "rounds": 1}
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 420, 230, 44, 40
+
+
+class Advice(NamedTuple):
+    """A block of the report.
+
+    Attributes:
+        stands: Which rung this is, what is to be expected there and what was found.
+        lowered: What took it down there, each with its figures; empty where nothing did.
+        drawing: The ladder with this federation on it, as SVG; empty for a final model.
+    """
+
+    stands: str
+    lowered: tuple[str, ...]
+    drawing: Markup
+
+
+def advice(record: Record) -> Advice | None:
+    """Where a federation stands; None where a record has not what that takes."""
+    aligned = record.evaluation == "aligned" and not record.nobody_is_a_member
+    if not aligned or record.clusters or len({one.defense for one in record.utility}) > 1:
+        return None
+    if record.view.name == "uploads":
+        return _of_uploads(record, ladder())
+    return _of_final(record, ladder()) if record.view.name == "final" else None
+
+
+def _of_uploads(record: Record, known: Ladder) -> Advice | None:
+    found, gap = strongest(record), loss_gap(record)
+    if found is None or gap is None:
+        return None
+    expected = known.uploads.at(gap)
+    sets = len({one.data for one in known.rungs})
+    stands = (
+        "The models that clients send have a mean loss on their own samples "
+        f"{number(gap)} standard deviations below that on fresh ones. From "
+        f"{count(len(known.rungs))} federations on {sets} data sets an AUC of "
+        f"{_range(known.uploads, expected)} is to be expected of the strongest of four attacks "
+        f"there. {_compared(record, found, expected, known.uploads)}"
+    )
+    return Advice(stands, _lowered(record, known.changes, found), _drawing(known, found, gap))
+
+
+def _of_final(record: Record, known: Ladder) -> Advice | None:
+    gap, found = generalisation_gap(record), aucs(record, [FINAL_ATTACK], "unseen")
+    if gap is None or not found:
+        return None
+    expected = known.final.at(gap)
+    stands = (
+        f"The final model is {percent(gap)} better on what it was trained on than on fresh "
+        "samples. "
+        f"An AUC of {_range(known.final, expected)} is to be expected of its loss there, against "
+        f"samples that nobody trained on. {_compared(record, found[0], expected, known.final)}"
+    )
+    return Advice(stands, (), Markup(""))
+
+
+def _range(rule: Rule, expected: float) -> str:
+    low, high = max(expected - rule.spread, 0.5), min(expected + rule.spread, 1.0)
+    return f"{low:.2f} to {high:.2f}"
+
+
+def _compared(record: Record, found: Auc, expected: float, rule: Rule) -> str:
+    here = f"Here it is {number(found.value)} ({number(found.low)}–{number(found.high)})"
+    if abs(found.value - expected) <= rule.spread:
+        return f"{here}, as expected."
+    if found.value > expected:
+        alike = "" if _alike(record) else " Clients there have the same class mix, unlike here."
+        return f"{here}, more than nine of ten federations there have.{alike}"
+    defenses = [defense_name(name) for name in _in_force(record)]
+    return f"{here}, less than expected{f', with {defenses[0]}' if defenses else ''}."
+
+
+def _alike(record: Record) -> bool:
+    """Whether all clients have the same class mix, as far as is known."""
+    partition = record.config.get("partition")
+    return not isinstance(partition, Mapping) or partition.get("scheme") == "iid"
+
+
+def _in_force(record: Record) -> list[str]:
+    return sorted({one.defense for one in record.utility} - {"none"})
+
+
+def _lowered(record: Record, changes: Sequence[Change], found: Auc) -> tuple[str, ...]:
+    """A sentence for each kind of change that helped and can still be made here."""
+    training = record.config.get("training")
+    now = training if isinstance(training, Mapping) else {}
+    sentences = []
+    for kind, words in _KINDS.items():
+        done = now.get(kind) == _ONE_ALREADY.get(kind, "")
+        if done or (kind in _DEFENSES and _in_force(record)):
+            continue
+        helped = [
+            one
+            for one in changes
+            if one.kind == kind
+            and one.auc[0] - one.auc[1] >= LEAST_LOWERED
+            and found.low > 0.5
+            and one.auc[1] <= found.value - LEAST_LOWERED
+        ]
+        if helped:
+            sentences.append(f"{words}: {'; '.join(map(_figures, helped))}.")
+    return tuple(sentences)
+
+
+def _figures(one: Change) -> str:
+    setting = "" if one.before == "none" else f" ({one.before} → {one.after})"
+    return (
+        f"{one.data}{setting} AUC {number(one.auc[0])} → {number(one.auc[1])}, test accuracy "
+        f"{percent(one.accuracy[0])} → {percent(one.accuracy[1])}"
+    )
+
+
+def _drawing(known: Ladder, found: Auc, gap: float) -> Markup:
+    """Every rung as a dot, the rule with its spread, and this federation."""
+    most = max(1.1, 1.1 * gap, *(1.05 * one.gap for one in known.rungs))
+    least = min(0.0, gap)
+
+    def at(across: float, auc: float) -> tuple[float, float]:
+        x = _LEFT + (_WIDTH - _LEFT - 14) * (across - least) / (most - least)
+        # From an AUC of 0.45 to 1.
+        return round(x, 1), round(8 + (_HEIGHT - _BOTTOM - 8) * (1 - auc) / 0.55, 1)
+
+    def clipped(auc: float) -> float:
+        return min(max(auc, 0.45), 1.0)
+
+    steps = [least + (most - least) * i / 40 for i in range(41)]
+    rule = [at(x, clipped(known.uploads.at(x))) for x in steps]
+    spread = known.uploads.spread
+    band = [at(x, clipped(known.uploads.at(x) + spread)) for x in steps] + [
+        at(x, clipped(known.uploads.at(x) - spread)) for x in reversed(steps)
+    ]
+    parts = [
+        Markup('<polygon points="{}" fill="currentColor" opacity="0.1"/>').format(_points(band)),
+        Markup('<polyline points="{}" fill="none" stroke="currentColor" opacity="0.6"/>').format(
+            _points(rule)
+        ),
+    ]
+    for auc in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
+        x, y = at(least, auc)
+        parts.append(
+            Markup('<text x="{}" y="{}" text-anchor="end">{}</text>').format(x - 6, y + 4, auc)
+        )
+        parts.append(
+            Markup(
+                '<line x1="{}" y1="{}" x2="{}" y2="{}" stroke="currentColor" opacity="0.12"/>'
+            ).format(x, y, _WIDTH - 14, y)
+        )
+    for i in range(6):
+        across = least + (most - least) * i / 5
+        x, _ = at(across, 0.45)
+        parts.append(
+            Markup('<text x="{}" y="{}" text-anchor="middle">{}</text>').format(
+                x, _HEIGHT - _BOTTOM + 15, f"{across:.1f}"
+            )
+        )
+    parts.append(
+        Markup('<text x="{}" y="{}" text-anchor="middle">{}</text>').format(
+            (_LEFT + _WIDTH) / 2, _HEIGHT - 6, "gap of uploads, in standard deviations of the loss"
+        )
+    )
+    for one in known.rungs:
+        x, y = at(one.gap, one.value)
+        parts.append(
+            Markup('<circle cx="{}" cy="{}" r="3" fill="currentColor" opacity="0.4"/>').format(x, y)
+        )
+    (x, y), (_, low), (_, high) = (at(gap, clipped(v)) for v in found[1:])
+    parts.append(
+        Markup(
+            '<g style="color: var(--alarm)"><line x1="{0}" y1="{2}" x2="{0}" y2="{3}" '
+            'stroke="currentColor" stroke-width="2"/><circle cx="{0}" cy="{1}" r="6" '
+            'fill="currentColor"/></g>'
+        ).format(x, y, low, high)
+    )
+    return Markup(
+        '<svg viewBox="0 0 {} {}" width="{}" role="img" font-size="12" fill="currentColor" '
+        'style="max-width: 100%; height: auto" aria-label="{}">{}</svg>'
+    ).format(
+        _WIDTH,
+        _HEIGHT,
+        _WIDTH,
+        f"The leak ladder: this federation at a gap of {gap:.2f} and an AUC of {found.value:.2f}",
+        Markup("").join(parts),
+    )
+
+
+def _points(places: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{x},{y}" for x, y in places)

@@ -1,0 +1,110 @@
+"""What a report says of a federation's place on the leak ladder."""
+
+import re
+
+import pytest
+
+from fedaudit.report.advice import advice
+from fedaudit.report.page import report_html
+from fedaudit.results.ladder import ladder, loss_gap, strongest
+from fedaudit.results.record import Figure, Record
+from tests.report.records import record
+
+
+def federation(auc: float | None = None, defense: str = "none", **parts: object) -> Record:
+    """One that has what a rung takes; its attacks find what they do, or all the same."""
+    made = record(defenses=((defense, 1.0),))
+
+    def moved(one: Figure) -> Figure:
+        if one.metric != "auc" or auc is None:
+            return one
+        return one.model_copy(update={"value": auc, "low": auc - 0.01, "high": auc + 0.01})
+
+    findings = [moved(one) for one in made.findings]
+    return made.model_copy(update={"findings": findings, **parts})
+
+
+def expected(of: Record) -> float:
+    gap = loss_gap(of)
+    assert gap is not None
+    return ladder().uploads.at(gap)
+
+
+def test_a_report_names_the_rung_what_is_expected_there_and_what_was_found() -> None:
+    usual = federation()
+    there = federation(auc=expected(usual))
+    found = advice(there)
+    assert found is not None
+    assert f"{loss_gap(there):.3f} standard deviations" in found.stands
+    assert f"Here it is {expected(usual):.3f}" in found.stands
+    assert found.stands.endswith("as expected.")
+    text = report_html(there)
+    assert "On the leak ladder" in text
+    assert found.drawing in text
+    assert found.drawing.count("<circle") == len(ladder().rungs) + 1
+
+
+def test_what_lies_off_the_rule_is_said_to() -> None:
+    usual = expected(federation())
+    spread = ladder().uploads.spread
+    above, below = (advice(federation(auc=usual + far)) for far in (1.5 * spread, -1.5 * spread))
+    assert above is not None
+    assert "more than nine of ten" in above.stands
+    assert below is not None
+    assert below.stands.endswith("less than expected.")
+    with_one = advice(federation(auc=usual - 1.5 * spread, defense="cofedmid"))
+    assert with_one is not None
+    assert "less than expected, with cofedmid" in with_one.stands
+
+
+def test_what_lowered_it_has_figures_and_names_no_defense_where_one_is_in_force() -> None:
+    undefended, defended = (advice(federation(0.9, name)) for name in ("none", "cofedmid"))
+    assert undefended is not None
+    assert defended is not None
+    kinds = [point.partition(":")[0] for point in undefended.lowered]
+    assert "Fewer local epochs" in kinds
+    assert "DP-SGD" in kinds
+    assert all(re.search(r"AUC 0\.\d{3} → 0\.\d{3}, test accuracy", p) for p in undefended.lowered)
+    assert set(undefended.lowered) - set(defended.lowered) == {
+        point for point in undefended.lowered if point.startswith(("DP-SGD", "Clipping"))
+    }
+
+
+def test_nothing_is_named_that_cannot_be_done_or_did_not_end_lower() -> None:
+    once = advice(federation(0.9, config={"training": {"epochs": 1, "rounds": 1}}))
+    assert once is not None
+    assert not any(point.startswith("Fewer") for point in once.lowered)
+    least = advice(federation(auc=0.55))
+    assert least is not None
+    assert least.lowered == ()
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"trajectories": []},
+        {"evaluation": "redraw"},
+        {"nobody_is_a_member": True},
+        {"view": record().view.model_copy(update={"name": "sum"})},
+    ],
+)
+def test_a_record_without_what_it_takes_gets_none(parts: dict[str, object]) -> None:
+    without = federation().model_copy(update=parts)
+    assert advice(without) is None
+    assert "On the leak ladder" not in report_html(without)
+
+
+def test_only_loss_or_only_cosine_is_not_the_strongest_of_four() -> None:
+    made = federation()
+    assert strongest(made) is not None
+    fewer = [one for one in made.findings if one.attack in ("loss-series", "fedmia-1")]
+    assert advice(made.model_copy(update={"findings": fewer})) is None
+
+
+def test_who_has_the_final_model_is_held_against_the_generalisation_gap() -> None:
+    view = record().view.model_copy(update={"name": "final"})
+    found = advice(federation(view=view, auc=0.6))
+    assert found is not None
+    assert "The final model is 11.0% better" in found.stands
+    assert f"to {ladder().final.at(0.11) + ladder().final.spread:.2f} is to be" in found.stands
+    assert not found.drawing
