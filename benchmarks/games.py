@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from benchmarks.training import medians
 from fedaudit.attacks.ami.game import Contest, Pools, Randomisers
 from fedaudit.attacks.ami.rules import Rules
-from fedaudit.attacks.ami.training import Labelled, NeuronTraining, Standard, train_neurons
-from fedaudit.defenses.ldp.bitrand import BitRandPublished
+from fedaudit.attacks.ami.train import Labelled, NeuronTraining, Standard, train_neurons
+from fedaudit.defenses.ldp.bit_mechanisms import BitRandPublished
 from fedaudit.seeds import seeded
 
 ROWS, COPIES = 64, 8

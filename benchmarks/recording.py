@@ -24,8 +24,8 @@ from benchmarks.training import medians
 from fedaudit.core import Model, cross_entropy
 from fedaudit.live.audited import audit_samples
 from fedaudit.live.beginning import record
-from fedaudit.live.heard import Heard
 from fedaudit.live.network import network_of
+from fedaudit.live.recording import Heard
 from fedaudit.live.rounds import Answers, round_of_uploads
 from fedaudit.models.resnet import resnet18
 from fedaudit.observe.kept_files import write_round

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from benchmarks.training import CASES, medians
 from fedaudit.core import Model, chunks
-from fedaudit.fl.training.distillation import Distillation, distilled
+from fedaudit.fl.algorithms.fedmd import Distillation, distilled
 from fedaudit.seeds import seeded
 
 SAMPLES = 1024

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from fedaudit.attacks.ami.rules import Rules
-from fedaudit.attacks.ami.training import NeuronTraining
+from fedaudit.attacks.ami.train import NeuronTraining
 from fedaudit.catalogue import catalogue_markdown
 from fedaudit.catalogue.docstrings import doc_of
 from fedaudit.fl.training.local import LocalTraining

@@ -15,18 +15,15 @@ from fedaudit.defenses.cofedmid.compensation import Compensation
 from fedaudit.errors import Refusal
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, KeepsModels
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.algorithms.fedmd import FedMD
+from fedaudit.fl.algorithms.fedmd import Distillation, FedMD
 from fedaudit.fl.algorithms.fedsgd import FedSGD
 from fedaudit.fl.algorithms.ifca_mir import IfcaMir
-from fedaudit.fl.training.distillation import Distillation
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.fl.visits import Done, Federation, Job, visited
-from fedaudit.fl.wire.checks import refuse_unfit
+from fedaudit.fl.visits import Done, Federation, Job, refuse_unfit, visited
 from fedaudit.fl.wire.packets import Packet, pack_done, pack_jobs, unpack_done, unpack_jobs
-from fedaudit.live.arrays import array_from
-from fedaudit.live.heard import heard_of
+from fedaudit.live.recording import heard_of
 from fedaudit.live.rounds import Answers, Kind, round_of_uploads
-from fedaudit.live.weights import Shape, Weights
+from fedaudit.live.weights import Shape, Weights, array_from
 from fedaudit.models import architecture
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import read_tensors

@@ -20,10 +20,8 @@ from fedaudit.gate.judging import judged
 from fedaudit.gate.junit import junit_xml
 from fedaudit.gate.policy import DEFAULT_POLICY, Policy, policy_from, read_policy
 from fedaudit.live.files import read_audit
-from fedaudit.live.heard import heard
-from fedaudit.live.recording import read_recording
-from fedaudit.observe.measured_files import read_measured, write_measured
-from fedaudit.observe.measurements import MeasuredRound
+from fedaudit.live.recording import heard, read_recording
+from fedaudit.observe.measurements import MeasuredRound, read_measured, write_measured
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.pack.packing import write_pack
 from fedaudit.pack.verifying import verify

@@ -22,7 +22,7 @@ from PIL import Image
 from fedaudit.datasets.arrays import AnyArray
 from fedaudit.datasets.catalog import load
 from fedaudit.errors import Refusal
-from fedaudit.live.heard import LOG_FILE, heard
+from fedaudit.live.recording import LOG_FILE, heard
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.results.read import read_any_record, read_comparison
 

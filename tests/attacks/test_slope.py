@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch.nn import Identity
 
 from fedaudit.attacks.catalog import attack_named
-from fedaudit.attacks.membership.slope import Slope
+from fedaudit.attacks.membership.single_client import Slope
 from fedaudit.core import Architecture, Model
 from fedaudit.errors import BadInput
 from fedaudit.observe.measurements import Measurements

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from jaxtyping import Float
 from torch import Tensor
 
+from fedaudit.attacks.base import SourceRule
 from fedaudit.attacks.membership.fedmia import OneSidedLikelihood
-from fedaudit.attacks.rule import SourceRule
 from fedaudit.attacks.sia import (
     SourceAtLast,
     SourceByProduct,

@@ -1,10 +1,8 @@
 import pytest
 import torch
 
-from fedaudit.datasets.arrays import assembled
-from fedaudit.datasets.classes import some_classes
-from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.scaling import Scaled
+from fedaudit.datasets.arrays import Scaled, assembled
+from fedaudit.datasets.dataset import Dataset, some_classes
 from fedaudit.errors import BadInput
 
 

@@ -4,15 +4,13 @@ import torch
 from scipy import stats
 
 from fedaudit.core import NOBODY
-from fedaudit.datasets.arrays import assembled
+from fedaudit.datasets.arrays import Scaled, assembled
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws import fair as draws
-from fedaudit.datasets.draws.audit_set import AuditSet
-from fedaudit.datasets.draws.deal import Deal
+from fedaudit.datasets.draws.audit_set import AuditSet, Deal
 from fedaudit.datasets.draws.fair import DRAWS, draw
 from fedaudit.datasets.draws.published import cofedmid, fedmia_code, fedmia_paper, sia
 from fedaudit.datasets.partitions.schemes import Dirichlet, Iid, Partition, Shards
-from fedaudit.datasets.scaling import Scaled
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.origin import Origin
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import ndimage
 
 from fedaudit.datasets.dataset import Dataset, numbered
-from fedaudit.datasets.draws.deal import Deal
+from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.datasets.draws.fair import draw
 from fedaudit.datasets.partitions.feature_shift import (
     Shift,

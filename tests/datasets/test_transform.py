@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedaudit.datasets.scaling import pixel_moments, scaled_columns, scaled_images
+from fedaudit.datasets.arrays import pixel_moments, scaled_columns, scaled_images
 
 
 def images(count: int, channels: int, seed: int = 0) -> np.ndarray:

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from fedaudit.core import Architecture, Model, Samples
 from fedaudit.defenses.planted.base import values_on
-from fedaudit.defenses.planted.catalog import SIGNS
-from fedaudit.defenses.planted.weights import distance_between, distance_from_others
+from fedaudit.defenses.planted.signs import SIGNS, distance_between, distance_from_others
 from fedaudit.errors import BadInput, Unsupported
 from fedaudit.models.mlp import mlp
 from fedaudit.seeds import seeded

@@ -5,7 +5,7 @@ import torch
 
 from fedaudit.engines.base import Engine, Shards
 from fedaudit.errors import BadInput
-from fedaudit.observe.transforms import every
+from fedaudit.observe.views import every
 
 TENSORS = {
     "plain": torch.arange(6.0).reshape(2, 3),

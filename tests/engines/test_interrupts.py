@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from fedaudit.engines.interrupts import uninterrupted
+from fedaudit.engines.workers import uninterrupted
 
 BOTH = {signal.SIGINT, signal.SIGTERM}
 

@@ -18,8 +18,7 @@ import pytest
 import torch
 
 from fedaudit.engines import workers
-from fedaudit.engines.base import Shards
-from fedaudit.engines.packing import packed
+from fedaudit.engines.base import Shards, packed
 from fedaudit.engines.workers import Workers, _Crew, _Worker
 from fedaudit.errors import Unsupported
 from tests.engines import contract

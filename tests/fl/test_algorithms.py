@@ -20,16 +20,12 @@ from fedaudit.engines.base import Engine
 from fedaudit.engines.workers import Workers
 from fedaudit.errors import BadInput, Unsupported
 from fedaudit.fl.algorithms.base import Algorithm
-from fedaudit.fl.algorithms.fedadam import FedAdam
-from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.algorithms.fedmd import FedMD, Students
-from fedaudit.fl.algorithms.fedprox import FedProx
+from fedaudit.fl.algorithms.fedavg import FedAdam, FedAvg, FedProx
+from fedaudit.fl.algorithms.fedmd import Distillation, FedMD, Students, distilled
 from fedaudit.fl.algorithms.fedsgd import FedSGD
 from fedaudit.fl.algorithms.ifca import Ifca
-from fedaudit.fl.algorithms.ifca_mir import Cluster, IfcaMir
-from fedaudit.fl.algorithms.ifca_mir_clients import IfcaMirOfClients
+from fedaudit.fl.algorithms.ifca_mir import Cluster, IfcaMir, IfcaMirOfClients
 from fedaudit.fl.simulate import simulate
-from fedaudit.fl.training.distillation import Distillation, distilled
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Logits, Round, Sent, Update
 from fedaudit.params import flat

@@ -18,9 +18,14 @@ from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.errors import BadInput, Damaged, Unsupported
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca import Ifca, losses
-from fedaudit.fl.algorithms.ifca_mir import GUESS, Cluster, IfcaMir, shortage
-from fedaudit.fl.algorithms.ifca_mir_clients import IfcaMirOfClients
-from fedaudit.fl.algorithms.preference import Preference
+from fedaudit.fl.algorithms.ifca_mir import (
+    GUESS,
+    Cluster,
+    IfcaMir,
+    IfcaMirOfClients,
+    Preference,
+    shortage,
+)
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Round, Sent, Update

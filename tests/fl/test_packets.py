@@ -17,12 +17,10 @@ from fedaudit.core import Architecture, Model, Params, Samples
 from fedaudit.defenses.base import Visit
 from fedaudit.errors import BadInput, Refusal, Unsupported
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.algorithms.fedmd import FedMD
-from fedaudit.fl.training.distillation import Distillation
+from fedaudit.fl.algorithms.fedmd import Distillation, FedMD
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.fl.visits import Done, Job
-from fedaudit.fl.wire import notes
-from fedaudit.fl.wire.checks import refuse_unfit
+from fedaudit.fl.visits import Done, Job, refuse_unfit
+from fedaudit.fl.wire import packets
 from fedaudit.fl.wire.packets import Packet, pack_done, pack_jobs, unpack_done, unpack_jobs
 from fedaudit.models import architecture
 from fedaudit.observe.round import Gradient, Logits, Sent, Update, Upload
@@ -260,7 +258,7 @@ def test_of_a_hundred_thousand_faults_one_is_told(change: Callable[[object], obj
 
 def test_a_text_longer_than_any_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     packet = pack_done([answer()])
-    monkeypatch.setattr(notes, "_LONGEST", len(packet.values) - 1)
+    monkeypatch.setattr(packets, "_LONGEST", len(packet.values) - 1)
     with pytest.raises(BadInput, match=r"characters, and \d+ at most fit"):
         unpack_done(packet)
 

@@ -7,9 +7,9 @@ from torch.nn import functional
 
 from fedaudit.core import Architecture, Batch, Model, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense, Objective, Turn, Visit
-from fedaudit.fl.training.conv_tail import descend_split, split, split_gradients
 from fedaudit.fl.training.dense import cross_entropy_slope
 from fedaudit.fl.training.local import LocalTraining, train
+from fedaudit.fl.training.manual_backprop import descend_split, split, split_gradients
 from fedaudit.fl.training.optimizers import Sgd
 from fedaudit.models import architecture
 from fedaudit.params import difference, flat, norm

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import fedaudit
 from fedaudit.errors import BadInput
 from fedaudit.live.recording import number_of, numbers_of, read_recording
-from fedaudit.observe.measured_files import read_measured
+from fedaudit.observe.measurements import read_measured
 
 NAMES = ("hospital-a", "hospital-b", "Universitätsklinik", "d")
 FEW = ("blackbox-loss", "avg-cosine")

@@ -26,7 +26,7 @@ from fedaudit.fl.training.local import LocalTraining
 from fedaudit.live.audited import Split, _samples
 from fedaudit.live.weights import Weights
 from fedaudit.modules import outputs_of
-from fedaudit.observe.measured_files import read_measured
+from fedaudit.observe.measurements import read_measured
 from fedaudit.signals.gradients import gradient_norms
 from tests.foreign.networks import CLASSES, MEASURED, REFUSED, Case, Dense, OneLogit, Tutorial
 

@@ -12,7 +12,7 @@ from fedaudit.games.averaging import (
     rounds_by_length,
     rounds_under_a_clip,
 )
-from fedaudit.metrics.gaussian import gaussian_mechanism
+from fedaudit.metrics.games import gaussian_mechanism
 from fedaudit.seeds import seeded
 
 

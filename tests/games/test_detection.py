@@ -8,12 +8,11 @@ import pytest
 
 from fedaudit.attacks.ami.plant import Place, Planted
 from fedaudit.core import Model
-from fedaudit.defenses.planted.catalog import SIGNS
+from fedaudit.defenses.planted.signs import SIGNS
 from fedaudit.errors import BadInput, Damaged, Refusal
 from fedaudit.files import GAMES_FILE
+from fedaudit.games.detection import HONEST, SERVERS, Aim, Looked, worths
 from fedaudit.games.run import read_points, run_games
-from fedaudit.games.servers import SERVERS, Aim
-from fedaudit.games.worth import HONEST, Looked, worths
 from fedaudit.results.detector import Detector
 from fedaudit.results.games import GameRecord
 from fedaudit.results.read import read_games

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from fedaudit.attacks.ami.game import Contest, Pools
-from fedaudit.attacks.ami.rounds import reading
 from fedaudit.attacks.ami.rules import Rules
-from fedaudit.attacks.ami.summed import summed
-from fedaudit.attacks.ami.training import NeuronTraining
+from fedaudit.attacks.ami.score import reading, summed
+from fedaudit.attacks.ami.train import NeuronTraining
 from fedaudit.core import Samples
 from fedaudit.errors import NotVisible, Refusal
 from fedaudit.files import GAMES_FILE
@@ -17,11 +16,10 @@ from fedaudit.fl.algorithms.fedsgd import FedSGD, received_gradient
 from fedaudit.fl.server import Tampering
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.games.round_parts import Batches, Labels, PlayedInRounds
-from fedaudit.games.rounds import RoundGames
+from fedaudit.games.rounds import Batches, Labels, PlayedInRounds, RoundGames
 from fedaudit.games.run import read_points, run_games
 from fedaudit.games.settings import RoundsSection
-from fedaudit.metrics.gaussian import gaussian_success
+from fedaudit.metrics.games import gaussian_success
 from fedaudit.observe.views import VIEWS
 from fedaudit.results.read import read_games
 from fedaudit.seeds import seeded

@@ -12,7 +12,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from fedaudit.live.attack import attack_recording
-from fedaudit.live.heard import heard
+from fedaudit.live.recording import heard
 
 FOLDER = Path(__file__).parents[2] / "examples" / "flower"
 PAGE = Path(__file__).parents[2] / "docs" / "flower.md"

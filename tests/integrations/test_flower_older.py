@@ -25,8 +25,8 @@ from fedaudit.errors import BadInput
 from fedaudit.integrations.flower import RecordingGrid, RecordingStrategy, identity_mod
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record
-from fedaudit.live.heard import heard
-from fedaudit.observe.measured_files import read_measured
+from fedaudit.live.recording import heard
+from fedaudit.observe.measurements import read_measured
 from tests.integrations.federation import CLIENTS, StubGrid, initial
 from tests.integrations.test_flower_secure_sum import AUDIT, NAMES, ROUNDS, Client
 from tests.live.federation import data, network

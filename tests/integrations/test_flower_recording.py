@@ -42,13 +42,13 @@ from fedaudit.integrations.flower import (
     gathered_audit,
     identity_mod,
 )
-from fedaudit.integrations.flower.identity import Claims
+from fedaudit.integrations.flower.ledger import Claims
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.audited import fair_split
 from fedaudit.live.beginning import record
-from fedaudit.live.heard import heard
 from fedaudit.live.recorder import Recorder
-from fedaudit.observe.measured_files import read_measured
+from fedaudit.live.recording import heard
+from fedaudit.observe.measurements import read_measured
 from tests.integrations.federation import CLIENTS, StubGrid, client_app, initial
 from tests.live.federation import data, network
 

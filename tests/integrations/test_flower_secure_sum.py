@@ -25,8 +25,8 @@ from fedaudit.integrations.flower import RecordingGrid, identity_mod
 from fedaudit.integrations.flower.secure_sum import SumRecordingStrategy
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record
-from fedaudit.live.heard import Heard, heard
-from fedaudit.observe.measured_files import read_measured
+from fedaudit.live.recording import Heard, heard
+from fedaudit.observe.measurements import read_measured
 from tests.integrations.federation import CLIENTS, StubGrid, initial, trained
 from tests.live.federation import data, network
 

@@ -13,11 +13,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 
 from fedaudit.engines.base import Counted
 from fedaudit.errors import BadInput
-from fedaudit.integrations.flower import study_client, study_nodes, study_turns
+from fedaudit.integrations.flower import study_client, study_server
 from fedaudit.integrations.flower.study_client import DATA_DIR
-from fedaudit.integrations.flower.study_nodes import FlowerNodes
-from fedaudit.integrations.flower.study_server import carry_out
-from fedaudit.integrations.flower.study_settings import studies_of
+from fedaudit.integrations.flower.study_messages import studies_of
+from fedaudit.integrations.flower.study_server import FlowerNodes, carry_out
 from fedaudit.results.read import read_record
 from fedaudit.study.config import Study
 from fedaudit.study.run import run_study
@@ -185,7 +184,7 @@ def test_a_node_of_another_version_refuses(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = named(file)
-    monkeypatch.setattr(study_nodes, "MADE", "fedaudit 0 with torch 1")
+    monkeypatch.setattr(study_server, "MADE", "fedaudit 0 with torch 1")
     with pytest.raises(BadInput, match="instead of fedaudit 0 with torch 1; install the same"):
         hashed(study, tmp_path, FlowerNodes(StubGrid(study_client(file)), study))
 
@@ -194,7 +193,7 @@ def test_a_node_with_other_data_refuses(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = named(file)
-    monkeypatch.setattr(study_nodes, "data_key", lambda federation: "other")
+    monkeypatch.setattr(study_server, "data_key", lambda federation: "other")
     with pytest.raises(BadInput, match=f"other data than the server.*{DATA_DIR}"):
         hashed(study, tmp_path, FlowerNodes(StubGrid(study_client(file)), study))
 
@@ -203,7 +202,7 @@ def test_clients_whose_models_are_large_travel_apart(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = named(file)
-    monkeypatch.setattr(study_turns, "_LARGEST", 1)
+    monkeypatch.setattr(study_server, "_LARGEST", 1)
     grid = StubGrid(study_client(file), nodes=1)
     found = hashed(study, tmp_path / "nodes", FlowerNodes(grid, study))
     assert found == hashed(study, tmp_path / "here")

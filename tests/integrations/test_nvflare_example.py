@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedaudit.live.attack import attack_recording
-from fedaudit.live.heard import heard
+from fedaudit.live.recording import heard
 
 FOLDER = Path(__file__).parents[2] / "examples" / "nvflare"
 PAGE = Path(__file__).parents[2] / "docs" / "nvflare.md"

@@ -28,9 +28,9 @@ from fedaudit.integrations.nvflare import RecordingFilter
 from fedaudit.integrations.nvflare.making import Makes
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record
-from fedaudit.live.heard import heard
 from fedaudit.live.recorder import Recorder
-from fedaudit.observe.measured_files import read_measured
+from fedaudit.live.recording import heard
+from fedaudit.observe.measurements import read_measured
 from tests.live.federation import Live, data, module, network, rounds
 
 AUDIT = data().split.audit

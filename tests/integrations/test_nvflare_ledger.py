@@ -12,9 +12,9 @@ from fedaudit.errors import BadInput
 from fedaudit.integrations.nvflare.ledger import Ledger, Upload, client_of
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record
-from fedaudit.live.heard import Heard, heard
 from fedaudit.live.recorder import Recorder
-from fedaudit.observe.measured_files import read_measured
+from fedaudit.live.recording import Heard, heard
+from fedaudit.observe.measurements import read_measured
 from tests.live.federation import data, network, rounds
 
 FEW = ("blackbox-loss", "avg-cosine", "fedmia-1")

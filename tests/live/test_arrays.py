@@ -12,8 +12,7 @@ from hypothesis.extra import numpy as npst
 from torch import Tensor
 
 from fedaudit.errors import BadInput
-from fedaudit.live.arrays import array_from, tensor_of
-from fedaudit.live.weights import Shape
+from fedaudit.live.weights import Shape, array_from, tensor_of
 from tests.live.federation import NET, network
 
 HERE = np.arange(6.0, dtype=np.float32).reshape(2, 3)

@@ -22,12 +22,11 @@ from fedaudit.live.attack import attack_recording
 from fedaudit.live.audited import Part, fair_split, join_audits
 from fedaudit.live.beginning import record
 from fedaudit.live.files import SAMPLES_FILE
-from fedaudit.live.heard import LOG_FILE, heard
 from fedaudit.live.recorder import Recorder
-from fedaudit.live.recording import Recording, read_recording
+from fedaudit.live.recording import LOG_FILE, Recording, heard, read_recording
 from fedaudit.locking import Lock
 from fedaudit.observe.kept_files import read_rounds
-from fedaudit.observe.measured_files import read_measured
+from fedaudit.observe.measurements import read_measured
 from fedaudit.observe.views import VIEWS, seen_from
 from fedaudit.pack.remaking import not_shown, remade
 from fedaudit.pack.suppressing import suppressed

@@ -14,7 +14,7 @@ from fedaudit.errors import BadInput, Damaged
 from fedaudit.files import RECORDING_FILE, opened_to_append
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record
-from fedaudit.live.heard import LOG_FILE, Heard, add_heard, heard
+from fedaudit.live.recording import LOG_FILE, Heard, add_heard, heard
 from tests.live.federation import data, network, rounds
 
 FEW = ("blackbox-loss", "avg-cosine")
@@ -117,7 +117,7 @@ def test_a_disk_that_fills_up_leaves_no_half_line(
             return getattr(self.file, name)
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedaudit.live.heard.opened_to_append", lambda path: Full(opened(path)))
+        patch.setattr("fedaudit.live.recording.opened_to_append", lambda path: Full(opened(path)))
         with pytest.raises(OSError, match="No space left"):
             add_heard(told, tmp_path)
     add_heard(told.model_copy(update={"round": 2}), tmp_path)

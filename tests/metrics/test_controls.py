@@ -11,7 +11,7 @@ from fedaudit.metrics import (
     permuted_membership,
 )
 from fedaudit.metrics.delong import interval_of_ranks
-from fedaudit.metrics.sides import Sides
+from fedaudit.metrics.roc import Sides
 
 
 def test_permuting_membership_gives_chance_however_strong_the_attack() -> None:
@@ -31,7 +31,7 @@ def test_permutation_p_values_are_uniform_when_nothing_leaks(
 ) -> None:
     # A p-value does not rest on the intervals, which take nearly all of the time.
     none = AucInterval(0.5, 0.0, 1.0, "none")
-    monkeypatch.setattr("fedaudit.metrics.permuted.interval_of_ranks", lambda *_: none)
+    monkeypatch.setattr("fedaudit.metrics.controls.interval_of_ranks", lambda *_: none)
     rng = np.random.default_rng(2)
     truth = np.arange(40) < 20
     p_values = [
@@ -54,7 +54,7 @@ def test_intervals_that_promise_too_much_fail_the_permuted_control(
         value, low, high, method = interval_of_ranks(split, confidence)
         return AucInterval(value, (value + low) / 2, (value + high) / 2, method)
 
-    monkeypatch.setattr("fedaudit.metrics.permuted.interval_of_ranks", half_as_wide)
+    monkeypatch.setattr("fedaudit.metrics.controls.interval_of_ranks", half_as_wide)
     rng = np.random.default_rng(3)
     null = permuted_membership(
         rng.normal(size=300), np.arange(300) < 100, rng=rng, permutations=400

@@ -7,9 +7,13 @@ from scipy.stats import rankdata
 
 from fedaudit.errors import BadInput
 from fedaudit.metrics import auc, auc_interval, compare_auc
-from fedaudit.metrics.delong import _covariance, _placements, interval_between, interval_of_ranks
-from fedaudit.metrics.ranks import ranked
-from fedaudit.metrics.sides import Sides, sides
+from fedaudit.metrics.delong import (
+    _covariance,
+    _placements,
+    interval_between,
+    interval_of_ranks,
+)
+from fedaudit.metrics.roc import Sides, ranked, sides
 
 
 def slow_variance(scores: np.ndarray, truth: np.ndarray) -> float:

@@ -16,8 +16,12 @@ from fedaudit.metrics import (
     one_run_gaussian_bound,
     roc_curve,
 )
-from fedaudit.metrics.epsilon import gaussian_budget, gaussian_shift
-from fedaudit.metrics.one_run import _gaussian_refuted, one_run_p_value
+from fedaudit.metrics.epsilon import (
+    _gaussian_refuted,
+    gaussian_budget,
+    gaussian_shift,
+    one_run_p_value,
+)
 
 # What 100 to 10,000 samples a side can show at most.
 CEILINGS = [(100, 3.3, 4.2), (500, 4.9, 5.8), (1_000, 5.6, 6.5), (10_000, 7.9, 8.8)]

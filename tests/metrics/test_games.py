@@ -11,13 +11,15 @@ from scipy import stats
 
 from fedaudit.errors import BadInput
 from fedaudit.metrics.games import (
+    BoundedMean,
     certify,
     expected_success,
     game_success,
+    hoeffding_margin,
     most_success,
     predicted_silence,
+    signs_of_means,
 )
-from fedaudit.metrics.means import BoundedMean, hoeffding_margin, signs_of_means
 
 RATES = st.floats(0, 1)
 

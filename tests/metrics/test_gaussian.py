@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from fedaudit.errors import BadInput
-from fedaudit.metrics.gaussian import (
+from fedaudit.metrics.games import (
     clipped_distance,
     gaussian_mechanism,
     gaussian_success,

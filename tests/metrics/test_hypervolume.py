@@ -1,5 +1,3 @@
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,7 +6,7 @@ from hypothesis.extra.numpy import arrays
 
 from fedaudit.errors import BadInput
 from fedaudit.metrics import advantage, hypervolume, hypervolume_over_seeds, on_front
-from fedaudit.metrics.hypervolume import _areas
+from fedaudit.metrics.utility import _areas
 
 SHARES = st.floats(0, 1, width=32)
 POINTS = arrays(np.float64, st.tuples(st.integers(1, 8), st.just(2)), elements=SHARES)
@@ -106,8 +104,7 @@ def test_what_is_there_anyway_is_taken_off_in_every_draw() -> None:
 def test_the_interval_of_many_seeds_holds_the_truth_about_as_often_as_it_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # By its place among modules: the package has a function of the same name.
-    monkeypatch.setattr(sys.modules["fedaudit.metrics.hypervolume"], "_DRAWS", 400)
+    monkeypatch.setattr("fedaudit.metrics.utility._DRAWS", 400)
     truth = hypervolume(points((0.3, 0.4), (0.5, 0.2)))
     held = 0
     for trial in range(60):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedaudit.errors import BadInput
-from fedaudit.metrics.over_runs import auc_over_runs, judged_on_others
+from fedaudit.metrics.delong import auc_over_runs, judged_on_others
 from fedaudit.metrics.roc import auc
 
 

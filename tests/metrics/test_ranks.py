@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import rankdata
 
-from fedaudit.metrics.ranks import midranks, ranked, within_side
-from fedaudit.metrics.sides import Sides
+from fedaudit.metrics.roc import Sides, midranks, ranked, within_side
 
 SCORES = st.lists(st.sampled_from([-math.inf, -1.5, 0.0, 0.1, 2.0, math.inf]), min_size=1)
 

@@ -10,11 +10,10 @@ from fedaudit.core import Architecture, ClientId, Model
 from fedaudit.errors import BadInput, Damaged, NotVisible
 from fedaudit.observe.kept_files import read_rounds, write_round
 from fedaudit.observe.layout import Keep, estimated_bytes
-from fedaudit.observe.measured_files import read_measured, write_measured
-from fedaudit.observe.measurements import MeasuredRound
+from fedaudit.observe.measurements import MeasuredRound, read_measured, write_measured
 from fedaudit.observe.round import EVERYBODY, Exposed, Round, Update
 from fedaudit.observe.tensors import read_tensors, write_tensors
-from fedaudit.observe.transforms import between_globals, merged
+from fedaudit.observe.views import between_globals, merged
 from fedaudit.params import difference, flat, plus
 from fedaudit.seeds import seeded
 

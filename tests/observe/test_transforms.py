@@ -9,8 +9,16 @@ from torch import nn
 from fedaudit.core import Architecture, ClientId, Model, Sees
 from fedaudit.errors import BadInput, NotVisible
 from fedaudit.observe.round import EVERYBODY, Exposed, Round, Update
-from fedaudit.observe.transforms import between_globals, every, grouped, merged, only_after
-from fedaudit.observe.views import VIEWS, seen_from, view_named
+from fedaudit.observe.views import (
+    VIEWS,
+    between_globals,
+    every,
+    grouped,
+    merged,
+    only_after,
+    seen_from,
+    view_named,
+)
 
 NET = Architecture("one weight and a buffer", lambda: nn.BatchNorm1d(1))
 

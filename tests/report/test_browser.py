@@ -12,7 +12,7 @@ import pytest
 from fedaudit.files import RECORDING_FILE
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record as start_recording
-from fedaudit.live.heard import LOG_FILE
+from fedaudit.live.recording import LOG_FILE
 from fedaudit.report.page import write_comparison, write_games_report, write_report
 from fedaudit.results.games import GameRecord
 from fedaudit.results.read import read_record

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fedaudit.metrics.gaussian import gaussian_success
+from fedaudit.metrics.games import gaussian_success
 from fedaudit.report.figures.games import game_figures
 from fedaudit.report.figures.rounds import rounds_figure, rounds_table, short_rounds_table
 from fedaudit.report.first import game_tiles

@@ -9,8 +9,7 @@ from fedaudit.errors import BadInput, NotVisible, Unsupported
 from fedaudit.models import architecture
 from fedaudit.params import plus
 from fedaudit.risk.base import Decision, Measure
-from fedaudit.risk.by_attack import AtLeast, ByAttack, why_unfit
-from fedaudit.risk.catalog import MEASURES, measure_named
+from fedaudit.risk.catalog import MEASURES, AtLeast, ByAttack, measure_named, why_unfit
 from fedaudit.seeds import seeded
 
 KIND = architecture("mlp", shape=(4,), classes=3, hidden="5")

@@ -4,7 +4,7 @@ import torch
 from fedaudit.core import Samples
 from fedaudit.errors import BadInput
 from fedaudit.models import architecture
-from fedaudit.risk.posteriors import Linear, TrainMia
+from fedaudit.risk.catalog import Linear, TrainMia
 from fedaudit.seeds import seeded
 
 TWO = architecture("mlp", shape=(4,), classes=2, hidden="3").initial(1)

@@ -19,8 +19,7 @@ from fedaudit.fl.wire.checkpoint import fingerprint_of
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.models import architecture
 from fedaudit.risk.base import Measure
-from fedaudit.risk.by_attack import ByAttack
-from fedaudit.risk.posteriors import TrainMia
+from fedaudit.risk.catalog import ByAttack, TrainMia
 from fedaudit.risk.server import ServerRisk
 from fedaudit.risk.shadow_models import ShadowTraining, shadow_models
 from fedaudit.seeds import seeded

@@ -20,8 +20,8 @@ from fedaudit.signals.gradients import (
     products_centred_in_tail,
     products_without_tail,
 )
-from fedaudit.signals.kernels import linear, plan
-from fedaudit.signals.kernels.layer import Layer, LayerKernel, LayerProducts
+from fedaudit.signals.kernels import layers, plan
+from fedaudit.signals.kernels.base import Layer, LayerKernel, LayerProducts
 from tests.rounding import RoundedByPlace
 
 CLASSES = 5
@@ -485,7 +485,7 @@ def test_a_broken_kernel_is_caught_and_does_not_reach_the_result(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(layer: Layer) -> LayerKernel | None:
-        sound = linear.linear_kernel(layer)
+        sound = layers.linear_kernel(layer)
         assert sound is not None
 
         def kernel(module: nn.Module, inputs: Tensor, grads: Tensor) -> LayerProducts:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedaudit.signals.kernels import conv, positions
-from fedaudit.signals.kernels.layer import Layer, LayerKernel
-from fedaudit.signals.kernels.linear import linear_kernel
+from fedaudit.signals.kernels.base import Layer, LayerKernel
+from fedaudit.signals.kernels.layers import linear_kernel
 
 ROUTES: dict[str, Callable[[Layer, conv.Geometry], LayerKernel]] = {
     "grouped": conv.grouped_route,

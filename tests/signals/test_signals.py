@@ -18,8 +18,8 @@ from fedaudit.observe.round import Exposed, Round
 from fedaudit.params import flat, plus, plus_tail
 from fedaudit.seeds import seeded
 from fedaudit.signals.base import Signal
+from fedaudit.signals.kernels.fallback import VMAP_CHUNK
 from fedaudit.signals.kernels.plan import _CHUNK_MOST, _CHUNK_MOST_LARGE_MAPS
-from fedaudit.signals.kernels.whole import VMAP_CHUNK
 from fedaudit.signals.measure import BLOCK, measure, measure_round, measuring_on
 from fedaudit.signals.outputs import Confidence, Loss
 from fedaudit.signals.updates import (

@@ -10,8 +10,7 @@ import pytest
 
 from fedaudit.engines.local import LOCAL
 from fedaudit.errors import BadInput
-from fedaudit.fl.visits import Done, Federation, Job, visited
-from fedaudit.fl.wire.checks import refuse_unfit
+from fedaudit.fl.visits import Done, Federation, Job, refuse_unfit, visited
 from fedaudit.fl.wire.packets import pack_done, pack_jobs, unpack_done, unpack_jobs
 from fedaudit.study.config import Study
 from fedaudit.study.federations import data_key, federation_of, federation_seeds

@@ -15,8 +15,7 @@ from fedaudit.fl.algorithms.ifca_mir import Cluster, IfcaMir
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.fl.visits import cohort_of
-from fedaudit.observe.measured_files import Stored
-from fedaudit.observe.measurements import MeasuredRound
+from fedaudit.observe.measurements import MeasuredRound, Stored
 from fedaudit.observe.round import Round
 from fedaudit.results.clusters import ClusterResult, ClusterRound
 from fedaudit.results.record import Record

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedaudit.defenses.dpsgd import sample_epsilon
-from fedaudit.defenses.ldp.bitrand import BitRandPublished
+from fedaudit.defenses.ldp.bit_mechanisms import BitRandPublished
 from fedaudit.results.record import Figure
 from fedaudit.study.guarantees import FORMAL_DELTA, formal_epsilons
 from fedaudit.study.run import run_study

@@ -9,14 +9,13 @@ import torch
 from torch import nn
 
 from fedaudit.core import NOBODY, Architecture, ClientId, Samples
-from fedaudit.datasets.draws.audit_set import AuditSet
-from fedaudit.datasets.draws.deal import Deal
+from fedaudit.datasets.draws.audit_set import AuditSet, Deal
 from fedaudit.defenses.base import Defense, Visit
 from fedaudit.defenses.cofedmid.validation import held_out
 from fedaudit.defenses.cofedmid.whole import CoFedMID
 from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.algorithms.ifca_mir_clients import IfcaMirOfClients
+from fedaudit.fl.algorithms.ifca_mir import IfcaMirOfClients
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.origin import Origin
 from fedaudit.risk.client import ByLoss

@@ -4,8 +4,7 @@ from fedaudit.attacks.base import Attack
 from fedaudit.attacks.membership.assignment_aware import WhereAssigned
 from fedaudit.attacks.membership.fedmia import OneSidedLikelihood
 from fedaudit.attacks.membership.seqmia import SequenceReader
-from fedaudit.attacks.membership.single_client import Last, Mean
-from fedaudit.attacks.membership.slope import Slope
+from fedaudit.attacks.membership.single_client import Last, Mean, Slope
 from fedaudit.attacks.sia import SourceAtLast, SourceByProduct, SourceByTail, SourceOnAverage
 from fedaudit.errors import unknown_name
 from fedaudit.importing import named

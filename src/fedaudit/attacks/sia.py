@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedaudit.attacks.rule import Rule
+from fedaudit.attacks.base import Rule
 from fedaudit.core import ClientId, Sees
 from fedaudit.errors import BadInput, NotVisible, unknown_name
 from fedaudit.observe.measurements import Measurements

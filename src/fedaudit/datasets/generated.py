@@ -3,9 +3,8 @@
 import numpy as np
 import torch
 
-from fedaudit.datasets.arrays import assembled, split
+from fedaudit.datasets.arrays import Scaled, assembled, split
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.scaling import Scaled
 from fedaudit.errors import BadInput
 from fedaudit.seeds import seeded_numpy
 

@@ -15,9 +15,7 @@ from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.foreign import imported_filter
 from fedaudit.defenses.hamp import Hamp
 from fedaudit.defenses.ldp.additive import LdpGaussian, LdpLaplace
-from fedaudit.defenses.ldp.bitrand import BitRandPublished
-from fedaudit.defenses.ldp.bitwise_rr import BitwiseRR
-from fedaudit.defenses.ldp.ome import OmePublished
+from fedaudit.defenses.ldp.bit_mechanisms import BitRandPublished, BitwiseRR, OmePublished
 from fedaudit.defenses.mixup import MixUp
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.defenses.quantize import GradientQuantization

@@ -17,8 +17,7 @@ import torch
 from ray import ObjectRef, cloudpickle
 from torch import Tensor
 
-from fedaudit.engines.base import Shards
-from fedaudit.engines.packing import is_plain
+from fedaudit.engines.base import Shards, is_plain
 
 Key = TypeVar("Key")
 Arrays: TypeAlias = tuple[np.ndarray, ...]

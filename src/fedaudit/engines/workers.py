@@ -7,21 +7,147 @@ waits for ever. Here the pipe ends with its worker, and what was half written is
 
 import atexit
 import itertools
+import os
 import pickle
 import signal
+import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import TypeVar, cast
+from queue import SimpleQueue
+from threading import Thread
+from typing import NamedTuple, NoReturn, TypeVar, cast
 
-from fedaudit.engines.interrupts import uninterrupted
-from fedaudit.engines.packing import packed
-from fedaudit.engines.serving import Outcome, serve
+import torch
+
+from fedaudit.engines.base import packed
 from fedaudit.errors import BadInput, Unsupported
+
+_BOTH = signal.SIGINT, signal.SIGTERM
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C and SIGTERM come after this; processes started inside never see them, not even
+    while they start: it is this program that ends, and they with it.
+    """
+    with _put_off(signal.SIGINT), _put_off(signal.SIGTERM), _blocked():
+        yield
+
+
+@contextmanager
+def _put_off(number: signal.Signals) -> Iterator[None]:
+    """What this program does at a signal, it does afterwards."""
+    # Blocking is not enough: any other thread hears the signal too, and this one then acts.
+    handler = signal.getsignal(number)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    came = list[int]()
+    try:
+        signal.signal(number, lambda number, frame: came.append(number))
+        yield
+    finally:
+        signal.signal(number, handler)
+        if came:
+            handler(number, None)
+
+
+@contextmanager
+def _blocked() -> Iterator[None]:
+    """Processes that are started inside do not hear the signals."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    # Python starts this with the first process, and lets the signals through again when it does.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _BOTH)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Outcome(NamedTuple):
+    """What work came to in a worker."""
+
+    value: object = None
+    error: Exception | None = None
+
+
+def serve(pipe: Connection) -> NoReturn:
+    """Takes a job and then items from a pipe, and sends an outcome for each item.
+
+    Ends with the process at the other end, whatever the work is at.
+    """
+    # Ctrl-C is for the program, also where processes cannot be started with it blocked.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    came = SimpleQueue[bytes]()
+    Thread(target=_listen, args=(pipe, came), daemon=True).start()
+    next_outcome = _worker(came)
+    while True:
+        outcome = next_outcome()
+        try:
+            pipe.send_bytes(outcome)
+        except OSError:
+            os._exit(1)
+        # It can be large, and the next item long in coming.
+        del outcome
+
+
+def _listen(pipe: Connection, came: "SimpleQueue[bytes]") -> NoReturn:
+    """Passes on what is sent, and ends the process when there is nobody left to send anything."""
+    try:
+        while True:
+            came.put(pipe.recv_bytes())
+    except (EOFError, OSError):
+        pass
+    except BaseException:
+        # Such as too little memory for what is sent; the work would wait for it for ever.
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def _worker(came: "SimpleQueue[bytes]") -> Callable[[], bytes]:
+    """What does the job for the next item; one that cannot be unpacked here fails for each."""
+    try:
+        work, shared = pickle.loads(came.get())
+    except Exception as error:
+        failed = _failure(error)
+
+        def fail() -> bytes:
+            came.get()
+            return failed
+
+        return fail
+
+    def do() -> bytes:
+        try:
+            return packed(Outcome(work(shared, pickle.loads(came.get()))))
+        except Exception as error:
+            return _failure(error)
+
+    return do
+
+
+def _failure(error: Exception) -> bytes:
+    """An error as it was raised, if it is one that can be raised elsewhere."""
+    where = f"In a worker process:\n{''.join(traceback.format_exception(error))}"
+    try:
+        # The note is for a copy: work may raise the same error again.
+        copy: Exception = pickle.loads(packed(error))
+        copy.add_note(where)
+        return packed(Outcome(error=copy))
+    except Exception:
+        return packed(Outcome(error=RuntimeError(where)))
+
 
 Shared = TypeVar("Shared")
 Item = TypeVar("Item")

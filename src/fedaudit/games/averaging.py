@@ -8,7 +8,7 @@ from scipy.stats import chi2, ncx2
 from torch import Tensor
 
 from fedaudit.errors import BadInput
-from fedaudit.metrics.gaussian import gaussian_mechanism, rounds_needed
+from fedaudit.metrics.games import gaussian_mechanism, rounds_needed
 
 _MOST_ROUNDS = 10**9
 

@@ -7,14 +7,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedaudit.attacks.ami.bounds import range_over_box
-from fedaudit.attacks.ami.game import Contest
-from fedaudit.attacks.ami.neuron import Neurons
-from fedaudit.attacks.ami.outcome import Played
+from fedaudit.attacks.ami.game import Contest, Played
+from fedaudit.attacks.ami.plant import Neurons
+from fedaudit.attacks.ami.score import range_over_box
 from fedaudit.games.mechanism import NO_MECHANISM, Given
 from fedaudit.games.settings import GameStudy
-from fedaudit.metrics.games import certify
-from fedaudit.metrics.means import BoundedMean, signs_of_means
+from fedaudit.metrics.games import BoundedMean, certify, signs_of_means
 from fedaudit.results.games import NeuronMean, Spread, TargetCertificate
 from fedaudit.seeds import seeded
 

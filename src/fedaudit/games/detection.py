@@ -1,7 +1,7 @@
-"""What a client can tell of planted models: signs on real federations, honest and tampered with."""
+"""Detection of planted models by a client: signs on real federations, honest and tampered with."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from time import monotonic
@@ -9,12 +9,21 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
 
 from fedaudit.attacks.ami.game import Contest
-from fedaudit.attacks.ami.plant import Place
+from fedaudit.attacks.ami.plant import (
+    Neurons,
+    Place,
+    Planted,
+    plant,
+    plant_disguised,
+    plant_one_row,
+)
 from fedaudit.core import Architecture, Model, Samples
 from fedaudit.defenses.planted.base import hidden_layers, values_on
-from fedaudit.defenses.planted.catalog import SIGNS
+from fedaudit.defenses.planted.signs import SIGNS
 from fedaudit.engines.local import one_thread
 from fedaudit.errors import BadInput
 from fedaudit.fl.algorithms.base import Algorithm
@@ -25,15 +34,145 @@ from fedaudit.fl.training.local import LocalTraining
 from fedaudit.games.mechanism import Given, given
 from fedaudit.games.playing import rules_of
 from fedaudit.games.records import Dealt
-from fedaudit.games.servers import REPLACES_UNITS, SERVERS, Aim, aim_at
 from fedaudit.games.settings import GameStudy
-from fedaudit.games.worth import HONEST, Looked, worths
+from fedaudit.metrics.delong import auc_over_runs, judged_on_others
 from fedaudit.metrics.games import expected_success
+from fedaudit.metrics.roc import auc
 from fedaudit.models.mlp import mlp
 from fedaudit.modules import outputs_of
 from fedaudit.progress import Tick
-from fedaudit.results.detector import Detector, Outline, WeightSpread
-from fedaudit.seeds import seed_for, seeded
+from fedaudit.results.detector import Caught, Detector, Outline, SignWorth, WeightSpread
+from fedaudit.seeds import seed_for, seeded, seeded_numpy
+
+HONEST = ""
+"""In the place of a server's name: nothing was planted."""
+
+FPR = 0.05
+"""Share of honest models that a threshold may be exceeded by where it is chosen."""
+
+
+class Looked(NamedTuple):
+    """Models as a client sees them, one a row.
+
+    Attributes:
+        server: How a neuron was planted; ``HONEST`` for none.
+        run: Federation that the model is from.
+        own: Whether the target is one of the client's own records; false for honest models.
+        values: Of each sign, in the order of ``SIGNS``.
+    """
+
+    server: Sequence[str]
+    run: Int[np.ndarray, " models"]
+    own: Bool[np.ndarray, " models"]
+    values: Float[np.ndarray, "models signs"]
+
+
+def worths(looked: Looked, *, seed: int) -> list[SignWorth]:
+    """A row for each kind of server and sign.
+
+    The first half of the runs chooses thresholds; of each other run one honest and one planted
+    model are judged, so that what is counted is independent.
+
+    Args:
+        looked: Honest models and planted ones of every run, with targets of both kinds.
+        seed: Of the bootstrap, and of which model of a run is judged.
+
+    Raises:
+        BadInput: Fewer than ten runs, or one without models of both kinds.
+    """
+    kinds = np.asarray(looked.server)
+    honest, runs = kinds == HONEST, np.unique(looked.run)
+    early, late = np.split(runs, [len(runs) // 2])
+    choosing = honest & np.isin(looked.run, early)
+    found = []
+    for server in dict.fromkeys(name for name in looked.server if name != HONEST):
+        planted = kinds == server
+        both = planted | honest
+        judged = [_one_a_run(looked, side, late, seed=seed) for side in (planted, honest)]
+        for name, values in zip(SIGNS, looked.values.T, strict=True):
+            draws = seeded_numpy(seed, "resamples", server, name)
+            whole = auc_over_runs(values[both], planted[both], looked.run[both], rng=draws)
+            rates = judged_on_others(values[choosing], *(values[one] for one in judged), fpr=FPR)
+            of_own, of_others = (
+                auc(values[side | honest], side[side | honest])
+                for side in (planted & looked.own, planted & ~looked.own)
+            )
+            tpr, fpr = (Caught(hits=s.hits, total=s.total, low=s.low, high=s.high) for s in rates)
+            found.append(
+                SignWorth(
+                    sign=name,
+                    server=server,
+                    auc=whole.value,
+                    low=whole.low,
+                    high=whole.high,
+                    method=whole.method,
+                    own=of_own,
+                    others=of_others,
+                    tpr=tpr,
+                    fpr=fpr,
+                )
+            )
+    return found
+
+
+def _one_a_run(
+    looked: Looked, side: Bool[np.ndarray, " models"], runs: Int[np.ndarray, " runs"], *, seed: int
+) -> Int[np.ndarray, " runs"]:
+    """A model of one side from each run; the honest ones are the same for every server."""
+    rng = seeded_numpy(seed, "judged")
+    return np.array([rng.choice(np.flatnonzero(side & (looked.run == run))) for run in runs])
+
+
+_RECORDS = 1000
+"""The server's own records that one row is fitted to."""
+
+
+class Aim(NamedTuple):
+    """What a server has of its target.
+
+    Attributes:
+        target: Which of the clients' records it is.
+        neuron: Trained for it.
+        of_target: Copies of it, as the client might hold it.
+        of_others: Records of the server's own.
+        batch: Records in a client's batch.
+    """
+
+    target: int
+    neuron: Neurons
+    of_target: Float[Tensor, "copies features"]
+    of_others: Float[Tensor, "records features"]
+    batch: int
+
+
+SERVERS: dict[str, Callable[[Model, Aim], Planted]] = {
+    "planted": lambda model, aim: plant(model, aim.neuron),
+    "disguised": lambda model, aim: plant_disguised(model, aim.neuron),
+    "one-row": lambda model, aim: plant_one_row(
+        model, aim.of_target, aim.of_others, batch=aim.batch
+    ),
+}
+"""How neurons are planted, by name: as AMI does; with lengths kept and nothing set to zero; and as
+one row over the first layer's units as they are."""
+
+REPLACES_UNITS = ("planted", "disguised")
+"""Servers that put units of their own into the first layer."""
+
+
+def aim_at(contest: Contest, number: int) -> Aim:
+    """All that a server prepares for a contest's target of that number."""
+    target, rng = contest.target(number), seeded(contest.seed, "one row", number)
+    copies = contest.pools.clients[target].expand(contest.rules.copies, -1)
+    chosen = torch.randperm(len(contest.pools.servers), generator=rng)[:_RECORDS]
+    randomise = contest.randomisers.server
+    return Aim(
+        target,
+        contest.neurons([number]),
+        randomise(copies, rng),
+        randomise(contest.pools.servers[chosen], rng),
+        contest.rules.batch,
+    )
+
 
 _BINS = 60
 _TESTED_ON = 2000

@@ -1,20 +1,18 @@
-"""One point of a study of games: played, counted, and held against what is claimed."""
+"""One point of a study of games: played, counted, and held against its claims."""
 
 import math
 from time import monotonic
 
 import torch
 
-from fedaudit.attacks.ami.game import Contest, Pools, shared_out
-from fedaudit.attacks.ami.outcome import Played
+from fedaudit.attacks.ami.game import Contest, Played, Pools, shared_out
 from fedaudit.attacks.ami.rules import Rules
-from fedaudit.attacks.ami.training import NeuronTraining
+from fedaudit.attacks.ami.train import NeuronTraining
 from fedaudit.fl.training.parallel import side_by_side
 from fedaudit.games.certifying import certificate, fresh_values, spread_of
-from fedaudit.games.counting import rate, success_of
 from fedaudit.games.mechanism import NO_MECHANISM, given
 from fedaudit.games.records import Dealt, Drawn
-from fedaudit.games.round_point import point_in_rounds, refuse_misfit_in_rounds
+from fedaudit.games.round_point import point_in_rounds, rate, refuse_misfit_in_rounds, success_of
 from fedaudit.games.settings import GameStudy
 from fedaudit.metrics.games import (
     most_success,

@@ -4,21 +4,20 @@ from time import monotonic
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 from fedaudit.attacks.ami.game import Contest, shared_out
+from fedaudit.errors import BadInput
 from fedaudit.fl.training.parallel import side_by_side
-from fedaudit.games.counting import rate, success_of
-from fedaudit.games.noise_apart import noise_apart
+from fedaudit.games.mechanism import noise_apart
 from fedaudit.games.records import Dealt
-from fedaudit.games.round_defense import defense_of
-from fedaudit.games.round_parts import Labels, PlayedInRounds
-from fedaudit.games.rounds import RoundGames
+from fedaudit.games.rounds import Labels, PlayedInRounds, RoundGames, defense_of
 from fedaudit.games.settings import GameStudy
-from fedaudit.metrics.gaussian import clipped_distance, gaussian_success
-from fedaudit.metrics.rates import share
+from fedaudit.metrics.games import GameSuccess, clipped_distance, game_success, gaussian_success
+from fedaudit.metrics.rates import Share, share
 from fedaudit.progress import Tick
-from fedaudit.results.games import InRounds, PointPlayed, Success
+from fedaudit.results.games import InRounds, PointPlayed, Rate, Success
 from fedaudit.results.text import plain
 
 _CHUNKS_AT_ONCE = 16
@@ -154,3 +153,31 @@ def _expected(distances: Tensor) -> float | None:
         return None
     each = [gaussian_success(float(distance)) for distance in distances]
     return sum(each) / len(each)
+
+
+def success_of(
+    said_in: Bool[Tensor, " games"], was_in: Bool[Tensor, " games"], *, delta: float = 0.0
+) -> GameSuccess:
+    """How often verdicts were right.
+
+    Args:
+        said_in: The verdicts.
+        was_in: What was so.
+        delta: At which the games' own epsilon is read.
+
+    Raises:
+        BadInput: All games are of one kind.
+    """
+    inside, outside = int(was_in.sum()), int((~was_in).sum())
+    if not (inside and outside):
+        raise BadInput(
+            f"of {len(said_in)} games {inside} had the target in the batch, and figures need "
+            "games of both kinds; raise game.games"
+        )
+    right = int(said_in[was_in].sum()), int((~said_in[~was_in]).sum())
+    return game_success(right[0], inside, right[1], outside, delta=delta)
+
+
+def rate(found: Share) -> Rate:
+    """A share as records keep it."""
+    return Rate(**found._asdict())

@@ -1,31 +1,116 @@
-"""Games in real rounds: a tampering server sends planted models, and scores what comes back."""
+"""Games in real rounds: a tampering server sends planted models, and scores the uploads."""
 
 from dataclasses import dataclass
 from functools import cached_property, partial
+from inspect import signature
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fedaudit.attacks.ami.copies import louder, repeated
 from fedaudit.attacks.ami.game import Contest
-from fedaudit.attacks.ami.neuron import Neurons
-from fedaudit.attacks.ami.plant import alone, plant
-from fedaudit.attacks.ami.rounds import Reading, reading
-from fedaudit.attacks.ami.summed import dead, summed
+from fedaudit.attacks.ami.plant import Neurons, Planted, alone, louder, plant, repeated
+from fedaudit.attacks.ami.score import Reading, dead, reading, summed
 from fedaudit.attacks.ami.threshold import best_shift
 from fedaudit.core import Architecture, Model, Samples
 from fedaudit.defenses.base import Defense
+from fedaudit.defenses.catalog import defense_named, made
+from fedaudit.defenses.ldp.mechanism import LocalDP
+from fedaudit.errors import BadInput
 from fedaudit.fl.algorithms.fedsgd import FedSGD, received_gradient
 from fedaudit.fl.server import Tampering
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.games.noise_apart import Apart, noise_apart
-from fedaudit.games.round_defense import defense_of
-from fedaudit.games.round_parts import Batches, Labels, Models, PlayedInRounds
+from fedaudit.games.mechanism import Apart, noise_apart
 from fedaudit.games.settings import RoundsSection
 from fedaudit.models.mlp import mlp
 from fedaudit.seeds import seed_for, seeded
+from fedaudit.study.options import check_options
+
+
+def defense_of(section: RoundsSection) -> Defense:
+    """One client's own instance of the defense that a study names.
+
+    Raises:
+        BadInput: There is none of that name, its settings are wrong, or it is of another kind.
+    """
+    name = section.defense
+    make = defense_named(name)
+    if isinstance(make, type) and issubclass(make, LocalDP):
+        raise BadInput(
+            f"{name!r} perturbs records before training, which neurons are to be trained for; "
+            'name it as mechanism.name, with rounds.play = "signs"'
+        )
+    if "coalition" in signature(make).parameters:
+        raise BadInput(
+            f"{name!r} is for clients that act together, and the server asks one; name another "
+            "defense for games in rounds"
+        )
+    check_options("defense", name, make, section.options, section="rounds")
+    return made(name, section.options, coalition=())
+
+
+class PlayedInRounds(NamedTuple):
+    """What happened in each game, and what is known of each target.
+
+    Attributes:
+        was_in: Whether the target was in the batch.
+        said_in: The verdict: the score is above the server's threshold.
+        by_signs: The verdict of the neuron's sign on all records that met a planted model.
+        by_target: Whether the neuron fires for the target, where it was in.
+        by_others: For how many other records that met a planted model it fires.
+        shares: How much of each target's gradient lies in the planted rows.
+        distances: How far the target moves the mean score, in standard deviations of its noise,
+            where the neuron is silent for all others; NaN where that is not known.
+    """
+
+    was_in: Bool[Tensor, " games"]
+    said_in: Bool[Tensor, " games"]
+    by_signs: Bool[Tensor, " games"]
+    by_target: Bool[Tensor, " games"]
+    by_others: Int[Tensor, " games"]
+    shares: Float[Tensor, " targets"]
+    distances: Float[Tensor, " targets"]
+
+
+class Models(NamedTuple):
+    """What clients are sent, in every round.
+
+    Attributes:
+        asked: The model with the neurons, for the client that is asked about.
+        others: For the other clients of a sum.
+    """
+
+    asked: Planted
+    others: Model
+
+
+class Labels(NamedTuple):
+    """Classes of records.
+
+    Attributes:
+        clients: Of the clients' records.
+        servers: Of the server's.
+        classes: How many there are.
+    """
+
+    clients: Int[Tensor, " clients"]
+    servers: Int[Tensor, " servers"]
+    classes: int
+
+
+class Batches(NamedTuple):
+    """What the clients of some games hold.
+
+    Attributes:
+        features: Of each client's records; the first client may have the target, as its first.
+        labels: Of the same.
+    """
+
+    features: Float[Tensor, "games clients records features"]
+    labels: Int[Tensor, "games clients records"]
+
 
 _SPARE = 8
 """Neurons of the second layer that nothing is planted over, as an honest model has them."""
@@ -48,7 +133,7 @@ class RoundGames:
     All games of a target are clients of one federation: what a client sends does not depend on
     how many others there are. Where a defense ends in normal noise, the noise of all rounds is
     drawn for the averaged score alone, which it reaches as one normal number; see
-    :mod:`fedaudit.games.noise_apart`.
+    :mod:`fedaudit.games.mechanism`.
 
     Attributes:
         contest: Records, rules and seed; without randomisers.

@@ -56,7 +56,7 @@ class GameSection(Section):
 
 
 class NeuronSection(Section):
-    """How neurons are trained; see :class:`fedaudit.attacks.ami.training.NeuronTraining`.
+    """How neurons are trained; see :class:`fedaudit.attacks.ami.train.NeuronTraining`.
 
     Attributes:
         check: After every so many epochs training ends if the neuron tells all validation records

@@ -10,8 +10,8 @@ from torch import nn
 
 from fedaudit.core import PerSampleLoss, cross_entropy
 from fedaudit.datasets.draws.audit_set import AuditSet
+from fedaudit.live.attack import attacks_in
 from fedaudit.live.network import network_of
-from fedaudit.live.parts import attacks_in
 from fedaudit.live.recorder import Recorder
 from fedaudit.live.recording import (
     ByClient,

@@ -9,8 +9,7 @@ from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.files import RECORD_FILE, RECORDING_FILE, own_folder, own_place
 from fedaudit.live.recording import Recording, is_recording, read_recording
-from fedaudit.observe.measured_files import fault_in, read_measured, write_measured
-from fedaudit.observe.measurements import MeasuredRound
+from fedaudit.observe.measurements import MeasuredRound, fault_in, read_measured, write_measured
 from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.study.folder import STUDY_FILE
 

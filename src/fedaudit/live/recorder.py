@@ -12,14 +12,17 @@ from fedaudit.core import ClientId, Model
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.devices import device_named
 from fedaudit.errors import BadInput
+from fedaudit.live.attack import live_setup
 from fedaudit.live.files import claim, write_audit, write_untrained
-from fedaudit.live.heard import Heard, add_heard, heard_of, heard_to_go_on
 from fedaudit.live.network import Network
-from fedaudit.live.parts import live_setup
 from fedaudit.live.recording import (
     ByClient,
     Called,
+    Heard,
     Recording,
+    add_heard,
+    heard_of,
+    heard_to_go_on,
     numbers_of,
     refuse_otherwise_called,
     write_recording,
@@ -29,8 +32,7 @@ from fedaudit.live.weights import Weights
 from fedaudit.locking import Lock, kept_to_this_process
 from fedaudit.observe.kept_files import write_round
 from fedaudit.observe.layout import MAX_ROUND, round_bytes
-from fedaudit.observe.measured_files import write_measured
-from fedaudit.observe.measurements import MeasuredRound
+from fedaudit.observe.measurements import MeasuredRound, write_measured
 from fedaudit.observe.round import Round
 from fedaudit.observe.views import seen_from
 from fedaudit.progress import size_of, time_of

@@ -6,8 +6,7 @@ from typing import Literal, NamedTuple, cast
 
 from fedaudit.core import ClientId, Model
 from fedaudit.errors import BadInput
-from fedaudit.live.heard import Heard
-from fedaudit.live.recording import ByClient, number_of
+from fedaudit.live.recording import ByClient, Heard, number_of
 from fedaudit.live.weights import Shape, Weights, is_array
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.params import plus, scaled, weighted_sum

@@ -10,13 +10,24 @@ from fedaudit.metrics.balanced import (
     best_balanced_accuracy,
     held_out_balanced_accuracy,
 )
-from fedaudit.metrics.blind import BlindClassifier, BlindResult, blind_classifier
+from fedaudit.metrics.controls import (
+    BlindClassifier,
+    BlindResult,
+    PermutationNull,
+    blind_classifier,
+    permuted_membership,
+    redraw,
+)
 from fedaudit.metrics.delong import AucDifference, AucInterval, auc_interval, compare_auc
 from fedaudit.metrics.epsilon import (
     Counts,
     EpsilonBound,
+    Guesses,
     clopper_pearson_epsilon,
     gaussian_epsilon,
+    one_run_bound,
+    one_run_epsilon,
+    one_run_gaussian_bound,
 )
 from fedaudit.metrics.evaluate import CONTRASTS, Estimate, evaluate
 from fedaudit.metrics.family import Holm, above_chance, combined, holm, rate_above_chance
@@ -27,13 +38,6 @@ from fedaudit.metrics.groups import (
     auc_by_group,
     auc_by_owner,
     most_exposed,
-)
-from fedaudit.metrics.hypervolume import (
-    FrontArea,
-    advantage,
-    hypervolume,
-    hypervolume_over_seeds,
-    on_front,
 )
 from fedaudit.metrics.intervals import (
     Interval,
@@ -49,14 +53,6 @@ from fedaudit.metrics.intervals import (
     summed,
     upper_limit,
 )
-from fedaudit.metrics.legacy import redraw
-from fedaudit.metrics.one_run import (
-    Guesses,
-    one_run_bound,
-    one_run_epsilon,
-    one_run_gaussian_bound,
-)
-from fedaudit.metrics.permuted import PermutationNull, permuted_membership
 from fedaudit.metrics.rate_limits import (
     RateLimits,
     limits_at_threshold,
@@ -77,7 +73,16 @@ from fedaudit.metrics.rates import (
     true_fpr_range,
 )
 from fedaudit.metrics.roc import Roc, TprAtFpr, auc, roc_curve, thin, tpr_at_fpr
-from fedaudit.metrics.utility import Gap, accuracy, generalisation_gap
+from fedaudit.metrics.utility import (
+    FrontArea,
+    Gap,
+    accuracy,
+    advantage,
+    generalisation_gap,
+    hypervolume,
+    hypervolume_over_seeds,
+    on_front,
+)
 
 __all__ = [
     "CONTRASTS",

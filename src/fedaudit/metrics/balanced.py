@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from fedaudit.metrics.intervals import percent, require_confidence
 from fedaudit.metrics.rates import share
-from fedaudit.metrics.sides import Sides, halves, sides
+from fedaudit.metrics.roc import Sides, halves, sides
 
 
 class OptimisticAccuracy(NamedTuple):

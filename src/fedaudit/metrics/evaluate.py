@@ -14,8 +14,7 @@ from fedaudit.metrics.family import above_chance, rate_above_chance
 from fedaudit.metrics.intervals import percent, require_confidence
 from fedaudit.metrics.rate_limits import limits_at_threshold, rate_limits
 from fedaudit.metrics.rates import inconclusive, true_fpr_range
-from fedaudit.metrics.roc import allowed_false_positives, tpr_at_fpr
-from fedaudit.metrics.sides import as_scores
+from fedaudit.metrics.roc import allowed_false_positives, as_scores, tpr_at_fpr
 from fedaudit.origin import Origin
 
 CONTRASTS: dict[str, tuple[Origin, ...]] = {

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedaudit.errors import BadInput
-from fedaudit.metrics.sides import sides
+from fedaudit.metrics.roc import sides
 
 
 class Holm(NamedTuple):

@@ -2,18 +2,187 @@
 
 A rule fires for the target with probability p, for any other record with probability f, and says
 "in" if it fires at all; a batch has n records. Then, with records drawn independently,
-TPR = 1 - (1 - p) (1 - f)^(n - 1), TNR = (1 - f)^n, and Adv = (TPR + TNR) / 2.
+TPR = 1 - (1 - p) (1 - f)^(n - 1), TNR = (1 - f)^n, and Adv = (TPR + TNR) / 2. Between two normal
+distributions of one spread, mu spreads apart, balanced accuracy is at most Phi(mu / 2), which the
+test reaches whose threshold lies half way.
 """
 
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from scipy.special import ndtr, ndtri
+
 from fedaudit.errors import BadInput
 from fedaudit.metrics.balanced import CountedAccuracy, counted_balanced_accuracy
 from fedaudit.metrics.epsilon import Counts, EpsilonBound, clopper_pearson_epsilon
 from fedaudit.metrics.intervals import percent, require_confidence
 from fedaudit.metrics.rates import Share, share
+
+
+def gaussian_success(mu: float) -> float:
+    """The largest (TPR + TNR) / 2 of telling apart what lies mu spreads apart: Phi(mu / 2).
+
+    Args:
+        mu: Distance in standard deviations, at least 0; infinite without noise.
+
+    Raises:
+        BadInput: It is negative or not a number.
+
+    Source: Dong, Roth and Su 2022: the trade-off function of mu-Gaussian DP.
+    """
+    if not mu >= 0:
+        raise BadInput(f"a distance is at least 0, got {mu}")
+    return float(ndtr(mu / 2))
+
+
+def clipped_distance(
+    noise_multiplier: float, *, rounds: int = 1, summed: int = 1, replaced: bool = True
+) -> float:
+    """How far one record moves noisy sums of clipped gradients, in standard deviations.
+
+    Args:
+        noise_multiplier: Standard deviation of each client's noise on its sum, in clips.
+        rounds: How many such sums are given out, each with fresh noise.
+        summed: Of how many clients' noise each is the sum.
+        replaced: Whether a record stands in another one's place, as in the games: two clips at
+            most. Otherwise it is there or not: one clip.
+
+    Returns:
+        The mu of Gaussian DP; infinite without noise.
+
+    Raises:
+        BadInput: Noise is negative, or there are no rounds or clients.
+
+    Source: Dong, Roth and Su 2022: the Gaussian mechanism and its composition, sqrt(P) / sigma
+        for one clip.
+    """
+    if not (noise_multiplier >= 0 and rounds >= 1 and summed >= 1):
+        raise BadInput(
+            "noise is at least 0, of at least one round and one client, got "
+            f"{noise_multiplier}, {rounds} and {summed}"
+        )
+    if noise_multiplier == 0:
+        return math.inf
+    return (2 if replaced else 1) * math.sqrt(rounds / summed) / noise_multiplier
+
+
+def rounds_needed(success: float, mu: float) -> int:
+    """Rounds after which averaging reaches a success, where one alone tells mu spreads apart.
+
+    Args:
+        success: Wanted (TPR + TNR) / 2, in (0.5, 1).
+        mu: Of one round, above 0.
+
+    Raises:
+        BadInput: Either is out of range.
+    """
+    if not (0.5 < success < 1 and mu > 0):
+        raise BadInput(
+            f"a success above 0.5 and below 1 and a distance above 0 are needed, got {success} "
+            f"and {mu}"
+        )
+    return max(1, math.ceil((2 * float(ndtri(success)) / mu) ** 2 - 1e-9))
+
+
+def gaussian_mechanism(epsilon: float, delta: float) -> float:
+    """Noise of the classic Gaussian mechanism, in sensitivities: sqrt(2 ln(1.25 / delta)) / eps.
+
+    Args:
+        epsilon: In nats, above 0; the proof holds below 1.
+        delta: Failure probability, in (0, 1).
+
+    Raises:
+        BadInput: Either is out of range.
+
+    Source: AMI, appendix E; Dwork and Roth 2014, Theorem A.1.
+    """
+    if not (0 < epsilon < math.inf and 0 < delta < 1):
+        raise BadInput(f"epsilon is above 0 and delta in (0, 1), got {epsilon} and {delta}")
+    return math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+
+
+class BoundedMean(NamedTuple):
+    """Independent values within a known range.
+
+    Attributes:
+        mean: Of them.
+        values: How many.
+        width: Of the range that each must lie in, whatever is drawn: largest less smallest.
+    """
+
+    mean: float
+    values: int
+    width: float
+
+
+class SignsOfMeans(NamedTuple):
+    """That one mean is positive and the other is not, and how surely.
+
+    Attributes:
+        delta: The least failure probability of either claim at which both hold; 1 where a sample
+            mean has the wrong sign, so that nothing is certified.
+        failure: Probability that one of the two is wrong after all: at most twice delta.
+    """
+
+    delta: float
+    failure: float
+
+
+def hoeffding_margin(sample: BoundedMean, delta: float) -> float:
+    """How far the true mean may lie beyond the sample's, on one side, but for delta.
+
+    Raises:
+        BadInput: Delta is not in (0, 1), or there is no sample, or its range is not one.
+
+    Source: Hoeffding 1963, Theorem 2; AMI, Eqs. (9) and (10).
+    """
+    if not 0 < delta < 1:
+        raise BadInput(f"a failure probability lies between 0 and 1, got {delta}")
+    _require(sample)
+    return sample.width * math.sqrt(-math.log(delta) / (2 * sample.values))
+
+
+def signs_of_means(of_target: BoundedMean, of_others: BoundedMean) -> SignsOfMeans:
+    """The smallest delta at which AMI's condition holds: the neuron's mean is positive for the
+    randomised target, and is not for other randomised records.
+
+    It says nothing of a single record or of a batch: where values scatter, a neuron with means of
+    the right signs loses most of its games. :func:`fedaudit.metrics.games.certify` is about games.
+
+    Args:
+        of_target: Values on independent randomised copies of the target.
+        of_others: Values on independent randomised other records.
+
+    Raises:
+        BadInput: There is no sample, or its range is not one.
+
+    Source: AMI, Theorem 1, and Corollary 1 in closed form: a mean of the right sign stays on its
+        side of zero as long as the margin is no wider than its distance.
+    Differs: the paper takes one delta for two events and the sample's own range; both events may
+        fail, and the range must hold for every value that could have been drawn.
+    """
+    deltas = (_least(of_target, of_target.mean), _least(of_others, -of_others.mean))
+    delta = max(deltas)
+    return SignsOfMeans(delta, 1.0 if delta >= 1 else min(1.0, 2 * delta))
+
+
+def _least(sample: BoundedMean, distance: float) -> float:
+    """Delta at which the margin is as wide as the distance from the wrong side of zero."""
+    _require(sample)
+    if distance <= 0:
+        return 1.0
+    if sample.width == 0:
+        return 0.0
+    return math.exp(-2 * sample.values * (distance / sample.width) ** 2)
+
+
+def _require(sample: BoundedMean) -> None:
+    if sample.values < 1 or not 0 <= sample.width < math.inf or not math.isfinite(sample.mean):
+        raise BadInput(
+            "a mean is bounded from at least one value, a finite mean and a finite range, got "
+            f"{sample.values} values of mean {sample.mean} in a range of width {sample.width}"
+        )
 
 
 class GameSuccess(NamedTuple):

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 
 from fedaudit.errors import BadInput
 from fedaudit.metrics.delong import auc_interval
-from fedaudit.metrics.sides import as_scores, as_truth, sides
+from fedaudit.metrics.roc import as_scores, as_truth, sides
 
 
 class GroupAuc(NamedTuple):

@@ -27,8 +27,7 @@ from fedaudit.metrics.intervals import (
     require_confidence,
     upper_limit,
 )
-from fedaudit.metrics.roc import tpr_at_fpr
-from fedaudit.metrics.sides import Sides, sides
+from fedaudit.metrics.roc import Sides, sides, tpr_at_fpr
 
 RATE_METHOD = "order statistics and Clopper-Pearson"
 """How limits of a rate were made; the level follows."""

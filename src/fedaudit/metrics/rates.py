@@ -15,8 +15,7 @@ from fedaudit.metrics.intervals import (
     require_confidence,
     upper_limit,
 )
-from fedaudit.metrics.roc import allowed_false_positives
-from fedaudit.metrics.sides import halves, sides
+from fedaudit.metrics.roc import allowed_false_positives, halves, sides
 
 
 class Share(NamedTuple):

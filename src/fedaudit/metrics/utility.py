@@ -1,12 +1,18 @@
-"""What the trained model is worth: accuracy and how far it drops on fresh samples."""
+"""Utility of the trained model, and fronts of privacy and utility with the area they leave.
+
+A point of a front is one way to train: how much leaks and how wrong the model is, both shares in
+[0, 1] and both better when smaller.
+"""
 
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
+from moocore import hypervolume as _hypervolume
+from moocore import is_nondominated
 
 from fedaudit.errors import BadInput
-from fedaudit.metrics.intervals import Interval, clopper_pearson
+from fedaudit.metrics.intervals import Interval, clopper_pearson, percent, require_confidence
 from fedaudit.metrics.rates import Share, share
 
 
@@ -68,3 +74,125 @@ def generalisation_gap(train: Share, test: Share, *, confidence: float = 0.95) -
         low=limits[0].low - limits[1].high,
         high=limits[0].high - limits[1].low,
     )
+
+
+WORST = 1.0
+"""The reference point in both directions: everything leaks, and nothing is classified rightly."""
+
+ENOUGH_SEEDS = 10
+_DRAWS = 1_000
+
+
+class FrontArea(NamedTuple):
+    """The hypervolume of a front with its interval over seeds.
+
+    Attributes:
+        value: Share of the unit square that the front's points are at least as good as.
+        low: Lower limit of what further runs would give; None below ten seeds.
+        high: Upper limit; None likewise.
+        method: How the interval was made, or why there is none.
+        seeds: Number of runs of each point.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    method: str
+    seeds: int
+
+
+def advantage(auc: float) -> float:
+    """Membership advantage of an AUC, 2 AUC - 1 cut at 0, in [0, 1]."""
+    return min(max(2 * auc - 1, 0.0), 1.0)
+
+
+def on_front(points: Float[np.ndarray, "points 2"]) -> Bool[np.ndarray, " points"]:
+    """Which points no other point beats: better in one respect and no worse in the other.
+
+    Args:
+        points: Leakage and error of each, in [0, 1]. Equal points are on the front together.
+
+    Raises:
+        BadInput: No points, or a value outside of [0, 1].
+    """
+    _require_shares(points)
+    kept: Bool[np.ndarray, " points"] = np.asarray(is_nondominated(points, keep_weakly=True))
+    return kept
+
+
+def hypervolume(points: Float[np.ndarray, "points 2"]) -> float:
+    """Area of the unit square in which some point is at least as good, in [0, 1].
+
+    1 stands for no leak and no error; 0 where every point leaks everything or is always wrong.
+
+    Args:
+        points: Leakage and error of each, in [0, 1].
+
+    Raises:
+        BadInput: No points, or a value outside of [0, 1].
+
+    Source: FedMIA, appendix A, Definition 1, with the reference point (1, 1).
+    """
+    _require_shares(points)
+    return float(_hypervolume(points, ref=[WORST, WORST]))
+
+
+def hypervolume_over_seeds(
+    runs: Float[np.ndarray, "seeds points 2"],
+    *,
+    rng: np.random.Generator,
+    confidence: float = 0.95,
+    beyond: int = 0,
+) -> FrontArea:
+    """The hypervolume of the points' means over seeds, with a bootstrap that draws whole seeds.
+
+    A draw takes the same seeds for every point, since the points of one seed share their data.
+    Below ten seeds the percentiles of such draws are too narrow, and none are given.
+
+    Args:
+        runs: For each seed, leakage and error of each point, in [0, 1].
+        rng: Draws the resamples.
+        confidence: Two-sided confidence, in (0, 1).
+        beyond: How many of the first points are there anyway, such as that of no defense: only
+            the area that the others add to theirs is counted. 0 counts all.
+
+    Raises:
+        BadInput: No seeds or points, or a value outside of [0, 1].
+    """
+    require_confidence(confidence)
+    _require_shares(runs.reshape(-1, 2))
+    seeds = len(runs)
+
+    def areas_of(means: Float[np.ndarray, "draws points 2"]) -> Float[np.ndarray, " draws"]:
+        return _areas(means) - (_areas(means[:, :beyond]) if beyond else 0.0)
+
+    value = float(areas_of(runs.mean(axis=0)[None])[0])
+    if seeds < ENOUGH_SEEDS:
+        why = f"an interval over further runs needs {ENOUGH_SEEDS} seeds here, got {seeds}"
+        return FrontArea(value, None, None, why, seeds)
+    weights = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=_DRAWS) / seeds
+    areas = areas_of(np.einsum("ds,spc->dpc", weights, runs))
+    side = (1 - confidence) / 2
+    low, high = map(float, np.quantile(areas, [side, 1 - side]))
+    method = f"bootstrap over {seeds} seeds {percent(confidence)}"
+    return FrontArea(value, low, high, method, seeds)
+
+
+def _areas(fronts: Float[np.ndarray, "draws points 2"]) -> Float[np.ndarray, " draws"]:
+    """Hypervolumes of many fronts at once, in strips from each leakage to the next larger one."""
+    order = np.argsort(fronts[:, :, :1], axis=1)
+    leakage, error = np.moveaxis(np.take_along_axis(fronts, order, axis=1), 2, 0)
+    widths = np.diff(leakage, axis=1, append=WORST)
+    heights = WORST - np.minimum.accumulate(error, axis=1)
+    areas: Float[np.ndarray, " draws"] = (widths * heights).sum(axis=1)
+    return areas
+
+
+def _require_shares(points: Float[np.ndarray, "points 2"]) -> None:
+    if points.size == 0:
+        raise BadInput("a front needs at least one point, got none; give leakage and error of one")
+    if not ((points >= 0) & (points <= 1)).all():
+        raise BadInput(
+            f"leakage and error are shares in [0, 1], got {points.min():g} to {points.max():g}; "
+            "turn an AUC into an advantage first"
+        )

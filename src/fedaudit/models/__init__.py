@@ -12,12 +12,9 @@ from fedaudit.core import Architecture, PerSampleLoss, Setting, cross_entropy
 from fedaudit.errors import BadInput, unknown_name
 from fedaudit.importing import called, imported, installed, is_own, unknown_part
 from fedaudit.models._parts import spelled
-from fedaudit.models.alexnet import alexnet
-from fedaudit.models.cnn import cnn
+from fedaudit.models.cnn import alexnet, cnn, vgg11
 from fedaudit.models.mlp import mlp
-from fedaudit.models.resnet import resnet18
-from fedaudit.models.vgg import vgg11
-from fedaudit.models.wide_resnet import wide_resnet
+from fedaudit.models.resnet import resnet18, wide_resnet
 from fedaudit.naming import Part, named
 
 Build = Callable[..., nn.Module]

@@ -17,7 +17,7 @@ from fedaudit.files import own_folder
 from fedaudit.observe.layout import Keep, groups_of, numbered, numbers_of, pairs
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.tensors import read_tensors, write_tensors
-from fedaudit.observe.transforms import grouped
+from fedaudit.observe.views import grouped
 from fedaudit.params import plus, scaled
 
 _WRITERS = 4

@@ -1,11 +1,205 @@
-"""The catalogue of measures of risk: the classic attack, and what the attacks' catalogue offers."""
+"""Measures of membership risk: a model's outputs, or an attack of the catalogue."""
 
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import ATTACKS, attack_named
-from fedaudit.errors import Refusal, Unsupported, unknown_name
+from fedaudit.core import Model, Samples, Sees
+from fedaudit.devices import CPU
+from fedaudit.errors import BadInput, NotVisible, Refusal, Unsupported, unknown_name
 from fedaudit.importing import is_own
-from fedaudit.risk.base import Measure
-from fedaudit.risk.by_attack import ByAttack, why_unfit
-from fedaudit.risk.posteriors import TrainMia
+from fedaudit.modules import outputs_of
+from fedaudit.observe.measurements import stacked
+from fedaudit.observe.round import Exposed, Round
+from fedaudit.params import difference
+from fedaudit.risk.base import Measure, best_threshold
+from fedaudit.signals.measure import measure_round
+
+
+@dataclass(frozen=True)
+class TrainMia:
+    """A classifier of a model's largest posteriors and its loss, learned on shadow models.
+
+    Attributes:
+        top: How many posteriors it sees, the largest first, at least 1; all where the model has
+            fewer classes.
+
+    Source: Shokri et al. 2017, section 5.3; IFCA-MIR, Algorithm 2.
+    Differs: The paper names no classifier. This is logistic regression at 0.5 on standardised
+        evidence; sorted posteriors and the loss of the true class stand for the posterior and
+        one classifier for each class.
+    """
+
+    top: int = 3
+
+    def __post_init__(self) -> None:
+        if self.top < 1:
+            raise BadInput(f"an attack on posteriors sees at least 1 of them, got {self.top}")
+
+    def evidence(
+        self, model: Model, samples: Samples, *, start: Model, device: torch.device = CPU
+    ) -> Float[Tensor, "samples _"]:
+        """The largest posteriors, and the loss; see :class:`fedaudit.risk.base.Measure`.
+
+        Raises:
+            BadInput: They are not finite.
+        """
+        outputs = outputs_of(model, samples.features, device)
+        posteriors = outputs.double().softmax(1)
+        largest = posteriors.topk(min(self.top, posteriors.shape[1])).values
+        losses = model.architecture.loss(outputs, samples.labels).double()
+        found = torch.cat([largest, losses[:, None]], 1)
+        if not bool(found.isfinite().all()):
+            raise BadInput(
+                "the model's outputs or losses are not finite for some samples, so that nothing "
+                "can be learned of members; lower the learning rate or check the features"
+            )
+        return found
+
+    def fitted(
+        self, inside: Float[Tensor, "members _"], outside: Float[Tensor, "others _"]
+    ) -> "Linear":
+        """See :class:`fedaudit.risk.base.Measure`."""
+        # Imported here: a second of start-up that training alone need not pay.
+        from sklearn.linear_model import LogisticRegression
+        from threadpoolctl import threadpool_limits
+
+        together = torch.cat([inside, outside])
+        spread, center = torch.std_mean(together, 0, correction=0)
+        scale = torch.where(spread > 0, spread, 1.0)
+        is_member = np.arange(len(together)) < len(inside)
+        # Threads of BLAS change the last bits.
+        with threadpool_limits(1, user_api="blas"):
+            model = LogisticRegression(max_iter=1000)
+            model.fit(((together - center) / scale).numpy(), is_member)
+        return Linear(center, torch.from_numpy(model.coef_[0]) / scale, float(model.intercept_[0]))
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Members are on one side of a plane.
+
+    Attributes:
+        center: A point, for exactness the middle of what was learned from.
+        weights: Across the plane, towards members.
+        offset: How far inside the center is.
+    """
+
+    center: Float[Tensor, " evidence"]
+    weights: Float[Tensor, " evidence"]
+    offset: float
+
+    def __call__(self, evidence: Float[Tensor, "samples evidence"]) -> Bool[Tensor, " samples"]:
+        """See :class:`fedaudit.risk.base.Verdict`."""
+        return ((evidence - self.center) * self.weights).sum(1) + self.offset > 0
+
+
+_LACKING = {
+    Sees.ROUNDS: "follows the training over several rounds",
+    Sees.UPLOADS: "compares clients with each other",
+    Sees.AUXILIARY_DATA: "needs data of its own to learn from",
+    Sees.CHOOSES_MODEL: "chooses the model that is trained",
+}
+_TARGET = 0
+
+
+def why_unfit(attack: Attack) -> str:
+    """Why an attack cannot measure what one model gives away; empty if it can."""
+    if attack.infers_source:
+        return "asks whose a sample is, not whether it was trained on"
+    for sight, why in _LACKING.items():
+        if sight in attack.needs:
+            return why
+    if attack.learns:
+        return "has to be shown a run of which the members are known"
+    if attack.informed:
+        return "has to be told what a defense chose"
+    return ""
+
+
+@dataclass(frozen=True)
+class ByAttack:
+    """An attack that scores samples by one model, or by one step from a model to the next.
+
+    Attributes:
+        attack: On membership; it learns nothing but where to draw the line.
+    """
+
+    attack: Attack
+
+    def __post_init__(self) -> None:
+        why = why_unfit(self.attack)
+        if why:
+            raise Unsupported(
+                f"this attack ({self.attack.about or self.attack.source}) cannot measure the risk "
+                f"of a model: it {why}; use one that looks at one model, such as blackbox-loss"
+            )
+
+    def evidence(
+        self, model: Model, samples: Samples, *, start: Model, device: torch.device = CPU
+    ) -> Float[Tensor, "samples _"]:
+        """The attack's score; see :class:`fedaudit.risk.base.Measure`.
+
+        Raises:
+            NotVisible: The attack looks at an update, and the model is where it started.
+        """
+        round = _one_client(self._shown(model, start))
+        measured = measure_round(round, self.attack.signals, samples, device=device)
+        return self.attack.scores(stacked([measured]), _TARGET)[:, None]
+
+    def fitted(
+        self, inside: Float[Tensor, "members _"], outside: Float[Tensor, "others _"]
+    ) -> "AtLeast":
+        """The line that tells most apart; see :class:`fedaudit.risk.base.Measure`."""
+        return AtLeast(best_threshold(inside[:, 0], outside[:, 0]))
+
+    def _shown(self, model: Model, start: Model) -> Exposed:
+        if Sees.UPDATE not in self.attack.needs:
+            # As it is sent out next: what nobody has trained yet is all there is to see.
+            return Exposed(base=model, local=model)
+        update = difference(model.params, start.params)
+        if not any(bool(step.any()) for step in update.values()):
+            raise NotVisible(
+                "an attack on updates cannot be tried on a model that has not moved; give "
+                "the model that its training started from"
+            )
+        return Exposed(base=start, local=model, update=update)
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    """Members are the samples with the highest scores.
+
+    Attributes:
+        lowest: Of the scores of those who are taken for members; infinite for nobody.
+    """
+
+    lowest: float
+
+    def __call__(self, evidence: Float[Tensor, "samples 1"]) -> Bool[Tensor, " samples"]:
+        """See :class:`fedaudit.risk.base.Verdict`."""
+        return evidence[:, 0] >= self.lowest
+
+
+def _one_client(shown: Exposed) -> Round:
+    """A federation of one: nobody to compare with."""
+    after = {} if shown.local is None else {"global": shown.local}
+    return Round(
+        index=1,
+        exposed={_TARGET: shown},
+        sent={},
+        uploads={},
+        weights={_TARGET: 1.0},
+        asked=(_TARGET,),
+        answered=(_TARGET,),
+        after=after,
+    )
+
 
 MEASURES: dict[str, Measure] = {"train-mia": TrainMia()} | {
     name: ByAttack(attack) for name, attack in ATTACKS.items() if not why_unfit(attack)

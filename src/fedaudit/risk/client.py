@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from fedaudit.risk.threshold import best_threshold, refuse_unusable
+from fedaudit.risk.base import best_threshold, refuse_unusable
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from fedaudit.fl.algorithms.ifca_mir import GUESS, Cluster
 from fedaudit.fl.training.parallel import side_by_side
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.risk.base import Decision, Measure
-from fedaudit.risk.posteriors import TrainMia
+from fedaudit.risk.catalog import TrainMia
 from fedaudit.risk.shadow_models import Shadows, ShadowTraining, refuse_few, shadow_models
 
 

@@ -14,7 +14,7 @@ from fedaudit.devices import CPU
 from fedaudit.errors import NotVisible
 from fedaudit.modules import outputs_of
 from fedaudit.observe.round import Exposed, Round
-from fedaudit.observe.transforms import grouped
+from fedaudit.observe.views import grouped
 from fedaudit.signals.gradients import GradientProducts, gradient_products
 
 Part = TypeVar("Part")

@@ -24,10 +24,9 @@ from fedaudit.engines.local import one_thread
 from fedaudit.errors import BadInput, Unsupported
 from fedaudit.modules import as_taken
 from fedaudit.params import plus_tail, tail_of, tail_size
+from fedaudit.signals.kernels.base import LayerProducts
 from fedaudit.signals.kernels.capture import Capture, owners
-from fedaudit.signals.kernels.layer import LayerProducts
-from fedaudit.signals.kernels.plan import measure_chunk, plan_for
-from fedaudit.signals.kernels.whole import (
+from fedaudit.signals.kernels.fallback import (
     VMAP_CHUNK,
     Measure,
     first_entries,
@@ -35,6 +34,7 @@ from fedaudit.signals.kernels.whole import (
     stacked,
     vmap_measure,
 )
+from fedaudit.signals.kernels.plan import measure_chunk, plan_for
 
 _log = logging.getLogger("fedaudit")
 

@@ -10,7 +10,7 @@ from fedaudit.core import ClientId, Model, Samples, Sees
 from fedaudit.devices import CPU
 from fedaudit.metrics import Share, generalisation_gap, share
 from fedaudit.modules import outputs_of
-from fedaudit.observe.measured_files import Stored
+from fedaudit.observe.measurements import Stored
 from fedaudit.observe.round import Round
 from fedaudit.results.clusters import EVERYBODY
 from fedaudit.results.record import UtilityResult

@@ -12,7 +12,7 @@ from fedaudit.errors import BadInput, Damaged, Refusal, option
 from fedaudit.files import own_place, sweep
 from fedaudit.importing import code_named_in, imported, is_own
 from fedaudit.observe.kept_files import read_rounds
-from fedaudit.observe.measured_files import Stored, tell_of_unhashed
+from fedaudit.observe.measurements import Stored, tell_of_unhashed
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.observe.views import seen_from
 from fedaudit.progress import Tick, quiet

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fedaudit.attacks.catalog import attack_named
 from fedaudit.core import Sees
 from fedaudit.metrics.intervals import FEWEST_RUNS
-from fedaudit.observe.measured_files import Stored
+from fedaudit.observe.measurements import Stored
 from fedaudit.results.cluster_means import cluster_means
 from fedaudit.results.record import (
     AttackRow,

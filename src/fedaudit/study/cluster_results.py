@@ -11,7 +11,7 @@ from fedaudit.core import ClientId
 from fedaudit.errors import Damaged
 from fedaudit.fl.visits import cohort_of
 from fedaudit.metrics.violations import violations
-from fedaudit.observe.measured_files import Stored
+from fedaudit.observe.measurements import Stored
 from fedaudit.results.clusters import ClusterResult, ClusterRound, ModelState
 from fedaudit.seeds import seed_for
 from fedaudit.study.cluster_notes import END, STATE, AtTheEnd, is_clustered

@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fedaudit.files import RECORD_FILE, SCORES_FILE
-from fedaudit.observe.measured_files import Stored
-from fedaudit.observe.measurements import stacked
+from fedaudit.observe.measurements import Stored, stacked
 from fedaudit.results.record import ControlResult, Record, write_record
 from fedaudit.results.sources import SourceResult
 from fedaudit.study.analysis import analyse

@@ -3,7 +3,7 @@
 from inspect import signature
 
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.deal import Deal
+from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.datasets.draws.fair import DRAWS
 from fedaudit.datasets.partitions.attribute import BySide, dealt_by_side, sides_of
 from fedaudit.datasets.partitions.feature_shift import of_clients

@@ -8,7 +8,7 @@ from numpy import ndarray
 
 from fedaudit.core import ClientId
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.deal import Deal
+from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.datasets.partitions.attribute import like_their_side, sides_of
 from fedaudit.datasets.partitions.feature_shift import SHIFTS, Shift, of_clients, places, shifted
 from fedaudit.errors import Unsupported, unknown_name

@@ -10,7 +10,7 @@ from jaxtyping import Int
 from numpy import ndarray
 
 from fedaudit.core import NOBODY, ClientId, Samples
-from fedaudit.datasets.draws.deal import Deal
+from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.defenses.base import Defense
 from fedaudit.errors import BadInput
 from fedaudit.fl.algorithms.base import Algorithm, HoldsOut

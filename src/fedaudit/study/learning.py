@@ -12,8 +12,15 @@ from torch import Tensor
 from fedaudit.core import ClientId
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.files import own_folder, own_place
-from fedaudit.observe.measured_files import Stored, fault_in, read_measured, write_measured
-from fedaudit.observe.measurements import MeasuredRound, Measurements, stacked
+from fedaudit.observe.measurements import (
+    MeasuredRound,
+    Measurements,
+    Stored,
+    fault_in,
+    read_measured,
+    stacked,
+    write_measured,
+)
 from fedaudit.observe.round import Round
 from fedaudit.origin import Origin
 from fedaudit.progress import Tick, quiet

@@ -16,7 +16,7 @@ from fedaudit.files import own_folder
 from fedaudit.fl.simulate import simulate
 from fedaudit.observe.kept_files import write_round
 from fedaudit.observe.layout import estimated_bytes
-from fedaudit.observe.measured_files import Stored, fault_in, read_measured, write_measured
+from fedaudit.observe.measurements import Stored, fault_in, read_measured, write_measured
 from fedaudit.observe.round import Round
 from fedaudit.observe.usage import keeping_usage
 from fedaudit.observe.views import seen_from

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fedaudit.attacks.base import Attack
 from fedaudit.core import ClientId
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.deal import Deal
+from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.datasets.draws.shadow import Known
 from fedaudit.defenses.base import Defense
 from fedaudit.fl.algorithms.base import HONEST, Algorithm, Server

@@ -14,7 +14,7 @@ from fedaudit.engines.base import Counted
 from fedaudit.engines.local import local_engine
 from fedaudit.errors import BadInput, Unsupported
 from fedaudit.files import own_folder, sweep
-from fedaudit.observe.measured_files import Stored
+from fedaudit.observe.measurements import Stored
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.progress import Tick, quiet, size_of
 from fedaudit.results.record import Record

@@ -8,8 +8,7 @@ from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import attack_named
 from fedaudit.core import ClientId, Sees
 from fedaudit.datasets.catalog import load
-from fedaudit.datasets.classes import some_classes
-from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.dataset import Dataset, some_classes
 from fedaudit.defenses.base import Defense, Plan
 from fedaudit.errors import Refusal
 from fedaudit.fl.algorithms.base import Algorithm, Server

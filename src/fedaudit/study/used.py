@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from fedaudit.observe.measured_files import Stored
+from fedaudit.observe.measurements import Stored
 from fedaudit.observe.usage import Usage, read_usage
 from fedaudit.results.record import UsageRow
 from fedaudit.study.identity import run_key

@@ -6,10 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedaudit.attacks.ami.disguise import plant_disguised
-from fedaudit.attacks.ami.neuron import Neurons
-from fedaudit.attacks.ami.one_row import plant_one_row
-from fedaudit.attacks.ami.plant import Planted, plant
+from fedaudit.attacks.ami.plant import Neurons, Planted, plant, plant_disguised, plant_one_row
 from fedaudit.core import Architecture, Model
 from fedaudit.errors import BadInput
 from fedaudit.models.mlp import mlp

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedaudit.attacks.ami.bounds import range_over_box
-from fedaudit.attacks.ami.neuron import Neurons
+from fedaudit.attacks.ami.plant import Neurons
+from fedaudit.attacks.ami.score import range_over_box
 from fedaudit.errors import BadInput
 from fedaudit.seeds import seeded
 

@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedaudit.attacks.ami.game import NONE, Contest, Pools, Randomiser, Randomisers
-from fedaudit.attacks.ami.outcome import Played
+from fedaudit.attacks.ami.game import NONE, Contest, Played, Pools, Randomiser, Randomisers
 from fedaudit.attacks.ami.rules import Rules
-from fedaudit.attacks.ami.training import NeuronTraining
+from fedaudit.attacks.ami.train import NeuronTraining
 from fedaudit.errors import BadInput
 from fedaudit.seeds import seeded
 

@@ -7,10 +7,9 @@ import torch
 from torch import nn
 
 from fedaudit.attacks.ami.game import Contest, Pools
-from fedaudit.attacks.ami.neuron import Neurons
-from fedaudit.attacks.ami.plant import Planted, gradient_row, plant, said_in
+from fedaudit.attacks.ami.plant import Neurons, Planted, gradient_row, plant, said_in
 from fedaudit.attacks.ami.rules import Rules
-from fedaudit.attacks.ami.training import NeuronTraining
+from fedaudit.attacks.ami.train import NeuronTraining
 from fedaudit.core import Architecture, Model, Samples
 from fedaudit.errors import BadInput, Unsupported
 from fedaudit.fl.algorithms.fedavg import FedAvg

@@ -5,11 +5,8 @@ from functools import partial
 import pytest
 import torch
 
-from fedaudit.attacks.ami.copies import louder, repeated
-from fedaudit.attacks.ami.neuron import Neurons
-from fedaudit.attacks.ami.plant import Place, alone, plant
-from fedaudit.attacks.ami.rounds import Reading, reading
-from fedaudit.attacks.ami.summed import dead, summed
+from fedaudit.attacks.ami.plant import Neurons, Place, alone, louder, plant, repeated
+from fedaudit.attacks.ami.score import Reading, dead, reading, summed
 from fedaudit.core import Architecture, Model, Params, Samples
 from fedaudit.errors import BadInput
 from fedaudit.models.mlp import mlp

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedaudit.attacks.ami.neuron import Neurons
+from fedaudit.attacks.ami.plant import Neurons
 from fedaudit.attacks.ami.threshold import best_shift
-from fedaudit.attacks.ami.training import Labelled, NeuronTraining, Standard, Trained, train_neurons
+from fedaudit.attacks.ami.train import Labelled, NeuronTraining, Standard, Trained, train_neurons
 from fedaudit.errors import BadInput
 from fedaudit.seeds import seeded
 from tests.rounding import RoundedByPlace

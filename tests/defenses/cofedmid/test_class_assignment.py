@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedaudit.defenses.base import Visit
-from fedaudit.defenses.cofedmid.assignment import at_random, bounded, overlap_bound
-from fedaudit.defenses.cofedmid.partition import ClassGuided
+from fedaudit.defenses.cofedmid.partition import ClassGuided, at_random, bounded, overlap_bound
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedaudit.defenses.cofedmid.sizes import DECAYS, least_of, most_of, size_at
+from fedaudit.defenses.cofedmid.partition import DECAYS, least_of, most_of, size_at
 from fedaudit.errors import BadInput
 
 

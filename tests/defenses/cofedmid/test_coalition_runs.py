@@ -16,8 +16,7 @@ from torch.nn import functional
 from fedaudit.core import Architecture, Batch, Model, Samples
 from fedaudit.defenses.base import Defense, Turn, Visit
 from fedaudit.defenses.chain import Chain
-from fedaudit.defenses.cofedmid.compensation import Compensation
-from fedaudit.defenses.cofedmid.confidence import unconfident
+from fedaudit.defenses.cofedmid.compensation import Compensation, unconfident
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.defenses.cofedmid.partition import ClassGuided
 from fedaudit.defenses.cofedmid.validation import held_out

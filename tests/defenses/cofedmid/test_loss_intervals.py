@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedaudit.defenses.cofedmid.intervals import edges_of, interval_of, on_one_scale
+from fedaudit.defenses.cofedmid.compensation import edges_of, interval_of, on_one_scale
 
 
 def test_losses_are_stretched_from_nought_to_one() -> None:

@@ -9,11 +9,13 @@ from scipy.integrate import quad
 from scipy.stats import binomtest, kstest, norm
 from torch import Tensor
 
-from fedaudit.defenses.ldp.additive import LdpGaussian, LdpLaplace, within_ball
-from fedaudit.defenses.ldp.calibration import (
+from fedaudit.defenses.ldp.additive import (
+    LdpGaussian,
+    LdpLaplace,
     delta_of_gaussian,
     epsilon_of_gaussian,
     noise_of_gaussian,
+    within_ball,
 )
 from fedaudit.defenses.ldp.mechanism import Mechanism
 from fedaudit.errors import BadInput

@@ -10,10 +10,8 @@ from fedaudit.defenses.base import Defense, Guarantee, Plan, Visit, Workload
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.ldp.additive import LdpGaussian, LdpLaplace
-from fedaudit.defenses.ldp.bitrand import BitRandPublished
-from fedaudit.defenses.ldp.bitwise_rr import BitwiseRR
+from fedaudit.defenses.ldp.bit_mechanisms import BitRandPublished, BitwiseRR, OmePublished
 from fedaudit.defenses.ldp.mechanism import LocalDP
-from fedaudit.defenses.ldp.ome import OmePublished
 from fedaudit.errors import BadInput
 from fedaudit.seeds import seeded
 

@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 from torch import Tensor
 
-from fedaudit.defenses.ldp.bit_mechanism import BitMechanism
-from fedaudit.defenses.ldp.bitrand import BitRandPublished
-from fedaudit.defenses.ldp.bitwise_rr import BitwiseRR
+from fedaudit.defenses.ldp.bit_mechanisms import (
+    BitMechanism,
+    BitRandPublished,
+    BitwiseRR,
+    OmePublished,
+)
 from fedaudit.defenses.ldp.encoding import FixedPoint
 from fedaudit.defenses.ldp.mechanism import NUMBERS_AT_ONCE, Mechanism
-from fedaudit.defenses.ldp.ome import OmePublished
 from fedaudit.errors import BadInput
 from fedaudit.seeds import seeded
 

@@ -1,6 +1,6 @@
-"""The security games: does the server tell whether its target was in a client's batch?"""
+"""Security games: does the server tell whether its target was in a client's batch?"""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -9,13 +9,67 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fedaudit.attacks.ami.neuron import Neurons
-from fedaudit.attacks.ami.outcome import Made, Played
+from fedaudit.attacks.ami.plant import Neurons
 from fedaudit.attacks.ami.rules import Rules
 from fedaudit.attacks.ami.threshold import best_shift
-from fedaudit.attacks.ami.training import Labelled, Standard, train_neurons
+from fedaudit.attacks.ami.train import Labelled, Standard, train_neurons
 from fedaudit.errors import BadInput
 from fedaudit.seeds import seed_for, seeded
+
+
+class Made(NamedTuple):
+    """Neurons for some targets.
+
+    Attributes:
+        neurons: One for each, its zero placed.
+        epochs: That each was trained for.
+        told_apart: Whether training ended because it told its validation records apart.
+        fit: How well each tells the rows apart that it was trained on: the share of pairs of a
+            target's row and another in which it is larger for the target's, its AUC.
+        held_out: The same of fresh copies of the target and of other records of the clients, that
+            nothing was decided by: how much of that is more than learned by heart.
+    """
+
+    neurons: Neurons
+    epochs: Int[Tensor, " targets"]
+    told_apart: Bool[Tensor, " targets"]
+    fit: Float[Tensor, " targets"]
+    held_out: Float[Tensor, " targets"]
+
+
+class Played(NamedTuple):
+    """What happened in each game.
+
+    Attributes:
+        target: Number of the game's target.
+        was_in: Whether the target was in the batch (the paper's b).
+        by_target: Whether the neuron fired for the target, where it was in.
+        by_others: For how many other records it fired.
+        epochs: Of each target, in their order: see :class:`Made`.
+        told_apart: Of each target.
+        fit: Of each target.
+        held_out: Of each target.
+    """
+
+    target: Int[Tensor, " games"]
+    was_in: Bool[Tensor, " games"]
+    by_target: Bool[Tensor, " games"]
+    by_others: Int[Tensor, " games"]
+    epochs: Int[Tensor, " targets"]
+    told_apart: Bool[Tensor, " targets"]
+    fit: Float[Tensor, " targets"]
+    held_out: Float[Tensor, " targets"]
+
+    @property
+    def said_in(self) -> Bool[Tensor, " games"]:
+        """The verdict b': the neuron's gradient is not zero."""
+        return self.by_target | (self.by_others > 0)
+
+    @staticmethod
+    def joined(parts: Iterable["Played"]) -> "Played":
+        """All games of several parts."""
+        return Played(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
 
 Randomiser = Callable[[Float[Tensor, "records features"], torch.Generator], Tensor]
 """What a client does to its records before it trains: a mechanism of local differential privacy."""

@@ -1,15 +1,97 @@
-"""Neurons in a model that a client trains: where they are put, and what their gradient says."""
+"""Planted neurons: one that fires for one record, put into a model that a client trains."""
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from fedaudit.attacks.ami.neuron import Neurons
+from fedaudit.attacks.ami.threshold import best_shift
 from fedaudit.core import Model, Params
 from fedaudit.errors import BadInput, Unsupported
 from fedaudit.observe.round import Gradient, Upload
+
+_TRACE = 1e-6
+"""Of what honest units weigh, in the row of a neuron that is not to read them."""
+
+
+class Distinct(NamedTuple):
+    """Rows without repeats.
+
+    Attributes:
+        rows: Each once, in the order given where none repeats.
+        place: Which of them each given row is.
+    """
+
+    rows: Float[Tensor, "distinct features"]
+    place: Int[Tensor, " given"]
+
+    @staticmethod
+    def of(rows: Float[Tensor, "given features"]) -> "Distinct":
+        """Each of these rows once.
+
+        Many processors round a row of a matrix product by its place in it, so that two equal rows
+        may get unequal values. A value that is worked out once for both is the same everywhere.
+        """
+        kept, place = torch.unique(rows, dim=0, return_inverse=True)
+        if len(kept) == len(rows):
+            return Distinct(rows, torch.arange(len(rows)))
+        return Distinct(kept, place)
+
+
+class Neurons(NamedTuple):
+    """Neurons that fire for one record each: v(x) = h . ReLU(W x + c) + b.
+
+    Attributes:
+        first: W, the weights of the first layer.
+        first_bias: c.
+        second: h, the neuron's own weights in the second layer.
+        second_bias: b.
+
+    Source: AMI, Eqs. (5) and (7).
+    Differs: the paper suppresses biases; its published code has both.
+    """
+
+    first: Float[Tensor, "neurons hidden features"]
+    first_bias: Float[Tensor, "neurons hidden"]
+    second: Float[Tensor, "neurons hidden"]
+    second_bias: Float[Tensor, " neurons"]
+
+    def values(
+        self, records: Float[Tensor, "neurons records features"]
+    ) -> Float[Tensor, "neurons records"]:
+        """What each neuron is before its ReLU, on records of its own."""
+        inner = torch.baddbmm(self.first_bias[:, None], records, self.first.transpose(1, 2))
+        outer = torch.bmm(inner.relu_(), self.second[:, :, None]).squeeze(2)
+        return outer + self.second_bias[:, None]
+
+    def values_alike(
+        self, records: Float[Tensor, "1 records features"]
+    ) -> Float[Tensor, "1 records"]:
+        """The same of one neuron, equal for equal records on any processor: for comparisons."""
+        kept = Distinct.of(records[0])
+        return self.values(kept.rows[None])[:, kept.place]
+
+    def fires(
+        self, records: Float[Tensor, "neurons records features"]
+    ) -> Bool[Tensor, "neurons records"]:
+        """For which records the neuron has a gradient."""
+        return self.values(records) > 0
+
+    def shifted(self, by: Float[Tensor, " neurons"]) -> "Neurons":
+        """The same neurons, each easier to fire by that much."""
+        return self._replace(second_bias=self.second_bias + by)
+
+    def at(self, index: int) -> "Neurons":
+        """One of them."""
+        return Neurons(*(part[index : index + 1] for part in self))
+
+    @staticmethod
+    def joined(parts: Iterable["Neurons"]) -> "Neurons":
+        """All neurons of several parts."""
+        return Neurons(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
 class Place(NamedTuple):
@@ -164,3 +246,148 @@ def _refuse_misfit(neurons: Neurons, units: int, features: int, rows: int) -> No
             f"{count} neurons over {taken} units each need {count * taken} units in the model's "
             f"first layer and {count} in its second; it has {units} and {rows}"
         )
+
+
+def repeated(neurons: Neurons, times: int) -> Neurons:
+    """Every neuron so many times, each copy with units of its own.
+
+    Args:
+        neurons: To be planted.
+        times: Copies of each (the paper's K); 1 changes nothing.
+
+    Raises:
+        BadInput: Fewer than one copy.
+
+    Source: AMI, appendix E ("K chosen neurons").
+    """
+    if times < 1:
+        raise BadInput(f"a neuron is planted at least once, got {times}")
+    return Neurons(*(part.repeat_interleave(times, 0) for part in neurons))
+
+
+def louder(neurons: Neurons, by: float) -> Neurons:
+    """The same values from a first layer so many times as large.
+
+    The gradient of a neuron's own weights grows by the factor and that of the first layer falls
+    by it, so that a record's gradient comes to lie in the neuron's row alone: what is left of it
+    under a clip is then left where the server looks.
+
+    Args:
+        neurons: To be planted.
+        by: The factor; 1 changes nothing.
+
+    Raises:
+        BadInput: The factor is not above 0, or infinite.
+    """
+    if not 0 < by < math.inf:
+        raise BadInput(f"a neuron is made louder by a factor above 0, got {by}")
+    return neurons._replace(
+        first=neurons.first * by, first_bias=neurons.first_bias * by, second=neurons.second / by
+    )
+
+
+def plant_disguised(model: Model, neurons: Neurons) -> Planted:
+    """As :func:`plant`, but units are as long as those they replace, and nothing is set to zero.
+
+    A unit of the first layer may be made longer by any factor if what the neuron reads of it is
+    divided by the same, and so may the whole neuron: for which records it fires is the same. What
+    the neuron must not read, the model's other units, it reads a millionth of.
+
+    Args:
+        model: What an honest server would send.
+        neurons: As for :func:`plant`.
+
+    Raises:
+        Unsupported: As :func:`plant`.
+        BadInput: As :func:`plant`.
+
+    Source: AMI, section 7, finds that malicious weights look as others do; here the server sees to
+        it that their lengths do.
+    """
+    planted = plant(model, neurons)
+    place = planted.places[0]
+    second, second_bias = place.weight, place.bias
+    first, first_bias = list(model.params)[:2]
+    values = {name: value.clone() for name, value in planted.model.params.items()}
+    taken = neurons.first.shape[0] * neurons.first.shape[1]
+    factor = _ratio(model.params[first][:taken], values[first][:taken])
+    values[first][:taken] *= factor[:, None]
+    values[first_bias][:taken] *= factor
+    rows = len(planted.places)
+    weight = values[second][:rows]
+    weight[:, :taken] /= factor
+    left = model.params[second][:rows]
+    weight[weight == 0] = _TRACE * left[weight == 0] * (weight.norm() / left.norm()).nan_to_num()
+    whole = _ratio(model.params[second][:rows], values[second][:rows])
+    values[second][:rows] *= whole[:, None]
+    values[second_bias][:rows] *= whole
+    values[second][rows:] = model.params[second][rows:]
+    return Planted(Model(model.architecture, values, model.buffers), planted.places)
+
+
+def _ratio(wanted: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
+    """By what each row is to be multiplied to be as long as another; 1 where it has no length."""
+    lengths = wanted.norm(dim=1), there.norm(dim=1)
+    has = (lengths[0] > 0) & (lengths[1] > 0)
+    return torch.where(has, lengths[0] / lengths[1], torch.ones_like(lengths[0]))
+
+
+_RIDGE = 1e-3
+"""Of the mean variance of a unit, added to each: records are fewer than units may be."""
+
+
+def plant_one_row(
+    model: Model,
+    of_target: Float[Tensor, "copies features"],
+    of_others: Float[Tensor, "records features"],
+    *,
+    batch: int,
+) -> Planted:
+    """The model with its second layer's first row made to fire for a target; all else is kept.
+
+    The row is the direction that sets the target's mean activations best apart from others'
+    (Fisher's discriminant), as long as the row that it replaces. Half of the others place its
+    zero, which one bias holds.
+
+    Args:
+        model: What an honest server would send: three dense layers, with a ReLU behind each of
+            the first two.
+        of_target: Copies of the target, as the client might hold it.
+        of_others: Records of the server's own.
+        batch: Records in a client's batch.
+
+    Raises:
+        Unsupported: The model is of other layers.
+        BadInput: There are no copies, or fewer than four other records.
+
+    Source: AMI, Eq. (5).
+    Differs: the paper trains r units of the first layer as well; here they stay as an honest
+        server trained them, so that one row of the model is all that gives the neuron away.
+    """
+    if len(of_target) < 1 or len(of_others) < 4:
+        raise BadInput(
+            "a row is fitted to copies of the target and to four other records or more, got "
+            f"{len(of_target)} and {len(of_others)}"
+        )
+    first, second = first_two(model.module())
+    values = {name: value.clone() for name, value in model.params.items()}
+    weight, bias = (values[f"{first}.{part}"].double() for part in ("weight", "bias"))
+    kept = Distinct.of(torch.cat([of_target, of_others]).flatten(1).double())
+    active = (kept.rows @ weight.T + bias).relu()
+    copies, fitted = len(of_target), len(of_target) + -(-len(of_others) // 2)
+    target, fit = (active[part] for part in kept.place.tensor_split([copies, fitted])[:2])
+    centred = fit - fit.mean(0)
+    spread = centred.T @ centred / len(fit)
+    ridge = _RIDGE * spread.diagonal().mean().clamp_min(1e-12)
+    spread.diagonal().add_(ridge)
+    row = torch.linalg.solve(spread, target.mean(0) - fit.mean(0))
+    # Where a unit fires for none of them, a trace of what it was: exact zeros would show.
+    honest = values[f"{second}.weight"][0].double()
+    row = torch.where(row == 0, _TRACE * honest * row.norm() / honest.norm(), row)
+    row *= honest.norm() / row.norm().clamp_min(1e-30)
+    fires = (active @ row)[None, kept.place]
+    zero = best_shift(fires[:, :copies], fires[:, fitted:], batch=batch)
+    values[f"{second}.weight"][0] = row
+    values[f"{second}.bias"][0] = zero[0]
+    place = Place(f"{second}.weight", f"{second}.bias", 0)
+    return Planted(Model(model.architecture, values, model.buffers), (place,))

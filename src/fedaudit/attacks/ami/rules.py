@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from fedaudit.attacks.ami.training import NeuronTraining
+from fedaudit.attacks.ami.train import NeuronTraining
 from fedaudit.errors import BadInput
 
 

@@ -1,4 +1,4 @@
-"""Where a neuron's zero lies best, by records that nobody plays with."""
+"""The threshold of a planted neuron that serves best, by records that nobody plays with."""
 
 import torch
 from jaxtyping import Float

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from fedaudit.attacks.rule import Rule
+from fedaudit.attacks.base import Rule
 from fedaudit.core import ClientId, Sees
 from fedaudit.errors import BadInput
 from fedaudit.observe.measurements import Measurements

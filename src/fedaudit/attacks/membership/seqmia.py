@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedaudit.attacks.rule import measured_rounds
+from fedaudit.attacks.base import measured_rounds
 from fedaudit.core import ClientId, Sees, chunks
 from fedaudit.engines.local import one_thread
 from fedaudit.errors import BadInput

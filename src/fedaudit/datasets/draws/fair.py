@@ -9,7 +9,7 @@ from numpy import ndarray
 
 from fedaudit.core import NOBODY, ClientId
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.deal import Audited, Deal, check_targets, dealt
+from fedaudit.datasets.draws.audit_set import Audited, Deal, check_targets, dealt
 from fedaudit.datasets.draws.published import cofedmid, fedmia_code, fedmia_paper, sia
 from fedaudit.datasets.partitions.schemes import (
     Counts,

@@ -8,7 +8,7 @@ from numpy import ndarray
 
 from fedaudit.core import NOBODY, ClientId
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.deal import Audited, Deal, check_targets, dealt
+from fedaudit.datasets.draws.audit_set import Audited, Deal, check_targets, dealt
 from fedaudit.datasets.partitions.schemes import Partition, apportioned, deal
 from fedaudit.errors import BadInput
 from fedaudit.seeds import seeded_numpy

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from fedaudit.core import ClientId, Samples
 from fedaudit.datasets.dataset import Dataset, numbered
-from fedaudit.datasets.draws.audit_set import AuditSet
-from fedaudit.datasets.draws.deal import Deal
+from fedaudit.datasets.draws.audit_set import AuditSet, Deal
 from fedaudit.errors import BadInput
 from fedaudit.seeds import seeded_numpy
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays, split_arrays
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.formats.pictures import stacked
+from fedaudit.datasets.formats.image_folder import stacked
 from fedaudit.errors import BadInput, unknown_name
 from fedaudit.seeds import seeded_numpy
 

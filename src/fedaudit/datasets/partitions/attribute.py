@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedaudit.core import Samples
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.deal import Deal
+from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.datasets.partitions.schemes import Counts, Partition, Quotas
 from fedaudit.errors import BadInput, unknown_name
 

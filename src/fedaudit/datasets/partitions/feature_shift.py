@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from fedaudit.core import ClientId, Samples, chunks
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.deal import Deal
+from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.errors import BadInput, unknown_name
 from fedaudit.seeds import seeded_numpy
 

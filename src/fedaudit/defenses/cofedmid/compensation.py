@@ -5,21 +5,174 @@ from math import floor
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedaudit.core import Batch, Model, Params, Samples, cross_entropy
 from fedaudit.defenses.base import Turn, Visit
-from fedaudit.defenses.cofedmid.confidence import unconfident, unconfident_slope
-from fedaudit.defenses.cofedmid.exp3 import drawn
-from fedaudit.defenses.cofedmid.intervals import edges_of, interval_of, on_one_scale
-from fedaudit.defenses.cofedmid.memory import EXPLORATION, Learned, Memory
+from fedaudit.defenses.cofedmid.exp3 import drawn, normalised, rewarded
 from fedaudit.defenses.cofedmid.partition import ClassGuided
 from fedaudit.defenses.cofedmid.validation import held_out
-from fedaudit.defenses.soft_labels import hard_labels
+from fedaudit.defenses.soft_labels import (
+    divergence_per_class,
+    entropy,
+    hard_labels,
+    slope_of_doubt,
+    soft_target,
+    true_probability,
+)
 from fedaudit.errors import BadInput, unknown_name
 from fedaudit.fl.training.dense import cross_entropy_slope
 from fedaudit.modules import outputs_of
+
+
+def on_one_scale(losses: Float[Tensor, " samples"]) -> Float[Tensor, " samples"]:
+    """Losses from 0 for the smallest to 1 for the largest; 0 for all where they are equal.
+
+    Source: CoFedMID, section 4.2.1, step 1.
+    """
+    low, high = losses.min(), losses.max()
+    return (losses - low) / (high - low) if high > low else torch.zeros_like(losses)
+
+
+def edges_of(scaled: Float[Tensor, " samples"], count: int) -> Float[Tensor, " edges"]:
+    """The inner edges of intervals that hold equally many of these samples, up to rounding.
+
+    Args:
+        scaled: Losses in [0, 1].
+        count: How many intervals; there is one edge fewer.
+
+    Source: CoFedMID, section 4.2.1, step 1: interval j goes from rank floor((j - 1) n / M) to
+        floor(j n / M), without the latter.
+    """
+    ranked = scaled.sort().values
+    ranks = torch.arange(1, count, device=scaled.device) * len(ranked) // count
+    return ranked[ranks]
+
+
+def interval_of(
+    scaled: Float[Tensor, " samples"], edges: Float[Tensor, " edges"]
+) -> Int[Tensor, " samples"]:
+    """The interval of each sample; edges belong to the interval above, 1 to the last."""
+    return torch.searchsorted(edges.contiguous(), scaled.contiguous(), right=True)
+
+
+def unconfident(
+    outputs: Float[Tensor, "samples classes"], labels: Int[Tensor, " samples"], *, mu: float
+) -> Float[Tensor, " samples"]:
+    """What is added to the loss of each sample that came back.
+
+    The prediction is drawn towards a label that has its own probability of the true class and is
+    uniform elsewhere, and towards a larger entropy.
+
+    Args:
+        outputs: Before the softmax.
+        labels: True classes.
+        mu: Weight of the entropy.
+
+    Source: CoFedMID, section 4.2.2.
+    Differs: No gradient flows through the label; the divergence is divided by the number of
+        classes (HAMP's published reduction, beside which mu was chosen).
+    """
+    return divergence_per_class(outputs, _doubtful(outputs, labels)) - mu * entropy(outputs)
+
+
+def unconfident_slope(
+    outputs: Float[Tensor, "samples classes"], labels: Int[Tensor, " samples"], *, mu: float
+) -> Float[Tensor, "samples classes"]:
+    """The derivative of each sample's :func:`unconfident` by its outputs.
+
+    Args:
+        outputs: Before the softmax.
+        labels: True classes.
+        mu: Weight of the entropy.
+    """
+    return slope_of_doubt(outputs, _doubtful(outputs, labels), entropy_weight=mu)
+
+
+def _doubtful(
+    outputs: Float[Tensor, "samples classes"], labels: Int[Tensor, " samples"]
+) -> Float[Tensor, "samples classes"]:
+    sure = true_probability(outputs.detach(), labels)
+    return soft_target(sure, labels, classes=outputs.shape[1])
+
+
+EXPLORATION = 0.1
+"""Share of intervals that are drawn regardless of what was learned."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What a client knows of its intervals after some rounds.
+
+    Attributes:
+        weights: Of each interval; one with more weight is drawn more often.
+        rewards: Of all rounds so far, as they were.
+        edges: Between the intervals; none before the first round with samples brought back.
+        position: At which rank of losses "sequential" goes on.
+    """
+
+    weights: Float[Tensor, " intervals"]
+    rewards: Float[Tensor, " _"]
+    edges: Float[Tensor, " _"]
+    position: int = 0
+
+    @staticmethod
+    def nothing(intervals: int) -> "Learned":
+        """What is known before the first round: all intervals are alike."""
+        weights = torch.full((intervals,), 1 / intervals, dtype=torch.float64)
+        return Learned(weights, torch.zeros(0, dtype=torch.float64), torch.zeros(0))
+
+    def rewarded(self, arm: int, gain: Float[Tensor, ""]) -> "Learned":
+        """This and what an interval has just gained.
+
+        Args:
+            arm: The interval.
+            gain: By how much the loss of validation samples fell.
+        """
+        rewards = torch.cat([self.rewards, gain[None]])
+        weights = rewarded(self.weights, arm, normalised(rewards), EXPLORATION)
+        return replace(self, weights=weights, rewards=rewards)
+
+    def tensors(self) -> Params:
+        """As tensors by name."""
+        return {**vars(self), "position": torch.tensor(self.position)}
+
+    @staticmethod
+    def of(tensors: Params) -> "Learned":
+        """What :meth:`tensors` gave."""
+        named = {name: tensors[name] for name in ("weights", "rewards", "edges")}
+        return Learned(**named, position=int(tensors["position"]))
+
+
+@dataclass
+class Memory:
+    """What one client keeps from one hook to the next; a new round begins with its selection.
+
+    Attributes:
+        learned: All of it that outlives a round.
+        validation: The samples held out for good; None where there are none.
+        back: Ids of the samples that came back in this round; None before any selection.
+        arm: The interval that they are of; None where none was drawn.
+    """
+
+    learned: Learned
+    validation: Samples | None = None
+    back: Int[Tensor, " _"] | None = None
+    arm: int | None = None
+    _marked: tuple[Tensor, Bool[Tensor, " _"]] | None = None
+
+    def begin(self, back: Int[Tensor, " _"], arm: int | None = None) -> None:
+        """A new round, with these ids back, of that interval."""
+        self.back, self.arm, self._marked = back, arm, None
+
+    def among(self, batch: Batch) -> Bool[Tensor, " samples"]:
+        """Which samples of a batch came back; kept, as every step asks twice."""
+        if self._marked is None or self._marked[0] is not batch.ids:
+            back = torch.zeros(0) if self.back is None else self.back
+            self._marked = batch.ids, torch.isin(batch.ids, back)
+        return self._marked[1]
+
 
 RECYCLINGS = ("exp3", "random", "sequential")
 

@@ -1,21 +1,244 @@
 """Class-guided partition: in each round, members of a coalition train on classes of their own."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from math import ceil, cos, floor, pi
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Bool
+from numpy import ndarray
 from torch import Tensor
 
 from fedaudit.core import ClientId, Samples
 from fedaudit.defenses.base import Defense, Plan, Turn, Visit
-from fedaudit.defenses.cofedmid.assignment import Assigned, at_random, bounded
 from fedaudit.defenses.cofedmid.coalition import check_coalition, circle, present, shared_seed
-from fedaudit.defenses.cofedmid.sizes import DECAYS, sizes
 from fedaudit.defenses.soft_labels import class_count
 from fedaudit.errors import BadInput, unknown_name
 from fedaudit.seeds import seeded_numpy
+
+Decay = Callable[[float, int, int], float]
+
+
+def linear(progress: float, most: int, least: int) -> float:
+    """The same step down in every round.
+
+    Source: CoFedMID, section 4.1.
+    """
+    return most - (most - least) * progress
+
+
+def cosine(progress: float, most: int, least: int) -> float:
+    """Along half a cosine: slow, fast, slow."""
+    return least + (most - least) * (1 + cos(pi * progress)) / 2
+
+
+def exponential(progress: float, most: int, least: int) -> float:
+    """The same share of what is left in every round."""
+    return float(most * (least / most) ** progress)
+
+
+def polynomial(progress: float, most: int, least: int) -> float:
+    """Along a square: fast, then slow."""
+    return least + (most - least) * (1 - progress) ** 2
+
+
+DECAYS: dict[str, Decay] = {
+    "linear": linear,
+    "cosine": cosine,
+    "exponential": exponential,
+    "polynomial": polynomial,
+}
+
+
+def size_at(round: int, rounds: int, *, most: int, least: int, decay: str) -> int:
+    """How many classes each client is given in a round, rounded to the nearest (halves up).
+
+    Args:
+        round: Counted from 1.
+        rounds: How many the run has; with one, it has the largest size.
+        most: In the first round, at least 1.
+        least: In the last.
+        decay: A key of ``DECAYS``.
+
+    Source: CoFedMID, section 4.1 (linear) and table 13 (the others by name; formulas ours).
+    """
+    if decay not in DECAYS:
+        raise unknown_name("decay", decay, DECAYS)
+    progress = (round - 1) / (rounds - 1) if rounds > 1 else 0.0
+    return max(least, floor(DECAYS[decay](progress, most, least) + 0.5))
+
+
+# Asked in every round, by every member of one process.
+@lru_cache(maxsize=256)
+def sizes(
+    classes: int, members: int, rounds: int, *, most: int, least: int, decay: str
+) -> tuple[int, ...]:
+    """How many classes each client is given in each round of a run.
+
+    Args:
+        classes: Of the data set.
+        members: Of the coalition.
+        rounds: Of the run.
+        most: In the first round; 0 to choose from the coalition's size.
+        least: In the last; 0 for a fifth of all.
+        decay: A key of ``DECAYS``.
+
+    Raises:
+        BadInput: More than there are classes, or fewer in the first round than in the last.
+    """
+    smallest = least_of(classes, least)
+    largest = most_of(classes, members, rounds, given=most, least=smallest, decay=decay)
+    return tuple(
+        size_at(t, rounds, most=largest, least=smallest, decay=decay) for t in range(1, rounds + 1)
+    )
+
+
+def least_of(classes: int, given: int) -> int:
+    """The size of the last round: as given, or a fifth of the classes for 0.
+
+    A fifth is what the paper uses on all of its data sets (2 of 10, 20 of 100, 40 of 200).
+    """
+    least = given or ceil(classes / 5)
+    _check("m_min", least, classes)
+    return least
+
+
+def most_of(classes: int, members: int, rounds: int, *, given: int, least: int, decay: str) -> int:
+    """The size of the first round: as given, or for 0 chosen from the coalition's size.
+
+    Chosen is the smallest size with which the coalition can cover every class once a round on
+    average over the run: its sets have at least ``classes * rounds`` places in all. Early rounds
+    cover every class, and as sets shrink the uncovered classes take turns. A larger coalition
+    thus gets smaller sets, down to ``least``.
+
+    Args:
+        classes: Of the data set.
+        members: Of the coalition.
+        rounds: Of the run.
+        given: The study's setting; 0 to choose.
+        least: The size of the last round.
+        decay: A key of ``DECAYS``.
+
+    Differs: The paper leaves the choice to future work (section 6).
+    """
+    if given:
+        _check("m_max", given, classes)
+        if given < least:
+            raise BadInput(f"m_max is at least m_min, got m_max {given} and m_min {least}")
+        return given
+    for most in range(least, classes):
+        sizes = (
+            size_at(t, rounds, most=most, least=least, decay=decay) for t in range(1, rounds + 1)
+        )
+        if members * sum(sizes) >= classes * rounds:
+            return most
+    return classes
+
+
+def _check(name: str, size: int, classes: int) -> None:
+    if not 1 <= size <= classes:
+        raise BadInput(
+            f"{name} is a number of classes from 1 to {classes} here (0 to have it chosen), "
+            f"got {size}"
+        )
+
+
+class Assigned(NamedTuple):
+    """Each member's classes.
+
+    Attributes:
+        sets: Row by member, which classes are its own in this round.
+        bound: How many classes two members have in common at most.
+    """
+
+    sets: Bool[ndarray, "members classes"]
+    bound: int
+
+
+def overlap_bound(classes: int, members: int, size: int) -> int:
+    """A number of common classes that some pair of sets of this size must reach; at least 0.
+
+    Source: CoFedMID, section 4.1 (a Johnson-type bound).
+    Differs: Clipped at 0, as it is negative where the sets need not cover all classes, and 0
+        for a single member, where the formula divides by 0.
+    """
+    if members < 2:
+        return 0
+    return max(0, ceil(size * (members * size - classes) / (classes * (members - 1))))
+
+
+def bounded(
+    members: int,
+    size: int,
+    *,
+    preferred: Bool[ndarray, " classes"],
+    rng: np.random.Generator,
+) -> Assigned:
+    """Sets that have few classes in common and together cover as many as they can.
+
+    One member after another takes, in random order, the classes that are least used so far and
+    do not bring its overlap with an earlier member above the bound; where that leaves a member
+    without enough classes, all begin again with a bound larger by one. Unused classes overlap
+    with nobody, so that the sets cover every class wherever ``members * size`` suffices.
+
+    Args:
+        members: How many sets.
+        size: Classes in each, at most all of them.
+        preferred: Classes that come first among those equally used: where not all can be
+            covered, these are.
+        rng: For the order.
+
+    Source: CoFedMID, algorithm 1.
+    Differs: The paper does not give ClassAssign; this greedy one is ours.
+    """
+    bound = overlap_bound(len(preferred), members, size)
+    while True:
+        sets = _tried(members, size, bound, preferred, rng)
+        if sets is not None:
+            return Assigned(sets, bound)
+        bound += 1
+
+
+def _tried(
+    members: int,
+    size: int,
+    bound: int,
+    preferred: Bool[ndarray, " classes"],
+    rng: np.random.Generator,
+) -> Bool[ndarray, "members classes"] | None:
+    classes = len(preferred)
+    sets = np.zeros((members, classes), dtype=bool)
+    for member in range(members):
+        # The last key counts first.
+        order = np.lexsort((rng.permutation(classes), ~preferred, sets.sum(0)))
+        common = np.zeros(members, dtype=np.int64)
+        missing = size
+        for one in order:
+            if missing == 0:
+                break
+            owners = np.flatnonzero(sets[:, one])
+            if (common[owners] < bound).all():
+                sets[member, one] = True
+                common[owners] += 1
+                missing -= 1
+        if missing:
+            return None
+    return sets
+
+
+def at_random(members: int, size: int, *, classes: int, rng: np.random.Generator) -> Assigned:
+    """Each member's classes drawn without regard to the others: the paper's ablation.
+
+    Source: CoFedMID, table 6 (random).
+    """
+    sets = np.zeros((members, classes), dtype=bool)
+    for row in sets:
+        row[rng.permutation(classes)[:size]] = True
+    return Assigned(sets, size)
+
 
 ASSIGNMENTS = ("bounded", "random")
 

@@ -1,6 +1,7 @@
-"""What a federated algorithm is to the round loop, and what a server may do on its way."""
+"""The interface of federated algorithms, and the server's side that those with one model share."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Int
@@ -9,6 +10,7 @@ from torch import Tensor
 from fedaudit.core import Architecture, ClientId, Model, Params, Samples
 from fedaudit.defenses.base import Defense, Visit, Workload
 from fedaudit.observe.round import Exposed, Sent, Upload
+from fedaudit.params import plus, weighted_sum
 
 
 class Local(NamedTuple):
@@ -145,3 +147,45 @@ class Server:
 
 
 HONEST = Server()
+
+
+@dataclass(frozen=True)
+class OneModel:
+    """The server's side of a federation with one global model.
+
+    Attributes:
+        architecture: Of that model.
+    """
+
+    architecture: Architecture
+
+    @property
+    def nets(self) -> tuple[Architecture, ...]:
+        """Everybody trains the one global model."""
+        return (self.architecture,)
+
+    def start(self, seed: int) -> Params:
+        """A freshly initialised global model."""
+        return self.architecture.initial(seed).tensors()
+
+    def send(self, state: Params, client: ClientId, round: int) -> Sent:
+        """Everybody gets the global model."""
+        return Sent((Model.from_tensors(self.architecture, state),))
+
+    def models(self, state: Params) -> Mapping[str, Model]:
+        """The one global model."""
+        return {"global": Model.from_tensors(self.architecture, state)}
+
+    def moved(
+        self, before: Model, step: Params, buffers: Sequence[Params], shares: Sequence[float]
+    ) -> Params:
+        """The server's state after a step of the parameters, with the clients' buffers averaged.
+
+        Args:
+            before: The global model.
+            step: Added to its parameters.
+            buffers: Of each client.
+            shares: Of each client in the average; they sum to 1.
+        """
+        averaged = weighted_sum(buffers, shares) if before.buffers else {}
+        return Model(self.architecture, plus(before.params, step), averaged).tensors()

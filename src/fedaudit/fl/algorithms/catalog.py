@@ -9,16 +9,11 @@ import torch
 from fedaudit.core import Architecture, Samples
 from fedaudit.errors import BadInput
 from fedaudit.fl.algorithms.base import Algorithm
-from fedaudit.fl.algorithms.fedadam import FedAdam
-from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.algorithms.fedmd import FedMD
-from fedaudit.fl.algorithms.fedprox import FedProx
+from fedaudit.fl.algorithms.fedavg import FedAdam, FedAvg, FedProx
+from fedaudit.fl.algorithms.fedmd import Distillation, FedMD
 from fedaudit.fl.algorithms.fedsgd import FedSGD
 from fedaudit.fl.algorithms.ifca import Ifca
-from fedaudit.fl.algorithms.ifca_mir import IfcaMir, Risk
-from fedaudit.fl.algorithms.ifca_mir_clients import IfcaMirOfClients, OwnRisk
-from fedaudit.fl.algorithms.preference import Preference
-from fedaudit.fl.training.distillation import Distillation
+from fedaudit.fl.algorithms.ifca_mir import IfcaMir, IfcaMirOfClients, OwnRisk, Preference, Risk
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.importing import named
 from fedaudit.seeds import seeded

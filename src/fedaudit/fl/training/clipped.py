@@ -21,6 +21,7 @@ from fedaudit.core import Batch, Params, chunks, cross_entropy
 from fedaudit.defenses.base import Objective
 from fedaudit.errors import Unsupported
 from fedaudit.fl.training.dense import dense_clipped_sum, dense_layers, shortening
+from fedaudit.signals.kernels.base import LayerKernel
 from fedaudit.signals.kernels.capture import (
     Owner,
     Passage,
@@ -30,7 +31,6 @@ from fedaudit.signals.kernels.capture import (
     passages_of,
     watching,
 )
-from fedaudit.signals.kernels.layer import LayerKernel
 from fedaudit.signals.kernels.plan import kernel_for, norms_over_copies
 
 _log = logging.getLogger("fedaudit")

@@ -6,7 +6,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message
 
 from fedaudit.errors import BadInput
-from fedaudit.live.arrays import array_from
+from fedaudit.live.weights import array_from
 
 Arrays: TypeAlias = dict[str, np.ndarray] | list[np.ndarray]
 """By name; in their order where they have none."""

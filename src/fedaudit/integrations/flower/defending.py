@@ -18,8 +18,8 @@ from fedaudit.integrations.flower.contents import (
     round_of,
     weight_of,
 )
-from fedaudit.integrations.flower.identity import PARTITION
-from fedaudit.live.arrays import tensor_of
+from fedaudit.integrations.flower.ledger import PARTITION
+from fedaudit.live.weights import tensor_of
 from fedaudit.observe.round import Update
 from fedaudit.params import plus
 

@@ -1,9 +1,14 @@
-"""Who was sent what in a round and who answered what, told to a recorder when it is over."""
+"""Who was sent and who answered in a round of Flower, told to a recorder when the round is over."""
 
-from collections.abc import Iterable, Sequence
+import time
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
 
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+from flwr.clientapp.typing import ClientAppCallable
+from flwr.serverapp import Grid
 
 from fedaudit.core import ClientId
 from fedaudit.errors import BadInput
@@ -13,8 +18,156 @@ from fedaudit.integrations.flower.contents import (
     record_of,
     weight_of,
 )
-from fedaudit.integrations.flower.identity import Claims, client_of
 from fedaudit.live.recorder import Recorder
+
+IDENTITY = "fedaudit"
+PARTITION = "partition-id"
+_LARGEST = 10**15
+"""Of the numbers that a recording takes for clients."""
+_OLDER = "fitres.metrics"
+"""Where replies of the older interface hold what they say beside parameters."""
+
+
+def identity_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Client mod that adds to each reply which client it is from: its ``partition-id``.
+
+    The number is that of the node's configuration, which simulations set and which is given to a
+    SuperNode as ``--node-config "partition-id=0 ..."``. A client that has none adds nothing.
+    """
+    reply = call_next(message, context)
+    partition = context.node_config.get(PARTITION)
+    if partition is None or not reply.has_content():
+        return reply
+    reply.content[IDENTITY] = ConfigRecord({PARTITION: int(partition)})
+    if _OLDER in reply.content.config_records:
+        reply.content.config_records[_OLDER][PARTITION] = int(partition)
+    return reply
+
+
+def client_of(reply: Message) -> ClientId | None:
+    """Which client says that it sent a reply; None where none does."""
+    if not reply.has_content():
+        return None
+    said = (record.get(PARTITION) for record in reply.content.config_records.values())
+    return next((client for one in said if (client := client_in(one)) is not None), None)
+
+
+def client_in(said: object) -> ClientId | None:
+    """The client that is meant by what a node says of itself; None for no number of a client."""
+    if isinstance(said, bool) or not isinstance(said, int):
+        return None
+    return said if 0 <= said <= _LARGEST else None
+
+
+Node = TypeVar("Node", int, str)
+
+
+class _Claim(NamedTuple):
+    """Which client a node has said it is, and in which round first."""
+
+    client: ClientId
+    round: int
+
+
+class Claims(Generic[Node]):
+    """Which client each node has said it is.
+
+    All of a client's rounds are measured as one client's. A node that is another client than
+    before would mix two clients' data in that, as would two nodes that are one client by turns; a
+    new node may take the place of one that is gone.
+    """
+
+    def __init__(self) -> None:
+        self._claims: dict[Node, _Claim] = {}
+        self._holders: dict[ClientId, Node] = {}
+        self._replaced: set[Node] = set()
+
+    @property
+    def clients(self) -> Mapping[Node, ClientId]:
+        """For each node the client that it said first that it is."""
+        return {node: claim.client for node, claim in self._claims.items()}
+
+    def hear(self, node: Node, client: ClientId, index: int) -> str:
+        """A node says which client it is.
+
+        Args:
+            node: Its number, by which the server knows it.
+            client: That it says it is.
+            index: The round.
+
+        Returns:
+            Why that cannot be; empty if it can.
+        """
+        first = self._claims.setdefault(node, _Claim(client, index))
+        if first.client != client:
+            return (
+                f"node {node} says that it is client {client}, and in round {first.round} it said "
+                f"client {first.client}; leave a node its partition-id for as long as it runs"
+            )
+        holder = self._holders.setdefault(client, node)
+        if node in self._replaced:
+            return (
+                f"nodes {node} and {holder} say by turns that they are client {client}; give each "
+                "a partition-id"
+            )
+        if holder != node:
+            self._replaced.add(holder)
+            self._holders[client] = node
+        return ""
+
+
+_PAUSE = 0.2
+
+
+class Nodes:
+    """How many nodes there are to be.
+
+    In a simulation, nodes register while the server is running already. A strategy that trains
+    a share of all nodes takes that share of those that are there, so that the first round may
+    train 8 clients of 100 without a word.
+    """
+
+    def __init__(self, recorder: Recorder, number: int | None, patience: float) -> None:
+        targets = len(recorder.recording.targets)
+        if number is not None and number < targets:
+            raise BadInput(
+                f"{number} nodes cannot be {targets} audited clients; give as many as there are "
+                "clients"
+            )
+        if not patience >= 0:
+            raise BadInput(f"patience is a number of seconds of at least 0, got {patience}")
+        self._number = targets if number is None else number
+        self._patience, self._strict = patience, recorder.strict
+        self._warned = False
+
+    def await_all(self, grid: Grid) -> None:
+        """Waits for nodes before the first round; later, says once that some have gone.
+
+        Raises:
+            BadInput: Fewer have come, and the recording is strict.
+        """
+        there = len(there_of(grid, self._number, 0.0 if self._warned else self._patience))
+        if there >= self._number or self._warned:
+            return
+        self._warned = True
+        text = (
+            f"{there} of {self._number} nodes are there after {self._patience:g} seconds; clients "
+            "that are not asked are not audited. Start the others, give more patience, or say "
+            f"nodes={there}"
+        )
+        if self._strict:
+            raise BadInput(text)
+        warnings.warn(f"fedaudit: {text}", RuntimeWarning, stacklevel=4)
+
+
+def there_of(grid: Grid, number: int, patience: float) -> list[int]:
+    """The nodes that are there once a number of them has come, or patience is at an end."""
+    end = time.monotonic() + patience
+    there = list(grid.get_node_ids())
+    while len(there) < number and time.monotonic() < end:
+        time.sleep(_PAUSE)
+        there = list(grid.get_node_ids())
+    return there
 
 
 @dataclass

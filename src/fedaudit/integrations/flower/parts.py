@@ -9,7 +9,7 @@ from flwr.serverapp import Grid
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.errors import BadInput
 from fedaudit.integrations.flower.contents import arrays_of
-from fedaudit.integrations.flower.nodes import there_of
+from fedaudit.integrations.flower.ledger import there_of
 from fedaudit.live.audited import Split, join_audits
 from fedaudit.results.text import plain
 

@@ -19,7 +19,7 @@ from flwr.server.strategy import Strategy
 
 from fedaudit.core import ClientId
 from fedaudit.errors import BadInput
-from fedaudit.integrations.flower.identity import PARTITION, Claims, client_in
+from fedaudit.integrations.flower.ledger import PARTITION, Claims, client_in
 from fedaudit.live.recorder import Recorder
 
 Fitted: TypeAlias = list[tuple[ClientProxy, FitRes]]

@@ -17,8 +17,8 @@ from fedaudit.integrations.flower.study_messages import (
     answering,
     question_in,
     refusing,
+    studies_of,
 )
-from fedaudit.integrations.flower.study_settings import studies_of
 from fedaudit.study.federations import data_key, federation_of
 from fedaudit.study.identity import study_key, with_code
 

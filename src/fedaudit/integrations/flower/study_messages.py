@@ -1,5 +1,7 @@
-"""Messages between the server of a study and its nodes: turns to take, and what came of them."""
+"""Messages and settings of a study that the server and its nodes share."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +13,23 @@ from fedaudit.errors import BadInput, Refusal
 from fedaudit.fl.wire.packets import Packet
 from fedaudit.integrations.flower.contents import array_of
 from fedaudit.results.text import plain
+from fedaudit.study.config import Study
+from fedaudit.study.study_file import read_studies
+
+
+def studies_of(file: Path, run_config: Mapping[str, object]) -> list[Study]:
+    """The study of a file and its variants, with the settings of a run.
+
+    Args:
+        file: The TOML file.
+        run_config: Of the run; names with a dot are settings of the study, such as
+            ``training.rounds``. Flower knows only names that stand in the app's ``pyproject.toml``.
+
+    Raises:
+        BadInput: As :func:`fedaudit.study.study_file.read_studies`.
+    """
+    return read_studies(file, {name: value for name, value in run_config.items() if "." in name})
+
 
 MADE = f"fedaudit {__version__} with torch {torch.__version__}"
 """What results depend on beside the study."""

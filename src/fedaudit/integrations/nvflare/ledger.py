@@ -13,9 +13,8 @@ import torch
 
 from fedaudit.core import ClientId
 from fedaudit.errors import BadInput
-from fedaudit.live.arrays import tensor_of
 from fedaudit.live.recorder import Recorder
-from fedaudit.live.weights import Array
+from fedaudit.live.weights import Array, tensor_of
 
 Arrays: TypeAlias = Mapping[str, Array]
 

@@ -1,4 +1,4 @@
-"""Exact per-sample gradient products, one layer type a file.
+"""Exact per-sample gradient products, by type of layer.
 
 A kernel takes what entered a layer and the gradient at what left it, for a chunk of samples,
 and gives that layer's share of every inner product with an update and of every squared norm.

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedaudit.devices import by_kind
-from fedaudit.signals.kernels.layer import (
+from fedaudit.signals.kernels.base import (
     Layer,
     LayerKernel,
     LayerProducts,

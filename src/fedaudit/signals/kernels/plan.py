@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 from fedaudit.core import Model, Params
 from fedaudit.devices import by_kind
+from fedaudit.signals.kernels.base import KernelMaker, Layer, LayerKernel, LayerProducts
 from fedaudit.signals.kernels.capture import Capture, Owner, Passage, owners
 from fedaudit.signals.kernels.conv import conv_kernel
-from fedaudit.signals.kernels.embedding import embedding_kernel
-from fedaudit.signals.kernels.generic import generic_kernel
-from fedaudit.signals.kernels.layer import KernelMaker, Layer, LayerKernel, LayerProducts
-from fedaudit.signals.kernels.linear import linear_kernel
-from fedaudit.signals.kernels.norm import (
+from fedaudit.signals.kernels.fallback import generic_kernel
+from fedaudit.signals.kernels.layers import (
     batch_norm_kernel,
+    embedding_kernel,
     group_norm_kernel,
     layer_norm_kernel,
+    linear_kernel,
 )
 
 KERNELS: dict[type[nn.Module], KernelMaker] = {

@@ -13,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedaudit.devices import by_kind
+from fedaudit.signals.kernels.base import LayerProducts
 from fedaudit.signals.kernels.gemm import product
-from fedaudit.signals.kernels.layer import LayerProducts
 
 # Working sets that stay in a core's share of the cache.
 FORWARD_BYTES = 1 << 20

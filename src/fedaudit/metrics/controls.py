@@ -1,4 +1,4 @@
-"""What inputs alone give away: classifiers that see a sample, and no model at all."""
+"""Controls: inputs without a model, membership without meaning, and an unsound evaluation."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -8,9 +8,101 @@ import numpy.typing as npt
 from jaxtyping import Bool, Float, Int, Shaped
 
 from fedaudit.errors import BadInput
-from fedaudit.metrics.delong import auc_interval
-from fedaudit.metrics.intervals import require_confidence
-from fedaudit.metrics.sides import as_truth
+from fedaudit.metrics.delong import auc_interval, interval_of_ranks
+from fedaudit.metrics.intervals import percent, require_confidence
+from fedaudit.metrics.roc import Sides, as_truth, ranked, sides
+
+_INTERVAL = 0.95
+# A study has hundreds of these controls, and there are many studies. Of 200 shuffles 27 may alarm;
+# intervals a third too narrow alarm in 38.
+_FALSE_ALARM = 1e-6
+
+
+class PermutationNull(NamedTuple):
+    """What an attack's AUC is when membership has nothing to do with it.
+
+    Attributes:
+        auc: The AUC with the true membership.
+        mean: Mean AUC over permutations.
+        low: Lower end of the central range of AUCs over permutations.
+        high: Upper end.
+        p_value: One-sided: how often a permutation reaches the true AUC, never 0.
+        permutations: Number of permutations.
+        alarms: Permutations whose 95 % interval left 0.5 out; a twentieth is expected.
+        method: How the range was made.
+    """
+
+    auc: float
+    mean: float
+    low: float
+    high: float
+    p_value: float
+    permutations: int
+    alarms: int
+    method: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether intervals of these scores raise no more false alarms than they promise."""
+        from scipy.stats import binomtest
+
+        promised = 1 - _INTERVAL
+        test = binomtest(self.alarms, self.permutations, promised, alternative="greater")
+        return bool(test.pvalue > _FALSE_ALARM)
+
+
+def permuted_membership(
+    scores: npt.ArrayLike,
+    is_member: npt.ArrayLike,
+    *,
+    rng: np.random.Generator,
+    permutations: int = 1_000,
+    confidence: float = 0.95,
+) -> PermutationNull:
+    """The AUC when membership is shuffled among the same scores.
+
+    Shuffled membership has an AUC of 0.5 by construction. What can fail is the interval: on
+    scores with many ties, or few members, it may leave 0.5 out more often than it promises, and
+    then would call noise a leak.
+
+    Args:
+        scores: One a sample, larger for likelier members.
+        is_member: The truth, one a sample.
+        rng: Draws the permutations.
+        permutations: Number of permutations, at least 20.
+        confidence: Share of permutations within the range, in (0, 1).
+
+    Raises:
+        BadInput: Too few permutations, or bad scores.
+    """
+    require_confidence(confidence)
+    if permutations < 20:
+        raise BadInput(f"a null distribution needs at least 20 permutations, got {permutations}")
+    members, nonmembers = ranked(sides(scores, is_member))
+    n = len(members)
+    ranks = np.concatenate([members, nonmembers])
+
+    def from_ranks(of_members: Float[np.ndarray, " members"]) -> float:
+        return float((of_members.sum() - n * (n + 1) / 2) / (n * len(nonmembers)))
+
+    true = from_ranks(ranks[:n])
+    shuffled = [rng.permutation(ranks) for _ in range(permutations)]
+    null = np.array([from_ranks(each[:n]) for each in shuffled])
+    intervals = [interval_of_ranks(Sides(each[:n], each[n:]), _INTERVAL) for each in shuffled]
+    low, high = np.quantile(null, [(1 - confidence) / 2, 1 - (1 - confidence) / 2])
+    # Sums of the same ranks in another order differ in the last bits.
+    reached = int((null >= true - 1e-12).sum())
+    return PermutationNull(
+        auc=true,
+        mean=float(null.mean()),
+        low=float(low),
+        high=float(high),
+        p_value=(1 + reached) / (1 + permutations),
+        permutations=permutations,
+        alarms=sum(not interval.low <= 0.5 <= interval.high for interval in intervals),
+        method=f"{permutations} permutations, central {percent(confidence)}",
+    )
+
 
 FEWEST = 4
 """Samples that each side needs at least: some to learn from, others to score."""
@@ -204,3 +296,39 @@ def _better(scored: _Scored, confidence: float) -> BlindResult:
 
 def _seed(rng: np.random.Generator) -> int:
     return int(rng.integers(2**31))
+
+
+def redraw(
+    values: Float[np.ndarray, "rounds clients samples"],
+    is_member: Bool[np.ndarray, " flagged"],
+    *,
+    rng: np.random.Generator,
+) -> Float[np.ndarray, "rounds clients samples"]:
+    """Measurements as they look when non-members are drawn anew for every round and client.
+
+    Members keep their places; at each round and client the non-members' values are dealt out
+    again among the non-members, without replacement. What is then taken for one non-member
+    is another sample at every client and in every round. That is wrong twice: a rule over
+    clients compares the target with other clients *on other samples*, and a mean over rounds
+    averages *different* samples, so that non-members' scores shrink towards their common mean
+    while members' keep their spread. Members stand out even where nobody was trained on
+    them. For parity with published tables only, never for a finding.
+
+    Args:
+        values: Measurements of a signal.
+        is_member: Which samples the target trained on.
+        rng: Draws the permutations.
+
+    Raises:
+        BadInput: The mask has another length than the samples axis.
+
+    Source: FedMIA's published code, where the non-member indices are drawn inside the loop
+        over rounds and clients. The paper does not mention it.
+    """
+    if len(is_member) != values.shape[2]:
+        raise BadInput(
+            f"every sample needs a membership, got {len(is_member)} for {values.shape[2]} samples"
+        )
+    dealt = values.copy()
+    dealt[:, :, ~is_member] = rng.permuted(values[:, :, ~is_member], axis=2)
+    return dealt

@@ -1,11 +1,74 @@
-"""Signs in the weights of one model: lengths, distributions, copies and zeros."""
+"""Signs of a planted neuron: in weights, in movement between rounds, in activity on own samples."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from fedaudit.core import Model, Samples
-from fedaudit.defenses.planted.base import hidden_layers, layers_before, sign
+from fedaudit.defenses.planted.base import (
+    Sign,
+    hidden_layers,
+    layers_before,
+    row_moves,
+    sign,
+    values_on,
+)
+
+
+@sign
+def lone_units(now: Model, before: Model | None, own: Samples) -> float:
+    """Share of units behind the first hidden layer that fire for at most one own sample.
+
+    A planted neuron fires for its target alone, or for none where the client does not have it.
+    With one hidden layer, its units are looked at.
+
+    Source: AMI, Eq. (5).
+    """
+    values = values_on(now, own)
+    fired = torch.cat([(layer > 0).sum(0) for layer in values[1:] or values])
+    return float((fired <= 1).double().mean())
+
+
+@sign
+def one_stands_out(now: Model, before: Model | None, own: Samples) -> float:
+    """Largest lead of one own sample over the next at a unit, in deviations of all but it.
+
+    Units behind the first hidden layer, before their ReLU; with one hidden layer, its units.
+    """
+    values = values_on(now, own)
+    together = torch.cat(values[1:] or values, dim=1).double().sort(0, descending=True).values
+    first, rest = together[0], together[1:]
+    # A unit that is the same for all others by rounding is one that a single sample sets apart.
+    least = together.abs().amax(0).clamp_min(1e-30) * torch.finfo(torch.float32).eps
+    return float(((first - rest[0]) / rest.std(0, correction=0).maximum(least)).max())
+
+
+@sign
+def dead_units(now: Model, before: Model | None, own: Samples) -> float:
+    """Share of hidden units that fire for no own sample."""
+    fired = torch.cat([(layer > 0).any(0) for layer in values_on(now, own)])
+    return float((~fired).double().mean())
+
+
+@sign
+def moved_row(now: Model, before: Model | None, own: Samples) -> float:
+    """How much farther the most moved unit moved than the median one of its layer: log ratio.
+
+    Weights and bias of a unit together. Silent where more than half of a layer is replaced.
+    """
+    return max(
+        float((moves[:, 0].max() / moves[:, 0].median()).log()) for moves in row_moves(now, before)
+    )
+
+
+@sign
+def rewritten_row(now: Model, before: Model | None, own: Samples) -> float:
+    """How far a unit moved beside its own length the round before: largest log ratio.
+
+    Weights and bias of a unit together; near 0 or above where it was replaced.
+    """
+    return max(float((moves[:, 0] / moves[:, 1]).log().max()) for moves in row_moves(now, before))
+
 
 _LEAST = 1e-30
 
@@ -108,3 +171,19 @@ def _farthest(lengths: Tensor) -> float:
     """Largest |log ratio| to the median; lengths of 0 count as next to nothing."""
     logs = lengths.clamp_min(_LEAST).log()
     return float((logs - logs.median()).abs().max())
+
+
+SIGNS: dict[str, Sign] = {
+    "lone-units": lone_units,
+    "one-stands-out": one_stands_out,
+    "dead-units": dead_units,
+    "norm-ratio": norm_ratio,
+    "bias-ratio": bias_ratio,
+    "odd-row": odd_row,
+    "twins": twins,
+    "zero-weights": zero_weights,
+    "moved-weights": moved_weights,
+    "moved-row": moved_row,
+    "rewritten-row": rewritten_row,
+}
+"""What a client can look at without anybody's help; the last three need the round before."""

@@ -1,4 +1,4 @@
-"""What every layer kernel is given, and what it gives."""
+"""The interface of layer kernels."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Training of planted neurons: full-batch descent with momentum, many neurons at once.
+"""Training of planted neurons: full-batch descent with momentum or Adam, many neurons at once.
 
 Complexity, for n neurons over M rows of d features, r hidden units and E epochs: by coefficients
 n (2 M d r + M M d + E M M r) operations, by weights n E 4 M d r; the first is taken where M < 2 d
@@ -6,17 +6,140 @@ and steps have momentum.
 Memory: three matrices of M x r for each of the neurons that are trained together, and the weights.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fedaudit.attacks.ami.first_layer import ByCoefficients, ByWeights, FirstLayer
-from fedaudit.attacks.ami.neuron import Distinct, Neurons
-from fedaudit.attacks.ami.steps import Adam, Momentum, Step
+from fedaudit.attacks.ami.plant import Distinct, Neurons
 from fedaudit.errors import BadInput, unknown_name
+
+Step = Callable[[Tensor, Tensor], Tensor]
+"""From a parameter and the slope of the loss there to the parameter afterwards."""
+
+
+@dataclass
+class Momentum:
+    """Descent with momentum: p becomes m p + slope, and the parameter falls by lr p.
+
+    Attributes:
+        lr: Step size.
+        momentum: Share of the last step's direction that is kept.
+    """
+
+    lr: float
+    momentum: float
+    _pace: Tensor | None = field(default=None, init=False)
+
+    def __call__(self, value: Tensor, slope: Tensor) -> Tensor:
+        """The parameter after one step."""
+        if self._pace is None:
+            self._pace = torch.zeros_like(value)
+        self._pace.mul_(self.momentum).add_(slope)
+        return value.sub(self._pace, alpha=self.lr)
+
+
+@dataclass
+class Adam:
+    """Adam with its usual constants.
+
+    Attributes:
+        lr: Step size.
+
+    Source: Kingma and Ba 2015, Algorithm 1; AMI's published code trains by it.
+    """
+
+    lr: float
+    _first: Tensor | None = field(default=None, init=False)
+    _second: Tensor | None = field(default=None, init=False)
+    _steps: int = field(default=0, init=False)
+
+    def __call__(self, value: Tensor, slope: Tensor) -> Tensor:
+        """The parameter after one step."""
+        if self._first is None or self._second is None:
+            self._first, self._second = torch.zeros_like(value), torch.zeros_like(value)
+        self._steps += 1
+        self._first.mul_(0.9).add_(slope, alpha=0.1)
+        self._second.mul_(0.999).addcmul_(slope, slope, value=0.001)
+        spread = self._second.sqrt().div_((1 - 0.999**self._steps) ** 0.5).add_(1e-8)
+        return value.addcdiv(self._first, spread, value=-self.lr / (1 - 0.9**self._steps))
+
+
+class ByCoefficients:
+    """W = W0 + A' X and c = A' 1: descent never leaves the rows' span, so that A says it all.
+
+    An epoch needs the rows' inner products only, not the rows. The values of all rows are moved
+    along with A, and agree with W's to rounding.
+    """
+
+    def __init__(
+        self, first: Tensor, rows: Tensor, watched: Tensor, lr: float, momentum: float
+    ) -> None:
+        self._first, self._rows = first, rows
+        self._lr, self._momentum = lr, momentum
+        self._products = torch.bmm(rows, rows.transpose(1, 2)) + 1
+        self._inner = torch.bmm(rows, first.transpose(1, 2))
+        self._watched_products = torch.bmm(watched, rows.transpose(1, 2)) + 1
+        self._watched_start = torch.bmm(watched, first.transpose(1, 2))
+        self._moved = torch.zeros_like(self._inner)
+        self._pace = torch.zeros_like(self._inner)
+
+    def inner(self) -> Float[Tensor, "neurons rows hidden"]:
+        """W x + c of every row."""
+        return self._inner
+
+    def watched(self) -> Float[Tensor, "neurons watched hidden"]:
+        """The same of rows that it is not trained on."""
+        return torch.baddbmm(self._watched_start, self._watched_products, self._moved)
+
+    def move(self, slope: Tensor) -> None:
+        """A step of descent with momentum."""
+        self._pace.mul_(self._momentum).add_(slope)
+        self._moved.sub_(self._pace, alpha=self._lr)
+        self._inner.baddbmm_(self._products, self._pace, alpha=-self._lr)
+
+    def now(self) -> tuple[Tensor, Tensor]:
+        """W and c."""
+        weights = torch.baddbmm(self._first, self._moved.transpose(1, 2), self._rows)
+        return weights, self._moved.sum(1)
+
+
+class ByWeights:
+    """W and c themselves, for more rows than their span has directions."""
+
+    def __init__(
+        self, first: Tensor, rows: Tensor, watched: Tensor, step: Step, bias_step: Step
+    ) -> None:
+        self._rows, self._watched = rows, watched
+        self._first, self._bias = first, torch.zeros(first.shape[:2])
+        self._step, self._bias_step = step, bias_step
+
+    def inner(self) -> Float[Tensor, "neurons rows hidden"]:
+        """W x + c of every row."""
+        return self._of(self._rows)
+
+    def watched(self) -> Float[Tensor, "neurons watched hidden"]:
+        """The same of rows that it is not trained on."""
+        return self._of(self._watched)
+
+    def _of(self, rows: Tensor) -> Tensor:
+        return torch.baddbmm(self._bias[:, None], rows, self._first.transpose(1, 2))
+
+    def move(self, slope: Tensor) -> None:
+        """A step of descent, of whatever kind."""
+        self._first = self._step(self._first, torch.bmm(slope.transpose(1, 2), self._rows))
+        self._bias = self._bias_step(self._bias, slope.sum(1))
+
+    def now(self) -> tuple[Tensor, Tensor]:
+        """W and c."""
+        return self._first, self._bias
+
+
+FirstLayer = ByCoefficients | ByWeights
+
 
 _OUTPUTS = ("one-logit", "two-sigmoids")
 _OPTIMIZERS = ("momentum", "adam")
