@@ -15,7 +15,9 @@ from docs.claims.data import ROOT, Claim, Term
 from docs.claims.judging import Decided, Judged
 from fedaudit.errors import BadInput
 from fedaudit.results.aggregate import Value
+from fedaudit.results.cluster_groups import models_of_groups
 from fedaudit.results.games import Spread
+from fedaudit.results.read import read_record
 from fedaudit.results.record import Trajectory, UsageRow, write_record
 from tests.report.records import record
 
@@ -313,6 +315,19 @@ def test_the_spread_of_a_neuron_is_an_auc_of_its_bins() -> None:
     assert alike.value == 0.5
     assert alike.low is not None
     assert alike.low < 0.5
+
+
+def test_convergence_is_by_the_last_change_of_each_groups_model() -> None:
+    record = read_record(data.RECORDS / "ifca-mir-mnist-mlp" / "ifca-mir-mnist-mlp-ifca-mir.json")
+    run = record.clusters[0]
+    models = models_of_groups(run)
+    found = {asked.group: value.value for asked, value in figures.of_convergence(run)}
+    for group, name in enumerate(run.group_names):
+        before, after = (state.models[models[group] or 0].accuracy for state in run.rounds[-2:])
+        assert before is not None
+        assert after is not None
+        assert found[name] == after - before
+    assert not list(figures.of_convergence(run.model_copy(update={"rounds": run.rounds[-1:]})))
 
 
 def test_the_hypervolume_is_that_of_all_strengths_and_of_no_defense(

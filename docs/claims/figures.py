@@ -14,6 +14,8 @@ from fedaudit.metrics import advantage, hypervolume
 from fedaudit.metrics.delong import auc_interval
 from fedaudit.metrics.intervals import clopper_pearson
 from fedaudit.results.aggregate import Value, Values, gap_between
+from fedaudit.results.cluster_groups import models_of_groups
+from fedaudit.results.clusters import ClusterResult
 from fedaudit.results.games import GameRecord, PointPlayed, Spread
 from fedaudit.results.older import completed
 from fedaudit.results.read import read_games, read_record
@@ -41,10 +43,11 @@ class Asked(NamedTuple):
             "success", "excess", "over_label_baseline", "best_round", "least_round",
             "overfitting", "named_after_membership" (of all samples, those that an attack calls
             members, at 10 % false positives, and names the owner of); a figure of clustered
-            learning; of games "adv", "tpr", "tnr", "held_out", "epochs", "spread_auc" (of one
-            target's neuron), "uncertified" (share of targets whose printed certificate fails with
-            more than 1e-8) and "detector_auc"; "seconds" that a record took. Of several records
-            together "hypervolume" (`hypervolumes`).
+            learning, or "last change of accuracy" of a group's model; of games "adv", "tpr",
+            "tnr", "held_out", "epochs", "spread_auc" (of one target's neuron), "uncertified"
+            (share of targets whose printed certificate fails with more than 1e-8) and
+            "detector_auc"; "seconds" that a record took. Of several records together
+            "hypervolume" (`hypervolumes`).
         attack: Of the catalogue; a point of games, or a sign of the detector.
         contrast: Of figures about membership.
         target: Likewise.
@@ -193,12 +196,25 @@ def _of_record(record: Record) -> Iterator[tuple[Asked, int | None, Value]]:
     for run in record.sources:
         for name, of in _of_sources(run):
             yield Asked(name, run.attack), run.seed, of
+    for result in record.clusters:
+        yield from ((asked, result.seed, value) for asked, value in of_convergence(result))
     for mean in record.cluster_means:
         of = Value(mean.value, mean.low, mean.high, mean.method)
         yield Asked(mean.figure, group=mean.group), None, of
         if len(mean.seeds) > 1 or mean.low is None:
             for seed, value in zip(mean.seeds, mean.values, strict=True):
                 yield Asked(mean.figure, group=mean.group), seed, Value(value)
+
+
+def of_convergence(result: ClusterResult) -> Iterator[tuple[Asked, Value]]:
+    """By how much each group's model got more accurate between the last two measured rounds."""
+    last = result.rounds[-2:]
+    for group, model in models_of_groups(result).items():
+        there = [] if model is None else [state.models[model].accuracy for state in last]
+        known = [accuracy for accuracy in there if accuracy is not None]
+        if len(known) > 1:
+            asked = Asked("last change of accuracy", group=result.group_names[group])
+            yield asked, Value(known[1] - known[0])
 
 
 def of_usage(usage: list[UsageRow]) -> Iterator[tuple[str, Value]]:
