@@ -515,42 +515,55 @@ def _answer(uploads: Rule, made_from: Sequence[Rung], checked_on: Sequence[Rung]
         f"its mean error there is {error:.3f}.\n\n"
         "**The generalisation gap of the global model is no such axis** where a server sees "
         f"uploads: {len(young)} of these federations have one below 1 point, and AUCs of "
-        f"{min(map(of_uploads, young)):.2f} to {max(map(of_uploads, young)):.2f}. Uploads give "
-        "samples away from the first round on, before that model has learned anything."
+        f"{min(map(of_uploads, young)):.2f} to {max(map(of_uploads, young)):.2f}. Uploads of "
+        "few samples give them away from the first round on, before that model has learned "
+        "anything."
     )
 
 
 def _first_to_see(made_from: Sequence[Rung]) -> str:
-    rows = []
-    for part in np.array_split(np.arange(len(made_from)), 3):
-        own = [made_from[i] for i in part]
-        means = [
-            fmean(auc.value for one in own for auc in aucs(one.record, [name], "mixed"))
+    thirds = [[made_from[i] for i in part] for part in np.array_split(range(len(made_from)), 3)]
+    means = [
+        {
+            name: fmean(auc.value for one in own for auc in aucs(one.record, [name], "mixed"))
             for name in UPLOAD_ATTACKS
+        }
+        for own in thirds
+    ]
+    rows = [
+        [
+            f"{own[0].loss_gap:.2f} to {own[-1].loss_gap:.2f}",
+            str(len(own)),
+            *(
+                f"{mean[name]:.3f}, strongest in {sum(one.best.attack == name for one in own)}"
+                for name in UPLOAD_ATTACKS
+            ),
         ]
-        wins = [sum(one.best.attack == name for one in own) for name in UPLOAD_ATTACKS]
-        rows.append(
-            [
-                f"{own[0].loss_gap:.2f} to {own[-1].loss_gap:.2f}",
-                str(len(own)),
-                *(f"{mean:.3f}, strongest in {won}" for mean, won in zip(means, wins, strict=True)),
-            ]
-        )
+        for own, mean in zip(thirds, means, strict=True)
+    ]
+    first, last = (max(mean, key=lambda name: mean[name]) for mean in (means[0], means[-1]))
+    unseen = min(means[0], key=lambda name: means[0][name])
     head = ["gap of uploads", "federations", *(f"`{name}`" for name in UPLOAD_ATTACKS)]
-    return "Mean AUC of each attack, from the lowest third of the ladder to the highest:\n\n" + (
-        _grid(head, rows)
+    return (
+        f"`{first}`: in the lowest third of the ladder it has a mean AUC of {means[0][first]:.2f}, "
+        f"and `{unseen}` {means[0][unseen]:.2f}. In the highest `{last}` leads with "
+        f"{means[-1][last]:.2f}. Mean AUC of each attack:\n\n" + _grid(head, rows)
     )
 
 
 def _final(final: Rule, made_from: Sequence[Rung], checked_on: Sequence[Rung]) -> str:
     held = inside(final, FINAL_RULE, checked_on, of_final)
-    points = [f"{100 * final.from_gap(auc):.0f} points for {auc}" for auc in WORRY]
+    points = [f"{100 * final.from_gap(auc):.0f} points for an AUC of {auc}" for auc in WORRY]
+    far = max(checked_on, key=lambda one: abs(one.final.value - _said(final, FINAL_RULE, one)))
     return (
-        "Here the classical rule holds: what the loss of the last global model gives away grows "
-        f"with its generalisation gap (`{FINAL_ATTACK}`, against samples of nobody): an AUC of "
+        "Here the generalisation gap of the global model does tell, roughly: the AUC of its loss "
+        f"(`{FINAL_ATTACK}`, against samples of nobody) is to be expected at "
         f"Φ({final.intercept:.2f} {final.slope:+.2f} · gap), that is from a gap of "
         f"{', '.join(points)} on. Nine of ten federations lie within {final.spread:.2f} of what "
-        f"the other data sets' rule says, and {sum(held)} of {len(held)} on the data for "
+        f"the other data sets say, and {sum(held)} of {len(held)} on the data for checking. The "
+        f"furthest off there is {NAMES[far.study]} ({far.variant or 'as it is'}), with a gap of "
+        f"{100 * far.gap:.0f} points, a training accuracy of {100 * far.train:.0f}% and an AUC of "
+        f"{far.final.value:.2f}.\n\n"
         "checking.\n\n" + _axes(FINAL_AXES, made_from, checked_on, of_final)
     )
 

@@ -28,7 +28,8 @@ that *leaks*: where an undefended attack, named beforehand, has an AUC of 0.7 or
 0.65); for source inference, where it names the owner ten points more often than the label
 distribution allows; for clustered learning, where a model's real risk is 60 % or more; for active
 membership inference, where the server is right in 70 % of games if nothing is randomised. A paper's
-main tables need two such regimes; ablations, and sentences about one data set, need one.
+main tables need two such regimes; ablations, and sentences about one data set, need one. From where
+on a federation leaks, and which attack sees it first, stands on the [leak ladder](ladder.md).
 
 Differences of AUCs are paired by sample within a run (DeLong), others by seed or by their separate
 limits; over seeds the interval is that of these runs. Beside a single comparison stands what its
