@@ -20,7 +20,8 @@ from scipy.special import ndtr, ndtri
 from fedaudit.origin import Origin
 from fedaudit.report.evidence import LEAKS, headline, size_reached
 from fedaudit.report.text.verdict import verdict
-from fedaudit.results.record import Environment, Figure, Record, ViewRow
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.record import Environment, Record, ViewRow
 from fedaudit.study.analysis import Whose, add_figures
 from fedaudit.study.significance import corrected
 from fedaudit.study.truth import Audited, Findings
@@ -127,7 +128,7 @@ def record_of(parts: list[Findings]) -> Record:
         view=ViewRow(name="uploads", sees=[], description="A server."),
         attacks=[],
         clients=[],
-        findings=corrected(joined(parts), ALPHA),
+        estimates=corrected(joined(parts), ALPHA),
     )
 
 
@@ -145,7 +146,7 @@ def told(studied: list[Run]) -> list[Told]:
     return found
 
 
-def _is_first(figure: Figure) -> bool:
+def _is_first(figure: Estimate) -> bool:
     return (figure.attack, figure.contrast, figure.metric) == (ATTACKS[0], "unseen", "auc")
 
 

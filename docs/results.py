@@ -13,11 +13,12 @@ from fedaudit.report.figures.rounds import rounds_table
 from fedaudit.report.grid import Grid
 from fedaudit.report.tables.games import points_table
 from fedaudit.results import clusters
+from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import GameRecord
 from fedaudit.results.guessing import above_chance, near_guessing
 from fedaudit.results.older import completed
 from fedaudit.results.read import read_games, read_record
-from fedaudit.results.record import Figure, Record
+from fedaudit.results.record import Record
 from fedaudit.results.source_figures import SourceFigure
 
 ROOT = Path(__file__).parents[1]
@@ -244,7 +245,7 @@ def _panels(study: Study) -> list[Panel]:
     ]
 
 
-def _shown(record: Record) -> list[Figure]:
+def _shown(record: Record) -> list[Estimate]:
     """Figures over all seeds, which for a single seed are its own."""
     alone = len(record.seeds) == 1
     return [f for f in record.findings if f.seed is None or alone]
@@ -385,13 +386,14 @@ def _cell(record: Record, panel: Panel, attack: str) -> str:
     return "–"
 
 
-def _figure(figure: Figure) -> str:
+def _figure(figure: Estimate) -> str:
     def shown(value: float) -> str:
         return f"{value:.3f}" if figure.metric == "auc" else f"{100 * value:.1f}%"
 
     value = shown(figure.value or 0.0)
     strong = f"**{value}**" if above_chance(figure) else value
-    used = (figure.low_at_threshold, figure.high_at_threshold)
+    at = figure.at_threshold
+    used = (at.low, at.high) if at else (None, None)
     if figure.high is not None:
         least = f"{shown(figure.low)}–" if figure.low is not None else "≤ "
         return f"{strong} ({least}{shown(figure.high)})"

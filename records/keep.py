@@ -17,12 +17,13 @@ from pathlib import Path
 
 from fedaudit.errors import BadInput
 from fedaudit.files import GAMES_FILE, write_whole
+from fedaudit.results.estimate import Estimate
 from fedaudit.results.older import completed
 from fedaudit.results.read import read_games, read_record
-from fedaudit.results.record import Environment, Figure, Record, write_record
+from fedaudit.results.record import Environment, Record, write_record
 
 HERE = Path(__file__).parent
-DRAWN = ("curves", "histograms", "groups", "exposed")
+DRAWN = ("curves", "histograms", "exposed")
 MOST_BYTES = 1_000_000
 
 
@@ -42,19 +43,20 @@ def keep(runs: Path, name: str, *, rung: bool = False) -> int:
     for path in found:
         record = completed(read_record(path))
         refuse_without_commit(record.environment, path)
-        whole = record.name == name or len(found) == 1
-        if rung or not whole or path.stat().st_size > MOST_BYTES:
+        own = record.name == name or len(found) == 1
+        if rung or not own or path.stat().st_size > MOST_BYTES:
             loss = [line for line in record.trajectories if line.signal == "loss"]
+            whole = [one for one in record.estimates if not one.by]
             record = record.model_copy(
-                update={"trajectories": loss, **{part: [] for part in DRAWN}}
+                update={"trajectories": loss, "estimates": whole, **{part: [] for part in DRAWN}}
             )
         if rung:
-            record = record.model_copy(update={"usage": [], "findings": of_rung(record)})
+            record = record.model_copy(update={"usage": [], "estimates": of_rung(record)})
         write_record(record, HERE / name / f"{path.parent.name}.json")
     return len(found)
 
 
-def of_rung(record: Record) -> list[Figure]:
+def of_rung(record: Record) -> list[Estimate]:
     """The figures that the leak ladder's page uses."""
     several = len(record.seeds) > 1
     return [

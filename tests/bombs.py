@@ -187,13 +187,13 @@ def shape_in_a_pickle(folder: Path) -> Callable[[], object]:
 def empty_objects(folder: Path) -> Callable[[], object]:
     """45 MB of JSON."""
     many = "{}," * 15_000_000
-    (folder / "a.json").write_text(f'{{"format": "fedaudit-record", "findings": [{many}{{}}]}}')
+    (folder / "a.json").write_text(f'{{"format": "fedaudit-record", "estimates": [{many}{{}}]}}')
     return lambda: read_any_record(folder / "a.json")
 
 
 def faults(folder: Path) -> Callable[[], object]:
     """A record that is wrong in a million places."""
-    made = {"format": "fedaudit-record", "version": 1, "findings": [{}] * 1_000_000}
+    made = {"format": "fedaudit-record", "version": 2, "estimates": [{}] * 1_000_000}
     (folder / "b.json").write_text(json.dumps(made))
     return lambda: read_any_record(folder / "b.json")
 

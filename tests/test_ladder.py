@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from fedaudit.results.estimate import Estimate
 from fedaudit.results.ladder import Auc, Rule, loss_gap, strongest
-from fedaudit.results.record import Figure, Record, Trajectory
+from fedaudit.results.record import Record, Trajectory
 from tests.report.records import record
 
 ROOT = Path(__file__).parents[1]
@@ -97,8 +98,8 @@ def test_the_gap_of_uploads_is_in_standard_deviations_of_the_loss_on_fresh_sampl
 
 
 def test_the_strongest_attack_takes_one_of_each_signal() -> None:
-    def auc(attack: str, value: float, target: int = 0, seed: int | None = 1) -> Figure:
-        return Figure(
+    def auc(attack: str, value: float, target: int = 0, seed: int | None = 1) -> Estimate:
+        return Estimate(
             attack=attack,
             metric="auc",
             target=target,
@@ -109,18 +110,18 @@ def test_the_strongest_attack_takes_one_of_each_signal() -> None:
         )
 
     both = [auc("loss-series", 0.7), auc("avg-cosine", 0.6)]
-    found = strongest(having(seeds=[1], findings=both))
+    found = strongest(having(seeds=[1], estimates=both))
     assert found is not None
     assert found.attack == "loss-series"
     assert found[1:] == pytest.approx((0.7, 0.68, 0.72))
-    assert strongest(having(seeds=[1], findings=both[:1])) is None
+    assert strongest(having(seeds=[1], estimates=both[:1])) is None
     # Of two clients under audit the mean, of several seeds the figure over them.
     two = [*both, auc("avg-cosine", 0.9, target=1), auc("loss-series", 0.5, target=1)]
-    found = strongest(having(seeds=[1], findings=two))
+    found = strongest(having(seeds=[1], estimates=two))
     assert found is not None
     assert found.attack == "avg-cosine"
     assert found.value == pytest.approx(0.75)
     over = [auc(one.attack, 0.8, seed=None) for one in both]
-    found = strongest(having(seeds=[1, 2], findings=[*both, *over]))
+    found = strongest(having(seeds=[1, 2], estimates=[*both, *over]))
     assert found is not None
     assert found.value == 0.8

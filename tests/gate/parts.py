@@ -6,7 +6,9 @@ import numpy as np
 
 from fedaudit.gate.policy import Policy, policy_from
 from fedaudit.metrics import rate_limits
-from fedaudit.results.record import AttackRow, ControlResult, Figure, Record
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.record import AttackRow, ControlResult, Record
+from tests.estimates import estimate
 from tests.report.records import record
 
 KINDS = ("permuted members", "untrained model", "blind classifier", "planted leak")
@@ -23,7 +25,7 @@ def policy(text: str = POLICY) -> Policy:
     return policy_from(text)
 
 
-def auc(least: float, most: float, **changes: object) -> Figure:
+def auc(least: float, most: float, **changes: object) -> Estimate:
     """An AUC of one attack on client 0 in seed 1 against unseen samples, in the middle."""
     found: dict[str, object] = {
         "attack": "fedmia-2",
@@ -40,10 +42,10 @@ def auc(least: float, most: float, **changes: object) -> Figure:
         "significant": least > 0.5,
         **changes,
     }
-    return Figure.model_validate(found)
+    return estimate(found)
 
 
-def tpr(hits: int, members: int = 500, nonmembers: int = 0, **changes: object) -> Figure:
+def tpr(hits: int, members: int = 500, nonmembers: int = 0, **changes: object) -> Estimate:
     """A rate at 1%, by default of as many non-members; members lie above or below them all."""
     others = nonmembers or members
     scores = np.concatenate([np.full(hits, 2.0), np.full(members - hits, -1.0)])
@@ -55,7 +57,7 @@ def tpr(hits: int, members: int = 500, nonmembers: int = 0, **changes: object) -
     return auc(0.0, 1.0, **{**given, "significant": True, **changes})
 
 
-def bound(value: float, **changes: object) -> Figure:
+def bound(value: float, **changes: object) -> Estimate:
     """A lower bound on epsilon."""
     method = "one run 99.5%, delta 0; error shared by 10 bounds"
     given = {"metric": "epsilon", "value": value, "high": None, "method": method, "ceiling": 3.4}
@@ -67,13 +69,13 @@ def control(kind: str, passed: bool | None = True, **changes: object) -> Control
     return ControlResult.model_validate(found)
 
 
-def found(*figures: Figure, **changes: object) -> Record:
+def found(*figures: Estimate, groups: Sequence[Estimate] = (), **changes: object) -> Record:
     """A record of these figures whose controls all hold."""
     names = dict.fromkeys(figure.attack for figure in figures if figure.attack)
     seeds: Sequence[int] = sorted({f.seed for f in figures if f.seed is not None}) or [1]
     base = record(details=False, defenses=(("none", 1.0),), strengths=(1.0,), name="of-tests")
     update: dict[str, object] = {
-        "findings": list(figures),
+        "estimates": [*figures, *groups],
         "seeds": list(seeds),
         "attacks": [ran(name) for name in names],
         "controls": [control(kind) for kind in KINDS],

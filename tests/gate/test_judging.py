@@ -8,9 +8,10 @@ from fedaudit.errors import BadInput
 from fedaudit.gate.judging import judged
 from fedaudit.gate.outcome import Outcome, gravity
 from fedaudit.gate.verdict import Check, Verdict
-from fedaudit.results.fields import FurtherRuns
+from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.older import restated
-from fedaudit.results.record import Figure, GroupFigure, Record
+from fedaudit.results.record import Record
+from tests.estimates import estimate
 from tests.gate.parts import KINDS, auc, bound, control, found, policy, ran, tpr
 from tests.report.records import record, source, with_sources
 
@@ -78,7 +79,7 @@ def test_contrasts_are_judged_each_by_itself_and_only_where_asked() -> None:
     ],
     ids=["refused", "absent", "without an interval", "of no stated level", "of a lower level"],
 )
-def test_a_figure_that_is_not_there_or_not_sure_enough_never_passes(gone: Figure) -> None:
+def test_a_figure_that_is_not_there_or_not_sure_enough_never_passes(gone: Estimate) -> None:
     said = verdict(found(gone))
     assert said.outcome is Outcome.INCONCLUSIVE
     assert only(said).outcome is Outcome.INCONCLUSIVE
@@ -102,7 +103,7 @@ def test_of_two_figures_of_one_run_neither_hides_the_other() -> None:
     assert outcome(found(auc(0.48, 0.52), auc(0.7, 0.8))) is Outcome.FAIL
 
 
-def over(runs: int, low: float, high: float, further: FurtherRuns | None = None) -> list[Figure]:
+def over(runs: int, low: float, high: float, further: Interval | None = None) -> list[Estimate]:
     """A mean over runs with these limits, and runs that are each too wide for a ceiling of 0.6."""
     method = f"DeLong 95%, over these {runs} runs"
     mean = auc(low, high, seed=None, method=method).model_copy(update={"further": further})
@@ -110,7 +111,7 @@ def over(runs: int, low: float, high: float, further: FurtherRuns | None = None)
 
 
 def test_means_over_these_runs_are_judged_only_where_asked() -> None:
-    few = FurtherRuns(method="an interval over further runs needs 5 seeds, got 2")
+    few = Interval(method="an interval over further runs needs 5 seeds, got 2")
     record = found(*over(2, 0.5, 0.58, few), seeds=[1, 2])
     assert outcome(record) is Outcome.INCONCLUSIVE
     assert outcome(record, asking('auc = 0.6\nseeds = "these runs"')) is Outcome.PASS
@@ -125,21 +126,21 @@ def test_one_run_is_these_runs() -> None:
 @pytest.mark.parametrize("word", ["further runs", "mean"])
 def test_further_runs_are_judged_from_five_seeds_on_and_refused_by_name_below(word: str) -> None:
     text = asking(f'auc = 0.6\nseeds = "{word}"')
-    few = FurtherRuns(method="an interval over further runs needs 5 seeds, got 2")
+    few = Interval(method="an interval over further runs needs 5 seeds, got 2")
     for few_runs in (found(*over(2, 0.5, 0.52, few), seeds=[1, 2]), found(auc(0.48, 0.52))):
         said = verdict(few_runs, text)
         assert said.outcome is Outcome.INCONCLUSIVE
         assert "an interval over further runs needs 5 seeds, got" in said.reason
     method = "Student t over 5 seeds 95%"
     for high, expected in ((0.59, Outcome.PASS), (0.65, Outcome.INCONCLUSIVE)):
-        further = FurtherRuns(low=0.48, high=high, method=method)
+        further = Interval(low=0.48, high=high, method=method)
         five = found(*over(5, 0.5, 0.52, further), seeds=list(range(1, 6)))
         assert outcome(five, text) is expected
 
 
 def test_seeds_that_would_settle_what_further_runs_give_are_counted() -> None:
     text = asking('auc = 0.6\nseeds = "further runs"')
-    further = FurtherRuns(low=0.46, high=0.62, method="Student t over 5 seeds 95%")
+    further = Interval(low=0.46, high=0.62, method="Student t over 5 seeds 95%")
     worst = only(verdict(found(*over(5, 0.5, 0.58, further), seeds=list(range(1, 6))), text)).worst
     assert worst is not None
     assert worst.more is not None
@@ -234,8 +235,10 @@ def test_a_proven_epsilon_passes_or_fails_and_without_one_nothing_passes() -> No
     assert outcome(found(auc(0.48, 0.52)), text) is Outcome.INCONCLUSIVE
 
 
-def group(low: float, high: float, samples: int = 50) -> GroupFigure:
-    return GroupFigure(
+def group(low: float, high: float, samples: int = 50) -> Estimate:
+    return estimate(
+        metric="auc",
+        method="DeLong 95%",
         attack="fedmia-2",
         contrast="mixed",
         by="class",
@@ -444,7 +447,9 @@ def test_an_audited_client_that_has_no_figures_is_missed_by_name(section: str) -
 
 def test_a_client_whose_groups_are_gone_is_missed_by_name() -> None:
     figures = [auc(0.48, 0.52, target=target) for target in (0, 1)]
-    group = GroupFigure(
+    group = estimate(
+        metric="auc",
+        method="DeLong 95%",
         attack="fedmia-2",
         contrast="mixed",
         by="class",

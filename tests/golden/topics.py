@@ -119,7 +119,8 @@ def _played(text: str, folder: Path) -> GameRecord:
 def _membership(record: Record) -> Iterator[tuple[str, Numbers]]:
     for f in record.findings:
         name = f"{f.attack} {f.contrast} {f.metric} client {f.target} seed {f.seed}"
-        limits = (f.low, f.high, f.low_at_threshold, f.high_at_threshold)
+        at = f.at_threshold
+        limits = (f.low, f.high, at.low if at else None, at.high if at else None)
         rest = (f.n_members, f.n_nonmembers, f.realised_fpr, f.ceiling, f.significant)
         yield name, (f.value, *limits, *rest)
     for g in record.groups:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedaudit import metrics
 from fedaudit.errors import BadInput
 from fedaudit.metrics import (
-    Estimate,
+    Evaluated,
     above_chance,
     auc_interval,
     clopper_pearson,
@@ -19,7 +19,7 @@ from fedaudit.metrics import (
     tpr_at_fpr,
 )
 from fedaudit.origin import Origin
-from fedaudit.results.record import Figure
+from fedaudit.results.estimate import Estimate
 
 
 def audit(
@@ -30,7 +30,7 @@ def audit(
     return scores + leak * (origin == Origin.MEMBER), origin
 
 
-def by_name(estimates: list[Estimate]) -> dict[tuple[str, str], Estimate]:
+def by_name(estimates: list[Evaluated]) -> dict[tuple[str, str], Evaluated]:
     return {(one.contrast, one.metric): one for one in estimates}
 
 
@@ -88,11 +88,12 @@ def test_a_lone_nonmember_gives_an_auc_but_no_held_out_accuracy() -> None:
     assert accuracy.note.startswith("inconclusive")
 
 
-def test_fields_are_a_records_figure_plus_the_p_value() -> None:
-    numeric = {one.name for one in fields(Estimate)} - {"p_value"}
-    assert numeric <= set(Figure.model_fields)
-    for estimate in evaluate(*audit(unseen=0)):
-        Figure(**{name: getattr(estimate, name) for name in numeric})
+def test_what_is_evaluated_fits_an_estimate() -> None:
+    apart = {"p_value", "low_at_threshold", "high_at_threshold"}
+    numeric = {one.name for one in fields(Evaluated)} - apart
+    assert numeric <= set(Estimate.model_fields)
+    for one in evaluate(*audit(unseen=0)):
+        Estimate(**{name: getattr(one, name) for name in numeric})
 
 
 def test_the_same_seed_gives_the_same_figures_and_another_only_moves_the_split() -> None:

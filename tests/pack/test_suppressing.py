@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedaudit.pack.suppressing import suppressed
-from fedaudit.results.record import ClientRow, Record
+from fedaudit.results.record import ClientRow, Record, replaced
 from fedaudit.results.sources import ClassSuccess
 from tests.gate.parts import auc, found, tpr
 from tests.report.records import record, source, with_sources
@@ -34,7 +34,7 @@ def test_groups_are_shown_from_the_stated_size_on() -> None:
         FULL.groups[0].model_copy(update={"n_members": n, "n_nonmembers": m, "group": f"{n},{m}"})
         for n, m in sizes
     ]
-    given, counts = suppressed(FULL.model_copy(update={"groups": rows}), 10)
+    given, counts = suppressed(replaced(FULL, rows), 10)
     assert [row.group for row in given.groups] == ["10,10"]
     assert counts["groups"] == 2
 

@@ -153,7 +153,7 @@ def with_clusters(*results: ClusterResult, membership: bool = False, **rest: obj
     """A record of clustered learning, and with ``membership`` of attacks on members too."""
     changes = {"details": False, "defenses": (("none", 1.0),), "strengths": (1.9, 0.4), **rest}
     plain = record(**changes)  # type: ignore[arg-type]
-    only: dict[str, object] = {} if membership else {"findings": [], "attacks": []}
+    only: dict[str, object] = {} if membership else {"estimates": [], "attacks": []}
     seeds = [result.seed for result in results]
     return plain.model_copy(
         update={

@@ -5,14 +5,7 @@ import math
 from fedaudit.metrics.games import game_success, most_success
 from fedaudit.metrics.rates import share
 from fedaudit.results.detector import Caught, Detector, Outline, SignWorth, WeightSpread
-from fedaudit.results.games import (
-    GameRecord,
-    PointPlayed,
-    Rate,
-    Spread,
-    Success,
-    TargetCertificate,
-)
+from fedaudit.results.games import GameRecord, PointPlayed, Rate, Spread, Success, TargetCertificate
 from fedaudit.results.record import Environment
 from tests.report.records import HOSTILE, HOSTILE_LINK, HOSTILE_TAG
 

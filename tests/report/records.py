@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from scipy.stats import beta, rankdata
 
 from fedaudit.metrics import rate_limits
+from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import alpha_of
 from fedaudit.results.record import (
     AttackRow,
@@ -16,8 +17,6 @@ from fedaudit.results.record import (
     Curve,
     Environment,
     ExposedSample,
-    Figure,
-    GroupFigure,
     Histogram,
     Record,
     Trajectory,
@@ -27,6 +26,7 @@ from fedaudit.results.record import (
 from fedaudit.results.sources import Answered, Chained, ClassSuccess, SourceResult
 from fedaudit.results.sources_over_seeds import source_figures
 from fedaudit.seeds import seeded_numpy
+from tests.estimates import estimate
 
 HOSTILE = "</script><script>document.documentElement.dataset.hacked='1'</script>"
 HOSTILE_TAG = "<img src=x onerror=\"document.documentElement.dataset.hacked='1'\">"
@@ -85,12 +85,12 @@ def limits(hits: int, total: int) -> tuple[float, float]:
     return low, high
 
 
-def auc_figure(attack: str, contrast: str, split: Split, **where: object) -> Figure:
+def auc_figure(attack: str, contrast: str, split: Split, **where: object) -> Estimate:
     other = split.against(contrast)
     value = auc_of(split.member, other)
     reach = 1.96 * (value * (1 - value) / min(len(split.member), len(other))) ** 0.5
     low, high = max(value - reach, 0), min(value + reach, 1)
-    return Figure.model_validate(
+    return estimate(
         {
             "attack": attack,
             "contrast": contrast,
@@ -107,7 +107,7 @@ def auc_figure(attack: str, contrast: str, split: Split, **where: object) -> Fig
     )
 
 
-def tpr_figure(attack: str, contrast: str, rate: float, split: Split, **where: object) -> Figure:
+def tpr_figure(attack: str, contrast: str, rate: float, split: Split, **where: object) -> Estimate:
     other = split.against(contrast)
     shared = {
         "attack": attack,
@@ -120,13 +120,13 @@ def tpr_figure(attack: str, contrast: str, rate: float, split: Split, **where: o
     allowed = int(rate * len(other))
     if allowed < 1:
         note = f"inconclusive: needs {int(1 / rate) - len(other):,} more non-members"
-        return Figure.model_validate({**shared, "value": None, "note": note})
+        return estimate({**shared, "value": None, "note": note})
     threshold = np.sort(other)[-allowed - 1]
     hits = int((split.member > threshold).sum())
     used = limits(hits, len(split.member))
     truth = np.arange(len(split.member) + len(other)) < len(split.member)
     held = rate_limits(np.concatenate([split.member, other]), truth, rate)
-    return Figure.model_validate(
+    return estimate(
         {
             **shared,
             "value": hits / len(split.member),
@@ -141,7 +141,7 @@ def tpr_figure(attack: str, contrast: str, rate: float, split: Split, **where: o
     )
 
 
-def figures_for(attack: str, split: Split, **where: object) -> list[Figure]:
+def figures_for(attack: str, split: Split, **where: object) -> list[Estimate]:
     return [
         figure
         for contrast in CONTRASTS
@@ -198,7 +198,7 @@ def trajectories(signal: str, scale: float, **where: object) -> list[Trajectory]
     return found
 
 
-def groups(attack: str, strength: float, seed: int) -> list[GroupFigure]:
+def groups(attack: str, strength: float, seed: int) -> list[Estimate]:
     found = []
     # Client 0 is the target: its own samples are not among the non-members.
     for by, contrast, first in (("client", "other_client", 1), ("class", "mixed", 0)):
@@ -207,8 +207,10 @@ def groups(attack: str, strength: float, seed: int) -> list[GroupFigure]:
             figure = auc_figure(attack, contrast, split)
             refused = by == "class" and group == 7
             found.append(
-                GroupFigure.model_validate(
+                estimate(
                     {
+                        "metric": "auc",
+                        "method": "" if refused else "DeLong 95%",
                         "attack": attack,
                         "contrast": contrast,
                         "by": by,
@@ -336,7 +338,7 @@ def record(
 ) -> Record:
     """A record of a study; with ``over_seeds`` its figures are summarised over the seeds."""
     attacks = list(ATTACKS)[: len(strengths)]
-    findings: list[Figure] = []
+    findings: list[Estimate] = []
     curves, lines, bars, parts = [], [], [], []
     for defense, factor in defenses:
         for seed in seeds:
@@ -352,7 +354,7 @@ def record(
     for attack, strength in zip(attacks[:3], strengths, strict=False):
         parts += groups(attack, strength, seeds[0])
     findings.append(
-        Figure(
+        estimate(
             attack=attacks[0],
             contrast="unseen",
             target=0,
@@ -392,11 +394,10 @@ def record(
         ),
         attacks=attack_rows(attacks),
         clients=clients(),
-        findings=findings,
+        estimates=[*findings, *(parts if details else [])],
         curves=curves if details else [],
         trajectories=lines if details else [],
         histograms=bars if details else [],
-        groups=parts if details else [],
         exposed=[
             ExposedSample(
                 attack=attacks[0],
@@ -424,7 +425,7 @@ def record(
     )
 
 
-def _summary(figure: Figure, findings: Sequence[Figure]) -> Figure:
+def _summary(figure: Estimate, findings: Sequence[Estimate]) -> Estimate:
     same = [
         other.value
         for other in findings
@@ -441,8 +442,7 @@ def _summary(figure: Figure, findings: Sequence[Figure]) -> Figure:
             "low": min(same),
             "high": max(same),
             "realised_fpr": None,
-            "low_at_threshold": None,
-            "high_at_threshold": None,
+            "at_threshold": None,
             "method": f"mean of {len(same)} seeds, lowest and highest",
         }
     )
@@ -504,7 +504,7 @@ def with_sources(*sources: SourceResult, membership: bool = False, **rest: objec
     """A record that is about owners, and with ``membership`` about members too."""
     changes = {"details": False, "defenses": (("none", 1.0),), **rest}
     plain = record(**changes)  # type: ignore[arg-type]
-    only: dict[str, object] = {} if membership else {"findings": [], "attacks": []}
+    only: dict[str, object] = {} if membership else {"estimates": [], "attacks": []}
     figures = source_figures(sources, alpha_of(plain))
     return plain.model_copy(update={"sources": list(sources), "source_figures": figures, **only})
 
@@ -536,15 +536,20 @@ def hostile() -> Record:
             c.model_copy(update={"control": bad, "note": bad, "expected": bad, "attack": bad})
             for c in plain.controls
         ],
-        "findings": [
+        "estimates": [
             f.model_copy(
-                update={"attack": renamed(f.attack), "note": HOSTILE_TAG, "method": HOSTILE_TAG}
+                update={
+                    "attack": renamed(f.attack),
+                    "note": HOSTILE_TAG,
+                    "method": HOSTILE_TAG,
+                    "group": f.by and HOSTILE_TAG + f.group,
+                }
             )
-            for f in plain.findings
+            for f in plain.estimates
         ],
         "utility": [u.model_copy(update={"defense": HOSTILE_TAG}) for u in plain.utility],
     }
-    for field in ("curves", "histograms", "groups", "exposed"):
+    for field in ("curves", "histograms", "exposed"):
         update[field] = [
             part.model_copy(update={"attack": renamed(part.attack)})
             for part in getattr(plain, field)
@@ -558,8 +563,4 @@ def hostile() -> Record:
         for seed in (1, 2)
     ]
     update |= {"sources": owners, "source_figures": source_figures(owners, 0.05)}
-    update["groups"] = [
-        g.model_copy(update={"attack": renamed(g.attack), "group": HOSTILE_TAG + g.group})
-        for g in plain.groups
-    ]
     return plain.model_copy(update=update)

@@ -6,8 +6,9 @@ import pytest
 
 from fedaudit.report.advice import advice
 from fedaudit.report.page import report_html
+from fedaudit.results.estimate import Estimate
 from fedaudit.results.ladder import ladder, loss_gap, strongest
-from fedaudit.results.record import Figure, Record
+from fedaudit.results.record import Record, replaced
 from tests.report.records import record
 
 
@@ -15,13 +16,13 @@ def federation(auc: float | None = None, defense: str = "none", **parts: object)
     """One that has what a rung takes; its attacks find what they do, or all the same."""
     made = record(defenses=((defense, 1.0),))
 
-    def moved(one: Figure) -> Figure:
+    def moved(one: Estimate) -> Estimate:
         if one.metric != "auc" or auc is None:
             return one
         return one.model_copy(update={"value": auc, "low": auc - 0.01, "high": auc + 0.01})
 
     findings = [moved(one) for one in made.findings]
-    return made.model_copy(update={"findings": findings, **parts})
+    return replaced(made, findings).model_copy(update=parts)
 
 
 def expected(of: Record) -> float:
@@ -98,7 +99,7 @@ def test_only_loss_or_only_cosine_is_not_the_strongest_of_four() -> None:
     made = federation()
     assert strongest(made) is not None
     fewer = [one for one in made.findings if one.attack in ("loss-series", "fedmia-1")]
-    assert advice(made.model_copy(update={"findings": fewer})) is None
+    assert advice(replaced(made, fewer)) is None
 
 
 def test_who_has_the_final_model_is_held_against_the_generalisation_gap() -> None:

@@ -2,12 +2,13 @@ import pytest
 
 from fedaudit.report.evidence import look_of, size_of, size_reached
 from fedaudit.report.words import interval_of
+from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance
-from fedaudit.results.record import Figure
+from tests.estimates import changed, estimate
 
 
-def figure(**rest: object) -> Figure:
-    return Figure.model_validate({"metric": "auc", "value": 0.65, "low": 0.61, "high": 0.7, **rest})
+def figure(**rest: object) -> Estimate:
+    return estimate({"metric": "auc", "value": 0.65, "low": 0.61, "high": 0.7, **rest})
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def test_where_test_or_interval_is_missing_the_other_decides() -> None:
 def test_a_rate_is_above_guessing_by_its_exact_test() -> None:
     rate = figure(metric="tpr@0.01", value=0.04, seed=1, low=0.005, high=0.09, significant=True)
     assert look_of(rate) == ("▲ ", "raised", "trace")
-    assert not above_chance(rate.model_copy(update={"significant": False}))
+    assert not above_chance(changed(rate, significant=False))
     assert look_of(rate.model_copy(update={"low": 0.02})).word == "weak"
     # Over seeds both are about these runs.
     assert look_of(rate.model_copy(update={"seed": None})).word == "trace"
@@ -59,7 +60,7 @@ def test_a_rate_with_too_few_nonmembers_for_a_lower_limit_is_a_trace_at_most() -
     rate = figure(metric="tpr@0.001", value=0.4, seed=1, low=None, high=0.6, significant=True)
     assert size_of(rate) == "trace"
     assert interval_of(rate) == "≤ 60.0%"
-    assert size_of(rate.model_copy(update={"significant": False})) is None
+    assert size_of(changed(rate, significant=False)) is None
     assert size_of(rate.model_copy(update={"metric": "tpr@0.1"})) is None
 
 

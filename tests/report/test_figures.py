@@ -6,7 +6,9 @@ import pytest
 from fedaudit.report.figures.drawing import style
 from fedaudit.report.figures.membership import roc_figure
 from fedaudit.report.page import figures_of
-from fedaudit.results.record import Curve, Figure
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.record import Curve
+from tests.estimates import estimate
 from tests.report.records import record
 
 Traces = list[dict[str, object]]
@@ -120,12 +122,12 @@ def test_a_histogram_says_what_its_scores_are() -> None:
 
 
 def test_several_audited_clients_have_a_map_with_the_strongest_attack_first() -> None:
-    def of(attack: str, target: int, value: float) -> Figure:
+    def of(attack: str, target: int, value: float) -> Estimate:
         where = {"attack": attack, "target": target, "seed": 1, "contrast": "unseen"}
-        return Figure.model_validate({"metric": "auc", "value": value, "low": 0.5, **where})
+        return estimate({"metric": "auc", "value": value, "low": 0.5, **where})
 
     figures = [of(a, t, v) for a, t, v in (("a", 3, 0.6), ("a", 0, 0.7), ("b", 0, 0.8))]
-    drawn = figures_of(record(details=False).model_copy(update={"findings": figures}))["target"]
+    drawn = figures_of(record(details=False).model_copy(update={"estimates": figures}))["target"]
     assert [choice.label for choice in drawn.choices] == ["b", "a"]
     (trace,) = traces(drawn.choices[1].panels[0].spec)
     assert (trace["y"], trace["x"]) == (["Client 0", "Client 3"], [0.7, 0.6])

@@ -157,7 +157,7 @@ def test_a_very_long_name_is_never_printed_whole() -> None:
         ],
         "trajectories": [t.model_copy(update={"signal": endless}) for t in plain.trajectories],
     }
-    for field in ("findings", "curves", "histograms", "groups", "exposed"):
+    for field in ("estimates", "curves", "histograms", "exposed"):
         update[field] = [
             part.model_copy(update={"attack": endless, "defense": endless * (place > 2) or "none"})
             for place, part in enumerate(getattr(plain, field))
@@ -222,7 +222,7 @@ def test_the_flawed_redraw_has_a_banner_and_sound_evaluation_has_none() -> None:
 
 def test_a_record_with_next_to_nothing_still_makes_a_report() -> None:
     bare = record(details=False, controls=()).model_copy(
-        update={"findings": [], "attacks": [], "clients": [], "utility": [], "untested": []}
+        update={"estimates": [], "attacks": [], "clients": [], "utility": [], "untested": []}
     )
     document = report_html(bare)
     assert "This record holds no figures of attacks." in document

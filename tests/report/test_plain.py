@@ -5,7 +5,9 @@ from hypothesis import strategies as st
 from fedaudit.report.first import tiles
 from fedaudit.report.page import report_html
 from fedaudit.report.text.verdict import Verdict, as_text, verdict
-from fedaudit.results.record import ClientRow, ControlResult, Figure, Record, UsageRow
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.record import ClientRow, ControlResult, Record, UsageRow
+from tests.estimates import changed, estimate
 from tests.report.records import CONTROLS, record
 
 NOTHING = (0.02, 0.03, 0.0)
@@ -65,7 +67,7 @@ def test_wide_intervals_are_inconclusive_and_no_sign_of_safety() -> None:
 
 
 def test_a_record_without_figures_is_inconclusive() -> None:
-    empty = none_found().model_copy(update={"findings": []})
+    empty = none_found().model_copy(update={"estimates": []})
     assert verdict(empty).status == "inconclusive"
 
 
@@ -98,33 +100,33 @@ def test_where_a_thousandth_is_refused_the_hundredth_is_told(rate: str, price: s
     findings = [
         f.model_copy(update=refused) if f.metric == "tpr@0.001" else f for f in whole.findings
     ]
-    said = verdict(whole.model_copy(update={"findings": findings}))
+    said = verdict(whole.model_copy(update={"estimates": findings}))
     assert price in said.found[0].sentences[0].found
     assert "guessing would find 10" in said.found[0].sentences[0].found
     assert "TPR at 0.1% FPR: 48 figures not given. needs more." in said.open
 
 
 def test_an_auc_below_one_half_is_reported_and_not_turned_round() -> None:
-    below = Figure(
+    below = estimate(
         attack="sly", contrast="unseen", metric="auc", value=0.3, low=0.25, high=0.35, target=0
     )
     rate = below.model_copy(
         update={"metric": "tpr@0.01", "value": 0.0, "low": 0.0, "high": 0.02, "n_nonmembers": 500}
     )
-    said = verdict(none_found().model_copy(update={"findings": [below, rate]}))
+    said = verdict(none_found().model_copy(update={"estimates": [below, rate]}))
     assert said.status == "no leak shown"
     assert any("reported as it is" in point for point in said.open)
 
 
 def test_aucs_below_one_half_are_told_once_with_whom_they_are_held_against() -> None:
     below = [
-        Figure(
+        estimate(
             attack="sly", contrast=c, metric="auc", value=0.3, low=0.25, high=0.35, target=t, seed=1
         )
         for t in (0, 4)
         for c in ("unseen", "mixed", "other_client")
     ]
-    said = verdict(none_found().model_copy(update={"findings": below}))
+    said = verdict(none_found().model_copy(update={"estimates": below}))
     (point,) = [point for point in said.open if "reported as it is" in point]
     assert "sly v. unseen, client 0 (AUC 0.300, 0.250–0.350), sly v. mixed, client 0" in point
     assert "and 3 further figures" in point
@@ -153,7 +155,7 @@ def test_audited_clients_outside_the_defense_are_named(outside: tuple[int, ...],
         for client in (0, 5, 8, 9)
     ]
     findings = [
-        Figure(
+        estimate(
             attack="a",
             defense="cofedmid",
             contrast="unseen",
@@ -164,14 +166,14 @@ def test_audited_clients_outside_the_defense_are_named(outside: tuple[int, ...],
         )
         for t in (0, 8, 9)
     ]
-    whole = none_found().model_copy(update={"findings": findings, "usage": usage})
+    whole = none_found().model_copy(update={"estimates": findings, "usage": usage})
     audited = verdict(whole).audited
     assert audited.endswith(said or "candidate samples.")
 
 
 def test_over_many_clients_the_strongest_is_told_with_its_client() -> None:
     findings = [
-        Figure(
+        estimate(
             attack="fedmia-1",
             contrast="unseen",
             target=target,
@@ -183,7 +185,7 @@ def test_over_many_clients_the_strongest_is_told_with_its_client() -> None:
         )
         for target in range(10)
     ]
-    said = verdict(none_found().model_copy(update={"findings": findings}))
+    said = verdict(none_found().model_copy(update={"estimates": findings}))
     assert len(said.found) == 1
     assert said.found[0].sentences[0].found == (
         "the strongest attack is fedmia-1 (client 9), AUC 0.690 (interval 0.550–0.750), a "
@@ -199,18 +201,18 @@ def test_the_whole_verdict_is_available_as_text() -> None:
     assert "Not concluded:" in text
 
 
-def auc(value: float, low: float | None, high: float | None, **rest: object) -> Figure:
+def auc(value: float, low: float | None, high: float | None, **rest: object) -> Estimate:
     where = {"attack": "a", "contrast": "unseen", "metric": "auc", "target": 0, "seed": 1}
-    return Figure.model_validate({**where, "value": value, "low": low, "high": high, **rest})
+    return estimate({**where, "value": value, "low": low, "high": high, **rest})
 
 
-def rate(value: float, low: float | None, high: float | None, **rest: object) -> Figure:
+def rate(value: float, low: float | None, high: float | None, **rest: object) -> Estimate:
     counts = {"n_members": 1000, "n_nonmembers": 1000, "realised_fpr": 0.01}
     return auc(value, low, high, **{"metric": "tpr@0.01", **counts, **rest})
 
 
-def said_of(*figures: Figure) -> Verdict:
-    return verdict(none_found().model_copy(update={"findings": list(figures)}))
+def said_of(*figures: Estimate) -> Verdict:
+    return verdict(none_found().model_copy(update={"estimates": list(figures)}))
 
 
 @pytest.mark.parametrize(
@@ -303,9 +305,9 @@ def test_a_mean_without_an_interval_is_held_down_by_its_runs() -> None:
 
 
 def test_refused_figures_of_one_metric_make_one_point_that_names_the_contrasts() -> None:
-    def refused(contrast: str, more: int) -> Figure:
+    def refused(contrast: str, more: int) -> Estimate:
         note = f"inconclusive: needs {more:,} more non-members"
-        return Figure(attack="a", contrast=contrast, metric="tpr@0.001", value=None, note=note)
+        return estimate(attack="a", contrast=contrast, metric="tpr@0.001", value=None, note=note)
 
     given = [refused("unseen", 852), refused("mixed", 1701), refused("other_client", 849)]
     points = said_of(*given, *given).open
@@ -317,7 +319,7 @@ def test_refused_figures_of_one_metric_make_one_point_that_names_the_contrasts()
 
 def test_what_is_the_same_as_another_contrast_is_not_told_twice() -> None:
     seen = auc(0.6, 0.58, 0.62, significant=False, n_nonmembers=100)
-    mixed = seen.model_copy(update={"contrast": "mixed", "significant": None})
+    mixed = changed(seen, contrast="mixed", significant=None)
     (sentence,) = said_of(seen, mixed).found[0].sentences
     assert sentence.against == "Against samples that no client trained on"
 
@@ -343,7 +345,7 @@ GIVEN = st.builds(
 
 @given(st.lists(GIVEN, max_size=8))
 @settings(max_examples=60, deadline=None)
-def test_the_verdict_and_its_sentences_speak_of_the_same_leak(figures: list[Figure]) -> None:
+def test_the_verdict_and_its_sentences_speak_of_the_same_leak(figures: list[Estimate]) -> None:
     said = said_of(*figures)
     told = " ".join(sentence.found for bullet in said.found for sentence in bullet.sentences)
     words = [word for word in ("strong", "clear", "weak") if f"a {word} leak" in told]
@@ -356,9 +358,9 @@ def test_the_verdict_and_its_sentences_speak_of_the_same_leak(figures: list[Figu
 
 
 def test_what_means_of_seeds_lack_is_one_point_with_its_range() -> None:
-    def refused(target: int, more: int) -> Figure:
+    def refused(target: int, more: int) -> Estimate:
         note = "0 of 2 seeds gave this figure: inconclusive: needs "
-        return Figure(
+        return estimate(
             attack="a",
             contrast="unseen",
             metric="tpr@0.001",
@@ -408,7 +410,7 @@ def test_a_leak_in_a_model_that_hardly_learned_stays_one() -> None:
 def test_tile_badge_and_sentence_name_one_figure_and_the_largest_word_stands_first() -> None:
     few = none_found().model_copy(
         update={
-            "findings": [
+            "estimates": [
                 auc(0.58, 0.52, 0.64, significant=True),
                 rate(0.106, 0.062, 0.166, significant=True),
             ]

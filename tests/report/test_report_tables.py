@@ -22,7 +22,9 @@ from fedaudit.report.tables.run import (
     utility_table,
 )
 from fedaudit.report.terminal import print_record
-from fedaudit.results.record import ControlResult, ExposedSample, Figure, Record
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.record import ControlResult, ExposedSample, Record
+from tests.estimates import changed, estimate
 from tests.report.records import CONTROLS, record
 
 
@@ -30,18 +32,18 @@ def texts(grid: Grid, column: int) -> list[str]:
     return [row[column].text for row in grid.rows]
 
 
-def only(*figures: Figure) -> Record:
+def only(*figures: Estimate) -> Record:
     base = record(strengths=(1.0,), defenses=(("none", 1.0),), details=False)
-    return base.model_copy(update={"findings": list(figures)})
+    return base.model_copy(update={"estimates": list(figures)})
 
 
-def auc(value: float | None, **rest: object) -> Figure:
+def auc(value: float | None, **rest: object) -> Estimate:
     where = {"attack": "fedmia-1", "contrast": "unseen", "metric": "auc", "value": value}
-    return Figure.model_validate({**where, **rest})
+    return estimate({**where, **rest})
 
 
 def test_a_rate_with_too_few_nonmembers_for_a_lower_limit_says_how_many_it_needs() -> None:
-    figure = Figure(
+    figure = estimate(
         attack="a",
         metric="tpr@0.001",
         seed=1,
@@ -193,7 +195,7 @@ def test_a_group_too_small_for_a_figure_keeps_its_row() -> None:
 
 def test_the_terminal_prints_every_attack_without_reading_markup() -> None:
     named = record(strengths=(1.0,)).model_copy(
-        update={"findings": [auc(0.61, attack="[red]sly[/red]")]}
+        update={"estimates": [auc(0.61, attack="[red]sly[/red]")]}
     )
     out = StringIO()
     print_record(named, Console(file=out, width=100))
@@ -209,7 +211,7 @@ def test_the_terminal_tables_fit_eighty_columns() -> None:
     assert max(len(line) for line in out.getvalue().splitlines()) <= 80
 
 
-def seeds_of_a_rate(*values: float) -> list[Figure]:
+def seeds_of_a_rate(*values: float) -> list[Estimate]:
     counts = {"n_members": 500, "n_nonmembers": 3000, "metric": "tpr@0.001", "realised_fpr": 0.001}
     return [auc(value, seed=seed, **counts) for seed, value in enumerate(values, 1)]
 
@@ -235,9 +237,7 @@ def test_a_sample_that_several_attacks_list_stands_once_and_first() -> None:
     )
     whole = whole.model_copy(
         update={
-            "findings": [
-                f.model_copy(update={"significant": f.attack != "c"}) for f in whole.findings
-            ],
+            "estimates": [changed(f, significant=f.attack != "c") for f in whole.findings],
             "exposed": [
                 exposed("a", 7, 0.9995),
                 exposed("a", 8, 1.0),

@@ -22,9 +22,10 @@ from fedaudit.report.tables.sources import (
 from fedaudit.report.terminal import print_record
 from fedaudit.report.text.sources import size_reached_by
 from fedaudit.report.text.verdict import as_text, verdict
-from fedaudit.results.record import ControlResult, Figure, Record
+from fedaudit.results.record import ControlResult, Record
 from fedaudit.results.sources import SourceResult
 from fedaudit.study.comparing import compared
+from tests.estimates import estimate
 from tests.report.records import CONTROLS, utility, with_sources
 from tests.report.records import source as found
 
@@ -312,8 +313,8 @@ def test_a_map_of_very_many_clients_has_no_lines_that_would_hide_it() -> None:
 
 
 def test_a_record_without_samples_of_its_own_settings_says_its_guarantee_below_the_table() -> None:
-    budget = Figure(metric="formal_epsilon", value=2.5, contrast="unseen", method="Renyi")
-    record = with_sources(found()).model_copy(update={"findings": [budget]})
+    budget = estimate(metric="formal_epsilon", value=2.5, contrast="unseen", method="Renyi")
+    record = with_sources(found()).model_copy(update={"estimates": [budget]})
     document = report_html(record)
     assert "2.500" in words(document)
     assert 'id="every"' in document
@@ -322,7 +323,7 @@ def test_a_record_without_samples_of_its_own_settings_says_its_guarantee_below_t
 
 def defended(right: int, seeds: tuple[int, ...] = (1,)) -> Record:
     found_ = [found(right=right + 3 * seed, seed=seed, defense="dp-sgd") for seed in seeds]
-    budget = Figure(
+    budget = estimate(
         metric="formal_epsilon",
         defense="dp-sgd",
         value=1.9,
@@ -335,7 +336,7 @@ def defended(right: int, seeds: tuple[int, ...] = (1,)) -> Record:
     return record.model_copy(
         update={
             "name": "defended",
-            "findings": [budget, a_round],
+            "estimates": [budget, a_round],
             "utility": [utility("dp-sgd", seed, 0.5 + 0.01 * seed) for seed in seeds],
         }
     )

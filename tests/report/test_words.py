@@ -12,7 +12,7 @@ from fedaudit.report.words import (
     shown,
     with_interval,
 )
-from fedaudit.results.record import Figure
+from tests.estimates import estimate
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def test_limits_share_one_per_cent_sign_and_may_stand_alone() -> None:
 
 
 def test_a_figure_in_text_names_the_level_of_its_interval() -> None:
-    figure = Figure(metric="auc", value=0.9314, low=0.918, high=0.944, method="DeLong 95%")
+    figure = estimate(metric="auc", value=0.9314, low=0.918, high=0.944, method="DeLong 95%")
     assert with_interval(figure) == "0.931 (95% interval 0.918–0.944)"
-    bare = Figure(metric="auc", value=0.9314)
+    bare = estimate(metric="auc", value=0.9314)
     assert with_interval(bare) == "0.931 (no interval)"
 
 

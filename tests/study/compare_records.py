@@ -2,15 +2,9 @@
 
 from collections.abc import Mapping
 
-from fedaudit.results.record import (
-    Environment,
-    Figure,
-    Record,
-    UsageRow,
-    UtilityResult,
-    ViewRow,
-)
+from fedaudit.results.record import Environment, Record, UsageRow, UtilityResult, ViewRow
 from fedaudit.study.values import study_from
+from tests.estimates import estimate
 
 Values = Mapping[int, Mapping[int, float]]
 """A figure by seed and target."""
@@ -38,7 +32,7 @@ def given(
     )
     label = study.defense.label
     findings = [
-        Figure(
+        estimate(
             attack=attack,
             defense=label,
             contrast="unseen",
@@ -66,7 +60,7 @@ def given(
         view=ViewRow(name="uploads", sees=[], description="A server."),
         attacks=[],
         clients=[],
-        findings=findings,
+        estimates=findings,
         utility=[
             UtilityResult(
                 defense=label,

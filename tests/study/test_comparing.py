@@ -17,8 +17,9 @@ from fedaudit.results.comparison import (
     write_comparison_file,
 )
 from fedaudit.results.read import read_comparison
-from fedaudit.results.record import Figure, write_record
+from fedaudit.results.record import write_record
 from fedaudit.study.comparing import compared, named_records
+from tests.estimates import estimate
 from tests.study.compare_records import PLAIN, STRONG, WEAK, given, noise
 
 THREE = compared([PLAIN, WEAK, STRONG])
@@ -173,7 +174,7 @@ def test_the_mean_is_over_attacks_that_every_row_has() -> None:
 
 def test_a_refused_figure_keeps_its_reason() -> None:
     figure = PLAIN.findings[0].model_copy(update={"value": None, "note": "inconclusive: needs 9"})
-    bare = PLAIN.model_copy(update={"findings": [figure]})
+    bare = PLAIN.model_copy(update={"estimates": [figure]})
     refused = entry(0, "a", of=compared([bare, WEAK]))
     assert (refused.value, refused.note) == (None, "inconclusive: needs 9")
 
@@ -191,11 +192,11 @@ def test_above_takes_test_and_interval_as_reports_do() -> None:
 
 def test_a_figure_that_every_row_refuses_stands_once_a_row() -> None:
     note = "inconclusive: needs 500 more"
-    refused = Figure(attack="a", contrast="unseen", metric="tpr@0.001", value=None, note=note)
+    refused = estimate(attack="a", contrast="unseen", metric="tpr@0.001", value=None, note=note)
     records = [
         one.model_copy(
             update={
-                "findings": [
+                "estimates": [
                     *one.findings,
                     refused.model_copy(update={"defense": label, "target": 0, "seed": 1}),
                 ]

@@ -6,14 +6,14 @@ import pytest
 
 from fedaudit.defenses.dpsgd import sample_epsilon
 from fedaudit.defenses.ldp.bit_mechanisms import BitRandPublished
-from fedaudit.results.record import Figure
+from fedaudit.results.estimate import Estimate
 from fedaudit.study.guarantees import FORMAL_DELTA, formal_epsilons
 from fedaudit.study.run import run_study
 from fedaudit.study.setup import setup
 from tests.study.studies import small_study
 
 
-def formal(noise_multiplier: float, folder: Path, metric: str = "formal_epsilon") -> Figure:
+def formal(noise_multiplier: float, folder: Path, metric: str = "formal_epsilon") -> Estimate:
     options = {"clip": 1.0, "noise_multiplier": noise_multiplier}
     record = run_study(
         small_study(
@@ -86,7 +86,7 @@ def test_without_noise_nothing_is_stated(tmp_path: Path) -> None:
     assert figure.note == "without noise there is no guarantee"
 
 
-def proven(name: str, folder: Path, **options: object) -> Figure:
+def proven(name: str, folder: Path, **options: object) -> Estimate:
     record = run_study(
         small_study(
             defense={"name": name, "options": options},

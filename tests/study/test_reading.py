@@ -6,10 +6,12 @@ import pytest
 
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.metrics import evaluate
+from fedaudit.results.estimate import Interval
 from fedaudit.results.older import restated
 from fedaudit.results.read import read_record
-from fedaudit.results.record import Figure, Record, write_record
+from fedaudit.results.record import Record, write_record
 from fedaudit.results.text import LONGEST, is_plain, made_plain, plain
+from tests.estimates import estimate
 from tests.report.records import record
 from tests.study.compare_records import given
 
@@ -24,6 +26,12 @@ def written(tmp_path: Path, text: str) -> Path:
 
 def altered(tmp_path: Path, **changes: object) -> Path:
     return written(tmp_path, json.dumps({**SMALL.model_dump(), **changes}))
+
+
+def of_version_1(tmp_path: Path, **lists: object) -> Path:
+    """A record of version 1 with these lists of figures."""
+    document = SMALL.model_dump(exclude={"estimates", "made_as"})
+    return written(tmp_path, json.dumps({**document, "version": 1, **lists}))
 
 
 def test_what_was_written_is_read_back_the_same(tmp_path: Path) -> None:
@@ -43,14 +51,14 @@ def test_limits_of_rates_in_older_records_are_those_at_the_threshold_used(tmp_pa
             ("auc", 1, "DeLong 95%"),
         )
     ]
-    older, *others, auc = read_record(altered(tmp_path, findings=figures)).findings
+    older, *others, auc = read_record(of_version_1(tmp_path, findings=figures)).findings
     assert (older.value, older.low, older.high) == (0.2, None, None)
-    assert (older.low_at_threshold, older.high_at_threshold) == (0.1, 0.3)
+    assert older.at_threshold == Interval(low=0.1, high=0.3)
     assert older.method == "Clopper-Pearson 95% at the threshold used"
     today, mean, accuracy = others
     assert (mean.low, mean.high) == (None, None)
     assert [today, accuracy, auc] == [
-        Figure.model_validate(figure) for place, figure in enumerate(figures) if place in (1, 3, 4)
+        estimate(figure) for place, figure in enumerate(figures) if place in (1, 3, 4)
     ]
 
 
@@ -70,7 +78,7 @@ def test_an_older_interval_over_five_seeds_is_of_further_runs_and_that_of_these_
     tmp_path: Path,
 ) -> None:
     figures = over(5, "auc", low=0.3, high=0.9)
-    mean = read_record(altered(tmp_path, findings=figures)).findings[0]
+    mean = read_record(of_version_1(tmp_path, findings=figures)).findings[0]
     assert (mean.low, mean.high) == pytest.approx((0.6 - 0.1 / 5**0.5, 0.6 + 0.1 / 5**0.5))
     assert mean.method == "DeLong 95%, over these 5 runs"
     assert mean.further is not None
@@ -82,7 +90,7 @@ def test_an_older_interval_over_two_seeds_is_dropped_and_that_of_these_runs_is_m
     tmp_path: Path,
 ) -> None:
     figures = over(2, "auc", low=0.335, high=0.888)
-    mean = read_record(altered(tmp_path, findings=figures)).findings[0]
+    mean = read_record(of_version_1(tmp_path, findings=figures)).findings[0]
     assert (mean.low, mean.high) == pytest.approx((0.6 - 0.1 / 2**0.5, 0.6 + 0.1 / 2**0.5))
     assert mean.further is not None
     assert (mean.further.low, mean.further.high) == (None, None)
@@ -90,26 +98,26 @@ def test_an_older_interval_over_two_seeds_is_dropped_and_that_of_these_runs_is_m
 
 
 def test_no_limits_of_a_rate_over_seeds_are_invented_for_an_older_record(tmp_path: Path) -> None:
-    mean = read_record(altered(tmp_path, findings=over(3, "tpr@0.01", low=0.1, high=0.9))).findings[
-        0
-    ]
+    mean = read_record(
+        of_version_1(tmp_path, findings=over(3, "tpr@0.01", low=0.1, high=0.9))
+    ).findings[0]
     assert (mean.low, mean.high) == (None, None)
     reach = 0.1 / 3**0.5
-    assert (mean.low_at_threshold, mean.high_at_threshold) == pytest.approx(
-        (0.6 - reach, 0.6 + reach)
-    )
+    assert mean.at_threshold is not None
+    limits = (mean.at_threshold.low, mean.at_threshold.high)
+    assert limits == pytest.approx((0.6 - reach, 0.6 + reach))
 
 
 def test_a_mean_that_is_not_that_of_its_runs_gets_no_limits_from_them(tmp_path: Path) -> None:
     mean, *runs = over(2, "auc", low=0.3, high=0.9)
     figures = [mean | {"value": 0.8}, *runs]
-    read = read_record(altered(tmp_path, findings=figures)).findings[0]
+    read = read_record(of_version_1(tmp_path, findings=figures)).findings[0]
     assert (read.value, read.low, read.high) == (0.8, None, None)
 
 
 def test_limits_of_rates_are_restated_once(tmp_path: Path) -> None:
     figure = {"metric": "tpr@0.01", "seed": 1, "value": 0.2, "low": 0.1, "high": 0.3, "method": "x"}
-    once = read_record(altered(tmp_path, findings=[figure]))
+    once = read_record(of_version_1(tmp_path, findings=[figure]))
     write_record(once, tmp_path / "again.json")
     assert read_record(tmp_path / "again.json") == once
 
@@ -118,10 +126,10 @@ def test_limits_that_a_rate_has_today_are_not_taken_for_older_ones() -> None:
     found = evaluate(np.arange(2000.0), np.arange(2000) % 2, fprs=(0.01,))
     rates = [one for one in found if one.metric == "tpr@0.01" and one.high is not None]
     figures = [
-        Figure(metric=r.metric, seed=1, value=r.value, low=r.low, high=r.high, method=r.method)
+        estimate(metric=r.metric, seed=1, value=r.value, low=r.low, high=r.high, method=r.method)
         for r in rates
     ]
-    record = SMALL.model_copy(update={"findings": figures})
+    record = SMALL.model_copy(update={"estimates": figures})
     assert figures
     assert restated(record) == record
 
@@ -133,9 +141,9 @@ def test_a_figure_of_nobody_on_a_side_is_refused(side: str, metric: str, tmp_pat
     figure |= {"value": 0.5, "low": 0.4, "high": 0.6, "method": "DeLong 95%", "contrast": "unseen"}
     figure |= {"n_members": 9, "n_nonmembers": 9, side: 0}
     with pytest.raises(Damaged, match="it takes one of each to tell them apart"):
-        read_record(altered(tmp_path, findings=[figure]))
+        read_record(of_version_1(tmp_path, findings=[figure]))
     nothing = {"value": None, "low": None, "high": None}
-    assert read_record(altered(tmp_path, findings=[figure | nothing])).findings
+    assert read_record(of_version_1(tmp_path, findings=[figure | nothing])).findings
 
 
 def test_a_group_of_nobody_on_a_side_is_refused(tmp_path: Path) -> None:
@@ -143,13 +151,13 @@ def test_a_group_of_nobody_on_a_side_is_refused(tmp_path: Path) -> None:
     row |= {"target": 0, "seed": 1, "value": 0.5, "low": 0.4, "high": 0.6}
     row |= {"n_members": 0, "n_nonmembers": 9}
     with pytest.raises(Damaged, match="0 members and 9 non-members"):
-        read_record(altered(tmp_path, groups=[row]))
+        read_record(of_version_1(tmp_path, findings=[], groups=[row]))
 
 
 def test_budgets_need_no_samples(tmp_path: Path) -> None:
     proven = {"metric": "formal_epsilon", "value": 2.0}
     bound = {"attack": "a", "metric": "epsilon", "value": 0.0, "low": 0.0, "n_members": 4}
-    assert len(read_record(altered(tmp_path, findings=[proven, bound])).findings) == 2
+    assert len(read_record(of_version_1(tmp_path, findings=[proven, bound])).findings) == 2
 
 
 def test_a_missing_file_and_a_folder_are_refused_by_name(tmp_path: Path) -> None:
@@ -176,7 +184,7 @@ def test_other_json_is_said_not_to_be_a_record(tmp_path: Path, text: str) -> Non
         read_record(written(tmp_path, text))
 
 
-@pytest.mark.parametrize("version", [2, "1", None, True, 1.0])
+@pytest.mark.parametrize("version", [3, "1", None, True, 1.0])
 def test_another_version_is_refused_with_what_to_do(tmp_path: Path, version: object) -> None:
     with pytest.raises(BadInput, match=r"of version .*use the fedaudit that wrote it"):
         read_record(altered(tmp_path, version=version))
@@ -238,17 +246,17 @@ def changed(tmp_path: Path, place: str, value: object) -> Path:
 @pytest.mark.parametrize(
     ("place", "value", "said"),
     [
-        ("findings.0.value", 1e308, r"1e\+308 is not in \[0, 1\]"),
-        ("findings.0.value", -0.1, r"-0.1 is not in \[0, 1\]"),
-        ("findings.0.low", 0.99, "not in order"),
-        ("findings.0.high", 0.01, "not in order"),
-        ("findings.0.metric", "tpr@0.01", ""),
-        ("findings.1.value", 1.5, r"not in \[0, 1\]"),
-        ("findings.9.value", -1.0, r"not in \[0, 1e\+15\]"),
-        ("findings.0.n_members", -5, "greater than or equal to 0"),
-        ("findings.0.target", -(10**14), "greater than or equal to 0"),
-        ("findings.0.realised_fpr", 2, "less than or equal to 1"),
-        ("findings.0.significant", "yes", "valid boolean"),
+        ("estimates.0.figures.0.value", 1e308, r"1e\+308 is not in \[0, 1\]"),
+        ("estimates.0.figures.0.value", -0.1, r"-0.1 is not in \[0, 1\]"),
+        ("estimates.0.figures.0.low", 0.99, "not in order"),
+        ("estimates.0.figures.0.high", 0.01, "not in order"),
+        ("estimates.0.figures.0.metric", "tpr@0.01", ""),
+        ("estimates.0.figures.1.value", 1.5, r"not in \[0, 1\]"),
+        ("estimates.3.value", -1.0, r"not in \[0, 1e\+15\]"),
+        ("estimates.0.n_members", -5, "greater than or equal to 0"),
+        ("estimates.0.target", -(10**14), "greater than or equal to 0"),
+        ("estimates.0.figures.0.realised_fpr", 2, "less than or equal to 1"),
+        ("estimates.0.tests.0.significant", "yes", "valid boolean"),
         ("histograms.0.edges", [], "at least 2 items"),
         ("histograms.0.edges", [0, 1], "not of the same length"),
         ("histograms.0.edges.0", 1e200, "less than or equal to"),
@@ -258,8 +266,8 @@ def changed(tmp_path: Path, place: str, value: object) -> Path:
         ("curves.0.tpr", [0.5], "not of the same length"),
         ("curves.0.tpr.0", -0.5, "greater than or equal to 0"),
         ("trajectories.0.mean", [], "not of the same length"),
-        ("groups.0.value", 1.1, "less than or equal to 1"),
-        ("groups.0.high", 0.0, "not in order"),
+        ("estimates.4.value", 1.1, r"1.1 is not in \[0, 1\]"),
+        ("estimates.4.high", 0.0, "not in order"),
         ("exposed.0.above_nonmembers", 7, "less than or equal to 1"),
         ("controls.0.value", -3, "greater than or equal to 0"),
         ("controls.0.low", 0.9, "not in order"),
@@ -278,7 +286,7 @@ def changed(tmp_path: Path, place: str, value: object) -> Path:
         ("view.description", "a\u2067b", "turns of direction"),
         ("config.name", "\ud800", "control characters"),
         ("config.\u202e", 1, "turns of direction"),
-        ("findings.0.note", "long " * LONGEST, "of over 10,000 characters"),
+        ("estimates.0.figures.0.note", "long " * LONGEST, "of over 10,000 characters"),
     ],
     ids=lambda value: value if isinstance(value, str) and "." in value[:25] else "",
 )
@@ -300,7 +308,7 @@ def test_what_no_study_finds_is_refused_in_one_sentence(
 
 def test_figures_of_other_kinds_may_be_negative_or_large(tmp_path: Path) -> None:
     for number in (-3.5, 1e12):
-        document = {**WHOLE, "findings": [{"metric": "advantage", "value": number}]}
+        document = {**WHOLE, "estimates": [{"metric": "advantage", "value": number}]}
         path = written(tmp_path, json.dumps(document))
         assert read_record(path).findings[0].value == number
 
@@ -325,7 +333,7 @@ def test_a_record_of_thousands_of_metrics_is_refused(tmp_path: Path) -> None:
     figure = next(figure for figure in one.findings if figure.attack)
     for count in (1000, 1001):
         many = [figure.model_copy(update={"metric": f"tpr@0.{at:05}1"}) for at in range(count)]
-        write_record(one.model_copy(update={"findings": many}), tmp_path / "record.json")
+        write_record(one.model_copy(update={"estimates": many}), tmp_path / "record.json")
         if count > 1000:
             with pytest.raises(Damaged, match="figures of 1,001 kinds, and at most 1,000"):
                 read_record(tmp_path / "record.json")

@@ -210,7 +210,7 @@ def test_an_unknown_setting_names_the_nearest() -> None:
 
 
 def test_the_hash_covers_the_findings(quick: Carried, tmp_path: Path) -> None:
-    figures = json.loads((quick.folder / "record.json").read_text())["findings"]
+    figures = json.loads((quick.folder / "record.json").read_text())["estimates"]
     assert figures
     other = run_study(quick_study(figures={"fprs": [0.05]}), tmp_path)
     assert other.content_hash != quick.record.content_hash

@@ -2,12 +2,13 @@ import numpy as np
 import pytest
 
 from fedaudit.metrics import auc_interval, clopper_pearson, counted_limits, held_together
-from fedaudit.results.record import Figure
+from fedaudit.results.estimate import Estimate
 from fedaudit.study.significance import corrected
 from fedaudit.study.truth import Findings
+from tests.estimates import estimate
 
 
-def figure(seed: int, value: float | None, note: str = "", **changes: object) -> Figure:
+def figure(seed: int, value: float | None, note: str = "", **changes: object) -> Estimate:
     given: dict[str, object] = {
         "attack": "fedmia-2",
         "contrast": "unseen",
@@ -20,10 +21,10 @@ def figure(seed: int, value: float | None, note: str = "", **changes: object) ->
         "note": note,
         **changes,
     }
-    return Figure.model_validate(given)
+    return estimate(given)
 
 
-def auc(seed: int, shift: float = 1.0, size: int = 200) -> Figure:
+def auc(seed: int, shift: float = 1.0, size: int = 200) -> Estimate:
     """An AUC of normal scores, with DeLong's limits."""
     drawn = np.random.default_rng(seed)
     scores = np.concatenate([drawn.normal(shift, 1, size), drawn.normal(0, 1, size)])
@@ -33,7 +34,7 @@ def auc(seed: int, shift: float = 1.0, size: int = 200) -> Figure:
     )
 
 
-def mean_of(*figures: Figure, p_values: dict[int, float] | None = None) -> Figure:
+def mean_of(*figures: Estimate, p_values: dict[int, float] | None = None) -> Estimate:
     findings = Findings(p_values=p_values or {})
     findings.figures.extend(figures)
     for place, one in enumerate(figures):

@@ -21,12 +21,7 @@ from fedaudit.metrics.games import (
 from fedaudit.metrics.intervals import mean_of_units
 from fedaudit.metrics.rates import share
 from fedaudit.progress import Tick
-from fedaudit.results.games import (
-    Epochs,
-    PointPlayed,
-    Rate,
-    Success,
-)
+from fedaudit.results.games import Epochs, PointPlayed, Rate, Success
 
 _BINS = 40
 

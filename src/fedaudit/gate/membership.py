@@ -15,18 +15,16 @@ from fedaudit.gate.verdict import Check, Held, ceiling_check
 from fedaudit.metrics.intervals import FEWEST_RUNS, too_few_runs
 from fedaudit.report.grid import shortened
 from fedaudit.report.words import defense_name, metric_name, plural
-from fedaudit.results.fields import FurtherRuns
+from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.guessing import chance_of
 from fedaudit.results.older import AT_THRESHOLD
-from fedaudit.results.record import Figure, GroupFigure, Record
+from fedaudit.results.record import Record
 
 CONTRASTS = {
     "unseen": "unseen samples",
     "other_client": "other clients' samples",
     "mixed": "both kinds of non-members together",
 }
-GROUP_METHOD = "DeLong 95%"
-"""Of an AUC within a group: records state no method there, and studies make them all so."""
 
 _METRICS = {
     "balanced_accuracy": "balanced accuracy",
@@ -152,13 +150,13 @@ def _runs(record: Record, policy: MembershipPolicy, *, each: bool = False) -> li
     return list(dict.fromkeys([*(Run(*one) for one in asked), *there]))
 
 
-def _run(figure: Figure) -> Run:
+def _run(figure: Estimate) -> Run:
     return Run(figure.attack, figure.defense, figure.target, figure.seed)
 
 
-def _figures(record: Record, metric: str, contrast: str) -> Mapping[Run, list[Figure | None]]:
+def _figures(record: Record, metric: str, contrast: str) -> Mapping[Run, list[Estimate | None]]:
     """By run; where a record has several of one, all of them count."""
-    found: dict[Run, list[Figure | None]] = {}
+    found: dict[Run, list[Estimate | None]] = {}
     for figure in record.findings:
         if figure.metric == metric and figure.contrast == contrast:
             found.setdefault(_run(figure), []).append(figure)
@@ -167,7 +165,7 @@ def _figures(record: Record, metric: str, contrast: str) -> Mapping[Run, list[Fi
 
 def _held(
     run: Run,
-    figure: Figure | None,
+    figure: Estimate | None,
     ceiling: float,
     trust: Trust,
     record: Record,
@@ -179,7 +177,7 @@ def _held(
         return absent(str(run), too_few_runs(seeds) if few else "the record has no such one")
     if asks_further(policy.seeds):
         return _further(run, figure, ceiling, trust, record)
-    if figure.low is None and figure.high is None and figure.high_at_threshold is not None:
+    if figure.low is None and figure.high is None and figure.at_threshold is not None:
         return Held(
             what=str(run),
             value=figure.value,
@@ -199,10 +197,10 @@ def _held(
     )
 
 
-def _further(run: Run, figure: Figure, ceiling: float, trust: Trust, record: Record) -> Held:
+def _further(run: Run, figure: Estimate, ceiling: float, trust: Trust, record: Record) -> Held:
     """What another run would give, where the record has runs enough."""
     seeds = len(set(record.seeds))
-    further = figure.further or FurtherRuns(method=too_few_runs(seeds))
+    further = figure.further or Interval(method=too_few_runs(seeds))
     limits = Limits(figure.value, further.low, further.high, further.method)
     return held(
         str(run),
@@ -217,7 +215,7 @@ def _further(run: Run, figure: Figure, ceiling: float, trust: Trust, record: Rec
     )
 
 
-def _unsure(figure: Figure, ceiling: float) -> str:
+def _unsure(figure: Estimate, ceiling: float) -> str:
     """Whether the record's own correction leaves open that there is any leak at all."""
     chance = chance_of(figure.metric)
     if figure.significant is not False or chance is None or ceiling < chance:
@@ -229,7 +227,7 @@ def _groups(
     record: Record, policy: MembershipPolicy, ceiling: float, trust: Trust
 ) -> Iterator[Held]:
     attacks = judged_attacks(record, policy)
-    groups: dict[str, list[GroupFigure]] = {}
+    groups: dict[str, list[Estimate]] = {}
     for row in record.groups:
         if not policy.targets or row.target in policy.targets:
             groups.setdefault(row.attack, []).append(row)
@@ -241,7 +239,7 @@ def _groups(
         for row in large:
             yield held(
                 _group(row),
-                Limits(row.value, row.low, row.high, GROUP_METHOD),
+                Limits(row.value, row.low, row.high, row.method),
                 ceiling,
                 confidence=trust.confidence,
                 doubt=trust.doubt(attack, row.target, row.seed),
@@ -259,7 +257,7 @@ def _groups(
             yield absent(str(run), "the record has no group of it")
 
 
-def _group(row: GroupFigure) -> str:
+def _group(row: Estimate) -> str:
     kind = "class" if row.by == "class" else "samples of client"
     run = Run(row.attack, row.defense, row.target, row.seed)
     return f"{run}, {kind} {shortened(row.group)}"

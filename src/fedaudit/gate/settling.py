@@ -4,7 +4,7 @@ from functools import partial
 
 from fedaudit.gate.held import level
 from fedaudit.gate.more import MOST_SEEDS, More, more
-from fedaudit.metrics.intervals import FEWEST_RUNS, Interval, Limited
+from fedaudit.metrics.intervals import FEWEST_RUNS, Limited
 from fedaudit.metrics.larger import (
     larger_auc,
     larger_balanced,
@@ -14,16 +14,15 @@ from fedaudit.metrics.larger import (
 )
 from fedaudit.metrics.rates import n_needed
 from fedaudit.report.words import plural
-from fedaudit.results.fields import FurtherRuns
+from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.guessing import rate_of
-from fedaudit.results.record import Figure, GroupFigure
 
 ALIKE = "samples of the smaller side, and of the other in proportion,"
 """What more samples of one side alone would do does not follow from an interval."""
 AGAIN = "samples of the same size"
 
 
-def more_for(figure: Figure, ceiling: float) -> More | None:
+def more_for(figure: Estimate, ceiling: float) -> More | None:
     """What would settle a figure on membership; None where there is nothing to say.
 
     Args:
@@ -51,20 +50,20 @@ def more_for(figure: Figure, ceiling: float) -> More | None:
     return None
 
 
-def _more_for_rate(figure: Figure, rate: float, ceiling: float, sure: float) -> More | None:
+def _more_for_rate(figure: Estimate, rate: float, ceiling: float, sure: float) -> More | None:
     """Both sides count: the members are few, and so are the non-members that set the threshold."""
     sizes = (figure.n_members, figure.n_nonmembers)
     if figure.value is None or figure.high is None or min(sizes) < 1:
         return None
     found = Limited(figure.value, figure.low or 0.0, figure.high)
 
-    def limits(size: int) -> Interval | None:
+    def limits(size: int) -> tuple[float, float] | None:
         return larger_rate(found, rate, sizes, size / min(sizes), confidence=sure)
 
     return more(limits, min(sizes), ceiling, what=ALIKE)
 
 
-def more_for_auc(row: GroupFigure, ceiling: float) -> More | None:
+def more_for_auc(row: Estimate, ceiling: float) -> More | None:
     """What would settle the AUC of a group."""
     if row.value is None or row.low is None or row.high is None:
         return None
@@ -83,7 +82,7 @@ def more_samples(found: Limited, total: int, ceiling: float, *, less: float = 0.
     return more(limits, total, ceiling, what="samples asked about")
 
 
-def more_seeds(value: float, further: FurtherRuns, seeds: int, ceiling: float) -> More | None:
+def more_seeds(value: float, further: Interval, seeds: int, ceiling: float) -> More | None:
     """What would settle what further runs would give; None where the runs show no spread.
 
     Args:

@@ -10,7 +10,7 @@ from fedaudit.gate.settling import more_samples, more_seeds
 from fedaudit.gate.trust import Trust
 from fedaudit.gate.verdict import Check, Held, ceiling_check
 from fedaudit.metrics.intervals import Limited, too_few_runs
-from fedaudit.results.fields import FurtherRuns
+from fedaudit.results.estimate import Interval
 from fedaudit.results.record import Record
 from fedaudit.results.source_figures import SourceFigure
 from fedaudit.results.sources import SourceResult
@@ -103,7 +103,7 @@ def _single(one: SourceResult, ceiling: float, trust: Trust) -> Held:
 
 def _mean(one: SourceFigure, policy: SourcesPolicy, trust: Trust) -> Held:
     excess, ceiling = one.excess, policy.above_class_mixes
-    further = excess.further or FurtherRuns(method=too_few_runs(len(one.seeds)))
+    further = excess.further or Interval(method=too_few_runs(len(one.seeds)))
     if asks_further(policy.seeds):
         limits = Limits(excess.value, further.low, further.high, further.method)
         more = partial(more_seeds, excess.value, further, len(one.seeds), ceiling)

@@ -29,7 +29,7 @@ from fedaudit.metrics.epsilon import (
     one_run_epsilon,
     one_run_gaussian_bound,
 )
-from fedaudit.metrics.evaluate import CONTRASTS, Estimate, evaluate
+from fedaudit.metrics.evaluate import CONTRASTS, Evaluated, evaluate
 from fedaudit.metrics.family import Holm, above_chance, combined, holm, rate_above_chance
 from fedaudit.metrics.groups import (
     Exposed,
@@ -93,7 +93,7 @@ __all__ = [
     "CalibratedTpr",
     "Counts",
     "EpsilonBound",
-    "Estimate",
+    "Evaluated",
     "Exposed",
     "FrontArea",
     "Gap",

@@ -26,7 +26,7 @@ CONTRASTS: dict[str, tuple[Origin, ...]] = {
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Evaluated:
     """One figure about one set of scores; the fields are those of a record's figure.
 
     Attributes:
@@ -80,8 +80,8 @@ class _Contrast:
     def n_nonmembers(self) -> int:
         return len(self.is_member) - self.n_members
 
-    def refused(self, metric: str, note: str) -> Estimate:
-        return Estimate(
+    def refused(self, metric: str, note: str) -> Evaluated:
+        return Evaluated(
             self.name,
             metric,
             value=None,
@@ -98,7 +98,7 @@ def evaluate(
     fprs: Sequence[float] = (0.01, 0.001),
     seed: int = 0,
     confidence: float = 0.95,
-) -> list[Estimate]:
+) -> list[Evaluated]:
     """All headline figures of one attack on one target client, contrast by contrast.
 
     For each contrast: the AUC, the true-positive rate at each false-positive rate, and the
@@ -122,7 +122,7 @@ def evaluate(
     sources = _origins(origin, len(values))
     if seed < 0:
         raise BadInput(f"a seed is 0 or larger, got {seed}")
-    estimates: list[Estimate] = []
+    estimates: list[Evaluated] = []
     for place, (name, against) in enumerate(CONTRASTS.items()):
         chosen = np.isin(sources, [Origin.MEMBER, *against])
         contrast = _Contrast(name, values[chosen], sources[chosen] == Origin.MEMBER, confidence)
@@ -164,7 +164,7 @@ def _note(sources: Int[np.ndarray, " samples"], against: tuple[Origin, ...]) -> 
 
 def _figures(
     contrast: _Contrast, note: str, fprs: Sequence[float], rng: np.random.Generator
-) -> list[Estimate]:
+) -> list[Evaluated]:
     if not contrast.n_nonmembers:
         return [contrast.refused("auc", note)]
     return [
@@ -174,10 +174,10 @@ def _figures(
     ]
 
 
-def _auc(contrast: _Contrast, note: str) -> Estimate:
+def _auc(contrast: _Contrast, note: str) -> Evaluated:
     scores, is_member = contrast.scores, contrast.is_member
     value, low, high, method = auc_interval(scores, is_member, confidence=contrast.confidence)
-    return Estimate(
+    return Evaluated(
         contrast.name,
         "auc",
         value=value,
@@ -191,7 +191,7 @@ def _auc(contrast: _Contrast, note: str) -> Estimate:
     )
 
 
-def _tpr(contrast: _Contrast, fpr: float) -> Estimate:
+def _tpr(contrast: _Contrast, fpr: float) -> Evaluated:
     metric = f"tpr@{fpr:g}"
     why_not = inconclusive(fpr, contrast.n_nonmembers)
     if why_not:
@@ -202,7 +202,7 @@ def _tpr(contrast: _Contrast, fpr: float) -> Estimate:
         contrast.scores, contrast.is_member, fpr, confidence=contrast.confidence
     )
     behind = true_fpr_range(fpr, contrast.n_nonmembers, confidence=contrast.confidence)
-    return Estimate(
+    return Evaluated(
         contrast.name,
         metric,
         value=point.tpr,
@@ -230,7 +230,7 @@ def _lacking(nonmembers: int) -> str:
     return f"; a lower limit needs {nonmembers} more non-members" if nonmembers else ""
 
 
-def _balanced_accuracy(contrast: _Contrast, rng: np.random.Generator) -> Estimate:
+def _balanced_accuracy(contrast: _Contrast, rng: np.random.Generator) -> Evaluated:
     if min(contrast.n_members, contrast.n_nonmembers) < 2:
         return contrast.refused(
             "balanced_accuracy", "inconclusive: a held-out threshold needs 2 samples a side"
@@ -238,7 +238,7 @@ def _balanced_accuracy(contrast: _Contrast, rng: np.random.Generator) -> Estimat
     held = held_out_balanced_accuracy(
         contrast.scores, contrast.is_member, rng=rng, confidence=contrast.confidence
     )
-    return Estimate(
+    return Evaluated(
         contrast.name,
         "balanced_accuracy",
         value=held.value,

@@ -30,7 +30,7 @@ from fedaudit.report.reproducing import study_file
 from fedaudit.results.games import GameRecord
 from fedaudit.results.older import completed, settled
 from fedaudit.results.read import MAX_BYTES, read_any_record
-from fedaudit.results.record import Record
+from fedaudit.results.record import Record, record_json
 
 POLICY_FILE = "policy.toml"
 VERDICT_FILE = "verdict.json"
@@ -88,7 +88,7 @@ def write_pack(
     else:
         packed, gone = suppressed(completed(whole), smallest_group)
         counts = counted(gone, packed)
-        texts[RECORD_FILE] = packed.model_dump_json() + "\n"
+        texts[RECORD_FILE] = record_json(packed)
     made = made_from(packed, asked)
     _refuse_other_verdict(judged(whole, asked), made.verdict, smallest_group)
     texts |= made.files

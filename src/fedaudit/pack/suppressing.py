@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from fedaudit.results.record import ClientRow, Figure, Record
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.record import ClientRow, Record
 from fedaudit.results.sources import SourceResult
 
 _SUPPRESSED = "suppressed: fewer than "
@@ -37,7 +38,8 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
         record: Any.
         smallest: Samples that a group must have to be shown.
     """
-    findings = [_figure(figure, smallest) for figure in record.findings]
+    whole, parts = record.findings, record.groups
+    findings = [_figure(figure, smallest) for figure in whole]
     # Also what was suppressed before, so that nothing that goes with it can be put back.
     hidden = [figure for figure in findings if is_suppressed(figure)]
     curves = {(f.attack, f.defense, f.contrast, f.target, f.seed) for f in hidden}
@@ -48,7 +50,6 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
         if one.samples // len(one.clients) < smallest
     }
     lists: dict[str, Sequence[object]] = {
-        "findings": findings,
         "curves": [
             one
             for one in record.curves
@@ -60,7 +61,6 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
         "histograms": [],
         "exposed": [],
         "usage": [],
-        "groups": [g for g in record.groups if min(g.n_members, g.n_nonmembers) >= smallest],
         "clients": [_client(row, smallest) for row in record.clients if row.samples >= smallest],
         "sources": [
             _source(one, smallest)
@@ -73,20 +73,22 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
             if (one.attack, one.defense, one.view) not in owners
         ],
     }
+    groups = [one for one in parts if min(one.n_members, one.n_nonmembers) >= smallest]
     counts = {name: _touched(getattr(record, name), rows) for name, rows in lists.items()}
-    return Suppressed(record.model_copy(update=lists), counts)
+    counts |= {"findings": _touched(whole, findings), "groups": _touched(parts, groups)}
+    kept = [*findings, *groups, *record.others]
+    return Suppressed(record.model_copy(update={**lists, "estimates": kept}), counts)
 
 
-def _figure(figure: Figure, smallest: int) -> Figure:
+def _figure(figure: Estimate, smallest: int) -> Estimate:
     counts = (figure.n_members, figure.n_nonmembers)
     if figure.value is None or not any(counts) or min(counts) >= smallest:
         return figure
-    figures = ("value", "low", "high", "low_at_threshold", "high_at_threshold", "ceiling")
-    nothing = dict.fromkeys((*figures, "realised_fpr", "significant"))
-    return figure.model_copy(update={**nothing, "note": _note(smallest)})
+    nothing = dict.fromkeys(("value", "low", "high", "at_threshold", "ceiling", "realised_fpr"))
+    return figure.model_copy(update={**nothing, "tests": [], "note": _note(smallest)})
 
 
-def is_suppressed(figure: Figure) -> bool:
+def is_suppressed(figure: Estimate) -> bool:
     """Whether a figure has lost its value to :func:`suppressed`."""
     return figure.value is None and figure.note.startswith(_SUPPRESSED)
 
@@ -129,7 +131,7 @@ def counted(counts: Mapping[str, int], packed: Record) -> dict[str, int]:
     return {name: max(count, least.get(name, 0)) for name, count in counts.items()}
 
 
-def wrongly_blank(record: Record, smallest: int) -> list[Figure]:
+def wrongly_blank(record: Record, smallest: int) -> list[Estimate]:
     """Figures called suppressed that are on samples enough, or by another size of groups.
 
     Args:

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, TypeVar, get_args
 from fedaudit.report.grid import Tone, shortened
 from fedaudit.report.reading import (
     HEADLINE_METRICS,
-    Figure,
+    Estimate,
     Record,
     above_chance,
     by_test_alone,
@@ -119,7 +119,7 @@ def largest(sizes: list[Size]) -> Size | None:
     return max(sizes, key=order.index, default=None)
 
 
-def size_of(figure: Figure) -> Size | None:
+def size_of(figure: Estimate) -> Size | None:
     """How large a leak a figure shows at least: by its lower limit, if it is above guessing.
 
     The lower limit, since a reader looks at the largest of many figures, whose value errs
@@ -137,14 +137,14 @@ def size_of(figure: Figure) -> Size | None:
     return size_reached(_at_least(figure), figure.metric) or (SIZES[0].word if least else None)
 
 
-def _at_least(figure: Figure) -> float:
+def _at_least(figure: Estimate) -> float:
     """The lower limit; where there is none, 0 of a rate and the value of anything else."""
     if figure.low is not None:
         return figure.low
     return 0.0 if rate_of(figure.metric) is not None else figure.value or 0.0
 
 
-def strongest_found(figures: list[Figure], metric: str) -> Figure | None:
+def strongest_found(figures: list[Estimate], metric: str) -> Estimate | None:
     """The figure above guessing that shows most of a leak: by its lower limit, as its word is.
 
     None where none of that metric is above guessing.
@@ -153,12 +153,12 @@ def strongest_found(figures: list[Figure], metric: str) -> Figure | None:
     return max(found, key=_shown_at_least, default=None)
 
 
-def _shown_at_least(figure: Figure) -> tuple[int, float, float]:
+def _shown_at_least(figure: Estimate) -> tuple[int, float, float]:
     order: list[Size | None] = [None, *(threshold.word for threshold in SIZES)]
     return order.index(size_of(figure)), _at_least(figure), figure.value or 0.0
 
 
-def leading(figures: list[Figure]) -> tuple[Figure, ...]:
+def leading(figures: list[Estimate]) -> tuple[Estimate, ...]:
     """The figures that stand for the rest wherever one is named: tile, headline and sentence.
 
     The AUC above guessing and the rate above guessing that show most of a leak, each by its lower
@@ -169,7 +169,7 @@ def leading(figures: list[Figure]) -> tuple[Figure, ...]:
     return tuple(sorted(given, key=lambda figure: -_shown_at_least(figure)[0]))
 
 
-def rate_found(figures: list[Figure]) -> Figure | None:
+def rate_found(figures: list[Estimate]) -> Estimate | None:
     """The rate above guessing with the largest word; of equals, that at fewest false alarms.
 
     None where no rate is above guessing.
@@ -179,7 +179,7 @@ def rate_found(figures: list[Figure]) -> Figure | None:
     return max(found, key=lambda figure: _shown_at_least(figure)[0], default=None)
 
 
-def look_of(figure: Figure) -> Look:
+def look_of(figure: Estimate) -> Look:
     """How a figure is marked in tables."""
     if by_test_alone(figure):
         return Look("△ ", "", "size open")
@@ -216,13 +216,13 @@ class Key(NamedTuple):
     metric: str
 
 
-RunsBehind = Mapping[Key, list[Figure]]
+RunsBehind = Mapping[Key, list[Estimate]]
 """The figures of single runs, by what they are of."""
 
 Kept = TypeVar("Kept")
 
 
-def setting_of(figure: Figure) -> Setting:
+def setting_of(figure: Estimate) -> Setting:
     """The setting that a figure was found in."""
     return Setting(figure.defense, figure.view, figure.target, figure.seed)
 
@@ -232,13 +232,13 @@ def distinct(items: Iterable[Kept]) -> list[Kept]:
     return list(dict.fromkeys(items))
 
 
-def headline(record: Record) -> list[Figure]:
+def headline(record: Record) -> list[Estimate]:
     """The figures of attacks for the main tables, each attack at its most summarised level.
 
     Where figures over several runs (``seed=None``) exist for an attack, its figures of single
     runs are left to the list of all figures; the same for targets.
     """
-    levels: dict[tuple[str, str, str], list[Figure]] = {}
+    levels: dict[tuple[str, str, str], list[Estimate]] = {}
     for figure in _without_repeats(record.findings):
         if figure.attack and figure.metric in HEADLINE_METRICS:
             levels.setdefault((figure.attack, figure.defense, figure.view), []).append(figure)
@@ -250,7 +250,7 @@ def about_members(record: Record) -> bool:
     return bool(headline(record)) or not (record.sources or record.clusters)
 
 
-def _without_repeats(figures: list[Figure]) -> list[Figure]:
+def _without_repeats(figures: list[Estimate]) -> list[Estimate]:
     """Without "mixed" where only one kind of non-members gave figures: it is the same again."""
     given = {figure.contrast for figure in figures if figure.attack and figure.n_nonmembers}
     if len(given) == 2 and "mixed" in given:
@@ -258,12 +258,12 @@ def _without_repeats(figures: list[Figure]) -> list[Figure]:
     return figures
 
 
-def _most_summarised(figures: list[Figure]) -> list[Figure]:
+def _most_summarised(figures: list[Estimate]) -> list[Estimate]:
     over_seeds = [figure for figure in figures if figure.seed is None] or figures
     return [figure for figure in over_seeds if figure.target is None] or over_seeds
 
 
-def key_of(figure: Figure) -> Key:
+def key_of(figure: Estimate) -> Key:
     """What a figure is of."""
     where = (figure.attack, figure.defense, figure.view, figure.contrast)
     return Key(*where, figure.target, figure.metric)
@@ -271,14 +271,14 @@ def key_of(figure: Figure) -> Key:
 
 def runs_behind(record: Record) -> RunsBehind:
     """The figures of single runs that the record's means are over."""
-    found: dict[Key, list[Figure]] = {}
+    found: dict[Key, list[Estimate]] = {}
     for figure in record.findings:
         if figure.seed is not None:
             found.setdefault(key_of(figure), []).append(figure)
     return found
 
 
-def settings_of(figures: list[Figure]) -> list[Setting]:
+def settings_of(figures: list[Estimate]) -> list[Setting]:
     """The settings of the figures, no defense first, else in the record's order."""
     found = distinct(setting_of(figure) for figure in figures)
     return sorted(found, key=lambda setting: setting.defense != NO_DEFENSE)
@@ -290,7 +290,7 @@ def differing(settings: list[Setting]) -> list[str]:
     return [_label(setting, varies) for setting in settings]
 
 
-def label_among(figure: Figure, figures: list[Figure]) -> str:
+def label_among(figure: Estimate, figures: list[Estimate]) -> str:
     """What tells a figure's setting from those of other figures; empty where nothing does."""
     settings = distinct(setting_of(one) for one in figures)
     return shortened(differing(settings)[settings.index(setting_of(figure))], 120)
@@ -313,7 +313,7 @@ def says_nothing(record: Record) -> bool:
     return record.evaluation == "redraw" or record.nobody_is_a_member
 
 
-def strongest(figures: Iterable[Figure], metric: str) -> Figure | None:
+def strongest(figures: Iterable[Estimate], metric: str) -> Estimate | None:
     """The figure of a metric with the largest value; None where all were refused."""
     given = [figure for figure in figures if figure.metric == metric and figure.value is not None]
     return max(given, key=lambda figure: figure.value or 0.0, default=None)

@@ -19,7 +19,7 @@ from fedaudit.report.reading import (
     CHANCE_VIOLATIONS,
     VIOLATIONS,
     ClusterMean,
-    Figure,
+    Estimate,
     GameRecord,
     Record,
     above_chance,
@@ -98,7 +98,7 @@ def tiles(record: Record) -> list[Tile]:
     ]
 
 
-def _membership_tiles(figures: list[Figure]) -> list[Tile | None]:
+def _membership_tiles(figures: list[Estimate]) -> list[Tile | None]:
     """The leading AUC and the leading rate, that with the larger word first."""
     found = leading(figures)
     auc = next((figure for figure in found if figure.metric == "auc"), None)
@@ -110,7 +110,7 @@ def _membership_tiles(figures: list[Figure]) -> list[Tile | None]:
     return tiles[::-1] if found and found[0] is rate else tiles
 
 
-def _strongest_tile(best: Figure | None, figures: list[Figure]) -> Tile | None:
+def _strongest_tile(best: Estimate | None, figures: list[Estimate]) -> Tile | None:
     if best is None:
         return None
     found, tone = _judged(best)
@@ -119,7 +119,7 @@ def _strongest_tile(best: Figure | None, figures: list[Figure]) -> Tile | None:
     return Tile(label, shown(best.value, "auc"), " · ".join(parts), tone)
 
 
-def _identified_tile(best: Figure | None, figures: list[Figure]) -> Tile | None:
+def _identified_tile(best: Estimate | None, figures: list[Estimate]) -> Tile | None:
     """Members that an attack identifies, where that is above guessing; else that none does."""
     label = "Identified of 1,000 members"
     if best is not None and best.value is not None:
@@ -185,7 +185,7 @@ def _cluster_tile(name: str, mean: ClusterMean, said: str, label: str, tone: str
     return Tile(name, figure_text(mean), detail, tone)
 
 
-def _judged(figure: Figure) -> tuple[str, str]:
+def _judged(figure: Estimate) -> tuple[str, str]:
     """What is found in words, and the colour that goes with it."""
     size = size_of(figure)
     if size is None:
@@ -193,7 +193,7 @@ def _judged(figure: Figure) -> tuple[str, str]:
     return a_leak(size), look_of(figure).tone
 
 
-def _place(figure: Figure, figures: list[Figure]) -> str:
+def _place(figure: Estimate, figures: list[Estimate]) -> str:
     label = label_among(figure, figures)
     contrast = f"v. {contrast_name(figure.contrast).lower()}"
     return " · ".join(part for part in (shortened(figure.attack, 32), contrast, label) if part)

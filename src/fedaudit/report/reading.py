@@ -52,7 +52,7 @@ from fedaudit.results.comparison import (
     Row,
 )
 from fedaudit.results.detector import Detector, SignWorth, WeightSpread
-from fedaudit.results.fields import FurtherRuns
+from fedaudit.results.estimate import Estimate, Interval, tests_of
 from fedaudit.results.games import (
     Epochs,
     GameRecord,
@@ -79,8 +79,6 @@ from fedaudit.results.record import (
     Curve,
     Environment,
     ExposedSample,
-    Figure,
-    GroupFigure,
     Histogram,
     Record,
     Trajectory,
@@ -125,14 +123,13 @@ __all__ = [
     "Entry",
     "Environment",
     "Epochs",
+    "Estimate",
     "ExposedSample",
-    "Figure",
     "Front",
-    "FurtherRuns",
     "GameRecord",
-    "GroupFigure",
     "Histogram",
     "InRounds",
+    "Interval",
     "Mean",
     "ModelState",
     "OwnerEntry",
@@ -163,6 +160,7 @@ __all__ = [
     "near_guessing",
     "rate_of",
     "settled",
+    "tests_of",
     "used_by",
 ]
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from fedaudit.report.grid import shortened
-from fedaudit.report.reading import AT_THRESHOLD, SIGHTS, Figure, FurtherRuns, rate_of
+from fedaudit.report.reading import AT_THRESHOLD, SIGHTS, Estimate, Interval, rate_of
 
 MISSING = "–"
 
@@ -55,14 +55,15 @@ def interval(low: float | None, high: float | None, metric: str) -> str:
     return f"{left}–{right}" if not left.startswith("−") else f"{left} to {right}"
 
 
-def interval_of(figure: Figure) -> str:
+def interval_of(figure: Estimate) -> str:
     """The interval of a figure, without its method; of older rates that at the threshold used."""
     limits = interval(figure.low, figure.high, figure.metric)
-    used = interval(figure.low_at_threshold, figure.high_at_threshold, figure.metric)
+    at = figure.at_threshold
+    used = interval(at.low, at.high, figure.metric) if at else ""
     return limits or (f"{AT_THRESHOLD} {used}" if used else "")
 
 
-def further_text(further: FurtherRuns | None, text: Callable[[float, float], str]) -> str:
+def further_text(further: Interval | None, text: Callable[[float, float], str]) -> str:
     """ "further runs 0.580–0.660", below an interval for these runs; empty without limits.
 
     Args:
@@ -74,7 +75,7 @@ def further_text(further: FurtherRuns | None, text: Callable[[float, float], str
     return f"further runs {text(further.low, further.high)}"
 
 
-def about_runs(further: Iterable[FurtherRuns | None]) -> str:
+def about_runs(further: Iterable[Interval | None]) -> str:
     """What the intervals of figures over several runs say, for a table's remark; empty without any.
 
     Args:
@@ -98,7 +99,7 @@ def level_of(method: str) -> str:
     return found[0].replace(" ", "") if found else ""
 
 
-def with_interval(figure: Figure) -> str:
+def with_interval(figure: Estimate) -> str:
     """A figure in running text: "0.931 (95% interval 0.918–0.944)"."""
     limits = interval_of(figure)
     if not limits:

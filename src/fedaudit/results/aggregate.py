@@ -6,11 +6,11 @@ from statistics import fmean
 from typing import NamedTuple
 
 from fedaudit.metrics import Limited, averaged, held_together, over_further_runs, summed
-from fedaudit.metrics.intervals import FEWEST_RUNS, Interval, LimitsAt, too_few_runs
+from fedaudit.metrics.intervals import FEWEST_RUNS, LimitsAt, too_few_runs
+from fedaudit.metrics.intervals import Interval as Limits
 from fedaudit.results.comparison import Difference
-from fedaudit.results.fields import FurtherRuns
+from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.guessing import rate_of
-from fedaudit.results.record import Figure
 
 
 class Value(NamedTuple):
@@ -37,7 +37,7 @@ Values = Mapping[int | None, Mapping[int | None, Value]]
 """A figure by seed and target client; under the seed None what the record says over its runs."""
 
 
-class Estimate(NamedTuple):
+class OverSeeds(NamedTuple):
     """A figure over seeds and clients, with the interval of these runs and of further ones."""
 
     value: float
@@ -45,12 +45,12 @@ class Estimate(NamedTuple):
     high: float | None
     method: str
     seeds: int
-    further: FurtherRuns | None = None
+    further: Interval | None = None
 
 
 def further_runs(
     values: Sequence[float], *, within: tuple[float, float] = (-math.inf, math.inf)
-) -> FurtherRuns:
+) -> Interval:
     """What further runs would give; without limits, and with the reason, below five runs.
 
     Args:
@@ -58,9 +58,9 @@ def further_runs(
         within: Range of the figure.
     """
     if len(values) < FEWEST_RUNS:
-        return FurtherRuns(method=too_few_runs(len(values)))
+        return Interval(method=too_few_runs(len(values)))
     found = over_further_runs(values, within=within)
-    return FurtherRuns(low=found.low, high=found.high, method=found.method)
+    return Interval(low=found.low, high=found.high, method=found.method)
 
 
 def these_runs(runs: int) -> str:
@@ -68,7 +68,7 @@ def these_runs(runs: int) -> str:
     return f"these {runs} runs" if runs > 1 else "the one run"
 
 
-def over_runs(figures: Sequence[Figure], limits: Sequence[LimitsAt] = ()) -> Figure:
+def over_runs(figures: Sequence[Estimate], limits: Sequence[LimitsAt] = ()) -> Estimate:
     """One figure of several runs: what these runs gave, and what further ones would.
 
     Runs that refused it, all for want of samples, are left out and told of.
@@ -99,31 +99,33 @@ def over_runs(figures: Sequence[Figure], limits: Sequence[LimitsAt] = ()) -> Fig
             "n_members": sum(figure.n_members for figure in figures),
             "n_nonmembers": sum(figure.n_nonmembers for figure in figures),
             "realised_fpr": None,
-            "low_at_threshold": None if used is None else max(used.low, 0.0),
-            "high_at_threshold": None if used is None else min(used.high, 1.0),
+            "at_threshold": None
+            if used is None
+            else Interval(low=max(used.low, 0.0), high=min(used.high, 1.0)),
             "note": f"mean over {len(given)}{left_out} seeds{why}",
             "further": further_runs(values, within=(0.0, 1.0)),
         }
     )
 
 
-def _least(low: float, given: Sequence[Figure]) -> float | None:
+def _least(low: float, given: Sequence[Estimate]) -> float | None:
     """A lower limit; none where no run has any and 0 is all that is left."""
     return None if low <= 0 and all(one.low is None for one in given) else max(low, 0.0)
 
 
-def _limits_of(given: Sequence[Figure], limits: Sequence[LimitsAt]) -> Interval | None:
+def _limits_of(given: Sequence[Estimate], limits: Sequence[LimitsAt]) -> Limits | None:
     if rate_of(given[0].metric) is not None:
         return held_together(limits) if len(limits) == len(given) else None
     return _summed([(figure.value, figure.low, figure.high) for figure in given])
 
 
-def _at_thresholds(given: Sequence[Figure]) -> Interval | None:
+def _at_thresholds(given: Sequence[Estimate]) -> Limits | None:
     """Of the share of members above the thresholds that the runs used: counts of each run."""
-    return _summed([(f.value, f.low_at_threshold, f.high_at_threshold) for f in given])
+    limits = [one.at_threshold or Interval() for one in given]
+    return _summed([(f.value, at.low, at.high) for f, at in zip(given, limits, strict=True)])
 
 
-def _summed(runs: Sequence[tuple[float | None, float | None, float | None]]) -> Interval | None:
+def _summed(runs: Sequence[tuple[float | None, float | None, float | None]]) -> Limits | None:
     known = [
         Limited(value, low, high)
         for value, low, high in runs
@@ -132,7 +134,7 @@ def _summed(runs: Sequence[tuple[float | None, float | None, float | None]]) -> 
     return summed(known) if len(known) == len(runs) else None
 
 
-def _method(given: Sequence[Figure]) -> str:
+def _method(given: Sequence[Estimate]) -> str:
     methods = " / ".join(dict.fromkeys(figure.method for figure in given))
     return f"{methods}, over {these_runs(len(given))}"
 
@@ -183,7 +185,7 @@ def _shared(parts: Sequence[Values]) -> dict[int | None, dict[int | None, list[V
     }
 
 
-def estimated(values: Values) -> Estimate | None:
+def estimated(values: Values) -> OverSeeds | None:
     """The mean over seeds of the mean over clients; None without a value.
 
     Clients of one run share its model, so that their limits are averaged. Over seeds the limits
@@ -193,16 +195,16 @@ def estimated(values: Values) -> Estimate | None:
     whole = values.get(None, {})
     if not means:
         one = _mean(list(whole.values())) if whole else None
-        return one and Estimate(one.value, one.low, one.high, one.method, 1)
+        return one and OverSeeds(one.value, one.low, one.high, one.method, 1)
     runs = list(means.values())
     targets = {target for by_target in values.values() for target in by_target}
     if len(runs) == 1:
         (one,) = runs
-        return Estimate(one.value, one.low, one.high, one.method, 1)
+        return OverSeeds(one.value, one.low, one.high, one.method, 1)
     here = _mean(list(whole.values())) if targets == set(whole) else _over_seeds(runs)
     further = further_runs([one.value for one in runs], within=(0.0, 1.0))
     value = fmean(one.value for one in runs)
-    return Estimate(value, here.low, here.high, here.method, len(runs), further)
+    return OverSeeds(value, here.low, here.high, here.method, len(runs), further)
 
 
 def difference(values: Values, base: Values) -> Difference | None:

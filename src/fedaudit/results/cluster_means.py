@@ -37,7 +37,7 @@ from fedaudit.results.clusters import (
     ClusterResult,
     ModelState,
 )
-from fedaudit.results.fields import FurtherRuns
+from fedaudit.results.estimate import Interval
 from fedaudit.seeds import seeded_numpy
 
 
@@ -127,7 +127,7 @@ def _limits(values: Sequence[_Value]) -> _Value:
     return _Value(value, *limits, f"{values[0].method}, over {these_runs(len(values))}")
 
 
-def _further(values: Sequence[_Value]) -> FurtherRuns | None:
+def _further(values: Sequence[_Value]) -> Interval | None:
     if len(values) == 1:
         return None
     within = (min(one.least for one in values), max(one.most for one in values))

@@ -4,15 +4,8 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from fedaudit.results.fields import (
-    Drawn,
-    FurtherRuns,
-    Part,
-    Share,
-    Whole,
-    refuse_disorder,
-    refuse_ragged,
-)
+from fedaudit.results.estimate import Interval
+from fedaudit.results.fields import Drawn, Part, Share, Whole, refuse_disorder, refuse_ragged
 
 EVERYBODY = "everybody"
 """The group of all clients."""
@@ -226,7 +219,7 @@ class ClusterMean(Part):
     high: Drawn | None = None
     method: str = ""
     note: str = ""
-    further: FurtherRuns | None = None
+    further: Interval | None = None
 
     @model_validator(mode="after")
     def _possible(self) -> "ClusterMean":

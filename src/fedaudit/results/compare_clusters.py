@@ -7,7 +7,8 @@ from typing import TypeAlias
 from fedaudit.results.aggregate import Value, further_runs, gap_between, these_runs
 from fedaudit.results.clusters import ClusterMean
 from fedaudit.results.comparison import ClusterEntry, Difference, Row
-from fedaudit.results.record import NO_DEFENSE, Record
+from fedaudit.results.estimate import NO_DEFENSE
+from fedaudit.results.record import Record
 
 _Means: TypeAlias = dict[tuple[str, str], ClusterMean]
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from fedaudit.results.aggregate import Value, Values, difference
 from fedaudit.results.comparison import OwnerEntry, Row
-from fedaudit.results.record import NO_DEFENSE, Record
+from fedaudit.results.estimate import NO_DEFENSE
+from fedaudit.results.record import Record
 from fedaudit.results.source_figures import SourceFigure
 
 

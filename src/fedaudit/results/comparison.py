@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedaudit.files import write_whole
 from fedaudit.results.clusters import ClusterMean
-from fedaudit.results.fields import FurtherRuns
+from fedaudit.results.estimate import Interval
 from fedaudit.results.source_figures import SourceFigure
 
 COMPARISON_FORMAT = "fedaudit-comparison"
@@ -70,7 +70,7 @@ class Difference(_Part):
     high: float | None
     method: str
     runs: int = 0
-    further: FurtherRuns | None = None
+    further: Interval | None = None
 
 
 class Entry(_Part):
@@ -106,7 +106,7 @@ class Entry(_Part):
     seeds: int = 0
     above: bool | None = None
     by_test: bool | None = None
-    further: FurtherRuns | None = None
+    further: Interval | None = None
     change: Difference | None = None
     note: str = ""
 
@@ -120,7 +120,7 @@ class Accuracy(_Part):
     high: float | None
     method: str
     seeds: int
-    further: FurtherRuns | None = None
+    further: Interval | None = None
     change: Difference | None = None
 
 

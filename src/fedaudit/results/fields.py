@@ -53,22 +53,6 @@ class Range(NamedTuple):
     most: float
 
 
-class FurtherRuns(Part):
-    """What further runs of the same procedure would give: runs as units, from five seeds on.
-
-    A verdict rests on the runs that were made, never on this.
-
-    Attributes:
-        low: Lower limit; None where there is none.
-        high: Upper limit; None likewise.
-        method: How the limits were made, with their level, or why there are none.
-    """
-
-    low: Drawn | None = None
-    high: Drawn | None = None
-    method: str
-
-
 def range_of(metric: str) -> Range:
     """What a figure can be: shares in [0, 1], budgets from 0, anything else within reason."""
     if metric.startswith("tpr@") or metric.endswith(_SHARES):

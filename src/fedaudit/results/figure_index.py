@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 from fedaudit.results.aggregate import Value, Values
 from fedaudit.results.comparison import Row
+from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance, rate_of
-from fedaudit.results.record import NO_DEFENSE, Figure, Record
+from fedaudit.results.record import Record
 
 
 class Key(NamedTuple):
@@ -37,7 +38,7 @@ class Known(NamedTuple):
     accuracy: Values
 
 
-def is_compared(figure: Figure) -> bool:
+def is_compared(figure: Estimate) -> bool:
     """Whether a figure is one of those that comparisons are of: an attack's AUC or rate."""
     rate = figure.metric == "auc" or figure.metric.startswith("tpr@")
     return bool(figure.attack) and rate
@@ -68,18 +69,18 @@ def known_of(record: Record, row: Row) -> Known:
     )
 
 
-def _key(figure: Figure) -> Key:
+def _key(figure: Estimate) -> Key:
     return Key(figure.attack, figure.contrast, figure.metric)
 
 
-def _targets(figures: Iterable[Figure]) -> dict[Key, set[int | None]]:
+def _targets(figures: Iterable[Estimate]) -> dict[Key, set[int | None]]:
     found: dict[Key, set[int | None]] = {}
     for figure in figures:
         found.setdefault(_key(figure), set()).add(figure.target)
     return found
 
 
-def _values(figures: Sequence[Figure]) -> dict[Key, Values]:
+def _values(figures: Sequence[Estimate]) -> dict[Key, Values]:
     found: dict[Key, dict[int | None, dict[int | None, Value]]] = {}
     for figure in figures:
         if figure.value is not None:
@@ -90,13 +91,13 @@ def _values(figures: Sequence[Figure]) -> dict[Key, Values]:
     return dict(found)
 
 
-def _least(figure: Figure) -> float | None:
+def _least(figure: Estimate) -> float | None:
     """The lower limit; 0 of a rate with too few non-members for any other, which holds as well."""
     bounded = figure.low is None and figure.high is not None and rate_of(figure.metric) is not None
     return 0.0 if bounded else figure.low
 
 
-def _notes(figures: Sequence[Figure]) -> dict[Key, str]:
+def _notes(figures: Sequence[Estimate]) -> dict[Key, str]:
     """Why figures were refused; of several reasons the first."""
     found: dict[Key, str] = {}
     for figure in figures:
@@ -105,7 +106,7 @@ def _notes(figures: Sequence[Figure]) -> dict[Key, str]:
     return found
 
 
-def _most_summarised(figures: Sequence[Figure]) -> list[Figure]:
+def _most_summarised(figures: Sequence[Estimate]) -> list[Estimate]:
     """Figures over seeds where there are any: they make a family of tests of their own."""
     return [figure for figure in figures if figure.seed is None] or list(figures)
 

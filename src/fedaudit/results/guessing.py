@@ -4,7 +4,8 @@ import re
 from itertools import zip_longest
 from typing import NamedTuple
 
-from fedaudit.results.record import Figure, Record
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.record import Record
 
 HEADLINE_METRICS = ("auc", "tpr@0.01", "tpr@0.001")
 """The metrics that verdicts are of, in the order of a report's columns."""
@@ -82,7 +83,7 @@ def chance_of(metric: str) -> float | None:
     return rate_of(metric)
 
 
-def above_chance(figure: Figure) -> bool | None:
+def above_chance(figure: Estimate) -> bool | None:
     """Whether a figure is above guessing; None where that was neither tested nor bounded.
 
     It takes both: the record's test, which is corrected over the whole study, and the figure's
@@ -99,7 +100,7 @@ def above_chance(figure: Figure) -> bool | None:
     return figure.significant and (by_test or excludes is not False)
 
 
-def by_test_alone(figure: Figure) -> bool:
+def by_test_alone(figure: Estimate) -> bool:
     """Whether the corrected test finds a figure above guessing but its interval holds guessing.
 
     That happens over several runs: the test asks whether there was a leak in any of them, the
@@ -109,12 +110,12 @@ def by_test_alone(figure: Figure) -> bool:
     return tested and not above_chance(figure)
 
 
-def by_interval_alone(figure: Figure) -> bool:
+def by_interval_alone(figure: Estimate) -> bool:
     """Whether an interval leaves guessing out that the corrected test does not rule out."""
     return figure.significant is False and _excludes_guessing(figure) is True
 
 
-def _excludes_guessing(figure: Figure) -> bool | None:
+def _excludes_guessing(figure: Estimate) -> bool | None:
     if figure.metric not in HEADLINE_METRICS:
         return None
     chance = chance_of(figure.metric)

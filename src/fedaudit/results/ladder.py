@@ -10,7 +10,8 @@ from pathlib import Path
 from statistics import NormalDist, fmean
 from typing import NamedTuple
 
-from fedaudit.results.record import Figure, Record, Trajectory
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.record import Record, Trajectory
 
 UPLOAD_ATTACKS = ("loss-series", "avg-cosine", "fedmia-1", "fedmia-2")
 """The strongest of these is what the rule expects; it takes one of each signal, at least."""
@@ -181,7 +182,7 @@ def aucs(record: Record, attacks: Sequence[str], contrast: str) -> list[Auc]:
     return found
 
 
-def over_seeds(record: Record, attack: str, metric: str, contrast: str) -> list[Figure]:
+def over_seeds(record: Record, attack: str, metric: str, contrast: str) -> list[Estimate]:
     """A figure of every client under audit: that over the seeds where there are several."""
     several = len(record.seeds) > 1
     return [

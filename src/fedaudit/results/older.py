@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from fedaudit.results.clusters import CHANCE_VIOLATIONS, ClusterMean
-from fedaudit.results.fields import FurtherRuns
+from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.guessing import alpha_of, rate_of
-from fedaudit.results.record import Figure, Record, UtilityResult
+from fedaudit.results.record import Record, UtilityResult
 from fedaudit.results.source_figures import Mean, SourceFigure
 
 AT_THRESHOLD = "at the threshold used"
@@ -79,7 +79,8 @@ def restated(record: Record) -> Record:
     clusters; a rate over runs takes limits at other errors, which no record holds.
     """
     findings = [_at_threshold(figure) for figure in record.findings]
-    changes: dict[str, object] = {"findings": _findings_over_runs(findings)}
+    found = [*_findings_over_runs(findings), *record.groups, *record.others]
+    changes: dict[str, object] = {"estimates": found}
     means = [mean for one in record.source_figures for mean in (one.success, one.excess)]
     if record.sources and any(map(_is_over_runs, means)):
         changes["source_figures"] = _source_figures(record)
@@ -88,7 +89,7 @@ def restated(record: Record) -> Record:
     return record.model_copy(update=changes)
 
 
-def _at_threshold(figure: Figure) -> Figure:
+def _at_threshold(figure: Estimate) -> Estimate:
     of_one_run = rate_of(figure.metric) is not None and figure.seed is not None
     without = figure.low is None and figure.high is None
     if not of_one_run or without or figure.method.startswith(_ALLOWS_FOR_THRESHOLD):
@@ -97,22 +98,21 @@ def _at_threshold(figure: Figure) -> Figure:
         update={
             "low": None,
             "high": None,
-            "low_at_threshold": figure.low,
-            "high_at_threshold": figure.high,
+            "at_threshold": Interval(low=figure.low, high=figure.high),
             "method": f"{figure.method} {AT_THRESHOLD}".strip(),
         }
     )
 
 
-def _is_over_runs(mean: Mean | Figure | ClusterMean) -> bool:
+def _is_over_runs(mean: Mean | Estimate | ClusterMean) -> bool:
     """Whether a figure has the interval over runs that older versions made."""
     return _OVER_RUNS.fullmatch(mean.method.removesuffix(", so limits of the runs")) is not None
 
 
-def _findings_over_runs(findings: Sequence[Figure]) -> list[Figure]:
+def _findings_over_runs(findings: Sequence[Estimate]) -> list[Estimate]:
     if not any(figure.seed is None and _is_over_runs(figure) for figure in findings):
         return list(findings)
-    runs: dict[tuple[object, ...], list[Figure]] = {}
+    runs: dict[tuple[object, ...], list[Estimate]] = {}
     for figure in findings:
         if figure.seed is not None:
             runs.setdefault(_what(figure), []).append(figure)
@@ -124,7 +124,7 @@ def _findings_over_runs(findings: Sequence[Figure]) -> list[Figure]:
     ]
 
 
-def _over_runs(figure: Figure, behind: Sequence[Figure]) -> Figure:
+def _over_runs(figure: Estimate, behind: Sequence[Estimate]) -> Estimate:
     """A mean over runs with what these runs gave, where they are those of the mean."""
     # Few records come this far, and the arithmetic takes longer to load than a report to write.
     from fedaudit.results.aggregate import over_runs
@@ -132,7 +132,7 @@ def _over_runs(figure: Figure, behind: Sequence[Figure]) -> Figure:
     update = _as_further(figure)
     made = over_runs(behind) if behind else figure
     if behind and math.isclose(made.value or 0.0, figure.value or 0.0, abs_tol=_SAME):
-        for name in ("low", "high", "low_at_threshold", "high_at_threshold", "method"):
+        for name in ("low", "high", "at_threshold", "method"):
             update[name] = getattr(made, name)
     return figure.model_copy(update=update)
 
@@ -155,14 +155,14 @@ def _source_figures(record: Record) -> list[SourceFigure]:
     return source_figures(record.sources, alpha_of(record))
 
 
-def _as_further(mean: Figure | ClusterMean) -> dict[str, object]:
+def _as_further(mean: Estimate | ClusterMean) -> dict[str, object]:
     """An older interval read as what it is, where there are runs enough for it."""
     from fedaudit.metrics.intervals import FEWEST_RUNS, too_few_runs
 
     found = _OVER_RUNS.fullmatch(mean.method)
     seeds = int(found[1]) if found else 0
     enough = seeds >= FEWEST_RUNS
-    further = FurtherRuns(
+    further = Interval(
         low=mean.low if enough else None,
         high=mean.high if enough else None,
         method=mean.method if enough else too_few_runs(seeds),
@@ -170,7 +170,7 @@ def _as_further(mean: Figure | ClusterMean) -> dict[str, object]:
     return {"low": None, "high": None, "method": "", "further": further}
 
 
-def _what(figure: Figure) -> tuple[object, ...]:
+def _what(figure: Estimate) -> tuple[object, ...]:
     """What a figure is of, whichever run it was found in."""
     where = (figure.attack, figure.defense, figure.view, figure.contrast)
     return (*where, figure.target, figure.metric)

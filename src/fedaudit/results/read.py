@@ -13,8 +13,9 @@ from fedaudit.results.comparison import COMPARISON_FORMAT, Comparison
 from fedaudit.results.fields import MOST
 from fedaudit.results.games import GAMES_FORMAT, GameRecord
 from fedaudit.results.older import restated
-from fedaudit.results.record import FORMAT, VERSION, Figure, GroupFigure, Record
+from fedaudit.results.record import FORMAT, VERSION, Record
 from fedaudit.results.text import LONGEST, MAX_DEPTH, deeper_than, is_plain, texts
+from fedaudit.results.version_1 import VERSION_1, from_version_1
 
 MAX_BYTES = 256 * 2**20
 _LONGEST_NUMBER = 400
@@ -45,6 +46,8 @@ def read_record(path: Path, *, max_bytes: int = MAX_BYTES) -> Record:
 
 def _as_record(parsed: object, path: Path) -> Record:
     document = _of_kind(parsed, path, _RECORD)
+    if document["version"] == VERSION_1:
+        document = from_version_1(document)
     if deeper_than(document.get("config"), MAX_DEPTH):
         raise Damaged(
             f"{path} has a configuration nested over {MAX_DEPTH} levels deep, which no study "
@@ -67,10 +70,9 @@ def _refuse_nobody(record: Record, path: Path) -> None:
     A bound on epsilon is made of guesses, which a coin may all have made members; what is proven
     has no samples.
     """
-    figures: list[Figure | GroupFigure] = [
-        one for one in record.findings if one.attack and _is_of_scores(one.metric)
-    ]
-    for one in [*figures, *record.groups]:
+    for one in [*record.findings, *record.groups]:
+        if not (one.attack and _is_of_scores(one.metric)):
+            continue
         if one.value is not None and min(one.n_members, one.n_nonmembers) < 1:
             raise Damaged(
                 f"{path} has a figure of {_short(one.attack)} with {one.n_members} members and "
@@ -146,6 +148,7 @@ class _Kind(NamedTuple):
     noun: str
     mark: str
     instead: str
+    versions: tuple[int, ...] = (1,)
 
 
 _RECORD = _Kind(
@@ -153,6 +156,7 @@ _RECORD = _Kind(
     "record",
     FORMAT,
     "give the record that `fedaudit run` or `fedaudit attack` wrote",
+    (VERSION_1, VERSION),
 )
 _GAMES = _Kind(
     "record of games",
@@ -188,10 +192,10 @@ def _fitting(model: type[Document], document: dict[str, object], path: Path, wha
 
 def _refuse_other_version(document: Mapping[str, object], path: Path, kind: _Kind) -> None:
     version = document.get("version")
-    if version != VERSION or not isinstance(version, int) or isinstance(version, bool):
+    if version not in kind.versions or not isinstance(version, int) or isinstance(version, bool):
         raise BadInput(
             f"{path} is a {kind.noun} of version {_short(version)}; this fedaudit reads version "
-            f"{VERSION}; use the fedaudit that wrote it, or run the study again"
+            f"{kind.versions[-1]}; use the fedaudit that wrote it, or run the study again"
         )
 
 

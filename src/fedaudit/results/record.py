@@ -5,23 +5,25 @@ Rates are shares in [0, 1]; ``None`` stands for a figure that could not be given
 then says why.
 """
 
+import json
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_serializer, field_validator, model_validator
 
 from fedaudit.files import write_whole
 from fedaudit.results.clusters import ClusterMean, ClusterResult
+from fedaudit.results.compact import compact, expanded
+from fedaudit.results.estimate import Estimate
 from fedaudit.results.fields import (
     Change,
     Drawn,
-    FurtherRuns,
     Part,
     Seconds,
     Share,
     Whole,
-    range_of,
     refuse_disorder,
     refuse_ragged,
 )
@@ -29,7 +31,7 @@ from fedaudit.results.source_figures import SourceFigure
 from fedaudit.results.sources import SourceResult
 
 FORMAT = "fedaudit-record"
-VERSION = 1
+VERSION = 2
 OF_A_RECORDER = frozenset({"name", "recording", "figures", "attacks", "code"})
 """Settings that the record of a live recording has: nothing else is known of the federation."""
 OF_A_RECORDING = frozenset({"name", "key", "view", "every", "keep", "attacks", "targets"}) | {
@@ -40,74 +42,8 @@ OF_A_RECORDING = frozenset({"name", "key", "view", "every", "keep", "attacks", "
     "started",
 }
 """What stands in its table ``recording``."""
-NO_DEFENSE = "none"
-"""Name of the defense in force where there is none."""
 NAMES_OWNERS = "arg max"
 """How the rule over clients ends of an attack that names owners and scores no membership."""
-
-
-class Figure(Part):
-    """One number with its interval.
-
-    Attributes:
-        attack: Catalogue name of the attack; empty for a figure of the run itself.
-        defense: Name of the defense in force, "none" without.
-        view: What the adversary saw.
-        contrast: Members against "other_client", "unseen" or "mixed" non-members.
-        target: The client under audit.
-        seed: Root seed of the run; None for a figure over several runs.
-        metric: "auc", "tpr@0.01", "tpr@0.001", "balanced_accuracy", "epsilon", ...
-        value: The figure; None where it was refused.
-        low: Lower limit of the interval, over several runs that for these runs; None for a figure
-            without one, as for a rate with too few non-members for any.
-        high: Upper limit.
-        method: How the interval was made, with its level ("DeLong 95%").
-        n_members: Members scored.
-        n_nonmembers: Non-members scored.
-        realised_fpr: False-positive rate really reached at the threshold, for rates at one.
-        low_at_threshold: For a rate, the lower limit of the share of members above the threshold
-            that was used, whatever its true false-positive rate. Older records have no other
-            limits of rates (:mod:`fedaudit.results.older`).
-        high_at_threshold: The upper limit of the same.
-        ceiling: The most this figure could have been with a perfect attack.
-        significant: Above chance after correction over the study's family; None if untested.
-        note: Why a figure is refused or what to bear in mind ("inconclusive: needs ...").
-        further: For a figure over several runs, what further runs would give; None of a single run,
-            and in older records (:func:`fedaudit.results.older.completed`).
-    """
-
-    attack: str = ""
-    defense: str = "none"
-    view: str = "uploads"
-    contrast: str = "mixed"
-    target: Whole | None = None
-    seed: Whole | None = None
-    metric: str
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-    method: str = ""
-    n_members: Whole = 0
-    n_nonmembers: Whole = 0
-    realised_fpr: Share | None = None
-    low_at_threshold: Share | None = None
-    high_at_threshold: Share | None = None
-    ceiling: float | None = None
-    significant: bool | None = None
-    note: str = ""
-    further: FurtherRuns | None = None
-
-    @model_validator(mode="after")
-    def _possible(self) -> "Figure":
-        least, most = range_of(self.metric)
-        for number in (self.value, self.low, self.high, self.ceiling):
-            if number is not None and not least <= number <= most:
-                raise ValueError(f"{number:g} is not in [{least:g}, {most:g}]")
-        refuse_disorder(self.low, self.value, self.high)
-        refuse_disorder(self.low_at_threshold, self.value, self.high_at_threshold)
-        if self.further is not None:
-            refuse_disorder(self.further.low, self.value, self.further.high)
-        return self
 
 
 class Curve(Part):
@@ -167,28 +103,6 @@ class Histogram(Part):
         )
         if any(one > other for one, other in pairwise(self.edges)):
             raise ValueError("edges are not in order")
-        return self
-
-
-class GroupFigure(Part):
-    """AUC within one class or for one client, with its interval."""
-
-    attack: str
-    defense: str = "none"
-    contrast: str
-    by: Literal["class", "client"]
-    group: str
-    target: Whole | None = None
-    seed: Whole
-    value: Share | None
-    low: Share | None
-    high: Share | None
-    n_members: Whole
-    n_nonmembers: Whole
-
-    @model_validator(mode="after")
-    def _possible(self) -> "GroupFigure":
-        refuse_disorder(self.low, self.value, self.high)
         return self
 
 
@@ -346,6 +260,8 @@ class Record(Part):
             non-members anew for every round and client.
         nobody_is_a_member: Unseen samples were called members, to show what an evaluation
             finds where there is nothing to find.
+        estimates: Every figure, at its coordinates.
+        made_as: Content hash of the record of an older format that this one was converted from.
         watched: The federation was somebody else's: it was watched, and how it trained is not
             known.
         sources: What each source attack found in each run.
@@ -358,9 +274,10 @@ class Record(Part):
     """
 
     format: Literal["fedaudit-record"] = "fedaudit-record"
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     name: str
     content_hash: str
+    made_as: str = ""
     config: dict[str, object]
     seeds: list[Whole]
     evaluation: Literal["aligned", "redraw"] = "aligned"
@@ -370,11 +287,10 @@ class Record(Part):
     view: ViewRow
     attacks: list[AttackRow]
     clients: list[ClientRow]
-    findings: list[Figure]
+    estimates: list[Estimate]
     curves: list[Curve] = Field(default_factory=list)
     trajectories: list[Trajectory] = Field(default_factory=list)
     histograms: list[Histogram] = Field(default_factory=list)
-    groups: list[GroupFigure] = Field(default_factory=list)
     exposed: list[ExposedSample] = Field(default_factory=list)
     controls: list[ControlResult] = Field(default_factory=list)
     utility: list[UtilityResult] = Field(default_factory=list)
@@ -384,6 +300,30 @@ class Record(Part):
     clusters: list[ClusterResult] = Field(default_factory=list)
     cluster_means: list[ClusterMean] = Field(default_factory=list)
     untested: list[str] = Field(default_factory=list)
+
+    @property
+    def findings(self) -> list[Estimate]:
+        """Figures on membership, each over all samples of its contrast."""
+        return [one for one in self.estimates if one.topic == "membership" and not one.by]
+
+    @property
+    def groups(self) -> list[Estimate]:
+        """AUCs within one class, or for one client's samples."""
+        return [one for one in self.estimates if one.topic == "membership" and one.by]
+
+    @property
+    def others(self) -> list[Estimate]:
+        """Estimates on no membership."""
+        return [one for one in self.estimates if one.topic != "membership"]
+
+    @field_validator("estimates", mode="before")
+    @classmethod
+    def _apart(cls, given: object) -> object:
+        return expanded(given)
+
+    @field_serializer("estimates")
+    def _together(self, estimates: list[Estimate]) -> list[dict[str, object]]:
+        return compact(estimates)
 
     @model_validator(mode="after")
     def _figures_of_sources_fit(self) -> "Record":
@@ -396,6 +336,25 @@ class Record(Part):
         return self
 
 
+def replaced(record: Record, given: Sequence[Estimate]) -> Record:
+    """The record with these figures in the place of all on their topics.
+
+    Args:
+        record: The record.
+        given: Figures whole or in groups; those of neither kind stay.
+    """
+    kinds = {(one.topic, bool(one.by)) for one in given}
+    others = [one for one in record.estimates if (one.topic, bool(one.by)) not in kinds]
+    return record.model_copy(update={"estimates": [*given, *others]})
+
+
+def record_json(record: Record) -> str:
+    """The record as one line of JSON, less what stands at its default."""
+    given = record.model_dump(mode="json", exclude_defaults=True)
+    document = {"format": record.format, "version": record.version, **given}
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
+
+
 def write_record(record: Record, path: Path) -> None:
     """Writes the record as JSON, whole or not at all."""
-    write_whole(path, record.model_dump_json() + "\n")
+    write_whole(path, record_json(record))

@@ -4,15 +4,8 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from fedaudit.results.fields import (
-    Change,
-    FurtherRuns,
-    Part,
-    Share,
-    Whole,
-    refuse_disorder,
-    without,
-)
+from fedaudit.results.estimate import Interval
+from fedaudit.results.fields import Change, Part, Share, Whole, refuse_disorder, without
 
 
 class Mean(Part):
@@ -30,7 +23,7 @@ class Mean(Part):
     low: Change | None
     high: Change | None
     method: str
-    further: FurtherRuns | None = None
+    further: Interval | None = None
 
     @model_validator(mode="after")
     def _possible(self) -> "Mean":

@@ -14,7 +14,7 @@ from fedaudit.core import ClientId
 from fedaudit.errors import Refusal
 from fedaudit.metrics import (
     CONTRASTS,
-    Estimate,
+    Evaluated,
     evaluate,
     limits_of_rate,
     one_run_epsilon,
@@ -24,8 +24,8 @@ from fedaudit.metrics.intervals import LimitsAt
 from fedaudit.observe.measurements import Measurements
 from fedaudit.origin import Origin
 from fedaudit.progress import Tick, quiet
+from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.guessing import rate_of
-from fedaudit.results.record import Figure
 from fedaudit.seeds import seeded_numpy
 from fedaudit.study.aware import used_when
 from fedaudit.study.parts import Setup
@@ -144,7 +144,7 @@ def add_figures(
 
 
 def _limits_of(
-    rate: float, estimate: Estimate, scores: Float[ndarray, " samples"], truth: Audited
+    rate: float, estimate: Evaluated, scores: Float[ndarray, " samples"], truth: Audited
 ) -> LimitsAt:
     """Limits of a true-positive rate at any errors."""
     kept = np.isin(truth.origin, [Origin.MEMBER, *CONTRASTS[estimate.contrast]])
@@ -157,8 +157,8 @@ def _repeats(contrast: str, truth: Audited) -> bool:
     return contrast == "mixed" and missing
 
 
-def _figure(whose: Whose, target: ClientId, estimate: Estimate) -> Figure:
-    return Figure(
+def _figure(whose: Whose, target: ClientId, estimate: Evaluated) -> Estimate:
+    return Estimate(
         **whose._asdict(),
         target=target,
         contrast=estimate.contrast,
@@ -170,8 +170,9 @@ def _figure(whose: Whose, target: ClientId, estimate: Estimate) -> Figure:
         n_members=estimate.n_members,
         n_nonmembers=estimate.n_nonmembers,
         realised_fpr=estimate.realised_fpr,
-        low_at_threshold=estimate.low_at_threshold,
-        high_at_threshold=estimate.high_at_threshold,
+        at_threshold=None
+        if estimate.high_at_threshold is None
+        else Interval(low=estimate.low_at_threshold, high=estimate.high_at_threshold),
         ceiling=estimate.ceiling,
         note=estimate.note,
     )
@@ -179,7 +180,7 @@ def _figure(whose: Whose, target: ClientId, estimate: Estimate) -> Figure:
 
 def _epsilon(
     setup: Setup, name: str, scores: Float[ndarray, " samples"], truth: Audited
-) -> Figure | None:
+) -> Estimate | None:
     """The one-run bound on members against unseen under independent fair inclusion."""
     chosen = truth.fair & (truth.origin != Origin.OTHER_CLIENT)
     guesses = 2 * int(GUESSED_SHARE * chosen.sum() / 2)
@@ -193,7 +194,7 @@ def _epsilon(
         guesses=guesses,
         alpha=study.figures.alpha / family,
     )
-    return Figure(
+    return Estimate(
         attack=name,
         defense=study.defense.label,
         view=setup.view.name,

@@ -9,12 +9,12 @@ from fedaudit.core import Sees
 from fedaudit.metrics.intervals import FEWEST_RUNS
 from fedaudit.observe.measurements import Stored
 from fedaudit.results.cluster_means import cluster_means
+from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import (
     AttackRow,
     ClientRow,
     ControlResult,
     Environment,
-    Figure,
     Record,
     UsageRow,
     ViewRow,
@@ -62,11 +62,10 @@ def assembled(
         ),
         attacks=_attack_rows(first, findings),
         clients=_clients(first),
-        findings=figures,
+        estimates=[*figures, *findings.groups],
         curves=findings.curves,
         trajectories=findings.trajectories,
         histograms=findings.histograms,
-        groups=findings.groups,
         exposed=findings.exposed,
         controls=[c.model_copy(update={"note": plain(c.note)}) for c in checks],
         utility=[utility(run, rounds) for run, rounds in zip(runs, stored, strict=True)],
@@ -178,7 +177,7 @@ def _adapted(run: Setup) -> bool:
 def _content_hash(
     run: Setup,
     stored: Sequence[Sequence[Stored]],
-    figures: Sequence[Figure | SourceResult],
+    figures: Sequence[Estimate | SourceResult],
 ) -> str:
     """Over what was measured: settings, rounds and figures.
 
@@ -199,5 +198,5 @@ def _content_hash(
                 digest.update(name.encode())
                 digest.update(one.measured.signals[name].contiguous().numpy().tobytes())
     for figure in figures:
-        digest.update(figure.model_dump_json().encode())
+        digest.update(figure.model_dump_json(exclude_defaults=True).encode())
     return digest.hexdigest()

@@ -6,23 +6,10 @@ from pathlib import Path
 from typing import Literal
 
 from fedaudit.errors import BadInput
-from fedaudit.results.aggregate import (
-    Values,
-    difference,
-    estimated,
-    mean_of,
-    restricted,
-)
+from fedaudit.results.aggregate import Values, difference, estimated, mean_of, restricted
 from fedaudit.results.compare_clusters import cluster_entries
 from fedaudit.results.compare_sources import owner_entries
-from fedaudit.results.comparison import (
-    EVERY_ATTACK,
-    Accuracy,
-    Comparison,
-    Entry,
-    Row,
-    Source,
-)
+from fedaudit.results.comparison import EVERY_ATTACK, Accuracy, Comparison, Entry, Row, Source
 from fedaudit.results.figure_index import Key, Known, audited, inside, known_of
 from fedaudit.results.fronts import fronts
 from fedaudit.results.read import read_comparison

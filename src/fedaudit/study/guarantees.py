@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from fedaudit.defenses.base import Guarantee
-from fedaudit.results.record import Figure
+from fedaudit.results.estimate import Estimate
 from fedaudit.study.parts import Setup
 
 FORMAL_DELTA = 1e-5
@@ -13,7 +13,7 @@ WHOLE, ONE_ROUND = "formal_epsilon", "formal_epsilon_of_a_round"
 """Metrics: what an observer of everything is held to, and an observer of one round's upload."""
 
 
-def formal_epsilons(runs: Sequence[Setup]) -> list[Figure]:
+def formal_epsilons(runs: Sequence[Setup]) -> list[Estimate]:
     """The epsilon of the whole training, and that of one round in which a client takes part.
 
     That of a round is what papers often print. It says nothing of somebody who sees more rounds:
@@ -33,9 +33,9 @@ def formal_epsilons(runs: Sequence[Setup]) -> list[Figure]:
     return found
 
 
-def _figure(run: Setup, metric: str, weakest: Guarantee, of_what: str) -> Figure:
+def _figure(run: Setup, metric: str, weakest: Guarantee, of_what: str) -> Estimate:
     finite = weakest.epsilon < float("inf")
-    return Figure(
+    return Estimate(
         defense=run.study.defense.label,
         view=run.view.name,
         contrast="unseen",

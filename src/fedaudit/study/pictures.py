@@ -12,7 +12,8 @@ from fedaudit.metrics import auc_by_group, auc_by_owner, most_exposed, roc_curve
 from fedaudit.metrics.evaluate import CONTRASTS
 from fedaudit.observe.measurements import Measurements
 from fedaudit.origin import Origin
-from fedaudit.results.record import Curve, ExposedSample, GroupFigure, Histogram, Trajectory
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.record import Curve, ExposedSample, Histogram, Trajectory
 from fedaudit.study.config import Study
 from fedaudit.study.parts import Setup
 from fedaudit.study.truth import Audited, Findings
@@ -90,7 +91,7 @@ def _histogram(where: _Where, scores: Float[ndarray, " samples"], truth: Audited
 
 def _groups(
     setup: Setup, name: str, scores: Float[ndarray, " samples"], truth: Audited
-) -> Iterator[GroupFigure]:
+) -> Iterator[Estimate]:
     is_member = truth.is_member
     by_class = auc_by_group(scores, is_member, groups=truth.labels)
     by_owner = auc_by_owner(scores, is_member, owners=truth.owners)
@@ -99,7 +100,8 @@ def _groups(
         ("client", "other_client", [row for row in by_owner if row.group >= 0]),
     ):
         for row in rows:
-            yield GroupFigure(
+            yield Estimate(
+                metric="auc",
                 attack=name,
                 defense=setup.study.defense.label,
                 contrast=contrast,
@@ -110,6 +112,7 @@ def _groups(
                 value=row.value,
                 low=row.low,
                 high=row.high,
+                method="" if row.low is None else "DeLong 95%",
                 n_members=row.n_members,
                 n_nonmembers=row.n_nonmembers,
             )

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from fedaudit.metrics import combined, holm
 from fedaudit.results.aggregate import over_runs
-from fedaudit.results.record import Figure
+from fedaudit.results.estimate import Estimate, tests_of
 from fedaudit.study.truth import Findings
 
 
-def corrected(findings: Findings, alpha: float) -> list[Figure]:
+def corrected(findings: Findings, alpha: float) -> list[Estimate]:
     """All figures and their means over runs, with significance corrected over the whole study.
 
     Means make a family of their own: a reader looks at them or at single runs, not at the
@@ -36,12 +36,12 @@ def corrected(findings: Findings, alpha: float) -> list[Figure]:
 
 
 def _with_significance(
-    figures: Sequence[Figure], p_values: Mapping[int, float], alpha: float
-) -> list[Figure]:
+    figures: Sequence[Estimate], p_values: Mapping[int, float], alpha: float
+) -> list[Estimate]:
     places = sorted(p_values)
     significant = holm([p_values[place] for place in places], alpha=alpha).significant
     by_place = dict(zip(places, significant, strict=True))
     return [
-        figure.model_copy(update={"significant": by_place.get(place)})
+        figure.model_copy(update={"tests": tests_of(by_place.get(place))})
         for place, figure in enumerate(figures)
     ]

@@ -9,7 +9,8 @@ from numpy import ndarray
 from fedaudit.core import ClientId
 from fedaudit.metrics.intervals import LimitsAt
 from fedaudit.origin import Origin
-from fedaudit.results.record import Curve, ExposedSample, Figure, GroupFigure, Histogram, Trajectory
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.record import Curve, ExposedSample, Histogram, Trajectory
 from fedaudit.seeds import seeded_numpy
 from fedaudit.study.parts import Setup
 
@@ -54,13 +55,13 @@ class Findings:
         failed: For attacks that could not be carried out, by run and target, the reason.
     """
 
-    figures: list[Figure] = field(default_factory=list)
+    figures: list[Estimate] = field(default_factory=list)
     p_values: dict[int, float] = field(default_factory=dict)
     limits: dict[int, LimitsAt] = field(default_factory=dict)
     curves: list[Curve] = field(default_factory=list)
     trajectories: list[Trajectory] = field(default_factory=list)
     histograms: list[Histogram] = field(default_factory=list)
-    groups: list[GroupFigure] = field(default_factory=list)
+    groups: list[Estimate] = field(default_factory=list)
     exposed: list[ExposedSample] = field(default_factory=list)
     scores: dict[tuple[int, ClientId, str], Float[ndarray, " samples"]] = field(
         default_factory=dict

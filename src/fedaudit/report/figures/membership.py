@@ -33,8 +33,7 @@ from fedaudit.report.grid import shortened
 from fedaudit.report.reading import (
     AttackRow,
     Curve,
-    Figure,
-    GroupFigure,
+    Estimate,
     Histogram,
     Record,
     Trajectory,
@@ -304,7 +303,7 @@ def target_figure(record: Record) -> Figures | None:
         return None
     figures = sorted(figures, key=lambda figure: figure.target or 0)
 
-    def panels(inside: list[Figure]) -> tuple[Panel, ...]:
+    def panels(inside: list[Estimate]) -> tuple[Panel, ...]:
         dots = [Dot(f"Client {f.target}", f.value, f.low, f.high) for f in inside]
         title = _title(inside[0].attack, inside[0].contrast, inside[0].defense)
         return (_panel(dots, title, "audited client"),)
@@ -319,7 +318,9 @@ def target_figure(record: Record) -> Figures | None:
     )
 
 
-def _strongest_first(choices: tuple[Choice, ...], figures: Sequence[Figure]) -> tuple[Choice, ...]:
+def _strongest_first(
+    choices: tuple[Choice, ...], figures: Sequence[Estimate]
+) -> tuple[Choice, ...]:
     """Choices in the order of the largest AUC behind them."""
     best: dict[tuple[str, ...], float] = {}
     for figure in figures:
@@ -330,7 +331,7 @@ def _strongest_first(choices: tuple[Choice, ...], figures: Sequence[Figure]) -> 
     return tuple(choice for choice, _ in sorted(pairs, key=lambda pair: -pair[1]))
 
 
-def group_figure(groups: Sequence[GroupFigure], by: str) -> Figures | None:
+def group_figure(groups: Sequence[Estimate], by: str) -> Figures | None:
     """AUC by whose samples ("client") or by "class", as dots; the strongest attack first."""
     parts = [group for group in groups if group.by == by]
     if not parts:
@@ -340,7 +341,7 @@ def group_figure(groups: Sequence[GroupFigure], by: str) -> Figures | None:
         best[part.attack] = max(best.get(part.attack, 0.0), part.value or 0.0)
     parts.sort(key=lambda part: (-best[part.attack], contrast_order(part.contrast)))
 
-    def panels(inside: list[GroupFigure]) -> tuple[Panel, ...]:
+    def panels(inside: list[Estimate]) -> tuple[Panel, ...]:
         dots = [Dot(_row_name(group), group.value, group.low, group.high) for group in inside]
         title = _title(inside[0].attack, inside[0].contrast, inside[0].defense)
         return (_panel(dots, _of(inside[0], title), by),)
@@ -348,11 +349,11 @@ def group_figure(groups: Sequence[GroupFigure], by: str) -> Figures | None:
     return Figures(by, _CAPTIONS[by], choices_of(parts, _group_setting, panels), shape="tall")
 
 
-def _row_name(group: GroupFigure) -> str:
+def _row_name(group: Estimate) -> str:
     return f"v. client {group.group}" if group.by == "client" else group_name(group)
 
 
-def _of(group: GroupFigure, title: str) -> str:
+def _of(group: Estimate, title: str) -> str:
     if group.by != "client":
         return title
     whose = "the target" if group.target is None else f"client {group.target}"
@@ -403,7 +404,7 @@ def _range(dots: Sequence[Dot]) -> list[float]:
     return [min([0.45, *known]) - 0.02, max([0.75, *known]) + 0.02]
 
 
-def _target_setting(figure: Figure) -> tuple[str, ...]:
+def _target_setting(figure: Estimate) -> tuple[str, ...]:
     return (
         shortened(figure.attack),
         f"v. {contrast_name(figure.contrast).lower()}",
@@ -413,7 +414,7 @@ def _target_setting(figure: Figure) -> tuple[str, ...]:
     )
 
 
-def _group_setting(group: GroupFigure) -> tuple[str, ...]:
+def _group_setting(group: Estimate) -> tuple[str, ...]:
     return (
         shortened(group.attack),
         f"v. {contrast_name(group.contrast).lower()}",

@@ -31,11 +31,12 @@ from fedaudit.report.reading import (
     Comparison,
     Difference,
     Entry,
-    Figure,
+    Estimate,
     OwnerEntry,
     Record,
     Row,
     UtilityResult,
+    tests_of,
 )
 from fedaudit.report.tables.clusters import FIGURES
 from fedaudit.report.text.clusters import (
@@ -267,13 +268,13 @@ def _cell(entry: Entry | None, notes: Footnotes) -> Cell:
     return Cell(text, "\n".join(line for line in lines if line), look.tone)
 
 
-def _figure(entry: Entry) -> Figure:
-    return Figure(
+def _figure(entry: Entry) -> Estimate:
+    return Estimate(
         metric=entry.metric,
         value=entry.value,
         low=entry.low,
         high=entry.high,
-        significant=entry.by_test if entry.attack != EVERY_ATTACK else False,
+        tests=tests_of(entry.by_test if entry.attack != EVERY_ATTACK else False),
     )
 
 
@@ -498,18 +499,18 @@ def _change(change: Difference) -> list[str]:
     return [line, f"({points(change.low)} to {points(change.high)})"]
 
 
-def _budgets(record: Record, row: Row) -> dict[str, Figure]:
+def _budgets(record: Record, row: Row) -> dict[str, Estimate]:
     found = {f.metric: f for f in record.findings if _is_of(f.defense, row)}
     return {name: found[metric] for name, metric in _FORMAL.items() if metric in found}
 
 
-def _budget_cell(budget: Figure | None) -> Cell:
+def _budget_cell(budget: Estimate | None) -> Cell:
     if budget is None:
         return _EMPTY
     return Cell("none proven" if budget.value is None else number(budget.value))
 
 
-def _budget_remark(budgets: Sequence[Mapping[str, Figure]]) -> str:
+def _budget_remark(budgets: Sequence[Mapping[str, Estimate]]) -> str:
     """How the guarantees were worked out, and what of."""
     given = [budget for found in budgets for budget in found.values()]
     said = distinct(

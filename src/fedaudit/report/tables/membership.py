@@ -27,14 +27,7 @@ from fedaudit.report.grid import (
     shortened,
     without_constants,
 )
-from fedaudit.report.reading import (
-    HEADLINE_METRICS,
-    ExposedSample,
-    Figure,
-    GroupFigure,
-    Record,
-    rate_of,
-)
+from fedaudit.report.reading import HEADLINE_METRICS, Estimate, ExposedSample, Record, rate_of
 from fedaudit.report.words import (
     MISSING,
     about_runs,
@@ -69,7 +62,7 @@ class Counted(NamedTuple):
     nonmembers: int
 
 
-def counted(figure: Figure) -> Counted | None:
+def counted(figure: Estimate) -> Counted | None:
     """The counts behind a rate of one run; None for any other figure."""
     if figure.value is None or figure.realised_fpr is None or rate_of(figure.metric) is None:
         return None
@@ -81,7 +74,7 @@ def counted(figure: Figure) -> Counted | None:
     )
 
 
-def in_all(figure: Figure, runs: RunsBehind) -> Counted | None:
+def in_all(figure: Estimate, runs: RunsBehind) -> Counted | None:
     """The counts behind a rate, summed over the runs where it is a mean over several."""
     if figure.seed is not None:
         return counted(figure)
@@ -99,7 +92,7 @@ def counts_in_words(part: Counted) -> str:
     )
 
 
-def sizes_in_words(figures: list[Figure], runs: RunsBehind, contrast: str) -> str:
+def sizes_in_words(figures: list[Estimate], runs: RunsBehind, contrast: str) -> str:
     """Members and non-members of a contrast: of the one run, or of each of several.
 
     A mean over runs must not look like one audit of all their samples together.
@@ -115,7 +108,7 @@ def sizes_in_words(figures: list[Figure], runs: RunsBehind, contrast: str) -> st
     return _range(found) if len({(f.n_members, f.n_nonmembers) for f in found}) == 1 else ""
 
 
-def _range(figures: list[Figure]) -> str:
+def _range(figures: list[Estimate]) -> str:
     members = {figure.n_members for figure in figures}
     others = {figure.n_nonmembers for figure in figures}
     return f"{_span(members)} v. {_span(others)}"
@@ -171,7 +164,7 @@ _PLAIN_MEAN = re.compile(r"mean over \d+ seeds")
 _OVER_SEEDS = " Figures are means over these seeds, and the counts below them sums."
 
 _EMPTY = Cell(MISSING, tone="muted")
-_Optional = tuple[str, Callable[[Figure], str]]
+_Optional = tuple[str, Callable[[Estimate], str]]
 
 
 def attack_tables(record: Record) -> list[Grid]:
@@ -187,7 +180,7 @@ def attack_tables(record: Record) -> list[Grid]:
     ]
 
 
-def _attack_table(figures: list[Figure], label: str, runs: RunsBehind) -> Grid:
+def _attack_table(figures: list[Estimate], label: str, runs: RunsBehind) -> Grid:
     contrasts = sorted({figure.contrast for figure in figures}, key=contrast_order)
     found = {(figure.attack, figure.contrast, figure.metric): figure for figure in figures}
     notes = Footnotes()
@@ -220,7 +213,7 @@ def _attack_table(figures: list[Figure], label: str, runs: RunsBehind) -> Grid:
     )
 
 
-def _how(figures: Iterable[Figure]) -> str:
+def _how(figures: Iterable[Estimate]) -> str:
     """How the intervals were made, metric by metric, and what the sign means."""
     methods: dict[str, list[str]] = {}
     for figure in figures:
@@ -233,7 +226,9 @@ def _how(figures: Iterable[Figure]) -> str:
     return made + _SIGNS
 
 
-def figure_cell(figure: Figure | None, notes: Footnotes, *, runs: RunsBehind | None = None) -> Cell:
+def figure_cell(
+    figure: Estimate | None, notes: Footnotes, *, runs: RunsBehind | None = None
+) -> Cell:
     """A figure with its interval, its counts, and a sign and a word where it is above guessing.
 
     Args:
@@ -262,13 +257,13 @@ def figure_cell(figure: Figure | None, notes: Footnotes, *, runs: RunsBehind | N
     )
 
 
-def _lacking(figure: Figure) -> str:
+def _lacking(figure: Estimate) -> str:
     """What a rate with an upper limit alone needs for a lower one, which its note ends with."""
     alone = figure.low is None and figure.high is not None
     return figure.note.rpartition("; ")[2] if alone else ""
 
 
-def _false_alarms(figure: Figure) -> str:
+def _false_alarms(figure: Estimate) -> str:
     if figure.realised_fpr is None or rate_of(figure.metric) is None:
         return ""
     if not figure.n_nonmembers:
@@ -281,7 +276,7 @@ def number_of(amount: float) -> str:
     return count(round(amount)) if abs(amount - round(amount)) < 1e-6 else f"{amount:.1f}"
 
 
-def _ceiling(figure: Figure) -> str:
+def _ceiling(figure: Estimate) -> str:
     return "" if figure.ceiling is None else f"of at most {shown(figure.ceiling, figure.metric)}"
 
 
@@ -300,7 +295,7 @@ def every_figure_table(record: Record) -> Grid:
     return _long_table("Every figure of this record", record.findings)
 
 
-def _long_table(caption: str, figures: list[Figure]) -> Grid:
+def _long_table(caption: str, figures: list[Estimate]) -> Grid:
     notes = Footnotes()
     optional: list[_Optional] = [
         ("Defense", lambda figure: shortened(defense_name(figure.defense))),
@@ -364,14 +359,14 @@ def targets_table(record: Record) -> Grid | None:
     return without_constants(Grid("AUC by audited client", columns, tuple(rows)), numeric)
 
 
-def target_figures(record: Record) -> list[Figure]:
+def target_figures(record: Record) -> list[Estimate]:
     """AUCs of the audited clients, over seeds where there are means; none for a single client."""
     if len(targets_of(record)) < 2:
         return []
     return [f for f in headline(record) if f.metric == "auc" and f.target is not None]
 
 
-def _figure_cell(figure: Figure) -> Cell:
+def _figure_cell(figure: Estimate) -> Cell:
     if figure.value is None:
         return Cell(MISSING, tone="muted")
     look = look_of(figure)
@@ -408,12 +403,12 @@ def groups_table(record: Record, by: str) -> Grid | None:
     return without_constants(grid, numeric)
 
 
-def group_name(group: GroupFigure) -> str:
+def group_name(group: Estimate) -> str:
     """A group as a reader sees it: a client's samples, or a class."""
     return f"Client {group.group}" if group.by == "client" else f"Class {group.group}"
 
 
-def _group_row(group: GroupFigure) -> tuple[Cell, ...]:
+def _group_row(group: Estimate) -> tuple[Cell, ...]:
     return (
         named(group_name(group)),
         Cell(MISSING if group.target is None else f"client {group.target}"),

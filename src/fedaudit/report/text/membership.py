@@ -25,7 +25,7 @@ from fedaudit.report.evidence import (
 )
 from fedaudit.report.grid import shortened
 from fedaudit.report.reading import (
-    Figure,
+    Estimate,
     Record,
     above_chance,
     by_interval_alone,
@@ -122,7 +122,7 @@ class Bullet(NamedTuple):
     sentences: tuple[Sentence, ...]
 
 
-def bullets(figures: list[Figure]) -> tuple[Bullet, ...]:
+def bullets(figures: list[Estimate]) -> tuple[Bullet, ...]:
     """One bullet for each defense and view; clients and seeds are named where they matter."""
     whole = distinct(setting._replace(target=None, seed=None) for setting in settings_of(figures))
     return tuple(
@@ -134,7 +134,7 @@ def bullets(figures: list[Figure]) -> tuple[Bullet, ...]:
     )
 
 
-def room(figures: list[Figure]) -> str:
+def room(figures: list[Estimate]) -> str:
     """What the data leave room for: the largest upper limits, as words; empty without any."""
     parts = []
     high = _highest(figures, "auc")
@@ -156,7 +156,7 @@ def of_thousand(share: float) -> str:
     return count(round(1000 * min(max(share, 0.0), 1.0)))
 
 
-def _highest(figures: list[Figure], metric: str) -> float | None:
+def _highest(figures: list[Estimate], metric: str) -> float | None:
     highs = [f.high for f in figures if f.metric == metric and f.high is not None]
     return max(highs, default=None)
 
@@ -169,7 +169,7 @@ def _title(label: str) -> str:
     return f"With {label}"
 
 
-def _by_contrast(figures: list[Figure]) -> tuple[Sentence, ...]:
+def _by_contrast(figures: list[Estimate]) -> tuple[Sentence, ...]:
     contrasts = sorted({figure.contrast for figure in figures}, key=contrast_order)
     return tuple(
         _contrast(contrast, [figure for figure in figures if figure.contrast == contrast])
@@ -177,7 +177,7 @@ def _by_contrast(figures: list[Figure]) -> tuple[Sentence, ...]:
     )
 
 
-def _contrast(contrast: str, figures: list[Figure]) -> Sentence:
+def _contrast(contrast: str, figures: list[Estimate]) -> Sentence:
     """The strongest attack of a contrast, and what it means among 1,000 members.
 
     An attack is said to identify members only where that is above guessing; where none is, the
@@ -202,7 +202,7 @@ def _contrast(contrast: str, figures: list[Figure]) -> Sentence:
     return Sentence(against, text[:1].lower() + text[1:])
 
 
-def _auc_sentence(best: Figure, figures: list[Figure]) -> str:
+def _auc_sentence(best: Estimate, figures: list[Estimate]) -> str:
     name = f"{shortened(best.attack, 60)}{_where(best, figures)}"
     figure = f"AUC {with_interval(best)}"
     if above_chance(best):
@@ -214,19 +214,19 @@ def _auc_sentence(best: Figure, figures: list[Figure]) -> str:
     return f"no attack is above guessing{_allowing(best)}; the highest is {name}, {figure}."
 
 
-def _allowing(best: Figure) -> str:
+def _allowing(best: Estimate) -> str:
     """Why a figure whose interval lies above 0.5 is still not called above guessing."""
     alone = by_interval_alone(best)
     return " once the number of figures tested is allowed for" if alone else ""
 
 
-def _where(figure: Figure, figures: list[Figure]) -> str:
+def _where(figure: Estimate, figures: list[Estimate]) -> str:
     """Which client and seed a figure is of, where there is more than one of them."""
     label = label_among(figure, figures)
     return f" ({label})" if label else ""
 
 
-def _identified(above: list[Figure], told: Figure | None) -> str:
+def _identified(above: list[Estimate], told: Estimate | None) -> str:
     """ "Of 1,000 members, N ..." at the rate that shows most of a leak."""
     best = rate_found(above)
     if best is None:
@@ -242,11 +242,11 @@ def _identified(above: list[Figure], told: Figure | None) -> str:
     )
 
 
-def _is_same(one: Figure, other: Figure) -> bool:
+def _is_same(one: Estimate, other: Estimate) -> bool:
     return (one.attack, *setting_of(one)) == (other.attack, *setting_of(other))
 
 
-def _none_identified(figures: list[Figure]) -> str:
+def _none_identified(figures: list[Estimate]) -> str:
     """For a leak that the AUC shows and no rate at few false alarms."""
     left = room([figure for figure in figures if figure.metric != "auc"])
     if not left:
@@ -254,7 +254,7 @@ def _none_identified(figures: list[Figure]) -> str:
     return f"At few false alarms, no attack is above guessing; the data leave room for {left}."
 
 
-def _left_open(figures: list[Figure]) -> str:
+def _left_open(figures: list[Estimate]) -> str:
     alone = sum(by_test_alone(figure) for figure in figures)
     marked = (
         f" The corrected test alone speaks for a leak in {count(alone)} of these figures (△), "
@@ -266,7 +266,7 @@ def _left_open(figures: list[Figure]) -> str:
     return (f"The data leave room for {left}." if left else "") + marked
 
 
-def _with_limits(figure: Figure) -> str:
+def _with_limits(figure: Estimate) -> str:
     middle = of_thousand(figure.value or 0)
     level = level_of(figure.method)
     if figure.high is None:
@@ -278,7 +278,7 @@ def _with_limits(figure: Figure) -> str:
     return f"{middle} ({named}{of_thousand(figure.low)} to {of_thousand(figure.high)})"
 
 
-def member_status(record: Record, figures: list[Figure]) -> Status:
+def member_status(record: Record, figures: list[Estimate]) -> Status:
     """The verdict on membership, of figures that can be relied on.
 
     Args:
@@ -292,7 +292,7 @@ def member_status(record: Record, figures: list[Figure]) -> Status:
     return "no leak shown" if _little_can_hide(record, figures) else "inconclusive"
 
 
-def member_meaning(record: Record, status: Status, figures: list[Figure]) -> str:
+def member_meaning(record: Record, status: Status, figures: list[Estimate]) -> str:
     """What follows from the verdict, and what does not.
 
     Args:
@@ -310,7 +310,7 @@ def member_meaning(record: Record, status: Status, figures: list[Figure]) -> str
     return " ".join(part for part in parts if part)
 
 
-def _little_can_hide(record: Record, figures: list[Figure]) -> bool:
+def _little_can_hide(record: Record, figures: list[Estimate]) -> bool:
     """Whether no upper limit, of an AUC or a rate, leaves room for more than a weak leak.
 
     Every contrast must have an AUC and a rate at few false alarms: a leak of a few samples shows
@@ -330,7 +330,7 @@ def _little_can_hide(record: Record, figures: list[Figure]) -> bool:
     )
 
 
-def _upper_limit(figure: Figure, runs: RunsBehind) -> float | None:
+def _upper_limit(figure: Estimate, runs: RunsBehind) -> float | None:
     """A figure's upper limit; for a mean over runs that has none, the largest of the runs'."""
     if figure.high is not None or figure.seed is not None:
         return figure.high
@@ -339,12 +339,12 @@ def _upper_limit(figure: Figure, runs: RunsBehind) -> float | None:
     return max(known) if known and len(known) == len(highs) else None
 
 
-def _where_found(figures: list[Figure]) -> str:
+def _where_found(figures: list[Estimate]) -> str:
     """Under which defenses there is a leak, and how much larger than shown it may be."""
     return " ".join(part for part in (_affected(figures), _may_be_larger(figures)) if part)
 
 
-def _affected(figures: list[Figure]) -> str:
+def _affected(figures: list[Estimate]) -> str:
     """Nothing where there is one defense only, or none: that is said before."""
     affected = distinct(defense_name(f.defense) for f in figures if above_chance(f))
     every = distinct(defense_name(f.defense) for f in figures)
@@ -355,7 +355,7 @@ def _affected(figures: list[Figure]) -> str:
     return f"Found with {with_}" + (f", not found with {listed(spared)}." if spared else ".")
 
 
-def _may_be_larger(figures: list[Figure]) -> str:
+def _may_be_larger(figures: list[Estimate]) -> str:
     above = [figure for figure in figures if above_chance(figure)]
     highs = [size_reached(f.high, f.metric) for f in above if f.high is not None]
     least = largest([size for figure in above if (size := size_of(figure))])
@@ -371,7 +371,7 @@ def _power(record: Record) -> str:
     return "No leak was planted on purpose to show that they could find one."
 
 
-def _hidden(figures: list[Figure]) -> str:
+def _hidden(figures: list[Estimate]) -> str:
     """What a reader must not take "no leak shown" for."""
     fewest = [f.value for f in figures if f.metric == "tpr@0.001"]
     unknown = (

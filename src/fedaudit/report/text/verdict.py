@@ -16,7 +16,7 @@ from fedaudit.report.evidence import (
 from fedaudit.report.grid import shortened
 from fedaudit.report.reading import (
     ControlResult,
-    Figure,
+    Estimate,
     Record,
     by_test_alone,
     cleaned,
@@ -78,7 +78,7 @@ _NEEDS = re.compile(
 )
 
 
-def open_points(record: Record, figures: list[Figure]) -> tuple[str, ...]:
+def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
     """What could not be concluded.
 
     Args:
@@ -88,9 +88,9 @@ def open_points(record: Record, figures: list[Figure]) -> tuple[str, ...]:
     return (*_refused(figures), *_unsure(figures), *_attacks(record), *_below(figures))
 
 
-def _refused(figures: list[Figure]) -> list[str]:
+def _refused(figures: list[Estimate]) -> list[str]:
     """One point for each metric, and within it one for each kind of reason."""
-    missing: dict[tuple[str, str], list[Figure]] = {}
+    missing: dict[tuple[str, str], list[Estimate]] = {}
     for figure in figures:
         if figure.value is None:
             reason = (
@@ -106,7 +106,7 @@ def _refused(figures: list[Figure]) -> list[str]:
     ]
 
 
-def _more_needed(figures: list[Figure]) -> str:
+def _more_needed(figures: list[Estimate]) -> str:
     """ "Against unseen samples it needs 852 more non-members, against mixed 701." """
     needed: dict[str, set[int]] = {}
     for figure in figures:
@@ -128,7 +128,7 @@ def _non_members(contrast: str) -> str:
     return contrast_name(contrast).lower() + " samples" * (contrast != "mixed")
 
 
-def _unsure(figures: list[Figure]) -> list[str]:
+def _unsure(figures: list[Estimate]) -> list[str]:
     alone = sum(by_test_alone(figure) for figure in figures)
     if not alone:
         return []
@@ -148,7 +148,7 @@ def _attacks(record: Record) -> list[str]:
     ]
 
 
-def _below(figures: list[Figure]) -> list[str]:
+def _below(figures: list[Estimate]) -> list[str]:
     """Attacks that rank the wrong way round; told once, however many there are."""
     below = [f for f in figures if f.metric == "auc" and f.high is not None and f.high < 0.5]
     if not below:
@@ -163,7 +163,7 @@ def _below(figures: list[Figure]) -> list[str]:
     ]
 
 
-def _ranked_below(figure: Figure, figures: list[Figure]) -> str:
+def _ranked_below(figure: Estimate, figures: list[Estimate]) -> str:
     against = f"v. {contrast_name(figure.contrast).lower()}"
     label = label_among(figure, figures)
     where = ", ".join(part for part in (against, label) if part)
@@ -301,7 +301,7 @@ def verdict(record: Record) -> Verdict:
     )
 
 
-def _found(record: Record, figures: list[Figure]) -> tuple[Bullet, ...]:
+def _found(record: Record, figures: list[Estimate]) -> tuple[Bullet, ...]:
     # Of clusters one sentence each: the others stand in their section.
     short = [Bullet(b.label, b.sentences[:2]) for b in cluster_bullets(record)]
     return (*bullets(figures), *source_bullets(record), *short)
@@ -319,7 +319,7 @@ class _Verdicts(NamedTuple):
         return gravest([one for one in self if one is not None])
 
 
-def _verdicts(record: Record, figures: list[Figure]) -> _Verdicts:
+def _verdicts(record: Record, figures: list[Estimate]) -> _Verdicts:
     """A verdict that makes all figures doubtful stands for both."""
     overall = _doubtful(record)
     if overall is not None:
@@ -376,7 +376,7 @@ def learning_warning(record: Record) -> str:
     )
 
 
-def _meanings(record: Record, verdicts: _Verdicts, figures: list[Figure]) -> str:
+def _meanings(record: Record, verdicts: _Verdicts, figures: list[Estimate]) -> str:
     parts = []
     if "inconclusive" in verdicts and near_guessing(record):
         parts.append(HARDLY_LEARNED)

@@ -1,0 +1,134 @@
+"""An estimate: one number, how sure it is, and where it stands."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from fedaudit.results.fields import Drawn, Part, Share, Whole, range_of, refuse_disorder
+
+NO_DEFENSE = "none"
+"""Name of the defense in force where there is none."""
+GUESSING = "guessing"
+"""Null hypothesis: the attack does as well as a guess."""
+BY_GROUP = ("class", "client")
+"""What samples are grouped by."""
+
+
+class Coordinates(Part):
+    """Where an estimate stands: what does not apply is left at its default.
+
+    Attributes:
+        topic: What was asked: "membership", "source", "clusters", "utility".
+        attack: Catalogue name of the attack; empty for a figure of the run itself.
+        defense: Name of the defense in force, "none" without.
+        view: What the adversary saw.
+        contrast: Members against "other_client", "unseen" or "mixed" non-members.
+        target: The client under audit.
+        by: What the samples of one group have in common: their "class", or the "client" that
+            holds them.
+        group: Name of that group, or of a group of clients.
+        seed: Root seed of the run; None for a figure over several runs.
+    """
+
+    topic: str = "membership"
+    attack: str = ""
+    defense: str = NO_DEFENSE
+    view: str = "uploads"
+    contrast: str = "mixed"
+    target: Whole | None = None
+    by: Literal["", "class", "client"] = ""
+    group: str = ""
+    seed: Whole | None = None
+
+
+class Interval(Part):
+    """Limits of a figure.
+
+    Attributes:
+        low: Lower limit; None where there is none.
+        high: Upper limit; None likewise.
+        method: How the limits were made, with their level, or why there are none.
+    """
+
+    low: Drawn | None = None
+    high: Drawn | None = None
+    method: str = ""
+
+
+class Test(Part):
+    """A one-sided test of a figure.
+
+    Attributes:
+        null: What would explain the figure: "guessing", ...
+        p_value: Not corrected; None in records that state the outcome alone.
+        adjusted: The smallest error over the family at which it is significant (Holm).
+        significant: Whether it is at the study's own error, corrected over the study's family.
+    """
+
+    null: str = GUESSING
+    p_value: Share | None = None
+    adjusted: Share | None = None
+    significant: bool
+
+
+class Estimate(Coordinates):
+    """One number with its intervals and tests, at its coordinates.
+
+    Attributes:
+        metric: "auc", "tpr@0.01", "balanced_accuracy", "epsilon", "formal_epsilon", ...
+        value: The figure; None where it was refused.
+        low: Lower limit for these runs; None for a figure without one, as for a rate with too few
+            non-members for any.
+        high: Upper limit; None likewise.
+        method: How the interval was made, with its level ("DeLong 95%").
+        at_threshold: For a rate, limits of the share of members above the threshold that was used,
+            whatever its true false-positive rate.
+        further: For a figure over several runs, what further runs of the same procedure would
+            give: runs as units, from five on. A verdict never rests on it.
+        tests: Against what would explain the figure, corrected over the study's family.
+        n_members: Members behind the figure.
+        n_nonmembers: Non-members behind it.
+        realised_fpr: False-positive rate really reached at the threshold, for rates at one.
+        ceiling: The most this figure could have been with a perfect attack.
+        note: Why a figure is refused or what to bear in mind ("inconclusive: needs ...").
+    """
+
+    metric: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    method: str = ""
+    at_threshold: Interval | None = None
+    further: Interval | None = None
+    tests: list[Test] = Field(default_factory=list)
+    n_members: Whole = 0
+    n_nonmembers: Whole = 0
+    realised_fpr: Share | None = None
+    ceiling: float | None = None
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _possible(self) -> "Estimate":
+        least, most = range_of(self.metric)
+        for number in (self.value, self.low, self.high, self.ceiling):
+            if number is not None and not least <= number <= most:
+                raise ValueError(f"{number:g} is not in [{least:g}, {most:g}]")
+        refuse_disorder(self.low, self.value, self.high)
+        for limits in (self.at_threshold, self.further):
+            if limits is not None:
+                refuse_disorder(limits.low, self.value, limits.high)
+        return self
+
+    def tested(self, null: str = GUESSING) -> bool | None:
+        """Whether a test finds the figure above a null hypothesis; None without that test."""
+        return next((test.significant for test in self.tests if test.null == null), None)
+
+    @property
+    def significant(self) -> bool | None:
+        """Whether the figure is above guessing by its corrected test; None if untested."""
+        return self.tested()
+
+
+def tests_of(significant: bool | None) -> list[Test]:
+    """The test against guessing with this outcome; none where it is None."""
+    return [] if significant is None else [Test(significant=significant)]

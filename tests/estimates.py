@@ -1,0 +1,32 @@
+"""Estimates written shortly, for tests."""
+
+from collections.abc import Mapping
+
+from fedaudit.results.estimate import Estimate, Interval, Test
+
+NOTHING: Mapping[str, object] = {}
+
+
+def estimate(given: Mapping[str, object] = NOTHING, **more: object) -> Estimate:
+    """An estimate with the test against guessing and limits at the threshold as plain fields."""
+    return Estimate.model_validate(_fields({**given, **more}))
+
+
+def changed(one: Estimate, **changes: object) -> Estimate:
+    """The same with other fields, unchecked."""
+    return one.model_copy(update=_fields(changes))
+
+
+def _fields(flat: dict[str, object]) -> dict[str, object]:
+    found = dict(flat)
+    if "significant" in found:
+        significant = found.pop("significant")
+        assert significant is None or isinstance(significant, bool)
+        # Without a function that is type-checked: the check of a list draws a random place of it.
+        found["tests"] = [] if significant is None else [Test(significant=significant)]
+    names = ("low_at_threshold", "high_at_threshold")
+    if any(name in found for name in names):
+        low, high = (found.pop(name, None) for name in names)
+        given = {"low": low, "high": high}
+        found["at_threshold"] = Interval.model_validate(given) if low is not None else None
+    return found
