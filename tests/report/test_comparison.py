@@ -126,7 +126,8 @@ def test_the_front_draws_the_line_over_points_that_are_not_beaten() -> None:
     )
     figure = front_figure(compared([*RECORDS, worse]))
     assert figure is not None
-    assert figure.choices[0].label == "Membership advantage (2 AUC − 1), strongest attack"
+    first = "Membership advantage (2 AUC − 1), strongest attack, v. unseen"
+    assert figure.choices[0].label == first
     line, marks = json.loads(json.dumps(figure.choices[1].panels[0].spec))["data"]
     assert line["x"] == pytest.approx([0.09, 0.10, 0.29])
     assert marks["marker"]["symbol"] == ["cross", "circle", "circle", "circle-open"]

@@ -21,7 +21,8 @@ from fedaudit.report.tables.run import (
     controls_table,
     utility_table,
 )
-from fedaudit.report.terminal import print_record
+from fedaudit.report.terminal import MOST_LINES, print_record
+from fedaudit.report.text.verdict import verdict
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ControlResult, ExposedSample, Record
 from tests.estimates import changed, estimate
@@ -201,14 +202,20 @@ def test_the_terminal_prints_every_attack_without_reading_markup() -> None:
     print_record(named, Console(file=out, width=100))
     assert "[red]sly[/red]" in out.getvalue()
     assert "0.610" in out.getvalue()
-    assert "Inconclusive" in out.getvalue()
+    assert "INCONCLUSIVE" in out.getvalue()
 
 
-def test_the_terminal_tables_fit_eighty_columns() -> None:
+def test_the_terminal_says_the_conclusion_first_on_one_screen() -> None:
     out = StringIO()
-    print_record(record(), Console(file=out, width=80))
-    assert "32.7%" in out.getvalue()
-    assert max(len(line) for line in out.getvalue().splitlines()) <= 80
+    whole = record()
+    print_record(whole, Console(file=out, width=80))
+    lines = out.getvalue().splitlines()
+    said = verdict(whole)
+    assert lines[0].startswith(said.status.upper())
+    assert "▲ 0.9" in out.getvalue()
+    assert "Next: " in out.getvalue()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= MOST_LINES < 40
 
 
 def seeds_of_a_rate(*values: float) -> list[Estimate]:

@@ -53,14 +53,16 @@ def test_what_is_named_beyond_class_mixes_is_told_with_what_guessing_and_class_m
     said = verdict(with_sources(found()))
     assert said.status == "clear leak"
     assert said.headline == (
-        "Clear leakage of sources: owners of samples are named clearly more often than class mixes "
+        "Clear source leakage: attacks identify the client of a sample clearly more often "
+        "than label distributions "
         "explain"
     )
     (bullet,) = said.found
     assert bullet.sentences[0].against == "Of 120 samples, 12 of each of 10 clients"
     assert bullet.sentences[0].found == (
         "the strongest attack, sia, names the owner of 50.0% (95% interval 40.7–59.3%); a guess is "
-        "right for 10.0%. The clients' different class mixes alone explain 20.0%: so many are "
+        "right for 10.0%. The clients' different label distributions alone explain 20.0%: so "
+        "many are "
         "right when owners are shuffled within each class. The rest, +30.0 points (95% interval "
         "+20.7 to +39.3), is above what such shuffles give: a clear leak."
     )
@@ -72,10 +74,10 @@ def test_owners_that_class_mixes_give_away_are_above_guessing_and_no_leak_of_sam
     record = with_sources(found(mixes=0.48, class_p_value=0.3))
     said = verdict(record)
     assert said.status == "above guessing"
-    assert "not shown to be named more often than class mixes explain" in said.headline
+    assert "not shown to do so more often than label distributions explain" in said.headline
     assert "is not shown to be above what such shuffles give" in said.found[0].sentences[0].found
     assert "it is a leak all the same" in said.meaning
-    assert column(source_table(record), "Owners named") == ["◇ 50.0%"]
+    assert column(source_table(record), "Attack success rate") == ["◇ 50.0%"]
 
 
 def test_samples_that_could_not_be_named_at_all_are_told_of() -> None:
@@ -138,8 +140,8 @@ def test_seeds_that_agree_have_a_verdict_by_the_limits_of_the_runs() -> None:
 
 def test_what_the_test_alone_finds_is_marked_as_of_open_size() -> None:
     record = with_sources(found(seed=1, right=11), found(seed=2, right=17))
-    assert column(source_table(record), "Owners named") == ["△ 11.7%"]
-    assert details(source_table(record), "Owners named")[0].startswith("size open")
+    assert column(source_table(record), "Attack success rate") == ["△ 11.7%"]
+    assert details(source_table(record), "Attack success rate")[0].startswith("size open")
     said = verdict(record)
     assert "by the test more in at least one seed" in said.found[0].sentences[0].found
     assert "more seeds" in said.meaning
@@ -158,7 +160,7 @@ def test_membership_is_told_first_and_sources_after_it() -> None:
     first, second = both.headline.split(". ")
     assert first == "Strong leakage: training data can be told from other data"
     assert second.startswith("Clear leakage of sources")
-    assert [bullet.label for bullet in both.found] == ["", "Whose sample it is"]
+    assert [bullet.label for bullet in both.found] == ["", "Source inference"]
     assert "It also asked of 120 samples, 12 of each of 10 clients: which client is it from?" in (
         both.audited
     )
@@ -177,7 +179,7 @@ def test_a_failed_control_stands_above_what_is_found_of_sources() -> None:
     failed = ControlResult(
         control="untrained model",
         attack="sia",
-        expected="owners named no more often than class mixes explain",
+        expected="owners named no more often than label distributions explain",
         value=0.5,
         passed=False,
     )
@@ -215,7 +217,7 @@ def test_the_oracle_round_is_named_as_chosen_afterwards_and_is_not_the_headline(
     table = rounds_table(record)
     assert table is not None
     assert column(table, "Round") == ["2", "4", "9", "Oracle round (4)"]
-    assert column(table, "Owners named") == ["50.0%", "60.0%", "50.0%", "60.0%"]
+    assert column(table, "Attack success rate") == ["50.0%", "60.0%", "50.0%", "60.0%"]
     assert "chosen afterwards" in table.remark
     assert tiles(record)[0].value == "50.0%"
 
@@ -260,7 +262,7 @@ def test_guessing_and_class_mixes_are_lines_over_the_rounds() -> None:
     assert isinstance(traces, list)
     levels = {trace["name"]: trace["y"] for trace in traces}
     assert levels["Guessing"] == pytest.approx([0.1, 0.1])
-    assert levels["Class mixes alone"] == pytest.approx([0.2, 0.2])
+    assert levels["Label distributions alone"] == pytest.approx([0.2, 0.2])
     assert levels["Oracle round: chosen afterwards"] == [pytest.approx(64 / 120 + 0.1)]
 
 
@@ -293,8 +295,8 @@ def test_every_page_is_whole(results: tuple[SourceResult, ...]) -> None:
         assert 'id="sources"' in report_html(of)
         console = Console(record=True, width=100, file=StringIO())
         print_record(of, console)
-        assert "Whose sample is it?" in console.export_text()
-    assert "Whose sample is it?" in comparison_html(compared([record, record]), [record, record])
+        assert "Source inference" in console.export_text()
+    assert "Source inference" in comparison_html(compared([record, record]), [record, record])
 
 
 def test_a_map_of_many_clients_has_no_numbers_written_in() -> None:
@@ -380,4 +382,4 @@ def test_records_without_sources_have_no_such_table_in_a_comparison() -> None:
 def test_controls_of_both_kinds_are_described() -> None:
     text = words(report_html(with_sources(found(), membership=True, controls=CONTROLS)))
     assert "A blind classifier that never sees the model" in text
-    assert "owners must not be named more often than class mixes explain" in text
+    assert "owners must not do so more often than label distributions explain" in text

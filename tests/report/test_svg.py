@@ -123,7 +123,8 @@ def test_a_name_that_is_markup_stays_text() -> None:
 def test_the_values_under_the_pointer_are_the_values_drawn() -> None:
     line = series_line([1, 2], [0.12345678, None], LOOK, "one", hover="%{y:.1%} in round %{x}")
     silent = series_line([1, 2], [0.5, 0.5], LOOK, "guessing")
-    (series,) = hovering(panel(line, silent))["series"]  # type: ignore[misc]
+    told = json.loads(json.dumps(hovering(panel(line, silent))))
+    (series,) = told["series"]
     assert series["x"] == [1, 2]
     assert series["y"] == [0.123457, None]
     assert (series["said"], series["beside"]) == ("%{y:.1%} in round %{x}", "one")

@@ -1,4 +1,4 @@
-"""What fedaudit knows, for people: tables, explanations and the catalogue page.
+"""Everything that fedaudit knows, for people: tables, explanations and the catalogue page.
 
 Everything is read from the plain dictionaries that the code itself uses and from the
 docstrings of what is in them, so that it cannot fall behind.

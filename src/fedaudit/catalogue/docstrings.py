@@ -37,7 +37,7 @@ def doc_of(thing: object) -> Doc:
 
 
 def meanings_of(make: object) -> dict[str, str]:
-    """What each setting means; of an inherited one, where it is inherited from."""
+    """Meaning of each setting; of an inherited one, where it is inherited from."""
     above = make.__mro__[:0:-1] if inspect.isclass(make) else ()
     inherited = [parsed(each.__doc__ or "").named for each in above]
     return dict(ChainMap(doc_of(make).named, *reversed(inherited)))

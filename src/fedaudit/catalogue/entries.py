@@ -1,4 +1,4 @@
-"""What fedaudit knows by name, read from its dictionaries and their docstrings."""
+"""Everything that fedaudit knows by name, read from its dictionaries and their docstrings."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping

@@ -25,6 +25,7 @@ def compare(*records: Path, out: Path | None = None) -> None:
         comparison of other records is ever replaced.
     """
     from fedaudit.report.page import write_comparison
+    from fedaudit.report.terminal import print_comparison
     from fedaudit.results.comparison import COMPARISON_FILE, write_comparison_file
     from fedaudit.results.older import completed
     from fedaudit.results.read import read_record
@@ -48,7 +49,8 @@ def compare(*records: Path, out: Path | None = None) -> None:
     comparison = compared(found, [relative(path, target.parent) for path in paths])
     write_comparison_file(comparison, target.with_suffix(".json"))
     write_comparison(comparison, found, target)
-    say(f"comparison: {target}")
+    print_comparison(comparison, found)
+    say(f"\ncomparison: {target}")
 
 
 def refuse_other_comparison(page: Path, records: Sequence[Path]) -> None:

@@ -1,4 +1,4 @@
-"""Which file is meant where a folder is named."""
+"""The file that is meant where a folder is named."""
 
 from pathlib import Path
 

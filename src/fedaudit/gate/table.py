@@ -27,12 +27,12 @@ def verdict_table(verdict: Verdict) -> Grid:
 
 
 def print_verdict(verdict: Verdict) -> None:
-    """Prints the table, what is not judged, and the paragraph that says why."""
+    """Prints the paragraph that says why, then the table and what is not judged."""
     console = Console()
+    console.print(Text(f"{verdict.reason}\n", style="bold"))
     console.print(to_rich(verdict_table(verdict)))
     for one in verdict.unjudged:
         console.print(Text(f"Not judged: {one}."))
-    console.print(Text(f"\n{verdict.reason}"))
 
 
 def _row(check: Check) -> tuple[Cell, ...]:

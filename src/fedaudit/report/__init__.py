@@ -1,4 +1,4 @@
-"""What people read: made from records alone.
+"""Reports for people, made from records alone.
 
 The room is a door as well: ``fedaudit.report(record, "page.html")`` writes a record's report.
 """

@@ -28,7 +28,7 @@ Status = Literal[
     "no leak shown",
 ]
 """The verdicts, the gravest first. "Above guessing" is of sources: owners are named, but perhaps
-by the clients' class mixes alone."""
+by the clients' label distributions alone."""
 
 LEAKS: Mapping[Size, Status] = {
     "strong": "strong leak",
@@ -40,7 +40,7 @@ LEAKS: Mapping[Size, Status] = {
 
 
 class Threshold(NamedTuple):
-    """From where on a leak has a word.
+    """Least figures that earn a leak its word.
 
     Attributes:
         word: The word.
@@ -77,7 +77,7 @@ _ARTICLES: dict[Size, str] = {
 
 
 class Look(NamedTuple):
-    """How a figure is marked: the sign before it, its colour, and the word for its size."""
+    """Marking of a figure: the sign before it, its colour, and the word for its size."""
 
     sign: str = ""
     tone: Tone = ""
@@ -120,7 +120,7 @@ def largest(sizes: list[Size]) -> Size | None:
 
 
 def size_of(figure: Estimate) -> Size | None:
-    """How large a leak a figure shows at least: by its lower limit, if it is above guessing.
+    """Size of the leak that a figure shows at least: by its lower limit, if it is above guessing.
 
     The lower limit, since a reader looks at the largest of many figures, whose value errs
     upward. Without an interval the value itself has to do, but for a rate: its threshold is not
@@ -180,7 +180,7 @@ def rate_found(figures: list[Estimate]) -> Estimate | None:
 
 
 def look_of(figure: Estimate) -> Look:
-    """How a figure is marked in tables."""
+    """Marking of a figure in tables."""
     if by_test_alone(figure):
         return Look("△ ", "", "size open")
     if not above_chance(figure):
@@ -197,7 +197,7 @@ def tone_of(size: Size | None) -> Tone:
 
 
 class Setting(NamedTuple):
-    """What a table of figures holds fixed; None stands for "over all of them"."""
+    """Setting of a table of figures; None stands for "over all of them"."""
 
     defense: str
     view: str
@@ -206,7 +206,7 @@ class Setting(NamedTuple):
 
 
 class Key(NamedTuple):
-    """What a figure is of, whichever run it was found in."""
+    """Subject of a figure, whichever run it was found in."""
 
     attack: str
     defense: str
@@ -246,7 +246,7 @@ def headline(record: Record) -> list[Estimate]:
 
 
 def about_members(record: Record) -> bool:
-    """Whether a record has figures of membership attacks, or is about nothing else."""
+    """True where a record has figures of membership attacks, or is about nothing else."""
     return bool(headline(record)) or not (record.sources or record.clusters)
 
 
@@ -264,7 +264,7 @@ def _most_summarised(figures: list[Estimate]) -> list[Estimate]:
 
 
 def key_of(figure: Estimate) -> Key:
-    """What a figure is of."""
+    """Subject of a figure."""
     where = (figure.attack, figure.defense, figure.view, figure.contrast)
     return Key(*where, figure.target, figure.metric)
 
@@ -291,7 +291,7 @@ def differing(settings: list[Setting]) -> list[str]:
 
 
 def label_among(figure: Estimate, figures: list[Estimate]) -> str:
-    """What tells a figure's setting from those of other figures; empty where nothing does."""
+    """The part of a figure's setting that tells it from others; empty where nothing does."""
     settings = distinct(setting_of(one) for one in figures)
     return shortened(differing(settings)[settings.index(setting_of(figure))], 120)
 
@@ -304,12 +304,12 @@ def _label(setting: Setting, varies: list[bool]) -> str:
 
 
 def attacks_tried(record: Record) -> int:
-    """How many attacks gave scores; those refused or failed are listed all the same."""
+    """Number of attacks gave scores; those refused or failed are listed all the same."""
     return sum(row.status == "run" for row in record.attacks)
 
 
 def says_nothing(record: Record) -> bool:
-    """Whether a record was made to show a flaw, and its figures describe no leakage."""
+    """True where a record was made to show a flaw, and its figures describe no leakage."""
     return record.evaluation == "redraw" or record.nobody_is_a_member
 
 

@@ -1,10 +1,13 @@
-"""The first screen: the numbers that stand at the top of a report."""
+"""The first screen of a report: verdict, picture, three numbers, controls, what to do next."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, get_args
 
 from fedaudit.report.evidence import (
+    Status,
     a_leak,
+    about_members,
+    gravest,
     headline,
     label_among,
     leading,
@@ -14,17 +17,23 @@ from fedaudit.report.evidence import (
     strongest,
     tone_of,
 )
+from fedaudit.report.figures.comparison import front_name
+from fedaudit.report.figures.forest import Picture
 from fedaudit.report.grid import shortened
+from fedaudit.report.pictures import comparison_picture, first_picture, games_picture
 from fedaudit.report.reading import (
     CHANCE_VIOLATIONS,
+    STRONGEST_ATTACK,
     VIOLATIONS,
     ClusterMean,
+    Comparison,
     Estimate,
     GameRecord,
     Record,
     above_chance,
 )
 from fedaudit.report.text.clusters import (
+    cluster_status,
     clustered_of,
     figure_text,
     label_of,
@@ -33,6 +42,7 @@ from fedaudit.report.text.clusters import (
     riskiest,
 )
 from fedaudit.report.text.games import (
+    GameVerdict,
     Shown,
     behind_mechanism,
     epsilon,
@@ -47,7 +57,7 @@ from fedaudit.report.text.games import (
     times_text,
     without_mechanism,
 )
-from fedaudit.report.text.membership import ALARMS, of_thousand, room
+from fedaudit.report.text.membership import ALARMS, member_status, of_thousand, room
 from fedaudit.report.text.sources import (
     excess_size,
     labels_of_named,
@@ -55,8 +65,10 @@ from fedaudit.report.text.sources import (
     points,
     points_in_words,
     size_reached_by,
+    source_status,
     strongest_on_sources,
 )
+from fedaudit.report.text.verdict import Verdict
 from fedaudit.report.words import (
     NO_DEFENSE,
     contrast_name,
@@ -131,7 +143,7 @@ def _identified_tile(best: Estimate | None, figures: list[Estimate]) -> Tile | N
 
 
 def _source_tiles(record: Record) -> list[Tile]:
-    """How often owners are named, and how much of that class mixes do not explain."""
+    """Attack success rate, and its excess over what label distributions explain."""
     named = on_sources(record)
     best = strongest_on_sources(named)
     if best is None:
@@ -146,9 +158,9 @@ def _source_tiles(record: Record) -> list[Tile]:
     said = a_leak(size) if size else "not above them"
     beyond = f"{said} · they alone {percent(figure.mixes)} · {points_in_words(figure.excess)}"
     return [
-        Tile("Owners named", percent(figure.success.value), detail, tone),
+        Tile("Attack success rate", percent(figure.success.value), detail, tone),
         Tile(
-            "Beyond class mixes",
+            "Beyond label distributions",
             f"{points(figure.excess.value)} points",
             beyond,
             tone_of(size) if size else "",
@@ -186,7 +198,7 @@ def _cluster_tile(name: str, mean: ClusterMean, said: str, label: str, tone: str
 
 
 def _judged(figure: Estimate) -> tuple[str, str]:
-    """What is found in words, and the colour that goes with it."""
+    """The finding in words, and the colour that goes with it."""
     size = size_of(figure)
     if size is None:
         return ("above guessing", "raised") if above_chance(figure) else ("not above guessing", "")
@@ -254,9 +266,9 @@ def _success_tile(label: str, shown: Sequence[Shown], *, most: bool = True) -> T
 
 def _contradicted_tile(claiming: Sequence[Shown]) -> Tile:
     wrong = sum(one.point.refuted or overtaken(one.point) for one in claiming)
-    detail = "points whose success refutes the epsilon that they name"
+    detail = "points whose success refutes the epsilon that they claim"
     value = f"{count(wrong)} of {count(len(claiming))}"
-    return Tile("Named epsilon contradicted", value, detail, "alarm" if wrong else "")
+    return Tile("Claimed epsilon contradicted", value, detail, "alarm" if wrong else "")
 
 
 def _factor_tile(claiming: Sequence[Shown]) -> Tile | None:
@@ -265,5 +277,262 @@ def _factor_tile(claiming: Sequence[Shown]) -> Tile | None:
         return None
     ratio, one = max(known, key=lambda pair: pair[0])
     value = f"{times_text(ratio)} ×"
-    detail = f"{short(one)}: the true one is {epsilon(one.point.true_epsilon or 0.0)}"
-    return Tile("True epsilon over the named one", value, detail, "alarm" * far_above(one.point))
+    detail = f"{short(one)}: the actual one is {epsilon(one.point.true_epsilon or 0.0)}"
+    return Tile(
+        "Actual epsilon over the claimed one", value, detail, "alarm" * far_above(one.point)
+    )
+
+
+class First(NamedTuple):
+    """The part of a report that a reader sees before scrolling or opening anything.
+
+    Attributes:
+        look: The verdict whose colour the screen has.
+        status: The verdict in two or three words.
+        headline: In one sentence.
+        warning: Why nothing follows from the figures; empty where the models learned.
+        picture: Empty where no figure says anything, or a figure of the page stands in its place.
+        numbers: Three at most.
+        controls: How many hold, in a line.
+        sound: Whether all do.
+        next: What to do, most important first.
+    """
+
+    look: Status
+    status: str
+    headline: str
+    warning: str
+    picture: Picture
+    numbers: tuple[Tile, ...]
+    controls: str
+    sound: bool
+    next: tuple[str, ...]
+
+
+_NEXT: Mapping[Status, tuple[str, ...]] = {
+    "void": ("Run the study again with aligned evaluation; nothing follows from these figures.",),
+    "control failed": (
+        "Find out why the control failed (see Controls), then run the audit again.",
+        "Decide nothing on these figures until then.",
+    ),
+    "strong leak": (
+        "Run the same study with a defense (fedaudit list defenses names them).",
+        "Set both side by side: fedaudit compare PLAIN DEFENDED shows leakage against accuracy.",
+        "Stop a release that leaks this much: fedaudit gate RECORD --policy policy.toml.",
+    ),
+    "inconclusive": (
+        "Audit more samples, of more clients: the intervals are too wide to conclude anything.",
+        "Run more seeds where figures are means over seeds.",
+    ),
+    "no leak shown": (
+        "Hold releases to it: fedaudit gate RECORD --policy policy.toml checks the upper limits.",
+        "Audit a stronger adversary: one that sees every round, or more attacks.",
+    ),
+}
+_UNLEARNED = (
+    "Train the model until it has learned its training data, then audit again.",
+    "Or audit fewer samples a client, which are learned sooner.",
+)
+
+
+def first_screen(record: Record, said: Verdict) -> First:
+    """The first screen of a record of a study or a recording."""
+    topics = _topics(record)
+    ran = [control for control in record.controls if control.passed is not None]
+    held = sum(bool(control.passed) for control in ran)
+    return First(
+        said.status,
+        said.status,
+        said.headline,
+        said.warning,
+        first_picture(record, topics=topics),
+        _three(record, topics),
+        f"{held} of {len(ran)} controls hold" if ran else "No control was run",
+        bool(ran) and held == len(ran),
+        next_steps(said),
+    )
+
+
+def next_steps(said: Verdict) -> tuple[str, ...]:
+    """Steps to take after a verdict, most important first.
+
+    Advice that rests on further figures of a record belongs here, before the general steps.
+    """
+    if said.warning and said.status not in ("void", "control failed"):
+        return _UNLEARNED
+    leaks = ("clear leak", "weak leak", "trace of a leak", "above guessing")
+    return _NEXT["strong leak" if said.status in leaks else said.status]
+
+
+def _topics(record: Record) -> list[str]:
+    """The topics of a record, the gravest first, as its headline has them."""
+    found: list[tuple[Status, str]] = []
+    if about_members(record):
+        found.append((member_status(record, headline(record)), "membership"))
+    if record.sources:
+        found.append((source_status(on_sources(record)), "sources"))
+    if record.clusters:
+        found.append((cluster_status(clustered_of(record)), "clusters"))
+    order = get_args(Status)
+    return [topic for _, topic in sorted(found, key=lambda pair: order.index(pair[0]))]
+
+
+def _three(record: Record, topics: list[str]) -> tuple[Tile, ...]:
+    """Of one topic two numbers, of several one each, and what the model is good for."""
+    if says_nothing(record):
+        return ()
+    made = {
+        "membership": [tile for tile in _membership_tiles(headline(record)) if tile is not None],
+        "sources": _source_tiles(record),
+        "clusters": _cluster_tiles(record),
+    }
+    each = 2 if len(topics) == 1 else 1
+    found = [tile for topic in topics for tile in made[topic][:each]]
+    return (*found, *_utility_tile(record))[:3]
+
+
+def first_of_games(record: GameRecord, said: GameVerdict) -> First:
+    """The first screen of a record of games, which has no controls but its own bounds."""
+    shown_ = shown_points(record.points)
+    wrong = sum(one.point.refuted or overtaken(one.point) for one in shown_)
+    claiming = [one for one in shown_ if one.point.nominal_epsilon is not None]
+    of = len(claiming) or len(shown_)
+    what = "claimed ε" if claiming else "noise bounds"
+    if wrong:
+        steps: tuple[str, ...] = (
+            "Do not rely on the claimed ε: correct the mechanism or its accounting.",
+            "Replace it by a mechanism whose actual ε is what it claims.",
+        )
+    elif said.look in ("inconclusive", "no leak shown"):
+        steps = (
+            "Play more games, targets or rounds: another neuron may do better.",
+            "Rely on the actual ε, not on a success near 50%.",
+        )
+    else:
+        steps = (
+            "Let clients answer this server only behind a mechanism whose success stays near 50%.",
+            "Choose it by its actual ε, from the mechanism’s own probabilities.",
+        )
+    return First(
+        said.look,
+        said.status,
+        said.headline,
+        "",
+        games_picture(record),
+        tuple(game_tiles(record)[:3]),
+        f"{what} contradicted at {wrong} of {of} points",
+        not wrong,
+        steps,
+    )
+
+
+class TradeOff(NamedTuple):
+    """A row of a comparison that gives up least accuracy for the leakage that it takes away.
+
+    Attributes:
+        name: The defense, with who uses it.
+        leakage: Change of the strongest attack's membership advantage, in shares.
+        error: Change of the test error, in shares.
+        undefended: The advantage without it.
+        contrast: The non-members that the leakage is against.
+    """
+
+    name: str
+    leakage: float
+    error: float
+    undefended: float
+    contrast: str
+
+
+def best_tradeoff(comparison: Comparison) -> TradeOff | None:
+    """The largest fall of leakage less rise of error, where no defense leaks most; None of none.
+
+    Both are shares: the membership advantage (2 AUC - 1) of the strongest attack, and the test
+    error. A sum of the two is a convention of this report, not a law; the front shows all.
+    """
+    fronts = [
+        front
+        for front in comparison.fronts
+        if front.metric == "auc" and front.attack == STRONGEST_ATTACK and front.gain is not None
+    ]
+    if not fronts:
+        return None
+    contrast = max(fronts, key=lambda front: front.points[0].leakage).contrast
+    found = [
+        TradeOff(
+            front_name(front),
+            point.leakage - front.points[0].leakage,
+            point.error - front.points[0].error,
+            front.points[0].leakage,
+            contrast,
+        )
+        for front in fronts
+        if front.contrast == contrast
+        for point in front.points[1:]
+    ]
+    return min(found, key=lambda one: one.leakage + one.error, default=None)
+
+
+def first_of_comparison(
+    comparison: Comparison, records: Sequence[Record], verdicts: Sequence[Verdict]
+) -> First:
+    """The first screen of a comparison: its best trade-off in front."""
+    best = best_tradeoff(comparison)
+    controls = [c for record in records for c in record.controls if c.passed is not None]
+    held = sum(bool(control.passed) for control in controls)
+    failed = any(said.status in ("void", "control failed") for said in verdicts)
+    look: Status = "control failed" if failed else "inconclusive"
+    if best is None:
+        grave = gravest([said.status for said in verdicts])
+        text = f"{len(comparison.rows)} rows side by side; the gravest verdict is “{grave}”"
+    elif best.leakage >= 0:
+        text = "No defense here lowers the strongest attack’s leakage"
+    else:
+        look = look if failed else "no leak shown"
+        text = (
+            f"{shortened(best.name, 80)}: leakage {_points(best.leakage)}, "
+            f"accuracy {_points(-best.error)}"
+        )
+    steps = (
+        ("Repeat the records whose controls failed before any conclusion.",)
+        if failed
+        else (
+            "Choose by the front: low leakage and low test error, on the line.",
+            "Repeat the chosen row with more seeds, then hold it: fedaudit gate.",
+        )
+    )
+    return First(
+        look,
+        "control failed" if failed else "best trade-off" if best else "side by side",
+        text,
+        "",
+        comparison_picture(comparison),
+        _numbers_of(best) if best else (),
+        f"{held} of {len(controls)} controls hold" if controls else "No control was run",
+        bool(controls) and held == len(controls),
+        steps,
+    )
+
+
+def _numbers_of(best: TradeOff) -> tuple[Tile, ...]:
+    against = f"v. {contrast_name(best.contrast).lower()}"
+    left = max(best.undefended + best.leakage, 0.0)
+    return (
+        Tile(
+            "Membership advantage (2 AUC − 1)",
+            _points(best.leakage),
+            f"strongest attack {against}: {percent(best.undefended)} undefended, "
+            f"{percent(left)} left",
+            "good" if best.leakage < 0 else "",
+        ),
+        Tile("Test accuracy", _points(-best.error), "against no defense, same clients"),
+        Tile(
+            "Undefended AUC",
+            f"{(best.undefended + 1) / 2:.3f}",
+            f"strongest attack {against}; 0.5 is guessing",
+        ),
+    )
+
+
+def _points(share: float) -> str:
+    return f"{points(share)} points"

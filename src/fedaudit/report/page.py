@@ -26,6 +26,7 @@ from fedaudit.report.figures.comparison import (
 )
 from fedaudit.report.figures.detector import detector_table, detector_words, weights_figure
 from fedaudit.report.figures.drawing import Figures
+from fedaudit.report.figures.forest import forest_drawn
 from fedaudit.report.figures.games import game_figures
 from fedaudit.report.figures.membership import (
     accuracy_figure,
@@ -38,7 +39,13 @@ from fedaudit.report.figures.membership import (
 from fedaudit.report.figures.rounds import rounds_table
 from fedaudit.report.figures.sources import source_figures
 from fedaudit.report.figures.svg import drawn, hovering, symbols
-from fedaudit.report.first import game_tiles, tiles
+from fedaudit.report.first import (
+    first_of_comparison,
+    first_of_games,
+    first_screen,
+    game_tiles,
+    tiles,
+)
 from fedaudit.report.grid import Grid, columns_of, shortened
 from fedaudit.report.reading import Comparison, GameRecord, Record, cleaned
 from fedaudit.report.reproducing import (
@@ -141,6 +148,7 @@ def _environment_of_templates() -> Environment:
     )
     environment.filters["shortened"] = shortened
     environment.filters["drawn"] = drawn
+    environment.filters["forest"] = forest_drawn
     environment.filters["sight"] = sight_name
     environment.filters["paragraph"] = lambda text: capital(sentence(text))
     return environment
@@ -191,6 +199,7 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
     return rendered(
         "comparison.html.j2",
         title=f"Comparison of {plural(len(records), 'audit')}",
+        first=first_of_comparison(comparison, records, verdicts),
         figures=figures,
         tradeoff=drawn,
         used=used,
@@ -217,7 +226,7 @@ def report_html(record: Record) -> str:
     """The report of a record as an HTML document."""
     record = cleaned(record)
     figures = figures_of(record)
-    kind = kind_of(record)
+    kind, said = kind_of(record), verdict(record)
     return rendered(
         "report.html.j2",
         title=f"{kind}: {shortened(record.name, 80)}",
@@ -227,7 +236,8 @@ def report_html(record: Record) -> str:
         clusters=cluster_section(record),
         figures=figures,
         record=record,
-        verdict=verdict(record),
+        verdict=said,
+        first=first_screen(record, said),
         sizes=sizes_table(),
         tiles=tiles(record),
         meta=_meta(record),
@@ -299,6 +309,7 @@ def games_html(record: GameRecord) -> str:
     certificates = certificates_table(record)
     detector = record.detector
     weights = weights_figure(detector) if detector else None
+    said = game_verdict(record)
     return rendered(
         "games.html.j2",
         title=f"Security games: {shortened(record.name, 80)}",
@@ -306,7 +317,8 @@ def games_html(record: GameRecord) -> str:
         detector=detector_table(detector) if detector else None,
         detected=detector_words(detector) if detector else [],
         record=record,
-        verdict=game_verdict(record),
+        verdict=said,
+        first=first_of_games(record, said),
         tiles=game_tiles(record),
         sizes=_games_sizes_table(),
         meta=_games_meta(record),
@@ -320,7 +332,7 @@ def games_html(record: GameRecord) -> str:
 
 
 def games_again(record: GameRecord) -> Again:
-    """How to play a record's games again: its settings, with a variant for each other point.
+    """Steps to play a record's games again: its settings, with a variant for each other point.
 
     The study file is empty where settings are larger than any study's.
     """
@@ -339,7 +351,7 @@ def games_again(record: GameRecord) -> Again:
 
 
 def _games_sizes_table() -> Grid:
-    """From where on success has which word: as for a model’s risk, which is the same figure."""
+    """Thresholds of success by word: as for a model’s risk, which is the same figure."""
     return replace(
         risk_sizes_table(),
         caption="Words for the server’s success",

@@ -173,7 +173,7 @@ SIGHTS = {
     "auxiliary_data": "data of the adversary's own",
     "chooses_model": "the choice of the model sent out",
 }
-"""What an adversary sees, and what an attack needs."""
+"""Things that an adversary sees and that attacks need."""
 
 _IN_NOTES = {key.upper(): words for key, words in SIGHTS.items()} | {
     "other_client": "other clients'"

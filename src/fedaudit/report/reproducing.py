@@ -1,4 +1,4 @@
-"""How to make a record again: the study file, the command, and what to expect of it."""
+"""Steps to make a record again: the study file, the command, and what to expect of it."""
 
 import json
 import re
@@ -40,7 +40,7 @@ def _table(values: Mapping[str, object], path: tuple[str, ...]) -> Iterator[str]
 
 
 def _stands_alone(value: object) -> bool:
-    """Whether a value gets headings of its own: a table, or a list of tables only."""
+    """True where a value gets headings of its own: a table, or a list of tables only."""
     if isinstance(value, list):
         return bool(value) and all(isinstance(entry, dict) for entry in value)
     return isinstance(value, dict)
@@ -81,7 +81,7 @@ _BUNDLED = ("digits", "synthetic")
 
 
 class Again(NamedTuple):
-    """What a reader needs to make a record again.
+    """Everything that a reader needs to make a record again.
 
     Attributes:
         study: The settings, as a file that ``fedaudit run`` takes.
@@ -97,7 +97,7 @@ class Again(NamedTuple):
 
 
 def reproducing(record: Record) -> Again:
-    """How to make a record again."""
+    """Steps to make a record again."""
     needed = needed_data(record.config)
     command = "fedaudit run study.toml" + (" --data-dir FOLDER" if needed else "")
     made = rows_of_environment(
@@ -119,7 +119,7 @@ def needed_data(config: Mapping[str, object]) -> str:
 def rows_of_environment(
     content_hash: str, made: Environment, *settings: tuple[str, str]
 ) -> list[tuple[str, str]]:
-    """What a record was made with, as names and values.
+    """Environment of a record, as names and values.
 
     Args:
         content_hash: Of the record.

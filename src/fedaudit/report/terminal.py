@@ -1,72 +1,134 @@
-"""What the terminal prints at the end of a command: the conclusion first, at most 40 lines."""
+"""The end of a command on a terminal: the conclusion first, in a screen of 80 columns."""
+
+import textwrap
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from fedaudit.report.figures.rounds import short_rounds_table
-from fedaudit.report.grid import split, to_rich
-from fedaudit.report.reading import GameRecord, Record, cleaned
-from fedaudit.report.tables.clusters import short_cluster_tables
-from fedaudit.report.tables.games import games_table
-from fedaudit.report.tables.membership import attack_tables, other_figures_table
-from fedaudit.report.tables.run import controls_summary, utility_table
-from fedaudit.report.tables.sources import short_source_table
+from fedaudit.report.figures.forest import Forest, Picture
+from fedaudit.report.first import (
+    First,
+    Tile,
+    first_of_comparison,
+    first_of_games,
+    first_screen,
+)
+from fedaudit.report.grid import shortened
+from fedaudit.report.reading import Comparison, GameRecord, Record, cleaned
 from fedaudit.report.text.games import game_verdict, poor_fits, shown_points
 from fedaudit.report.text.verdict import verdict
 
-MOST_ROWS_PRINTED = 12
-"""Longer tables beside the main one are left to the report."""
+MOST_LINES = 36
+"""Lines of a conclusion at most, so that it and the names of files fit on one screen."""
 
+WIDTH = 80
 
-def terminal_tables(record: Record) -> list[Table]:
-    """What a study prints at its end: attacks, sources, clusters, a few others, controls."""
-    record = cleaned(record)
-    grids = [part for grid in attack_tables(record) for part in split(grid)]
-    grids += [short_source_table(record)] if record.sources else []
-    grids += short_cluster_tables(record)
-    other = other_figures_table(record)
-    grids += [other] if other and len(other.rows) <= MOST_ROWS_PRINTED else []
-    grids += [utility_table(record)] if record.utility else []
-    grids += [controls_summary(record)] if record.controls else []
-    return [to_rich(grid) for grid in grids]
+_LEAST_ROWS = 3
+_MOST_POINTS = 2
 
 
 def print_record(record: Record, console: Console | None = None) -> None:
-    """Prints the tables of a record and its verdict in a sentence; to standard output by default.
+    """Prints the conclusion of a record; to standard output by default.
 
     Args:
         record: What a study found.
         console: Where to print.
     """
-    console = console or Console()
-    for table in terminal_tables(record):
-        console.print(table)
-        console.print()
-    other = other_figures_table(record)
-    if other and len(other.rows) > MOST_ROWS_PRINTED:
-        console.print(f"{len(other.rows)} other figures are in the report.\n")
-    said = verdict(record)
-    if said.warning:
-        console.print(Text(f"Warning: {said.warning}\n", style="bold"))
-    console.print(Text(f"{said.headline}. {said.controls}", style="bold"))
+    record = cleaned(record)
+    first = first_screen(record, verdict(record))
+    _print(_lines(first, _one_a_topic(first.picture)), first, console)
 
 
 def print_games(record: GameRecord, console: Console | None = None) -> None:
-    """Prints how games ended, and what is wrong with claims; to standard output by default.
+    """Prints how games ended, contradictions of claims first; to standard output by default.
 
     Args:
         record: Of a study of games.
         console: Where to print.
     """
     record = cleaned(record)
-    console = console or Console()
-    for table in (games_table(record), short_rounds_table(record)):
-        if table is not None and table.rows:
-            console.print(to_rich(table))
     said = game_verdict(record)
-    console.print(Text(f"\n{said.headline}", style="bold"))
-    for text in said.contradictions:
-        console.print(Text(f"! {text}", style="bold red"))
-    for text in (*said.claims, *poor_fits(shown_points(record.points))):
-        console.print(Text(f"! {text}"))
+    first = first_of_games(record, said)
+    warnings = (*said.contradictions, *said.claims, *poor_fits(shown_points(record.points)))
+    _print(_lines(first, first.picture, warnings[:_MOST_POINTS]), first, console)
+
+
+def print_comparison(
+    comparison: Comparison, records: Sequence[Record], console: Console | None = None
+) -> None:
+    """Prints the best trade-off of a comparison and its rows; to standard output by default.
+
+    Args:
+        comparison: What was found by holding records against each other.
+        records: Those that it is of.
+        console: Where to print.
+    """
+    comparison, records = cleaned(comparison), [cleaned(record) for record in records]
+    first = first_of_comparison(comparison, records, [verdict(record) for record in records])
+    _print(_lines(first, first.picture), first, console)
+
+
+def _print(lines: Sequence[str], first: First, console: Console | None) -> None:
+    console = console or Console()
+    for at, line in enumerate(lines[:MOST_LINES]):
+        alarming = not first.sound and line.startswith("✗")
+        console.print(Text(line, style="bold red" if alarming else "bold" if at == 0 else ""))
+
+
+def _lines(first: First, picture: Picture, warnings: Sequence[str] = ()) -> list[str]:
+    """Verdict, warnings, numbers, controls, rows as far as they fit, and what to do next."""
+    head = textwrap.wrap(f"{first.status.upper()}: {first.headline}.", WIDTH)
+    if first.warning:
+        head += textwrap.wrap(f"Warning: {first.warning}", WIDTH)
+    for text in warnings:
+        head += textwrap.wrap(f"! {text}", WIDTH, subsequent_indent="  ")[:4]
+    head += ["", *(line for tile in first.numbers for line in _number(tile))]
+    head.append(f"{'✓' if first.sound else '✗'} {first.controls}")
+    tail = ["", *_numbered(first.next[:2])]
+    left = MOST_LINES - len(head) - len(tail)
+    for place, forest in enumerate(picture):
+        share = left // (len(picture) - place)
+        rows = list(_rows(forest, share - 3))
+        if share - 3 >= _LEAST_ROWS or not place:
+            head += ["", *rows]
+            left -= len(rows) + 1
+    return head + tail
+
+
+def _one_a_topic(picture: Picture) -> Picture:
+    """Of each topic the first choice: the others are in the report."""
+    return tuple({forest.title: forest for forest in picture[::-1]}.values())[::-1]
+
+
+def _number(tile: Tile) -> list[str]:
+    text = f"{tile.label}: {tile.value} ({tile.detail})"
+    return textwrap.wrap(text, WIDTH, subsequent_indent="  ")[:2]
+
+
+def _numbered(steps: Sequence[str]) -> Iterator[str]:
+    for at, step in enumerate(steps, 1):
+        lead = "Next: " if at == 1 else "      "
+        yield from textwrap.wrap(step, WIDTH, initial_indent=lead, subsequent_indent="      ")
+
+
+def _rows(forest: Forest, most: int) -> Iterator[str]:
+    """A heading, and as many rows as fit; how many more there are is told."""
+    many = len(forest.tracks)
+    wide = 22 if many > 1 else 34
+    each = (WIDTH - wide) // many
+    against = f" ({forest.label})" if forest.label.startswith("members") else ""
+    yield f"{forest.title}{against}"[:WIDTH]
+    yield _row("", [track.title for track in forest.tracks], wide, each)
+    shown = forest.lines if len(forest.lines) <= most else forest.lines[: max(most - 1, 1)]
+    for line in shown:
+        pairs = zip(line.values, line.limits, strict=True)
+        texts = [" ".join(filter(None, (value, limits))) for value, limits in pairs]
+        yield _row(line.label, texts, wide, each)
+    if len(shown) < len(forest.lines):
+        yield f"  and {len(forest.lines) - len(shown)} more in the report"
+
+
+def _row(label: str, texts: Sequence[str], wide: int, each: int) -> str:
+    cells = "".join(f"{shortened(text, each - 1):<{each}}" for text in texts)
+    return f"{shortened(label, wide - 2):<{wide}}{cells}".rstrip()

@@ -76,7 +76,7 @@ def further_text(further: Interval | None, text: Callable[[float, float], str]) 
 
 
 def about_runs(further: Iterable[Interval | None]) -> str:
-    """What the intervals of figures over several runs say, for a table's remark; empty without any.
+    """Meaning of intervals of figures over several runs, for a table's remark; empty without any.
 
     Args:
         further: Of every figure of the table.
@@ -152,7 +152,7 @@ ORIGINS = {
     "other_client": "Another client's",
     "unseen": "Unseen",
 }
-"""Whose a sample is."""
+"""Origins of samples."""
 
 SIGNALS = {
     "loss": "minus the loss",
@@ -166,7 +166,7 @@ SIGNALS = {
     "gradient-difference-raw": "gradient difference",
     "gradient-difference-sum": "gradient difference, rescaled",
 }
-"""What the numbers of a signal are: all are turned so that larger stands for members."""
+"""Meanings of a signal's numbers: all are turned so that larger stands for members."""
 
 METRICS = {
     "auc": "AUC",
@@ -199,13 +199,13 @@ def defense_name(defense: str) -> str:
 
 
 def sight_name(sight: str) -> str:
-    """What an adversary sees or an attack needs."""
+    """A thing that an adversary sees or an attack needs."""
     plain = sight.lower()
     return SIGHTS.get(plain, _as_it_is(plain))
 
 
 def signal_name(signal: str) -> str:
-    """What a signal's numbers are."""
+    """Meaning of a signal's numbers."""
     plain = signal.removeprefix("global_")
     meaning = SIGNALS.get(plain, _as_it_is(plain))
     return meaning if plain == signal else f"{meaning}, global model"
@@ -220,7 +220,7 @@ def metric_name(metric: str) -> str:
 
 
 def is_share(metric: str) -> bool:
-    """Whether a metric is a share of something, and so is shown in per cent."""
+    """True where a metric is a share of something, and so is shown in per cent."""
     return rate_of(metric) is not None or metric.endswith(("accuracy", "_rate", "_share", "tpr"))
 
 

@@ -41,7 +41,7 @@ def each(
 
 
 def setting(run: Run) -> tuple[str, ...]:
-    """What sets one run's panels apart from another's."""
+    """Setting that tells one run's panels from another's."""
     return (
         shortened(run.algorithm),
         shortened(defense_name(run.defense)),
@@ -265,7 +265,7 @@ def risk_figure(record: Record) -> Figures | None:
         for name, look, there in (
             ("True risk", _TRUE, True),
             ("Estimated by the server", _ESTIMATED, _any(record, "estimated")),
-            ("Told to clients", _TOLD, _any(record, "told")),
+            ("Announced to clients", _TOLD, _any(record, "told")),
         )
         if there
     ]
@@ -300,7 +300,7 @@ def thresholds_figure(record: Record) -> Figures | None:
 
 
 def violations_figure(record: Record) -> Figures | None:
-    """How many clients use a model that is riskier than they accept, round by round."""
+    """Number of clients use a model that is riskier than they accept, round by round."""
     runs = [run for run in record.clusters if len(run.rounds) > 1]
     if not runs:
         return None
@@ -345,7 +345,7 @@ def _risk_panel(run: Run, shown: Shown, limits: list[float]) -> Panel:
     states = [one.models[shown.model] for one in run.rounds]
     traces = [
         _band(rounds, states),
-        _line(rounds, [state.told for state in states], _TOLD, "Told to clients"),
+        _line(rounds, [state.told for state in states], _TOLD, "Announced to clients"),
         _line(rounds, [state.estimated for state in states], _ESTIMATED, "Estimated by the server"),
         _line(rounds, [state.risk for state in states], _TRUE, "True risk"),
         series_line([rounds[0], rounds[-1]], [0.5, 0.5], _GUESS, "Guessing", hover="%{y:.0%}"),
@@ -460,7 +460,7 @@ def _dots(
 
 
 def _range(run: Run) -> tuple[float, float]:
-    """What the risks of all models of a run span, with guessing and a little room."""
+    """Range of the risks of all models of a run, with guessing and a little room."""
     known = [
         value
         for one in run.rounds

@@ -70,7 +70,7 @@ class Cost(NamedTuple):
 def usage_by_row(
     comparison: Comparison, records: Sequence[Record]
 ) -> dict[int, Sequence[UsageRow]]:
-    """What the clients of each of a comparison's rows used, client by client and seed by seed."""
+    """Use of data in each row of a comparison, client by client and seed by seed."""
     return {
         place: [one for one in records[row.source].usage if one.defense == row.family]
         for place, row in enumerate(comparison.rows)
@@ -145,24 +145,28 @@ def front_figure(comparison: Comparison) -> Figures | None:
     names = list(dict.fromkeys(front_name(front) for front in comparison.fronts))
     looks = {name: style(place) for place, name in enumerate(_defended(names))}
     labels = labels_of(comparison)
+    # The non-members that members are told from best where nobody defends stand in front.
+    bare: dict[str, float] = {}
+    for front in comparison.fronts:
+        if front.metric == "auc" and front.gain is not None:
+            leakage = front.points[0].leakage
+            bare[front.contrast] = max(bare.get(front.contrast, 0.0), leakage)
     choices = tuple(
         Choice(
-            f"{leakage_name(metric)}, {shortened(attack)}",
-            tuple(
-                _panel([f for f in group if f.contrast == contrast], looks, labels)
-                for contrast in sorted({f.contrast for f in group}, key=contrast_order)
-            ),
+            f"{leakage_name(metric)}, {shortened(attack)}, v. {contrast_name(contrast).lower()}",
+            (_panel([f for f in group if f.contrast == contrast], looks, labels),),
         )
         for (metric, attack), group in _groups(comparison.fronts).items()
+        for contrast in sorted(
+            {f.contrast for f in group}, key=lambda name: (-bare.get(name, 0.0), name)
+        )
     )
     keys = tuple(Key(name, series_name(name), swatch(look)) for name, look in looks.items())
     return Figures(
         "fronts",
-        "What each defense offers: leakage against test error, a point a strength, each a mean "
-        "over seeds. Low and to the left is good. Lines join the points that no other point of "
-        "the defense beats; hollow points are beaten. A grey cross is no defense, on the same "
-        "clients, which every defense may fall back on. The larger the area above and to the right "
-        "of a line, the better: that is its hypervolume, in the tables below.",
+        "Leakage against test error, a point a strength of a defense, each a mean over seeds: low "
+        "and to the left is good. Lines join points that no other of the defense beats; hollow "
+        "ones are beaten. The grey cross is no defense on the same clients.",
         choices,
         (*keys, Key("no defense, on the same clients", "", swatch(_UNDEFENDED))),
     )
@@ -187,7 +191,7 @@ def front_name(front: Front) -> str:
 
 
 def leakage_name(metric: str) -> str:
-    """What a front's leakage is, for an axis or a choice."""
+    """Name of a front's leakage, for an axis or a choice."""
     return "Membership advantage (2 AUC − 1)" if metric == "auc" else metric_name(metric)
 
 
@@ -227,6 +231,7 @@ def _panel(fronts: Sequence[Front], looks: dict[str, Style], labels: Sequence[st
             "nticks": 6,
             "range": _room([point.leakage for point in points]),
         },
+        height=430,
     )
     title = f"Members v. {contrast_name(contrast).lower()}"
     said = listed([f"{front_name(f)} {number(f.hypervolume)}" for f in fronts[:8]])
@@ -471,7 +476,7 @@ def _panels(lines: Sequence[_Lines]) -> tuple[Panel, ...]:
 
 
 def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | None:
-    """What a defending client uses and spends, against a client of the row's base."""
+    """Use and cost of a defending client, against a client of the row's base."""
     usage = usage_by_row(comparison, records)
     if not any(usage.values()):
         return None

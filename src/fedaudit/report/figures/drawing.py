@@ -269,7 +269,7 @@ def upright(at: float) -> Spec:
 
 
 def run_setting(part: Curve | Trajectory | Histogram) -> tuple[str, ...]:
-    """What sets one run's panels apart from another's."""
+    """Setting that tells one run's panels from another's."""
     return (shortened(defense_name(part.defense)), f"client {part.target}", f"seed {part.seed}")
 
 

@@ -52,7 +52,7 @@ _MOST_TICKS = 7
 
 @dataclass(frozen=True)
 class EpsilonAxis:
-    """Where budgets stand.
+    """Axis of privacy budgets.
 
     Attributes:
         title: Of the axis.
@@ -71,7 +71,7 @@ class EpsilonAxis:
     bare: bool
 
     def place(self, value: float | None, *, aside: float = 0.0) -> float:
-        """Where an epsilon stands; none at all stands right of all others.
+        """Place of an epsilon; none at all stands right of all others.
 
         Args:
             value: The epsilon.
@@ -161,7 +161,7 @@ class Printed(NamedTuple):
     Attributes:
         mechanism: That it is of.
         label: In a legend; names the data.
-        epsilons: First and last named epsilon that it is said of.
+        epsilons: First and last claimed epsilon that it is said of.
         adv: The success.
         said: How it is said.
     """
@@ -188,7 +188,7 @@ PRINTED = (
 NEAR = 20.0
 """Epsilons up to here, which papers speak of, have a view of their own beside much larger ones."""
 
-_NAMED, _TRUE = "against the named epsilon", "against the true epsilon"
+_NAMED, _TRUE = "against the claimed epsilon", "against the actual epsilon"
 
 Of = Callable[[PointPlayed], float | None]
 
@@ -220,8 +220,8 @@ def ways(groups: Families, *, all_placed: bool = False) -> list[Way]:
         all_placed: Leave out points that have no epsilon of the kind.
     """
     ways = [
-        _way(_NAMED, "ε that is named (nats)", "none", named, groups, all_placed),
-        _way(_TRUE, "ε that is true (nats)", "no bound", true, groups, all_placed),
+        _way(_NAMED, "claimed ε (nats)", "none", named, groups, all_placed),
+        _way(_TRUE, "actual ε (nats)", "no bound", true, groups, all_placed),
     ]
     near = {
         name: [one for one in inside if (named(one.point) or 0.0) <= NEAR]
@@ -231,9 +231,9 @@ def ways(groups: Families, *, all_placed: bool = False) -> list[Way]:
     budgets = [e for inside in few.values() for one in inside if (e := named(one.point))]
     if ways[0].axis.log and max(budgets, default=0.0) > 1 and ways[0].axis.most > 2 * NEAR:
         label = f"{_NAMED}, up to {NEAR:g}"
-        ways.insert(0, _way(label, "ε that is named (nats)", "none", named, few, all_placed))
+        ways.insert(0, _way(label, "claimed ε (nats)", "none", named, few, all_placed))
     placed = [way for way in ways if not way.axis.bare]
-    return placed or [_way(_NAMED, "ε that is named (nats)", "none", named, groups, False)]
+    return placed or [_way(_NAMED, "claimed ε (nats)", "none", named, groups, False)]
 
 
 def _way(label: str, title: str, none: str, of: Of, groups: Families, all_placed: bool) -> Way:
@@ -311,7 +311,7 @@ _OTHERS = Style(OKABE_ITO[0], "dash", "square")
 
 
 def spread_figure(record: GameRecord) -> Figures | None:
-    """How the neuron's values are spread for the target and for others; a choice a point."""
+    """Spread of the neuron's values for the target and for others; a choice a point."""
     shown = [one for one in shown_points(record.points) if one.point.spread is not None]
     choices = tuple(
         Choice(shortened(one.name, 80), (_spread_panel(shortened(one.name), one.point.spread),))
@@ -385,7 +385,7 @@ _PRINTED = Style("#8A6FB0", "solid", "star")
 
 _COLORS = OKABE_ITO[:6]
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "star")
-_GUESSING, _HONEST, _WRONG = "Guessing", "Most under an honest ε", "Contradicts the named ε"
+_GUESSING, _HONEST, _WRONG = "Guessing", "Most under an honest ε", "Contradicts the claimed ε"
 
 _PAPER_CAPTION = (
     " Marks of the AMI paper are what its text says, for its own data, batches and neurons, which "
@@ -396,7 +396,7 @@ _PAPER_CAPTION = (
 
 
 def success_figure(groups: Families) -> Figures:
-    """Adv against the named epsilon, or against the true one; a line for each mechanism."""
+    """Adv against the claimed epsilon, or against the true one; a line for each mechanism."""
     drawn = first(groups, MOST_LINES_OF_SUCCESS)
     looks = _looks(drawn)
     points = [one.point for inside in drawn.values() for one in inside]

@@ -243,7 +243,7 @@ def histogram_figure(
 
 
 def _unit(attack: AttackRow) -> str:
-    """What an attack's scores are, where that is one signal of the target over rounds."""
+    """Meaning of an attack's scores, where that is one signal of the target over rounds."""
     if attack.over_clients != "target only" or len(attack.signals) != 1:
         return ""
     signal = signal_name(attack.signals[0])

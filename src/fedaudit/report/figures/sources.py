@@ -62,7 +62,7 @@ def rounds_figure(record: Record) -> Figures | None:
     keys = [Key(f"Seed {seed}", series_name(f"Seed {seed}"), swatch(looks[seed])) for seed in seeds]
     keys += [
         Key("Guessing", "Guessing", swatch(_GUESS, marked=False)),
-        Key("Class mixes alone", "Class mixes alone", swatch(_MIXES, marked=False)),
+        Key("Label distributions alone", "Label distributions alone", swatch(_MIXES, marked=False)),
         Key(_ORACLE, _ORACLE, swatch(Style("#7A7A7A", "solid", "diamond"), lined=False)),
     ]
 
@@ -82,7 +82,7 @@ def rounds_figure(record: Record) -> Figures | None:
         "Share of samples whose owner is named, each measured round taken alone. Where every "
         "client takes part, the last one is the attack's success in the table. The oracle round is "
         "the best one, chosen afterwards by somebody who knows the answers: no adversary can, so "
-        "it is an upper end. Class mixes "
+        "it is an upper end. Label distributions "
         "alone: of the answers in the table, what is right when owners are shuffled within each "
         "class.",
         choices_of(runs, _setting, panels),
@@ -91,7 +91,7 @@ def rounds_figure(record: Record) -> Figures | None:
 
 
 _SHARE = {
-    "title": {"text": "Owners named"},
+    "title": {"text": "Attack success rate"},
     "tickformat": ".0%",
     "rangemode": "tozero",
     "nticks": 6,
@@ -126,7 +126,7 @@ def _round_lines(run: Run, look: Style) -> list[Spec]:
 
 
 def _levels(runs: Sequence[Run]) -> list[Spec]:
-    """What guessing gives, and class mixes alone, as lines over all measured rounds."""
+    """Success of guessing and of label distributions alone, as lines over all measured rounds."""
     rounds = [index for run in runs for index in run.rounds]
     ends = [min(rounds), max(rounds)]
     chance = sum(run.chance for run in runs) / len(runs)
@@ -135,13 +135,13 @@ def _levels(runs: Sequence[Run]) -> list[Spec]:
         series_line(ends, [level] * 2, look, name, hover="%{y:.1%}")
         for level, look, name in (
             (chance, _GUESS, "Guessing"),
-            (mixes, _MIXES, "Class mixes alone"),
+            (mixes, _MIXES, "Label distributions alone"),
         )
     ]
 
 
 def confusion_figure(record: Record) -> Figures | None:
-    """Whose samples are said to be whose: a map for each attack and seed."""
+    """Confusion of clients: a map for each attack and seed."""
     runs = in_order(record)
     if not runs:
         return None

@@ -168,7 +168,7 @@ def _ends(given: Spec, otherwise: tuple[float, float]) -> tuple[float, float]:
 
 
 def _span(traces: Sequence[Spec], given: Spec, name: str, *, log: bool) -> tuple[float, float]:
-    """What an axis has to hold, with a little room."""
+    """Range that an axis has to hold, with a little room."""
     values = [
         math.log10(value) if log else value
         for trace in traces

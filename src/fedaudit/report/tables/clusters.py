@@ -81,7 +81,7 @@ FIGURES = {
     MOVED_AT_THE_END: "… before the last measured round",
     AGREEMENT: "Agreement of models and groups",
 }
-"""What each figure is called; fairness gaps go by their own names."""
+"""Names of figures; fairness gaps go by their own names."""
 
 SHORT = (
     ACCURACY,
@@ -163,7 +163,7 @@ def _mean_cell(mean: ClusterMean | None, notes: Footnotes) -> Cell:
 
 
 def risk_sizes_table() -> Grid:
-    """From where on the risk of a model has which word."""
+    """Thresholds of a model's risk by word."""
     rows = [
         (Cell(one.word), Cell(f"from {percent(0.5 + one.share / 2)}" if one.share else "above 50%"))
         for one in SOURCE_SIZES

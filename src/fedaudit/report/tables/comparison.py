@@ -77,7 +77,7 @@ def labels_of(comparison: Comparison) -> list[str]:
 
 
 def case_of(row: Row) -> str:
-    """Who uses a row's defense: "pair: clients 0 and 1 of 10"; empty where there is no telling."""
+    """Clients that use a row's defense: "pair: clients 0 and 1 of 10"; empty if unknown."""
     if row.family == NO_DEFENSE:
         return ""
     if row.coalition is None:
@@ -129,7 +129,7 @@ def on_clients(targets: Sequence[int]) -> str:
 
 
 def rows_table(comparison: Comparison, verdicts: Sequence[str]) -> Grid:
-    """What is compared: each row's defense, who uses it, what else differs, and the verdict.
+    """Rows of a comparison: each one's defense, who uses it, what else differs, and the verdict.
 
     Args:
         comparison: The comparison.
@@ -378,7 +378,7 @@ def utility_table(comparison: Comparison) -> Grid:
 
 
 def cautions(comparison: Comparison, records: Sequence[Record]) -> list[str]:
-    """What makes the records hard to compare, in plain words."""
+    """Differences that make records hard to compare, in plain words."""
     said = [
         f"{shortened(record.name, 60)} was evaluated with the published code's flawed redraw of "
         "non-members: its figures mean nothing about leakage."
@@ -423,9 +423,11 @@ _FORMAL = {
     "Formal ε, one round": "formal_epsilon_of_a_round",
 }
 _REMARK = (
-    "▲ owners are named more often than class mixes explain, by a test that is corrected over the "
+    "▲ owners are named more often than label distributions explain, by a test that is "
+    "corrected over the "
     "source attacks of one record, and by the interval; the word is the size of what is beyond "
-    "them. ◇ more often than by guessing, and class mixes may be all of it. Mixes: what is right "
+    "them. ◇ more often than by guessing, and label distributions may be all of it. Mixes: "
+    "what is right "
     "when owners are shuffled within each class. Δ: change of success against the row that it is "
     "held against, over the seeds that both have; both intervals of a seed are combined, which "
     "errs on the wide side. "
@@ -460,7 +462,7 @@ def source_comparison(comparison: Comparison, records: Sequence[Record]) -> Grid
     accuracies = ("Train accuracy", "Test accuracy", "Δ accuracy")
     names = (*accuracies, *formal, *(shortened(attack) for attack in attacks))
     return Grid(
-        "Owners named",
+        "Attack success rate",
         columns_of("Defense", *names, numeric=names),
         tuple(rows),
         remark=_REMARK + (_budget_remark(budgets) if formal else ""),
@@ -511,7 +513,7 @@ def _budget_cell(budget: Estimate | None) -> Cell:
 
 
 def _budget_remark(budgets: Sequence[Mapping[str, Estimate]]) -> str:
-    """How the guarantees were worked out, and what of."""
+    """Method and basis of the formal guarantees."""
     given = [budget for found in budgets for budget in found.values()]
     said = distinct(
         f"{shortened(one.method, 60)}; {shortened(one.note, 100)}" for one in given if one.method

@@ -22,7 +22,7 @@ _REMARK = (
     "Adv: mean of TPR, the share of games with the target in which “in” was said, and TNR, the "
     "share of games without it in which “out” was said; 50% is guessing. Intervals: "
     "Clopper-Pearson, 95%. ε is of one record, in nats. Proven: the success refutes every "
-    "smaller ε. Below a true ε: how many times the named one it is."
+    "smaller ε. Below a actual ε: how many times the claimed one it is."
 )
 
 _TRAINING = (
@@ -34,8 +34,8 @@ _TRAINING = (
 
 
 def games_table(record: GameRecord) -> Grid:
-    """How the games of each point that was played by signs ended, narrow enough for a terminal."""
-    numeric = ("Adv", "TPR", "TNR", "Named ε", "True ε", "Proven ε")
+    """Results of each point that was played by signs, narrow enough for a terminal."""
+    numeric = ("Adv", "TPR", "TNR", "Claimed ε", "Actual ε", "Proven ε")
     rows = tuple(
         (
             # The columns have the epsilon.
@@ -102,7 +102,7 @@ def points_table(record: GameRecord) -> Grid:
 
 
 def certificates_table(record: GameRecord) -> Grid | None:
-    """What is certified of the first targets of each point; None where nothing is."""
+    """Certificates of the first targets of each point; None where nothing is."""
     rows = [
         (named(one.name), Cell(count(place)), *_certified(certificate))
         for one in shown_points(record.points)

@@ -85,7 +85,7 @@ def in_all(figure: Estimate, runs: RunsBehind) -> Counted | None:
 
 
 def counts_in_words(part: Counted) -> str:
-    """What a table says below a rate: members found, and false alarms."""
+    """Text below a rate: members found, and false alarms."""
     return (
         f"{count(part.found)}/{count(part.members)}\nFP {count(part.alarms)}/"
         f"{count(part.nonmembers)}"
@@ -214,7 +214,7 @@ def _attack_table(figures: list[Estimate], label: str, runs: RunsBehind) -> Grid
 
 
 def _how(figures: Iterable[Estimate]) -> str:
-    """How the intervals were made, metric by metric, and what the sign means."""
+    """Methods of the intervals, metric by metric, and meaning of the sign."""
     methods: dict[str, list[str]] = {}
     for figure in figures:
         if figure.method:
@@ -258,7 +258,7 @@ def figure_cell(
 
 
 def _lacking(figure: Estimate) -> str:
-    """What a rate with an upper limit alone needs for a lower one, which its note ends with."""
+    """Non-members that a rate needs for a lower limit, which its note ends with."""
     alone = figure.low is None and figure.high is not None
     return figure.note.rpartition("; ")[2] if alone else ""
 
@@ -459,7 +459,7 @@ def exposed_table(record: Record) -> Grid | None:
 
 
 def exposed_note(record: Record) -> str:
-    """What the list is of, and which attacks had no say in it."""
+    """Basis of the list, and attacks that had no say in it."""
     if not record.exposed:
         return ""
     trusted = distinct(one.attack for one in _trusted(record))
@@ -496,7 +496,7 @@ _Sizes = dict[tuple[str, str, int | None, int | None], int]
 
 
 def _nonmembers(record: Record) -> _Sizes:
-    """How many non-members each list was held against: all of a run, of both kinds."""
+    """Number of non-members each list was held against: all of a run, of both kinds."""
     found: _Sizes = {}
     for figure in record.findings:
         place = (figure.attack, figure.defense, figure.target, figure.seed)

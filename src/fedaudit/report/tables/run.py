@@ -28,7 +28,7 @@ _PASSED: dict[bool | None, tuple[str, Tone]] = {
 
 
 def sizes_table() -> Grid:
-    """From where on a leak has which word; the same for every report."""
+    """Thresholds of a leak by word; the same for every report."""
     rows = []
     for at, one in enumerate(SIZES):
         least = "above" if at == 0 else "from"
@@ -110,7 +110,7 @@ def _where(control: ControlResult) -> str:
 
 
 def utility_table(record: Record) -> Grid:
-    """How good the trained models are, seed by seed, and their mean where there are several."""
+    """Accuracy of the trained models, seed by seed, and their mean where there are several."""
     rows: list[tuple[Cell, ...]] = []
     for defense in distinct(result.defense for result in record.utility):
         results = [result for result in record.utility if result.defense == defense]
@@ -154,7 +154,7 @@ def _mean_utility(defense: str, results: list[UtilityResult]) -> tuple[Cell, ...
 
 
 def clients_table(record: Record) -> Grid:
-    """Each client's size, the audited samples it holds, and its class mix."""
+    """Each client's size, the audited samples it holds, and its label distribution."""
     numeric = ("Samples", "Audited", "Classes held", "Largest class")
     rows = [
         (
@@ -177,13 +177,13 @@ def _largest_class(counts: list[int]) -> str:
 
 
 def _signals(row: AttackRow) -> Cell:
-    """What is measured, in words; the signals' own names stand beside them."""
+    """Signals in words; the signals' own names stand beside them."""
     words = ", ".join(signal_name(signal) for signal in row.signals)
     return Cell(shortened(words, 160), full=shortened(", ".join(row.signals), 160))
 
 
 def catalogue_table(record: Record) -> Grid:
-    """How each attack is put together, and which were refused or failed."""
+    """Parts of each attack, and those that were refused or failed."""
     notes = Footnotes()
     rows = [
         (

@@ -37,8 +37,10 @@ from fedaudit.report.words import (
 _EMPTY = Cell(MISSING, tone="muted")
 
 _SIGNS = (
-    "▲ owners are named more often than class mixes explain; the word is the size of what is "
-    "beyond them by its lower limit. ◇ more often than by guessing alone, and class mixes may be "
+    "▲ owners are named more often than label distributions explain; the word is the size of "
+    "what is "
+    "beyond them by its lower limit. ◇ more often than by guessing alone, and label "
+    "distributions may be "
     "all of it. Both need the interval and the test. △ more often than by guessing by the test "
     "alone: in at least one seed, but the interval leaves open how much. p-values are one-sided, "
     "corrected by Holm's method over the rows of this table ({rows}), and held to {share}; "
@@ -47,7 +49,7 @@ _SIGNS = (
 
 
 def source_table(record: Record) -> Grid:
-    """All source attacks: success, guesses of several kinds, and what is beyond class mixes."""
+    """All source attacks: success, baselines, and the excess over label distributions."""
     found = on_sources(record)
     rows = []
     for one, label in zip(found, labels_of_named(found), strict=True):
@@ -66,18 +68,18 @@ def source_table(record: Record) -> Grid:
             )
         )
     names = (
-        "Owners named",
+        "Attack success rate",
         "Guessing",
         "Shuffled owners",
         "Label baseline",
-        "Class mixes alone",
+        "Label distributions alone",
         "Beyond them, points",
         "p: guessing",
-        "p: class mixes",
+        "p: label distributions",
         "p: label baseline",
     )
     return Grid(
-        "Whose sample is it? All attacks",
+        "Source inference: all attacks",
         columns_of("Attack", *names, numeric=names),
         tuple(rows),
         remark=_how(found) + _SIGNS.format(share=percent(alpha_of(record)), rows=len(found)),
@@ -95,7 +97,8 @@ def _how(found: Sequence[Named]) -> str:
         f"{about_runs(one.figure.success.further for one in found)} Shuffled owners: 95% of "
         "shuffles of the owners among all samples stay below. Label baseline (of the "
         "label-distribution baseline): the client of whose data the sample's class is the largest "
-        "share, without a look at any model. Class mixes alone: what is right on average when "
+        "share, without a look at any model. Label distributions alone: what is right on "
+        "average when "
         "owners are shuffled within each class. "
     )
 
@@ -136,20 +139,27 @@ def _span(low: float, high: float) -> str:
 def short_source_table(record: Record) -> Grid:
     """The same in a terminal's width."""
     whole = source_table(record)
-    kept = ("Attack", "Owners named", "Guessing", "Class mixes alone", "Beyond them, points")
+    kept = (
+        "Attack",
+        "Attack success rate",
+        "Guessing",
+        "Label distributions alone",
+        "Beyond them, points",
+    )
     places = [place for place, column in enumerate(whole.columns) if column.text in kept]
     return Grid(
-        "Whose sample is it?",
+        "Source inference",
         tuple(whole.columns[place] for place in places),
         tuple(tuple(row[place] for place in places) for row in whole.rows),
-        remark="▲ more often than class mixes explain (owners shuffled within each class). ◇ more "
-        "often than by guessing, and class mixes may be all of it.",
+        remark="▲ more often than label distributions explain (owners shuffled within each "
+        "class). ◇ more "
+        "often than by guessing, and label distributions may be all of it.",
     )
 
 
 def source_sizes_table() -> Grid:
-    """From where on a leak of sources has which word."""
-    heading = "Beyond class mixes, of what they leave open"
+    """Thresholds of a source leak by word."""
+    heading = "Beyond label distributions, of what they leave open"
     rows = [
         (Cell(one.word), Cell(f"from {percent(one.share)}" if one.share else "above 0"))
         for one in SOURCE_SIZES
@@ -158,14 +168,15 @@ def source_sizes_table() -> Grid:
         "Words for the size of a leak of sources",
         columns_of("Word", heading, numeric=(heading,)),
         tuple(rows),
-        remark="Where class mixes alone name 40% of owners and an attack 55%, it names 15 of the "
+        remark="Where label distributions alone name 40% of owners and an attack 55%, it "
+        "names 15 of the "
         "60 that they leave open: 25%. The lower limit of the interval decides. The thresholds are "
         "conventions of this report, not of law.",
     )
 
 
 def answers_table(record: Record) -> Grid | None:
-    """What is right of the answers of an adversary that is silent unless it is sure."""
+    """Selective prediction: accuracy on answers at a least chance."""
     found = on_sources(record)
     leasts = sorted({one.least for run in record.sources for one in run.answers})
     if not leasts:
@@ -176,7 +187,7 @@ def answers_table(record: Record) -> Grid | None:
     )
     names = [f"Chance from {percent(least)}" for least in leasts]
     return Grid(
-        "With silence allowed: right, of the samples that somebody is named for",
+        "Selective prediction: accuracy on the samples that are answered",
         columns_of("Attack", *names, numeric=names),
         rows,
         remark="The adversary names nobody unless a client's chance, as the attack has it, "
@@ -249,8 +260,14 @@ def seeds_table(record: Record) -> Grid | None:
     """Every run by itself; None where each attack has one."""
     if all(len(one.runs) == 1 for one in on_sources(record)):
         return None
-    names = ("Owners named", "Right", "Shuffled owners", "Label baseline", "Class mixes alone")
-    p_values = ("p: guessing", "p: class mixes", "p: label baseline")
+    names = (
+        "Attack success rate",
+        "Right",
+        "Shuffled owners",
+        "Label baseline",
+        "Label distributions alone",
+    )
+    p_values = ("p: guessing", "p: label distributions", "p: label baseline")
     rows = [
         (
             *_where(run),
@@ -301,9 +318,9 @@ def rounds_table(record: Record) -> Grid | None:
         ]
         oracle = Cell(f"{ORACLE} ({run.rounds[best]})", tone="muted")
         rows.append((*_where(run), oracle, Cell(percent(run.by_round[best]), tone="muted")))
-    columns = columns_of(*_WHERE, "Round", "Owners named", numeric=("Owners named",))
+    columns = columns_of(*_WHERE, "Round", "Attack success rate", numeric=("Attack success rate",))
     grid = Grid("Success by round", columns, tuple(rows), remark=_ORACLE_REMARK)
-    return without_constants(grid, ("Round", "Owners named"))
+    return without_constants(grid, ("Round", "Attack success rate"))
 
 
 def owners_table(record: Record) -> Grid:
@@ -362,7 +379,7 @@ def source_classes_table(record: Record) -> Grid | None:
             share = percent(right / samples) if samples else MISSING
             detail = f"{count(right)}/{count(samples)}"
             rows.append((Cell(f"Class {klass}"), named(label, limit=80), Cell(share, detail)))
-    columns = columns_of("Class", "Attack", "Owners named", numeric=("Owners named",))
+    columns = columns_of("Class", "Attack", "Attack success rate", numeric=("Attack success rate",))
     return Grid("Class by class", columns, tuple(rows)) if rows else None
 
 
@@ -401,7 +418,7 @@ def source_section(record: Record) -> SourceSection | None:
 
 
 def kind_of(record: Record) -> str:
-    """What kind of audit a record is of, as a heading."""
+    """Kind of audit of a record, as a heading."""
     topics = ["membership"] * about_members(record)
     topics += ["source"] * bool(record.sources) + ["cluster"] * bool(record.clusters)
     return f"{capital(listed(topics))} audit"

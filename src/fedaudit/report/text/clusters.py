@@ -47,7 +47,7 @@ from fedaudit.report.words import (
 )
 
 Run: TypeAlias = ClusterResult
-"""What is known of one run."""
+"""Results of one run."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _mostly_of(run: Run, model: int) -> int | None:
 
 
 def label_of(one: Clustered, many: tuple[Clustered, ...]) -> str:
-    """What tells a study from the others; empty where there is one."""
+    """Label that sets a study apart from others; empty where there is one."""
     if len(many) < 2:
         return ""
     return " · ".join((shortened(one.algorithm, 40), shortened(defense_name(one.defense), 40)))
@@ -166,7 +166,7 @@ def _over(run: Run, state: ClusterRound, model: int | None, risks: list[float | 
 
 
 def risk_size(mean: ClusterMean | None) -> Size | None:
-    """How large a leak a model's risk is at least; None where it is not above guessing.
+    """Size of the leak that a model's risk is at least; None where it is not above guessing.
 
     By the advantage over guessing that the lower limit shows, with the words of other leaks.
     """
@@ -225,7 +225,7 @@ def limits_text(mean: ClusterMean) -> str:
 
 
 def further_limits(mean: ClusterMean) -> str:
-    """What further runs would give; empty without it."""
+    """Limits for further runs; empty without it."""
     return further_text(mean.further, partial(_limits, mean))
 
 
@@ -255,10 +255,10 @@ RISK = (
 
 
 def cluster_bullets(record: Record) -> tuple[Bullet, ...]:
-    """What was found about models and their clients: a bullet for each algorithm and defense."""
+    """Findings about models and their clients: a bullet for each algorithm and defense."""
     studies = clustered_of(record)
     return tuple(
-        Bullet(capital(label_of(one, studies)) or "Who trained which model", sentences(one))
+        Bullet(capital(label_of(one, studies)) or "Clustered learning", sentences(one))
         for one in studies
     )
 
@@ -276,7 +276,7 @@ def sentences(one: Clustered) -> tuple[Sentence, ...]:
 
 
 def violations_sentence(one: Clustered) -> str:
-    """How many clients use a model that is riskier than they accept."""
+    """Number of clients use a model that is riskier than they accept."""
     mean, sure = one.mean(VIOLATIONS), one.mean(SURE_VIOLATIONS)
     if mean is None:
         return ""
@@ -316,7 +316,7 @@ def risk_sentence(one: Clustered) -> str:
 
 
 def estimate_sentence(one: Clustered) -> str:
-    """How good the server's estimates are, without hiding where they mislead."""
+    """Accuracy of the server's estimates, without hiding where they mislead."""
     error = one.mean(ESTIMATE_ERROR)
     if error is None:
         return "the server estimated no risk, so that nobody could have been warned."
@@ -358,7 +358,7 @@ def _scaled(one: Clustered) -> str:
 
 
 def _side(guess: ClusterMean, truth: ClusterMean) -> str:
-    """Whether an estimate lies within the interval of the truth."""
+    """True where an estimate lies within the interval of the truth."""
     if truth.low is None or truth.high is None:
         return "no interval"
     if truth.low <= guess.value <= truth.high:
@@ -367,7 +367,7 @@ def _side(guess: ClusterMean, truth: ClusterMean) -> str:
 
 
 def movement_sentence(one: Clustered) -> str:
-    """Who uses which model at the end, and who changed it on the way."""
+    """Models used at the end, and changes on the way."""
     parts = []
     if len(group_names(one)) > 1:
         parts = [
@@ -407,7 +407,7 @@ def _absent(one: Clustered) -> str:
 
 
 def accuracy_sentence(one: Clustered) -> str:
-    """How well each group's clients are served by the models that they chose."""
+    """Accuracy of each group's clients with the models that they chose."""
     found = [
         f"{_name(name)} {in_words(mean)}"
         for name in (EVERYBODY, *group_names(one))
@@ -448,7 +448,7 @@ def cluster_status(studies: Sequence[Clustered]) -> Status:
 
 
 def cluster_meaning(studies: Sequence[Clustered]) -> str:
-    """What follows from the models' risk, and what does not."""
+    """Consequences of the models' risk, and their limits."""
     size = gravest_size(tuple(studies))
     if size is None:
         return (
@@ -463,7 +463,7 @@ def cluster_meaning(studies: Sequence[Clustered]) -> str:
 
 
 def cluster_question(studies: Sequence[Clustered]) -> str:
-    """What was asked of the models."""
+    """Question that was asked of the models."""
     models = max(len(one.runs[0].rounds[-1].models) for one in studies)
     measures = distinct(shortened(run.measure, 40) for one in studies for run in one.runs)
     return (

@@ -23,7 +23,7 @@ _OTHERS = {
 
 
 def defended(rounds: InRounds) -> bool:
-    """Whether anything stands between a client's gradient and the server."""
+    """True where anything stands between a client's gradient and the server."""
     return rounds.defense != NO_DEFENSE or rounds.clients > 1
 
 
@@ -39,7 +39,7 @@ def defense_words(rounds: InRounds) -> str:
 
 
 def plan_words(rounds: InRounds) -> str:
-    """What the server does beside averaging: copies, louder neurons, sums."""
+    """Plan of the server beside averaging: copies, louder neurons, sums."""
     parts = []
     if rounds.neurons > 1:
         parts.append(plural(rounds.neurons, "neuron"))
@@ -61,7 +61,7 @@ def round_family(point: PointPlayed, rounds: InRounds, points: Sequence[PointPla
 
 
 def rounds_words(rounds: InRounds) -> str:
-    """How many rounds were averaged."""
+    """Number of rounds were averaged."""
     return plural(rounds.averaged, "round")
 
 
@@ -72,7 +72,7 @@ def _trimmed(value: str) -> str:
 NO_MECHANISM = "none"
 
 FAR_ABOVE = 2.0
-"""Times the named epsilon from which on a true one is far above it."""
+"""Times the claimed epsilon from which on a true one is far above it."""
 
 _EPSILONS = {"mechanism.options.epsilon", "mechanism.options.nominal_epsilon"}
 _TOLD = {"mechanism.name", "mechanism.options.shared_mask", *_EPSILONS}
@@ -125,7 +125,7 @@ Families = dict[str, list[Shown]]
 
 
 def families(shown: Sequence[Shown]) -> Families:
-    """Points by family, in the record's order; within one by named epsilon, or by rounds."""
+    """Points by family, in the record's order; within one by claimed epsilon, or by rounds."""
     found: Families = {}
     for one in shown:
         found.setdefault(one.family, []).append(one)
@@ -140,19 +140,19 @@ def epsilon(value: float) -> str:
 
 
 def times_named(point: PointPlayed) -> float | None:
-    """How many times the named epsilon the true one is; None without both."""
+    """Number of times the claimed epsilon the actual one is; None without both."""
     if point.true_epsilon is None or not point.nominal_epsilon:
         return None
     return point.true_epsilon / point.nominal_epsilon
 
 
 def times_text(ratio: float) -> str:
-    """How many times as much: 1, 1.3 or 223."""
+    """Number of times as much: 1, 1.3 or 223."""
     return count(round(ratio)) if ratio >= 10 else f"{ratio:.2g}"
 
 
 def far_above(point: PointPlayed) -> bool:
-    """Whether the true epsilon is far above the named one, or has no bound at all."""
+    """True where the actual epsilon is far above the named one, or has no bound at all."""
     if point.nominal_epsilon is None:
         return False
     if point.true_epsilon is None:
@@ -161,7 +161,7 @@ def far_above(point: PointPlayed) -> bool:
 
 
 def overtaken(point: PointPlayed) -> bool:
-    """Whether the success refutes even what the mechanism's probabilities or noise allow."""
+    """True where the success refutes even what the mechanism's probabilities or noise allow."""
     if point.rounds is not None:
         return point.adv.low > point.most + 1e-9
     return point.true_epsilon is not None and point.proven_epsilon > point.true_epsilon * (1 + 1e-9)
@@ -233,7 +233,7 @@ def _family(point: PointPlayed, varying: set[str]) -> str:
 
 
 def _own_label(point: PointPlayed) -> str:
-    """What a study's author called a variant; empty for points of a grid, named by settings."""
+    """Name that a study's author gave a variant; empty for points of a grid, named by settings."""
     made = not point.label or point.label == point.mechanism or set("=,") & set(point.label)
     return "" if made else point.label
 
@@ -294,13 +294,13 @@ def contradiction(one: Shown) -> str:
     most = percent(point.most_nominal) if point.most_nominal is not None else "less"
     return (
         f"{told}proves an epsilon of at least {epsilon(point.proven_epsilon)}; "
-        f"{epsilon(named)} is named. Under an honest ε of {epsilon(named)} no server is right in "
+        f"{epsilon(named)} is claimed. Under an honest ε of {epsilon(named)} no server is right in "
         f"more than {most} of games."
     )
 
 
 def claims_of(shown: Sequence[Shown]) -> list[str]:
-    """Mechanisms whose true epsilon is far above the named one, or is none."""
+    """Mechanisms whose actual epsilon is far above the named one, or is none."""
     found = []
     for name, inside in families(shown).items():
         far = [one.point for one in inside if far_above(one.point)]
@@ -315,13 +315,13 @@ def claims_of(shown: Sequence[Shown]) -> list[str]:
                 if far[0].shared_mask
                 else "its probabilities have no bound"
             )
-            said = f"names ε {named} and gives no epsilon at all: {why}"
+            said = f"claims ε {named} and gives no epsilon at all: {why}"
         else:
             times = [ratio for ratio in map(times_named, far) if ratio is not None]
             much = f"{times_text(min(times))} to {times_text(max(times))}" if times else "many"
             much = times_text(times[0]) if times and min(times) == max(times) else much
             said = (
-                f"names ε {named} and by its own probabilities gives ε {_epsilons(true)} for one "
+                f"claims ε {named} and by its own probabilities gives ε {_epsilons(true)} for one "
                 f"record, {much} times as much"
             )
         found.append(f"{shortened(name, 80)} {said}.")
@@ -457,7 +457,7 @@ CERTIFICATES = (
 
 
 class GameVerdict(NamedTuple):
-    """What a report of games says first.
+    """The verdict of a report of games.
 
     Attributes:
         status: The verdict in two or three words.
@@ -466,7 +466,7 @@ class GameVerdict(NamedTuple):
         played: What was played.
         found: For each mechanism how surely the server tells.
         contradictions: Points whose success refutes an epsilon; the gravest warnings.
-        claims: Mechanisms whose true epsilon is not the named one.
+        claims: Mechanisms whose actual epsilon is not the named one.
         meaning: What follows.
         limits: What the games cannot show.
     """
@@ -514,7 +514,7 @@ def _headline(shown: Sequence[Shown], refuted: Sequence[Shown]) -> str:
     if refuted:
         first = max(refuted, key=lambda one: one.point.proven_epsilon)
         more = f", and {plural(len(refuted) - 1, 'more point')}" if len(refuted) > 1 else ""
-        return f"Success contradicts the epsilon that is named: {short(first)}{more}"
+        return f"Success contradicts the claimed epsilon: {short(first)}{more}"
     if not behind:
         said = f"{percent(most_right(bare).point.adv.value)} of games without a mechanism"
         return f"The server is right in {said}; guessing is right in 50%"
@@ -585,7 +585,7 @@ def _meaning(shown: Sequence[Shown]) -> str:
         "One tampered model and one answer are enough: a server with this success learns whose "
         "records a client trains on, whatever the model is said to be for. Clients that answer a "
         "server which they do not trust need a mechanism whose success here stays near 50%, and "
-        "whose true epsilon allows no more."
+        "whose actual epsilon allows no more."
     )
 
 
@@ -602,8 +602,8 @@ def _limits(shown: Sequence[Shown]) -> list[str]:
         )
     if claiming:
         found.append(
-            "That a named epsilon is not contradicted is no proof of it: another server may do "
-            "better. What holds is the true epsilon, from the mechanism’s own probabilities."
+            "That a claimed epsilon is not contradicted is no proof of it: another server may do "
+            "better. What holds is the actual epsilon, from the mechanism’s own probabilities."
         )
     if in_rounds(shown):
         found.append(

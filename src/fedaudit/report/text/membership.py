@@ -72,7 +72,7 @@ HARDLY_LEARNED = (
     "A model that has hardly learned its training data gives next to nothing away. That is not a "
     "sign of safety, and shows neither that an attack fails nor that a defense works."
 )
-"""What an inconclusive verdict means there."""
+"""Meaning of an inconclusive verdict there."""
 
 MEANINGS: Mapping[Status, str] = {
     "void": "The non-members were drawn anew for every round and client, as the published code "
@@ -116,7 +116,7 @@ class Sentence(NamedTuple):
 
 
 class Bullet(NamedTuple):
-    """What was found under one setting: a heading and a sentence or two for each contrast."""
+    """Findings under one setting: a heading and a sentence or two for each contrast."""
 
     label: str
     sentences: tuple[Sentence, ...]
@@ -135,7 +135,7 @@ def bullets(figures: list[Estimate]) -> tuple[Bullet, ...]:
 
 
 def room(figures: list[Estimate]) -> str:
-    """What the data leave room for: the largest upper limits, as words; empty without any."""
+    """Largest upper confidence limits, as words; empty without any."""
     parts = []
     high = _highest(figures, "auc")
     if high is not None:
@@ -152,7 +152,7 @@ def room(figures: list[Estimate]) -> str:
 
 
 def of_thousand(share: float) -> str:
-    """How many of a thousand members a share is."""
+    """Number of of a thousand members a share is."""
     return count(round(1000 * min(max(share, 0.0), 1.0)))
 
 
@@ -221,7 +221,7 @@ def _allowing(best: Estimate) -> str:
 
 
 def _where(figure: Estimate, figures: list[Estimate]) -> str:
-    """Which client and seed a figure is of, where there is more than one of them."""
+    """Client and seed of a figure, where there is more than one of them."""
     label = label_among(figure, figures)
     return f" ({label})" if label else ""
 
@@ -293,7 +293,7 @@ def member_status(record: Record, figures: list[Estimate]) -> Status:
 
 
 def member_meaning(record: Record, status: Status, figures: list[Estimate]) -> str:
-    """What follows from the verdict, and what does not.
+    """Consequences of the verdict, and their limits.
 
     Args:
         record: The record.
@@ -311,7 +311,7 @@ def member_meaning(record: Record, status: Status, figures: list[Estimate]) -> s
 
 
 def _little_can_hide(record: Record, figures: list[Estimate]) -> bool:
-    """Whether no upper limit, of an AUC or a rate, leaves room for more than a weak leak.
+    """True where no upper limit, of an AUC or a rate, leaves room for more than a weak leak.
 
     Every contrast must have an AUC and a rate at few false alarms: a leak of a few samples shows
     in the rate alone.
@@ -372,7 +372,7 @@ def _power(record: Record) -> str:
 
 
 def _hidden(figures: list[Estimate]) -> str:
-    """What a reader must not take "no leak shown" for."""
+    """Leaks that "no leak shown" does not rule out."""
     fewest = [f.value for f in figures if f.metric == "tpr@0.001"]
     unknown = (
         "Of members named at fewer false alarms than one in 100 this audit says nothing. "

@@ -21,15 +21,15 @@ from fedaudit.report.text.membership import Bullet, Sentence
 from fedaudit.report.words import NO_DEFENSE, count, defense_name, interval, percent, plural
 
 Run: TypeAlias = SourceResult
-"""What one attack found in one run."""
+"""Result of one attack in one run."""
 
 
 class Threshold(NamedTuple):
-    """From where on a leak of sources has a word.
+    """Least share that earns a source leak its word.
 
     Attributes:
         word: The word.
-        share: Of the owners that class mixes leave open, the share that is named.
+        share: Of the owners that label distributions leave open, the share that is named.
     """
 
     word: Size
@@ -44,7 +44,7 @@ SOURCE_SIZES = (
 )
 """Words as for other leaks: the best guess at membership that AUCs of 0.55, 0.6 and 0.7 allow has
 an advantage of about 7, 14 and 29%, and this share is that advantage for two clients of the same
-class mix."""
+label distribution."""
 
 
 class Named(NamedTuple):
@@ -83,12 +83,12 @@ def labels_of_named(named: Sequence[Named]) -> list[str]:
 
 
 def strongest_on_sources(named: Sequence[Named]) -> Named | None:
-    """That which shows most: beyond class mixes by its lower limit, else the highest success."""
+    """The one with the largest excess by its lower limit, else the highest success."""
     return max(named, key=_shown, default=None)
 
 
 def excess_size(figure: SourceFigure) -> Size | None:
-    """How large a leak is shown at least beyond class mixes; None where none is."""
+    """Size of the leak that is shown at least beyond label distributions; None where none is."""
     if not figure.above_mixes:
         return None
     return size_reached_by(beyond(least_of(figure.excess), figure.mixes))
@@ -109,14 +109,14 @@ def beyond(excess: float, level: float) -> float:
 def most_beyond(figure: SourceFigure) -> Size | None:
     """The largest leak that the data leave room for, held against guessing.
 
-    Against guessing and not against class mixes, so that "no leak shown" covers both.
+    Against guessing and not against label distributions, so that "no leak shown" covers both.
     """
     chance = figure.chance
     return size_reached_by(beyond(highest_of(figure.success) - chance, chance))
 
 
 def look_of_source(figure: SourceFigure) -> Look:
-    """How a success is marked in tables."""
+    """Marking of a success in tables."""
     if not figure.above_guessing:
         return Look("△ ", "", "size open") if figure.guessing.significant else Look()
     size = excess_size(figure)
@@ -148,32 +148,41 @@ def _runs_of(figure: SourceFigure, record: Record) -> tuple[Run, ...]:
 
 
 SOURCE_HEADLINES: Mapping[Status, str] = {
-    "strong leak": "Strong leakage of sources: owners of samples are named far more often than "
-    "class mixes explain",
-    "clear leak": "Clear leakage of sources: owners of samples are named clearly more often than "
-    "class mixes explain",
-    "weak leak": "Weak leakage of sources: owners of samples are named somewhat more often than "
-    "class mixes explain",
-    "trace of a leak": "A trace of leakage of sources: owners of samples are named hardly more "
-    "often than class mixes explain",
-    "above guessing": "Owners of samples are named more often than by guessing, but not shown to "
-    "be named more often than class mixes explain",
-    "inconclusive": "Inconclusive about sources: this audit is too small to say whether owners of "
-    "samples can be named",
+    "strong leak": "Strong source leakage: attacks identify the client of a sample far more "
+    "often than "
+    "label distributions explain",
+    "clear leak": "Clear source leakage: attacks identify the client of a sample clearly more "
+    "often than "
+    "label distributions explain",
+    "weak leak": "Weak source leakage: attacks identify the client of a sample somewhat more "
+    "often than "
+    "label distributions explain",
+    "trace of a leak": "A trace of source leakage: attacks identify the client of a sample "
+    "hardly more "
+    "often than label distributions explain",
+    "above guessing": "Attacks identify the client of a sample more often than guessing, but "
+    "are not shown to "
+    "do so more often than label distributions explain",
+    "inconclusive": "Inconclusive about source inference: this audit is too small to say "
+    "whether attacks identify the client of "
+    "a sample",
     "no leak shown": "No leak of sources shown by the attacks that were run",
 }
 
 SOURCE_MEANINGS: Mapping[Status, str] = {
     "strong leak": "Somebody with this view can name the client that many training samples are "
-    "from, where class mixes alone would not give it away. Treat the source of a sample as "
+    "from, where label distributions alone would not give it away. Treat the source of a sample as "
     "disclosed to that adversary unless a defense brings it down.",
     "clear leak": "Somebody with this view names the client that a training sample is from clearly "
-    "more often than class mixes alone allow. Do not rely on sources staying hidden from that "
+    "more often than label distributions alone allow. Do not rely on sources staying hidden "
+    "from that "
     "adversary unless a defense brings this down.",
-    "weak leak": "Somebody with this view names a few owners that class mixes alone would not give "
+    "weak leak": "Somebody with this view names a few owners that label distributions alone "
+    "would not give "
     "away. Whether that can be borne depends on the data; it is no ground for promising that "
     "sources stay hidden.",
-    "trace of a leak": "Hardly any owner is named that class mixes alone would not give away. The "
+    "trace of a leak": "Hardly any owner is named that label distributions alone would not "
+    "give away. The "
     "trace is real all the same, and no ground for promising that sources stay hidden.",
     "above guessing": "Which classes a client holds may be all that gives its samples away. Where "
     "that is itself a secret, it is a leak all the same.",
@@ -185,7 +194,7 @@ SOURCE_MEANINGS: Mapping[Status, str] = {
 
 
 def only_sources(record: Record) -> bool:
-    """Whether a record is about owners alone and has no figure of a membership attack."""
+    """True where a record is about owners alone and has no figure of a membership attack."""
     return bool(record.sources) and not headline(record)
 
 
@@ -204,7 +213,7 @@ def source_status(named: Sequence[Named]) -> Status:
 
 
 def source_meaning(status: Status, named: Sequence[Named]) -> str:
-    """What follows from the verdict on sources, and what does not."""
+    """Consequences of the verdict on sources, and their limits."""
     if status != "no leak shown":
         return SOURCE_MEANINGS[status]
     highs = [highest_of(one.figure.success) for one in named]
@@ -216,7 +225,7 @@ def source_meaning(status: Status, named: Sequence[Named]) -> str:
 
 
 def source_question(record: Record) -> str:
-    """What was asked: "120 samples, 12 of each of 10 clients"; seeds together."""
+    """Question that was asked: "120 samples, 12 of each of 10 clients"; seeds together."""
     samples = _span([run.samples for run in record.sources])
     each = _span([run.samples // len(run.clients) for run in record.sources])
     clients = _span([len(run.clients) for run in record.sources])
@@ -224,24 +233,24 @@ def source_question(record: Record) -> str:
 
 
 def source_attacks_tried(record: Record) -> int:
-    """How many source attacks gave answers."""
+    """Number of source attacks gave answers."""
     return len({run.attack for run in record.sources})
 
 
 def guessing(record: Record) -> str:
-    """What a guess gives, in per cent."""
+    """Success of a guess, in per cent."""
     chances = sorted({percent(run.chance) for run in record.sources})
     return "–".join(chances)
 
 
 def source_bullets(record: Record) -> tuple[Bullet, ...]:
-    """What was found about owners: a bullet for each defense and view."""
+    """Findings of source inference: a bullet for each defense and view."""
     named = on_sources(record)
     settings = distinct((one.figure.defense, one.figure.view) for one in named)
     found = []
     for defense, view in settings:
         inside = [one for one in named if (one.figure.defense, one.figure.view) == (defense, view)]
-        parts = ["Whose sample it is"]
+        parts = ["Source inference"]
         parts += [defense_name(defense)] if len({d for d, _ in settings}) > 1 else []
         parts += [f"view: {view}"] if len({v for _, v in settings}) > 1 else []
         label = ", ".join(shortened(part, 60) for part in parts)
@@ -251,7 +260,7 @@ def source_bullets(record: Record) -> tuple[Bullet, ...]:
 
 
 def source_sentence(named: Sequence[Named]) -> str:
-    """The strongest attack, what guessing and class mixes give, and whether it is above them."""
+    """The strongest attack beside guessing and what label distributions give."""
     best = strongest_on_sources(named)
     if best is None:
         return "no attack gave an answer."
@@ -278,7 +287,8 @@ def _success_sentence(best: SourceFigure) -> str:
 
 def _mixes_sentence(best: SourceFigure) -> str:
     level = (
-        f"The clients' different class mixes alone explain {percent(best.mixes)}: so many are "
+        f"The clients' different label distributions alone explain {percent(best.mixes)}: so "
+        f"many are "
         "right when owners are shuffled within each class."
     )
     rest = f"{points(best.excess.value)} points ({points_in_words(best.excess)})"
@@ -289,7 +299,7 @@ def _mixes_sentence(best: SourceFigure) -> str:
 
 
 def _absent(best: Named) -> str:
-    """What silence means where some clients never took part in a measured round."""
+    """Meaning of silence where some clients never took part in a measured round."""
     counts = [(len(run.absent), len(run.clients)) for run in best.runs]
     gone, of = max(counts)
     if not gone:
@@ -302,7 +312,7 @@ def _absent(best: Named) -> str:
 
 
 def label_sentence(record: Record) -> str:
-    """What the clients' label distributions give away, for the attack that shows most."""
+    """Label-distribution baseline in a sentence, for the attack that shows most."""
     best = strongest_on_sources(on_sources(record))
     if best is None:
         return ""
@@ -340,7 +350,7 @@ def points(change: float) -> str:
 
 
 def source_audited(record: Record) -> str:
-    """What was asked about owners, for the verdict on a record that is about membership too."""
+    """Question of source inference, for the verdict on a record that is about membership too."""
     tried = source_attacks_tried(record)
     return (
         f"It also asked of {source_question(record)}: which client is it from? "

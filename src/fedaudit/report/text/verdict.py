@@ -79,7 +79,7 @@ _NEEDS = re.compile(
 
 
 def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
-    """What could not be concluded.
+    """Points that could not be concluded.
 
     Args:
         record: The record.
@@ -178,7 +178,7 @@ _MOST_NAMED = 5
 
 
 def audited(record: Record) -> str:
-    """What was audited, what was asked of it, and what the adversary sees."""
+    """Federation, question and adversary of the audit."""
     sizes = [row.samples for row in record.clients]
     held = f" holding {_from_to(sizes)} samples each" if sizes else ""
     targets = sorted({f.target for f in record.findings if f.target is not None})
@@ -206,7 +206,7 @@ def _from_to(sizes: list[int]) -> str:
 
 
 def _question(record: Record, targets: list[int]) -> str:
-    """What was asked of the federation, and how many attacks tried to answer it."""
+    """Question asked of the federation, and number of attacks tried."""
     on_clusters = f" It also asked {_of_clusters(record)}" if record.clusters else ""
     if not about_members(record) and not record.sources:
         return _of_clusters(record)
@@ -230,7 +230,7 @@ def _of_clusters(record: Record) -> str:
 
 
 def _undefended(record: Record, targets: list[int]) -> str:
-    """Which audited clients do not use the defense that others use: their leak is not its own."""
+    """Audited clients that do not use the defense that others use: their leak is not its own."""
     used = [row for row in record.usage if row.defense != NO_DEFENSE]
     users = {row.client for row in used if row.defended}
     others = [t for t in targets if t in {row.client for row in used} - users]

@@ -1,0 +1,114 @@
+"""The first screen: one figure in badge, headline, picture and number; nothing long above."""
+
+import re
+
+import pytest
+
+from fedaudit.report.evidence import LEAKS
+from fedaudit.report.first import best_tradeoff, first_of_comparison, first_of_games, first_screen
+from fedaudit.report.page import comparison_html, games_html, report_html
+from fedaudit.report.text.games import game_verdict
+from fedaudit.report.text.verdict import verdict
+from fedaudit.results.record import Record
+from fedaudit.study.comparing import compared
+from tests.report.clustered import clustered, with_clusters
+from tests.report.games import played
+from tests.report.records import record, source, with_sources
+from tests.study.compare_records import PLAIN, STRONG, WEAK
+
+RECORDS = {
+    "membership": record(),
+    "sources": with_sources(source(), source(seed=2)),
+    "clusters": with_clusters(clustered()),
+}
+
+
+@pytest.mark.parametrize("kind", RECORDS)
+def test_nothing_longer_than_three_lines_stands_above_the_first_picture(kind: str) -> None:
+    page = report_html(RECORDS[kind])
+    above = page[page.index("<main") : page.index('class="forest ')]
+    for paragraph in re.findall(r"<(?:p|h1|h2)[^>]*>(.*?)</(?:p|h1|h2)>", above, re.DOTALL):
+        assert len(re.sub(r"<[^>]+>", "", paragraph)) < 3 * 90
+
+
+@pytest.mark.parametrize("kind", RECORDS)
+def test_all_that_follows_the_first_screen_is_folded(kind: str) -> None:
+    page = report_html(RECORDS[kind])
+    sections = re.findall(r'<section id="([\w-]+)"[^>]*>(<details class="part">)?', page)
+    assert [name for name, fold in sections if not fold] == ["verdict"]
+
+
+def test_picture_and_number_hold_the_figure_of_the_verdict() -> None:
+    whole = record()
+    said = verdict(whole)
+    first = first_screen(whole, said)
+    assert first.status == said.status
+    assert first.headline == said.headline
+    assert first.status in LEAKS.values()
+    assert len(first.numbers) == 3
+    auc = next(one for one in first.numbers if "AUC" in one.label)
+    top = first.picture[0].lines[0]
+    assert top.values[0] == f"▲ {auc.value}"
+    assert top.label in auc.detail
+
+
+def test_every_attack_has_a_row_with_its_limits_against_guessing() -> None:
+    whole = record()
+    forest = first_screen(whole, verdict(whole)).picture[0]
+    assert forest.tracks[0].guess == 0.5
+    ran = {figure.attack for figure in whole.findings if figure.attack}
+    assert {line.label for line in forest.lines} == ran
+    marks = [mark for line in forest.lines for mark in line.marks[0]]
+    assert all(mark.low is not None and mark.low <= mark.value for mark in marks)
+    assert len({mark.look for mark in marks}) == 2, "defended rows stand beside"
+
+
+def test_sources_stand_beside_the_label_distribution_baseline() -> None:
+    whole = RECORDS["sources"]
+    (forest,) = first_screen(whole, verdict(whole)).picture
+    assert forest.tracks[0].title == "Attack success rate"
+    assert any("label-distribution baseline" in key.name for key in forest.keys)
+
+
+def test_a_failed_control_is_told_and_comes_before_anything_else() -> None:
+    broken = [c.model_copy(update={"passed": False}) for c in record().controls[:1]]
+    whole = record().model_copy(update={"controls": [*broken, *record().controls[1:]]})
+    first = first_screen(whole, verdict(whole))
+    assert not first.sound
+    assert first.next[0].startswith("Find out why the control failed")
+
+
+def test_figures_that_say_nothing_have_no_picture_and_no_number() -> None:
+    flawed = record(evaluation="redraw", details=False)
+    first = first_screen(flawed, verdict(flawed))
+    assert (first.picture, first.numbers) == ((), ())
+    assert 'class="forest ' not in report_html(flawed)
+
+
+def test_a_comparison_opens_with_its_best_trade_off() -> None:
+    records: list[Record] = [PLAIN, WEAK, STRONG]
+    comparison = compared(records)
+    best = best_tradeoff(comparison)
+    assert best is not None
+    assert best.leakage < 0
+    front = [
+        (point.leakage - front.points[0].leakage) + (point.error - front.points[0].error)
+        for front in comparison.fronts
+        if (front.metric, front.attack) == ("auc", "strongest attack")
+        and front.contrast == best.contrast
+        for point in front.points[1:]
+    ]
+    assert best.leakage + best.error == pytest.approx(min(front))
+    said = first_of_comparison(comparison, records, [verdict(one) for one in records])
+    assert said.headline.startswith(f"{best.name}: leakage −")
+    assert said.headline in comparison_html(comparison, records)
+
+
+def test_games_stand_against_guessing_and_say_what_they_contradict() -> None:
+    whole = played()
+    first = first_of_games(whole, game_verdict(whole))
+    (forest,) = first.picture
+    assert forest.tracks[0].guess == 0.5
+    assert len(forest.lines) > 1
+    assert "points" in first.controls
+    assert games_html(whole).index('class="forest ') < games_html(whole).index('id="full"')
