@@ -104,7 +104,7 @@ def test_success_by_chance_is_no_leak_shown_where_the_interval_leaves_little_roo
 def test_few_samples_are_inconclusive() -> None:
     said = verdict(with_sources(found(right=3, each=3, **BY_CHANCE)))  # type: ignore[arg-type]
     assert said.status == "inconclusive"
-    assert "whether owners of samples can be named" in said.headline
+    assert "whether attacks identify the client of a sample" in said.headline
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_membership_is_told_first_and_sources_after_it() -> None:
     assert both.status == "strong leak"
     first, second = both.headline.split(". ")
     assert first == "Strong leakage: training data can be told from other data"
-    assert second.startswith("Clear leakage of sources")
+    assert second.startswith("Clear source leakage")
     assert [bullet.label for bullet in both.found] == ["", "Source inference"]
     assert "It also asked of 120 samples, 12 of each of 10 clients: which client is it from?" in (
         both.audited
@@ -171,7 +171,7 @@ def test_no_verdict_is_milder_than_what_sources_show() -> None:
     said = verdict(quiet)
     assert said.status == "clear leak"
     first, second = said.headline.split(". ")
-    assert first.startswith("Clear leakage of sources")
+    assert first.startswith("Clear source leakage")
     assert second.startswith("No leak of membership shown")
 
 
@@ -382,4 +382,4 @@ def test_records_without_sources_have_no_such_table_in_a_comparison() -> None:
 def test_controls_of_both_kinds_are_described() -> None:
     text = words(report_html(with_sources(found(), membership=True, controls=CONTROLS)))
     assert "A blind classifier that never sees the model" in text
-    assert "owners must not do so more often than label distributions explain" in text
+    assert "identify clients more often than label distributions explain" in text

@@ -149,23 +149,17 @@ def _runs_of(figure: SourceFigure, record: Record) -> tuple[Run, ...]:
 
 SOURCE_HEADLINES: Mapping[Status, str] = {
     "strong leak": "Strong source leakage: attacks identify the client of a sample far more "
-    "often than "
-    "label distributions explain",
-    "clear leak": "Clear source leakage: attacks identify the client of a sample clearly more "
-    "often than "
-    "label distributions explain",
-    "weak leak": "Weak source leakage: attacks identify the client of a sample somewhat more "
-    "often than "
-    "label distributions explain",
-    "trace of a leak": "A trace of source leakage: attacks identify the client of a sample "
-    "hardly more "
     "often than label distributions explain",
+    "clear leak": "Clear source leakage: attacks identify the client of a sample clearly more "
+    "often than label distributions explain",
+    "weak leak": "Weak source leakage: attacks identify the client of a sample somewhat more "
+    "often than label distributions explain",
+    "trace of a leak": "A trace of source leakage: attacks identify the client of a sample "
+    "hardly more often than label distributions explain",
     "above guessing": "Attacks identify the client of a sample more often than guessing, but "
-    "are not shown to "
-    "do so more often than label distributions explain",
+    "are not shown to do so more often than label distributions explain",
     "inconclusive": "Inconclusive about source inference: this audit is too small to say "
-    "whether attacks identify the client of "
-    "a sample",
+    "whether attacks identify the client of a sample",
     "no leak shown": "No leak of sources shown by the attacks that were run",
 }
 
