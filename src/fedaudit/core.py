@@ -28,7 +28,7 @@ NOBODY: ClientId = -1
 
 
 class Sees(Flag):
-    """What an attack must be able to see; a view offers some of it.
+    """Parts of a run that an attack must see; a view offers some of them.
 
     Attributes:
         PREDICTIONS: Outputs, on any sample, of a model that was trained on the target's data.
@@ -135,7 +135,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Float[Tensor, " samples"]
 
 @dataclass(frozen=True)
 class Architecture:
-    """How to build a model, apart from its parameters.
+    """Recipe of a model, apart from its parameters.
 
     Two architectures are the same when name and settings are; ``build`` must be importable
     (a function, class or ``functools.partial`` of one) for training in several processes.

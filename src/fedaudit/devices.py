@@ -1,4 +1,4 @@
-"""Where numbers are computed: the only part that knows about GPUs.
+"""Devices for computing: the only part that knows about GPUs.
 
 Data, models and measurements rest on the CPU. Training, outputs and gradients move what they
 need to a device for the length of a call, and bring results back.
@@ -150,7 +150,7 @@ def _full_precision() -> Iterator[None]:
 
 
 class _Older(NamedTuple):
-    """Whether TF32 is allowed, as torch before 2.9 has it."""
+    """True if TF32 is allowed, as torch before 2.9 has it."""
 
     convolutions: bool
     products: bool

@@ -1,4 +1,4 @@
-"""How a command ends that did not come to its end: one sentence, and an exit code."""
+"""The end of a command that failed: one sentence, and an exit code."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ class Terminated(KeyboardInterrupt):
 
 
 class End(NamedTuple):
-    """What is said on standard error, and the program's exit code."""
+    """The sentence on standard error, and the program's exit code."""
 
     said: str
     code: int
@@ -170,7 +170,7 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether torch raised it where Python would raise MemoryError."""
+    """True if torch raised it where Python would raise MemoryError."""
     # Not imported here: what torch raises comes from a torch that is there.
     torch = sys.modules.get("torch")
     on_gpu = getattr(torch, "OutOfMemoryError", None)

@@ -196,7 +196,7 @@ def parsed_json(
     real: Callable[[str], float] | None = None,
     constant: Callable[[str], object] | None = None,
 ) -> object:
-    """What a JSON text says; of a key that stands there twice, readers would differ in that.
+    """The value of a JSON text; refuses a key that stands there twice, as readers would differ.
 
     Args:
         text: The text.

@@ -66,7 +66,7 @@ class Given:
 
 @dataclass(frozen=True)
 class _Namer:
-    """What names code.
+    """An object that names code.
 
     Attributes:
         distrusted: It, for the refusal, where its code must not be run; None where it may be.
@@ -139,7 +139,7 @@ def looked_in() -> tuple[str, ...]:
 
 
 def is_own(name: str, formats: Collection[str] = ()) -> bool:
-    """Whether a name is ``module:object`` of the user's own, or of an object handed over.
+    """True if a name is ``module:object`` of the user's own, or of an object handed over.
 
     Args:
         name: As a study gives it.
@@ -157,7 +157,7 @@ def named(
     wanted: str,
     fits: Callable[[object], bool],
 ) -> Entry:
-    """What a name means: an entry of a catalogue, or an object of a package or of the user's own.
+    """The object of a name: an entry of a catalogue, or an object of a package or of the user's own.
 
     Args:
         kind: What it is wanted as, for the message ("defense").
@@ -210,7 +210,7 @@ def _entry_points() -> tuple[EntryPoint, ...]:
 
 
 def installed(kind: str) -> dict[str, EntryPoint]:
-    """What installed packages give of a kind, by name, without importing any of it.
+    """Names that installed packages give of a kind, by name, without importing any of it.
 
     Args:
         kind: A key of :data:`GROUPS`; nothing is there of others.
@@ -269,7 +269,7 @@ def imported(path: str, kind: str) -> Callable[..., object]:
 def called(
     kind: str, name: str, make: Callable[..., object], *given: object, **settings: object
 ) -> object:
-    """What a part of the user's own gives; that it fails is said, with the place in its file.
+    """The result of a part of the user's own; a failure is told with the place in its file.
 
     Args:
         kind: What it is, for the message.
@@ -380,7 +380,7 @@ def _found(name: str, kind: str) -> object:
 
 
 def is_handed_over(name: str) -> bool:
-    """Whether a name is of an object that no import brings back, as by its spelling."""
+    """True if a name is of an object that no import brings back, as by its spelling."""
     return name.startswith("__main__:") or "#" in name or "<" in name
 
 

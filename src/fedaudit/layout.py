@@ -24,7 +24,7 @@ def layout(module: nn.Module) -> torch.memory_format:
 
 
 def runs_foreign_code(module: nn.Module) -> bool:
-    """Whether a part of a module is written by somebody else than torch and fedaudit, or watched.
+    """True if a part of a module is written by somebody else than torch and fedaudit, or watched.
 
     Nothing is known of such code: it may take an order in memory for granted, or draw numbers.
     """

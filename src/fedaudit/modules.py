@@ -61,7 +61,7 @@ def loaded(model: Model, use: str, device: torch.device = CPU) -> nn.Module:
 
 
 def _same(one: Callable[[], nn.Module], other: Callable[[], nn.Module]) -> bool:
-    """Whether two functions build the same module.
+    """True if two functions build the same module.
 
     Names are not enough: in a notebook, a network is changed and keeps its name. Nor is
     identity: what arrives in another process is a copy each time.

@@ -1,4 +1,4 @@
-"""Where an audited sample really came from, as seen from the client under audit."""
+"""Origins of audited samples, as seen from the client under audit."""
 
 from enum import IntEnum
 

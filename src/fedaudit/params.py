@@ -25,7 +25,7 @@ def unflat(vector: Float[Tensor, " parameters"], like: Mapping[str, Tensor]) -> 
 
 
 def tail_size(params: Mapping[str, Tensor], share: float) -> int:
-    """How many entries are the last ones, of all entries in the mapping's order.
+    """Number of the last entries, of all entries in the mapping's order.
 
     Args:
         params: Any tensors by name.

@@ -1,4 +1,4 @@
-"""How far a long command is: what the work calls as it goes on, and the bar that shows it."""
+"""Progress of a long command: the callback of the work, and the bar that shows it."""
 
 import sys
 from collections.abc import Callable, Iterator

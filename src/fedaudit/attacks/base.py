@@ -15,7 +15,7 @@ from fedaudit.signals.base import Signal
 
 
 class _Described(Protocol):
-    """What the catalogue tells of any rule.
+    """Properties of any rule that the catalogue shows.
 
     Attributes:
         over_clients: What it does over clients, in a few words, for the catalogue.
@@ -141,7 +141,7 @@ class Attack:
 
     @property
     def needs(self) -> Sees:
-        """What the adversary must see."""
+        """The parts that the adversary must see."""
         needs = self.rule.needs
         for signal in self.signals:
             needs |= signal.needs
@@ -166,7 +166,7 @@ class Attack:
 
     @property
     def infers_source(self) -> bool:
-        """Whether it asks whose a sample is, and not whether it was somebody's."""
+        """True if it infers the source of a sample, and not its membership."""
         return isinstance(self.rule, SourceRule)
 
     def posterior(
@@ -188,7 +188,7 @@ class Attack:
 
     @property
     def learns(self) -> bool:
-        """Whether it must be fitted before it can score."""
+        """True if it must be fitted before it can score."""
         return isinstance(self.rule, LearnedRule)
 
     def fitted(
@@ -225,7 +225,7 @@ class Attack:
 
     @property
     def informed(self) -> bool:
-        """Whether it must be told of a defense's choices before it can score."""
+        """True if it must be told of a defense's choices before it can score."""
         return isinstance(self.rule, InformedRule)
 
     def told(self, used: Mapping[int, Bool[Tensor, "*samples"]]) -> "Attack":

@@ -46,7 +46,7 @@ class Bayes:
 
     @abstractmethod
     def evidence(self, m: Measurements) -> Float[Tensor, "clients samples"]:
-        """What speaks for each client to have each sample, in nats; NaN where nothing is known."""
+        """Evidence for each client to have each sample, in nats; NaN where nothing is known."""
 
     def posterior(
         self, *measurements: Measurements, sizes: Mapping[ClientId, int]

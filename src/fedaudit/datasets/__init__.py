@@ -33,7 +33,7 @@ def _of_file(kind: str, path: object, options: dict[str, object]) -> DataPart:
 
 
 def _maker(name: str) -> Callable[..., DataPart]:
-    """What makes a part of a source of the catalogue."""
+    """The maker of a part of a source of the catalogue."""
     from fedaudit.datasets.catalog import FORMATS, MADE, SOURCES
 
     source = SOURCES[name]

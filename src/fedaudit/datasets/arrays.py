@@ -293,7 +293,7 @@ def _refuse_huge(part: str, x: AnyArray) -> None:
 
 
 def count_classes(train: Int[ndarray, " train"], test: Int[ndarray, " test"]) -> int:
-    """How many classes there are, of labels from 0 up.
+    """Number of classes, of labels from 0 up.
 
     Raises:
         BadInput: The training part leaves one out, or the test part has another.

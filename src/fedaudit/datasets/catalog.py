@@ -54,7 +54,7 @@ READERS = (*FORMATS, "hf")
 
 
 def data_directory(given: Path | None = None) -> Path | None:
-    """Where data sets lie: the folder given, else what ``FEDAUDIT_DATA`` says, else None."""
+    """The folder of data sets: that given, else that of ``FEDAUDIT_DATA``, else None."""
     if given is not None:
         return given
     stated = os.environ.get(DATA_DIR_VARIABLE)
@@ -115,7 +115,7 @@ def _own(name: str, data_dir: Path | None, seed: int, options: Mapping[str, Sett
 
 
 class _Found(NamedTuple):
-    """Where a data set lies, and in which format."""
+    """Path and format of a data set."""
 
     kind: str
     path: Path

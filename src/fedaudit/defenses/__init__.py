@@ -1,4 +1,4 @@
-"""What a client can do about leakage, one defense a file.
+"""Defenses of a client against leakage.
 
 ``fedaudit.defenses.CoFedMID(members=[0, 1])``: every defense of ``fedaudit list defenses`` is here
 by the name of its class, with the clients that use it. A class derived from ``Defense`` takes

@@ -1,4 +1,4 @@
-"""What repeated noisy releases add up to."""
+"""Privacy accounting of repeated noisy releases."""
 
 import logging
 from collections.abc import Iterator

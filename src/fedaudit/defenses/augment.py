@@ -15,7 +15,7 @@ from fedaudit.errors import BadInput
 
 
 class _Range(NamedTuple):
-    """What black and white are, in each channel of a client's (standardised) images."""
+    """Black and white in each channel of a client's (standardised) images."""
 
     black: Float[Tensor, "channels 1 1"]
     span: Float[Tensor, "channels 1 1"]
@@ -76,7 +76,7 @@ class Augmentation(Defense):
 
     @property
     def neutral(self) -> bool:
-        """Whether images are left as they are."""
+        """True if images are left as they are."""
         colours = (self.brightness, self.contrast)
         moves = (self.padding, self.horizontal_flip, self.vertical_flip, self.rotation)
         return not any((*colours, *moves))
@@ -129,7 +129,7 @@ class Augmentation(Defense):
         return nn.Sequential(*parts)
 
     def state(self) -> Params:
-        """What is black and white."""
+        """Black and white."""
         return dict(self._range)
 
     def restore(self, state: Params) -> None:

@@ -117,7 +117,7 @@ class Turn(Visit):
 
 @dataclass(frozen=True)
 class Objective:
-    """What a training step minimises, as a function of a batch.
+    """The objective of a training step, as a function of a batch.
 
     Attributes:
         module: Holds the parameters being trained.
@@ -145,7 +145,7 @@ class Objective:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is settled before anything is trained: what a defense has to fit.
+    """The settings of a run before training, which a defense has to fit.
 
     Attributes:
         architecture: What clients train.
@@ -162,7 +162,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """How often a client's training goes to its data: what an accountant must know.
+    """Accesses of a client's training to its data, for a privacy accountant.
 
     Attributes:
         rounds: In which the client takes part.
@@ -180,7 +180,7 @@ class Workload:
 
 
 class Guarantee(NamedTuple):
-    """What is proven of everything that a client sends in a whole run.
+    """Proven guarantee for everything that a client sends in a whole run.
 
     Attributes:
         epsilon: In nats; infinite where nothing is proven after all.
@@ -211,7 +211,7 @@ class _SettingsOfInit:
 
 
 class Defense:
-    """What a client does about leakage. Every hook is neutral; override those that act.
+    """A client's defense. Every hook is neutral; override those that act.
 
     One instance belongs to one client; a run works on a copy of it. A defense that learns over
     rounds keeps tensors and gives them out through :meth:`state`, so that a run can stop and go
@@ -245,7 +245,7 @@ class Defense:
         return f"{type(self).__name__}({vars(self)})"
 
     def acts_in(self, hook: str) -> bool:
-        """Whether the named hook does more than the neutral one.
+        """True if the named hook does more than the neutral one.
 
         Where "loss" and "gradient" do not, dense nets are trained by the fastest road; a defense
         that overrides them but is set to do nothing says so here, and trains to the same bits
@@ -255,24 +255,24 @@ class Defense:
 
     @property
     def knows_its_slope(self) -> bool:
-        """Whether :meth:`slope` belongs to this class's loss, and not to one that it replaced."""
+        """True if :meth:`slope` belongs to this class's loss, and not to one that it replaced."""
         kinds = type(self).__mro__
         latest = next(kind for kind in kinds if "loss" in vars(kind) or "slope" in vars(kind))
         return "slope" in vars(latest)
 
     @property
     def mixes_labels(self) -> bool:
-        """Whether :meth:`batch` makes class probabilities of the labels."""
+        """True if :meth:`batch` makes class probabilities of the labels."""
         return False
 
     @property
     def needs_classes(self) -> bool:
-        """Whether :meth:`loss` has to know each sample's class, so that none may be mixed."""
+        """True if :meth:`loss` has to know each sample's class, so that none may be mixed."""
         return False
 
     @property
     def cancels(self) -> bool:
-        """Whether what :meth:`upload` adds is gone in the average with other clients' uploads.
+        """True if what :meth:`upload` adds is gone in the average with other clients' uploads.
 
         Then it must be sent as it is, to a server that averages all of them together.
         """
@@ -280,7 +280,7 @@ class Defense:
 
     @property
     def prepares_apart(self) -> bool:
-        """Whether :meth:`prepare` makes one sample of each, by itself, and keeps none as it was."""
+        """True if :meth:`prepare` makes one sample of each, by itself, and keeps none as it was."""
         return not self.acts_in("prepare")
 
     def refuse_misfit(self, plan: Plan) -> None:
@@ -359,7 +359,7 @@ class Defense:
         return None
 
     def state(self) -> Params:
-        """What must survive from round to round, as tensors by name."""
+        """State that must survive from round to round, as tensors by name."""
         return {}
 
     def restore(self, state: Params) -> None:

@@ -51,7 +51,7 @@ DEFENSES: dict[str, Callable[..., Defense]] = {
 
 
 def defense_named(name: str) -> Callable[..., Defense]:
-    """What makes a defense: of the catalogue, of a package, or the user's ``module:class``.
+    """The maker of a defense: of the catalogue, of a package, or the user's ``module:class``.
 
     Raises:
         BadInput: There is none; the nearest is named.

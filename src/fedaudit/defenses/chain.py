@@ -74,26 +74,26 @@ class Chain(Defense):
 
     @property
     def mixes_labels(self) -> bool:
-        """Where any part does."""
+        """True if any part does."""
         return any(part.mixes_labels for part in self.parts)
 
     @property
     def needs_classes(self) -> bool:
-        """Where any part does."""
+        """True if any part does."""
         return any(part.needs_classes for part in self.parts)
 
     @property
     def cancels(self) -> bool:
-        """Where any part does."""
+        """True if any part does."""
         return any(part.cancels for part in self.parts)
 
     @property
     def prepares_apart(self) -> bool:
-        """Where every part does."""
+        """True if every part does."""
         return all(part.prepares_apart for part in self.parts)
 
     def acts_in(self, hook: str) -> bool:
-        """Where any part does."""
+        """True if any part does."""
         return any(part.acts_in(hook) for part in self.parts)
 
     def refuse_misfit(self, plan: Plan) -> None:

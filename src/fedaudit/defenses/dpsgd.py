@@ -64,7 +64,7 @@ class DPSGD(Defense):
             raise BadInput("noise is measured in clips: with noise, clip must be finite")
 
     def acts_in(self, hook: str) -> bool:
-        """Whether the named hook does more than the neutral one."""
+        """True if the named hook does more than the neutral one."""
         return super().acts_in(hook) and not self._neutral
 
     @property
@@ -135,7 +135,7 @@ class DPSGD(Defense):
         return noise.add_(total, alpha=1 / self._expected)
 
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
-        """What is proven of each of the client's samples, after all rounds."""
+        """Proven guarantee for each of the client's samples, after all rounds."""
         rate = sampling_rate(work.batch_size, work.samples)
         steps = work.rounds * work.epochs * ceil(work.samples / work.batch_size)
         return Guarantee(

@@ -54,11 +54,11 @@ class Hamp(Defense):
 
     @property
     def neutral(self) -> bool:
-        """Whether clients train as if undefended."""
+        """True if clients train as if undefended."""
         return self.entropy_threshold == self.entropy_weight == 0 and not self.divide_by_classes
 
     def acts_in(self, hook: str) -> bool:
-        """Whether the named hook does more than the neutral one."""
+        """True if the named hook does more than the neutral one."""
         return super().acts_in(hook) and not self.neutral
 
     @property

@@ -51,7 +51,7 @@ class RelaxLoss(Defense):
             raise unknown_name("form of the defense 'relaxloss'", self.form, FORMS)
 
     def acts_in(self, hook: str) -> bool:
-        """Whether the named hook does more than the neutral one."""
+        """True if the named hook does more than the neutral one."""
         return super().acts_in(hook) and self.target_loss > 0
 
     @property

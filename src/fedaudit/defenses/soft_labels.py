@@ -72,7 +72,7 @@ def true_probability(
 
 
 def class_count(turn: Turn, features: Shaped[Tensor, "samples ..."]) -> int:
-    """How many classes the model tells apart: from its settings, or else from an output."""
+    """Number of classes of the model: from its settings, or else from an output."""
     named = dict(turn.received.architecture.settings).get("classes")
     if isinstance(named, int):
         return named

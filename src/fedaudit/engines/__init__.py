@@ -1,1 +1,1 @@
-"""Where clients train and samples are measured."""
+"""Engines: processes and machines on which clients train and samples are measured."""

@@ -23,7 +23,7 @@ class Shards(dict[Key, Value]):
 
 @runtime_checkable
 class Engine(Protocol):
-    """Where clients train. Results never depend on which engine, or on how many workers."""
+    """Processes that train clients. Results depend neither on the engine nor on the workers."""
 
     def session(
         self, work: Callable[[Shared, Item], Result], shared: Shared
@@ -53,7 +53,7 @@ _AS_ARRAYS = {torch.float32, torch.float64, torch.int32, torch.int64, torch.uint
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether an array keeps all there is to keep of a tensor."""
+    """True if an array keeps all there is to keep of a tensor."""
     # It keeps neither gaps nor what autograd knows, and there are none of 16-bit floats.
     return (
         tensor.dtype in _AS_ARRAYS
@@ -76,7 +76,7 @@ def packed(value: object) -> bytes:
 
 
 def _reduced(tensor: Tensor) -> Recipe:
-    """What to pickle of a tensor: an array where that is enough."""
+    """The picklable form of a tensor: an array where that is enough."""
     if is_plain(tensor):
         return torch.from_numpy, (tensor.numpy(),)
     usual: Callable[[int], Recipe] = tensor.__reduce_ex__

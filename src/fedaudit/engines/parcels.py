@@ -1,4 +1,4 @@
-"""What travels to and from Ray's workers: arrays for its object store, and little else.
+"""Parcels to and from Ray's workers: arrays for its object store, and little else.
 
 Ray writes arrays to memory that all processes of a machine share, once, and hands them out as
 views that cannot be written to. Tensors are taken out of whatever is sent, travel as such arrays,

@@ -41,14 +41,14 @@ _log = logging.getLogger("fedaudit")
 
 
 class _Made(NamedTuple):
-    """What a worker runs, and what results depend on."""
+    """The versions of a worker, on which results depend."""
 
     fedaudit: str
     torch: str
 
 
 class _Result(NamedTuple):
-    """What a task returns.
+    """The result of a task.
 
     Attributes:
         value: Of the work.
@@ -215,7 +215,7 @@ def _do(
     common: Arrays,
     item: Parcel,
 ) -> _Result:
-    """What a task does, in a worker."""
+    """The work of a task, in a worker."""
     if tuple(made) != tuple(MADE):
         raise Unsupported(
             f"results depend on versions, and a machine of the cluster has other ones: fedaudit "
@@ -244,7 +244,7 @@ def _shared(token: str, job: Sequence[ObjectRef]) -> _Job:
 
 @contextmanager
 def _listening() -> Iterator[list[tuple[int, str]]]:
-    """What fedaudit logs inside, since a worker's own output is read by nobody."""
+    """Collects fedaudit's log inside, since a worker's own output is read by nobody."""
     said = list[tuple[int, str]]()
 
     class Listener(logging.Handler):

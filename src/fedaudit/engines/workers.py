@@ -42,7 +42,7 @@ def uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def _put_off(number: signal.Signals) -> Iterator[None]:
-    """What this program does at a signal, it does afterwards."""
+    """Puts off this program's reaction to a signal until afterwards."""
     # Blocking is not enough: any other thread hears the signal too, and this one then acts.
     handler = signal.getsignal(number)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
@@ -74,7 +74,7 @@ def _blocked() -> Iterator[None]:
 
 
 class Outcome(NamedTuple):
-    """What work came to in a worker."""
+    """The result of work in a worker."""
 
     value: object = None
     error: Exception | None = None
@@ -116,7 +116,7 @@ def _listen(pipe: Connection, came: "SimpleQueue[bytes]") -> NoReturn:
 
 
 def _worker(came: "SimpleQueue[bytes]") -> Callable[[], bytes]:
-    """What does the job for the next item; one that cannot be unpacked here fails for each."""
+    """The function for the next item; one that cannot be unpacked here fails for each."""
     try:
         work, shared = pickle.loads(came.get())
     except Exception as error:
@@ -253,7 +253,7 @@ class _Crew:
         return numbers
 
     def result(self, number: int) -> object:
-        """What the work made of an item; waits until it is there.
+        """The result of an item; waits until it is there.
 
         Raises:
             Exception: What the work raised.

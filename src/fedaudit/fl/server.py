@@ -37,7 +37,7 @@ class Tampering(Server):
             )
 
     def tamper(self, sent: Sent, client: ClientId, round: int) -> Sent:
-        """What this client is really sent."""
+        """The message that this client is really sent."""
         if client not in self.change or (self.rounds and round not in self.rounds):
             return sent
         return replace(sent, models=tuple(self.change[client](model) for model in sent.models))

@@ -22,7 +22,7 @@ from fedaudit.seeds import seed_for
 
 
 class _Plan(NamedTuple):
-    """What holds for every round."""
+    """Settings of every round."""
 
     rounds: int
     seed: int
@@ -31,7 +31,7 @@ class _Plan(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """Who takes part in a round, with which share of the average, and what each is sent."""
+    """Participants of a round, their shares of the average, and each one's message."""
 
     cohort: tuple[ClientId, ...]
     shares: Mapping[ClientId, float]
@@ -148,17 +148,17 @@ def _chosen(
 
 
 def _trained(algorithm: Algorithm, state: Params) -> Mapping[str, int]:
-    """How often each model was trained, where clients choose one."""
+    """Number of trainings of each model, where clients choose one."""
     return algorithm.rounds_trained(state) if isinstance(algorithm, ChoosesModels) else {}
 
 
 def _memories(standing: Standing, done: Mapping[ClientId, Done]) -> dict[ClientId, Params]:
-    """What stays with the clients after a round; those that were not asked are as they were."""
+    """The clients' memories after a round; those that were not asked are as they were."""
     return {**standing.memories, **{client: result.memory for client, result in done.items()}}
 
 
 def _beginning(given: Federation, plan: _Plan) -> Standing:
-    """Where a run stands before its first round."""
+    """State of a run before its first round."""
     start = given.algorithm.start(seed_for(plan.seed, "initial model"))
     states = {client: defense.state() for client, defense in given.defenses.items()}
     return Standing(0, start, defenses=states)
@@ -190,7 +190,7 @@ def _asked(
 
 
 def _jobs(asked: _Asked, plan: _Plan, standing: Standing, index: int) -> list[Job]:
-    """What each client's turn needs, wherever it is taken."""
+    """Inputs of each client's turn, wherever it is taken."""
     return [
         Job(
             asked.sent[client],
@@ -211,7 +211,7 @@ def _jobs(asked: _Asked, plan: _Plan, standing: Standing, index: int) -> list[Jo
 
 
 def _next(standing: Standing, index: int, state: Params, done: Mapping[ClientId, Done]) -> Standing:
-    """Where the run stands after a round; clients that were not asked stay as they were."""
+    """State of the run after a round; clients that were not asked stay as they were."""
     return Standing(
         index,
         state,
@@ -226,7 +226,7 @@ def prepared(
     rounds: int,
     seed: int,
 ) -> dict[ClientId, Samples]:
-    """What each client has left to train on, once the defenses have prepared it.
+    """Each client's training samples, once the defenses have prepared them.
 
     Args:
         clients: Each client's data.

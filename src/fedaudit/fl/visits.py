@@ -19,7 +19,7 @@ from fedaudit.seeds import seeded
 
 
 class Federation(NamedTuple):
-    """Who trains on what, and how: what all turns share.
+    """Data, defenses and algorithm that all turns share.
 
     Attributes:
         algorithm: FedAvg or another.
@@ -33,7 +33,7 @@ class Federation(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What one turn needs beside the federation.
+    """Inputs of one turn beside the federation.
 
     Attributes:
         sent: By the server.
@@ -49,7 +49,7 @@ class Job(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What comes of a turn.
+    """The result of a turn.
 
     Attributes:
         upload: What goes to the server, defended.
@@ -148,7 +148,7 @@ def _upload_fault(sent: Sent, upload: Upload, algorithm: Algorithm) -> str:
 
 
 def _memory_fault(job: Job, memory: Params, algorithm: Algorithm) -> str:
-    """What is wrong with a client's own model; what else clients remember is checked in use."""
+    """Fault of a client's own model; other memories are checked in use."""
     if not isinstance(algorithm, KeepsModels):
         return ""
     if job.memory:
@@ -171,7 +171,7 @@ def _note_fault(name: str, noted: Tensor) -> str:
 
 
 def _differs(found: Params, like: Params, what: str, *, growing: bool = False) -> str:
-    """How tensors differ in name, order, shape or type from others; empty if they do not."""
+    """Differences of tensors in name, order, shape or type from others; empty for none."""
     if list(found) != list(like):
         return f"{what} has other names than it should"
     for name, value in like.items():

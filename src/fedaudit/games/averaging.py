@@ -1,4 +1,4 @@
-"""How many rounds averaging needs against noise: as AMI's appendix E has it, and under a clip."""
+"""Rounds that averaging needs against noise: by AMI's appendix E, and under a clip."""
 
 import math
 

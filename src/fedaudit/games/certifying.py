@@ -62,7 +62,7 @@ def fresh_values(contest: Contest, study: GameStudy, mechanism: Given) -> list[F
 
 
 def certificate(fresh: Fresh, mechanism: Given, played: Played, batch: int) -> TargetCertificate:
-    """What is certain of one target's games, beside how they went.
+    """Certificate of one target's games, beside their outcome.
 
     Args:
         fresh: The target's values.
@@ -115,7 +115,7 @@ def _adv_of(played: Played, target: int) -> float | None:
 
 
 def spread_of(fresh: Fresh) -> Spread:
-    """How the values of a target and of others lie, as counts between common edges.
+    """Histogram of the values of a target and of others, between common edges.
 
     Args:
         fresh: The target's values.

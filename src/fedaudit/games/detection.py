@@ -128,7 +128,7 @@ _RECORDS = 1000
 
 
 class Aim(NamedTuple):
-    """What a server has of its target.
+    """The server's knowledge of its target.
 
     Attributes:
         target: Which of the clients' records it is.
@@ -199,7 +199,7 @@ class _Row(NamedTuple):
 
 
 def detect(study: GameStudy, dealt: Dealt, *, tick: Tick) -> Detector:
-    """How well each sign tells models with a neuron from those of honest federations.
+    """Detector ROC of each sign, on models with a neuron and of honest federations.
 
     In each run the records are dealt anew, and a federation is trained honestly. The models that
     its first client is sent are looked at as they are, and with a neuron planted for a record of
@@ -306,7 +306,7 @@ def _signs(now: Model, before: Model, own: Samples) -> list[float]:
 
 
 def _success(model: Model, place: Place, aim: Aim, everybody: Samples) -> float:
-    """How often the server would be right (Adv), by the records that the neuron fires for."""
+    """Success (Adv) of the server, by the records that the neuron fires for."""
     fires = values_on(model, everybody)[1][:, place.row] > 0
     others = torch.arange(len(fires)) != aim.target
     of_target, of_others = float(fires[aim.target]), float(fires[others].double().mean())

@@ -154,7 +154,7 @@ def _epochs(played: Played) -> Epochs:
 
 
 def _by_others(played: Played, batch: int, shared_mask: bool) -> Rate:
-    """How often neurons fire for other records; with one mask a batch's records fire together."""
+    """Rate at which neurons fire for other records; with one mask a batch fires together."""
     fired = int(played.by_others.sum())
     found = share(fired, len(played.was_in) * batch - int(played.was_in.sum()))
     if not shared_mask:

@@ -134,7 +134,7 @@ def _played(games: RoundGames, study: GameStudy, tick: Tick) -> _All:
 
 
 def _most_distance(study: GameStudy) -> float | None:
-    """How far one record moves what the server sees at most; None where nothing is proven.
+    """Sensitivity of the server's sum to one record; None where nothing is proven.
 
     A record that replaces another moves a sum of clipped gradients by two clips, and so does it
     an upload that is clipped as a whole. Of a sum the noise of all its clients is seen.
@@ -158,7 +158,7 @@ def _expected(distances: Tensor) -> float | None:
 def success_of(
     said_in: Bool[Tensor, " games"], was_in: Bool[Tensor, " games"], *, delta: float = 0.0
 ) -> GameSuccess:
-    """How often verdicts were right.
+    """Success rates of decisions.
 
     Args:
         said_in: The verdicts.

@@ -52,7 +52,7 @@ def defense_of(section: RoundsSection) -> Defense:
 
 
 class PlayedInRounds(NamedTuple):
-    """What happened in each game, and what is known of each target.
+    """Outcome of each game, and facts on each target.
 
     Attributes:
         was_in: Whether the target was in the batch.
@@ -75,7 +75,7 @@ class PlayedInRounds(NamedTuple):
 
 
 class Models(NamedTuple):
-    """What clients are sent, in every round.
+    """The models that clients are sent, in every round.
 
     Attributes:
         asked: The model with the neurons, for the client that is asked about.
@@ -101,7 +101,7 @@ class Labels(NamedTuple):
 
 
 class Batches(NamedTuple):
-    """What the clients of some games hold.
+    """Data of the clients of some games.
 
     Attributes:
         features: Of each client's records; the first client may have the target, as its first.
@@ -185,7 +185,7 @@ class RoundGames:
         )
 
     def models(self, number: int, neuron: Neurons) -> Models:
-        """What is sent: the target's neuron, as often and as loud as asked for.
+        """The models sent: the target's neuron, as often and as loud as asked for.
 
         Args:
             number: Of the target.
@@ -250,7 +250,7 @@ class RoundGames:
         return total / self.simulated
 
     def _threshold(self, number: int, models: Models, looked_for: Reading) -> float:
-        """Where the server says "in", by games with records of its own."""
+        """Threshold above which the server says "in", by games with records of its own."""
         seed, how, servers = self._seed(number), self.how, self.contest.pools.servers
         size = (how.own_games, how.clients, self.contest.rules.batch)
         chosen = torch.randint(len(servers), size, generator=seeded(seed, "own"))
@@ -267,7 +267,7 @@ class RoundGames:
         return -float(shift)
 
     def batches(self, number: int, count: int) -> tuple[Tensor, Batches]:
-        """Whether the target is in, and what the clients of its games hold.
+        """The target's membership and the data of the clients of its games.
 
         Args:
             number: Of the target.
@@ -289,7 +289,7 @@ class RoundGames:
     def _noise(
         self, looked_for: Reading, size: tuple[int, ...], rng: torch.Generator
     ) -> Float[Tensor, "..."]:
-        """What the noise of all rounds and clients makes of averaged scores."""
+        """Effect of the noise of all rounds and clients on averaged scores."""
         spread = self._score_spread if bool(looked_for.direction.any()) else 0.0
         return spread * torch.randn(size, generator=rng, dtype=torch.float64)
 
@@ -315,7 +315,7 @@ class RoundGames:
         return apart.quiet if apart else defense
 
     def _honest(self, number: int, neuron: Neurons) -> Model:
-        """What an honest server would send: a fresh network with room for the neurons."""
+        """The model of an honest server: a fresh network with room for the neurons."""
         units, features = neuron.first.shape[1:]
         copies = self.how.neurons
         net = Architecture(

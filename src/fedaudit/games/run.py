@@ -180,7 +180,7 @@ def _read_point(path: Path, point: Point) -> PointPlayed:
 
 
 def _is_of(played: PointPlayed, study: GameStudy) -> bool:
-    """Whether a point that was played before can be of these settings."""
+    """True if a point that was played before can be of these settings."""
     asked = given(study.mechanism, 1)
     claims = (study.mechanism.name, asked.nominal_epsilon, asked.shared_mask, asked.delta)
     return (
@@ -191,7 +191,7 @@ def _is_of(played: PointPlayed, study: GameStudy) -> bool:
 
 
 class _Records:
-    """What points are played with, kept for the next point that has the same."""
+    """Records that points are played with, kept for the next point that has the same."""
 
     def __init__(self, data_dir: Path | None) -> None:
         self._data_dir = data_dir

@@ -9,7 +9,7 @@ from fedaudit.study.section import Count, Digest, Positive, Section, Settings
 
 
 class RecordsSection(Section):
-    """What a record is, and who has which.
+    """Records, and their owners.
 
     Attributes:
         features: "pixels" for a data set's own features, the name of an extractor, or the import
@@ -24,7 +24,7 @@ class RecordsSection(Section):
 
 
 class GameSection(Section):
-    """How games are played; see :class:`fedaudit.attacks.ami.game.Rules`.
+    """Rules of games; see :class:`fedaudit.attacks.ami.game.Rules`.
 
     Attributes:
         games: In all.
@@ -56,7 +56,7 @@ class GameSection(Section):
 
 
 class NeuronSection(Section):
-    """How neurons are trained; see :class:`fedaudit.attacks.ami.train.NeuronTraining`.
+    """Training of neurons; see :class:`fedaudit.attacks.ami.train.NeuronTraining`.
 
     Attributes:
         check: After every so many epochs training ends if the neuron tells all validation records
@@ -74,14 +74,14 @@ class NeuronSection(Section):
 
 
 class MechanismSection(Section):
-    """What clients do to their records first: "none", or a defense that perturbs features."""
+    """Mechanism on clients' records: "none", or a defense that perturbs features."""
 
     name: str = "none"
     options: Settings = Field(default_factory=dict)
 
 
 class DetectorSection(Section):
-    """What a client can tell of planted models; measured once a study, on federations of its own.
+    """Detection of planted models by a client; measured once a study, on its own federations.
 
     Attributes:
         runs: Federations, each with a deal, a first model and targets of its own; 0 for none,
@@ -114,7 +114,7 @@ class DetectorSection(Section):
 
 
 class RoundsSection(Section):
-    """Whether games are played in real rounds, and what stands between upload and server.
+    """Games in real rounds, and what stands between upload and server.
 
     Attributes:
         play: "signs" reads each neuron's sign; "rounds" sends the planted model to a client, whose

@@ -292,7 +292,7 @@ def _clients(stored: Sequence[Stored], told: Sequence[Heard]) -> list[int]:
 def _config(
     recording: Recording, names: Sequence[str], figures: Mapping[str, object]
 ) -> dict[str, object]:
-    """What is known of the federation; no settings of a study, since there was none.
+    """Known settings of the federation; none of a study, since there was none.
 
     Its keys are among ``OF_A_RECORDER`` of :mod:`fedaudit.results.record`.
     """
@@ -308,7 +308,7 @@ def _config(
 
 
 def _missing(told: Sequence[Heard], *, blind: bool) -> list[str]:
-    """What a reader must know that was not heard or not recorded."""
+    """Notes for readers on parts that were not heard or not recorded."""
     found = []
     partial = [one.round for one in told if not one.complete]
     if partial:

@@ -29,7 +29,7 @@ Part: TypeAlias = Mapping[str, Tensor | ndarray] | Path | str
 
 
 class Split(NamedTuple):
-    """Who trains on what, so that an audit can tell.
+    """Each client's samples, so that an audit can tell.
 
     Attributes:
         train: For each client, as it was called, the positions of the samples that it may train
@@ -42,7 +42,7 @@ class Split(NamedTuple):
 
     @property
     def part(self) -> dict[str, ndarray]:
-        """What whoever measures must have of these clients, as arrays by name.
+        """Arrays by name that measuring these clients takes.
 
         The audited samples ("features", "labels"), who trains on each ("owner", -1 for nobody) and
         for whom a coin decided that ("panel"). Nothing is in it of samples that are not audited.

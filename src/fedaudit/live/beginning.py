@@ -1,4 +1,4 @@
-"""How a recording of somebody's live loop begins, or goes on."""
+"""Beginning or continuing a recording of somebody's live loop."""
 
 import re
 import secrets

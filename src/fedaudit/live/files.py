@@ -128,7 +128,7 @@ def write_untrained(folder: Path, rounds: tuple[MeasuredRound, ...], key: str) -
 
 
 def read_untrained(folder: Path, key: str, samples: int) -> tuple[MeasuredRound, ...]:
-    """What was measured of models that nobody trained.
+    """Measurements of models that nobody trained.
 
     Raises:
         Damaged: It is missing, cannot be read, or is another recording's.

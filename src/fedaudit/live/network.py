@@ -1,4 +1,4 @@
-"""What clients of somebody's federation train, as fedaudit describes networks."""
+"""Networks that clients of somebody's federation train, as fedaudit describes them."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -133,7 +133,7 @@ def _hooked(build: Callable[[], nn.Module], hooks: tuple[_Hook, ...]) -> nn.Modu
 def _as_logits(
     model: Model, samples: Samples, loss: PerSampleLoss
 ) -> tuple[tuple[_Hook, ...], PerSampleLoss]:
-    """What makes a row of logits of whatever the model returns, and the loss of these.
+    """Functions from the model's outputs to logits, and the loss of these.
 
     Raises:
         BadInput: It cannot be run, or gives probabilities.

@@ -198,22 +198,22 @@ class Recorder:
         warnings.warn(f"fedaudit: {text}", RuntimeWarning, stacklevel=4)
 
     def has(self, index: int) -> bool:
-        """Whether a round was told of before, in this run or in one that is gone on with."""
+        """True if a round was told of before, in this run or in one that is gone on with."""
         return index in self._past
 
     @property
     def uploads(self) -> Kind:
-        """What :meth:`round` is given of clients."""
+        """The kind of uploads that :meth:`round` is given."""
         return self._uploads
 
     @property
     def sees_uploads(self) -> bool:
-        """Whether the adversary sees what clients send, each or in sum."""
+        """True if the adversary sees what clients send, each or in sum."""
         return self.recording.view in ("uploads", "sum")
 
     @property
     def strict(self) -> bool:
-        """Whether a round that cannot be recorded stops the loop."""
+        """True if a round that cannot be recorded stops the loop."""
         return self._strict
 
     def close(self) -> None:
@@ -274,7 +274,7 @@ class Recorder:
             self._measure(round_of_globals(told, base, after, client), told)
 
     def _cost(self, seconds: float, untrained: MeasuredRound) -> str:
-        """What a measured round takes, by what that of an untrained model has taken."""
+        """Cost of a measured round, by that of an untrained model."""
         said, numbers = self.recording, self._shape.numbers
         values = sum(part.numel() for part in untrained.signals.values())
         senders = len(self._setup.deal.clients) if self.sees_uploads else 1

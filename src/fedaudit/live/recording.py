@@ -38,7 +38,7 @@ Text = Annotated[str, Field(max_length=2000)]
 
 
 class Recording(Part):
-    """What was recorded, and how.
+    """Settings and facts of a recording.
 
     Attributes:
         name: Of the federation, for people.
@@ -160,12 +160,12 @@ def write_recording(recording: Recording, folder: Path) -> None:
 
 
 def is_recording(folder: Path) -> bool:
-    """Whether a folder is a live recording, and not that of a study."""
+    """True if a folder is a live recording, and not that of a study."""
     return (folder / RECORDING_FILE).is_file()
 
 
 def read_recording(folder: Path) -> Recording:
-    """What a recording says of itself; the file may be anybody's.
+    """Reads a recording's settings; the file may be anybody's.
 
     Raises:
         BadInput: The folder holds none.
@@ -214,14 +214,14 @@ class Heard(Part):
 
     @property
     def complete(self) -> bool:
-        """Whether all who were asked have answered."""
+        """True if all who were asked have answered."""
         return set(self.asked) == set(self.answered) and self.unnamed == 0
 
 
 def heard_of(
     index: int, asked: Collection[ClientId], answered: Collection[ClientId], unnamed: int
 ) -> Heard:
-    """What is heard of a round that is not measured, or not yet.
+    """Log entry of a round that is not measured, or not yet.
 
     Args:
         index: Its number.

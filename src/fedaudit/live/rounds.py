@@ -16,7 +16,7 @@ Kind = Literal["models", "updates", "gradients"]
 
 
 class Answers(NamedTuple):
-    """What a loop has of one round.
+    """A loop's data of one round.
 
     Attributes:
         sent: The global model that clients were sent; by client where they differ.

@@ -80,7 +80,7 @@ _PART_ONLY = (
 
 
 class Shape:
-    """What parameters must be like: names, shapes and order of one module.
+    """Form of parameters: names, shapes and order of one module.
 
     Attributes:
         model: A model of the architecture, for its names and shapes, and for buffers that no state
@@ -94,7 +94,7 @@ class Shape:
 
     @property
     def numbers(self) -> int:
-        """How many there are in parameters and buffers."""
+        """Number of values in parameters and buffers."""
         return sum(v.numel() for v in (*self.model.params.values(), *self.model.buffers.values()))
 
     def model_of(self, weights: Weights, *, whose: str) -> Model:
@@ -170,7 +170,7 @@ class Shape:
 
 
 def is_array(value: object) -> bool:
-    """Whether something is one parameter, and not a model of several."""
+    """True if something is one parameter, and not a model of several."""
     return isinstance(value, Tensor | np.ndarray | np.generic)
 
 

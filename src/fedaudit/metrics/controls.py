@@ -19,7 +19,7 @@ _FALSE_ALARM = 1e-6
 
 
 class PermutationNull(NamedTuple):
-    """What an attack's AUC is when membership has nothing to do with it.
+    """Distribution of an attack's AUC when membership has nothing to do with it.
 
     Attributes:
         auc: The AUC with the true membership.
@@ -43,7 +43,7 @@ class PermutationNull(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """Whether intervals of these scores raise no more false alarms than they promise."""
+        """True if intervals of these scores raise no more false alarms than they promise."""
         from scipy.stats import binomtest
 
         promised = 1 - _INTERVAL
@@ -131,7 +131,7 @@ class _Scored(NamedTuple):
 
 
 class BlindResult(NamedTuple):
-    """How well inputs alone tell members from non-members.
+    """Membership inference by inputs alone, without a model.
 
     Attributes:
         classifier: "linear" or "trees", whichever separated better.
@@ -217,7 +217,7 @@ def _inputs(
     settings: BlindClassifier,
     rng: np.random.Generator,
 ) -> Float[np.ndarray, "chosen columns"]:
-    """What the classifiers see: the inputs reduced, and a column for each class."""
+    """Inputs of the classifiers: reduced, and a column for each class."""
     inputs = _reduced(features[chosen], settings, rng)
     if labels is None:
         return inputs

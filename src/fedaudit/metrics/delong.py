@@ -125,7 +125,7 @@ def compare_auc(
     is_member: npt.ArrayLike,
     confidence: float = 0.95,
 ) -> AucDifference:
-    """Whether one attack's AUC exceeds another's when both score the same samples.
+    """Tests if one attack's AUC exceeds another's when both score the same samples.
 
     Args:
         scores: The first attack's.
@@ -255,7 +255,7 @@ def auc_over_runs(
 
 
 class Judged(NamedTuple):
-    """What a threshold finds that was chosen on other runs.
+    """Rates of a threshold that was chosen on other runs.
 
     Attributes:
         found: Members above it.

@@ -34,7 +34,7 @@ class EpsilonBound(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What a rule fixed in advance did, over independent runs or games.
+    """Counts of a rule fixed in advance, over independent runs or games.
 
     Attributes:
         true_positives: Members flagged.
@@ -151,7 +151,7 @@ def _gaussian_delta(epsilon: float, shift: float) -> float:
 
 
 def bound_method(name: str, delta: float, alpha: float) -> str:
-    """How a bound was made, in words: "one run 95%, delta 1e-05"."""
+    """Method of a bound, in words: "one run 95%, delta 1e-05"."""
     return f"{name} {100 * (1 - alpha):.6g}%, delta {delta:g}"
 
 
@@ -171,7 +171,7 @@ _LARGEST = 100.0
 
 
 class Guesses(NamedTuple):
-    """What an attack guessed about samples that were each included by a fair coin.
+    """An attack's guesses about samples that were each included by a fair coin.
 
     Attributes:
         made: Guesses made; the attack may abstain on the others.

@@ -152,7 +152,7 @@ def _origins(origin: npt.ArrayLike, samples: int) -> Int[np.ndarray, " samples"]
 
 
 def _note(sources: Int[np.ndarray, " samples"], against: tuple[Origin, ...]) -> str:
-    """What to say of a contrast whose non-members lack one of their origins."""
+    """Note on a contrast whose non-members lack one of their origins."""
     present = [one for one in against if (sources == one).any()]
     missing = [one.name.lower() for one in against if one not in present]
     if not missing:

@@ -1,4 +1,4 @@
-"""How differently a classifier treats groups: parity of predictions, opportunity and odds."""
+"""Fairness of a classifier to groups: parity of predictions, opportunity and odds."""
 
 from typing import NamedTuple
 

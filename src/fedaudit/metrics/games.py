@@ -39,7 +39,7 @@ def gaussian_success(mu: float) -> float:
 def clipped_distance(
     noise_multiplier: float, *, rounds: int = 1, summed: int = 1, replaced: bool = True
 ) -> float:
-    """How far one record moves noisy sums of clipped gradients, in standard deviations.
+    """Distance by which one record moves noisy sums of clipped gradients, in deviations.
 
     Args:
         noise_multiplier: Standard deviation of each client's noise on its sum, in clips.
@@ -130,7 +130,7 @@ class SignsOfMeans(NamedTuple):
 
 
 def hoeffding_margin(sample: BoundedMean, delta: float) -> float:
-    """How far the true mean may lie beyond the sample's, on one side, but for delta.
+    """Margin of the true mean beyond the sample's, on one side, but for delta.
 
     Raises:
         BadInput: Delta is not in (0, 1), or there is no sample, or its range is not one.
@@ -186,7 +186,7 @@ def _require(sample: BoundedMean) -> None:
 
 
 class GameSuccess(NamedTuple):
-    """How games ended.
+    """Success of games.
 
     Attributes:
         tpr: Games with the target in which "in" was said.
@@ -323,7 +323,7 @@ def certify(
     batch: int,
     confidence: float = 0.95,
 ) -> Certificate:
-    """What success in games the firing for single records proves.
+    """Success in games that the firing for single records proves.
 
     Both limits hold at once with the stated confidence: each rate's exact limits are wrong with
     half of the rest. They certify games with batches of independent records of the distribution

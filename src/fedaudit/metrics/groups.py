@@ -1,4 +1,4 @@
-"""Where the risk sits: figures by class or client, and the members most exposed."""
+"""Risk by class or client, and the members most exposed."""
 
 from typing import NamedTuple
 

@@ -260,7 +260,7 @@ def held_together(
 
 
 class _Budget(NamedTuple):
-    """How far values may lie beyond the runs' limits, as -log of their p-values.
+    """Budget of values beyond the runs' limits, as -log of their p-values.
 
     Attributes:
         total: All of them together.
@@ -317,7 +317,7 @@ def over_further_runs(
     confidence: float = 0.95,
     within: tuple[float, float] = (-math.inf, math.inf),
 ) -> SeedMean:
-    """What another run of this procedure would give: the mean over runs, by Student's t.
+    """Interval for further runs of this procedure: the mean over runs, by Student's t.
 
     Samples of one run share one model, so the runs, not the samples, are the units here.
 

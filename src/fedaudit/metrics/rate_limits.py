@@ -334,7 +334,7 @@ def _at_most(count: int, trials: int, share: float) -> float:
 
 
 def _weight(fpr: float, members: int, nonmembers: int, *, upper: bool) -> float:
-    """How the error is best shared, by sizes alone: few members need more of it."""
+    """Best share of the error, by sizes alone: few members need more of it."""
     return _best_weight(fpr, _about(members), _about(nonmembers), upper)
 
 

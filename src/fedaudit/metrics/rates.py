@@ -105,7 +105,7 @@ def n_to_certify(fpr: float, false_positives: int = 0, *, confidence: float = 0.
 
 
 def true_fpr_range(fpr: float, n_nonmembers: int, *, confidence: float = 0.95) -> Interval:
-    """Where the true false-positive rate lies behind an empirical one.
+    """Range of the true false-positive rate behind an empirical one.
 
     A threshold just above the (k+1)-th best of n non-members has a true false-positive rate
     distributed as Beta(k + 1, n - k), whatever the scores' distribution (ties make it lower).

@@ -35,7 +35,7 @@ class Success(NamedTuple):
 
 
 class SourceNull(NamedTuple):
-    """What a source attack's success is when its answers have nothing to do with the owners.
+    """Distribution of a source attack's success when its answers ignore the owners.
 
     Attributes:
         mean: Mean success over permutations of the owners.
@@ -189,7 +189,7 @@ def by_label_distribution(
 def confusion(
     named: Int[ndarray, " samples"], owner: Int[ndarray, " samples"], clients: int
 ) -> Int[ndarray, "clients clients"]:
-    """How many samples of each client (row) were said to be each client's (column).
+    """Confusion matrix: samples of each client (row) attributed to each client (column).
 
     Args:
         named: Whom the attack names; silent answers are left out.
@@ -207,7 +207,7 @@ def confusion(
 
 
 def paired(one_right: Bool[ndarray, " samples"], other_right: Bool[ndarray, " samples"]) -> Paired:
-    """Whether one way names more owners than another, on the same samples.
+    """Tests if one attack names more owners than another, on the same samples.
 
     Args:
         one_right: Where the first way is right.
@@ -241,7 +241,7 @@ def _right_when_shuffled(
     count: int,
     rng: np.random.Generator,
 ) -> Int[ndarray, " shuffles"]:
-    """How often each of some shuffles of the owners, within groups, agrees with the answers."""
+    """Agreement of the answers with each of some shuffles of the owners, within groups."""
     # Whole numbers plus a fraction: in order of groups, and at random within each.
     at_random = (groups + rng.random((count, len(owner)))).argsort(axis=1)
     in_order = np.argsort(groups, kind="stable")

@@ -55,7 +55,7 @@ def accuracy(
 
 
 def generalisation_gap(train: Share, test: Share, *, confidence: float = 0.95) -> Gap:
-    """How much better the model is on its training samples, with a conservative interval.
+    """Generalisation gap of the model, with a conservative interval.
 
     The limits are differences of the two accuracies' exact limits, each with half of the
     error allowed.

@@ -31,7 +31,7 @@ def violations(
     *,
     lows: Float[ndarray, " lows"] | None = None,
 ) -> Violations:
-    """How many clients use a model that is riskier than they accept.
+    """Number of clients that use a model that is riskier than they accept.
 
     A risk that equals the threshold is accepted.
 

@@ -1,4 +1,4 @@
-"""What the architectures share: reading a sample's shape and settings, and refusing bad ones."""
+"""Shared parts of architectures: reading a sample's shape and settings, refusing bad ones."""
 
 from collections.abc import Callable
 from itertools import pairwise

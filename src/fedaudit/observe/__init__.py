@@ -1,1 +1,1 @@
-"""What an adversary sees of a run, and how it is kept on disk."""
+"""Rounds as an adversary sees them, and their files on disk."""

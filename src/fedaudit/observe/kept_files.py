@@ -148,7 +148,7 @@ def read_rounds(folder: Path, architecture: Architecture) -> Iterator[Round]:
 
 
 class _Kept(NamedTuple):
-    """What a round's server file says."""
+    """Content of a round's server file."""
 
     bases: dict[str, Model]
     after: dict[str, Model]

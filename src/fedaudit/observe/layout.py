@@ -1,4 +1,4 @@
-"""How a run's folder is laid out, and what its files have in common.
+"""Layout of a run's folder, and the common form of its files.
 
 It holds::
 

@@ -217,7 +217,7 @@ def _measured(path: Path, index: int) -> Stored:
 
 
 def _fits(values: Tensor, clients: int) -> bool:
-    """Whether a signal has a row for each client, of numbers that can be."""
+    """True if a signal has a row for each client, of numbers that can be."""
     return (
         values.ndim == 2
         and len(values) == clients

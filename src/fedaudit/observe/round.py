@@ -12,7 +12,7 @@ EVERYBODY: ClientId = -2
 
 @dataclass(frozen=True)
 class Sent:
-    """What the server sends one client.
+    """The message of the server to one client.
 
     Attributes:
         models: The global model; several where the client chooses (clustered FL), none where
@@ -73,7 +73,7 @@ Upload: TypeAlias = Update | Gradient | Logits
 
 @dataclass(frozen=True)
 class Exposed:
-    """What an observer can rebuild of one client's round; a hidden part is None.
+    """An observer's rebuilt models of one client's round; a hidden part is None.
 
     Attributes:
         base: The model the client was sent.
@@ -132,5 +132,5 @@ class Round:
 
     @property
     def complete(self) -> bool:
-        """Whether every client that was asked has answered."""
+        """True if every client that was asked has answered."""
         return set(self.asked) == set(self.answered)

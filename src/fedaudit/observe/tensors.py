@@ -128,7 +128,7 @@ def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
 
 
 def carries_hash(path: Path) -> bool:
-    """Whether a file that can be read has the hash of what it holds, as older ones have not."""
+    """True if a file that can be read has the hash of what it holds, as older ones have not."""
     with safe_open(path, framework="pt") as stored:
         return _HASH in (stored.metadata() or {})
 
@@ -174,7 +174,7 @@ def _refuse_endless(shape: Sequence[int]) -> None:
 
 
 def is_countable(shape: Sequence[int]) -> bool:
-    """Whether a tensor of this shape has values, or at most a few million of none.
+    """True if a tensor of this shape has values, or at most a few million of none.
 
     A file of a hundred bytes can announce more of none than torch has numbers for.
     """

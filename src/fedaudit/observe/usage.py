@@ -1,4 +1,4 @@
-"""What clients used and spent, round by round: for whoever studies a run, never an adversary."""
+"""Usage of data and time by clients, round by round: never shown to an adversary."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ COUNTS = ("used", "recycled", "extra_bytes")
 
 @dataclass(frozen=True)
 class Usage:
-    """How often each client trained on each of its samples, and what its rounds cost.
+    """Number of each client's trainings on each of its samples, and the cost of its rounds.
 
     Attributes:
         clients: The order of columns.
@@ -48,7 +48,7 @@ class Usage:
 
     @property
     def rounds(self) -> int:
-        """How many rounds are counted."""
+        """Number of counted rounds."""
         return len(self.distinct)
 
 
@@ -99,7 +99,7 @@ def _mean(noted: Tensor | None) -> float:
 
 
 def _times(ids: Int[Tensor, " samples"], facts: Params, fact: str) -> Int[Tensor, " samples"]:
-    """How often each id (ascending) is among those noted; others' ids are passed over."""
+    """Counts of each id (ascending) among those noted; others' ids are passed over."""
     noted = facts.get(fact)
     if noted is None or len(ids) == 0:
         return torch.zeros(len(ids), dtype=torch.int64)
@@ -145,7 +145,7 @@ def _write(usage: Usage, folder: Path, run: str) -> None:
 
 
 def read_usage(folder: Path, run: str) -> Usage | None:
-    """What a run's folder knows of its usage; None where it was never kept.
+    """Usage in a run's folder; None where it was never kept.
 
     Args:
         folder: The run's.

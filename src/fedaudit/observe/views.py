@@ -108,7 +108,7 @@ def _mean(parts: list[Exposed], shares: list[float]) -> Exposed:
 
 
 def _scale_of_sum(scales: list[float | None], shares: list[float]) -> float | None:
-    """What turns the weighted mean of updates into the sum of all samples' gradients.
+    """Factor from the weighted mean of updates to the sum of all samples' gradients.
 
     It exists where every client's scale is in proportion to its share; else None.
     """
@@ -118,7 +118,7 @@ def _scale_of_sum(scales: list[float | None], shares: list[float]) -> float | No
 
 
 def between_globals(rounds: Iterable[Round]) -> Iterator[Round]:
-    """What a participant sees: the model it is sent, and the one that follows.
+    """A participant's view: the model it is sent, and the one that follows.
 
     The change of the global model stands in for an update of everybody together.
 
@@ -146,7 +146,7 @@ def between_globals(rounds: Iterable[Round]) -> Iterator[Round]:
 
 
 def only_after(rounds: Iterable[Round]) -> Iterator[Round]:
-    """What whoever is given the finished model sees: that model, and nothing of how it came to be.
+    """The final model's view: that model, and nothing of how it came to be.
 
     Raises:
         NotVisible: The algorithm has more than one global model, or none.
@@ -170,7 +170,7 @@ def only_after(rounds: Iterable[Round]) -> Iterator[Round]:
 
 @dataclass(frozen=True)
 class View:
-    """What an adversary sees of a run.
+    """A view: the parts of a run that an adversary sees.
 
     Attributes:
         name: Catalogue name.
@@ -185,7 +185,7 @@ class View:
     of: Callable[[Iterable[Round]], Iterator[Round]]
 
     def can_offer(self, needs: Sees) -> bool:
-        """Whether this view shows all that is needed of a run.
+        """True if this view shows all that is needed of a run.
 
         Data of the adversary's own is nothing that a view shows: any adversary may have some.
         """

@@ -1,1 +1,1 @@
-"""What a model gives away of whom it was trained on, as a server or a client can find out."""
+"""Membership risk of a model, as a server or a client can measure it."""

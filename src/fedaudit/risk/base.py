@@ -17,7 +17,7 @@ class Verdict(Protocol):
     """Tells members by what was looked at."""
 
     def __call__(self, evidence: Float[Tensor, "samples _"]) -> Bool[Tensor, " samples"]:
-        """Whether each sample is taken for a member."""
+        """Membership decision on each sample."""
         ...
 
 
@@ -32,7 +32,7 @@ class Measure(Protocol):
     def evidence(
         self, model: Model, samples: Samples, *, start: Model, device: torch.device = CPU
     ) -> Float[Tensor, "samples _"]:
-        """What the attack sees of each sample in a model, in 64 bits.
+        """The attack's features of each sample in a model, in 64 bits.
 
         Args:
             model: Under attack.
@@ -45,7 +45,7 @@ class Measure(Protocol):
     def fitted(
         self, inside: Float[Tensor, "members _"], outside: Float[Tensor, "others _"]
     ) -> Verdict:
-        """What is learned from evidence of members and of as many others."""
+        """The attack fitted to features of members and of as many others."""
         ...
 
 
@@ -68,7 +68,7 @@ class Decision:
     def __call__(
         self, model: Model, samples: Samples, *, start: Model | None = None
     ) -> Bool[Tensor, " samples"]:
-        """Whether each sample is taken for a member.
+        """Membership decision on each sample.
 
         Args:
             model: Under attack.

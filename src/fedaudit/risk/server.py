@@ -19,7 +19,7 @@ from fedaudit.risk.shadow_models import Shadows, ShadowTraining, refuse_few, sha
 
 
 class Judged(NamedTuple):
-    """How well an attack tells members of a model's shadows.
+    """Success of an attack on members of a model's shadows.
 
     Attributes:
         estimate: Balanced accuracy on shadows that the attack was not fitted on.
@@ -51,7 +51,7 @@ class _Look(NamedTuple):
 
 
 class _Counts(NamedTuple):
-    """How many members were caught, and how many others cleared, each out of so many."""
+    """Numbers of members caught and of others cleared, each out of so many."""
 
     caught: int
     members: int

@@ -33,7 +33,7 @@ SIZES = ("proportional", "capped")
 
 @dataclass(frozen=True)
 class ShadowTraining:
-    """How shadow models are trained.
+    """Training of shadow models.
 
     "repeated": each shadow is a federation of its own, from other first parameters, with as many
     clients as its model has, for as many rounds of as many epochs: its samples are seen as often
@@ -174,7 +174,7 @@ def shadow_models(
 
 
 def shadow_sizes(samples: Sequence[int], available: int, sizes: str = "proportional") -> list[int]:
-    """How many samples each model's shadows are trained on: as many as its clients have, or fewer.
+    """Training samples of each model's shadows: as many as its clients have, or fewer.
 
     Args:
         samples: Of the clients of each model; 0 for one that nobody trains, which has no shadow.

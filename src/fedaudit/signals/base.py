@@ -1,4 +1,4 @@
-"""What a signal is, and the work that several signals of a round share."""
+"""The interface of signals, and the work that several signals of a round share."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -175,7 +175,7 @@ class Seen:
 
     @property
     def gradient_scales(self) -> list[float | None]:
-        """What turns minus each update into a sum of gradients; None where unknown."""
+        """Factor from minus each update to a sum of gradients; None where unknown."""
         return [exposed.gradient_scale for exposed in self._exposed]
 
     @property

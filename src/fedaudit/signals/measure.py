@@ -26,7 +26,7 @@ Measuring: TypeAlias = Callable[[Round], MeasuredRound]
 
 
 class _Job(NamedTuple):
-    """What all blocks share."""
+    """Inputs that all blocks share."""
 
     signals: Sequence[Signal]
     blocks: Shards[int, Samples]
@@ -107,7 +107,7 @@ def measure(
 def measuring_on(
     engine: Engine, signals: Sequence[Signal], samples: Samples, *, count: int
 ) -> Iterator[Measuring]:
-    """What measures rounds on an engine, to the same bits as :func:`measure_round` on a CPU.
+    """A function that measures rounds on an engine, to the bits of :func:`measure_round`.
 
     Every worker takes a block of the samples through all signals.
 

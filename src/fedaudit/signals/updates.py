@@ -128,7 +128,7 @@ class GradientNorm:
 
 @dataclass(frozen=True)
 class GradientDifference:
-    """How much shorter I gets when a sample's gradient g is taken away: |I|^2 - |I - g|^2.
+    """Reduction of I's squared length without a sample's gradient g: |I|^2 - |I - g|^2.
 
     Attributes:
         scale: "raw" takes I as it is, as the published code does: I is about a learning rate

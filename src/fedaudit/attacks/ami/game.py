@@ -38,7 +38,7 @@ class Made(NamedTuple):
 
 
 class Played(NamedTuple):
-    """What happened in each game.
+    """Outcome of each game.
 
     Attributes:
         target: Number of the game's target.
@@ -87,7 +87,7 @@ _HELD_OUT = 200
 
 
 class Pools(NamedTuple):
-    """Where records come from.
+    """Sources of records.
 
     Attributes:
         clients: Batches and targets.
@@ -111,7 +111,7 @@ class Drawn(NamedTuple):
 
 
 class Randomisers(NamedTuple):
-    """What clients do to their records, and what the server trains for.
+    """Randomisers of clients' records, and those that the server trains for.
 
     Attributes:
         client: Applied to each batch.
@@ -169,7 +169,7 @@ class Contest:
 
     @cached_property
     def standard(self) -> Standard:
-        """How records look to the server on the whole."""
+        """Standardisation of records as the server knows it."""
         some = self.pools.servers[:_USUAL]
         return Standard.of(self.randomisers.server(some, seeded(self.seed, "usual")))
 
@@ -291,7 +291,7 @@ class Contest:
         return seed_for(self.seed, "target", number)
 
     def _rows(self, number: int) -> "_Rows":
-        """What a neuron is trained and validated on: the target's copies, the server's records."""
+        """Records that a neuron is trained and validated on: the target's copies, the server's."""
         rules, wanted = self.rules, self.rules.background + self.rules.validation
         rng = seeded(self._seed(number), "own")
         order = torch.randperm(len(self.pools.servers), generator=rng)
@@ -340,7 +340,7 @@ def _fit(neuron: Neurons, rows: Labelled) -> Float[Tensor, "1"]:
 
 
 def shared_out(targets: int, games: int) -> Iterator[dict[int, int]]:
-    """How many games each target gets, a few targets at once.
+    """Number of games of each target, a few targets at once.
 
     Raises:
         BadInput: There are fewer games than targets, or no targets.

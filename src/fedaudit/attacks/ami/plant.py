@@ -62,7 +62,7 @@ class Neurons(NamedTuple):
     def values(
         self, records: Float[Tensor, "neurons records features"]
     ) -> Float[Tensor, "neurons records"]:
-        """What each neuron is before its ReLU, on records of its own."""
+        """Value of each neuron before its ReLU, on records of its own."""
         inner = torch.baddbmm(self.first_bias[:, None], records, self.first.transpose(1, 2))
         outer = torch.bmm(inner.relu_(), self.second[:, :, None]).squeeze(2)
         return outer + self.second_bias[:, None]
@@ -95,7 +95,7 @@ class Neurons(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a planted neuron is: a row of the second layer's weight and bias.
+    """Place of a planted neuron: a row of the second layer's weight and bias.
 
     Attributes:
         weight: Name of the parameter.

@@ -1,4 +1,4 @@
-"""How a security game is played."""
+"""Rules of a security game."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from fedaudit.errors import BadInput
 
 @dataclass(frozen=True)
 class Rules:
-    """How a game is played.
+    """Rules of a game.
 
     Attributes:
         batch: Records that the client computes its gradient on (the paper's n).

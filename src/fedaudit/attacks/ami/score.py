@@ -66,7 +66,7 @@ def range_over_box(
 
 
 class Reading(NamedTuple):
-    """What the server looks for in uploads: the target's own gradient in the planted rows.
+    """The server's reference in uploads: the target's own gradient in the planted rows.
 
     Attributes:
         places: Of the planted neurons.
@@ -97,7 +97,7 @@ class Reading(NamedTuple):
 
 
 def reading(planted: Planted, target: Samples) -> Reading:
-    """What to look for, from the target with its label, which the server knows.
+    """The reference from the target with its label, which the server knows.
 
     Args:
         planted: The model that is sent.
@@ -123,7 +123,7 @@ def _own_gradient(model: Model, record: Samples) -> Params:
 
 
 def summed(uploads: Sequence[Gradient]) -> Params:
-    """What the server is given of some clients' gradients: their mean, by numbers of samples.
+    """Secure sum of some clients' gradients: their mean, by numbers of samples.
 
     Unlike the "sum" of :mod:`fedaudit.observe.views`, which is of clients that were sent one
     model: addition does not know that they were not.

@@ -13,7 +13,7 @@ def best_shift(
     *,
     batch: int,
 ) -> Float[Tensor, " neurons"]:
-    """What to add to each neuron's values so that it serves well in games.
+    """Shift of each neuron's values that serves best in games.
 
     A neuron is to fire for the target and to stay silent over a whole batch without it: the share
     (TPR + (1 - FPR)^batch) / 2 of single records, as these count it, is largest. Games won by
@@ -50,5 +50,5 @@ def best_shift(
 
 
 def _above(which: Tensor) -> Tensor:
-    """How many of these lie above each gap between two values."""
+    """Number of these above each gap between two values."""
     return which.sum(1, keepdim=True) - which.cumsum(1)[:, :-1]

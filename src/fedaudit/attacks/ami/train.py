@@ -147,7 +147,7 @@ _OPTIMIZERS = ("momentum", "adam")
 
 @dataclass(frozen=True)
 class NeuronTraining:
-    """How a neuron is made to fire for its target and for nothing else.
+    """Training that makes a neuron fire for its target and for nothing else.
 
     Rows are standardised and brought to a mean squared length of 1, and the change is folded into
     the first layer afterwards, so that one step size fits all features and numbers of them.
@@ -204,7 +204,7 @@ class NeuronTraining:
 
 
 class Standard(NamedTuple):
-    """How rows are standardised: x becomes (x - mean) * scale.
+    """Standardisation of rows: x becomes (x - mean) * scale.
 
     Attributes:
         mean: Of each feature.
@@ -255,7 +255,7 @@ class Labelled(NamedTuple):
     is_target: Bool[Tensor, "neurons rows"]
 
     def at(self, neuron: int) -> "Labelled":
-        """What one neuron is given."""
+        """Training data of one neuron."""
         return Labelled(self.rows[neuron, None], self.is_target[neuron, None])
 
 
@@ -363,7 +363,7 @@ def _first_layer(first: Tensor, rows: Tensor, watched: Tensor, how: NeuronTraini
 
 
 class _Data(NamedTuple):
-    """What is to be fitted: standardised rows, 1 for a target's, and their weights in the loss."""
+    """Training data: standardised rows, 1 for a target's, and their weights in the loss."""
 
     rows: Float[Tensor, "neurons rows features"]
     labels: Float[Tensor, "neurons rows"]

@@ -72,7 +72,7 @@ class WhereAssigned:
         return scores
 
     def _used(self, m: Measurements) -> Bool[Tensor, "rounds samples"]:
-        """Where to look for each sample: all rounds, where none was for it."""
+        """Rounds to look at for each sample: all, where none was for it."""
         if self.used is None:
             raise BadInput(
                 "this attack has not been told yet which samples the target can have trained on "

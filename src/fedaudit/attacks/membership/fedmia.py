@@ -14,7 +14,7 @@ from fedaudit.observe.measurements import Measurements
 
 @dataclass(frozen=True)
 class OneSidedLikelihood:
-    """How far the target's signal lies above the other clients', in each round, on average.
+    """Mean over rounds of how far the target's signal lies above the other clients'.
 
     In every round a normal distribution is fitted, for each sample, to the other clients'
     values; the target's value becomes its upper tail probability under that distribution. The

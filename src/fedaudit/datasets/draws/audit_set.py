@@ -114,7 +114,7 @@ class AuditSet:
 
 @dataclass(frozen=True)
 class Deal:
-    """Who trains on what, and what is audited.
+    """Each client's training samples, and the audited ones.
 
     Attributes:
         clients: Training samples of each client, audited and background together, in an order

@@ -18,7 +18,7 @@ _PICTURE_COLUMNS = ("image", "img")
 
 @runtime_checkable
 class Table(Protocol):
-    """What is used of a ``datasets.Dataset``: named columns of equal length."""
+    """The used part of a ``datasets.Dataset``: named columns of equal length."""
 
     @property
     def column_names(self) -> list[str]:

@@ -87,7 +87,7 @@ def _array(folder: Path, name: str) -> UInt8[ndarray, "..."]:
 
 
 def _values(path: Path, file: GzipFile | BufferedReader) -> UInt8[ndarray, "..."]:
-    """What the file holds, if that is as much as its first bytes announce and no bomb."""
+    """Values of the file, if they are as many as its first bytes announce and no bomb."""
     head = file.read(4)
     sizes = file.read(4 * head[3]) if len(head) == 4 else b""
     if len(head) < 4 or head[:3] != bytes([0, 0, _BYTES_TYPE]) or len(sizes) < 4 * head[3]:

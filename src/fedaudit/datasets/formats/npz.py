@@ -146,7 +146,7 @@ def _stored(path: Path) -> dict[str, AnyArray]:
 
 
 def _first_line(error: Exception) -> str:
-    """What an error says, without the advice that numpy adds for files of one's own."""
+    """Message of an error, without the advice that numpy adds for files of one's own."""
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 

@@ -44,7 +44,7 @@ class BySide:
     group: tuple[int, ...]
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
-        """How many samples of each class and side each client gets."""
+        """Number of samples of each class and side for each client."""
         found = np.zeros((clients, len(counts)), dtype=np.int64)
         for side, own in enumerate(np.split(np.arange(len(counts)), 2)):
             theirs = np.flatnonzero(np.array(self.group) == side)

@@ -1,4 +1,4 @@
-"""How training samples are dealt to clients.
+"""Partitions of the training samples among clients.
 
 Every scheme comes down to a table of quotas, how many samples of each class each client gets;
 which samples they are is then a matter of shuffling each class.
@@ -25,7 +25,7 @@ class Partition(Protocol):
     """A way to divide classes among clients."""
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
-        """How many samples of each class each client gets; never more than there are."""
+        """Number of samples of each class for each client; never more than there are."""
         ...
 
 
@@ -40,7 +40,7 @@ class Iid:
     samples_per_client: int = 0
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
-        """How many samples of each class each client gets."""
+        """Number of samples of each class for each client."""
         counts = _used(counts, clients, self.samples_per_client, rng)
         shuffled = rng.permutation(np.repeat(np.arange(len(counts)), counts))
         hands = np.array_split(shuffled, clients)
@@ -75,7 +75,7 @@ class Dirichlet:
             raise BadInput(f"beta must be above 0 and finite, got {self.beta}; 0.1 to 100 is usual")
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
-        """How many samples of each class each client gets."""
+        """Number of samples of each class for each client."""
         _used(counts, clients, self.samples_per_client, rng)
         if self.samples_per_client:
             return self._equal_sizes(counts, clients, rng)
@@ -119,7 +119,7 @@ class Shards:
     samples_per_client: int = 0
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
-        """How many samples of each class each client gets."""
+        """Number of samples of each class for each client."""
         shards = clients * self.per_client
         if self.per_client < 1 or shards > counts.sum():
             raise BadInput(
@@ -157,7 +157,7 @@ class SiaClass0Size:
     minimum: int = 1
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
-        """How many samples of each class each client gets."""
+        """Number of samples of each class for each client."""
         _used(counts, clients, 0, rng)
 
         def once() -> Quotas:

@@ -1,4 +1,4 @@
-"""Who defends together: what the members of a coalition can work out without the server."""
+"""Coalitions: their members, and values they derive together without the server."""
 
 from fedaudit.core import ClientId
 from fedaudit.defenses.base import Visit

@@ -60,7 +60,7 @@ def interval_of(
 def unconfident(
     outputs: Float[Tensor, "samples classes"], labels: Int[Tensor, " samples"], *, mu: float
 ) -> Float[Tensor, " samples"]:
-    """What is added to the loss of each sample that came back.
+    """Penalty on the loss of each sample that came back.
 
     The prediction is drawn towards a label that has its own probability of the true class and is
     uniform elsewhere, and towards a larger entropy.
@@ -103,7 +103,7 @@ EXPLORATION = 0.1
 
 @dataclass(frozen=True)
 class Learned:
-    """What a client knows of its intervals after some rounds.
+    """A client's knowledge of its intervals after some rounds.
 
     Attributes:
         weights: Of each interval; one with more weight is drawn more often.
@@ -119,7 +119,7 @@ class Learned:
 
     @staticmethod
     def nothing(intervals: int) -> "Learned":
-        """What is known before the first round: all intervals are alike."""
+        """The knowledge before the first round: all intervals are alike."""
         weights = torch.full((intervals,), 1 / intervals, dtype=torch.float64)
         return Learned(weights, torch.zeros(0, dtype=torch.float64), torch.zeros(0))
 
@@ -140,14 +140,14 @@ class Learned:
 
     @staticmethod
     def of(tensors: Params) -> "Learned":
-        """What :meth:`tensors` gave."""
+        """Inverse of :meth:`tensors`."""
         named = {name: tensors[name] for name in ("weights", "rewards", "edges")}
         return Learned(**named, position=int(tensors["position"]))
 
 
 @dataclass
 class Memory:
-    """What one client keeps from one hook to the next; a new round begins with its selection.
+    """State of one client from one hook to the next; a new round begins with its selection.
 
     Attributes:
         learned: All of it that outlives a round.
@@ -257,7 +257,7 @@ class Compensation(ClassGuided):
 
     @property
     def needs_classes(self) -> bool:
-        """Where samples that come back are kept from being predicted with confidence."""
+        """True if samples that come back are kept from confident predictions."""
         return self.regularise and self.recycle > 0
 
     def prepare(self, data: Samples, visit: Visit) -> Samples:
@@ -358,7 +358,7 @@ class Compensation(ClassGuided):
         self.memory.learned = self.memory.learned.rewarded(arm, gains.double().mean())
 
     def state(self) -> Params:
-        """What was learned of intervals, and where they lie."""
+        """The learned values of intervals, and their edges."""
         return self.memory.learned.tensors()
 
     def restore(self, state: Params) -> None:

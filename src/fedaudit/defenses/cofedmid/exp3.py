@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def probabilities(weights: Float[Tensor, " arms"], exploration: float) -> Float[Tensor, " arms"]:
-    """How likely each arm is drawn.
+    """Probability of each arm.
 
     Args:
         weights: Above 0.

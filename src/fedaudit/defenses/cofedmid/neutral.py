@@ -67,7 +67,7 @@ class NeutralNoise(Defense):
 
     @property
     def cancels(self) -> bool:
-        """Where members add noise that depends on each other's."""
+        """True if members add noise that depends on each other's."""
         return self.sigma > 0 and not self.independent
 
     def upload(self, upload: Upload, turn: Turn) -> Upload:

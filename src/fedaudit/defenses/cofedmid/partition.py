@@ -54,7 +54,7 @@ DECAYS: dict[str, Decay] = {
 
 
 def size_at(round: int, rounds: int, *, most: int, least: int, decay: str) -> int:
-    """How many classes each client is given in a round, rounded to the nearest (halves up).
+    """Number of classes of each client in a round, rounded to the nearest (halves up).
 
     Args:
         round: Counted from 1.
@@ -76,7 +76,7 @@ def size_at(round: int, rounds: int, *, most: int, least: int, decay: str) -> in
 def sizes(
     classes: int, members: int, rounds: int, *, most: int, least: int, decay: str
 ) -> tuple[int, ...]:
-    """How many classes each client is given in each round of a run.
+    """Number of classes of each client in each round of a run.
 
     Args:
         classes: Of the data set.
@@ -326,7 +326,7 @@ class ClassGuided(Defense):
         return circle(self.coalition, visit, independent=self.independent)
 
     def sizes(self, classes: int, rounds: int) -> tuple[int, ...]:
-        """How many classes a client is given in each round."""
+        """Number of classes of a client in each round."""
         return sizes(
             classes,
             1 if self.independent else len(self.coalition),

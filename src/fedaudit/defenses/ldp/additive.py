@@ -89,7 +89,7 @@ def refuse_no_probability(delta: float) -> None:
 
 @dataclass(frozen=True)
 class _InBall(LocalDP):
-    """What noise on records in a ball has in common; ``clip`` is the ball's radius."""
+    """Base of noise on records in a ball; ``clip`` is the ball's radius."""
 
     epsilon: float
     clip: float
@@ -105,7 +105,7 @@ class _InBall(LocalDP):
 
     @property
     def off(self) -> bool:
-        """Whether features are left as they are."""
+        """True if features are left as they are."""
         return self.epsilon == self.clip == inf
 
     def true_epsilon(self, features: int) -> float:
@@ -128,7 +128,7 @@ class LdpLaplace(_InBall):
 
     @property
     def method(self) -> str:
-        """How the true epsilon is worked out."""
+        """Derivation of the actual epsilon, in words."""
         return "Laplace noise"
 
     @property
@@ -179,7 +179,7 @@ class LdpGaussian(_InBall):
 
     @property
     def method(self) -> str:
-        """How the true epsilon is worked out."""
+        """Derivation of the actual epsilon, in words."""
         return "normal noise"
 
     @property
@@ -190,7 +190,7 @@ class LdpGaussian(_InBall):
         return 2 * self.clip * noise_of_gaussian(self.epsilon, self.delta)
 
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
-        """What is proven of each record's features at another delta than the settings'."""
+        """Proven guarantee for each record's features at another delta than the settings'."""
         if self.epsilon == inf:
             return Guarantee(inf, UNIT)
         epsilon = epsilon_of_gaussian(self.sigma / (2 * self.clip), delta)

@@ -36,7 +36,7 @@ class BitMechanism(LocalDP):
         FixedPoint(self.bits, self.integer_bits)
 
     def flips(self, features: int) -> BitFlips:
-        """How likely each bit of a record is turned.
+        """Probability that each bit of a record is turned.
 
         Args:
             features: How many a record has.
@@ -45,7 +45,7 @@ class BitMechanism(LocalDP):
 
     @property
     def method(self) -> str:
-        """How the true epsilon is worked out."""
+        """Derivation of the actual epsilon, in words."""
         if self.shared_mask:
             return "one mask for all records"
         return "log ratios summed over bits" + " but the sign" * self.sign_lost

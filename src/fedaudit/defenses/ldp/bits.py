@@ -23,7 +23,7 @@ _UNIT = 2.0**-53
 
 @dataclass(frozen=True, eq=False)
 class BitFlips:
-    """How likely each bit of a record is turned, whatever the other bits are.
+    """Probability that each bit of a record is turned, whatever the other bits are.
 
     Attributes:
         drops: Probability that a 1 becomes 0, for each bit of each feature.
@@ -40,7 +40,7 @@ class BitFlips:
 
     @cached_property
     def epsilons(self) -> Float64[Tensor, "features bits"]:
-        """What each bit gives away: the largest log ratio of an outcome's two probabilities.
+        """Epsilon of each bit: the largest log ratio of an outcome's two probabilities.
 
         Of the probabilities that are really drawn with, over both outcomes and both directions;
         infinite where an outcome is possible for one value of the bit alone.
@@ -65,7 +65,7 @@ class BitFlips:
 
     @cached_property
     def symmetric(self) -> bool:
-        """Whether a bit is turned with one probability, whatever its value."""
+        """True if a bit is turned with one probability, whatever its value."""
         return torch.equal(self.drops, self.sets)
 
     @cached_property

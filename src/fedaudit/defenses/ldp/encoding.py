@@ -42,7 +42,7 @@ class FixedPoint:
 
     @property
     def steps(self) -> int:
-        """How many numbers there are from one integer to the next."""
+        """Number of steps from one integer to the next."""
         return 1 << (self.bits - 1 - self.integer_bits)
 
     @property
@@ -68,7 +68,7 @@ class FixedPoint:
     def numbers(
         self, words: Int16[Tensor, "*shape"], dtype: torch.dtype = torch.float32
     ) -> Float[Tensor, "*shape"]:
-        """What words stand for: the inverse of :meth:`words`, up to rounding and clipping.
+        """Inverse of :meth:`words`, up to rounding and clipping.
 
         Args:
             words: Bits beyond a feature's are ignored.
@@ -89,7 +89,7 @@ class FixedPoint:
     def decode(
         self, ones: Bool[Tensor, "*shape bits"], dtype: torch.dtype = torch.float32
     ) -> Float[Tensor, "*shape"]:
-        """What bits stand for: the inverse of :meth:`encode`, up to rounding and clipping.
+        """Inverse of :meth:`encode`, up to rounding and clipping.
 
         Args:
             ones: A feature's bits, the sign first.

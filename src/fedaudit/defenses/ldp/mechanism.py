@@ -1,4 +1,4 @@
-"""What a mechanism of local differential privacy is, and how it makes a defense."""
+"""Mechanisms of local differential privacy, and the defenses they make."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,7 +34,7 @@ class Mechanism(Protocol):
         """
 
     def true_epsilon(self, features: int) -> float:
-        """What somebody who sees one perturbed record is held to, whatever he knew before.
+        """Actual epsilon against anybody who sees one perturbed record, whatever is known before.
 
         Args:
             features: How many a record has.
@@ -64,12 +64,12 @@ class LocalDP(Defense):
 
     @property
     def off(self) -> bool:
-        """Whether features are left as they are."""
+        """True if features are left as they are."""
         return self.nominal == float("inf")
 
     @property
     def method(self) -> str:
-        """How the true epsilon is worked out."""
+        """Derivation of the actual epsilon, in words."""
         raise NotImplementedError
 
     @property
@@ -78,13 +78,13 @@ class LocalDP(Defense):
         return True
 
     def acts_in(self, hook: str) -> bool:
-        """Whether the named hook does more than the neutral one."""
+        """True if the named hook does more than the neutral one."""
         return super().acts_in(hook) and not (hook == "prepare" and self.off)
 
     def perturbed(
         self, x: Float[Tensor, "records features"], rng: torch.Generator
     ) -> Float[Tensor, "records features"]:
-        """What :meth:`__call__` makes of finite features."""
+        """Finite features perturbed, for :meth:`__call__`."""
         raise NotImplementedError
 
     def true_epsilon(self, features: int) -> float:
@@ -136,7 +136,7 @@ class LocalDP(Defense):
         return replace(data, features=noisy.reshape(features.shape))
 
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
-        """What is proven of each record's features, after all rounds: the true epsilon."""
+        """Proven guarantee for each record's features, after all rounds: the actual epsilon."""
         self._refuse_none(work.features)
         epsilon = self.true_epsilon(work.features)
         return Guarantee(epsilon, UNIT, f"nominal epsilon {self.nominal:g}; {self.method}")
@@ -153,7 +153,7 @@ def by_parts(
     x: Float[Tensor, "records features"],
     noisy: Callable[[Float[Tensor, "part features"]], Tensor],
 ) -> Float[Tensor, "records features"]:
-    """What a function makes of so many records at a time, in the precision of those given.
+    """A function applied to so many records at a time, in the precision of those given.
 
     Args:
         x: At least one feature a record.

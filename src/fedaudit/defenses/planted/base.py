@@ -1,4 +1,4 @@
-"""What a sign looks at: the dense layers of a model, and what they make of the client's samples."""
+"""Inputs of signs: the dense layers of a model, and their values on the client's samples."""
 
 import math
 from collections.abc import Callable
@@ -77,7 +77,7 @@ def hidden_layers(model: Model) -> tuple[Layer, ...]:
 
 
 def values_on(model: Model, own: Samples) -> tuple[Float[Tensor, "samples units"], ...]:
-    """What each unit of each hidden dense layer is on samples, before its ReLU.
+    """Value of each unit of each hidden dense layer on samples, before its ReLU.
 
     Raises:
         Unsupported: The model has no hidden dense layer.
@@ -102,7 +102,7 @@ def values_on(model: Model, own: Samples) -> tuple[Float[Tensor, "samples units"
 
 
 def row_moves(now: Model, before: Model | None) -> tuple[Float[Tensor, "units 2"], ...]:
-    """How far each unit's weights moved since the round before, and how long they were then.
+    """Movement of each unit's weights since the round before, and their length then.
 
     What is shorter than rounding counts as that long. A tensor for each hidden dense layer.
 

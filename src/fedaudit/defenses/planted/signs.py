@@ -52,7 +52,7 @@ def dead_units(now: Model, before: Model | None, own: Samples) -> float:
 
 @sign
 def moved_row(now: Model, before: Model | None, own: Samples) -> float:
-    """How much farther the most moved unit moved than the median one of its layer: log ratio.
+    """Log ratio of the most moved unit's movement and the median one's of its layer.
 
     Weights and bias of a unit together. Silent where more than half of a layer is replaced.
     """
@@ -63,7 +63,7 @@ def moved_row(now: Model, before: Model | None, own: Samples) -> float:
 
 @sign
 def rewritten_row(now: Model, before: Model | None, own: Samples) -> float:
-    """How far a unit moved beside its own length the round before: largest log ratio.
+    """Largest log ratio of a unit's movement and its own length the round before.
 
     Weights and bias of a unit together; near 0 or above where it was replaced.
     """
@@ -75,7 +75,7 @@ _LEAST = 1e-30
 
 @sign
 def norm_ratio(now: Model, before: Model | None, own: Samples) -> float:
-    """How far the length of a unit's weights is from the median of its layer: largest |log ratio|.
+    """Largest |log ratio| of the length of a unit's weights and the median of its layer.
 
     Source: AMI, Figs. 8 and 14 (malicious weights are said to look as others do).
     """
@@ -84,7 +84,7 @@ def norm_ratio(now: Model, before: Model | None, own: Samples) -> float:
 
 @sign
 def bias_ratio(now: Model, before: Model | None, own: Samples) -> float:
-    """How far above its layer's median the size of a bias is: largest log ratio."""
+    """Largest log ratio of the size of a bias and its layer's median."""
     sizes = [layer.bias.abs().clamp_min(_LEAST) for layer in hidden_layers(now)]
     return max(float((size.max() / size.median()).log()) for size in sizes)
 
@@ -156,7 +156,7 @@ def distance_between(one: Float[Tensor, " values"], other: Float[Tensor, " more_
 
 
 def _ranks(values: Float[Tensor, " values"]) -> Float[Tensor, "2 values"]:
-    """How many values are at most as large as each, and how many smaller."""
+    """Number of values at most as large as each, and number of smaller ones."""
     order = values.sort()
     starts = torch.cat([order.values.new_ones(1, dtype=torch.bool), order.values.diff() != 0])
     place = starts.cumsum(0) - 1

@@ -14,7 +14,7 @@ from fedaudit.params import plus, weighted_sum
 
 
 class Local(NamedTuple):
-    """What a client's round gives.
+    """The result of a client's round.
 
     Attributes:
         upload: What goes to the server, defended.
@@ -59,7 +59,7 @@ class Algorithm(Protocol):
         ...
 
     def send(self, state: Params, client: ClientId, round: int) -> Sent:
-        """What the server sends a client."""
+        """The message of the server to a client."""
         ...
 
     def local(
@@ -82,7 +82,7 @@ class Algorithm(Protocol):
         rounds: int,
         seed: int,
     ) -> Mapping[ClientId, Exposed]:
-        """What an observer of all uploads can rebuild; called once a round."""
+        """The models that an observer of all uploads can rebuild; called once a round."""
         ...
 
     def models(self, state: Params) -> Mapping[str, Model]:
@@ -90,7 +90,7 @@ class Algorithm(Protocol):
         ...
 
     def workload(self, rounds: int, samples: int) -> Workload:
-        """How often a whole run goes to the data of a client with that many samples."""
+        """Accesses of a whole run to the data of a client with that many samples."""
         ...
 
 
@@ -112,7 +112,7 @@ class ChoosesModels(Protocol):
         ...
 
     def rounds_trained(self, state: Params) -> Mapping[str, int]:
-        """How many rounds each model was trained in so far, by its name."""
+        """Number of rounds that each model was trained in so far, by its name."""
         ...
 
 
@@ -142,7 +142,7 @@ class Server:
         """
 
     def tamper(self, sent: Sent, client: ClientId, round: int) -> Sent:
-        """What this client is really sent."""
+        """The message that this client is really sent."""
         return sent
 
 

@@ -21,7 +21,7 @@ from fedaudit.seeds import seeded
 
 @dataclass(frozen=True)
 class Task:
-    """What a study says apart from the algorithm.
+    """The settings of a study apart from the algorithm.
 
     Attributes:
         architecture: The model that it names.
@@ -70,7 +70,7 @@ def fedsgd(task: Task, *, together: str = "mean") -> FedSGD:
 
 
 def legacy_fedsgd(task: Task) -> FedAvg:
-    """What SIA's published code runs as FedSGD: one local epoch in mini-batches, averaged.
+    """FedSGD as SIA's published code runs it: one local epoch in mini-batches, averaged.
 
     Raises:
         BadInput: More than one local epoch is asked for.
@@ -269,7 +269,7 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
 
 
 def algorithm_named(name: str) -> Callable[..., Algorithm]:
-    """What makes an algorithm of a task: of the catalogue, or the user's own ``module:function``.
+    """The maker of an algorithm: of the catalogue, or the user's own ``module:function``.
 
     Raises:
         BadInput: There is none; the nearest is named.

@@ -96,7 +96,7 @@ def received_update(upload: Upload) -> Update:
 
 
 def rebuilt(base: Model, update: Update, gradient_scale: float | None) -> Exposed:
-    """What base model and update together show."""
+    """The model and update that an observer rebuilds from base model and update."""
     local = Model(base.architecture, plus(base.params, update.values), update.buffers)
     return Exposed(base, local, update.values, gradient_scale)
 

@@ -25,7 +25,7 @@ from fedaudit.seeds import seed_for, seeded
 
 @dataclass(frozen=True)
 class Distillation:
-    """How a student is trained: Adam on the mean absolute difference of the outputs.
+    """Training of a student: Adam on the mean absolute difference of the outputs.
 
     Attributes:
         epochs: Passes over the public samples, at least 1.
@@ -267,7 +267,7 @@ class FedMD:
 
 
 class Students(Mapping[ClientId, Exposed]):
-    """What an observer rebuilds of each client; all students are trained at the first look.
+    """An observer's student of each client; all are trained at the first look.
 
     Args:
         algorithm: Knows student and public set.
@@ -287,7 +287,7 @@ class Students(Mapping[ClientId, Exposed]):
         return iter(sorted(self._uploads))
 
     def __len__(self) -> int:
-        """How many clients there are."""
+        """Number of clients."""
         return len(self._uploads)
 
     @cached_property

@@ -93,7 +93,7 @@ class Ifca:
         return Local(update, {CHOICE: torch.tensor(choice)})
 
     def trained_on(self, data: Samples, visit: Visit) -> Samples:
-        """What of its data a client trains on: all of it."""
+        """The part of its data that a client trains on: all of it."""
         return data
 
     def choose(self, sent: Sent, data: Samples, memory: Params, visit: Visit) -> int:
@@ -150,7 +150,7 @@ class Ifca:
         return {model_name(j): model for j, model in enumerate(self._models(state))}
 
     def rounds_trained(self, state: Params) -> Mapping[str, int]:
-        """How many rounds each model was trained in, by its name."""
+        """Number of rounds that each model was trained in, by its name."""
         return {model_name(j): int(rounds) for j, rounds in enumerate(state[TRAINED])}
 
     def choices_of_clients(self, memories: Mapping[ClientId, Params]) -> Mapping[ClientId, str]:
@@ -210,7 +210,7 @@ def remembered(memory: Params, name: str, kind: torch.dtype, client: ClientId) -
 
 
 def model_name(number: int) -> str:
-    """What a model is called in a round's outcome."""
+    """Name of a model in a round's outcome."""
     return f"model-{number}"
 
 

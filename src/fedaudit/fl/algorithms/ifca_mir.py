@@ -24,7 +24,7 @@ WAYS = ("threshold", "fixed", "hard")
 
 @dataclass(frozen=True)
 class Preference:
-    """How a client weighs its loss against a model's membership risk.
+    """A client's weights of its loss and of a model's membership risk.
 
     Each client accepts a risk of its own, drawn between ``low`` and ``high``. With the way
     "threshold" it follows from that how much the loss counts: alpha is 0 for who accepts the
@@ -123,7 +123,7 @@ class Cluster(NamedTuple):
 
 @runtime_checkable
 class Risk(Protocol):
-    """How a server finds out what its models give away; a frozen dataclass."""
+    """A server's measure of its models' membership risk; a frozen dataclass."""
 
     def __call__(self, clusters: Sequence[Cluster], *, seed: int) -> list[float]:
         """Membership risk of each model: balanced accuracy of an attack, a share.
@@ -247,7 +247,7 @@ class IfcaMir(Ifca):
 
 
 def shortage(share: Float[Tensor, " models"]) -> Float[Tensor, " models"]:
-    """How far each model's share of the data is below an even one: 1 for none, 0 for enough."""
+    """Shortage of each model's share of the data below an even one: 1 for none, 0 for enough."""
     return (1 - len(share) * share).clamp(min=0)
 
 
@@ -257,7 +257,7 @@ LINE = "line"
 
 @runtime_checkable
 class OwnRisk(Protocol):
-    """How a client finds out by its losses what a model gives away."""
+    """A client's own measure of a model's membership risk, by its losses."""
 
     def line(
         self, trained: Float[Tensor, " trained"], held_out: Float[Tensor, " held_out"]
@@ -314,7 +314,7 @@ class IfcaMirOfClients(Ifca):
         return held_out(ids, self.share, seed=seed)
 
     def trained_on(self, data: Samples, visit: Visit) -> Samples:
-        """What of its data a client trains on: what it does not hold out."""
+        """The part of its data that a client trains on: all but the held-out samples."""
         return self._sides(data, visit).trained
 
     def choose(self, sent: Sent, data: Samples, memory: Params, visit: Visit) -> int:

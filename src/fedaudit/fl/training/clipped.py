@@ -74,7 +74,7 @@ def clipped_sum(objective: Objective, batch: Batch, *, clip: float, copies: int 
 
 
 class _Plan:
-    """How one network is gone through, decided once.
+    """The way through one network, decided once.
 
     Attributes:
         dense: Whether it is a plain stack of linear layers.

@@ -169,12 +169,12 @@ def flattened(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def is_plain_flatten(module: nn.Module) -> bool:
-    """Whether a module makes one row a sample, and does nothing else."""
+    """True if a module makes one row a sample, and does nothing else."""
     return type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1)
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether somebody wants to be told when a module is called."""
+    """True if somebody wants to be told when a module is called."""
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks

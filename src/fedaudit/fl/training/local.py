@@ -1,4 +1,4 @@
-"""How one client trains for one round: the only place where the training hooks are called."""
+"""Local training of one client for one round: the only caller of the training hooks."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -99,7 +99,7 @@ class LocalTraining:
         return Sgd(lr=rate, momentum=self.momentum, weight_decay=self.weight_decay)
 
     def gradient_scale(self, round: int, rounds: int, *, samples: int) -> float | None:
-        """What turns (received minus local) into the sum of the samples' gradients.
+        """Factor that turns (received minus local) into the sum of the samples' gradients.
 
         An update is about as many steps as there are batches, each the learning rate times a
         mean gradient, lengthened by momentum.
@@ -183,7 +183,7 @@ def dropout_of(turn: Turn) -> Iterator[None]:
 
 
 def objective_of(module: nn.Module, defense: Defense, turn: Turn) -> Objective:
-    """What a client minimises in a turn, the defense's loss in force."""
+    """The objective of a client in a turn, the defense's loss in force."""
     return Objective(
         module,
         lambda outputs, batch: defense.loss(outputs, batch, turn),

@@ -113,7 +113,7 @@ def descend_split(
 
 
 class _Passed(NamedTuple):
-    """What a pass through the end and back leaves, first layer first.
+    """Values of a pass through the end and back, first layer first.
 
     Attributes:
         errors: Derivative of the mean loss by each layer's output.

@@ -48,7 +48,7 @@ class Sgd:
 
     @property
     def plain(self) -> bool:
-        """Whether a step is the gradient times the learning rate and nothing else."""
+        """True if a step is the gradient times the learning rate and nothing else."""
         return self.momentum == 0 and self.weight_decay == 0
 
     @torch.no_grad()

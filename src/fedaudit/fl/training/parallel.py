@@ -24,7 +24,7 @@ def side_by_side(
     device: torch.device = CPU,
     alone: bool = False,
 ) -> list[Result]:
-    """What the work makes of each item, in their order; how many cores there are changes nothing.
+    """Results of the work on each item, in their order, whatever the number of cores.
 
     Threads rather than processes: torch lets go of the interpreter while it calculates, and
     neither data nor models have to travel.
@@ -50,7 +50,7 @@ def side_by_side(
 
 
 def draws_as_it_trains(model: Model) -> bool:
-    """Whether training a model may draw from torch's global generator, as dropout does.
+    """True if training a model may draw from torch's global generator, as dropout does.
 
     So may any code of somebody else's.
     """

@@ -1,4 +1,4 @@
-"""Where a run stands after a whole round, on disk: one file, replaced in one step."""
+"""Checkpoints: a run's state after a whole round, in one file, replaced in one step."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -133,7 +133,7 @@ def _fault(
 
 
 def _misfit(found: Params, own: Params, whose: str, *, growing: bool = False) -> str:
-    """How tensors differ from what they were at first in name, type or shape; empty if they fit."""
+    """Differences of tensors from the first ones in name, type or shape; empty if they fit."""
     names = sorted(found.keys() ^ own.keys())
     if names:
         return f"tensors are missing or too many, such as {names[0][:80]!r}"

@@ -54,7 +54,7 @@ def _named(said: object) -> object:
 
 
 def _lying(said: object) -> Axes:
-    """How tensors lie, for each its axes."""
+    """Axes in memory of each tensor."""
     if not isinstance(said, list | tuple) or len(said) > MAX_TENSORS:
         raise ValueError(f"the axes of tensors are to stand there, of {MAX_TENSORS} at most")
     if not all(isinstance(axes, list | tuple) and len(axes) <= _MOST_AXES for axes in said):
@@ -105,7 +105,7 @@ class JobNote(Note):
 
 
 class DoneNote(Note):
-    """What came of a turn; see :class:`fedaudit.fl.visits.Done`."""
+    """The result of a turn; see :class:`fedaudit.fl.visits.Done`."""
 
     kind: Literal["Update", "Gradient", "Logits"]
     values: _Places
@@ -126,7 +126,7 @@ class Jobs(Note):
 
 
 class AllDone(Note):
-    """What came of all turns of a packet, and how its tensors lie in memory."""
+    """The results of all turns of a packet, and the memory order of its tensors."""
 
     done: _Row[DoneNote]
     axes: _Axes
@@ -136,7 +136,7 @@ Notes = TypeVar("Notes", Jobs, AllDone)
 
 
 def notes_in(text: str, kind: type[Notes]) -> Notes:
-    """What a packet says.
+    """The note of a packet.
 
     Args:
         text: JSON of anybody's.
@@ -151,7 +151,7 @@ def notes_in(text: str, kind: type[Notes]) -> Notes:
 
 
 class Packet(NamedTuple):
-    """What travels.
+    """A note and its tensors, as they travel.
 
     Attributes:
         values: Structure and plain values, as JSON.
@@ -192,7 +192,7 @@ def unpack_jobs(packet: Packet, algorithm: Algorithm) -> list[Job]:
 
 
 def pack_done(done: Iterable[Done]) -> Packet:
-    """What came of turns, as a packet.
+    """Packs the results of turns.
 
     Raises:
         Unsupported: A part of it cannot be carried; it is named.
@@ -203,7 +203,7 @@ def pack_done(done: Iterable[Done]) -> Packet:
 
 
 def unpack_done(packet: Packet) -> list[Done]:
-    """What came of turns; whether it fits them is for :func:`fedaudit.fl.visits.refuse_unfit`.
+    """Results of turns, unchecked: see :func:`fedaudit.fl.visits.refuse_unfit`.
 
     Raises:
         BadInput: It is no packet of what came of turns.

@@ -37,7 +37,7 @@ class Outgoing:
 
     @property
     def axes(self) -> Axes:
-        """How all of them lie; gaps between numbers are left out."""
+        """Axes of all of them; gaps between numbers are left out."""
         return tuple(self._axes)
 
     def packed(self) -> bytes:

@@ -1,4 +1,4 @@
-"""What Flower's messages carry, as fedaudit needs it."""
+"""Contents of Flower's messages, as fedaudit needs them."""
 
 from typing import TypeAlias
 
@@ -16,7 +16,7 @@ _WEIGHTS = ("num-examples", "num_examples")
 
 
 def is_training(message: Message) -> bool:
-    """Whether a message asks a client to train, by whatever action."""
+    """True if a message asks a client to train, by whatever action."""
     return message.metadata.message_type.split(".")[0] == "train"
 
 
@@ -69,7 +69,7 @@ def array_of(sent: Array) -> np.ndarray:
 
 
 def weight_of(reply: Message, key: str) -> float | None:
-    """What a client weighs in the average, as it says itself; None where it does not."""
+    """Weight of a client in the average, as it says itself; None where it does not."""
     for record in reply.content.metric_records.values():
         for name in (key, *_WEIGHTS):
             said = record.get(name)

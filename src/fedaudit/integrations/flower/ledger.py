@@ -1,4 +1,4 @@
-"""Who was sent and who answered in a round of Flower, told to a recorder when the round is over."""
+"""Ledger of a round of Flower: requests and answers, told to a recorder when it is over."""
 
 import time
 import warnings
@@ -120,7 +120,7 @@ _PAUSE = 0.2
 
 
 class Nodes:
-    """How many nodes there are to be.
+    """Expected number of nodes.
 
     In a simulation, nodes register while the server is running already. A strategy that trains
     a share of all nodes takes that share of those that are there, so that the first round may
@@ -210,7 +210,7 @@ class Ledger:
 
     @property
     def heard(self) -> bool:
-        """Whether anything has come back in it."""
+        """True if anything has come back in it."""
         return self._page is not None and bool(self._page.answered or self._page.lost)
 
     def ask(self, index: int, messages: Sequence[Message]) -> None:

@@ -20,7 +20,7 @@ _PART = "fedaudit.part"
 
 
 def audit_reply(message: Message, split: Split) -> Message:
-    """What a client answers to :func:`gathered_audit`: its audited samples, and no others.
+    """A client's answer to :func:`gathered_audit`: its audited samples, and no others.
 
     Args:
         message: The server's, of ``@app.query("audit")``.

@@ -38,7 +38,7 @@ _TURNS, _TENSORS, _BYTES, _REFUSED = "turns", "tensors", "bytes", "refused"
 
 
 class Question(NamedTuple):
-    """What a node is asked.
+    """A request to a node.
 
     Attributes:
         made: The server's versions.
@@ -62,7 +62,7 @@ def asking(question: Question) -> RecordDict:
 
 
 def question_in(message: Message) -> Question:
-    """What a node was asked.
+    """Reads a request to a node.
 
     Raises:
         BadInput: The message is no question.
@@ -80,7 +80,7 @@ def question_in(message: Message) -> Question:
 
 
 def answering(packet: Packet) -> RecordDict:
-    """What came of turns as the content of a reply."""
+    """Results of turns as the content of a reply."""
     return _content(packet, {})
 
 
@@ -96,7 +96,7 @@ def refusal_in(reply: Message) -> str:
 
 
 def answer_in(reply: Message) -> Packet:
-    """What a node says that came of its turns.
+    """Reads a node's results of its turns.
 
     Raises:
         BadInput: The reply is no answer.

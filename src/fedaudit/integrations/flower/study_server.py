@@ -84,7 +84,7 @@ class Nodes:
         return list(self.grid.get_node_ids())
 
     def expected(self) -> int:
-        """How many to share the turns of a round among; waits for them before the first."""
+        """Number of nodes to share a round's turns among; waits for them before the first."""
         end = time.monotonic() + (0 if self._waited else self.patience)
         found = len(self.there())
         while found < self._wanted and time.monotonic() < end:
@@ -123,7 +123,7 @@ class Round:
         self._done: dict[int, Done] = {}
 
     def taken(self) -> list[Done]:
-        """What came of the turns, in their order.
+        """Results of the turns, in their order.
 
         Raises:
             BadInput: No node is there; one refuses; or turns come to nothing three times over.
@@ -404,7 +404,7 @@ def _say(text: str) -> None:
 
 
 def _lines() -> Tick:
-    """How far the study is, as lines for a log."""
+    """Progress of the study, as lines for a log."""
     last: dict[str, tuple[float, int]] = {}
 
     def tick(phase: str, done: int, total: int) -> None:

@@ -60,7 +60,7 @@ def model_in(task: Shareable) -> Arrays:
 
 
 def upload_in(result: Shareable) -> Upload:
-    """What a site sends back.
+    """The upload of a site.
 
     Raises:
         BadInput: No model and no difference, or one that cannot be read.

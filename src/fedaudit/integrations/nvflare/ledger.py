@@ -22,7 +22,7 @@ _LAST_NUMBER = re.compile(r"(?<![0-9])([0-9]{1,15})\Z")
 
 
 class Upload(NamedTuple):
-    """What a site sends back.
+    """The upload of a site.
 
     Attributes:
         arrays: By name.
@@ -63,17 +63,17 @@ class Ledger:
 
     @property
     def strict(self) -> bool:
-        """Whether a round that cannot be recorded stops the training."""
+        """True if a round that cannot be recorded stops the training."""
         return self._recorder.strict
 
     @property
     def begun(self) -> bool:
-        """Whether any site was sent anything."""
+        """True if any site was sent anything."""
         return self._begun
 
     @property
     def reads_uploads(self) -> bool:
-        """Whether the adversary sees uploads."""
+        """True if the adversary sees uploads."""
         return self._recorder.sees_uploads
 
     def ask(

@@ -24,7 +24,7 @@ class Owner(NamedTuple):
 
 
 class Passage(NamedTuple):
-    """What entered a module, and the gradient at what left it.
+    """Input of a module, and the gradient at its output.
 
     Attributes:
         inputs: What entered.

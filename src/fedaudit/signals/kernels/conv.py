@@ -36,7 +36,7 @@ _FORWARD_UP_TO = 64
 
 
 class Geometry(NamedTuple):
-    """Where a convolution's windows lie; each pair is (rows, columns)."""
+    """Geometry of a convolution's windows; each pair is (rows, columns)."""
 
     kernel: tuple[int, int]
     stride: tuple[int, int]

@@ -110,7 +110,7 @@ def _runs_in(
     features: Shaped[Tensor, "samples ..."],
     labels: Shaped[Tensor, "samples ..."],
 ) -> bool:
-    """Whether a model can be run with its images in an order that it was not written for."""
+    """True if a model can be run with its images in an order that it was not written for."""
     try:
         capture = Capture(module, owners(module, base.params), base.architecture.loss, layout)
         capture.run(features, labels)
