@@ -29,6 +29,8 @@ MEANINGS = {
     "partition.clients": "Number of clients.",
     "partition.samples_per_client": "Samples of each client; 0 deals everything.",
     "partition.options": "Further settings of the scheme.",
+    "server.name": '"honest", or a server of the user\'s own as module:object.',
+    "server.options": "Settings of that server.",
     "model.name": "Architecture by catalogue name or as module:object.",
     "model.options": "Settings of the architecture.",
     "algorithm.name": "How the federation learns, by catalogue name or as module:object.",
