@@ -157,7 +157,7 @@ def named(
     wanted: str,
     fits: Callable[[object], bool],
 ) -> Entry:
-    """The object of a name: an entry of a catalogue, or an object of a package or of the user's own.
+    """The object of a name: an entry of a catalogue, of a package, or of the user's own.
 
     Args:
         kind: What it is wanted as, for the message ("defense").
