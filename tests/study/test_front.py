@@ -1,16 +1,20 @@
 """An audit of objects from Python: the same study, the same figures, and clear refusals."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from jaxtyping import Float
+from rich.console import Console
 from sklearn.datasets import load_breast_cancer
 from torch import Tensor, nn
 
@@ -19,6 +23,7 @@ from fedaudit.algorithms import NAMES as ALGORITHM_NAMES
 from fedaudit.algorithms import TRAINING
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.membership.single_client import Mean
+from fedaudit.catalogue.console import explanation, listing
 from fedaudit.core import Batch, Model
 from fedaudit.datasets.partitions.schemes import PARTITIONS, Counts, Quotas
 from fedaudit.defenses.base import Defense, Turn
@@ -253,6 +258,10 @@ def test_what_was_found_is_at_hand(run: fa.Run, tmp_path: Path) -> None:
     )
     assert run.report().read_text().startswith("<!")
     assert fa.report(run.record, tmp_path / "mine.html").is_file()
+    rows = run.record.rows()
+    assert len(rows) == len(run.record.findings)
+    assert {"attack", "metric", "value", "low", "high", "seed"} <= rows[0].keys()
+    assert rows == run.record.frame() if find_spec("pandas") is None else True
     figure = fa.plots.roc(run, contrast="unseen")
     assert len(figure.axes[0].lines) == 3 * 2 + 1
     assert len(fa.plots.accuracy(run.record).axes[0].lines) == 2
@@ -486,6 +495,12 @@ def test_a_package_brings_parts_that_are_imported_when_used(package: Path, tmp_p
     assert "theirs_of_test" not in sys.modules
     with pytest.raises(BadInput, match=r"did you mean 'their-sure'.*did it mean 'fedaudit.defen"):
         fa.audit(small(), attacks=["their-sur"], out=tmp_path / "x")
+    told = StringIO()
+    Console(width=300, file=told).print(listing())
+    assert re.search(r"their-sure .*Of theirs 1.2, as theirs_of_test:sure", told.getvalue())
+    assert "did it mean 'fedaudit.defenses'?" in told.getvalue()
+    assert "Of theirs 1.2" in explanation("their-sure")
+    assert "theirs_of_test" not in sys.modules
     found = carried(tmp_path / "run", small(), attacks=["their-sure", Sure()])
     assert np.array_equal(
         found.scores("their-sure").scores, found.scores(f"{__name__}:Sure").scores

@@ -8,6 +8,7 @@ from rich.table import Table
 from fedaudit.catalogue.docstrings import Doc
 from fedaudit.catalogue.entries import CATALOGUES, Entry, Option
 from fedaudit.errors import unknown_name
+from fedaudit.importing import installed, package_of, stray_groups
 
 _WIDTH = 88
 _LEFT_OUT = ("needs", "runs in view")
@@ -20,7 +21,7 @@ def listing(kind: str = "") -> RenderableType:
         BadInput: No catalogue of that name.
     """
     if not kind:
-        return Group(*(_table(one) for one in CATALOGUES))
+        return Group(*(_table(one) for one in CATALOGUES), *stray_groups())
     if kind not in CATALOGUES:
         raise unknown_name("catalogue", kind, CATALOGUES)
     return _table(kind)
@@ -32,7 +33,7 @@ def explanation(name: str) -> str:
     Raises:
         BadInput: No entry of that name in any catalogue.
     """
-    entries = [entry for kind in CATALOGUES for entry in CATALOGUES[kind]()]
+    entries = [entry for kind in CATALOGUES for entry in (*CATALOGUES[kind](), *_brought(kind))]
     found = [entry for entry in entries if entry.name == name]
     if not found:
         raise unknown_name("entry in any catalogue", name, {entry.name for entry in entries})
@@ -46,10 +47,33 @@ def _table(kind: str) -> Table:
     facts = [fact for fact in entries[0].facts if fact not in _LEFT_OUT]
     for column in (*facts, "what it is"):
         table.add_column(column)
-    for entry in entries:
-        table.add_row(entry.name, *(entry.facts[fact] for fact in facts), _plain(entry.doc.first))
+    for entry in (*entries, *_brought(kind)):
+        shown = (entry.facts.get(fact, "") for fact in facts)
+        table.add_row(entry.name, *shown, _plain(entry.doc.first))
     table.add_row()
     return table
+
+
+def _brought(kind: str) -> list[Entry]:
+    """What installed packages bring to a catalogue, told of without importing it."""
+    singular = _BROUGHT.get(kind, "")
+    return [
+        Entry(singular, name, Doc(first=f"Of {package_of(one)}, as {one.value}."))
+        for name, one in installed(singular).items()
+    ]
+
+
+_BROUGHT = {
+    "attacks": "attack",
+    "views": "view",
+    "algorithms": "algorithm",
+    "defenses": "defense",
+    "models": "model",
+    "data": "data set",
+    "partitions": "partition",
+    "metrics": "metric",
+}
+"""Catalogues to which packages bring entries, and what one entry of each is."""
 
 
 def _explained(entry: Entry) -> str:

@@ -14,6 +14,7 @@ from fedaudit.datasets.partitions.schemes import PARTITIONS
 from fedaudit.defenses.catalog import DEFENSES
 from fedaudit.fl.algorithms.catalog import ALGORITHMS
 from fedaudit.fl.training.local import SCHEDULES
+from fedaudit.metrics.own import METRICS
 from fedaudit.models import MODELS
 from fedaudit.observe.views import VIEWS, View
 from fedaudit.signals.base import Signal
@@ -175,6 +176,7 @@ CATALOGUES: dict[str, Callable[[], list[Entry]]] = {
     "data": _sources,
     "partitions": lambda: _made("partition", PARTITIONS),
     "draws": _draws,
+    "metrics": lambda: [Entry("metric", name, Doc(first=m.about)) for name, m in METRICS.items()],
     "schedules": lambda: [Entry("schedule", n, doc_of(make)) for n, make in SCHEDULES.items()],
 }
 """Every catalogue by the name that ``fedaudit list`` takes."""

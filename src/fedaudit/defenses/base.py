@@ -241,7 +241,6 @@ class Defense:
             return DefensePart(cls, settings, members_of(members))
 
     def __repr__(self) -> str:
-        # A run tells its settings from another's by this text.
         return f"{type(self).__name__}({vars(self)})"
 
     def acts_in(self, hook: str) -> bool:

@@ -53,6 +53,7 @@ from fedaudit.metrics.intervals import (
     summed,
     upper_limit,
 )
+from fedaudit.metrics.own import METRICS, Metric
 from fedaudit.metrics.rate_limits import (
     RateLimits,
     limits_at_threshold,
@@ -86,6 +87,7 @@ from fedaudit.metrics.utility import (
 
 __all__ = [
     "CONTRASTS",
+    "METRICS",
     "AucDifference",
     "AucInterval",
     "BlindClassifier",
@@ -103,6 +105,7 @@ __all__ = [
     "Holm",
     "Interval",
     "Limited",
+    "Metric",
     "OptimisticAccuracy",
     "PermutationNull",
     "RateLimits",

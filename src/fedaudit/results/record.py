@@ -335,6 +335,29 @@ class Record(Part):
             raise ValueError("source_figures are not those of the attacks and seeds in sources")
         return self
 
+    def rows(self) -> list[dict[str, object]]:
+        """Every figure as a dictionary of plain values."""
+        return [_flat(figure.model_dump(mode="json")) for figure in self.findings]
+
+    def frame(self) -> object:
+        """Every figure as a row of a pandas table; :meth:`rows` where pandas is not installed."""
+        try:
+            from pandas import DataFrame
+        except ImportError:
+            return self.rows()
+        return DataFrame(self.rows())
+
+
+def _flat(values: dict[str, object]) -> dict[str, object]:
+    """A figure's values without tables in it: "further.low" stands for "low" of "further"."""
+    found: dict[str, object] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            found |= {f"{name}.{inner}": one for inner, one in value.items()}
+        elif not isinstance(value, list):
+            found[name] = value
+    return found
+
 
 def replaced(record: Record, given: Sequence[Estimate]) -> Record:
     """The record with these figures in the place of all on their topics.

@@ -21,6 +21,7 @@ from fedaudit.metrics import (
     redraw,
 )
 from fedaudit.metrics.intervals import LimitsAt
+from fedaudit.metrics.own import estimates, metric_named
 from fedaudit.observe.measurements import Measurements
 from fedaudit.origin import Origin
 from fedaudit.progress import Tick, quiet
@@ -113,6 +114,10 @@ def _add_figures(
     study = setup.study
     whose = Whose(name, study.defense.label, setup.view.name, setup.seed)
     add_figures(whose, scores, truth, findings, study.figures.fprs)
+    for metric in study.figures.metrics:
+        rng = seeded_numpy(setup.seed, "metric", metric, truth.target, name)
+        found = estimates(metric, metric_named(metric), scores, truth.origin, rng=rng)
+        findings.figures += [_figure(whose, truth.target, one) for one in found]
     epsilon = _epsilon(setup, name, scores, truth)
     if epsilon is not None:
         findings.figures.append(epsilon)

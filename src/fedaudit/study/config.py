@@ -107,7 +107,12 @@ class AuditSection(Section):
 
 
 class ServerSection(Section):
-    """Who sends the models: "honest", or a server of the user's own that tampers with them."""
+    """Who sends the models that clients train.
+
+    Attributes:
+        name: "honest", or a server of the user's own that tampers (``module:Class``).
+        options: Its own settings.
+    """
 
     name: str = "honest"
     options: Settings = Field(default_factory=dict)
@@ -208,6 +213,7 @@ class FiguresSection(Section):
         alpha: Error level of the corrected family of tests.
         most_exposed: How many members are listed.
         planted_leak: Also trains a small twin run with a leak that every attack must find.
+        metrics: Further metrics of every attack's scores, by name (``fedaudit list metrics``).
     """
 
     fprs: tuple[Share, ...] = (0.01, 0.001)
@@ -218,6 +224,7 @@ class FiguresSection(Section):
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05
     most_exposed: Count = 10
     planted_leak: bool = False
+    metrics: tuple[str, ...] = ()
 
 
 class Study(Section):

@@ -7,6 +7,7 @@ from fedaudit.defenses.base import Defense, Plan
 from fedaudit.defenses.catalog import defense_named, made
 from fedaudit.defenses.chain import Chain
 from fedaudit.errors import BadInput
+from fedaudit.objects import stated
 from fedaudit.study.config import Study
 from fedaudit.study.defense_section import Group
 from fedaudit.study.options import check_options
@@ -33,7 +34,7 @@ def refuse_unfit(defenses: Mapping[ClientId, Defense], plan: Plan) -> None:
         Refusal: What the first of them that does not fit says.
     """
     # Members of a coalition are set alike: one of them stands for all.
-    for defense in {repr(one): one for one in defenses.values()}.values():
+    for defense in {stated(one): one for one in defenses.values()}.values():
         defense.refuse_misfit(plan)
 
 

@@ -27,8 +27,10 @@ from fedaudit.errors import BadInput
 from fedaudit.fl.algorithms.base import Server
 from fedaudit.fl.algorithms.catalog import ALGORITHMS
 from fedaudit.importing import Given
+from fedaudit.metrics.own import METRICS, Metric
 from fedaudit.models import MODELS
 from fedaudit.naming import Clients, Copies, DefensePart, Part
+from fedaudit.objects import Spelled, frozen, plain_settings, spelled
 from fedaudit.observe.views import VIEWS, View
 from fedaudit.study.config import (
     AuditSection,
@@ -39,7 +41,6 @@ from fedaudit.study.config import (
     Study,
     TrainingSection,
 )
-from fedaudit.study.objects import Spelled, frozen, plain_settings, spelled
 from fedaudit.study.section import Section
 from fedaudit.study.values import study_from
 
@@ -92,6 +93,7 @@ class Asked(NamedTuple):
     figures: FiguresSection | None = None
     server: object = None
     view: object = None
+    metrics: object = ()
 
 
 class Plan(NamedTuple):
@@ -149,6 +151,11 @@ def plan_of(federation: Federation, asked: Asked, *, name: str, about: str = "")
             figures=(FiguresSection, asked.figures),
         ),
     }
+    metrics = [noted(_metric(one))["name"] for one in _listed(asked.metrics)]
+    if metrics:
+        figures = values.get("figures", {})
+        assert isinstance(figures, dict)
+        values["figures"] = {**figures, "metrics": [*figures.get("metrics", ()), *metrics]}
     if asked.server is not None:
         values["server"] = noted(_server(asked.server))
     return Plan(study_from(values, source="the federation"), objects, folder)
@@ -420,6 +427,22 @@ def _is_made_alone(given: Attack) -> bool:
         return type(given)() == given  # type: ignore[call-arg]
     except TypeError:
         return False
+
+
+def _metric(given: object) -> Spelled:
+    if isinstance(given, str):
+        return Spelled(given, {})
+    if isinstance(given, Metric):
+        known = _named_in(METRICS, given)
+        label = getattr(given.of, "__name__", "metric")
+        return Spelled(known, {}) if known else frozen(given, given, label=label)
+    if not callable(given):
+        raise BadInput(
+            "a metric is a name, a function of scores and membership, or a "
+            "fedaudit.metrics.Metric; "
+            f"got a {type(given).__name__}"
+        )
+    return spelled(given, {}, kind="metric")
 
 
 def view_spelled(given: object) -> Spelled:

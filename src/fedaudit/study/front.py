@@ -14,6 +14,7 @@ from fedaudit.engines.base import Counted
 from fedaudit.errors import BadInput, Unsupported, unknown_name
 from fedaudit.files import ATTACKED, RECORD_FILE, REPORT_FILE, SCORES_FILE, own_place
 from fedaudit.importing import Given, objects_given
+from fedaudit.objects import Spelled
 from fedaudit.progress import Tick, bars, quiet
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
@@ -21,7 +22,6 @@ from fedaudit.study.again import attack_again
 from fedaudit.study.config import AuditSection, FiguresSection, ShadowSection
 from fedaudit.study.federation import Asked, Federation, Plan, attacks_noted, plan_of
 from fedaudit.study.identity import own_parts, study_key, with_code
-from fedaudit.study.objects import Spelled
 from fedaudit.study.run import run_study
 from fedaudit.study.sample_scores import read_scores
 
@@ -181,6 +181,7 @@ def audit(
     audit: AuditSection | None = None,
     shadow: ShadowSection | None = None,
     figures: FiguresSection | None = None,
+    metrics: object = (),
     server: object = None,
     view: object = None,
     engine: Counted | str = "local",
@@ -208,6 +209,8 @@ def audit(
         audit: What is audited, and through whose eyes.
         shadow: Where attacks that learn take their examples from.
         figures: Which figures are made.
+        metrics: Further metrics of scores: names, functions of scores and membership, and
+            :class:`fedaudit.metrics.Metric` objects.
         server: One that tampers with what clients are sent.
         view: What the adversary sees, where it is an object of one's own.
         engine: Where clients train: "local", "ray", or an engine.
@@ -226,7 +229,7 @@ def audit(
     from fedaudit.devices import device_named
     from fedaudit.engines.ray_cluster import engine_named
 
-    asked = Asked(attacks, targets, seeds, audit, shadow, figures, server, view)
+    asked = Asked(attacks, targets, seeds, audit, shadow, figures, server, view, metrics)
     called = name or _named_after(out)
     plan = plan_of(federation, asked, name=called, about=about)
     cluster = engine_named(engine, workers) if isinstance(engine, str) else engine

@@ -10,7 +10,7 @@ from fedaudit.importing import installed, is_handed_over, is_own, module_of, sou
 from fedaudit.results.older import FIRST_SET
 from fedaudit.study.config import RiskSection, Study
 
-_AFTER_TRAINING = {"attack"}
+_AFTER_TRAINING = {"attack", "metric"}
 _FOR_PEOPLE = {"about", "hours"}
 _AFTERWARDS = {"name", "seeds", "figures", "attacks", "attack_set"}
 _NEWER: Mapping[str, object] = {
@@ -23,6 +23,7 @@ _NEWER: Mapping[str, object] = {
     "shift": None,
     "risk": RiskSection().model_dump(mode="json"),
     "audit.merge": [],
+    "figures.metrics": [],
     "defense.chain": [],
     "defense.also": [],
     "attack_set": FIRST_SET,
@@ -76,6 +77,7 @@ def own_parts(study: Study) -> list[tuple[str, str]]:
         *(("filter", path) for path in filters if isinstance(path, str)),
         ("measure of risk", study.risk.measure),
         *(("attack", name) for name in study.attacks),
+        *(("metric", name) for name in study.figures.metrics),
     ]
     return [
         (kind, name)

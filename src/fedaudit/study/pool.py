@@ -25,8 +25,8 @@ from fedaudit import __version__
 from fedaudit.core import Samples
 from fedaudit.errors import BadInput, Damaged
 from fedaudit.files import own_folder, own_place, read_object, write_whole
-from fedaudit.importing import source_digest
 from fedaudit.locking import Lock
+from fedaudit.objects import source_behind, stated
 from fedaudit.signals.base import Signal
 from fedaudit.study.identity import run_key
 from fedaudit.study.parts import Setup
@@ -72,7 +72,7 @@ _IDENTITY = TypeAdapter(Identity)
 
 def identity_of(run: Setup, kind: str) -> Identity:
     """What makes a run what it is, on a kind of device."""
-    signals = {signal.name: f"{signal!r}{_source(signal)}" for signal in run.signals}
+    signals = {signal.name: _spoken(signal) for signal in run.signals}
     return Identity(run_key(run.study, run.seed, kind), _data_digest(run), signals)
 
 
@@ -156,12 +156,10 @@ def held(place: Path, say: Callable[[str], None] = lambda text: None) -> Iterato
         yield
 
 
-def _source(signal: Signal) -> str:
-    """Which source a signal of the user's own has; nothing of those that are of this version."""
-    module = type(signal).__module__
-    if module.partition(".")[0] == __name__.partition(".")[0]:
-        return ""
-    return f" {source_digest(module)}"
+def _spoken(signal: Signal) -> str:
+    """A signal with its settings, and the source of one of the user's own."""
+    source = source_behind(type(signal))
+    return f"{stated(signal)} {source}" if source else stated(signal)
 
 
 def _data_digest(run: Setup) -> str:

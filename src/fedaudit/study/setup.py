@@ -13,6 +13,7 @@ from fedaudit.defenses.base import Defense, Plan
 from fedaudit.errors import Refusal
 from fedaudit.fl.algorithms.base import Algorithm, Server
 from fedaudit.importing import called, named
+from fedaudit.metrics.own import metric_named
 from fedaudit.naming import Copies
 from fedaudit.observe.views import View
 from fedaudit.seeds import seed_for
@@ -42,6 +43,8 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
         NotVisible: The study names an attack that needs more than the view offers.
     """
     _seen(study, view_of(study))
+    for name in study.figures.metrics:
+        metric_named(name)
     dataset = dataset_of(study, seed, data_dir)
     world = _dealt(study, dataset, seed)
     algorithm, defenses = _fitting(study, world, seed, data_dir)

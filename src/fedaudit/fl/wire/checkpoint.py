@@ -1,6 +1,5 @@
 """Checkpoints: a run's state after a whole round, in one file, replaced in one step."""
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -11,6 +10,7 @@ import torch
 from fedaudit.core import ClientId, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense
 from fedaudit.errors import BadInput, Damaged
+from fedaudit.objects import stated
 from fedaudit.observe.tensors import read_tensors, write_tensors
 
 
@@ -43,19 +43,14 @@ def fingerprint_of(
         clients: Each client's data.
         defenses: By client, as they are before they prepare anything.
     """
-    digest = sha256(_described(settings).encode())
+    digest = sha256(stated(settings).encode())
     for client in sorted(clients):
         defense = defenses.get(client, UNDEFENDED)
-        digest.update(_described((client, type(defense).__name__, vars(defense))).encode())
+        digest.update(stated((client, type(defense).__name__, vars(defense))).encode())
         data = clients[client]
         for part in (data.ids, data.labels, data.features):
             digest.update(part.contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def _described(value: object) -> str:
-    """The value in words that are the same in every process: without places in memory."""
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def save(standing: Standing, path: Path, fingerprint: str) -> None:

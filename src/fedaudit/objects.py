@@ -134,45 +134,55 @@ def stated(value: object) -> str:
     what is shown of them, objects without words of their own say their class and attributes, and
     functions of the user's own a digest of their source.
     """
+    return _words(value, ())
+
+
+def _words(value: object, within: tuple[int, ...]) -> str:
+    """See :func:`stated`; ``within`` are the objects that this one is a part of."""
+    if id(value) in within:
+        return "..."
     if isinstance(value, torch.Tensor):
         return _array(value, value.numel(), lambda: value.detach().cpu().contiguous().numpy())
     if isinstance(value, np.ndarray):
         return _array(value, value.size, lambda: np.ascontiguousarray(value))
     if isinstance(value, types.FunctionType | type | functools.partial | types.MethodType):
         return _stated_code(value)
-    if isinstance(value, Mapping) and type(value).__repr__ in (
-        dict.__repr__,
-        types.MappingProxyType.__repr__,
-    ):
-        inside = ", ".join(f"{stated(k)}: {stated(v)}" for k, v in value.items())
-        return f"{{{inside}}}" if isinstance(value, dict) else f"mappingproxy({{{inside}}})"
-    if isinstance(value, tuple | list) and type(value) in (tuple, list):
-        inside = ", ".join(map(stated, value))
-        if isinstance(value, list):
-            return f"[{inside}]"
-        return f"({inside},)" if len(value) == 1 else f"({inside})"
+    inner = (*within, id(value))
+    if type(value) in (dict, types.MappingProxyType, tuple, list, set, frozenset):
+        return _of_container(value, inner)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        inside = ", ".join(
-            f"{name}={stated(one)}" for name, one in zip(value._fields, value, strict=True)
-        )
-        return f"{type(value).__name__}({inside})"
-    if isinstance(value, frozenset | set):
-        inside = ", ".join(sorted(map(stated, value)))
-        name = type(value).__name__
-        return f"{name}({{{inside}}})" if inside else f"{name}()"
+        fields = dict(zip(value._fields, value, strict=True))
+        return f"{type(value).__name__}({_listed(fields, inner)})"
     if _has_generated_words(value):
-        inside = ", ".join(
-            f"{one.name}={stated(getattr(value, one.name))}"
-            for one in dataclasses.fields(value)  # type: ignore[arg-type]
-            if one.repr
-        )
-        return f"{type(value).__qualname__}({inside})"
+        shown = [one.name for one in dataclasses.fields(value) if one.repr]  # type: ignore[arg-type]
+        parts = {name: getattr(value, name) for name in shown}
+        return f"{type(value).__qualname__}({_listed(parts, inner)})"
     if isinstance(value, torch.nn.Module):
-        return f"{value!r}({stated(dict(value.state_dict()))})"
-    text = repr(value)
+        return f"{value!r}({_words(dict(value.state_dict()), inner)})"
     if type(value).__repr__ is object.__repr__:
-        return f"{_name(type(value))}({stated(vars(value) if hasattr(value, '__dict__') else {})})"
-    return _ADDRESS.sub("", text)
+        return f"{_name(type(value))}({_listed(getattr(value, '__dict__', {}), inner)})"
+    return _ADDRESS.sub("", repr(value))
+
+
+def _listed(parts: Mapping[str, object], within: tuple[int, ...]) -> str:
+    return ", ".join(f"{name}={_words(one, within)}" for name, one in parts.items())
+
+
+def _of_container(value: object, within: tuple[int, ...]) -> str:
+    """A dictionary, tuple, list or set as ``repr`` has it, sets in the order of their words."""
+    if isinstance(value, Mapping):
+        pairs = ", ".join(f"{_words(k, within)}: {_words(v, within)}" for k, v in value.items())
+        return f"{{{pairs}}}" if isinstance(value, dict) else f"mappingproxy({{{pairs}}})"
+    assert isinstance(value, tuple | list | set | frozenset)
+    words = [_words(one, within) for one in value]
+    if isinstance(value, tuple):
+        return f"({words[0]},)" if len(words) == 1 else f"({', '.join(words)})"
+    if isinstance(value, list):
+        return f"[{', '.join(words)}]"
+    inside = ", ".join(sorted(words))
+    if isinstance(value, set):
+        return f"{{{inside}}}" if inside else "set()"
+    return f"frozenset({{{inside}}})" if inside else "frozenset()"
 
 
 def source_of(value: type | types.FunctionType) -> str:
@@ -267,6 +277,11 @@ def _sources(value: object) -> list[str]:
         elif code is not one:
             waiting += [*getattr(one, "__dict__", {}).values()]
     return [f"{name} {digest}" for name, digest in sorted(found.items())]
+
+
+def source_behind(kind: type) -> str:
+    """SHA-256 of the source of a class of the user's own; nothing of one whose version is known."""
+    return next(iter(_own_source(kind).values()), "")
 
 
 def _own_source(code: type | types.FunctionType) -> dict[str, str]:

@@ -1,0 +1,64 @@
+"""Metrics of one's own, whose bootstrap intervals hold what they promise."""
+
+import numpy as np
+import pytest
+from jaxtyping import Bool, Float
+from sklearn.metrics import roc_auc_score
+
+from fedaudit.errors import BadInput
+from fedaudit.metrics import METRICS, Metric
+from fedaudit.metrics.own import bootstrapped, estimates, metric_named
+from fedaudit.origin import Origin
+
+Scores = Float[np.ndarray, " samples"]
+Members = Bool[np.ndarray, " samples"]
+
+
+def gap(scores: Scores, is_member: Members) -> float:
+    return float(scores[is_member].mean() - scores[~is_member].mean())
+
+
+def scored(rng: np.random.Generator, members: int, others: int) -> tuple[Scores, Members]:
+    is_member = np.arange(members + others) < members
+    return rng.normal(size=len(is_member)) + 0.5 * is_member, is_member
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
+    metric, covered = Metric(gap, resamples=200), 0
+    runs = 300
+    for run in range(runs):
+        rng = np.random.default_rng([7, run])
+        _, low, high = bootstrapped(metric, *scored(rng, 40, 60), rng=rng, confidence=0.9)
+        covered += low <= 0.5 <= high
+    # Six standard errors of a share of 0.9 in 300 runs would be 0.1; three are allowed for.
+    assert 0.85 <= covered / runs <= 0.95
+
+
+def test_a_metric_stands_beside_the_headline_figures_contrast_by_contrast() -> None:
+    rng = np.random.default_rng(0)
+    scores, is_member = scored(rng, 50, 100)
+    origin = np.where(is_member, Origin.MEMBER, Origin.OTHER_CLIENT)
+    origin[-60:] = Origin.UNSEEN
+    found = {e.contrast: e for e in estimates("gap", Metric(gap), scores, origin, rng=rng)}
+    assert found["mixed"].value == pytest.approx(gap(scores, is_member))
+    assert [e.n_nonmembers for e in found.values()] == [40, 60, 100]
+    few = estimates("gap", Metric(gap), scores[45:55], origin[45:55], rng=rng)
+    assert all(e.value is None and "it takes 10" in e.note for e in few)
+
+
+def test_a_metric_that_fails_is_refused_by_name() -> None:
+    rng = np.random.default_rng(0)
+    broken = Metric(lambda scores, is_member: float("nan"))
+    with pytest.raises(BadInput, match="the metric 'mine' is nan on 40 samples"):
+        bootstrapped(broken, *scored(rng, 20, 20), rng=rng, name="mine")
+    with pytest.raises(BadInput, match="did you mean 'partial_auc'"):
+        metric_named("partial-auc")
+
+
+def test_the_table_is_what_others_calculate() -> None:
+    scores, is_member = scored(np.random.default_rng(1), 200, 300)
+    found = {name: metric.of(scores, is_member) for name, metric in METRICS.items()}
+    assert found["partial_auc"] == roc_auc_score(is_member, scores, max_fpr=0.1)
+    order = np.argsort(-scores)
+    precision = np.cumsum(is_member[order]) / np.arange(1, 501)
+    assert found["average_precision"] == pytest.approx(precision[is_member[order]].mean())
