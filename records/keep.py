@@ -5,7 +5,7 @@ python records/keep.py games/ami-digits
 python records/keep.py runs/ladder-letters --rung
 
 Takes every variant's record.json below the folder into the folder of the study's name (or NAME)
-beside this file. The study's own record stays whole if it is under a megabyte; of it else, and of
+beside this file. The study's own record stays whole if it is under 700 kB; of it else, and of
 the variants, only what `fedaudit compare` and the pages of results and claims use is kept: figures,
 controls, utility, usage and the loss by round, nothing else that is drawn. A record of games is
 kept as it is. Of a rung of the leak ladder (--rung) less still: AUCs and rates over the seeds,
@@ -24,7 +24,7 @@ from fedaudit.results.record import Environment, Record, write_record
 
 HERE = Path(__file__).parent
 DRAWN = ("curves", "histograms", "exposed")
-MOST_BYTES = 1_000_000
+MOST_BYTES = 700_000
 
 
 def keep(runs: Path, name: str, *, rung: bool = False) -> int:
