@@ -352,18 +352,21 @@ def _rests_on(part: Judged) -> str:
 
 def _not_after(one: Decided, adjusted: float, tested: int) -> str:
     assert one.p_value is not None
-    share = ERROR * one.p_value / adjusted
-    wanted = []
-    for here in one.held:
-        if here.verdict == one.verdict and here.p_value > share:
-            runs = [part for part in here.parts if part.gap is not None and part.p_value < 1]
-            hardest = (max if one.verdict != "contradicted" else min)(
-                runs, key=lambda part: part.p_value
-            )
-            times = (ndtri(share / 2) / ndtri(here.p_value / 2)) ** 2
-            wanted.append(more_of(hardest, float(times)))
-    settled = f"; to settle it: {'; '.join(wanted)}" if wanted else ""
+    share, wanted = ERROR * one.p_value / adjusted, []
+    alike = [here for here in one.held if here.counts and here.verdict == one.verdict]
+    weak = [here for here in alike if here.p_value > share]
+    if not weak:
+        # Each would do alone: the weakest must make up for how many there were to choose from.
+        weak = [max(alike, key=lambda here: here.p_value)]
+        share *= weak[0].p_value / one.p_value
+    for here in weak:
+        runs = [part for part in here.parts if part.gap is not None and part.p_value < 1]
+        hardest = (max if one.verdict != "contradicted" else min)(
+            runs, key=lambda part: part.p_value
+        )
+        times = (ndtri(share / 2) / ndtri(here.p_value / 2)) ** 2
+        wanted.append(more_of(hardest, float(times)))
     return (
         f"{one.verdict} by itself (p = {one.p_value:.2g}), but not after correction over "
-        f"{tested} claims{settled}"
+        f"{tested} claims; to settle it: {'; '.join(wanted)}"
     )
