@@ -16,7 +16,7 @@ from safetensors.torch import save
 
 from fedaudit.datasets.formats import cifar, idx, image_folder, npz
 from fedaudit.games.run import read_points
-from fedaudit.gate.judging import judged
+from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.junit import junit_xml
 from fedaudit.gate.policy import DEFAULT_POLICY, Policy, policy_from, read_policy
 from fedaudit.live.files import read_audit
@@ -63,7 +63,7 @@ def _everything() -> Policy:
 
 
 def _gate(content: bytes) -> None:
-    verdict = judged(read_any_record(file("gated.json", content)), _everything())
+    verdict = evaluate_policy(read_any_record(file("gated.json", content)), _everything())
     # Whatever a record is called, the file is well formed.
     ElementTree.fromstring(junit_xml(verdict))
 

@@ -247,7 +247,9 @@ def test_refusals_faults_and_verdicts_keep_their_codes_whatever_the_streams_can_
 
     monkeypatch.setattr("fedaudit.results.read.read_any_record", read)
     monkeypatch.setattr("fedaudit.gate.policy.read_policy", read)
-    monkeypatch.setattr("fedaudit.gate.judging.judged", lambda *_: SimpleNamespace(outcome=end))
+    monkeypatch.setattr(
+        "fedaudit.gate.evaluate.evaluate_policy", lambda *_: SimpleNamespace(outcome=end)
+    )
     monkeypatch.setattr("fedaudit.gate.outputs.write_verdict", lambda *_, **__: None)
     monkeypatch.setattr("fedaudit.gate.table.print_verdict", lambda verdict: print("x" * 9000))
     words = ("gate", "a.json", *(() if end == "refusal" else ("--policy", "p.toml")))

@@ -231,10 +231,10 @@ def test_a_gate_judges_without_loading_what_trains(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     path.write_text(record(details=False).model_dump_json(), encoding="utf-8")
     code = (
-        "from pathlib import Path; from fedaudit.gate.judging import judged; "
+        "from pathlib import Path; from fedaudit.gate.evaluate import evaluate_policy; "
         "from fedaudit.gate.policy import DEFAULT_POLICY, policy_from; "
         "from fedaudit.results.read import read_any_record; "
-        f"judged(read_any_record(Path({str(path)!r})), policy_from(DEFAULT_POLICY))"
+        f"evaluate_policy(read_any_record(Path({str(path)!r})), policy_from(DEFAULT_POLICY))"
     )
     assert loaded(code, {"torch", "sklearn", "scipy.stats", "scipy.optimize"}) == []
 

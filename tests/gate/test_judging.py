@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaudit.errors import BadInput
-from fedaudit.gate.judging import judged
+from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome, gravity
 from fedaudit.gate.verdict import Check, Verdict
 from fedaudit.results.estimate import Estimate, Interval
@@ -21,7 +21,7 @@ def outcome(given: Record, text: str = "") -> Outcome:
 
 
 def verdict(given: Record, text: str = "") -> Verdict:
-    return judged(given, policy(text) if text else policy())
+    return evaluate_policy(given, policy(text) if text else policy())
 
 
 def only(given: Verdict, section: str = "membership") -> Check:
@@ -357,7 +357,7 @@ def test_too_few_seeds_or_too_weak_an_adversary_leave_the_gate_open() -> None:
 
 def test_a_policy_without_a_ceiling_for_the_record_is_refused() -> None:
     with pytest.raises(BadInput, match=r"give it \[membership\], \[sources\] or \[clusters\]"):
-        judged(found(auc(0.48, 0.52)), policy('name = "x"\n[games]\nsuccess = 0.6'))
+        evaluate_policy(found(auc(0.48, 0.52)), policy('name = "x"\n[games]\nsuccess = 0.6'))
 
 
 def test_a_policy_that_asks_for_nothing_passes_nothing() -> None:
@@ -397,7 +397,7 @@ def test_a_drawn_record_passes_fails_or_is_left_open_by_its_ceilings() -> None:
 def test_a_verdict_searches_for_so_many_figures_and_says_so_of_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fedaudit.gate.more.MOST_SEARCHES", 3)
+    monkeypatch.setattr("fedaudit.gate.sample_size.MOST_SEARCHES", 3)
     many = [auc(0.5, 0.7, attack=f"a{i}") for i in range(5)]
     for _ in range(2):
         (check,) = [one for one in verdict(found(*many)).checks if one.open and one.metric]
@@ -421,26 +421,26 @@ def named(told: Verdict) -> str:
 
 def test_an_attack_that_was_run_and_has_no_figures_is_missed_by_name() -> None:
     weak = auc(0.48, 0.52, attack="blackbox-loss")
-    assert judged(found(weak), policy()).outcome is Outcome.PASS
+    assert evaluate_policy(found(weak), policy()).outcome is Outcome.PASS
     left = found(weak, attacks=[ran("blackbox-loss"), ran("fedmia-2"), ran("avg-cosine")])
-    told = judged(left, policy())
+    told = evaluate_policy(left, policy())
     assert told.outcome is Outcome.INCONCLUSIVE
     assert "fedmia-2 on client 0 in seed 1" in named(told)
     assert "avg-cosine on client 0 in seed 1" in named(told)
-    nothing = judged(found(attacks=[ran("fedmia-2")]), policy())
+    nothing = evaluate_policy(found(attacks=[ran("fedmia-2")]), policy())
     assert nothing.outcome is Outcome.INCONCLUSIVE
     refused = found(weak, attacks=[ran("blackbox-loss"), ran("seqmia", "refused", "no shadow")])
-    assert judged(refused, policy()).outcome is Outcome.PASS
+    assert evaluate_policy(refused, policy()).outcome is Outcome.PASS
     failed = found(weak, attacks=[ran("blackbox-loss"), ran("fedmia-2", "failed")])
-    assert judged(failed, policy()).outcome is Outcome.INCONCLUSIVE
+    assert evaluate_policy(failed, policy()).outcome is Outcome.INCONCLUSIVE
 
 
 @pytest.mark.parametrize("section", ["audit", "recording"])
 def test_an_audited_client_that_has_no_figures_is_missed_by_name(section: str) -> None:
     one = found(auc(0.48, 0.52), config={section: {"targets": [0]}})
-    assert judged(one, policy()).outcome is Outcome.PASS
+    assert evaluate_policy(one, policy()).outcome is Outcome.PASS
     two = found(auc(0.48, 0.52), config={section: {"targets": [0, 7, "x", None, True]}})
-    told = judged(two, policy())
+    told = evaluate_policy(two, policy())
     assert told.outcome is Outcome.INCONCLUSIVE
     assert "fedmia-2 on client 7 in seed 1" in named(told)
 
@@ -463,8 +463,8 @@ def test_a_client_whose_groups_are_gone_is_missed_by_name() -> None:
         n_nonmembers=50,
     )
     both = [group, group.model_copy(update={"target": 1})]
-    assert judged(found(*figures, groups=both), policy(EACH)).outcome is Outcome.PASS
-    told = judged(found(*figures, groups=both[:1]), policy(EACH))
+    assert evaluate_policy(found(*figures, groups=both), policy(EACH)).outcome is Outcome.PASS
+    told = evaluate_policy(found(*figures, groups=both[:1]), policy(EACH))
     assert told.outcome is Outcome.INCONCLUSIVE
     assert "fedmia-2 on client 1 in seed 1" in named(told)
 
@@ -480,10 +480,10 @@ def test_a_source_attack_that_was_run_and_has_no_result_is_missed_by_name() -> N
             "seeds": [given.sources[0].seed],
         }
     )
-    assert judged(alone, asked).outcome is Outcome.PASS
+    assert evaluate_policy(alone, asked).outcome is Outcome.PASS
     left = alone.model_copy(update={"attacks": [ran("sia"), row]})
-    assert judged(left, asked).outcome is Outcome.INCONCLUSIVE
-    assert "sia-mean" in named(judged(left, asked))
+    assert evaluate_policy(left, asked).outcome is Outcome.INCONCLUSIVE
+    assert "sia-mean" in named(evaluate_policy(left, asked))
     # A policy on members alone does not ask for it.
     members = found(auc(0.48, 0.52), attacks=[ran("fedmia-2"), row])
-    assert judged(members, policy()).outcome is Outcome.PASS
+    assert evaluate_policy(members, policy()).outcome is Outcome.PASS

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fedaudit.gate.judging import judged
+from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.junit import junit_xml
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.verdict import Held, Verdict, ceiling_check
@@ -32,11 +32,11 @@ def mixed() -> Record:
 def verdict(record: Record) -> Verdict:
     text = TEXT + '[controls]\nrequired = ["blind classifier"]'
     given = record.model_copy(update={"attacks": []})
-    return judged(given, policy(text))
+    return evaluate_policy(given, policy(text))
 
 
 def test_passes_failures_errors_and_skips_are_counted_as_they_stand() -> None:
-    root = ElementTree.fromstring(junit_xml(judged(found(auc(0.48, 0.52)), policy())))
+    root = ElementTree.fromstring(junit_xml(evaluate_policy(found(auc(0.48, 0.52)), policy())))
     assert root.attrib | {"name": ""} == {
         "name": "",
         "tests": "8",
@@ -70,7 +70,7 @@ def test_an_inconclusive_check_is_an_error_and_a_bound_that_refutes_nothing_is_s
 
 
 def test_a_gate_that_nothing_passes_is_not_green() -> None:
-    only = judged(found(bound(0.1)), policy('name = "x"\n[membership]\nepsilon = 2.0'))
+    only = evaluate_policy(found(bound(0.1)), policy('name = "x"\n[membership]\nepsilon = 2.0'))
     root = ElementTree.fromstring(junit_xml(only))
     assert only.outcome is Outcome.INCONCLUSIVE
     assert root.attrib["errors"] == "1"
@@ -93,7 +93,7 @@ def test_hostile_names_stay_text() -> None:
     tables = "[membership]\nauc = 0.6\ngroup_auc = 0.6\n[sources]\nabove_class_mixes = 0.1\n"
     given = policy(f'name = "tests"\n{tables}[games]\nsuccess = 0.6')
     for record in (hostile(), hostile_games()):
-        text = junit_xml(judged(record, given))
+        text = junit_xml(evaluate_policy(record, given))
         assert "<script" not in text
         assert "<img" not in text
         root = ElementTree.fromstring(text)
@@ -106,7 +106,7 @@ def test_what_xml_forbids_is_replaced_and_markup_does_not_end_its_element() -> N
     bad = "a\x00b\x1bc\ud800d\ufffee]]>&amp;<!--\"'\n<!DOCTYPE x [<!ENTITY y 'z'>]>&y;"
     held = Held(what=bad, value=0.7, low=0.7, high=0.8, outcome=Outcome.FAIL, reason=bad)
     check = ceiling_check("membership", bad, "auc", 0.6, [held])
-    made = judged(found(auc(0.7, 0.8)), policy())
+    made = evaluate_policy(found(auc(0.7, 0.8)), policy())
     text = junit_xml(made.model_copy(update={"checks": [check], "reason": bad, "record": bad}))
     root = ElementTree.fromstring(text)
     failure = next(root.iter("failure"))

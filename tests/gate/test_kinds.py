@@ -3,7 +3,7 @@
 import pytest
 
 from fedaudit.errors import BadInput
-from fedaudit.gate.judging import judged
+from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.verdict import Check, Verdict
 from fedaudit.results.games import GameRecord
@@ -17,7 +17,7 @@ SOURCES = '[sources]\nabove_class_mixes = {}\n[controls]\nrequired = ["untrained
 
 
 def said(given: Record | GameRecord, tables: str) -> Verdict:
-    return judged(given, policy(f'name = "tests"\n{tables}'))
+    return evaluate_policy(given, policy(f'name = "tests"\n{tables}'))
 
 
 def ceiling(verdict: Verdict) -> Check:
@@ -76,7 +76,7 @@ def test_what_a_policy_does_not_ask_about_is_named() -> None:
     assert verdict.outcome is Outcome.PASS
 
 
-def test_every_model_that_clients_use_at_the_end_of_every_run_is_judged() -> None:
+def test_every_model_that_clients_use_at_the_end_of_every_run_is_evaluated() -> None:
     runs = [clustered(seed=seed, clients=40, minority=10) for seed in (1, 2)]
     both = record(details=False, seeds=(1, 2)).model_copy(update={"clusters": runs})
     last = [model for run in runs for model in run.rounds[-1].models if model.clients]

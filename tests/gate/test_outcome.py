@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedaudit.gate.more import more, smallest
 from fedaudit.gate.outcome import Outcome, against, bound_against, gravest, gravity
+from fedaudit.gate.sample_size import required_sample_size, smallest
 from fedaudit.metrics import clopper_pearson
 
 shares = st.floats(0, 1)
@@ -78,12 +78,12 @@ def test_counting_up_one_by_one_finds_the_same_sample() -> None:
 
 
 def test_a_figure_at_its_ceiling_is_settled_by_no_sample() -> None:
-    told = more(share_of(0.05), 100, 0.05, what="members")  # type: ignore[arg-type]
+    told = required_sample_size(share_of(0.05), 100, 0.05, what="members")  # type: ignore[arg-type]
     assert (told.count, told.then) == (0, None)
     assert "up to 10,000,000 members would not settle it" in told.text
 
 
 def test_what_does_not_follow_from_a_record_is_said_to() -> None:
-    told = more(lambda size: None, 100, 0.05, what="members")
+    told = required_sample_size(lambda size: None, 100, 0.05, what="members")
     assert told.count == 0
     assert "does not follow from the record" in told.text

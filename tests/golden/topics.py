@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from fedaudit.games.run import read_points, run_games
-from fedaudit.gate.judging import judged
+from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import policy_from
 from fedaudit.live.attack import attack_recording
 from fedaudit.results.comparison import Comparison
@@ -51,7 +51,7 @@ def comparison(folder: Path) -> Figures:
 
 def gate(folder: Path) -> Figures:
     """A policy on it: for each check the worst figure, with how many had which outcome."""
-    verdict = judged(_defended(folder), policy_from(POLICY))
+    verdict = evaluate_policy(_defended(folder), policy_from(POLICY))
     found: Figures = {}
     for check in verdict.checks:
         for outcome, times in check.outcomes.items():

@@ -49,7 +49,7 @@ def gate(
             "a gate needs a record and a policy: fedaudit gate RECORD --policy policy.toml "
             "(--print-policy prints one to begin with)"
         )
-    from fedaudit.gate.judging import judged
+    from fedaudit.gate.evaluate import evaluate_policy
     from fedaudit.gate.outcome import EXIT_CODES
     from fedaudit.gate.outputs import refuse_taken, write_verdict
     from fedaudit.gate.table import print_verdict
@@ -59,7 +59,7 @@ def gate(
     for target in (junit, json):
         if target is not None:
             refuse_taken(target, [path, policy])
-    verdict = judged(read_any_record(path), read_policy(policy))
+    verdict = evaluate_policy(read_any_record(path), read_policy(policy))
     write_verdict(verdict, junit=junit, json=json)
     print_verdict(verdict)
     sys.exit(EXIT_CODES[verdict.outcome])

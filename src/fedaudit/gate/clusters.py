@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator
 
-from fedaudit.gate.held import Limits, absent, held
-from fedaudit.gate.more import More
+from fedaudit.gate.limits import Limits, absent, check_limit
 from fedaudit.gate.policy import ClustersPolicy
+from fedaudit.gate.sample_size import RequiredSamples
 from fedaudit.gate.trust import Trust
 from fedaudit.gate.verdict import Check, Held, ceiling_check
 from fedaudit.report.grid import shortened
 from fedaudit.results.clusters import ClusterResult
 from fedaudit.results.record import Record
 
-_UNTOLD = More(
+_UNTOLD = RequiredSamples(
     what="samples",
     count=0,
     then=None,
@@ -44,7 +44,7 @@ def _of_run(result: ClusterResult, ceiling: float, trust: Trust) -> Iterator[Hel
     for number, model in enumerate(result.rounds[-1].models):
         if not model.clients and number not in used:
             continue
-        yield held(
+        yield check_limit(
             f"model {number} of {shortened(result.algorithm)} in seed {result.seed}",
             Limits(model.risk, model.low, model.high),
             ceiling,

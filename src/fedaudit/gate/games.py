@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from fedaudit.gate.held import Limits, held
-from fedaudit.gate.more import More, more
+from fedaudit.gate.limits import Limits, check_limit
 from fedaudit.gate.outcome import Outcome, bound_against
 from fedaudit.gate.policy import GamesPolicy
+from fedaudit.gate.sample_size import RequiredSamples, required_sample_size
 from fedaudit.gate.settling import AGAIN
 from fedaudit.gate.verdict import Check, Held, ceiling_check, demand
 from fedaudit.metrics.balanced import counted_balanced_accuracy
@@ -47,7 +47,7 @@ def game_checks(record: GameRecord, policy: GamesPolicy, confidence: float) -> I
 
 def _won(point: PointPlayed, record: GameRecord, ceiling: float, confidence: float) -> Held:
     adv = point.adv
-    return held(
+    return check_limit(
         _name(point, record),
         Limits(adv.value, adv.low, adv.high, adv.method),
         ceiling,
@@ -56,7 +56,7 @@ def _won(point: PointPlayed, record: GameRecord, ceiling: float, confidence: flo
     )
 
 
-def _more_games(point: PointPlayed, ceiling: float) -> More:
+def _more_games(point: PointPlayed, ceiling: float) -> RequiredSamples:
     """More games by these rates, as many of each kind as there were."""
 
     def limits(times: int) -> tuple[float, float] | None:
@@ -69,7 +69,7 @@ def _more_games(point: PointPlayed, ceiling: float) -> More:
         same = abs(now.low - point.adv.low) < 1e-6 and abs(now.high - point.adv.high) < 1e-6
         return (then.low, then.high) if same else None
 
-    return more(limits, 1, ceiling, what=AGAIN.replace("samples", "sets of games"))
+    return required_sample_size(limits, 1, ceiling, what=AGAIN.replace("samples", "sets of games"))
 
 
 def _bound(point: PointPlayed, record: GameRecord, ceiling: float, points: int) -> Held:

@@ -6,7 +6,7 @@ from itertools import product
 from typing import NamedTuple
 
 from fedaudit.errors import BadInput
-from fedaudit.gate.held import Limits, absent, held
+from fedaudit.gate.limits import Limits, absent, check_limit
 from fedaudit.gate.outcome import Outcome, bound_against
 from fedaudit.gate.policy import MembershipPolicy, asks_further
 from fedaudit.gate.settling import more_for, more_for_auc, more_seeds
@@ -186,7 +186,7 @@ def _held(
             reason=f"limits are those {AT_THRESHOLD} and none of the rate; attack the recording "
             "again, or run the study again",
         )
-    return held(
+    return check_limit(
         str(run),
         Limits(figure.value, figure.low, figure.high, figure.method),
         ceiling,
@@ -202,7 +202,7 @@ def _further(run: Run, figure: Estimate, ceiling: float, trust: Trust, record: R
     seeds = len(set(record.seeds))
     further = figure.further or Interval(method=too_few_runs(seeds))
     limits = Limits(figure.value, further.low, further.high, further.method)
-    return held(
+    return check_limit(
         str(run),
         limits,
         ceiling,
@@ -237,7 +237,7 @@ def _groups(
             row for row in rows if min(row.n_members, row.n_nonmembers) >= policy.smallest_group
         ]
         for row in large:
-            yield held(
+            yield check_limit(
                 _group(row),
                 Limits(row.value, row.low, row.high, row.method),
                 ceiling,

@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from fedaudit.gate.held import level
-from fedaudit.gate.more import MOST_SEEDS, More, more
+from fedaudit.gate.limits import level
+from fedaudit.gate.sample_size import MOST_SEEDS, RequiredSamples, required_sample_size
 from fedaudit.metrics.intervals import FEWEST_RUNS, Limited
 from fedaudit.metrics.larger import (
     larger_auc,
@@ -22,7 +22,7 @@ ALIKE = "samples of the smaller side, and of the other in proportion,"
 AGAIN = "samples of the same size"
 
 
-def more_for(figure: Estimate, ceiling: float) -> More | None:
+def more_for(figure: Estimate, ceiling: float) -> RequiredSamples | None:
     """What would settle a figure on membership; None where there is nothing to say.
 
     Args:
@@ -42,15 +42,19 @@ def more_for(figure: Estimate, ceiling: float) -> More | None:
     found = Limited(figure.value, figure.low, figure.high)
     if figure.metric == "auc":
         pairs = min(figure.n_members, figure.n_nonmembers)
-        return more(partial(larger_auc, found, pairs, confidence=sure), pairs, ceiling, what=ALIKE)
+        return required_sample_size(
+            partial(larger_auc, found, pairs, confidence=sure), pairs, ceiling, what=ALIKE
+        )
     if figure.metric == "balanced_accuracy" and figure.realised_fpr is not None:
         sizes = (figure.n_members, figure.n_nonmembers)
         limits = partial(larger_balanced, found, figure.realised_fpr, sizes, confidence=sure)
-        return more(limits, 1, ceiling, what=AGAIN)
+        return required_sample_size(limits, 1, ceiling, what=AGAIN)
     return None
 
 
-def _more_for_rate(figure: Estimate, rate: float, ceiling: float, sure: float) -> More | None:
+def _more_for_rate(
+    figure: Estimate, rate: float, ceiling: float, sure: float
+) -> RequiredSamples | None:
     """Both sides count: the members are few, and so are the non-members that set the threshold."""
     sizes = (figure.n_members, figure.n_nonmembers)
     if figure.value is None or figure.high is None or min(sizes) < 1:
@@ -60,29 +64,35 @@ def _more_for_rate(figure: Estimate, rate: float, ceiling: float, sure: float) -
     def limits(size: int) -> tuple[float, float] | None:
         return larger_rate(found, rate, sizes, size / min(sizes), confidence=sure)
 
-    return more(limits, min(sizes), ceiling, what=ALIKE)
+    return required_sample_size(limits, min(sizes), ceiling, what=ALIKE)
 
 
-def more_for_auc(row: Estimate, ceiling: float) -> More | None:
+def more_for_auc(row: Estimate, ceiling: float) -> RequiredSamples | None:
     """What would settle the AUC of a group."""
     if row.value is None or row.low is None or row.high is None:
         return None
     pairs = min(row.n_members, row.n_nonmembers)
     found = Limited(row.value, row.low, row.high)
-    return more(partial(larger_auc, found, pairs, confidence=0.95), pairs, ceiling, what=ALIKE)
+    return required_sample_size(
+        partial(larger_auc, found, pairs, confidence=0.95), pairs, ceiling, what=ALIKE
+    )
 
 
-def more_samples(found: Limited, total: int, ceiling: float, *, less: float = 0.0) -> More:
+def more_samples(
+    found: Limited, total: int, ceiling: float, *, less: float = 0.0
+) -> RequiredSamples:
     """What would settle a share of samples, held against the ceiling less a known level."""
 
     def limits(size: int) -> tuple[float, float] | None:
         given = larger_share(found, total, size, confidence=0.95)
         return None if given is None else (given.low - less, given.high - less)
 
-    return more(limits, total, ceiling, what="samples asked about")
+    return required_sample_size(limits, total, ceiling, what="samples asked about")
 
 
-def more_seeds(value: float, further: Interval, seeds: int, ceiling: float) -> More | None:
+def more_seeds(
+    value: float, further: Interval, seeds: int, ceiling: float
+) -> RequiredSamples | None:
     """What would settle what further runs would give; None where the runs show no spread.
 
     Args:
@@ -94,20 +104,20 @@ def more_seeds(value: float, further: Interval, seeds: int, ceiling: float) -> M
     missing = FEWEST_RUNS - seeds
     if missing > 0:
         text = f"{plural(missing, 'more seed')} would give an interval over further runs"
-        return More(what="seeds", count=missing, then=None, text=text)
+        return RequiredSamples(what="seeds", count=missing, then=None, text=text)
     if further.low is None or further.high is None:
         return None
     found, sure = Limited(value, further.low, further.high), level(further.method) or 0.95
     limits = partial(larger_mean, found, seeds, confidence=sure)
-    return more(limits, seeds, ceiling, what="seeds", most=MOST_SEEDS)
+    return required_sample_size(limits, seeds, ceiling, what="seeds", most=MOST_SEEDS)
 
 
-def _refused(rate: float, nonmembers: int) -> More | None:
+def _refused(rate: float, nonmembers: int) -> RequiredSamples | None:
     """A rate that the sample is too small for must first be seen."""
     missing = n_needed(rate) - nonmembers
     if missing <= 0:
         return None
-    return More(
+    return RequiredSamples(
         what="non-members",
         count=missing,
         then=None,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from fedaudit.gate.held import Limits, absent, held
+from fedaudit.gate.limits import Limits, absent, check_limit
 from fedaudit.gate.membership import Run, refuse_too_many
 from fedaudit.gate.policy import SourcesPolicy, asks_further
 from fedaudit.gate.settling import more_samples, more_seeds
@@ -85,7 +85,7 @@ def _runs(
 def _single(one: SourceResult, ceiling: float, trust: Trust) -> Held:
     # The level is a mean over a thousand shuffles: its own error is small beside the success's.
     less = one.by_class_mix
-    return held(
+    return check_limit(
         str(Run(one.attack, one.defense, None, one.seed)),
         Limits(one.success - less, one.low - less, one.high - less),
         ceiling,
@@ -117,7 +117,7 @@ def _mean(one: SourceFigure, policy: SourcesPolicy, trust: Trust) -> Held:
             "mixes"
         )
     )
-    return held(
+    return check_limit(
         str(Run(one.attack, one.defense, None, None)),
         limits,
         ceiling,

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from fedaudit.gate.more import More
 from fedaudit.gate.outcome import Outcome, gravest, gravity
+from fedaudit.gate.sample_size import RequiredSamples
 from fedaudit.results.fields import Part, Whole
 
 VERDICT_FORMAT = "fedaudit-verdict"
@@ -38,7 +38,7 @@ class Held(Part):
     method: str = ""
     outcome: Outcome
     reason: str = ""
-    more: More | None = None
+    more: RequiredSamples | None = None
 
 
 class Check(Part):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from fedaudit import __version__
 from fedaudit.errors import BadInput, Damaged, option
 from fedaudit.files import GAMES_FILE, RECORD_FILE, REPORT_FILE, SHORT, read_text, write_whole
-from fedaudit.gate.judging import judged
+from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.junit import junit_xml
 from fedaudit.gate.outputs import verdict_json
 from fedaudit.gate.policy import Policy, read_policy
@@ -90,7 +90,7 @@ def write_pack(
         counts = counted(gone, packed)
         texts[RECORD_FILE] = record_json(packed)
     made = made_from(packed, asked)
-    _refuse_other_verdict(judged(whole, asked), made.verdict, smallest_group)
+    _refuse_other_verdict(evaluate_policy(whole, asked), made.verdict, smallest_group)
     texts |= made.files
     manifest = manifest_of(
         packed,
@@ -113,7 +113,7 @@ def write_pack(
 
 def made_from(record: Record | GameRecord, policy: Policy) -> Texts:
     """Everything in a pack that follows from the packed record and the policy."""
-    verdict = judged(record, policy)
+    verdict = evaluate_policy(record, policy)
     report = games_html(record) if isinstance(record, GameRecord) else report_html(record)
     files = {
         VERDICT_FILE: verdict_json(verdict),

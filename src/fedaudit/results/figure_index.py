@@ -18,7 +18,7 @@ class Key(NamedTuple):
     metric: str
 
 
-class Known(NamedTuple):
+class FigureIndex(NamedTuple):
     """All that a row's record says of attacks and accuracy.
 
     Attributes:
@@ -55,11 +55,11 @@ def inside(row: Row, values: Mapping[Key, Values]) -> set[int | None]:
     return targets if row.coalition is None else targets.intersection(row.coalition)
 
 
-def known_of(record: Record, row: Row) -> Known:
+def figure_index_of(record: Record, row: Row) -> FigureIndex:
     """What a row's record says of it."""
     own = [f for f in record.findings if is_compared(f) and (f.defense or NO_DEFENSE) == row.family]
     tested = [f for f in _most_summarised(own) if f.value is not None and f.significant is not None]
-    return Known(
+    return FigureIndex(
         values=_values(own),
         notes=_notes([f for f in own if f.seed is not None] or own),
         above=_targets(figure for figure in tested if above_chance(figure)),

@@ -10,7 +10,7 @@ from fedaudit.results.aggregate import Values, difference, estimated, mean_of, r
 from fedaudit.results.compare_clusters import cluster_entries
 from fedaudit.results.compare_sources import owner_entries
 from fedaudit.results.comparison import EVERY_ATTACK, Accuracy, Comparison, Entry, Row, Source
-from fedaudit.results.figure_index import Key, Known, audited, inside, known_of
+from fedaudit.results.figure_index import FigureIndex, Key, audited, figure_index_of, inside
 from fedaudit.results.fronts import fronts
 from fedaudit.results.read import read_comparison
 from fedaudit.results.record import Record
@@ -35,7 +35,7 @@ def compared(records: Sequence[Record], paths: Sequence[str] = ()) -> Comparison
             "one record instead"
         )
     rows = rows_of(records)
-    known = [known_of(records[row.source], row) for row in rows]
+    known = [figure_index_of(records[row.source], row) for row in rows]
     keys = _keys(known)
     means = _means(known, keys)
     known = [
@@ -85,13 +85,13 @@ def named_records(comparison: Path) -> list[Path]:
     return found
 
 
-def _keys(known: Sequence[Known]) -> list[Key]:
+def _keys(known: Sequence[FigureIndex]) -> list[Key]:
     """Everything that a row has a figure of, and after it what has only ever been refused."""
     valued = [key for one in known for key in one.values]
     return list(dict.fromkeys([*valued, *(key for one in known for key in one.notes)]))
 
 
-def _means(known: Sequence[Known], keys: Sequence[Key]) -> list[dict[Key, Values]]:
+def _means(known: Sequence[FigureIndex], keys: Sequence[Key]) -> list[dict[Key, Values]]:
     """For each row the mean over those attacks that every row has, where they are several."""
     shared: dict[Key, list[Key]] = {}
     for key in keys:
@@ -108,7 +108,7 @@ def _means(known: Sequence[Known], keys: Sequence[Key]) -> list[dict[Key, Values
     ]
 
 
-def _entries(rows: Sequence[Row], known: Sequence[Known], keys: Sequence[Key]) -> list[Entry]:
+def _entries(rows: Sequence[Row], known: Sequence[FigureIndex], keys: Sequence[Key]) -> list[Entry]:
     found, references = [], dict[tuple[int, frozenset[int | None]], None]()
     for at, (row, one) in enumerate(zip(rows, known, strict=True)):
         within = inside(row, one.values)
@@ -127,7 +127,12 @@ def _entries(rows: Sequence[Row], known: Sequence[Known], keys: Sequence[Key]) -
 
 
 def _entry(
-    row: int, part: Part, key: Key, known: Known, targets: set[int | None], base: Known | None
+    row: int,
+    part: Part,
+    key: Key,
+    known: FigureIndex,
+    targets: set[int | None],
+    base: FigureIndex | None,
 ) -> Entry:
     values = restricted(known.values.get(key, {}), targets)
     estimate = estimated(values)
@@ -158,7 +163,7 @@ def _entry(
     )
 
 
-def _accuracies(rows: Sequence[Row], known: Sequence[Known]) -> list[Accuracy]:
+def _accuracies(rows: Sequence[Row], known: Sequence[FigureIndex]) -> list[Accuracy]:
     found = []
     for at, (row, one) in enumerate(zip(rows, known, strict=True)):
         estimate = estimated(one.accuracy)

@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fedaudit.gate.more import More
 from fedaudit.gate.outcome import Outcome, against
+from fedaudit.gate.sample_size import RequiredSamples
 from fedaudit.gate.verdict import Held
 
 EXACT = "Clopper-Pearson 95%"
@@ -29,14 +29,14 @@ class Limits(NamedTuple):
     method: str = EXACT
 
 
-def held(
+def check_limit(
     what: str,
     limits: Limits,
     ceiling: float,
     *,
     confidence: float,
     doubt: str = "",
-    more: Callable[[], More | None] = lambda: None,
+    more: Callable[[], RequiredSamples | None] = lambda: None,
     note: str = "",
 ) -> Held:
     """What comes of a figure under a ceiling; a refused or absent one never passes.

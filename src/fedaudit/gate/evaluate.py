@@ -6,9 +6,9 @@ from fedaudit.errors import BadInput
 from fedaudit.gate.clusters import cluster_checks
 from fedaudit.gate.games import game_checks
 from fedaudit.gate.membership import judged_attacks, membership_checks
-from fedaudit.gate.more import searching
 from fedaudit.gate.policy import Policy
 from fedaudit.gate.reasons import correction, of_games, paragraph
+from fedaudit.gate.sample_size import searching
 from fedaudit.gate.sources import judged_sources, source_checks
 from fedaudit.gate.trust import control_checks, evidence_checks, trust_in
 from fedaudit.gate.verdict import Check, Verdict, concluded
@@ -18,7 +18,7 @@ from fedaudit.results.older import completed
 from fedaudit.results.record import Record
 
 
-def judged(record: Record | GameRecord, policy: Policy) -> Verdict:
+def evaluate_policy(record: Record | GameRecord, policy: Policy) -> Verdict:
     """The verdict of a policy on a record; the same for the same two, whenever it is asked.
 
     Args:
@@ -38,10 +38,10 @@ def judged(record: Record | GameRecord, policy: Policy) -> Verdict:
             "(`fedaudit gate --print-policy` prints one)"
         )
     with searching():
-        return _judged(record, policy)
+        return _evaluated(record, policy)
 
 
-def _judged(record: Record | GameRecord, policy: Policy) -> Verdict:
+def _evaluated(record: Record | GameRecord, policy: Policy) -> Verdict:
     safe = cleaned(record)
     if isinstance(safe, GameRecord):
         checks, limits = list(_of_games(safe, policy)), of_games()

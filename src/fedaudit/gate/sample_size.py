@@ -29,7 +29,7 @@ def searching() -> Iterator[None]:
         _left.reset(token)
 
 
-class More(Part):
+class RequiredSamples(Part):
     """What would settle a figure if the figure itself stayed what it is.
 
     Attributes:
@@ -79,9 +79,9 @@ def smallest(limits: Limits, start: int, ceiling: float, *, most: int) -> Settle
     return Settled(high, at(high))
 
 
-def more(
+def required_sample_size(
     limits: Limits, start: int, ceiling: float, *, what: str, most: int = MOST_SAMPLES
-) -> More:
+) -> RequiredSamples:
     """What would settle a figure, in words.
 
     Args:
@@ -93,7 +93,7 @@ def more(
     """
     left = _left.get()
     if left is not None and next(left, None) is None:
-        return More(
+        return RequiredSamples(
             what=what,
             count=0,
             then=None,
@@ -101,7 +101,7 @@ def more(
             "was not for this one",
         )
     if limits(start) is None:
-        return More(
+        return RequiredSamples(
             what=what,
             count=0,
             then=None,
@@ -109,7 +109,7 @@ def more(
         )
     found = smallest(limits, start, ceiling, most=most)
     if found is None:
-        return More(
+        return RequiredSamples(
             what=what,
             count=0,
             then=None,
@@ -117,7 +117,7 @@ def more(
             "settle it",
         )
     missing = found.size - start
-    return More(
+    return RequiredSamples(
         what=what,
         count=missing,
         then=found.then,
