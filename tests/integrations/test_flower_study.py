@@ -1,6 +1,7 @@
 """A study whose clients train on Flower's nodes ends with the hash that it has here."""
 
 import re
+import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 
 from fedaudit.engines.base import Counted
 from fedaudit.errors import BadInput
-from fedaudit.integrations.flower import study_client, study_server
+from fedaudit.integrations.flower import study_client
 from fedaudit.integrations.flower.study_client import DATA_DIR
 from fedaudit.integrations.flower.study_messages import studies_of
 from fedaudit.integrations.flower.study_server import FlowerNodes, carry_out
@@ -22,6 +23,9 @@ from fedaudit.study.config import Study
 from fedaudit.study.run import run_study
 from fedaudit.study.study_file import chosen_studies
 from tests.integrations.federation import SUPERLINK, StubGrid
+
+# By its place among modules: the package has a function of the same name.
+SERVER = sys.modules["fedaudit.integrations.flower.study_server"]
 
 STUDY = """
 name = "small"
@@ -184,7 +188,7 @@ def test_a_node_of_another_version_refuses(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = named(file)
-    monkeypatch.setattr(study_server, "MADE", "fedaudit 0 with torch 1")
+    monkeypatch.setattr(SERVER, "MADE", "fedaudit 0 with torch 1")
     with pytest.raises(BadInput, match="instead of fedaudit 0 with torch 1; install the same"):
         hashed(study, tmp_path, FlowerNodes(StubGrid(study_client(file)), study))
 
@@ -193,7 +197,7 @@ def test_a_node_with_other_data_refuses(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = named(file)
-    monkeypatch.setattr(study_server, "data_key", lambda federation: "other")
+    monkeypatch.setattr(SERVER, "data_key", lambda federation: "other")
     with pytest.raises(BadInput, match=f"other data than the server.*{DATA_DIR}"):
         hashed(study, tmp_path, FlowerNodes(StubGrid(study_client(file)), study))
 
@@ -202,7 +206,7 @@ def test_clients_whose_models_are_large_travel_apart(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = named(file)
-    monkeypatch.setattr(study_server, "_LARGEST", 1)
+    monkeypatch.setattr(SERVER, "_LARGEST", 1)
     grid = StubGrid(study_client(file), nodes=1)
     found = hashed(study, tmp_path / "nodes", FlowerNodes(grid, study))
     assert found == hashed(study, tmp_path / "here")
