@@ -7,8 +7,9 @@ from sklearn.metrics import roc_auc_score
 
 from fedaudit.errors import BadInput
 from fedaudit.metrics import METRICS, Metric
-from fedaudit.metrics.own import bootstrapped, estimates, metric_named
+from fedaudit.metrics.own import bootstrapped, estimates
 from fedaudit.origin import Origin
+from fedaudit.study.analysis import metric_named
 
 Scores = Float[np.ndarray, " samples"]
 Members = Bool[np.ndarray, " samples"]

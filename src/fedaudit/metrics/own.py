@@ -15,7 +15,6 @@ import numpy.typing as npt
 from jaxtyping import Bool, Float
 
 from fedaudit.errors import BadInput
-from fedaudit.importing import named
 from fedaudit.metrics.evaluate import CONTRASTS, Evaluated
 from fedaudit.metrics.intervals import percent
 from fedaudit.metrics.roc import as_scores
@@ -73,22 +72,6 @@ METRICS: dict[str, Metric] = {
     ),
 }
 """Metrics that a study may ask for in ``figures.metrics``, beside those of every evaluation."""
-
-
-def metric_named(name: str) -> Metric:
-    """The metric of that name, of an installed package, or of the user's own.
-
-    Raises:
-        BadInput: There is none; the nearest is named.
-    """
-    found: Metric | OfScores = named(
-        "metric",
-        name,
-        METRICS,
-        wanted="a fedaudit.metrics.own.Metric, or a function of scores and membership",
-        fits=lambda one: isinstance(one, Metric) or callable(one),
-    )
-    return found if isinstance(found, Metric) else Metric(found)
 
 
 def estimates(

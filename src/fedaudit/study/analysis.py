@@ -12,6 +12,7 @@ from numpy import ndarray
 from fedaudit.attacks.base import Attack
 from fedaudit.core import ClientId
 from fedaudit.errors import Refusal
+from fedaudit.importing import named
 from fedaudit.metrics import (
     CONTRASTS,
     Evaluated,
@@ -21,7 +22,7 @@ from fedaudit.metrics import (
     redraw,
 )
 from fedaudit.metrics.intervals import LimitsAt
-from fedaudit.metrics.own import estimates, metric_named
+from fedaudit.metrics.own import METRICS, Metric, OfScores, estimates
 from fedaudit.observe.measurements import Measurements
 from fedaudit.origin import Origin
 from fedaudit.progress import Tick, quiet
@@ -215,3 +216,19 @@ def _epsilon(
         ceiling=bound.ceiling,
         note=f"lower bound from {guesses} guesses in one run; it refutes budgets, certifies none",
     )
+
+
+def metric_named(name: str) -> Metric:
+    """The metric of that name, of an installed package, or of the user's own.
+
+    Raises:
+        BadInput: There is none; the nearest is named.
+    """
+    found: Metric | OfScores = named(
+        "metric",
+        name,
+        METRICS,
+        wanted="a fedaudit.metrics.Metric, or a function of scores and membership",
+        fits=lambda one: isinstance(one, Metric) or callable(one),
+    )
+    return found if isinstance(found, Metric) else Metric(found)

@@ -13,13 +13,13 @@ from fedaudit.defenses.base import Defense, Plan
 from fedaudit.errors import Refusal
 from fedaudit.fl.algorithms.base import Algorithm, Server
 from fedaudit.importing import called, named
-from fedaudit.metrics.own import metric_named
 from fedaudit.naming import Copies
 from fedaudit.observe.views import View
 from fedaudit.seeds import seed_for
 from fedaudit.study.absent import refuse_absent_targets
 from fedaudit.study.adversary import as_sent, attacks_of, measured_rounds, view_of
 from fedaudit.study.algorithm import algorithm_of, check_algorithm
+from fedaudit.study.analysis import metric_named
 from fedaudit.study.config import Study
 from fedaudit.study.dealing import dealt
 from fedaudit.study.defended import defenses_of, refuse_unfit
