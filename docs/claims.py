@@ -54,3 +54,5 @@ if __name__ == "__main__":
         sys.exit(main(sys.argv[1:]))
     except Refusal as refusal:
         sys.exit(str(refusal))
+    except KeyboardInterrupt:
+        sys.exit("stopped; start the same command again to go on")

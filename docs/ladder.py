@@ -507,7 +507,7 @@ def _answer(uploads: Rule, made_from: Sequence[Rung], checked_on: Sequence[Rung]
         "mean loss on fresh samples less that on the client's own, divided by the standard "
         "deviation of the loss on the fresh ones. The AUC to be expected of the strongest attack "
         "is then\n\n"
-        f"    Φ({uploads.intercept:.2f} {uploads.slope:+.2f} · gap)\n\n"
+        f"    Φ({uploads.intercept:.2f} + {uploads.slope:.2f} · gap)\n\n"
         f"with Φ the normal distribution function: {said}. The rule is made from {len(made_from)} "
         f"federations on {len({one.study for one in made_from})} data sets; nine of ten lie within "
         f"{uploads.spread:.2f} of what the other data sets say. Of {len(held)} on data that it was "
@@ -558,13 +558,12 @@ def _final(final: Rule, made_from: Sequence[Rung], checked_on: Sequence[Rung]) -
     return (
         "Here the generalisation gap of the global model does tell, roughly: the AUC of its loss "
         f"(`{FINAL_ATTACK}`, against samples of nobody) is to be expected at "
-        f"Φ({final.intercept:.2f} {final.slope:+.2f} · gap), that is from a gap of "
+        f"Φ({final.intercept:.2f} + {final.slope:.2f} · gap), that is from a gap of "
         f"{', '.join(points)} on. Nine of ten federations lie within {final.spread:.2f} of what "
         f"the other data sets say, and {sum(held)} of {len(held)} on the data for checking. The "
         f"furthest off there is {NAMES[far.study]} ({far.variant or 'as it is'}), with a gap of "
         f"{100 * far.gap:.0f} points, a training accuracy of {100 * far.train:.0f}% and an AUC of "
-        f"{far.final.value:.2f}.\n\n"
-        "checking.\n\n" + _axes(FINAL_AXES, made_from, checked_on, of_final)
+        f"{far.final.value:.2f}.\n\n" + _axes(FINAL_AXES, made_from, checked_on, of_final)
     )
 
 

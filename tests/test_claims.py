@@ -369,6 +369,33 @@ def test_pairs_are_taken_of_runs_that_were_carried_out_only(tmp_path: Path) -> N
         pairs.take_pairs(tmp_path / "nothing", "fedmia-location30")
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('name = "X"\ntitle = ""\nclaim = []\nnonsense = 1', "nonsense: Extra inputs"),
+        ('name = "X"\ntitle = ""', "claim: Field required"),
+        ("[[[", "is no TOML"),
+    ],
+)
+def test_a_file_of_claims_that_cannot_be_read_is_refused_by_its_name(
+    text: str, said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(BadInput, match=rf"x\.toml.*{said}"):
+        data.read_toml(path, data.Paper)
+
+
+def test_a_regime_whose_base_was_not_run_is_not_said_to_leak_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = judging.together([part(*HOLDS)], leaking=False)
+    monkeypatch.setattr(page, "leak_of", lambda name: None)
+    assert page._here(held).startswith("`location30` (whether it leaks is not known)")
+    monkeypatch.undo()
+    assert page._here(held).startswith("`location30` (nothing leaks)")
+
+
 def test_the_command_says_what_it_knows_where_it_is_asked_for_something_else() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "docs" / "claims.py"), "--chekc"],

@@ -4,14 +4,15 @@ import tomllib
 from collections import Counter
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from fedaudit.errors import BadInput
 
 ROOT = Path(__file__).parents[2]
 CLAIMS, RECORDS = ROOT / "claims", ROOT / "records"
+Stated = TypeVar("Stated")
 
 
 class Part(BaseModel):
@@ -128,11 +129,26 @@ class Paper(Part):
     claim: list[Claim]
 
 
+def read_toml(path: Path, of: type[Stated]) -> Stated:
+    """What a file of claims or regimes states.
+
+    Raises:
+        BadInput: It is no TOML, or has an unknown or a missing key, or a value of another kind.
+    """
+    try:
+        return TypeAdapter(of).validate_python(tomllib.loads(path.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise BadInput(f"{path.name}: {place}: {first['msg']}; mend it there") from None
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"{path.name} is no TOML: {error}") from None
+
+
 @cache
 def regimes() -> dict[str, Regime]:
     """All regimes by name."""
-    text = (CLAIMS / "regimes.toml").read_text(encoding="utf-8")
-    return TypeAdapter(dict[str, Regime]).validate_python(tomllib.loads(text))
+    return read_toml(CLAIMS / "regimes.toml", dict[str, Regime])
 
 
 @cache
@@ -143,7 +159,7 @@ def papers() -> list[Paper]:
         BadInput: Two claims have the same name.
     """
     found = [
-        Paper.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        read_toml(path, Paper)
         for path in sorted(CLAIMS.glob("*.toml"))
         if path.name != "regimes.toml"
     ]

@@ -153,7 +153,9 @@ def _here(held: Held) -> str:
     groups: dict[int, list[Judged]] = {}
     for part in held.parts:
         groups.setdefault(id(part.test), []).append(part)
-    where = f"`{held.regime}`" + ("" if leaking else " (nothing leaks)")
+    unknown = leak_of(held.regime) is None
+    why = " (whether it leaks is not known)" if unknown else " (nothing leaks)"
+    where = f"`{held.regime}`" + ("" if leaking else why)
     lines = [_line(group, leaking) for group in groups.values()]
     return f"{where}: {'<br>'.join(lines) if leaking else '; '.join(lines)}"
 
