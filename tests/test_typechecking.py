@@ -3,14 +3,16 @@
 from collections.abc import Callable
 
 import jaxtyping
+import numpy as np
 import pytest
 import torch
 from beartype import beartype
 from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import TypeCheckError
 
-from fedaudit.core import Samples, chunks
+from fedaudit.core import chunks
 from fedaudit.defenses.mixup import MixUp
+from fedaudit.metrics.own import average_precision
 from fedaudit.params import flat
 
 _WRONG = (TypeCheckError, BeartypeCallHintViolation)
@@ -47,4 +49,4 @@ def test_a_wrong_type_of_a_setting_is_noticed() -> None:
 
 def test_a_wrong_shape_is_noticed_where_axes_are_named() -> None:
     with pytest.raises(TypeCheckError):
-        Samples(torch.zeros(3, 2), torch.zeros(4, dtype=torch.long), torch.arange(3))
+        average_precision(np.zeros(3), np.zeros(4, dtype=bool))

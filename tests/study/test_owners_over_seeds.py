@@ -151,7 +151,7 @@ def test_every_attack_defense_and_view_has_its_figure() -> None:
 
 
 def test_an_older_record_is_completed_with_its_figures(tmp_path: Path) -> None:
-    record = with_sources(found(seed=1), found(seed=2, right=70))
+    record = completed(with_sources(found(seed=1), found(seed=2, right=70)))
     path = tmp_path / "old.json"
     document = json.loads(record.model_dump_json())
     del document["source_figures"]
