@@ -17,7 +17,7 @@ ENTRIES: dict[str, set[str]] = {
     "fedaudit.defenses": {make.__module__ for make in DEFENSES.values()},
 }
 OTHERS: dict[str, set[str]] = {
-    "fedaudit.attacks": {"ami", "base", "catalog", "rule"},
+    "fedaudit.attacks": {"ami", "base", "catalog"},
     "fedaudit.signals": {"base", "gradients", "kernels", "measure"},
     "fedaudit.defenses": {"accounting", "base", "catalog", "chain", "planted", "soft_labels"},
 }

@@ -215,9 +215,12 @@ def test_settings_that_are_functions_do_not_keep_a_run_from_going_on(tmp_path: P
         )
         return len(list(given))
 
-    # Two functions of one name, as one function has in two processes.
-    assert run(Scaled(factor=lambda x: x)) == 2
-    assert run(Scaled(factor=lambda x: x)) == 0
+    def made() -> Callable[[float], float]:
+        return lambda x: x
+
+    # Two functions of one name and source, as one function has in two processes.
+    assert run(Scaled(factor=made())) == 2
+    assert run(Scaled(factor=made())) == 0
 
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint at all", None])
