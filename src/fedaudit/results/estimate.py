@@ -10,6 +10,8 @@ NO_DEFENSE = "none"
 """Name of the defense in force where there is none."""
 GUESSING = "guessing"
 """Null hypothesis: the attack does as well as a guess."""
+BOOTSTRAP = "bootstrap"
+"""How the method of limits from resampled data begins."""
 BY_GROUP = ("class", "client")
 """What samples are grouped by."""
 
@@ -27,6 +29,7 @@ class Coordinates(Part):
         by: What the samples of one group have in common: their "class", or the "client" that
             holds them.
         group: Name of that group, or of a group of clients.
+        point: Label of a point of a sweep, as in a study of games.
         seed: Root seed of the run; None for a figure over several runs.
     """
 
@@ -38,6 +41,7 @@ class Coordinates(Part):
     target: Whole | None = None
     by: Literal["", "class", "client"] = ""
     group: str = ""
+    point: str = ""
     seed: Whole | None = None
 
 
@@ -60,15 +64,20 @@ class Test(Part):
 
     Attributes:
         null: What would explain the figure: "guessing", ...
+        level: The figure to be expected under the null hypothesis.
+        high: Upper 95% quantile of the figure under it.
         p_value: Not corrected; None in records that state the outcome alone.
         adjusted: The smallest error over the family at which it is significant (Holm).
-        significant: Whether it is at the study's own error, corrected over the study's family.
+        significant: Whether it is at the study's own error, corrected over the study's family;
+            None of a test that is in no family, as that of one run of several.
     """
 
     null: str = GUESSING
+    level: Drawn | None = None
+    high: Drawn | None = None
     p_value: Share | None = None
     adjusted: Share | None = None
-    significant: bool
+    significant: bool | None = None
 
 
 class Estimate(Coordinates):
@@ -76,6 +85,7 @@ class Estimate(Coordinates):
 
     Attributes:
         metric: "auc", "tpr@0.01", "balanced_accuracy", "epsilon", "formal_epsilon", ...
+        against: For a difference, what the figure is less: the null hypothesis of one of its tests.
         value: The figure; None where it was refused.
         low: Lower limit for these runs; None for a figure without one, as for a rate with too few
             non-members for any.
@@ -88,12 +98,14 @@ class Estimate(Coordinates):
         tests: Against what would explain the figure, corrected over the study's family.
         n_members: Members behind the figure.
         n_nonmembers: Non-members behind it.
+        samples: Samples behind a figure that does not divide them into these.
         realised_fpr: False-positive rate really reached at the threshold, for rates at one.
         ceiling: The most this figure could have been with a perfect attack.
         note: Why a figure is refused or what to bear in mind ("inconclusive: needs ...").
     """
 
     metric: str
+    against: str = ""
     value: float | None
     low: float | None = None
     high: float | None = None
@@ -103,6 +115,7 @@ class Estimate(Coordinates):
     tests: list[Test] = Field(default_factory=list)
     n_members: Whole = 0
     n_nonmembers: Whole = 0
+    samples: Whole = 0
     realised_fpr: Share | None = None
     ceiling: float | None = None
     note: str = ""
@@ -110,10 +123,14 @@ class Estimate(Coordinates):
     @model_validator(mode="after")
     def _possible(self) -> "Estimate":
         least, most = range_of(self.metric)
+        if self.against:
+            least -= most
         for number in (self.value, self.low, self.high, self.ceiling):
             if number is not None and not least <= number <= most:
                 raise ValueError(f"{number:g} is not in [{least:g}, {most:g}]")
-        refuse_disorder(self.low, self.value, self.high)
+        # A bootstrap of an absolute difference may leave out the difference itself.
+        resampled = self.method.startswith(BOOTSTRAP)
+        refuse_disorder(self.low, None if resampled else self.value, self.high)
         for limits in (self.at_threshold, self.further):
             if limits is not None:
                 refuse_disorder(limits.low, self.value, limits.high)
