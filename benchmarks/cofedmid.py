@@ -15,7 +15,7 @@ from time import process_time
 import torch
 
 from benchmarks.training import SMALL, Case, medians
-from fedaudit.core import Samples
+from fedaudit.core.values import Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense, Visit
 from fedaudit.defenses.cofedmid.compensation import Compensation
 from fedaudit.defenses.cofedmid.partition import ClassGuided

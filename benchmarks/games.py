@@ -23,8 +23,8 @@ from benchmarks.training import medians
 from fedaudit.attacks.ami.game import Contest, Pools, Randomisers
 from fedaudit.attacks.ami.rules import Rules
 from fedaudit.attacks.ami.train import Labelled, NeuronTraining, Standard, train_neurons
+from fedaudit.core.seeds import seeded
 from fedaudit.defenses.ldp.bit_mechanisms import BitRandPublished
-from fedaudit.seeds import seeded
 
 ROWS, COPIES = 64, 8
 HOW = NeuronTraining(hidden=1000, epochs=300)

@@ -30,10 +30,10 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from fedaudit.core import Architecture, Model, Params, Setting, chunks, cross_entropy
+from fedaudit.core.params import flat
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Architecture, Model, Params, Setting, chunks, cross_entropy
 from fedaudit.models import architecture
-from fedaudit.params import flat
-from fedaudit.seeds import seeded
 from fedaudit.signals.gradients import gradient_products
 from fedaudit.signals.kernels.plan import plan_for
 

@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 from benchmarks.training import CASES, Case, medians, repeated
-from fedaudit.core import Model, Samples, chunks
+from fedaudit.core.params import plus
+from fedaudit.core.values import Model, Samples, chunks
 from fedaudit.observe.round import Exposed, Round
-from fedaudit.params import plus
 from fedaudit.signals.measure import measure_round
 from fedaudit.signals.outputs import Loss
 

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.training import medians
-from fedaudit.core import Model, cross_entropy
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Model, cross_entropy
 from fedaudit.live.audited import audit_samples
 from fedaudit.live.beginning import record
 from fedaudit.live.network import network_of
@@ -29,7 +30,6 @@ from fedaudit.live.recording import Heard
 from fedaudit.live.rounds import Answers, round_of_uploads
 from fedaudit.models.resnet import resnet18
 from fedaudit.observe.kept_files import write_round
-from fedaudit.seeds import seeded
 
 CLIENTS, SAMPLES, AUDITED, EVERY = 10, 500, 1500, 10
 

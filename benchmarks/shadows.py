@@ -27,7 +27,9 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from benchmarks.training import medians
-from fedaudit.core import Architecture, Model, Params, Samples, chunks
+from fedaudit.core.modules import loaded
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Architecture, Model, Params, Samples, chunks
 from fedaudit.defenses.base import UNDEFENDED, Visit
 from fedaudit.engines.local import one_thread
 from fedaudit.fl.algorithms.ifca_mir import Cluster
@@ -36,10 +38,8 @@ from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.fl.training.manual_backprop import written_out
 from fedaudit.fl.training.parallel import side_by_side
 from fedaudit.models import architecture
-from fedaudit.modules import loaded
 from fedaudit.risk.server import ServerRisk
 from fedaudit.risk.shadow_models import ShadowTraining
-from fedaudit.seeds import seeded
 
 SHAPE, CLASSES = (1, 28, 28), 10
 HOW = LocalTraining(epochs=1, batch_size=50, lr=0.05)

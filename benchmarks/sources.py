@@ -20,10 +20,10 @@ import torch
 from benchmarks.losses import forward, in_order
 from benchmarks.training import CASES, Case
 from fedaudit.attacks.catalog import attack_named
-from fedaudit.core import Model, Samples
+from fedaudit.core.params import plus
+from fedaudit.core.values import Model, Samples
 from fedaudit.observe.measurements import MeasuredRound, stacked
 from fedaudit.observe.round import Exposed, Round
-from fedaudit.params import plus
 from fedaudit.signals.measure import measure_round
 
 CLIENTS = 10

@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.training import CASES, medians
-from fedaudit.core import Model, chunks
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Model, chunks
 from fedaudit.fl.algorithms.fedmd import Distillation, distilled
-from fedaudit.seeds import seeded
 
 SAMPLES = 1024
 HOW = Distillation(epochs=1, batch_size=64, lr=1e-3)

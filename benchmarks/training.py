@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedaudit.core import Architecture, Samples, Setting, chunks
+from fedaudit.core.params import weighted_sum
+from fedaudit.core.values import Architecture, Samples, Setting, chunks
 from fedaudit.defenses.base import UNDEFENDED, Visit
 from fedaudit.engines.workers import Workers
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.models import architecture
-from fedaudit.params import weighted_sum
 
 BATCH = 32
 HOW = LocalTraining(epochs=1, batch_size=BATCH, lr=0.01)

@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from docs.claims.again import again
 from docs.claims.page import PAGE, page
 from docs.claims.pairs import take_pairs
-from fedaudit.errors import Refusal
-from fedaudit.files import write_whole
+from fedaudit.core.errors import Refusal
+from fedaudit.core.files import write_whole
 
 
 def main(words: Sequence[str]) -> int:

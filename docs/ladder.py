@@ -18,7 +18,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedaudit.files import write_whole
+from fedaudit.core.files import write_whole
 from fedaudit.models import architecture
 from fedaudit.results.ladder import (
     FINAL_ATTACK,

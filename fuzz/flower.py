@@ -7,7 +7,7 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as Proto
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedaudit.errors import BadInput, Refusal
+from fedaudit.core.errors import BadInput, Refusal
 from fedaudit.fl.wire.packets import Packet, pack_done, unpack_done
 from fedaudit.integrations.flower.ledger import Ledger
 from fedaudit.integrations.flower.study_messages import (

@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from fedaudit.core import Architecture, Model, Params, Samples
+from fedaudit.core.errors import Refusal
+from fedaudit.core.values import Architecture, Model, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense, Visit
 from fedaudit.defenses.cofedmid.compensation import Compensation
-from fedaudit.errors import Refusal
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, KeepsModels
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.fedmd import Distillation, FedMD

@@ -9,7 +9,7 @@ from random import Random
 from tempfile import mkdtemp
 from typing import NamedTuple
 
-from fedaudit.errors import Refusal
+from fedaudit.core.errors import Refusal
 
 SHM = Path("/dev/shm")
 FOLDER = Path(mkdtemp(prefix="fedaudit-fuzz-", dir=SHM if SHM.is_dir() else None))

@@ -15,8 +15,8 @@ sources, utility and the loss by round.
 import sys
 from pathlib import Path
 
-from fedaudit.errors import BadInput
-from fedaudit.files import GAMES_FILE, write_whole
+from fedaudit.core.errors import BadInput
+from fedaudit.core.files import GAMES_FILE, write_whole
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.older import completed
 from fedaudit.results.read import read_games, read_record

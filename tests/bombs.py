@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from fedaudit.core.errors import Refusal
 from fedaudit.datasets.arrays import AnyArray
 from fedaudit.datasets.catalog import load
-from fedaudit.errors import Refusal
 from fedaudit.live.recording import LOG_FILE, heard
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.results.read import read_any_record, read_comparison

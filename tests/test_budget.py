@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedaudit.core.errors import BadInput, Damaged, Refusal
+from fedaudit.core.files import hold_to_budget
 from fedaudit.datasets.catalog import load
-from fedaudit.errors import BadInput, Damaged, Refusal
-from fedaudit.files import hold_to_budget
 from tests.bombs import BOMBS
 
 READ = ["almost"]

@@ -11,11 +11,11 @@ from fedaudit.attacks.catalog import ATTACKS
 from fedaudit.catalogue import CATALOGUES, catalogue_markdown, explanation, listing
 from fedaudit.catalogue.docstrings import parsed
 from fedaudit.catalogue.entries import Entry
+from fedaudit.core.errors import BadInput
 from fedaudit.datasets.catalog import SOURCES
 from fedaudit.datasets.draws.fair import DRAWS
 from fedaudit.datasets.partitions.schemes import PARTITIONS
 from fedaudit.defenses.catalog import DEFENSES
-from fedaudit.errors import BadInput
 from fedaudit.fl.training.local import SCHEDULES
 from fedaudit.models import MODELS
 from fedaudit.observe.views import VIEWS
@@ -115,7 +115,7 @@ def test_the_page_has_every_entry_and_tables_of_even_width() -> None:
 def test_a_docstring_is_taken_apart_at_its_headings() -> None:
     doc = parsed(
         inspect.cleandoc(
-            """First line, about :class:`~fedaudit.core.Model`.
+            """First line, about :class:`~fedaudit.core.values.Model`.
 
             A paragraph
             over two lines.

@@ -13,7 +13,7 @@ from docs.claims import again, comparing, data, figures, judging, page, pairs
 from docs.claims.comparing import Found
 from docs.claims.data import ROOT, Claim, Term
 from docs.claims.judging import Decided, Judged
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.results.aggregate import Value
 from fedaudit.results.cluster_groups import models_of_groups
 from fedaudit.results.games import Spread

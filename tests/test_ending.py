@@ -15,9 +15,10 @@ from typing import TextIO
 
 import pytest
 
-from fedaudit import cli, ending
-from fedaudit.ending import Terminated, end_of, stopping_at_sigterm
-from fedaudit.errors import BadInput
+from fedaudit import cli
+from fedaudit.cli import ending
+from fedaudit.cli.ending import Terminated, end_of, stopping_at_sigterm
+from fedaudit.core.errors import BadInput
 from tests.programs import heeding
 
 STUDY = """
@@ -307,7 +308,7 @@ def test_a_file_gets_no_number_of_a_stream_that_the_program_was_started_without(
     tmp_path: Path,
 ) -> None:
     code = (
-        "import os, sys\nfrom fedaudit.ending import printing_anyway\n"
+        "import os, sys\nfrom fedaudit.cli.ending import printing_anyway\n"
         "with printing_anyway(), open(sys.argv[1], 'w') as file:\n"
         "    assert file.fileno() > 2\n    os.write(2, b'of a library')\n    print('x')\n"
     )

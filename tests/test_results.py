@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.results.record import Environment
 from tests.report.records import record
 

@@ -10,10 +10,10 @@ from beartype import beartype
 from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import TypeCheckError
 
-from fedaudit.core import chunks
+from fedaudit.core.params import flat
+from fedaudit.core.values import chunks
 from fedaudit.defenses.mixup import MixUp
 from fedaudit.metrics.own import average_precision
-from fedaudit.params import flat
 
 _WRONG = (TypeCheckError, BeartypeCallHintViolation)
 

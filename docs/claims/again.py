@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from docs.claims.data import RECORDS, ROOT, Claim, is_of_games, named, papers, regimes, variant_of
 from docs.claims.figures import OF_A_MACHINE, SECONDS, Asked, path_of, rows, rows_at
-from fedaudit.errors import BadInput, Refusal
-from fedaudit.files import GAMES_FILE, RECORD_FILE
+from fedaudit.core.errors import BadInput, Refusal
+from fedaudit.core.files import GAMES_FILE, RECORD_FILE
 from fedaudit.results.aggregate import Value
 
 STUDIES = ROOT / "studies"

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 
 ROOT = Path(__file__).parents[2]
 CLAIMS, RECORDS = ROOT / "claims", ROOT / "records"

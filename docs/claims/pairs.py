@@ -7,8 +7,8 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from docs.claims.data import CLAIMS, Part, Regime, Term, Test, named, papers, regimes, variant_of
-from fedaudit.errors import BadInput
-from fedaudit.files import SCORES_FILE, write_whole
+from fedaudit.core.errors import BadInput
+from fedaudit.core.files import SCORES_FILE, write_whole
 from fedaudit.results.aggregate import Value, over_gaps
 from fedaudit.study.sample_scores import paired_auc, read_scores
 

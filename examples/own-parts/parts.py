@@ -10,7 +10,7 @@ from sklearn.datasets import load_breast_cancer
 from torch import Tensor, nn
 
 from fedaudit.attacks.base import Attack
-from fedaudit.core import ClientId, Samples, Sees
+from fedaudit.core.values import ClientId, Samples, Sees
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.defenses.base import Batch, Defense, Turn
 from fedaudit.fl.algorithms.catalog import Task

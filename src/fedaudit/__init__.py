@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from fedaudit import partitions as partitions
     from fedaudit import plots as plots
     from fedaudit import views as views
-    from fedaudit.core import Samples
+    from fedaudit.core.naming import named
+    from fedaudit.core.origin import Origin
+    from fedaudit.core.values import Samples
     from fedaudit.fl.simulate import simulate
     from fedaudit.live.attack import attack_recording
     from fedaudit.live.audited import audit_samples, fair_split, join_audits
     from fedaudit.live.beginning import record
     from fedaudit.metrics.evaluate import evaluate
-    from fedaudit.naming import named
     from fedaudit.observe.views import seen_from
-    from fedaudit.origin import Origin
     from fedaudit.results.record import Record
     from fedaudit.signals.measure import measure
     from fedaudit.study.again import attack_again
@@ -63,10 +63,10 @@ _DOORS = {
     "Audit": "fedaudit.study.config:AuditSection",
     "Federation": "fedaudit.study.federation:Federation",
     "Figures": "fedaudit.study.config:FiguresSection",
-    "Origin": "fedaudit.origin:Origin",
+    "Origin": "fedaudit.core.origin:Origin",
     "Risk": "fedaudit.study.config:RiskSection",
     "Run": "fedaudit.study.front:Run",
-    "Samples": "fedaudit.core:Samples",
+    "Samples": "fedaudit.core.values:Samples",
     "Shadow": "fedaudit.study.config:ShadowSection",
     "Shift": "fedaudit.study.config:ShiftSection",
     "Training": "fedaudit.study.config:TrainingSection",
@@ -78,7 +78,7 @@ _DOORS = {
     "fair_split": "fedaudit.live.audited:fair_split",
     "join_audits": "fedaudit.live.audited:join_audits",
     "measure": "fedaudit.signals.measure:measure",
-    "named": "fedaudit.naming:named",
+    "named": "fedaudit.core.naming:named",
     "read_study": "fedaudit.study.study_file:read_study",
     "record": "fedaudit.live.beginning:record",
     "run_study": "fedaudit.study.run:run_study",

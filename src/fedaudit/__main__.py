@@ -4,7 +4,7 @@ import sys
 import traceback
 from contextlib import suppress
 
-from fedaudit.errors import FAULT
+from fedaudit.core.errors import FAULT
 
 
 def main() -> None:

@@ -8,8 +8,8 @@ function from a :class:`fedaudit.fl.algorithms.catalog.Task` to an algorithm.
 from collections.abc import Callable
 from inspect import signature
 
-from fedaudit.errors import unknown_name
-from fedaudit.naming import AlgorithmPart
+from fedaudit.core.errors import unknown_name
+from fedaudit.core.naming import AlgorithmPart
 
 NAMES = {
     "FedAvg": "fedavg",

@@ -7,8 +7,8 @@
 from collections.abc import Callable
 from inspect import signature
 
-from fedaudit.errors import unknown_name
-from fedaudit.naming import Clients
+from fedaudit.core.errors import unknown_name
+from fedaudit.core.naming import Clients
 
 NAMES = {
     "IID": "iid",

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
-from fedaudit.errors import BadInput, Unsupported
+from fedaudit.core.errors import BadInput, Unsupported
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

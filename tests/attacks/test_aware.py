@@ -10,9 +10,9 @@ from fedaudit.attacks.catalog import attack_named
 from fedaudit.attacks.membership.assignment_aware import WhereAssigned
 from fedaudit.attacks.membership.fedmia import OneSidedLikelihood
 from fedaudit.attacks.membership.single_client import Mean
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded
 from fedaudit.observe.measurements import Measurements
-from fedaudit.seeds import seeded
 
 ROUNDS = (10, 20, 30)
 

@@ -7,8 +7,8 @@ from hypothesis.extra import numpy as hnp
 from scipy.stats import norm
 
 from fedaudit.attacks.membership.fedmia import OneSidedLikelihood
-from fedaudit.core import ClientId
-from fedaudit.errors import BadInput, NotVisible
+from fedaudit.core.errors import BadInput, NotVisible
+from fedaudit.core.values import ClientId
 from fedaudit.observe.measurements import Measurements
 
 nan = float("nan")

@@ -3,7 +3,7 @@ import torch
 
 from fedaudit.attacks.catalog import ATTACKS, attack_named
 from fedaudit.attacks.membership.single_client import Last, Mean
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.observe.measurements import Measurements
 
 nan = float("nan")

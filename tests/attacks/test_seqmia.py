@@ -20,10 +20,10 @@ from fedaudit.attacks.membership.seqmia import (
     _initial,
     _parts,
 )
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded
 from fedaudit.metrics import auc_interval
 from fedaudit.observe.measurements import Measurements
-from fedaudit.seeds import seeded
 
 CHOSEN = attack_named("seqmia")
 ATTACK = CHOSEN.with_settings({"epochs": 40})

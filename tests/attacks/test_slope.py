@@ -9,8 +9,8 @@ from torch.nn import Identity
 
 from fedaudit.attacks.catalog import attack_named
 from fedaudit.attacks.membership.single_client import Slope
-from fedaudit.core import Architecture, Model
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import Architecture, Model
 from fedaudit.observe.measurements import Measurements
 from fedaudit.signals.outputs import OutputSignal
 

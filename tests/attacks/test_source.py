@@ -15,9 +15,9 @@ from fedaudit.attacks.sia import (
     SourceByTail,
     SourceOnAverage,
 )
-from fedaudit.errors import BadInput, NotVisible
+from fedaudit.core.errors import BadInput, NotVisible
+from fedaudit.core.seeds import seeded
 from fedaudit.observe.measurements import Measurements
-from fedaudit.seeds import seeded
 
 NAN = math.nan
 RULES: list[SourceRule] = [

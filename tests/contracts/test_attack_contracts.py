@@ -11,8 +11,9 @@ from torch import nn
 
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import ATTACKS
-from fedaudit.core import Architecture, ClientId, Samples, Sees
-from fedaudit.errors import BadInput, NotVisible
+from fedaudit.core.errors import BadInput, NotVisible
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Architecture, ClientId, Samples, Sees
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
@@ -21,7 +22,6 @@ from fedaudit.observe.measurements import MeasuredRound, Measurements, stacked
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.views import VIEWS, seen_from
 from fedaudit.results.record import NAMES_OWNERS
-from fedaudit.seeds import seeded
 from fedaudit.signals.measure import measure
 
 FEATURES, CLASSES, CLIENTS, CANARIES = 16, 4, 5, 60

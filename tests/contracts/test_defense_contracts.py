@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedaudit.core import Architecture, Model, Params, Samples, Setting, cross_entropy
+from fedaudit.core.devices import device_named
+from fedaudit.core.errors import Refusal
+from fedaudit.core.params import flat, plus, weighted_sum
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Architecture, Model, Params, Samples, Setting, cross_entropy
 from fedaudit.defenses.base import Defense, Plan, Visit
 from fedaudit.defenses.catalog import DEFENSES, made
 from fedaudit.defenses.chain import Chain
-from fedaudit.devices import device_named
-from fedaudit.errors import Refusal
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Gradient, Logits, Round, Sent, Update, Upload
-from fedaudit.params import flat, plus, weighted_sum
-from fedaudit.seeds import seeded
 from fedaudit.signals.base import Seen
 from fedaudit.signals.outputs import Loss
 from tests.simulated_gpu import simulated_gpu

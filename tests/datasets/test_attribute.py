@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.dataset import Dataset, numbered
 from fedaudit.datasets.draws.fair import draw
 from fedaudit.datasets.partitions.attribute import BySide, dealt_by_side, like_their_side, sides_of
 from fedaudit.datasets.partitions.schemes import Dirichlet, Iid
-from fedaudit.errors import BadInput
-from fedaudit.seeds import seeded_numpy
 
 GROUP = (0, 0, 0, 0, 1, 1)
 

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
+from fedaudit.core.errors import BadInput
 from fedaudit.datasets.arrays import Scaled, assembled
 from fedaudit.datasets.dataset import Dataset, some_classes
-from fedaudit.errors import BadInput
 
 
 def dataset() -> Dataset:

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedaudit.core import Samples
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import Samples
 from fedaudit.datasets.arrays import Arrays, from_arrays, split
 from fedaudit.datasets.dataset import Dataset, numbered
-from fedaudit.errors import BadInput
 
 X = np.arange(12.0).reshape(6, 2)
 Y = np.array([0, 1, 2, 0, 1, 2])

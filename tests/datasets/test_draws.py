@@ -3,7 +3,9 @@ import pytest
 import torch
 from scipy import stats
 
-from fedaudit.core import NOBODY
+from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.origin import Origin
+from fedaudit.core.values import NOBODY
 from fedaudit.datasets.arrays import Scaled, assembled
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws import fair as draws
@@ -11,8 +13,6 @@ from fedaudit.datasets.draws.audit_set import AuditSet, Deal
 from fedaudit.datasets.draws.fair import DRAWS, draw
 from fedaudit.datasets.draws.published import cofedmid, fedmia_code, fedmia_paper, sia
 from fedaudit.datasets.partitions.schemes import Dirichlet, Iid, Partition, Shards
-from fedaudit.errors import BadInput, Damaged
-from fedaudit.origin import Origin
 
 MEMBER, OTHER, UNSEEN = Origin.MEMBER, Origin.OTHER_CLIENT, Origin.UNSEEN
 

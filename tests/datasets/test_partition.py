@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from jaxtyping import Int
 from numpy import ndarray
 
+from fedaudit.core.errors import BadInput
 from fedaudit.datasets.partitions.schemes import (
     PARTITIONS,
     Dirichlet,
@@ -17,7 +18,6 @@ from fedaudit.datasets.partitions.schemes import (
     deal,
     within,
 )
-from fedaudit.errors import BadInput
 
 COUNTS = np.array([30, 50, 20, 60])
 LABELS = np.repeat([0, 1, 2, 3], COUNTS)

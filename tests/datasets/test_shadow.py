@@ -6,7 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedaudit.core import NOBODY
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import NOBODY
 from fedaudit.datasets.arrays import Scaled, assembled
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Deal
@@ -14,7 +15,6 @@ from fedaudit.datasets.draws.fair import draw
 from fedaudit.datasets.draws.published import cofedmid
 from fedaudit.datasets.draws.shadow import known_split, shadow_deal, untouched
 from fedaudit.datasets.partitions.schemes import Dirichlet, Iid, Partition
-from fedaudit.errors import BadInput
 
 CLIENTS = 4
 

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import ndimage
 
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded
 from fedaudit.datasets.dataset import Dataset, numbered
 from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.datasets.draws.fair import draw
@@ -21,8 +23,6 @@ from fedaudit.datasets.partitions.feature_shift import (
     shifted,
 )
 from fedaudit.datasets.partitions.schemes import Iid
-from fedaudit.errors import BadInput
-from fedaudit.seeds import seeded
 
 CLIENTS = 8
 SHIFT = Shift("brightness", 0.25, (0.2, 0.4), (0.8, 0.9))

@@ -13,10 +13,10 @@ import torch
 from numpy import ndarray
 from PIL import Image
 
-from fedaudit.core import Setting
+from fedaudit.core.errors import BadInput, Damaged, Refusal
+from fedaudit.core.values import Setting
 from fedaudit.datasets.catalog import FORMATS, SOURCES, load
 from fedaudit.datasets.formats.hugging_face import from_tables
-from fedaudit.errors import BadInput, Damaged, Refusal
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (12, 5, 4), dtype=np.uint8)

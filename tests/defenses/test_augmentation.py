@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedaudit.core import Batch, Samples
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Batch, Samples
 from fedaudit.defenses.augment import Augmentation
 from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL
 from fedaudit.engines.workers import Workers
-from fedaudit.errors import BadInput
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.models import architecture
 from fedaudit.observe.round import Round
-from fedaudit.seeds import seeded
 from tests.defenses.training_turns import turn
 
 OFF = Augmentation(

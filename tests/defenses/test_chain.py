@@ -7,7 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedaudit.core import Architecture, Batch, Model, Params, Samples
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.params import flat
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Architecture, Batch, Model, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense, Guarantee, Objective, Turn, Visit, Workload
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.clip import ClientDP
@@ -22,13 +25,10 @@ from fedaudit.defenses.quantize import GradientQuantization
 from fedaudit.defenses.relaxloss import RelaxLoss
 from fedaudit.defenses.sampling import DataSampling
 from fedaudit.defenses.sparsify import GradientSparsification
-from fedaudit.errors import BadInput, Unsupported
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Gradient, Logits, Round, Update, Upload
-from fedaudit.params import flat
-from fedaudit.seeds import seeded
 from tests.defenses.turns import turn
 
 

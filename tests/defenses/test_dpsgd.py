@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from fedaudit.core import Architecture, Batch, Model, Params, Samples, cross_entropy
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.params import flat
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Architecture, Batch, Model, Params, Samples, cross_entropy
 from fedaudit.defenses.base import UNDEFENDED, Objective, Turn, Visit, Workload
 from fedaudit.defenses.clip import ClientDP, client_epsilon
 from fedaudit.defenses.dpsgd import DPSGD, sample_epsilon, sampling_rate, windows
-from fedaudit.errors import BadInput, Unsupported
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.models import architecture
-from fedaudit.params import flat
-from fedaudit.seeds import seeded
 
 INFINITE = float("inf")
 NET = Architecture("net", partial(nn.Linear, 4, 3))

@@ -3,11 +3,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fedaudit.core import Params
+from fedaudit.core.errors import BadInput
+from fedaudit.core.params import scaled
+from fedaudit.core.values import Params
 from fedaudit.defenses.foreign import Filter, imported_filter
-from fedaudit.errors import BadInput
 from fedaudit.observe.round import Gradient, Logits, Update, Upload
-from fedaudit.params import scaled
 from tests.defenses.turns import turn
 
 RAW = {"w": torch.tensor([3.0, 0.0]), "b": torch.tensor([4.0])}

@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedaudit.core import Batch
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Batch
 from fedaudit.defenses.hamp import Hamp
-from fedaudit.errors import BadInput, Unsupported
-from fedaudit.seeds import seeded
 from tests.defenses.training_turns import turn
 
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedaudit.core import Architecture, Setting
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.values import Architecture, Setting
 from fedaudit.defenses.base import Plan
 from fedaudit.defenses.catalog import made
 from fedaudit.defenses.chain import Chain
@@ -15,7 +16,6 @@ from fedaudit.defenses.cofedmid.partition import ClassGuided
 from fedaudit.defenses.cofedmid.whole import CoFedMID
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.noise import GradientNoise
-from fedaudit.errors import BadInput, Unsupported
 from fedaudit.models import architecture
 
 

@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from fedaudit.core import Batch
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Batch
 from fedaudit.defenses.mixup import MixUp, blended
-from fedaudit.errors import BadInput
-from fedaudit.seeds import seeded
 from tests.defenses.training_turns import turn
 
 SHAPE = (9,)

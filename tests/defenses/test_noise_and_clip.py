@@ -9,14 +9,14 @@ from scipy.optimize import brentq
 from scipy.stats import norm as normal
 from torch import nn
 
-from fedaudit.core import Architecture, Params
+from fedaudit.core.errors import BadInput
+from fedaudit.core.params import flat, norm
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Architecture, Params
 from fedaudit.defenses.base import Turn, Visit
 from fedaudit.defenses.clip import ClientDP, client_epsilon, clipped
 from fedaudit.defenses.noise import GradientNoise
-from fedaudit.errors import BadInput
 from fedaudit.observe.round import Gradient, Logits, Update, Upload
-from fedaudit.params import flat, norm
-from fedaudit.seeds import seeded
 
 INFINITE = float("inf")
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 from torch import Tensor, nn
 
-from fedaudit.core import Architecture, Model, Samples
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Architecture, Model, Samples
 from fedaudit.defenses.planted.base import values_on
 from fedaudit.defenses.planted.signs import SIGNS, distance_between, distance_from_others
-from fedaudit.errors import BadInput, Unsupported
 from fedaudit.models.mlp import mlp
-from fedaudit.seeds import seeded
 
 
 def own(*rows: list[float]) -> Samples:

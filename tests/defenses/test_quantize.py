@@ -3,10 +3,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded
 from fedaudit.defenses.quantize import GradientQuantization, floored, rounded_by_draw
-from fedaudit.errors import BadInput
 from fedaudit.observe.round import Update
-from fedaudit.seeds import seeded
 from tests.defenses.turns import turn
 
 bits_of = st.integers(1, 10)

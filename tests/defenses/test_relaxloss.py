@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from fedaudit.core import Batch
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Batch
 from fedaudit.defenses.relaxloss import RelaxLoss
-from fedaudit.errors import BadInput, Unsupported
-from fedaudit.seeds import seeded
 from tests.defenses.training_turns import turn
 
 TOWARDS_TARGET, IN_TURN = 1, 2

@@ -3,10 +3,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedaudit.core import Samples
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import Samples
 from fedaudit.defenses.base import UNDEFENDED
 from fedaudit.defenses.sampling import DataSampling
-from fedaudit.errors import BadInput
 from tests.defenses.turns import turn
 
 

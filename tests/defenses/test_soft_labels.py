@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from fedaudit.core import Batch
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Batch
 from fedaudit.defenses.soft_labels import (
     divergence_per_class,
     entropy,
@@ -16,8 +18,6 @@ from fedaudit.defenses.soft_labels import (
     soft_target,
     true_probability,
 )
-from fedaudit.errors import BadInput, Unsupported
-from fedaudit.seeds import seeded
 
 
 @pytest.mark.parametrize(

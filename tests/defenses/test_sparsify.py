@@ -3,15 +3,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedaudit.core import Params
+from fedaudit.core.errors import BadInput
+from fedaudit.core.params import flat
+from fedaudit.core.values import Params
 from fedaudit.defenses.sparsify import (
     GradientSparsification,
     sparse_globally,
     sparse_per_tensor,
 )
-from fedaudit.errors import BadInput
 from fedaudit.observe.round import Update
-from fedaudit.params import flat
 from tests.defenses.turns import turn
 
 BY_HAND = {"w": torch.tensor([[3.0, -1.0], [0.5, -4.0]]), "b": torch.tensor([2.0])}

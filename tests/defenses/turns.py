@@ -4,7 +4,7 @@ from functools import partial
 
 from torch import nn
 
-from fedaudit.core import Architecture
+from fedaudit.core.values import Architecture
 from fedaudit.defenses.base import Turn, Visit
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from fedaudit.core.errors import BadInput
 from fedaudit.engines.base import Engine, Shards
-from fedaudit.errors import BadInput
 from fedaudit.observe.views import every
 
 TENSORS = {

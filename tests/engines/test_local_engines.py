@@ -10,10 +10,10 @@ from typing import Any, NoReturn, TypeVar, cast
 import pytest
 import torch
 
+from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL, local_engine, one_thread
 from fedaudit.engines.workers import Workers
-from fedaudit.errors import BadInput, Unsupported
 from tests.engines import contract
 
 Shared = TypeVar("Shared")

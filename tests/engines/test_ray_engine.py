@@ -14,10 +14,10 @@ from typing import NamedTuple, TypeVar, cast
 import pytest
 import torch
 
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.importing import look_in
 from fedaudit.engines.base import Counted, Engine
 from fedaudit.engines.ray_cluster import RayCluster
-from fedaudit.errors import BadInput, Unsupported
-from fedaudit.importing import look_in
 from fedaudit.study.run import run_study
 from tests.engines import contract
 from tests.study.studies import small_study

@@ -7,9 +7,9 @@ from importlib.machinery import ModuleSpec
 import pytest
 
 from fedaudit.cli import main
+from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.engines import ray_cluster
 from fedaudit.engines.ray_cluster import RayCluster, engine_named
-from fedaudit.errors import BadInput, Unsupported
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedaudit.core.errors import Unsupported
 from fedaudit.engines import workers
 from fedaudit.engines.base import Shards, packed
 from fedaudit.engines.workers import Workers, _Crew, _Worker
-from fedaudit.errors import Unsupported
 from tests.engines import contract
 from tests.programs import heeding
 

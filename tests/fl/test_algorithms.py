@@ -12,13 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedaudit.core import Architecture, ClientId, Model, Params, Samples, chunks
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.params import flat
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples, chunks
 from fedaudit.defenses.base import UNDEFENDED, Visit
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.hamp import Hamp
 from fedaudit.engines.base import Engine
 from fedaudit.engines.workers import Workers
-from fedaudit.errors import BadInput, Unsupported
 from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.fl.algorithms.fedavg import FedAdam, FedAvg, FedProx
 from fedaudit.fl.algorithms.fedmd import Distillation, FedMD, Students, distilled
@@ -28,9 +30,7 @@ from fedaudit.fl.algorithms.ifca_mir import Cluster, IfcaMir, IfcaMirOfClients
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Logits, Round, Sent, Update
-from fedaudit.params import flat
 from fedaudit.risk.client import ByLoss
-from fedaudit.seeds import seeded
 
 FEATURES, CLASSES = 4, 3
 

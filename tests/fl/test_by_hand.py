@@ -8,7 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedaudit.core import Architecture, Batch, Model, Params, Samples, cross_entropy
+from fedaudit.core.modules import loaded
+from fedaudit.core.params import difference, flat, norm
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Architecture, Batch, Model, Params, Samples, cross_entropy
 from fedaudit.defenses.base import Defense, Objective, Turn, Visit
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.cofedmid.compensation import Compensation
@@ -20,9 +23,6 @@ from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.models import architecture
-from fedaudit.modules import loaded
-from fedaudit.params import difference, flat, norm
-from fedaudit.seeds import seeded
 
 CLASSES, SHAPE = 4, (2, 6, 6)
 NETWORKS = {

@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedaudit.core import Batch, Params, cross_entropy
+from fedaudit.core.errors import Unsupported
+from fedaudit.core.modules import laid_out
+from fedaudit.core.params import norm, plus, scaled
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Batch, Params, cross_entropy
 from fedaudit.defenses.base import Objective
-from fedaudit.errors import Unsupported
 from fedaudit.fl.training.clipped import clipped_sum
-from fedaudit.layout import laid_out
 from fedaudit.models import architecture
 from fedaudit.models.mlp import mlp
 from fedaudit.models.resnet import _Block
-from fedaudit.params import norm, plus, scaled
-from fedaudit.seeds import seeded
 
 CLASSES = 3
 

@@ -11,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedaudit.core import Architecture, Model, Samples
+from fedaudit.core.errors import BadInput, Damaged, Unsupported
+from fedaudit.core.params import flat, weighted_sum
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Architecture, Model, Samples
 from fedaudit.defenses.base import Visit
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise
-from fedaudit.errors import BadInput, Damaged, Unsupported
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca import Ifca, losses
 from fedaudit.fl.algorithms.ifca_mir import (
@@ -30,8 +32,6 @@ from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Round, Sent, Update
 from fedaudit.observe.tensors import read_tensors, write_tensors
-from fedaudit.params import flat, weighted_sum
-from fedaudit.seeds import seeded
 
 HOW = LocalTraining(lr=0.2, batch_size=10)
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import Tensor
 
-from fedaudit.core import Architecture, Model, Params, Samples
+from fedaudit.core.errors import BadInput, Refusal, Unsupported
+from fedaudit.core.values import Architecture, Model, Params, Samples
 from fedaudit.defenses.base import Visit
-from fedaudit.errors import BadInput, Refusal, Unsupported
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.fedmd import Distillation, FedMD
 from fedaudit.fl.training.local import LocalTraining

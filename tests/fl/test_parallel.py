@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedaudit.core import Architecture
+from fedaudit.core.modules import loaded
+from fedaudit.core.values import Architecture
 from fedaudit.fl.training import parallel as module
 from fedaudit.fl.training.parallel import draws_as_it_trains, side_by_side
 from fedaudit.models import architecture
-from fedaudit.modules import loaded
 
 
 def mlp(dropout: float) -> Architecture:

@@ -8,18 +8,18 @@ import pytest
 import torch
 from torch import nn
 
-from fedaudit.core import Architecture, ClientId, Model, Params, Samples
+from fedaudit.core.errors import BadInput, Damaged, Unsupported
+from fedaudit.core.params import flat
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples
 from fedaudit.defenses.base import Defense, Turn, Visit
 from fedaudit.defenses.noise import GradientNoise
-from fedaudit.errors import BadInput, Damaged, Unsupported
 from fedaudit.fl.algorithms.base import Server
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Gradient, Round, Sent, Upload
 from fedaudit.observe.tensors import read_tensors, write_tensors
-from fedaudit.params import flat
-from fedaudit.seeds import seeded
 
 
 def net() -> nn.Module:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.fl.training.optimizers import Adam, Optimizer, Sgd
 
 SHAPES = ((3, 4), (4,), (2, 3, 5, 5), (1,))

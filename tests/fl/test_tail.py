@@ -5,15 +5,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedaudit.core import Architecture, Batch, Model, Params, Samples
+from fedaudit.core.params import difference, flat, norm
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Architecture, Batch, Model, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense, Objective, Turn, Visit
 from fedaudit.fl.training.dense import cross_entropy_slope
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.fl.training.manual_backprop import descend_split, split, split_gradients
 from fedaudit.fl.training.optimizers import Sgd
 from fedaudit.models import architecture
-from fedaudit.params import difference, flat, norm
-from fedaudit.seeds import seeded
 
 SHAPE, CLASSES = (2, 8, 8), 4
 NETWORKS = {

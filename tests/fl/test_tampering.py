@@ -5,8 +5,8 @@ from functools import partial
 import pytest
 import torch
 
-from fedaudit.core import Architecture, Model, Samples
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import Architecture, Model, Samples
 from fedaudit.fl.algorithms.fedsgd import FedSGD
 from fedaudit.fl.server import Tampering
 from fedaudit.fl.simulate import simulate

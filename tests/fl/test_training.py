@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedaudit.core import Architecture, Batch, Model, Params, Samples
+from fedaudit.core.errors import BadInput
+from fedaudit.core.params import flat
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Architecture, Batch, Model, Params, Samples
 from fedaudit.defenses.base import Defense, Objective, Turn, Visit
-from fedaudit.errors import BadInput
 from fedaudit.fl.training.local import SCHEDULES, LocalTraining, train
 from fedaudit.observe.round import Update
-from fedaudit.params import flat
-from fedaudit.seeds import seeded
 
 
 def dense() -> nn.Module:

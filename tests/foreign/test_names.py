@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import fedaudit
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.live.recording import number_of, numbers_of, read_recording
 from fedaudit.observe.measurements import read_measured
 

@@ -17,15 +17,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import fedaudit
-from fedaudit.core import Architecture, Batch, Params, Samples
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.modules import outputs_of
+from fedaudit.core.values import Architecture, Batch, Params, Samples
 from fedaudit.defenses.base import Objective
-from fedaudit.errors import BadInput, Unsupported
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.training.clipped import clipped_sum
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.live.audited import Split, _samples
 from fedaudit.live.weights import Weights
-from fedaudit.modules import outputs_of
 from fedaudit.observe.measurements import read_measured
 from fedaudit.signals.gradients import gradient_norms
 from tests.foreign.networks import CLASSES, MEASURED, REFUSED, Case, Dense, OneLogit, Tutorial

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded
 from fedaudit.games.averaging import (
     averaged_scores,
     rounds_as_published,
@@ -13,7 +14,6 @@ from fedaudit.games.averaging import (
     rounds_under_a_clip,
 )
 from fedaudit.metrics.games import gaussian_mechanism
-from fedaudit.seeds import seeded
 
 
 def test_copies_count_as_rounds_in_the_published_setting_and_not_under_a_clip() -> None:

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from fedaudit.attacks.ami.plant import Place, Planted
-from fedaudit.core import Model
+from fedaudit.core.errors import BadInput, Damaged, Refusal
+from fedaudit.core.files import GAMES_FILE
+from fedaudit.core.values import Model
 from fedaudit.defenses.planted.signs import SIGNS
-from fedaudit.errors import BadInput, Damaged, Refusal
-from fedaudit.files import GAMES_FILE
 from fedaudit.games.detection import HONEST, SERVERS, Aim, Looked, worths
 from fedaudit.games.run import read_points, run_games
 from fedaudit.results.detector import Detector

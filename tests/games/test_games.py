@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from fedaudit.cli import main
-from fedaudit.errors import BadInput, Damaged, Refusal
-from fedaudit.files import GAMES_FILE
+from fedaudit.core.errors import BadInput, Damaged, Refusal
+from fedaudit.core.files import GAMES_FILE
+from fedaudit.core.seeds import seeded
 from fedaudit.games.mechanism import given
 from fedaudit.games.run import read_points, run_games
 from fedaudit.games.settings import MechanismSection
 from fedaudit.metrics.rates import share
 from fedaudit.results.games import GameRecord
 from fedaudit.results.read import read_games
-from fedaudit.seeds import seeded
 
 STUDY = """
 name = "tiny"

@@ -9,9 +9,10 @@ from fedaudit.attacks.ami.game import Contest, Pools
 from fedaudit.attacks.ami.rules import Rules
 from fedaudit.attacks.ami.score import reading, summed
 from fedaudit.attacks.ami.train import NeuronTraining
-from fedaudit.core import Samples
-from fedaudit.errors import NotVisible, Refusal
-from fedaudit.files import GAMES_FILE
+from fedaudit.core.errors import NotVisible, Refusal
+from fedaudit.core.files import GAMES_FILE
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Samples
 from fedaudit.fl.algorithms.fedsgd import FedSGD, received_gradient
 from fedaudit.fl.server import Tampering
 from fedaudit.fl.simulate import simulate
@@ -22,7 +23,6 @@ from fedaudit.games.settings import RoundsSection
 from fedaudit.metrics.games import gaussian_success
 from fedaudit.observe.views import VIEWS
 from fedaudit.results.read import read_games
-from fedaudit.seeds import seeded
 
 FEATURES, CLIENTS, SERVERS = 60, 120, 200
 RULES = Rules(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.gate.policy import DEFAULT_POLICY, Policy, policy_from, read_policy
 
 

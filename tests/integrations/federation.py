@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 from torch import nn
 
-from fedaudit.seeds import seed_for
+from fedaudit.core.seeds import seed_for
 from tests.live.federation import data, module, network
 
 # What Flower's own processes say of themselves when they start; messages ask for it.

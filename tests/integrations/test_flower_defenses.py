@@ -13,7 +13,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
-from fedaudit.core import Params
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.values import Params
 from fedaudit.defenses.base import Defense, Turn
 from fedaudit.defenses.catalog import DEFENSES
 from fedaudit.defenses.chain import Chain
@@ -22,7 +23,6 @@ from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.defenses.quantize import GradientQuantization
 from fedaudit.defenses.sparsify import GradientSparsification
-from fedaudit.errors import BadInput, Unsupported
 from fedaudit.integrations.flower import defense_mod, identity_mod
 from fedaudit.observe.round import Update, Upload
 from tests.integrations.federation import CLIENTS, StubGrid, client_app, initial

@@ -21,7 +21,7 @@ from flwr.server import LegacyContext, ServerApp, ServerAppComponents, ServerCon
 from flwr.server.strategy import FedAvg, FedMedian
 from flwr.server.workflow import DefaultWorkflow
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.integrations.flower import RecordingGrid, RecordingStrategy, identity_mod
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record

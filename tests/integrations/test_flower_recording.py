@@ -34,7 +34,7 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.integrations.flower import (
     RecordingGrid,
     RecordingStrategy,

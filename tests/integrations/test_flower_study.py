@@ -12,8 +12,8 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedaud
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
+from fedaudit.core.errors import BadInput
 from fedaudit.engines.base import Counted
-from fedaudit.errors import BadInput
 from fedaudit.integrations.flower import study_client
 from fedaudit.integrations.flower.study_client import DATA_DIR
 from fedaudit.integrations.flower.study_messages import studies_of

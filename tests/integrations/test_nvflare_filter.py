@@ -23,7 +23,7 @@ from nvflare.app_common.app_event_type import AppEventType
 from nvflare.job_config.api import FedJob
 from nvflare.job_config.defs import FilterType
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.integrations.nvflare import RecordingFilter
 from fedaudit.integrations.nvflare.making import Makes
 from fedaudit.live.attack import attack_recording

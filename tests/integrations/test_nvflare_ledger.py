@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.integrations.nvflare.ledger import Ledger, Upload, client_of
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.integrations.nvflare.making import made, name_of
 from fedaudit.live.beginning import record
 from fedaudit.live.recorder import Recorder

@@ -15,16 +15,16 @@ from torch import Tensor, nn
 import fedaudit
 from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS
 from fedaudit.cli import main
-from fedaudit.core import NOBODY, Samples
-from fedaudit.errors import BadInput, Damaged, NotVisible
-from fedaudit.files import RECORDING_FILE
+from fedaudit.core.errors import BadInput, Damaged, NotVisible
+from fedaudit.core.files import RECORDING_FILE
+from fedaudit.core.locking import Lock
+from fedaudit.core.values import NOBODY, Samples
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.audited import Part, fair_split, join_audits
 from fedaudit.live.beginning import record
 from fedaudit.live.files import SAMPLES_FILE
 from fedaudit.live.recorder import Recorder
 from fedaudit.live.recording import LOG_FILE, Recording, heard, read_recording
-from fedaudit.locking import Lock
 from fedaudit.observe.kept_files import read_rounds
 from fedaudit.observe.measurements import read_measured
 from fedaudit.observe.views import VIEWS, seen_from

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from fedaudit.cli import main
-from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import RECORDING_FILE, opened_to_append
+from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.files import RECORDING_FILE, opened_to_append
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record
 from fedaudit.live.recording import LOG_FILE, Heard, add_heard, heard

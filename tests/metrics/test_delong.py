@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 from scipy.stats import rankdata
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.metrics import auc, auc_interval, compare_auc
 from fedaudit.metrics.delong import (
     _covariance,

@@ -3,7 +3,7 @@ import pytest
 from scipy.special import expit, ndtr, ndtri
 from scipy.stats import binom
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.metrics import (
     Counts,
     Guesses,

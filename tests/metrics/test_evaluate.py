@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedaudit import metrics
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.origin import Origin
 from fedaudit.metrics import (
     Evaluated,
     above_chance,
@@ -18,7 +19,6 @@ from fedaudit.metrics import (
     rate_limits,
     tpr_at_fpr,
 )
-from fedaudit.origin import Origin
 from fedaudit.results.estimate import Estimate
 
 

@@ -14,9 +14,9 @@ from fairlearn.metrics import (
 from hypothesis import Phase, given, reject, settings
 from hypothesis import strategies as st
 
-from fedaudit.errors import BadInput, Unsupported
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.seeds import seeded_numpy
 from fedaudit.metrics.fairness import METRICS, GroupGap, fairness_gaps, gaps_of
-from fedaudit.seeds import seeded_numpy
 
 Answers = np.ndarray
 SHORT = (Phase.explicit, Phase.reuse, Phase.generate)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.metrics import advantage, hypervolume, hypervolume_over_seeds, on_front
 from fedaudit.metrics.utility import _areas
 

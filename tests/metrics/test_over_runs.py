@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.metrics.delong import auc_over_runs, judged_on_others
 from fedaudit.metrics.roc import auc
 

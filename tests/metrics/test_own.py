@@ -5,10 +5,10 @@ import pytest
 from jaxtyping import Bool, Float
 from sklearn.metrics import roc_auc_score
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.origin import Origin
 from fedaudit.metrics import METRICS, Metric
 from fedaudit.metrics.own import bootstrapped, estimates
-from fedaudit.origin import Origin
 from fedaudit.study.analysis import metric_named
 
 Scores = Float[np.ndarray, " samples"]

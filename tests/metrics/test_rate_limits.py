@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 from scipy.special import gammaln, xlogy
 from scipy.stats import binom
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.metrics import (
     clopper_pearson,
     limits_of_rate,

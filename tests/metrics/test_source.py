@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded_numpy
 from fedaudit.metrics.source import (
     ABSTAINED,
     by_label_distribution,
@@ -17,7 +18,6 @@ from fedaudit.metrics.source import (
     source_null,
     source_success,
 )
-from fedaudit.seeds import seeded_numpy
 
 
 def test_the_likeliest_client_is_named_and_the_first_of_equals() -> None:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.metrics import accuracy, clopper_pearson, generalisation_gap, share
 
 

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded_numpy
 from fedaudit.metrics.balanced import balanced_accuracy, counted_balanced_accuracy
 from fedaudit.metrics.violations import (
     Asked,
@@ -15,7 +16,6 @@ from fedaudit.metrics.violations import (
     violations_by_chance,
     violations_over_seeds,
 )
-from fedaudit.seeds import seeded_numpy
 
 
 def test_a_client_is_violated_where_its_models_risk_is_above_its_threshold() -> None:

@@ -3,8 +3,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedaudit.core import Setting
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import Setting
 from fedaudit.models import MODELS, architecture
 
 

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import fedaudit.models
-from fedaudit.core import Setting
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import Setting
 from fedaudit.models import MODELS, architecture, architecture_from_path
 
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.observe.measurements import MeasuredRound, stacked
 from fedaudit.observe.round import EVERYBODY
 

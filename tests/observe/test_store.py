@@ -6,16 +6,16 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from fedaudit.core import Architecture, ClientId, Model
-from fedaudit.errors import BadInput, Damaged, NotVisible
+from fedaudit.core.errors import BadInput, Damaged, NotVisible
+from fedaudit.core.params import difference, flat, plus
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Architecture, ClientId, Model
 from fedaudit.observe.kept_files import read_rounds, write_round
 from fedaudit.observe.layout import Keep, estimated_bytes
 from fedaudit.observe.measurements import MeasuredRound, read_measured, write_measured
 from fedaudit.observe.round import EVERYBODY, Exposed, Round, Update
 from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.observe.views import between_globals, merged
-from fedaudit.params import difference, flat, plus
-from fedaudit.seeds import seeded
 
 
 def net() -> nn.Module:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from fedaudit.errors import BadInput, Damaged
+from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.observe import tensors
 from fedaudit.observe.tensors import read_tensors, write_tensors
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedaudit.core import Architecture, ClientId, Model, Sees
-from fedaudit.errors import BadInput, NotVisible
+from fedaudit.core.errors import BadInput, NotVisible
+from fedaudit.core.values import Architecture, ClientId, Model, Sees
 from fedaudit.observe.round import EVERYBODY, Exposed, Round, Update
 from fedaudit.observe.views import (
     VIEWS,

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedaudit.core import Samples
-from fedaudit.errors import Damaged
+from fedaudit.core.errors import Damaged
+from fedaudit.core.values import Samples
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.observe.usage import USAGE_FILE, counted, keeping_usage, read_usage, unused

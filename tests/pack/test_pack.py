@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedaudit import cli
-from fedaudit.errors import BadInput, Damaged
+from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.pack.manifest import Manifest, digest_of, games_hash, manifest_text
 from fedaudit.pack.packing import write_pack
 from fedaudit.pack.verifying import verify

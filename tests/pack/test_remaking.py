@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedaudit import cli
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.pack.manifest import Manifest, digest_of, manifest_text
 from fedaudit.pack.packing import write_pack
 from fedaudit.pack.remaking import held_by, remade

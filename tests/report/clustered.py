@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from fedaudit.core.seeds import seeded_numpy
 from fedaudit.results.cluster_means import cluster_means
 from fedaudit.results.clusters import (
     ClusterResult,
@@ -12,7 +13,6 @@ from fedaudit.results.clusters import (
     ModelState,
 )
 from fedaudit.results.record import Record
-from fedaudit.seeds import seeded_numpy
 from tests.report.records import HOSTILE, HOSTILE_LINK, HOSTILE_TAG, limits, record
 
 Choices = NDArray[np.int64]

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta, rankdata
 
+from fedaudit.core.seeds import seeded_numpy
 from fedaudit.metrics import rate_limits
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import alpha_of
@@ -25,7 +26,6 @@ from fedaudit.results.record import (
 )
 from fedaudit.results.sources import Answered, Chained, ClassSuccess, SourceResult
 from fedaudit.results.sources_over_seeds import source_figures
-from fedaudit.seeds import seeded_numpy
 from tests.estimates import estimate
 
 HOSTILE = "</script><script>document.documentElement.dataset.hacked='1'</script>"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit.files import RECORDING_FILE
+from fedaudit.core.files import RECORDING_FILE
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record as start_recording
 from fedaudit.live.recording import LOG_FILE

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.report.page import (
     comparison_html,
     embedded,

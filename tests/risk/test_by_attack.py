@@ -4,13 +4,13 @@ from torch.nn import functional
 
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS
-from fedaudit.core import Model, Samples
-from fedaudit.errors import BadInput, NotVisible, Unsupported
+from fedaudit.core.errors import BadInput, NotVisible, Unsupported
+from fedaudit.core.params import plus
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Model, Samples
 from fedaudit.models import architecture
-from fedaudit.params import plus
 from fedaudit.risk.base import Decision, Measure
 from fedaudit.risk.catalog import MEASURES, AtLeast, ByAttack, measure_named, why_unfit
-from fedaudit.seeds import seeded
 
 KIND = architecture("mlp", shape=(4,), classes=3, hidden="5")
 START = KIND.initial(1)

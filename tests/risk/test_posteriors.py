@@ -1,11 +1,11 @@
 import pytest
 import torch
 
-from fedaudit.core import Samples
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Samples
 from fedaudit.models import architecture
 from fedaudit.risk.catalog import Linear, TrainMia
-from fedaudit.seeds import seeded
 
 TWO = architecture("mlp", shape=(4,), classes=2, hidden="3").initial(1)
 

@@ -8,8 +8,9 @@ from sklearn.linear_model import LogisticRegression
 from torch.nn import functional
 
 from fedaudit.attacks.catalog import ATTACKS
-from fedaudit.core import Samples
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Samples
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import Cluster, IfcaMir, Risk
 from fedaudit.fl.simulate import simulate
@@ -22,7 +23,6 @@ from fedaudit.risk.base import Measure
 from fedaudit.risk.catalog import ByAttack, TrainMia
 from fedaudit.risk.server import ServerRisk
 from fedaudit.risk.shadow_models import ShadowTraining, shadow_models
-from fedaudit.seeds import seeded
 
 MLP = architecture("mlp", shape=(20,), classes=4, hidden="64")
 TRAINING = LocalTraining(batch_size=10, lr=0.2)

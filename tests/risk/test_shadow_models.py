@@ -6,9 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedaudit.core import Architecture, Params, Samples
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seed_for, seeded
+from fedaudit.core.values import Architecture, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Visit
-from fedaudit.errors import BadInput
 from fedaudit.fl.algorithms.base import Local
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import Cluster
@@ -18,7 +19,6 @@ from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.models import architecture
 from fedaudit.observe.round import Sent
 from fedaudit.risk.shadow_models import Shadows, ShadowTraining, shadow_models, shadow_sizes
-from fedaudit.seeds import seed_for, seeded
 
 MLP = architecture("mlp", shape=(6,), classes=3, hidden="5")
 CNN = architecture("cnn", shape=(1, 8, 8), classes=3, channels="4", kernel=3, hidden="6")

@@ -11,15 +11,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedaudit.core import Architecture, Batch, ClientId, Model, Params, Samples, chunks
+from fedaudit.core.modules import loaded
+from fedaudit.core.params import difference, norm, plus, scaled, weighted_sum
+from fedaudit.core.seeds import seed_for
+from fedaudit.core.values import Architecture, Batch, ClientId, Model, Params, Samples, chunks
 from fedaudit.defenses.base import UNDEFENDED, Defense, Objective, Turn, Visit, Workload
 from fedaudit.fl.algorithms.base import Local, Server
 from fedaudit.fl.algorithms.fedavg import FedAvg, rebuilt, received_update
 from fedaudit.fl.training.local import LocalTraining, train
-from fedaudit.modules import loaded
 from fedaudit.observe.round import Exposed, Gradient, Logits, Sent, Update, Upload
-from fedaudit.params import difference, norm, plus, scaled, weighted_sum
-from fedaudit.seeds import seed_for
 
 FEATURES, CLASSES = 6, 3
 

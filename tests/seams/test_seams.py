@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from fedaudit.attacks.catalog import ATTACKS
-from fedaudit.core import ClientId, Samples
+from fedaudit.core.errors import NotVisible
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import ClientId, Samples
 from fedaudit.defenses.base import Defense
 from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL
 from fedaudit.engines.workers import Workers
-from fedaudit.errors import NotVisible
 from fedaudit.fl.algorithms.base import HONEST, Algorithm, Server
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
@@ -21,7 +22,6 @@ from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.measurements import stacked
 from fedaudit.observe.round import Round
 from fedaudit.observe.views import VIEWS, seen_from
-from fedaudit.seeds import seeded
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure, measure_round
 from fedaudit.signals.outputs import Confidence, Loss

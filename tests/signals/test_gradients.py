@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedaudit.core import Architecture, Model, Params, Setting, cross_entropy
-from fedaudit.errors import BadInput, Unsupported
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.params import flat
+from fedaudit.core.values import Architecture, Model, Params, Setting, cross_entropy
 from fedaudit.models import MODELS, architecture
-from fedaudit.params import flat
 from fedaudit.signals.gradients import (
     GradientProducts,
     cosine,

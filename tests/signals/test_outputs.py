@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedaudit.core import Architecture, Model, Samples
-from fedaudit.errors import NotVisible
+from fedaudit.core.errors import NotVisible
+from fedaudit.core.values import Architecture, Model, Samples
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.signals.measure import measure_round
 from fedaudit.signals.outputs import (

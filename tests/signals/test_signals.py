@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedaudit.core import Architecture, ClientId, Model, Samples
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.modules import CHUNK
+from fedaudit.core.params import flat, plus, plus_tail
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Architecture, ClientId, Model, Samples
 from fedaudit.engines.local import LOCAL
-from fedaudit.errors import BadInput, Unsupported
 from fedaudit.models.cnn import cnn
-from fedaudit.modules import CHUNK
 from fedaudit.observe.round import Exposed, Round
-from fedaudit.params import flat, plus, plus_tail
-from fedaudit.seeds import seeded
 from fedaudit.signals.base import Signal
 from fedaudit.signals.kernels.fallback import VMAP_CHUNK
 from fedaudit.signals.kernels.plan import _CHUNK_MOST, _CHUNK_MOST_LARGE_MAPS

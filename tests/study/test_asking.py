@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from fedaudit.attacks.catalog import attack_named
-from fedaudit.core import ClientId
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import ClientId
 from fedaudit.metrics.source import named_owner, source_success
 from fedaudit.observe.measurements import Measurements
-from fedaudit.seeds import seeded
 from fedaudit.study.asking import asked, asked_alone, chances, one_by_one
 from fedaudit.study.setup import setup
 from tests.study.studies import small_study

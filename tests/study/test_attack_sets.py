@@ -9,7 +9,7 @@ import pytest
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import ATTACK_SETS, ATTACKS, DEFAULT_SET, SOURCE_ATTACKS
 from fedaudit.attacks.membership.single_client import Mean
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.live.attack import attacks_in
 from fedaudit.observe.views import VIEWS
 from fedaudit.report.reproducing import reproducing

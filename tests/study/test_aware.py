@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedaudit.core import Setting
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import Setting
 from fedaudit.observe.measurements import Measurements
 from fedaudit.observe.usage import read_usage
 from fedaudit.observe.views import view_named

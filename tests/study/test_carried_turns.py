@@ -8,8 +8,8 @@ from typing import TypeVar, cast
 
 import pytest
 
+from fedaudit.core.errors import BadInput
 from fedaudit.engines.local import LOCAL
-from fedaudit.errors import BadInput
 from fedaudit.fl.visits import Done, Federation, Job, refuse_unfit, visited
 from fedaudit.fl.wire.packets import pack_done, pack_jobs, unpack_done, unpack_jobs
 from fedaudit.study.config import Study

@@ -11,7 +11,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from fedaudit.attacks.catalog import attack_named
-from fedaudit.core import NOBODY
+from fedaudit.core.values import NOBODY
 from fedaudit.observe.measurements import Measurements
 from fedaudit.results.sources import Chained
 from fedaudit.study.asking import Asked, asked

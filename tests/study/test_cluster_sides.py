@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from fedaudit.seeds import seeded
+from fedaudit.core.seeds import seeded
 from fedaudit.study.cluster_sides import Sides, sides
 from fedaudit.study.parts import Setup
 from fedaudit.study.setup import setup

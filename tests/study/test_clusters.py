@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedaudit.errors import BadInput, Damaged, NotVisible, Refusal, Unsupported
+from fedaudit.core.errors import BadInput, Damaged, NotVisible, Refusal, Unsupported
+from fedaudit.core.seeds import seed_for
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import Cluster, IfcaMir
 from fedaudit.fl.simulate import simulate
@@ -22,7 +23,6 @@ from fedaudit.results.record import Record
 from fedaudit.risk.catalog import measure_named
 from fedaudit.risk.server import ServerRisk
 from fedaudit.risk.shadow_models import shadow_sizes
-from fedaudit.seeds import seed_for
 from fedaudit.study.cluster_notes import END, STATE, cluster_notes
 from fedaudit.study.cluster_results import cluster_result, thresholds
 from fedaudit.study.config import RiskSection, Study

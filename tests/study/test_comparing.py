@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from scipy.stats import t as student
 
-from fedaudit.errors import BadInput, Damaged
+from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.results.aggregate import Value, Values, difference, estimated
 from fedaudit.results.comparison import (
     EVERY_ATTACK,

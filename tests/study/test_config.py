@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.study.study_file import chosen_studies, read_studies
 from fedaudit.study.values import study_from
 

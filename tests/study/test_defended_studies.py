@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit.core import ClientId
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.values import ClientId
 from fedaudit.defenses.base import Defense
 from fedaudit.defenses.catalog import DEFENSES
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.defenses.quantize import GradientQuantization
 from fedaudit.defenses.sampling import DataSampling
-from fedaudit.errors import BadInput, Unsupported
 from fedaudit.study.identity import run_key, settings_of
 from fedaudit.study.run import run_study
 from fedaudit.study.setup import setup

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedaudit.core import Params
+from fedaudit.core.values import Params
 from fedaudit.results.record import Record, UsageRow
 from fedaudit.study.run import run_study
 from tests.study.studies import small_study

@@ -24,16 +24,16 @@ from fedaudit.algorithms import TRAINING
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.membership.single_client import Mean
 from fedaudit.catalogue.console import explanation, listing
-from fedaudit.core import Batch, Model
+from fedaudit.core.errors import BadInput, Refusal, Unsupported
+from fedaudit.core.naming import DefensePart
+from fedaudit.core.values import Batch, Model
 from fedaudit.datasets.partitions.schemes import PARTITIONS, Counts, Quotas
 from fedaudit.defenses.base import Defense, Turn
 from fedaudit.defenses.catalog import DEFENSES
-from fedaudit.errors import BadInput, Refusal, Unsupported
 from fedaudit.fl.algorithms.base import Server
 from fedaudit.fl.algorithms.catalog import ALGORITHMS, Task
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.models import MODELS
-from fedaudit.naming import DefensePart
 from fedaudit.observe.round import Sent
 from fedaudit.partitions import NAMES as PARTITION_NAMES
 from fedaudit.signals.outputs import Confidence
@@ -349,7 +349,7 @@ def lambda_defense(weight: int) -> Defense:
 
 
 def key_of(federation: Federation) -> str:
-    from fedaudit.importing import objects_given
+    from fedaudit.core.importing import objects_given
     from fedaudit.study.identity import with_code
 
     plan = plan_of(federation, Asked(), name="x")
@@ -461,7 +461,7 @@ def test_every_catalogue_is_at_the_front_door() -> None:
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A package that brings an attack, and misspells a group."""
-    from fedaudit import importing
+    from fedaudit.core.values import importing
 
     (tmp_path / "theirs_of_test.py").write_text(
         "from fedaudit.attacks.base import Attack\n"
@@ -484,7 +484,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_a_package_brings_parts_that_are_imported_when_used(package: Path, tmp_path: Path) -> None:
-    from fedaudit.importing import installed, package_of, stray_groups
+    from fedaudit.core.importing import installed, package_of, stray_groups
 
     (entry,) = installed("attack").values()
     assert package_of(entry) == "theirs 1.2"

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.study.grid import MAX_POINTS, grid_points
 from fedaudit.study.study_file import chosen_studies, read_studies
 

@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedaudit.core import NOBODY, Architecture, ClientId, Samples
+from fedaudit.core.origin import Origin
+from fedaudit.core.seeds import seed_for
+from fedaudit.core.values import NOBODY, Architecture, ClientId, Samples
 from fedaudit.datasets.draws.audit_set import AuditSet, Deal
 from fedaudit.defenses.base import Defense, Visit
 from fedaudit.defenses.cofedmid.validation import held_out
@@ -17,9 +19,7 @@ from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import IfcaMirOfClients
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.origin import Origin
 from fedaudit.risk.client import ByLoss
-from fedaudit.seeds import seed_for
 from fedaudit.study.accuracy import exam
 from fedaudit.study.holdout import Trainers, as_trained
 from fedaudit.study.setup import setup

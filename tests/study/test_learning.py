@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedaudit.core import Sees
-from fedaudit.errors import BadInput, Damaged, NotVisible
+from fedaudit.core.errors import BadInput, Damaged, NotVisible
+from fedaudit.core.origin import Origin
+from fedaudit.core.values import Sees
 from fedaudit.observe.tensors import read_tensors
-from fedaudit.origin import Origin
 from fedaudit.results.record import Record
 from fedaudit.study.again import attack_again
 from fedaudit.study.config import Study

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from fedaudit.cli import main
+from fedaudit.core.errors import BadInput
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.errors import BadInput
 from fedaudit.study.config import Study
 from fedaudit.study.setup import dataset_of, refuse_misfits
 from tests.study.studies import small_study

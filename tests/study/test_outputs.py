@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedaudit import cli
-from fedaudit.errors import BadInput, Damaged
+from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.results.read import read_record
 from fedaudit.results.record import write_record

@@ -11,8 +11,8 @@ import pytest
 
 from fedaudit import cli
 from fedaudit.attacks.catalog import ATTACKS
-from fedaudit.errors import BadInput
-from fedaudit.importing import code_named_in
+from fedaudit.core.errors import BadInput
+from fedaudit.core.importing import code_named_in
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record
 from fedaudit.results.read import read_record

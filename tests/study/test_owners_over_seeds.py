@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit.errors import Damaged
+from fedaudit.core.errors import Damaged
 from fedaudit.report.text.sources import label_sentence
 from fedaudit.results.older import completed
 from fedaudit.results.read import read_record

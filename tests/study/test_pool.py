@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedaudit.errors import BadInput, Damaged
+from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.results.record import Record
 from fedaudit.study.again import attack_again
 from fedaudit.study.config import Study

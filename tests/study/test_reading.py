@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedaudit.errors import BadInput, Damaged
+from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.metrics import evaluate
 from fedaudit.results.estimate import Interval
 from fedaudit.results.older import restated

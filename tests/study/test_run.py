@@ -12,8 +12,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from fedaudit.attacks.catalog import ATTACKS, DEFAULT_SET, SOURCE_ATTACKS, attack_set
+from fedaudit.core.errors import BadInput, Damaged, NotVisible, Unsupported
 from fedaudit.defenses.clip import client_epsilon
-from fedaudit.errors import BadInput, Damaged, NotVisible, Unsupported
 from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record

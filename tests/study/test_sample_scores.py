@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import SCORES_FILE
+from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.files import SCORES_FILE
+from fedaudit.core.origin import Origin
 from fedaudit.metrics import auc_interval
 from fedaudit.observe.tensors import write_tensors
-from fedaudit.origin import Origin
 from fedaudit.study.sample_scores import SampleScores, paired_auc, read_scores
 from tests.study.studies import Carried
 

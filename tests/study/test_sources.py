@@ -10,7 +10,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from fedaudit.errors import BadInput, NotVisible
+from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.results.older import completed
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from fedaudit.core import NOBODY
+from fedaudit.core.values import NOBODY
 from fedaudit.datasets.dataset import Dataset, numbered
 from fedaudit.datasets.partitions.feature_shift import SHIFTS
 from fedaudit.defenses.ldp.mechanism import LocalDP

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedaudit.errors import BadInput
+from fedaudit.cli.overrides import settings_from
+from fedaudit.core.errors import BadInput
 from fedaudit.games.run import read_points
 from fedaudit.gate.policy import read_policy
-from fedaudit.overrides import settings_from
 from fedaudit.study.study_file import read_studies
 from fedaudit.study.toml import parsed_toml, read_toml
 

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from fedaudit.core import ClientId, Sees, Setting
-from fedaudit.errors import BadInput, unknown_name
+from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.values import ClientId, Sees, Setting
 from fedaudit.observe.measurements import Measurements
 from fedaudit.signals.base import Signal
 

@@ -6,8 +6,8 @@ from fedaudit.attacks.membership.fedmia import OneSidedLikelihood
 from fedaudit.attacks.membership.seqmia import SequenceReader
 from fedaudit.attacks.membership.single_client import Last, Mean, Slope
 from fedaudit.attacks.sia import SourceAtLast, SourceByProduct, SourceByTail, SourceOnAverage
-from fedaudit.errors import unknown_name
-from fedaudit.importing import named
+from fedaudit.core.errors import unknown_name
+from fedaudit.core.importing import named
 from fedaudit.signals.outputs import (
     Confidence,
     Entropy,

@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedaudit.attacks.base import Rule
-from fedaudit.core import ClientId, Sees
-from fedaudit.errors import BadInput, NotVisible, unknown_name
+from fedaudit.core.errors import BadInput, NotVisible, unknown_name
+from fedaudit.core.values import ClientId, Sees
 from fedaudit.observe.measurements import Measurements
 
 PRIORS = ("equal", "size")

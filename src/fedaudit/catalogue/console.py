@@ -7,8 +7,8 @@ from rich.table import Table
 
 from fedaudit.catalogue.docstrings import Doc
 from fedaudit.catalogue.entries import CATALOGUES, Entry, Option
-from fedaudit.errors import unknown_name
-from fedaudit.importing import installed, package_of, stray_groups
+from fedaudit.core.errors import unknown_name
+from fedaudit.core.importing import installed, package_of, stray_groups
 
 _WIDTH = 88
 _LEFT_OUT = ("needs", "runs in view")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import ATTACK_SETS, ATTACKS, SOURCE_ATTACKS
 from fedaudit.catalogue.docstrings import Doc, doc_of, meanings_of
-from fedaudit.core import Sees
+from fedaudit.core.values import Sees
 from fedaudit.datasets.catalog import FORMATS, SOURCES
 from fedaudit.datasets.draws.fair import DRAWS
 from fedaudit.datasets.partitions.schemes import PARTITIONS

@@ -10,9 +10,9 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from fedaudit import __version__
-from fedaudit.ending import End, end_of, printing_anyway, stopping_at_sigterm
-from fedaudit.errors import FAULT, BadInput, on_command_line
-from fedaudit.importing import code_named_in
+from fedaudit.cli.ending import End, end_of, printing_anyway, stopping_at_sigterm
+from fedaudit.core.errors import FAULT, BadInput, on_command_line
+from fedaudit.core.importing import code_named_in
 from fedaudit.results.text import plain
 
 _LONGEST_TRACE = 8000

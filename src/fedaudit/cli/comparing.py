@@ -5,8 +5,8 @@ from pathlib import Path
 
 from fedaudit.cli.application import app, say
 from fedaudit.cli.naming import record_at
-from fedaudit.errors import BadInput
-from fedaudit.files import RECORD_FILE
+from fedaudit.core.errors import BadInput
+from fedaudit.core.files import RECORD_FILE
 
 
 @app.command

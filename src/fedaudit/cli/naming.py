@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from fedaudit.errors import BadInput
-from fedaudit.files import ATTACKED, GAMES_FILE, RECORD_FILE, RECORDING_FILE, own_place
+from fedaudit.core.errors import BadInput
+from fedaudit.core.files import ATTACKED, GAMES_FILE, RECORD_FILE, RECORDING_FILE, own_place
 
 
 def record_at(path: Path, *, games: bool = True) -> Path:

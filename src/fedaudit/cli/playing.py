@@ -6,9 +6,9 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from fedaudit.cli.application import DataDir, Folder, app, say
-from fedaudit.files import GAMES_FILE, REPORT_FILE
-from fedaudit.importing import code_named_in
-from fedaudit.overrides import settings_from
+from fedaudit.cli.overrides import settings_from
+from fedaudit.core.files import GAMES_FILE, REPORT_FILE
+from fedaudit.core.importing import code_named_in
 
 
 @app.command
@@ -30,8 +30,8 @@ def games(
     All variants and points of the study's grid are played, and make one record. Points that were
     played before are not played again.
     """
+    from fedaudit.core.progress import bars
     from fedaudit.games.run import read_points, run_games
-    from fedaudit.progress import bars
     from fedaudit.report.page import write_games_report
     from fedaudit.report.terminal import print_games
     from fedaudit.study.outputs import refuse_page_alone

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from fedaudit.cli.application import DataDir, Trust, app, say
 from fedaudit.cli.naming import record_at
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 
 
 @app.command

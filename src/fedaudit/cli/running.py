@@ -17,9 +17,9 @@ from fedaudit.cli.application import (
     say,
 )
 from fedaudit.cli.comparing import compare, refuse_other_comparison
-from fedaudit.files import ATTACKED, RECORD_FILE, REPORT_FILE, own_place
-from fedaudit.importing import code_named_in
-from fedaudit.overrides import settings_from
+from fedaudit.cli.overrides import settings_from
+from fedaudit.core.files import ATTACKED, RECORD_FILE, REPORT_FILE, own_place
+from fedaudit.core.importing import code_named_in
 
 if TYPE_CHECKING:
     import fedaudit.results.record
@@ -126,10 +126,10 @@ def attack(
         Where record and report go; by default the folder "attacked" in the recording. A record
         of other settings is never replaced.
     """
-    from fedaudit.devices import device_named
+    from fedaudit.core.devices import device_named
+    from fedaudit.core.progress import bars
     from fedaudit.live.attack import attack_recording, changed_figures
     from fedaudit.live.recording import is_recording
-    from fedaudit.progress import bars
     from fedaudit.study.again import attack_again
 
     first = next((i for i, name in enumerate(names) if name.startswith("--")), len(names))
@@ -166,9 +166,9 @@ def _run(
     device: str,
     engine: str = "local",
 ) -> None:
-    from fedaudit.devices import device_named
+    from fedaudit.core.devices import device_named
+    from fedaudit.core.progress import bars
     from fedaudit.engines.ray_cluster import engine_named
-    from fedaudit.progress import bars
     from fedaudit.study.run import run_study
 
     place, cluster = device_named(device), engine_named(engine, workers)

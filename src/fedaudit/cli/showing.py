@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from fedaudit.cli.application import app, say
 from fedaudit.cli.naming import record_at
-from fedaudit.files import REPORT_FILE
+from fedaudit.core.files import REPORT_FILE
 
 
 @app.command

@@ -10,8 +10,8 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedaudit.errors import BadInput, unknown_name
-from fedaudit.naming import DataPart
+from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.naming import DataPart
 
 if TYPE_CHECKING:
     from fedaudit.datasets.dataset import Dataset

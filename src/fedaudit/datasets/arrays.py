@@ -8,9 +8,9 @@ from jaxtyping import Bool, Float, Int, Shaped, UInt8
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.core import chunks
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import chunks
 from fedaudit.datasets.dataset import Dataset, numbered
-from fedaudit.errors import BadInput
 
 _VALUES_AT_ONCE = 2**23
 

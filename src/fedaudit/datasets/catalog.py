@@ -8,12 +8,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
-from fedaudit.core import Setting
+from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.importing import called, installed, is_own, named
+from fedaudit.core.values import Setting
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.formats import cifar, hugging_face, idx, image_folder, npz
 from fedaudit.datasets.generated import digits, synthetic
-from fedaudit.errors import BadInput, unknown_name
-from fedaudit.importing import called, installed, is_own, named
 
 DATA_DIR_VARIABLE = "FEDAUDIT_DATA"
 

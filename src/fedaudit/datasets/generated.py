@@ -3,10 +3,10 @@
 import numpy as np
 import torch
 
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import Scaled, assembled, split
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.errors import BadInput
-from fedaudit.seeds import seeded_numpy
 
 
 def digits(*, seed: int, test_share: float = 0.2) -> Dataset:

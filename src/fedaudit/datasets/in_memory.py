@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedaudit.core import Samples
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded_numpy
+from fedaudit.core.values import Samples
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays, split_arrays
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.errors import BadInput
-from fedaudit.seeds import seeded_numpy
 
 
 @dataclass(frozen=True, eq=False)

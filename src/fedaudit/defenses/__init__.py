@@ -11,9 +11,9 @@ from collections.abc import Callable
 def __getattr__(name: str) -> Callable[..., object]:
     if name.startswith("_"):
         raise AttributeError(f"module 'fedaudit.defenses' has no attribute {name!r}")
+    from fedaudit.core.naming import DefensePart
     from fedaudit.defenses.base import Defense
     from fedaudit.defenses.catalog import DEFENSES
-    from fedaudit.naming import DefensePart
 
     known: dict[str, Callable[..., object]] = {make.__name__: make for make in DEFENSES.values()}
     known |= {"Defense": Defense, "DefensePart": DefensePart}

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 
 _log = logging.getLogger("fedaudit")
 

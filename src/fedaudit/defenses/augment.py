@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedaudit.core import Batch, Params, Samples
+from fedaudit.core.devices import forked
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import Batch, Params, Samples
 from fedaudit.defenses.base import Defense, Turn, Visit
-from fedaudit.devices import forked
-from fedaudit.errors import BadInput
 
 
 class _Range(NamedTuple):

@@ -10,7 +10,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from fedaudit.core import (
+from fedaudit.core.devices import CPU
+from fedaudit.core.errors import BadInput
+from fedaudit.core.modules import outputs_of
+from fedaudit.core.naming import DefensePart, members_of
+from fedaudit.core.seeds import seed_for, seeded
+from fedaudit.core.values import (
     Architecture,
     Batch,
     ClientId,
@@ -20,12 +25,7 @@ from fedaudit.core import (
     Samples,
     chunks,
 )
-from fedaudit.devices import CPU
-from fedaudit.errors import BadInput
-from fedaudit.modules import outputs_of
-from fedaudit.naming import DefensePart, members_of
 from fedaudit.observe.round import Gradient, Logits, Update, Upload
-from fedaudit.seeds import seed_for, seeded
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Mapping
 from inspect import signature
 
-from fedaudit.core import ClientId, Setting
+from fedaudit.core.importing import called, named
+from fedaudit.core.naming import Copies
+from fedaudit.core.values import ClientId, Setting
 from fedaudit.defenses.augment import Augmentation
 from fedaudit.defenses.base import Defense
 from fedaudit.defenses.clip import ClientDP
@@ -22,8 +24,6 @@ from fedaudit.defenses.quantize import GradientQuantization
 from fedaudit.defenses.relaxloss import RelaxLoss
 from fedaudit.defenses.sampling import DataSampling
 from fedaudit.defenses.sparsify import GradientSparsification
-from fedaudit.importing import called, named
-from fedaudit.naming import Copies
 
 DEFENSES: dict[str, Callable[..., Defense]] = {
     "none": Defense,

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from fedaudit.core import Batch, Model, Params, Samples
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.values import Batch, Model, Params, Samples
 from fedaudit.defenses.base import (
     UNDEFENDED,
     Defense,
@@ -19,7 +20,6 @@ from fedaudit.defenses.base import (
     Visit,
     Workload,
 )
-from fedaudit.errors import BadInput, Unsupported
 from fedaudit.observe.round import Upload
 
 EXCLUSIVE = ("batches", "loss", "gradient")

@@ -3,13 +3,13 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from fedaudit.core import Params
+from fedaudit.core.errors import BadInput
+from fedaudit.core.params import norm, scaled
+from fedaudit.core.values import Params
 from fedaudit.defenses.accounting import gaussian_epsilon
 from fedaudit.defenses.base import Defense, Guarantee, Turn, Workload
 from fedaudit.defenses.noise import with_noise
-from fedaudit.errors import BadInput
 from fedaudit.observe.round import Gradient, Update, Upload
-from fedaudit.params import norm, scaled
 
 
 def clipped(values: Params, limit: float) -> Params:

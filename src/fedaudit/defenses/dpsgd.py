@@ -9,10 +9,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from fedaudit.core import Batch, Params, Samples
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.values import Batch, Params, Samples
 from fedaudit.defenses.accounting import gaussian_epsilon
 from fedaudit.defenses.base import Defense, Guarantee, Objective, Plan, Turn, Workload
-from fedaudit.errors import BadInput, Unsupported
 from fedaudit.fl.training.clipped import clipped_sum, refuse_mixing
 
 

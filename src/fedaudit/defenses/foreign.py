@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedaudit.core import Params
+from fedaudit.core.errors import BadInput
+from fedaudit.core.importing import imported
+from fedaudit.core.params import flat
+from fedaudit.core.values import Params
 from fedaudit.defenses.base import Defense, Turn
-from fedaudit.errors import BadInput
-from fedaudit.importing import imported
 from fedaudit.observe.round import Upload
-from fedaudit.params import flat
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedaudit.core import Batch
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import Batch
 from fedaudit.defenses.base import Defense, Turn
 from fedaudit.defenses.soft_labels import (
     divergence_per_class,
@@ -14,7 +15,6 @@ from fedaudit.defenses.soft_labels import (
     slope_of_doubt,
     soft_target,
 )
-from fedaudit.errors import BadInput
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedaudit.core import Batch
+from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.values import Batch
 from fedaudit.defenses.base import Defense, Turn
 from fedaudit.defenses.soft_labels import class_count, hard_target
-from fedaudit.errors import BadInput, unknown_name
 
 MIXES = ("inputs-and-labels", "legacy_label_only")
 

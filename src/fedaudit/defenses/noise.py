@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedaudit.core import Params
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import Params
 from fedaudit.defenses.base import Defense, Turn
-from fedaudit.errors import BadInput
 from fedaudit.observe.round import Upload
 
 

@@ -7,9 +7,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fedaudit.core import Params
+from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.values import Params
 from fedaudit.defenses.base import Defense, Turn
-from fedaudit.errors import BadInput, unknown_name
 from fedaudit.observe.round import Upload
 
 MOST_BITS = 10

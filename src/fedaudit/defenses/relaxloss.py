@@ -6,10 +6,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from fedaudit.core import Batch
+from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.values import Batch
 from fedaudit.defenses.base import Defense, Turn
 from fedaudit.defenses.soft_labels import hard_labels, soft_target, true_probability
-from fedaudit.errors import BadInput, unknown_name
 
 FORMS = ("images", "tables")
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import torch
 
-from fedaudit.core import Batch, Samples
+from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.values import Batch, Samples
 from fedaudit.defenses.base import Defense, Turn
-from fedaudit.errors import BadInput, unknown_name
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch.nn import functional
 
-from fedaudit.core import Batch
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.modules import outputs_of
+from fedaudit.core.values import Batch
 from fedaudit.defenses.base import Turn
-from fedaudit.errors import BadInput, Unsupported
-from fedaudit.modules import outputs_of
 
 
 def entropy(outputs: Float[Tensor, "samples classes"]) -> Float[Tensor, " samples"]:

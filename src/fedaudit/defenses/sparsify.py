@@ -6,11 +6,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from fedaudit.core import Params
+from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.params import flat
+from fedaudit.core.values import Params
 from fedaudit.defenses.base import Defense, Turn
-from fedaudit.errors import BadInput, unknown_name
 from fedaudit.observe.round import Upload
-from fedaudit.params import flat
 
 SMALL = 1000
 """Tensors of at most so many entries are left alone by the published code."""

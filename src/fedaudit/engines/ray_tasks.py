@@ -19,10 +19,10 @@ from ray.exceptions import RayError, RayTaskError
 from ray.remote_function import RemoteFunction
 
 from fedaudit import __version__
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.importing import look_in, looked_in
 from fedaudit.engines.parcels import Arrays, Parcel, packed, packed_together, unpacked
 from fedaudit.engines.ray_cluster import HERE, RayCluster
-from fedaudit.errors import BadInput, Unsupported
-from fedaudit.importing import look_in, looked_in
 
 Shared = TypeVar("Shared")
 Item = TypeVar("Item")

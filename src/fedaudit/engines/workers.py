@@ -25,8 +25,8 @@ from typing import NamedTuple, NoReturn, TypeVar, cast
 
 import torch
 
+from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.engines.base import packed
-from fedaudit.errors import BadInput, Unsupported
 
 _BOTH = signal.SIGINT, signal.SIGTERM
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from fedaudit.core import ClientId, Model
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import ClientId, Model
 from fedaudit.fl.algorithms.base import Server
 from fedaudit.observe.round import Sent
 

@@ -7,18 +7,18 @@ from typing import NamedTuple
 
 import torch
 
-from fedaudit.core import ClientId, Model, Params, Samples
+from fedaudit.core.devices import CPU, refuse_several_workers
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.modules import as_taken, refuse_unfit
+from fedaudit.core.seeds import seed_for
+from fedaudit.core.values import ClientId, Model, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense, Visit
-from fedaudit.devices import CPU, refuse_several_workers
 from fedaudit.engines.base import Counted, Engine, Shards
 from fedaudit.engines.local import LOCAL
-from fedaudit.errors import BadInput, Unsupported
 from fedaudit.fl.algorithms.base import HONEST, Algorithm, ChoosesModels, KeepsModels, Server
 from fedaudit.fl.visits import Done, Federation, Job, cohort_of, visited
 from fedaudit.fl.wire.checkpoint import Standing, fingerprint_of, resume, save
-from fedaudit.modules import as_taken, refuse_unfit
 from fedaudit.observe.round import Round, Sent
-from fedaudit.seeds import seed_for
 
 
 class _Plan(NamedTuple):

@@ -8,14 +8,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedaudit.core import ClientId, Params, Samples
+from fedaudit.core.devices import CPU, params_on
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import ClientId, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense, Visit
-from fedaudit.devices import CPU, params_on
-from fedaudit.errors import BadInput
 from fedaudit.fl.algorithms.base import Algorithm, KeepsModels
 from fedaudit.observe.round import Gradient, Sent, Update, Upload
 from fedaudit.observe.usage import COUNTS
-from fedaudit.seeds import seeded
 
 
 class Federation(NamedTuple):

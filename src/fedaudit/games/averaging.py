@@ -7,7 +7,7 @@ from jaxtyping import Float
 from scipy.stats import chi2, ncx2
 from torch import Tensor
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.metrics.games import gaussian_mechanism, rounds_needed
 
 _MOST_ROUNDS = 10**9

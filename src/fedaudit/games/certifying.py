@@ -10,11 +10,11 @@ from torch import Tensor
 from fedaudit.attacks.ami.game import Contest, Played
 from fedaudit.attacks.ami.plant import Neurons
 from fedaudit.attacks.ami.score import range_over_box
+from fedaudit.core.seeds import seeded
 from fedaudit.games.mechanism import NO_MECHANISM, Given
 from fedaudit.games.settings import GameStudy
 from fedaudit.metrics.games import BoundedMean, certify, signs_of_means
 from fedaudit.results.games import NeuronMean, Spread, TargetCertificate
-from fedaudit.seeds import seeded
 
 _BINS = 40
 

@@ -21,11 +21,14 @@ from fedaudit.attacks.ami.plant import (
     plant_disguised,
     plant_one_row,
 )
-from fedaudit.core import Architecture, Model, Samples
+from fedaudit.core.errors import BadInput
+from fedaudit.core.modules import outputs_of
+from fedaudit.core.progress import Tick
+from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
+from fedaudit.core.values import Architecture, Model, Samples
 from fedaudit.defenses.planted.base import hidden_layers, values_on
 from fedaudit.defenses.planted.signs import SIGNS
 from fedaudit.engines.local import one_thread
-from fedaudit.errors import BadInput
 from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.fedsgd import FedSGD
@@ -39,10 +42,7 @@ from fedaudit.metrics.delong import auc_over_runs, judged_on_others
 from fedaudit.metrics.games import expected_success
 from fedaudit.metrics.roc import auc
 from fedaudit.models.mlp import mlp
-from fedaudit.modules import outputs_of
-from fedaudit.progress import Tick
 from fedaudit.results.detector import Caught, Detector, Outline, SignWorth, WeightSpread
-from fedaudit.seeds import seed_for, seeded, seeded_numpy
 
 HONEST = ""
 """In the place of a server's name: nothing was planted."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from fedaudit.attacks.ami.game import NONE, Randomisers
+from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.defenses.base import Defense
 from fedaudit.defenses.catalog import DEFENSES
 from fedaudit.defenses.clip import ClientDP
@@ -14,7 +15,6 @@ from fedaudit.defenses.ldp.bit_mechanisms import BitMechanism
 from fedaudit.defenses.ldp.encoding import FixedPoint
 from fedaudit.defenses.ldp.mechanism import LocalDP
 from fedaudit.defenses.noise import GradientNoise
-from fedaudit.errors import BadInput, unknown_name
 from fedaudit.games.settings import MechanismSection
 from fedaudit.study.options import check_options
 

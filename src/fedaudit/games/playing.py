@@ -8,6 +8,7 @@ import torch
 from fedaudit.attacks.ami.game import Contest, Played, Pools, shared_out
 from fedaudit.attacks.ami.rules import Rules
 from fedaudit.attacks.ami.train import NeuronTraining
+from fedaudit.core.progress import Tick
 from fedaudit.fl.training.parallel import side_by_side
 from fedaudit.games.certifying import certificate, fresh_values, spread_of
 from fedaudit.games.mechanism import NO_MECHANISM, given
@@ -20,7 +21,6 @@ from fedaudit.metrics.games import (
 )
 from fedaudit.metrics.intervals import mean_of_units
 from fedaudit.metrics.rates import share
-from fedaudit.progress import Tick
 from fedaudit.results.games import Epochs, PointPlayed, Rate, Success
 
 _BINS = 40

@@ -12,13 +12,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fedaudit.attacks.ami.game import Pools
-from fedaudit.core import Samples
+from fedaudit.core.errors import BadInput
+from fedaudit.core.importing import called, named
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Samples
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.dataset import some_classes
-from fedaudit.errors import BadInput
 from fedaudit.games.settings import GameStudy
-from fedaudit.importing import called, named
-from fedaudit.seeds import seeded
 
 if TYPE_CHECKING:
     from efficientnet_lite_pytorch import EfficientNet

@@ -8,7 +8,8 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from fedaudit.attacks.ami.game import Contest, shared_out
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.progress import Tick
 from fedaudit.fl.training.parallel import side_by_side
 from fedaudit.games.mechanism import noise_apart
 from fedaudit.games.records import Dealt
@@ -16,7 +17,6 @@ from fedaudit.games.rounds import Labels, PlayedInRounds, RoundGames, defense_of
 from fedaudit.games.settings import GameStudy
 from fedaudit.metrics.games import GameSuccess, clipped_distance, game_success, gaussian_success
 from fedaudit.metrics.rates import Share, share
-from fedaudit.progress import Tick
 from fedaudit.results.games import InRounds, PointPlayed, Rate, Success
 from fedaudit.results.text import plain
 

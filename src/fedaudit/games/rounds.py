@@ -13,11 +13,12 @@ from fedaudit.attacks.ami.game import Contest
 from fedaudit.attacks.ami.plant import Neurons, Planted, alone, louder, plant, repeated
 from fedaudit.attacks.ami.score import Reading, dead, reading, summed
 from fedaudit.attacks.ami.threshold import best_shift
-from fedaudit.core import Architecture, Model, Samples
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seed_for, seeded
+from fedaudit.core.values import Architecture, Model, Samples
 from fedaudit.defenses.base import Defense
 from fedaudit.defenses.catalog import defense_named, made
 from fedaudit.defenses.ldp.mechanism import LocalDP
-from fedaudit.errors import BadInput
 from fedaudit.fl.algorithms.fedsgd import FedSGD, received_gradient
 from fedaudit.fl.server import Tampering
 from fedaudit.fl.simulate import simulate
@@ -25,7 +26,6 @@ from fedaudit.fl.training.local import LocalTraining
 from fedaudit.games.mechanism import Apart, noise_apart
 from fedaudit.games.settings import RoundsSection
 from fedaudit.models.mlp import mlp
-from fedaudit.seeds import seed_for, seeded
 from fedaudit.study.options import check_options
 
 

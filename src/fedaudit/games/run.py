@@ -9,16 +9,16 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
+from fedaudit.core.errors import BadInput, Damaged, Refusal, option
+from fedaudit.core.files import GAMES_FILE, own_folder, read_object, write_whole
+from fedaudit.core.importing import is_own, sources_of
+from fedaudit.core.progress import Tick, quiet
 from fedaudit.datasets.catalog import READERS
-from fedaudit.errors import BadInput, Damaged, Refusal, option
-from fedaudit.files import GAMES_FILE, own_folder, read_object, write_whole
 from fedaudit.games.detection import detect
 from fedaudit.games.mechanism import given
 from fedaudit.games.playing import play_point, refuse_misfit, refuse_too_few
 from fedaudit.games.records import Dealt, Drawn, dealt, drawn
 from fedaudit.games.settings import GameStudy
-from fedaudit.importing import is_own, sources_of
-from fedaudit.progress import Tick, quiet
 from fedaudit.results.detector import Detector
 from fedaudit.results.games import GameRecord, PointPlayed
 from fedaudit.results.read import read_games

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.gate.clusters import cluster_checks
 from fedaudit.gate.games import game_checks
 from fedaudit.gate.membership import judged_attacks, membership_checks

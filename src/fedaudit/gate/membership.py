@@ -5,7 +5,7 @@ from functools import partial
 from itertools import product
 from typing import NamedTuple
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.gate.limits import Limits, absent, check_limit
 from fedaudit.gate.outcome import Outcome, bound_against
 from fedaudit.gate.policy import MembershipPolicy, asks_further

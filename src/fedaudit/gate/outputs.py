@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedaudit.errors import BadInput
-from fedaudit.files import write_whole
+from fedaudit.core.errors import BadInput
+from fedaudit.core.files import write_whole
 from fedaudit.gate.junit import junit_xml
 from fedaudit.gate.verdict import VERDICT_FORMAT, Verdict
 from fedaudit.study.outputs import refuse_missing_folder

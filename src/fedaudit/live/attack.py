@@ -8,20 +8,20 @@ from torch import nn
 
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import ATTACK_SETS, DEFAULT_SET, attack_named
-from fedaudit.core import Architecture, ClientId, Samples, Sees
+from fedaudit.core.errors import BadInput, Damaged, NotVisible
+from fedaudit.core.importing import code_named_in, is_own, sources_of
+from fedaudit.core.origin import Origin
+from fedaudit.core.progress import Tick, quiet
+from fedaudit.core.values import Architecture, ClientId, Samples, Sees
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import AuditSet, Deal
-from fedaudit.errors import BadInput, Damaged, NotVisible
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.importing import code_named_in, is_own, sources_of
 from fedaudit.live.files import read_audit, read_untrained
 from fedaudit.live.recording import Heard, Recording, heard, read_recording
 from fedaudit.observe.measurements import Stored, fault_in, read_measured, tell_of_unhashed
 from fedaudit.observe.round import EVERYBODY
 from fedaudit.observe.views import View, view_named
-from fedaudit.origin import Origin
-from fedaudit.progress import Tick, quiet
 from fedaudit.results.clusters import EVERYBODY as EVERY_CLIENT
 from fedaudit.results.record import Record
 from fedaudit.results.text import made_plain, plain

@@ -10,13 +10,13 @@ from jaxtyping import Int
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.core import NOBODY, ClientId, Samples
+from fedaudit.core.errors import BadInput
+from fedaudit.core.modules import SUPPORTED
+from fedaudit.core.seeds import seeded_numpy
+from fedaudit.core.values import NOBODY, ClientId, Samples
 from fedaudit.datasets.draws.audit_set import AuditSet
-from fedaudit.errors import BadInput
 from fedaudit.live.recording import ByClient, Called, numbers_of
-from fedaudit.modules import SUPPORTED
 from fedaudit.observe.tensors import read_tensors, write_tensors
-from fedaudit.seeds import seeded_numpy
 
 _LARGEST = 10**9
 _OF_A_PART = ("features", "labels", "owner", "panel")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from torch import nn
 
-from fedaudit.core import PerSampleLoss, cross_entropy
+from fedaudit.core.progress import on_stderr
+from fedaudit.core.values import PerSampleLoss, cross_entropy
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.attack import attacks_in
 from fedaudit.live.network import network_of
@@ -24,7 +25,6 @@ from fedaudit.live.recording import (
 from fedaudit.live.rounds import Kind
 from fedaudit.observe.layout import Keep
 from fedaudit.observe.views import view_named
-from fedaudit.progress import on_stderr
 
 _LONGEST_NAME = 200
 
@@ -52,7 +52,7 @@ def record(
     """Starts a recording of a federation that somebody else runs, or goes on with one.
 
     What is audited is classification of feature tensors. The network is tried on a few samples
-    here, before anything is trained; see :func:`fedaudit.modules.refuse_unfit`.
+    here, before anything is trained; see :func:`fedaudit.core.modules.refuse_unfit`.
 
     Args:
         path: Folder for the recording; one that was stopped is gone on with.

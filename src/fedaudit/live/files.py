@@ -4,10 +4,10 @@ from pathlib import Path
 
 import torch
 
-from fedaudit.core import ClientId, Samples
+from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.files import RECORD_FILE, RECORDING_FILE, own_folder, own_place
+from fedaudit.core.values import ClientId, Samples
 from fedaudit.datasets.draws.audit_set import AuditSet
-from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import RECORD_FILE, RECORDING_FILE, own_folder, own_place
 from fedaudit.live.recording import Recording, is_recording, read_recording
 from fedaudit.observe.measurements import MeasuredRound, fault_in, read_measured, write_measured
 from fedaudit.observe.tensors import read_tensors, write_tensors

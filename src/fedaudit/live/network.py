@@ -8,11 +8,11 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from fedaudit.core import Architecture, Model, PerSampleLoss, Samples, cross_entropy
+from fedaudit.core.errors import BadInput
+from fedaudit.core.modules import SUPPORTED, as_taken, outputs_tried, refuse_unfit
+from fedaudit.core.values import Architecture, Model, PerSampleLoss, Samples, cross_entropy
 from fedaudit.datasets.draws.audit_set import AuditSet
-from fedaudit.errors import BadInput
 from fedaudit.live.weights import Shape
-from fedaudit.modules import SUPPORTED, as_taken, outputs_tried, refuse_unfit
 
 Given: TypeAlias = nn.Module | Callable[[], nn.Module]
 _Hook: TypeAlias = Callable[[nn.Module, tuple[object, ...], object], Tensor]

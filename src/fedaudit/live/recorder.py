@@ -8,10 +8,12 @@ from time import monotonic
 from types import TracebackType
 from typing import cast
 
-from fedaudit.core import ClientId, Model
+from fedaudit.core.devices import device_named
+from fedaudit.core.errors import BadInput
+from fedaudit.core.locking import Lock, kept_to_this_process
+from fedaudit.core.progress import size_of, time_of
+from fedaudit.core.values import ClientId, Model
 from fedaudit.datasets.draws.audit_set import AuditSet
-from fedaudit.devices import device_named
-from fedaudit.errors import BadInput
 from fedaudit.live.attack import live_setup
 from fedaudit.live.files import claim, write_audit, write_untrained
 from fedaudit.live.network import Network
@@ -29,13 +31,11 @@ from fedaudit.live.recording import (
 )
 from fedaudit.live.rounds import Answers, Kind, Sent, round_of_globals, round_of_uploads
 from fedaudit.live.weights import Weights
-from fedaudit.locking import Lock, kept_to_this_process
 from fedaudit.observe.kept_files import write_round
 from fedaudit.observe.layout import MAX_ROUND, round_bytes
 from fedaudit.observe.measurements import MeasuredRound, write_measured
 from fedaudit.observe.round import Round
 from fedaudit.observe.views import seen_from
-from fedaudit.progress import size_of, time_of
 from fedaudit.results.text import plain
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.accuracy import accuracy_notes, exam

@@ -8,9 +8,8 @@ from typing import Annotated, Literal, SupportsIndex, TypeAlias, TypeVar, cast
 
 from pydantic import Field, ValidationError
 
-from fedaudit.core import ClientId
-from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import (
+from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.files import (
     RECORDING_FILE,
     TooLarge,
     opened_to_append,
@@ -19,9 +18,10 @@ from fedaudit.files import (
     read_text,
     write_whole,
 )
+from fedaudit.core.seeds import seed_for
+from fedaudit.core.values import ClientId
 from fedaudit.observe.layout import MAX_ROUND, Keep
 from fedaudit.results.fields import Part, Whole
-from fedaudit.seeds import seed_for
 
 _MOST_CLIENTS = 100_000
 _NAMED = range(10**8, 10**9)

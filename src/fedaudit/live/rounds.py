@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Literal, NamedTuple, cast
 
-from fedaudit.core import ClientId, Model
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.params import plus, scaled, weighted_sum
+from fedaudit.core.values import ClientId, Model
 from fedaudit.live.recording import ByClient, Heard, number_of
 from fedaudit.live.weights import Shape, Weights, is_array
 from fedaudit.observe.round import Exposed, Round
-from fedaudit.params import plus, scaled, weighted_sum
 
 Sent = Weights | ByClient[Weights]
 Kind = Literal["models", "updates", "gradients"]

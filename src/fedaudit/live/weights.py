@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedaudit.core import Model, Params
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import Model, Params
 
 
 def array_from(read: Callable[[], object]) -> np.ndarray:

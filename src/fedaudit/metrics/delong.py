@@ -7,7 +7,7 @@ import numpy.typing as npt
 from jaxtyping import Float, Int
 from scipy.special import expit, logit, ndtr, ndtri
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import clopper_pearson, percent, require_confidence
 from fedaudit.metrics.rates import Share, share
 from fedaudit.metrics.roc import (

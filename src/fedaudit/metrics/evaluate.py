@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Bool, Float, Int
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.origin import Origin
 from fedaudit.metrics.balanced import held_out_balanced_accuracy
 from fedaudit.metrics.delong import auc_interval
 from fedaudit.metrics.family import above_chance, rate_above_chance
@@ -15,7 +16,6 @@ from fedaudit.metrics.intervals import percent, require_confidence
 from fedaudit.metrics.rate_limits import limits_at_threshold, rate_limits
 from fedaudit.metrics.rates import inconclusive, true_fpr_range
 from fedaudit.metrics.roc import allowed_false_positives, as_scores, tpr_at_fpr
-from fedaudit.origin import Origin
 
 CONTRASTS: dict[str, tuple[Origin, ...]] = {
     "other_client": (Origin.OTHER_CLIENT,),

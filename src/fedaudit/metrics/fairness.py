@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
-from fedaudit.errors import BadInput, Unsupported
+from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.metrics.intervals import Interval, require_confidence
 
 METRICS = ("demographic parity", "equal opportunity", "equalised odds")

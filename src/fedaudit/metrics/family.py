@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.metrics.roc import sides
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from scipy.special import ndtr, ndtri
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.metrics.balanced import CountedAccuracy, counted_balanced_accuracy
 from fedaudit.metrics.epsilon import Counts, EpsilonBound, clopper_pearson_epsilon
 from fedaudit.metrics.intervals import percent, require_confidence

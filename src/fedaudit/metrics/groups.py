@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Float, Int
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.metrics.delong import auc_interval
 from fedaudit.metrics.roc import as_scores, as_truth, sides
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import betaincinv, gammainc, stdtrit
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 
 FEWEST_RUNS = 5
 """Below so many runs nothing is said about further ones: limits would be wider than any leak."""

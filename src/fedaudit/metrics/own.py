@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Bool, Float
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.origin import Origin
 from fedaudit.metrics.evaluate import CONTRASTS, Evaluated
 from fedaudit.metrics.intervals import percent
 from fedaudit.metrics.roc import as_scores
-from fedaudit.origin import Origin
 
 OfScores: TypeAlias = Callable[[Float[np.ndarray, " samples"], Bool[np.ndarray, " samples"]], float]
 """From scores, larger for likelier members, and membership to a number."""

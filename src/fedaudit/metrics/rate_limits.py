@@ -16,7 +16,7 @@ import numpy.typing as npt
 from jaxtyping import Float
 from scipy.special import betainc, betaincinv, ndtr, ndtri
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import (
     Interval,
     Ladder,

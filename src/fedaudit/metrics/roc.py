@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Bool, Float, Shaped
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 
 
 class Sides(NamedTuple):

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from moocore import hypervolume as _hypervolume
 from moocore import is_nondominated
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import Interval, clopper_pearson, percent, require_confidence
 from fedaudit.metrics.rates import Share, share
 

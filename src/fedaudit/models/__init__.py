@@ -8,14 +8,14 @@ from typing import cast
 import torch
 from torch import nn
 
-from fedaudit.core import Architecture, PerSampleLoss, Setting, cross_entropy
-from fedaudit.errors import BadInput, unknown_name
-from fedaudit.importing import called, imported, installed, is_own, unknown_part
+from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.importing import called, imported, installed, is_own, unknown_part
+from fedaudit.core.naming import Part, named
+from fedaudit.core.values import Architecture, PerSampleLoss, Setting, cross_entropy
 from fedaudit.models._parts import spelled
 from fedaudit.models.cnn import alexnet, cnn, vgg11
 from fedaudit.models.mlp import mlp
 from fedaudit.models.resnet import resnet18, wide_resnet
-from fedaudit.naming import Part, named
 
 Build = Callable[..., nn.Module]
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 
 
 class Image(NamedTuple):

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.models._parts import dense_stack, image, too_small, widths
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.models._parts import image, norm_maker
 
 _GROUPS = 32

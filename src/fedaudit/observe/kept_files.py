@@ -11,14 +11,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedaudit.core import Architecture, ClientId, Model, Params
-from fedaudit.errors import BadInput, Damaged, NotVisible
-from fedaudit.files import own_folder
+from fedaudit.core.errors import BadInput, Damaged, NotVisible
+from fedaudit.core.files import own_folder
+from fedaudit.core.params import plus, scaled
+from fedaudit.core.values import Architecture, ClientId, Model, Params
 from fedaudit.observe.layout import Keep, groups_of, numbered, numbers_of, pairs
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.observe.views import grouped
-from fedaudit.params import plus, scaled
 
 _WRITERS = 4
 

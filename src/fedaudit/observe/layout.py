@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from fedaudit.core import ClientId
-from fedaudit.files import own_place
+from fedaudit.core.files import own_place
+from fedaudit.core.values import ClientId
 
 Keep = Literal["signals", "snapshots", "full"]
 MAX_ROUND = 999_999

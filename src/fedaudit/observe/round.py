@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from fedaudit.core import ClientId, Model, Params
+from fedaudit.core.values import ClientId, Model, Params
 
 EVERYBODY: ClientId = -2
 """Whom a model stands for that cannot be told to be any client's: the global model."""

@@ -13,9 +13,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedaudit.core import Params
-from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import parsed_json
+from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.files import parsed_json
+from fedaudit.core.values import Params
 
 MAX_BYTES = 16 * 2**30
 MAX_TENSORS = 100_000

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedaudit.core import ClientId, Params, Samples
-from fedaudit.errors import Damaged
+from fedaudit.core.errors import Damaged
+from fedaudit.core.values import ClientId, Params, Samples
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import read_tensors, write_tensors
 

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import torch
 
-from fedaudit.core import ClientId, Model, Sees
-from fedaudit.errors import BadInput, NotVisible
-from fedaudit.importing import named
+from fedaudit.core.errors import BadInput, NotVisible
+from fedaudit.core.importing import named
+from fedaudit.core.params import plus, weighted_sum
+from fedaudit.core.values import ClientId, Model, Sees
 from fedaudit.observe.round import EVERYBODY, Exposed, Round
-from fedaudit.params import plus, weighted_sum
 
 
 def every(rounds: Iterable[Round], step: int) -> Iterator[Round]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedaudit import __version__
-from fedaudit.errors import BadInput, Damaged, option
-from fedaudit.files import GAMES_FILE, RECORD_FILE, REPORT_FILE, SHORT, read_text, write_whole
+from fedaudit.core.errors import BadInput, Damaged, option
+from fedaudit.core.files import GAMES_FILE, RECORD_FILE, REPORT_FILE, SHORT, read_text, write_whole
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.junit import junit_xml
 from fedaudit.gate.outputs import verdict_json

@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 
 from pydantic import BaseModel
 
-from fedaudit.errors import BadInput, Refusal
-from fedaudit.files import ATTACKED, RECORD_FILE
+from fedaudit.core.errors import BadInput, Refusal
+from fedaudit.core.files import ATTACKED, RECORD_FILE
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.recording import read_recording
 from fedaudit.pack.suppressing import counted, suppressed

@@ -4,8 +4,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedaudit.errors import BadInput
-from fedaudit.files import TooLarge, read_text
+from fedaudit.core.errors import BadInput
+from fedaudit.core.files import TooLarge, read_text
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import ValidationError
 
-from fedaudit.errors import BadInput, Refusal
-from fedaudit.files import REPORT_FILE, SHORT, parsed_json, read_text
+from fedaudit.core.errors import BadInput, Refusal
+from fedaudit.core.files import REPORT_FILE, SHORT, parsed_json, read_text
 from fedaudit.gate.policy import read_policy
 from fedaudit.gate.verdict import Verdict
 from fedaudit.pack.manifest import (

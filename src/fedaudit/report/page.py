@@ -12,8 +12,8 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from fedaudit.errors import BadInput
-from fedaudit.files import write_whole
+from fedaudit.core.errors import BadInput
+from fedaudit.core.files import write_whole
 from fedaudit.report.advice import advice
 from fedaudit.report.evidence import about_members, attacks_tried, says_nothing
 from fedaudit.report.figures.clusters import cluster_figures

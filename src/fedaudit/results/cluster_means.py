@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+from fedaudit.core.seeds import seeded_numpy
 from fedaudit.metrics.intervals import Limited, averaged, summed
 from fedaudit.metrics.violations import Asked, violations_by_chance
 from fedaudit.results.aggregate import further_runs, these_runs
@@ -38,7 +39,6 @@ from fedaudit.results.clusters import (
     ModelState,
 )
 from fedaudit.results.estimate import Interval
-from fedaudit.seeds import seeded_numpy
 
 
 class _Key(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedaudit.files import write_whole
+from fedaudit.core.files import write_whole
 from fedaudit.results.clusters import ClusterMean
 from fedaudit.results.estimate import Interval
 from fedaudit.results.source_figures import SourceFigure

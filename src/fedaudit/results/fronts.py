@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from fedaudit.core.seeds import seeded_numpy
 from fedaudit.metrics import advantage, hypervolume_over_seeds, on_front
 from fedaudit.results.aggregate import Values, reduced, restricted
 from fedaudit.results.comparison import EVERY_ATTACK, STRONGEST_ATTACK, Front, FrontPoint, Row
 from fedaudit.results.estimate import NO_DEFENSE
-from fedaudit.seeds import seeded_numpy
 
 Leaks = Mapping[tuple[str, str, str], Values]
 """Figures of a row by attack, contrast and metric."""

@@ -7,8 +7,8 @@ from typing import NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import TooLarge, parsed_json, read_text
+from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.files import TooLarge, parsed_json, read_text
 from fedaudit.results.comparison import COMPARISON_FORMAT, Comparison
 from fedaudit.results.fields import MOST
 from fedaudit.results.games import GAMES_FORMAT, GameRecord

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_serializer, field_validator, model_validator
 
-from fedaudit.files import write_whole
+from fedaudit.core.files import write_whole
 from fedaudit.results.clusters import ClusterMean, ClusterResult
 from fedaudit.results.compact import compact, expanded
 from fedaudit.results.estimate import Estimate

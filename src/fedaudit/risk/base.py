@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from fedaudit.core import Model, Samples
-from fedaudit.devices import CPU
-from fedaudit.errors import BadInput
+from fedaudit.core.devices import CPU
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import Model, Samples
 
 
 @runtime_checkable

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import ATTACKS, attack_named
-from fedaudit.core import Model, Samples, Sees
-from fedaudit.devices import CPU
-from fedaudit.errors import BadInput, NotVisible, Refusal, Unsupported, unknown_name
-from fedaudit.importing import is_own
-from fedaudit.modules import outputs_of
+from fedaudit.core.devices import CPU
+from fedaudit.core.errors import BadInput, NotVisible, Refusal, Unsupported, unknown_name
+from fedaudit.core.importing import is_own
+from fedaudit.core.modules import outputs_of
+from fedaudit.core.params import difference
+from fedaudit.core.values import Model, Samples, Sees
 from fedaudit.observe.measurements import stacked
 from fedaudit.observe.round import Exposed, Round
-from fedaudit.params import difference
 from fedaudit.risk.base import Measure, best_threshold
 from fedaudit.signals.measure import measure_round
 

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedaudit.core import Model, Samples
-from fedaudit.devices import CPU
+from fedaudit.core.devices import CPU
+from fedaudit.core.values import Model, Samples
 from fedaudit.fl.algorithms.ifca_mir import GUESS, Cluster
 from fedaudit.fl.training.parallel import side_by_side
 from fedaudit.metrics.balanced import counted_balanced_accuracy

@@ -9,17 +9,17 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from fedaudit.core import Model, Samples
+from fedaudit.core.devices import CPU
+from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.seeds import seed_for, seeded
+from fedaudit.core.values import Model, Samples
 from fedaudit.defenses.base import UNDEFENDED, Visit
-from fedaudit.devices import CPU
-from fedaudit.errors import BadInput, unknown_name
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import Cluster
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.fl.training.parallel import draws_as_it_trains, side_by_side
 from fedaudit.fl.visits import cohort_of
 from fedaudit.observe.round import Sent
-from fedaudit.seeds import seed_for, seeded
 
 FEWEST = 10
 """Samples that a server needs to train any shadow."""

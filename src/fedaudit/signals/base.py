@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedaudit.core import ClientId, Model, Params, Samples, Sees
-from fedaudit.devices import CPU
-from fedaudit.errors import NotVisible
-from fedaudit.modules import outputs_of
+from fedaudit.core.devices import CPU
+from fedaudit.core.errors import NotVisible
+from fedaudit.core.modules import outputs_of
+from fedaudit.core.values import ClientId, Model, Params, Samples, Sees
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.views import grouped
 from fedaudit.signals.gradients import GradientProducts, gradient_products

@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedaudit.core import Samples, chunks
-from fedaudit.devices import CPU
+from fedaudit.core.devices import CPU
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import Samples, chunks
 from fedaudit.engines.base import Engine, Shards
 from fedaudit.engines.local import one_thread
-from fedaudit.errors import BadInput
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Round
 from fedaudit.signals.base import Seen, Signal

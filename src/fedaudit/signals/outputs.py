@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedaudit.core import Model, Sees
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import Model, Sees
 from fedaudit.signals.base import Seen
 
 Outputs = Float[Tensor, "samples ..."]

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedaudit.core import Sees
-from fedaudit.errors import BadInput, Unsupported
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.values import Sees
 from fedaudit.signals.base import AgainstUpdates, Seen
 from fedaudit.signals.gradients import products_centred_in_tail, products_without_tail
 

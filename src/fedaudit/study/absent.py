@@ -1,7 +1,7 @@
 """Clients under audit that never take part while the adversary looks."""
 
-from fedaudit.core import Sees
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import Sees
 from fedaudit.fl.visits import cohort_of
 from fedaudit.study.parts import Setup
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from fedaudit.core import ClientId, Model, Samples, Sees
-from fedaudit.devices import CPU
+from fedaudit.core.devices import CPU
+from fedaudit.core.modules import outputs_of
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import ClientId, Model, Samples, Sees
 from fedaudit.metrics import Share, generalisation_gap, share
-from fedaudit.modules import outputs_of
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.round import Round
 from fedaudit.results.clusters import EVERYBODY
 from fedaudit.results.record import UtilityResult
-from fedaudit.seeds import seeded
 from fedaudit.study.holdout import left_to_train
 from fedaudit.study.parts import Setup
 from fedaudit.study.served import outputs_served

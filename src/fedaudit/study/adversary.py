@@ -2,8 +2,8 @@
 
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import attack_named, attack_set
-from fedaudit.core import Sees, Setting
-from fedaudit.errors import BadInput, NotVisible
+from fedaudit.core.errors import BadInput, NotVisible
+from fedaudit.core.values import Sees, Setting
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels
 from fedaudit.observe.round import Logits
 from fedaudit.observe.views import (

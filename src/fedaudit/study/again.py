@@ -7,15 +7,15 @@ from pathlib import Path
 import torch
 
 from fedaudit.attacks.base import Attack
-from fedaudit.devices import CPU
-from fedaudit.errors import BadInput, Damaged, Refusal, option
-from fedaudit.files import own_place, sweep
-from fedaudit.importing import code_named_in, imported, is_own
+from fedaudit.core.devices import CPU
+from fedaudit.core.errors import BadInput, Damaged, Refusal, option
+from fedaudit.core.files import own_place, sweep
+from fedaudit.core.importing import code_named_in, imported, is_own
+from fedaudit.core.progress import Tick, quiet
 from fedaudit.observe.kept_files import read_rounds
 from fedaudit.observe.measurements import Stored, tell_of_unhashed
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.observe.views import seen_from
-from fedaudit.progress import Tick, quiet
 from fedaudit.results.record import Record
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.conclusion import conclude

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from fedaudit.core import Architecture, Samples
+from fedaudit.core.errors import BadInput
+from fedaudit.core.importing import called
+from fedaudit.core.values import Architecture, Samples
 from fedaudit.datasets.catalog import load
-from fedaudit.errors import BadInput
 from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.fl.algorithms.catalog import Task, algorithm_named
-from fedaudit.importing import called
 from fedaudit.models import architecture
 from fedaudit.risk.client import ByLoss
 from fedaudit.study.config import Study

@@ -10,9 +10,12 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from fedaudit.attacks.base import Attack
-from fedaudit.core import ClientId
-from fedaudit.errors import Refusal
-from fedaudit.importing import named
+from fedaudit.core.errors import Refusal
+from fedaudit.core.importing import named
+from fedaudit.core.origin import Origin
+from fedaudit.core.progress import Tick, quiet
+from fedaudit.core.seeds import seeded_numpy
+from fedaudit.core.values import ClientId
 from fedaudit.metrics import (
     CONTRASTS,
     Evaluated,
@@ -24,11 +27,8 @@ from fedaudit.metrics import (
 from fedaudit.metrics.intervals import LimitsAt
 from fedaudit.metrics.own import METRICS, Metric, OfScores, estimates
 from fedaudit.observe.measurements import Measurements
-from fedaudit.origin import Origin
-from fedaudit.progress import Tick, quiet
 from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.guessing import rate_of
-from fedaudit.seeds import seeded_numpy
 from fedaudit.study.aware import used_when
 from fedaudit.study.parts import Setup
 from fedaudit.study.pictures import add_pictures, trajectories

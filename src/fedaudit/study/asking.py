@@ -10,9 +10,9 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 from fedaudit.attacks.base import Attack
-from fedaudit.core import ClientId, Sees
+from fedaudit.core.seeds import seeded_numpy
+from fedaudit.core.values import ClientId, Sees
 from fedaudit.observe.measurements import Measurements
-from fedaudit.seeds import seeded_numpy
 from fedaudit.study.parts import Setup
 
 

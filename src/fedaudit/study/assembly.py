@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 
 from fedaudit.attacks.catalog import attack_named
-from fedaudit.core import Sees
+from fedaudit.core.values import Sees
 from fedaudit.metrics.intervals import FEWEST_RUNS
 from fedaudit.observe.measurements import Stored
 from fedaudit.results.cluster_means import cluster_means

@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from fedaudit.core import ClientId
+from fedaudit.core.seeds import seed_for
+from fedaudit.core.values import ClientId
 from fedaudit.defenses.base import Visit
 from fedaudit.observe.measurements import Measurements
-from fedaudit.seeds import seed_for
 from fedaudit.study.guided import class_guided
 from fedaudit.study.parts import Setup
 

@@ -8,7 +8,7 @@ from jaxtyping import Bool
 from numpy import ndarray
 
 from fedaudit.attacks.base import Attack
-from fedaudit.core import NOBODY
+from fedaudit.core.values import NOBODY
 from fedaudit.observe.measurements import Measurements
 from fedaudit.results.sources import Chained
 from fedaudit.study.asking import Asked

@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedaudit.core import ClientId, Model, Samples
-from fedaudit.devices import CPU
-from fedaudit.errors import NotVisible, Refusal
+from fedaudit.core.devices import CPU
+from fedaudit.core.errors import NotVisible, Refusal
+from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
+from fedaudit.core.values import ClientId, Model, Samples
 from fedaudit.fl.algorithms.base import ChoosesModels
 from fedaudit.fl.algorithms.ifca_mir import Cluster, IfcaMir
 from fedaudit.metrics import share
@@ -26,7 +27,6 @@ from fedaudit.results.clusters import (
 )
 from fedaudit.results.fields import Part
 from fedaudit.risk.server import Judged, ServerRisk
-from fedaudit.seeds import seed_for, seeded, seeded_numpy
 from fedaudit.study.cluster_sides import sides
 from fedaudit.study.groups import Grouped
 from fedaudit.study.holdout import left_to_train

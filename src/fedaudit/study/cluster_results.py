@@ -7,13 +7,13 @@ from jaxtyping import Float
 from numpy import ndarray
 from pydantic import ValidationError
 
-from fedaudit.core import ClientId
-from fedaudit.errors import Damaged
+from fedaudit.core.errors import Damaged
+from fedaudit.core.seeds import seed_for
+from fedaudit.core.values import ClientId
 from fedaudit.fl.visits import cohort_of
 from fedaudit.metrics.violations import violations
 from fedaudit.observe.measurements import Stored
 from fedaudit.results.clusters import ClusterResult, ClusterRound, ModelState
-from fedaudit.seeds import seed_for
 from fedaudit.study.cluster_notes import END, STATE, AtTheEnd, is_clustered
 from fedaudit.study.parts import Setup
 from fedaudit.study.risk import accepted

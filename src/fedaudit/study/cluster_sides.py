@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from fedaudit.core import Samples
+from fedaudit.core.values import Samples
 from fedaudit.datasets.partitions.schemes import Iid
 from fedaudit.study.dealing import partition_of
 from fedaudit.study.parts import Setup

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.results.aggregate import Values, difference, estimated, mean_of, restricted
 from fedaudit.results.compare_clusters import cluster_entries
 from fedaudit.results.compare_sources import owner_entries

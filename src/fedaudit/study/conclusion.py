@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from fedaudit.files import RECORD_FILE, SCORES_FILE
+from fedaudit.core.files import RECORD_FILE, SCORES_FILE
 from fedaudit.observe.measurements import Stored, stacked
 from fedaudit.results.record import ControlResult, Record, write_record
 from fedaudit.results.sources import SourceResult

@@ -8,18 +8,18 @@ import torch
 from jaxtyping import Int
 from numpy import ndarray
 
-from fedaudit.core import Model, Params, Samples, Sees
-from fedaudit.devices import CPU
-from fedaudit.errors import Refusal
+from fedaudit.core.devices import CPU
+from fedaudit.core.errors import Refusal
+from fedaudit.core.origin import Origin
+from fedaudit.core.params import plus
+from fedaudit.core.progress import Tick, quiet
+from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
+from fedaudit.core.values import Model, Params, Samples, Sees
 from fedaudit.metrics import auc_interval, blind_classifier, permuted_membership
 from fedaudit.observe.measurements import MeasuredRound, Measurements, stacked
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.views import seen_from
-from fedaudit.origin import Origin
-from fedaudit.params import plus
-from fedaudit.progress import Tick, quiet
 from fedaudit.results.record import ControlResult
-from fedaudit.seeds import seed_for, seeded, seeded_numpy
 from fedaudit.signals.measure import measure_by_block, measure_round
 from fedaudit.study.parts import Setup
 from fedaudit.study.truth import Audited, Findings, audited

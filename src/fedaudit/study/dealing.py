@@ -2,14 +2,14 @@
 
 from inspect import signature
 
+from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.importing import called, named
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.datasets.draws.fair import DRAWS
 from fedaudit.datasets.partitions.attribute import BySide, dealt_by_side, sides_of
 from fedaudit.datasets.partitions.feature_shift import of_clients
 from fedaudit.datasets.partitions.schemes import PARTITIONS, Partition
-from fedaudit.errors import BadInput, unknown_name
-from fedaudit.importing import called, named
 from fedaudit.study.config import Study
 from fedaudit.study.options import check_options
 from fedaudit.study.section import Settings

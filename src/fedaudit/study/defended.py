@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from fedaudit.core import ClientId
+from fedaudit.core.errors import BadInput
+from fedaudit.core.objects import stated
+from fedaudit.core.values import ClientId
 from fedaudit.defenses.base import Defense, Plan
 from fedaudit.defenses.catalog import defense_named, made
 from fedaudit.defenses.chain import Chain
-from fedaudit.errors import BadInput
-from fedaudit.objects import stated
 from fedaudit.study.config import Study
 from fedaudit.study.defense_section import Group
 from fedaudit.study.options import check_options

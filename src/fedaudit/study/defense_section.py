@@ -4,7 +4,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator, Field
 
-from fedaudit.core import ClientId
+from fedaudit.core.values import ClientId
 from fedaudit.study.section import Count, Section, Settings
 
 NONE = "none"

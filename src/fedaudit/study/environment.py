@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from fedaudit import __version__
-from fedaudit.devices import CPU, described
+from fedaudit.core.devices import CPU, described
 from fedaudit.results.record import Environment
 
 

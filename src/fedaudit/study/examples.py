@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 from fedaudit.attacks.catalog import attack_named
-from fedaudit.core import ClientId
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.seeds import seed_for
+from fedaudit.core.values import ClientId
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.shadow import Known, known_split, shadow_deal
-from fedaudit.errors import BadInput, Unsupported
 from fedaudit.fl.algorithms.base import HONEST
 from fedaudit.fl.algorithms.ifca_mir import IfcaMir
-from fedaudit.seeds import seed_for
 from fedaudit.study.config import ServerSection, ShadowSection, Study
 from fedaudit.study.dealing import dealt
 from fedaudit.study.defense_section import DefenseSection

@@ -16,21 +16,21 @@ from torch import nn
 
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS
-from fedaudit.core import Samples, Setting
+from fedaudit.core.errors import BadInput
+from fedaudit.core.importing import Given
+from fedaudit.core.naming import Clients, Copies, DefensePart, Part
+from fedaudit.core.objects import Spelled, frozen, plain_settings, spelled
+from fedaudit.core.values import Samples, Setting
 from fedaudit.datasets.catalog import SOURCES
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.in_memory import InMemory, of_samples, samples
 from fedaudit.datasets.partitions.schemes import PARTITIONS
 from fedaudit.defenses.base import Defense
 from fedaudit.defenses.catalog import DEFENSES
-from fedaudit.errors import BadInput
 from fedaudit.fl.algorithms.base import Server
 from fedaudit.fl.algorithms.catalog import ALGORITHMS
-from fedaudit.importing import Given
 from fedaudit.metrics.own import METRICS, Metric
 from fedaudit.models import MODELS
-from fedaudit.naming import Clients, Copies, DefensePart, Part
-from fedaudit.objects import Spelled, frozen, plain_settings, spelled
 from fedaudit.observe.views import VIEWS, View
 from fedaudit.study.config import (
     AuditSection,

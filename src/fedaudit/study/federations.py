@@ -3,11 +3,11 @@
 from copy import deepcopy
 from pathlib import Path
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seed_for
 from fedaudit.fl.simulate import prepared
 from fedaudit.fl.visits import Federation
 from fedaudit.fl.wire.checkpoint import fingerprint_of
-from fedaudit.seeds import seed_for
 from fedaudit.study.config import Study
 from fedaudit.study.examples import shadow_seed
 from fedaudit.study.parts import Setup

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from fedaudit.errors import BadInput, option
-from fedaudit.files import read_object, write_whole
+from fedaudit.core.errors import BadInput, option
+from fedaudit.core.files import read_object, write_whole
 from fedaudit.results.older import settled
 from fedaudit.study.config import Study
 from fedaudit.study.identity import settings_of

@@ -9,13 +9,13 @@ from typing import NamedTuple
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from fedaudit.core import ClientId
+from fedaudit.core.errors import BadInput, Unsupported, unknown_name
+from fedaudit.core.files import ATTACKED, RECORD_FILE, REPORT_FILE, SCORES_FILE, own_place
+from fedaudit.core.importing import Given, objects_given
+from fedaudit.core.objects import Spelled
+from fedaudit.core.progress import Tick, bars, quiet
+from fedaudit.core.values import ClientId
 from fedaudit.engines.base import Counted
-from fedaudit.errors import BadInput, Unsupported, unknown_name
-from fedaudit.files import ATTACKED, RECORD_FILE, REPORT_FILE, SCORES_FILE, own_place
-from fedaudit.importing import Given, objects_given
-from fedaudit.objects import Spelled
-from fedaudit.progress import Tick, bars, quiet
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.study.again import attack_again
@@ -152,7 +152,7 @@ class Run:
         Raises:
             BadInput: An attack whose signals were not measured, where no updates were kept.
         """
-        from fedaudit.devices import device_named
+        from fedaudit.core.devices import device_named
 
         objects = dict(self._objects)
         names = list(attacks_noted(attacks, _keeping(objects)))
@@ -226,7 +226,7 @@ def audit(
     Raises:
         Refusal: Anything that cannot work, before anything is trained.
     """
-    from fedaudit.devices import device_named
+    from fedaudit.core.devices import device_named
     from fedaudit.engines.ray_cluster import engine_named
 
     asked = Asked(attacks, targets, seeds, audit, shadow, figures, server, view, metrics)

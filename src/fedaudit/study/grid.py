@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 
 MAX_POINTS = 200
 """Points of all grids of a study; each is a whole study, with its own runs and report."""

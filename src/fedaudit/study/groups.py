@@ -6,14 +6,14 @@ import numpy as np
 from jaxtyping import Int
 from numpy import ndarray
 
-from fedaudit.core import ClientId
+from fedaudit.core.errors import Unsupported, unknown_name
+from fedaudit.core.seeds import seeded_numpy
+from fedaudit.core.values import ClientId
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.datasets.partitions.attribute import like_their_side, sides_of
 from fedaudit.datasets.partitions.feature_shift import SHIFTS, Shift, of_clients, places, shifted
-from fedaudit.errors import Unsupported, unknown_name
 from fedaudit.results.clusters import EVERYBODY
-from fedaudit.seeds import seeded_numpy
 from fedaudit.study.config import Study
 from fedaudit.study.dealing import ATTRIBUTE
 

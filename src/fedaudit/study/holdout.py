@@ -9,10 +9,10 @@ import numpy as np
 from jaxtyping import Int
 from numpy import ndarray
 
-from fedaudit.core import NOBODY, ClientId, Samples
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import NOBODY, ClientId, Samples
 from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.defenses.base import Defense
-from fedaudit.errors import BadInput
 from fedaudit.fl.algorithms.base import Algorithm, HoldsOut
 from fedaudit.fl.simulate import prepared
 

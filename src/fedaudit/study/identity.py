@@ -4,9 +4,9 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping
 
+from fedaudit.core.errors import BadInput
+from fedaudit.core.importing import installed, is_handed_over, is_own, module_of, sources_of
 from fedaudit.datasets.catalog import READERS
-from fedaudit.errors import BadInput
-from fedaudit.importing import installed, is_handed_over, is_own, module_of, sources_of
 from fedaudit.results.older import FIRST_SET
 from fedaudit.study.config import RiskSection, Study
 

@@ -9,9 +9,12 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from fedaudit.core import ClientId
-from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import own_folder, own_place
+from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.files import own_folder, own_place
+from fedaudit.core.origin import Origin
+from fedaudit.core.progress import Tick, quiet
+from fedaudit.core.seeds import seed_for
+from fedaudit.core.values import ClientId
 from fedaudit.observe.measurements import (
     MeasuredRound,
     Measurements,
@@ -22,9 +25,6 @@ from fedaudit.observe.measurements import (
     write_measured,
 )
 from fedaudit.observe.round import Round
-from fedaudit.origin import Origin
-from fedaudit.progress import Tick, quiet
-from fedaudit.seeds import seed_for
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.parts import Setup

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import torch
 
-from fedaudit.devices import CPU
+from fedaudit.core.devices import CPU
+from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.files import own_folder
+from fedaudit.core.params import flat
+from fedaudit.core.progress import Tick, quiet
+from fedaudit.core.seeds import seed_for
 from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL
-from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import own_folder
 from fedaudit.fl.simulate import simulate
 from fedaudit.observe.kept_files import write_round
 from fedaudit.observe.layout import estimated_bytes
@@ -20,9 +23,6 @@ from fedaudit.observe.measurements import Stored, fault_in, read_measured, write
 from fedaudit.observe.round import Round
 from fedaudit.observe.usage import keeping_usage
 from fedaudit.observe.views import seen_from
-from fedaudit.params import flat
-from fedaudit.progress import Tick, quiet
-from fedaudit.seeds import seed_for
 from fedaudit.signals.measure import Measuring, measure_round, measuring_on
 from fedaudit.study.accuracy import Exam, accuracy_notes, counts_fit, exam
 from fedaudit.study.cluster_notes import cluster_notes

@@ -5,8 +5,8 @@ from inspect import Parameter, signature
 from types import UnionType
 from typing import get_args
 
-from fedaudit.core import Setting
-from fedaudit.errors import BadInput, unknown_name
+from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.values import Setting
 from fedaudit.study.section import Settings
 
 _GIVEN = {"coalition", "task"}

@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedaudit.errors import BadInput, Refusal, option
-from fedaudit.files import RECORD_FILE, REPORT_FILE, SCORES_FILE
+from fedaudit.core.errors import BadInput, Refusal, option
+from fedaudit.core.files import RECORD_FILE, REPORT_FILE, SCORES_FILE
 from fedaudit.results.older import settled
 from fedaudit.results.read import read_record
 from fedaudit.results.text import made_plain

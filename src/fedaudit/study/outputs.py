@@ -3,8 +3,8 @@
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from fedaudit.errors import BadInput, Refusal, option
-from fedaudit.files import RECORD_FILE
+from fedaudit.core.errors import BadInput, Refusal, option
+from fedaudit.core.files import RECORD_FILE
 from fedaudit.results.read import read_comparison
 
 _NAMED = (RECORD_FILE, "study.json", "runs.json", "run.json")

@@ -6,7 +6,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from fedaudit.attacks.base import Attack
-from fedaudit.core import ClientId
+from fedaudit.core.seeds import seed_for
+from fedaudit.core.values import ClientId
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.datasets.draws.shadow import Known
@@ -14,7 +15,6 @@ from fedaudit.defenses.base import Defense
 from fedaudit.fl.algorithms.base import HONEST, Algorithm, Server
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.views import View
-from fedaudit.seeds import seed_for
 from fedaudit.signals.base import Signal
 from fedaudit.study.config import Study
 from fedaudit.study.groups import Groups

@@ -7,11 +7,11 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from fedaudit.core import ClientId
+from fedaudit.core.origin import Origin
+from fedaudit.core.values import ClientId
 from fedaudit.metrics import auc_by_group, auc_by_owner, most_exposed, roc_curve, thin
 from fedaudit.metrics.evaluate import CONTRASTS
 from fedaudit.observe.measurements import Measurements
-from fedaudit.origin import Origin
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Curve, ExposedSample, Histogram, Trajectory
 from fedaudit.study.config import Study

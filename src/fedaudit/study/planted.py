@@ -6,8 +6,9 @@ import numpy as np
 import torch
 
 from fedaudit.attacks.catalog import attack_named
-from fedaudit.core import Samples
-from fedaudit.errors import Refusal
+from fedaudit.core.errors import Refusal
+from fedaudit.core.seeds import seed_for, seeded
+from fedaudit.core.values import Samples
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
@@ -15,7 +16,6 @@ from fedaudit.metrics import auc_interval
 from fedaudit.observe.measurements import Measurements, stacked
 from fedaudit.observe.views import View, as_one, seen_from, view_named
 from fedaudit.results.record import ControlResult
-from fedaudit.seeds import seed_for, seeded
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.observing import Work
 from fedaudit.study.parts import Setup

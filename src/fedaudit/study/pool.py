@@ -22,11 +22,11 @@ import numpy as np
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fedaudit import __version__
-from fedaudit.core import Samples
-from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import own_folder, own_place, read_object, write_whole
-from fedaudit.locking import Lock
-from fedaudit.objects import source_behind, stated
+from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.files import own_folder, own_place, read_object, write_whole
+from fedaudit.core.locking import Lock
+from fedaudit.core.objects import source_behind, stated
+from fedaudit.core.values import Samples
 from fedaudit.signals.base import Signal
 from fedaudit.study.identity import run_key
 from fedaudit.study.parts import Setup

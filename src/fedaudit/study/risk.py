@@ -4,17 +4,17 @@ from collections.abc import Sequence
 
 import torch
 
-from fedaudit.core import Samples
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Samples
 from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.datasets.draws.shadow import untouched
-from fedaudit.errors import BadInput
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels
 from fedaudit.fl.algorithms.ifca import Ifca
 from fedaudit.fl.algorithms.ifca_mir import IfcaMir, Preference
 from fedaudit.risk.catalog import measure_named
 from fedaudit.risk.server import ServerRisk
 from fedaudit.risk.shadow_models import ShadowTraining
-from fedaudit.seeds import seeded
 from fedaudit.study.config import Study
 from fedaudit.study.groups import Grouped
 from fedaudit.study.training import local_training

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.results.comparison import Row
 from fedaudit.results.figure_index import is_compared
 from fedaudit.results.older import settled

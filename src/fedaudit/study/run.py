@@ -8,15 +8,15 @@ from pathlib import Path
 
 import torch
 
-from fedaudit.core import ClientId
-from fedaudit.devices import CPU, refuse_several_workers
+from fedaudit.core.devices import CPU, refuse_several_workers
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.files import own_folder, sweep
+from fedaudit.core.progress import Tick, quiet, size_of
+from fedaudit.core.values import ClientId
 from fedaudit.engines.base import Counted
 from fedaudit.engines.local import local_engine
-from fedaudit.errors import BadInput, Unsupported
-from fedaudit.files import own_folder, sweep
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.tensors import write_tensors
-from fedaudit.progress import Tick, quiet, size_of
 from fedaudit.results.record import Record
 from fedaudit.study.conclusion import conclude
 from fedaudit.study.config import Study

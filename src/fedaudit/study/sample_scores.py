@@ -13,12 +13,12 @@ import torch
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from fedaudit.core import ClientId
-from fedaudit.errors import BadInput, Damaged
+from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.origin import Origin
+from fedaudit.core.values import ClientId
 from fedaudit.metrics import CONTRASTS, compare_auc
 from fedaudit.metrics.delong import AucDifference
 from fedaudit.observe.tensors import read_tensors, write_tensors
-from fedaudit.origin import Origin
 from fedaudit.study.parts import Setup
 from fedaudit.study.truth import Findings, audited
 

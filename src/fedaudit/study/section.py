@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
-from fedaudit.core import Setting
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import Setting
 
 
 def _setting(value: object) -> Setting:

@@ -7,9 +7,9 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.core import ClientId, Samples
-from fedaudit.devices import CPU
-from fedaudit.modules import outputs_of
+from fedaudit.core.devices import CPU
+from fedaudit.core.modules import outputs_of
+from fedaudit.core.values import ClientId, Samples
 from fedaudit.observe.round import Round
 
 

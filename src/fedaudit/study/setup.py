@@ -6,16 +6,16 @@ from pathlib import Path
 
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import attack_named
-from fedaudit.core import ClientId, Sees
+from fedaudit.core.errors import Refusal
+from fedaudit.core.importing import called, named
+from fedaudit.core.naming import Copies
+from fedaudit.core.seeds import seed_for
+from fedaudit.core.values import ClientId, Sees
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.dataset import Dataset, some_classes
 from fedaudit.defenses.base import Defense, Plan
-from fedaudit.errors import Refusal
 from fedaudit.fl.algorithms.base import Algorithm, Server
-from fedaudit.importing import called, named
-from fedaudit.naming import Copies
 from fedaudit.observe.views import View
-from fedaudit.seeds import seed_for
 from fedaudit.study.absent import refuse_absent_targets
 from fedaudit.study.adversary import as_sent, attacks_of, measured_rounds, view_of
 from fedaudit.study.algorithm import algorithm_of, check_algorithm

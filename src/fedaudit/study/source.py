@@ -7,7 +7,9 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 
 from fedaudit.attacks.base import Attack
-from fedaudit.errors import Refusal
+from fedaudit.core.errors import Refusal
+from fedaudit.core.progress import Tick, quiet
+from fedaudit.core.seeds import seeded_numpy
 from fedaudit.metrics.source import (
     by_label_distribution,
     confusion,
@@ -17,9 +19,7 @@ from fedaudit.metrics.source import (
     source_success,
 )
 from fedaudit.observe.measurements import Measurements
-from fedaudit.progress import Tick, quiet
 from fedaudit.results.sources import Answered, ClassSuccess, SourceResult
-from fedaudit.seeds import seeded_numpy
 from fedaudit.study.accuracy import overfitting
 from fedaudit.study.asking import Asked, asked, asked_alone, chances, one_by_one
 from fedaudit.study.chained import chained

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import torch
 
-from fedaudit.devices import CPU
-from fedaudit.errors import Refusal
+from fedaudit.core.devices import CPU
+from fedaudit.core.errors import Refusal
+from fedaudit.core.seeds import seeded_numpy
 from fedaudit.metrics.source import named_owner, source_null, source_success
 from fedaudit.results.record import ControlResult
-from fedaudit.seeds import seeded_numpy
 from fedaudit.study.asking import asked, chances
 from fedaudit.study.controls import measured_untrained
 from fedaudit.study.parts import Setup

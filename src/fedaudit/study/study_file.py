@@ -4,7 +4,7 @@ import copy
 from pathlib import Path
 from typing import NamedTuple
 
-from fedaudit.errors import BadInput, unknown_name
+from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.study.config import Study
 from fedaudit.study.grid import grid_points
 from fedaudit.study.toml import read_toml

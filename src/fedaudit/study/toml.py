@@ -4,8 +4,8 @@ import re
 import tomllib
 from pathlib import Path
 
-from fedaudit.errors import BadInput
-from fedaudit.files import LARGEST, SHORT, TooLarge, read_text
+from fedaudit.core.errors import BadInput
+from fedaudit.core.files import LARGEST, SHORT, TooLarge, read_text
 from fedaudit.results.text import MAX_DEPTH, deeper_than, keys, whole_numbers
 
 _WORDLESS = re.compile(

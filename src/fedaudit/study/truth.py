@@ -6,12 +6,12 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
-from fedaudit.core import ClientId
+from fedaudit.core.origin import Origin
+from fedaudit.core.seeds import seeded_numpy
+from fedaudit.core.values import ClientId
 from fedaudit.metrics.intervals import LimitsAt
-from fedaudit.origin import Origin
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Curve, ExposedSample, Histogram, Trajectory
-from fedaudit.seeds import seeded_numpy
 from fedaudit.study.parts import Setup
 
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from fedaudit.errors import BadInput, unknown_name
+from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.results.text import MAX_DEPTH, deeper_than
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from fedaudit.attacks.ami.plant import Neurons, Planted, plant, plant_disguised, plant_one_row
-from fedaudit.core import Architecture, Model
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Architecture, Model
 from fedaudit.models.mlp import mlp
-from fedaudit.seeds import seeded
 from tests.rounding import RoundedByPlace
 
 NET = Architecture("net", partial(mlp, shape=(6,), classes=3, hidden="40,5"))

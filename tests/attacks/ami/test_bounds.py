@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fedaudit.attacks.ami.plant import Neurons
 from fedaudit.attacks.ami.score import range_over_box
-from fedaudit.errors import BadInput
-from fedaudit.seeds import seeded
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded
 
 
 def drawn(seed: int, features: int = 3, hidden: int = 4, neurons: int = 2) -> Neurons:

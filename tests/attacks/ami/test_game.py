@@ -9,8 +9,8 @@ from torch import Tensor
 from fedaudit.attacks.ami.game import NONE, Contest, Played, Pools, Randomiser, Randomisers
 from fedaudit.attacks.ami.rules import Rules
 from fedaudit.attacks.ami.train import NeuronTraining
-from fedaudit.errors import BadInput
-from fedaudit.seeds import seeded
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded
 
 RULES = Rules(
     batch=10,

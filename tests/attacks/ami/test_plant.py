@@ -10,8 +10,9 @@ from fedaudit.attacks.ami.game import Contest, Pools
 from fedaudit.attacks.ami.plant import Neurons, Planted, gradient_row, plant, said_in
 from fedaudit.attacks.ami.rules import Rules
 from fedaudit.attacks.ami.train import NeuronTraining
-from fedaudit.core import Architecture, Model, Samples
-from fedaudit.errors import BadInput, Unsupported
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Architecture, Model, Samples
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.fedsgd import FedSGD
 from fedaudit.fl.server import Tampering
@@ -19,7 +20,6 @@ from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.models.mlp import mlp
 from fedaudit.observe.round import Gradient, Round
-from fedaudit.seeds import seeded
 
 FEATURES, UNITS, TARGETS = 12, 30, 3
 NET = Architecture("net", partial(mlp, shape=(FEATURES,), classes=4, hidden=f"{UNITS * TARGETS},6"))

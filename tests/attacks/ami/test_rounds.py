@@ -7,11 +7,11 @@ import torch
 
 from fedaudit.attacks.ami.plant import Neurons, Place, alone, louder, plant, repeated
 from fedaudit.attacks.ami.score import Reading, dead, reading, summed
-from fedaudit.core import Architecture, Model, Params, Samples
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Architecture, Model, Params, Samples
 from fedaudit.models.mlp import mlp
 from fedaudit.observe.round import Gradient
-from fedaudit.seeds import seeded
 
 FEATURES, UNITS = 5, 4
 NET = Architecture("net", partial(mlp, shape=(FEATURES,), classes=3, hidden=f"{3 * UNITS},6"))

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from fedaudit.attacks.ami.plant import Neurons
 from fedaudit.attacks.ami.threshold import best_shift
 from fedaudit.attacks.ami.train import Labelled, NeuronTraining, Standard, Trained, train_neurons
-from fedaudit.errors import BadInput
-from fedaudit.seeds import seeded
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded
 from tests.rounding import RoundedByPlace
 
 HOW = NeuronTraining(hidden=20, epochs=30)

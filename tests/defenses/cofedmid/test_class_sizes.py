@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedaudit.core.errors import BadInput
 from fedaudit.defenses.cofedmid.partition import DECAYS, least_of, most_of, size_at
-from fedaudit.errors import BadInput
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedaudit.core import Architecture, Batch, Model, Samples
+from fedaudit.core.errors import BadInput
+from fedaudit.core.params import flat, weighted_sum
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Architecture, Batch, Model, Samples
 from fedaudit.defenses.base import Defense, Turn, Visit
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.cofedmid.compensation import Compensation, unconfident
@@ -22,14 +25,11 @@ from fedaudit.defenses.cofedmid.partition import ClassGuided
 from fedaudit.defenses.cofedmid.validation import held_out
 from fedaudit.defenses.cofedmid.whole import CoFedMID
 from fedaudit.engines.workers import Workers
-from fedaudit.errors import BadInput
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.models import architecture
 from fedaudit.observe.round import Round
-from fedaudit.params import flat, weighted_sum
-from fedaudit.seeds import seeded
 
 CLASSES, EACH = 6, 60
 ROUNDS = 5

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedaudit.core.seeds import seeded
 from fedaudit.defenses.cofedmid.exp3 import drawn, normalised, probabilities, rewarded
-from fedaudit.seeds import seeded
 
 
 def values(*numbers: float) -> torch.Tensor:

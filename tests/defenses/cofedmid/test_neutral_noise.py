@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedaudit.core import Architecture, Params
+from fedaudit.core.errors import BadInput
+from fedaudit.core.params import flat, plus_tail, tail_of, tail_size
+from fedaudit.core.values import Architecture, Params
 from fedaudit.defenses.base import Turn, Visit
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise, neutral
-from fedaudit.errors import BadInput
 from fedaudit.observe.round import Update
-from fedaudit.params import flat, plus_tail, tail_of, tail_size
 
 MODEL = Architecture("net", partial(nn.Linear, 2, 1)).initial(0)
 

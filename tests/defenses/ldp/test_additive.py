@@ -9,6 +9,8 @@ from scipy.integrate import quad
 from scipy.stats import binomtest, kstest, norm
 from torch import Tensor
 
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded
 from fedaudit.defenses.ldp.additive import (
     LdpGaussian,
     LdpLaplace,
@@ -18,8 +20,6 @@ from fedaudit.defenses.ldp.additive import (
     within_ball,
 )
 from fedaudit.defenses.ldp.mechanism import Mechanism
-from fedaudit.errors import BadInput
-from fedaudit.seeds import seeded
 
 INF = float("inf")
 EACH = [LdpLaplace(epsilon=1.5, clip=2.0), LdpGaussian(epsilon=1.5, clip=2.0)]

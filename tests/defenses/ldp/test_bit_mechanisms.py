@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 from torch import Tensor
 
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded
 from fedaudit.defenses.ldp.bit_mechanisms import (
     BitMechanism,
     BitRandPublished,
@@ -16,8 +18,6 @@ from fedaudit.defenses.ldp.bit_mechanisms import (
 )
 from fedaudit.defenses.ldp.encoding import FixedPoint
 from fedaudit.defenses.ldp.mechanism import NUMBERS_AT_ONCE, Mechanism
-from fedaudit.errors import BadInput
-from fedaudit.seeds import seeded
 
 EACH = [BitRandPublished(5.0), OmePublished(5.0), BitwiseRR(20.0), BitwiseRR(20.0, split="linear")]
 every = pytest.mark.parametrize("mechanism", EACH, ids=repr)

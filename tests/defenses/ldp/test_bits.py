@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare
 from torch import Tensor
 
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded
 from fedaudit.defenses.ldp.bits import (
     BitFlips,
     flipped,
@@ -15,8 +17,6 @@ from fedaudit.defenses.ldp.bits import (
     really_drawn,
 )
 from fedaudit.defenses.ldp.encoding import packed, unpacked
-from fedaudit.errors import BadInput
-from fedaudit.seeds import seeded
 
 chances = st.floats(0, 1)
 SOME = [0.0, 1.0, 0.5, 0.3, 1e-3, 1 - 1e-3, 2**-9, 0.7, 0.123, 0.996]

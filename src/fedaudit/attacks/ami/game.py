@@ -13,8 +13,8 @@ from fedaudit.attacks.ami.plant import Neurons
 from fedaudit.attacks.ami.rules import Rules
 from fedaudit.attacks.ami.threshold import best_shift
 from fedaudit.attacks.ami.train import Labelled, Standard, train_neurons
-from fedaudit.errors import BadInput
-from fedaudit.seeds import seed_for, seeded
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seed_for, seeded
 
 
 class Made(NamedTuple):

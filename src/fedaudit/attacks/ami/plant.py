@@ -9,8 +9,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from fedaudit.attacks.ami.threshold import best_shift
-from fedaudit.core import Model, Params
-from fedaudit.errors import BadInput, Unsupported
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.values import Model, Params
 from fedaudit.observe.round import Gradient, Upload
 
 _TRACE = 1e-6

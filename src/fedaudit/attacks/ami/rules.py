@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from fedaudit.attacks.ami.train import NeuronTraining
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 
 
 @dataclass(frozen=True)

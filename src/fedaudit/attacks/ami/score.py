@@ -8,10 +8,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedaudit.attacks.ami.plant import Neurons, Place, Planted, gradient_row, silenced
-from fedaudit.core import Model, Params, Samples
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.params import norm, weighted_sum
+from fedaudit.core.values import Model, Params, Samples
 from fedaudit.observe.round import Gradient
-from fedaudit.params import norm, weighted_sum
 
 
 class Range(NamedTuple):

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedaudit.attacks.ami.plant import Distinct, Neurons
-from fedaudit.errors import BadInput, unknown_name
+from fedaudit.core.errors import BadInput, unknown_name
 
 Step = Callable[[Tensor, Tensor], Tensor]
 """From a parameter and the slope of the loss there to the parameter afterwards."""

@@ -8,8 +8,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fedaudit.attacks.base import Rule
-from fedaudit.core import ClientId, Sees
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import ClientId, Sees
 from fedaudit.observe.measurements import Measurements
 
 

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from fedaudit.core import ClientId, Sees
-from fedaudit.errors import BadInput, NotVisible
+from fedaudit.core.errors import BadInput, NotVisible
+from fedaudit.core.values import ClientId, Sees
 from fedaudit.observe.measurements import Measurements
 
 

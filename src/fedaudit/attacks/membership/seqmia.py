@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedaudit.attacks.base import measured_rounds
-from fedaudit.core import ClientId, Sees, chunks
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import ClientId, Sees, chunks
 from fedaudit.engines.local import one_thread
-from fedaudit.errors import BadInput
 from fedaudit.observe.measurements import Measurements
-from fedaudit.seeds import seeded
 
 LR_STEP = 10
 LR_DECAY = 0.9

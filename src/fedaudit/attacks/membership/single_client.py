@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedaudit.attacks.base import measured_rounds
-from fedaudit.core import ClientId, Sees
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import ClientId, Sees
 from fedaudit.observe.measurements import Measurements
 
 

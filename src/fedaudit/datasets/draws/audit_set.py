@@ -10,11 +10,11 @@ from jaxtyping import Bool, Int
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.core import NOBODY, ClientId, Samples
+from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.origin import Origin
+from fedaudit.core.seeds import seeded_numpy
+from fedaudit.core.values import NOBODY, ClientId, Samples
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.errors import BadInput, Damaged
-from fedaudit.origin import Origin
-from fedaudit.seeds import seeded_numpy
 
 
 @dataclass(frozen=True)

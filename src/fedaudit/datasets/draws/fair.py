@@ -7,7 +7,9 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from fedaudit.core import NOBODY, ClientId
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded_numpy
+from fedaudit.core.values import NOBODY, ClientId
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Audited, Deal, check_targets, dealt
 from fedaudit.datasets.draws.published import cofedmid, fedmia_code, fedmia_paper, sia
@@ -19,8 +21,6 @@ from fedaudit.datasets.partitions.schemes import (
     deal,
     within,
 )
-from fedaudit.errors import BadInput
-from fedaudit.seeds import seeded_numpy
 
 
 class _Panel(NamedTuple):

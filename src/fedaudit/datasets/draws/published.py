@@ -6,12 +6,12 @@ import numpy as np
 from jaxtyping import Int
 from numpy import ndarray
 
-from fedaudit.core import NOBODY, ClientId
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded_numpy
+from fedaudit.core.values import NOBODY, ClientId
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Audited, Deal, check_targets, dealt
 from fedaudit.datasets.partitions.schemes import Partition, apportioned, deal
-from fedaudit.errors import BadInput
-from fedaudit.seeds import seeded_numpy
 
 
 def fedmia_paper(

@@ -9,11 +9,11 @@ from jaxtyping import Bool, Int
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.core import ClientId, Samples
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seeded_numpy
+from fedaudit.core.values import ClientId, Samples
 from fedaudit.datasets.dataset import Dataset, numbered
 from fedaudit.datasets.draws.audit_set import AuditSet, Deal
-from fedaudit.errors import BadInput
-from fedaudit.seeds import seeded_numpy
 
 
 def shadow_deal(dataset: Dataset, audited: Deal, draw: Callable[[Dataset], Deal]) -> Deal:

@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Int, UInt8
 from numpy import ndarray
 
+from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.errors import BadInput, Damaged
 
 _USUAL_FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
 _MAX_BATCH_BYTES = 2**28

@@ -7,11 +7,11 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from PIL import Image
 
+from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays, split_arrays
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.formats.image_folder import stacked
-from fedaudit.errors import BadInput, unknown_name
-from fedaudit.seeds import seeded_numpy
 
 _PICTURE_COLUMNS = ("image", "img")
 

@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import UInt8
 from numpy import ndarray
 
+from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.files import hold_to_budget
 from fedaudit.datasets.arrays import Arrays, from_arrays
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import hold_to_budget
 
 _BYTES_TYPE = 8
 

@@ -11,11 +11,11 @@ from jaxtyping import Int, UInt8
 from numpy import ndarray
 from PIL import Image
 
+from fedaudit.core.errors import BadInput, Damaged, Refusal
+from fedaudit.core.files import hold_to_budget
+from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import MAX_VALUES, Arrays, from_arrays, split
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.errors import BadInput, Damaged, Refusal
-from fedaudit.files import hold_to_budget
-from fedaudit.seeds import seeded_numpy
 
 _MAX_PIXELS = 2**26
 

@@ -20,6 +20,9 @@ from numpy import ndarray
 from numpy.lib import format as npy
 from torch import Tensor
 
+from fedaudit.core.errors import BadInput, Damaged, unknown_name
+from fedaudit.core.files import hold_to_budget, parsed_json
+from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import (
     AnyArray,
     Arrays,
@@ -32,9 +35,6 @@ from fedaudit.datasets.arrays import (
     split_arrays,
 )
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.errors import BadInput, Damaged, unknown_name
-from fedaudit.files import hold_to_budget, parsed_json
-from fedaudit.seeds import seeded_numpy
 
 _MOST_OF_NOTHING = 2**24
 _MOST_ARRAYS = 1000

@@ -10,11 +10,11 @@ from jaxtyping import Bool, Int
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.core import Samples
+from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.values import Samples
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.datasets.partitions.schemes import Counts, Partition, Quotas
-from fedaudit.errors import BadInput, unknown_name
 
 
 class Sides(NamedTuple):

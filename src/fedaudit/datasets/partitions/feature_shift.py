@@ -11,11 +11,11 @@ from numpy import ndarray
 from torch import Tensor
 from torch.nn import functional
 
-from fedaudit.core import ClientId, Samples, chunks
+from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.seeds import seeded_numpy
+from fedaudit.core.values import ClientId, Samples, chunks
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Deal
-from fedaudit.errors import BadInput, unknown_name
-from fedaudit.seeds import seeded_numpy
 
 Images: TypeAlias = Float[Tensor, "images channels height width"]
 Amounts: TypeAlias = Float[Tensor, " images"]

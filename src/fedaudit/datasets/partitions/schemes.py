@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int, Num
 from numpy import ndarray
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 
 Counts: TypeAlias = Int[ndarray, " classes"]
 Quotas: TypeAlias = Int[ndarray, "clients classes"]

@@ -1,9 +1,9 @@
 """Coalitions: their members, and values they derive together without the server."""
 
-from fedaudit.core import ClientId
+from fedaudit.core.errors import BadInput
+from fedaudit.core.seeds import seed_for
+from fedaudit.core.values import ClientId
 from fedaudit.defenses.base import Visit
-from fedaudit.errors import BadInput
-from fedaudit.seeds import seed_for
 
 
 def check_coalition(coalition: tuple[ClientId, ...]) -> None:

@@ -8,7 +8,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fedaudit.core import Batch, Model, Params, Samples, cross_entropy
+from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.modules import outputs_of
+from fedaudit.core.values import Batch, Model, Params, Samples, cross_entropy
 from fedaudit.defenses.base import Turn, Visit
 from fedaudit.defenses.cofedmid.exp3 import drawn, normalised, rewarded
 from fedaudit.defenses.cofedmid.partition import ClassGuided
@@ -21,9 +23,7 @@ from fedaudit.defenses.soft_labels import (
     soft_target,
     true_probability,
 )
-from fedaudit.errors import BadInput, unknown_name
 from fedaudit.fl.training.dense import cross_entropy_slope
-from fedaudit.modules import outputs_of
 
 
 def on_one_scale(losses: Float[Tensor, " samples"]) -> Float[Tensor, " samples"]:

@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedaudit.core import ClientId
+from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.params import plus_tail, tail_size
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import ClientId
 from fedaudit.defenses.base import Defense, Turn
 from fedaudit.defenses.cofedmid.coalition import check_coalition, circle, present, shared_seed
-from fedaudit.errors import BadInput, unknown_name
 from fedaudit.observe.round import Gradient, Update, Upload
-from fedaudit.params import plus_tail, tail_size
-from fedaudit.seeds import seeded
 
 KINDS = ("vector", "published", "scalar")
 """Forms of the noise; "scalar" is what "published" was called first."""

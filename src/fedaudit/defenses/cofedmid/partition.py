@@ -12,12 +12,12 @@ from jaxtyping import Bool
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.core import ClientId, Samples
+from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.seeds import seeded_numpy
+from fedaudit.core.values import ClientId, Samples
 from fedaudit.defenses.base import Defense, Plan, Turn, Visit
 from fedaudit.defenses.cofedmid.coalition import check_coalition, circle, present, shared_seed
 from fedaudit.defenses.soft_labels import class_count
-from fedaudit.errors import BadInput, unknown_name
-from fedaudit.seeds import seeded_numpy
 
 Decay = Callable[[float, int, int], float]
 

@@ -5,7 +5,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from fedaudit.seeds import seed_for
+from fedaudit.core.seeds import seed_for
 
 
 def held_out(ids: Int[Tensor, " samples"], share: float, *, seed: int) -> Bool[Tensor, " samples"]:

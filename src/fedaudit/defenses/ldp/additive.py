@@ -8,9 +8,9 @@ from jaxtyping import Float, Float64
 from scipy.special import log_ndtr, ndtr
 from torch import Tensor
 
+from fedaudit.core.errors import BadInput
 from fedaudit.defenses.base import Guarantee, Workload
 from fedaudit.defenses.ldp.mechanism import UNIT, LocalDP, by_parts, refuse_no_budget
-from fedaudit.errors import BadInput
 
 LEAST_DELTA = 1e-12
 """Below, the difference of two numbers in double precision does not show it any more."""

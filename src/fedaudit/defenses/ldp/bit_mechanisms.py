@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.defenses.ldp.bits import BitFlips, flipped, flipped_alike
 from fedaudit.defenses.ldp.encoding import FixedPoint
 from fedaudit.defenses.ldp.mechanism import LocalDP, by_parts, refuse_no_budget
-from fedaudit.errors import BadInput, unknown_name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Bool, Float64, Int16
 from torch import Tensor
 
+from fedaudit.core.errors import BadInput
 from fedaudit.defenses.ldp.encoding import packed, unpacked
-from fedaudit.errors import BadInput
 
 COINS = 8
 """Tossed for every bit; the one bit in 256 that is still open then gets a draw of its own.

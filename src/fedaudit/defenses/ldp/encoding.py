@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int16
 from torch import Tensor
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 
 FEWEST_BITS, MOST_BITS = 2, 16
 

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedaudit.core import Samples, chunks
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import Samples, chunks
 from fedaudit.defenses.base import Defense, Guarantee, Plan, Visit, Workload
-from fedaudit.errors import BadInput
 
 NUMBERS_AT_ONCE = 1 << 17
 """Features that are drawn for together; part of what a seed means, so it never changes."""

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedaudit.core import Model, Samples
-from fedaudit.errors import BadInput, Unsupported
-from fedaudit.modules import loaded
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.modules import loaded
+from fedaudit.core.values import Model, Samples
 
 _USE = "signs"
 

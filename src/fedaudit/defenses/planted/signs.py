@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedaudit.core import Model, Samples
+from fedaudit.core.values import Model, Samples
 from fedaudit.defenses.planted.base import (
     Sign,
     hidden_layers,

@@ -7,10 +7,10 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from fedaudit.core import Architecture, ClientId, Model, Params, Samples
+from fedaudit.core.params import plus, weighted_sum
+from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples
 from fedaudit.defenses.base import Defense, Visit, Workload
 from fedaudit.observe.round import Exposed, Sent, Upload
-from fedaudit.params import plus, weighted_sum
 
 
 class Local(NamedTuple):

@@ -6,8 +6,10 @@ from inspect import signature
 
 import torch
 
-from fedaudit.core import Architecture, Samples
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.importing import named
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import Architecture, Samples
 from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.fl.algorithms.fedavg import FedAdam, FedAvg, FedProx
 from fedaudit.fl.algorithms.fedmd import Distillation, FedMD
@@ -15,8 +17,6 @@ from fedaudit.fl.algorithms.fedsgd import FedSGD
 from fedaudit.fl.algorithms.ifca import Ifca
 from fedaudit.fl.algorithms.ifca_mir import IfcaMir, IfcaMirOfClients, OwnRisk, Preference, Risk
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.importing import named
-from fedaudit.seeds import seeded
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import torch
 
-from fedaudit.core import ClientId, Model, Params, Samples
+from fedaudit.core.errors import BadInput
+from fedaudit.core.params import difference, plus, weighted_sum
+from fedaudit.core.values import ClientId, Model, Params, Samples
 from fedaudit.defenses.base import Defense, Turn, Visit, Workload
-from fedaudit.errors import BadInput
 from fedaudit.fl.algorithms.base import Local, OneModel
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.observe.round import Exposed, Sent, Update, Upload
-from fedaudit.params import difference, plus, weighted_sum
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from fedaudit.core import Batch, ClientId, Model, Params, Samples, chunks
+from fedaudit.core.devices import CPU, by_kind, computing_on, params_on, samples_on
+from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.modules import loaded
+from fedaudit.core.params import plus, scaled, weighted_sum
+from fedaudit.core.values import Batch, ClientId, Model, Params, Samples, chunks
 from fedaudit.defenses.base import Defense, Objective, Turn, Visit, Workload
-from fedaudit.devices import CPU, by_kind, computing_on, params_on, samples_on
-from fedaudit.errors import BadInput, unknown_name
 from fedaudit.fl.algorithms.base import Local, OneModel
 from fedaudit.fl.algorithms.fedavg import rebuilt
 from fedaudit.fl.training.local import LocalTraining, dropout_of, objective_of
-from fedaudit.modules import loaded
 from fedaudit.observe.round import Exposed, Gradient, Sent, Update, Upload
-from fedaudit.params import plus, scaled, weighted_sum
 
 _CHUNK = 512
 _CHUNK_ON_GPU = 4096

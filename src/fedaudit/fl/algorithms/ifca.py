@@ -8,14 +8,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedaudit.core import Architecture, ClientId, Model, Params, Samples
+from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.seeds import seed_for
+from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples
 from fedaudit.defenses.base import Defense, Visit, Workload
-from fedaudit.errors import BadInput, Damaged
 from fedaudit.fl.algorithms.base import Local
 from fedaudit.fl.algorithms.fedavg import FedAvg, received_update
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Exposed, Sent, Update, Upload
-from fedaudit.seeds import seed_for
 
 CHOICE = "choice"
 """What a client remembers: the model that it last trained."""

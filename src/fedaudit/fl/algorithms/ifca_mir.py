@@ -8,16 +8,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fedaudit.core import ClientId, Model, Params, Samples
+from fedaudit.core.errors import BadInput, Damaged, unknown_name
+from fedaudit.core.params import plus
+from fedaudit.core.seeds import seed_for, seeded
+from fedaudit.core.values import ClientId, Model, Params, Samples
 from fedaudit.defenses.base import Defense, Visit
 from fedaudit.defenses.cofedmid.validation import held_out
-from fedaudit.errors import BadInput, Damaged, unknown_name
 from fedaudit.fl.algorithms.base import Local
 from fedaudit.fl.algorithms.fedavg import received_update
 from fedaudit.fl.algorithms.ifca import AFRESH, SERVER, Ifca, losses, remembered
 from fedaudit.observe.round import Sent, Upload
-from fedaudit.params import plus
-from fedaudit.seeds import seed_for, seeded
 
 WAYS = ("threshold", "fixed", "hard")
 

@@ -17,9 +17,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from fedaudit.core import Batch, Params, chunks, cross_entropy
+from fedaudit.core.errors import Unsupported
+from fedaudit.core.values import Batch, Params, chunks, cross_entropy
 from fedaudit.defenses.base import Objective
-from fedaudit.errors import Unsupported
 from fedaudit.fl.training.dense import dense_clipped_sum, dense_layers, shortening
 from fedaudit.signals.kernels.base import LayerKernel
 from fedaudit.signals.kernels.capture import (

@@ -9,14 +9,14 @@ from math import ceil, cos, pi
 import torch
 from torch import nn
 
-from fedaudit.core import Batch, Model, Samples, cross_entropy
+from fedaudit.core.devices import CPU, computing_on, forked, model_on, samples_on
+from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.modules import loaded
+from fedaudit.core.values import Batch, Model, Samples, cross_entropy
 from fedaudit.defenses.base import Defense, Objective, Turn
-from fedaudit.devices import CPU, computing_on, forked, model_on, samples_on
-from fedaudit.errors import BadInput, unknown_name
 from fedaudit.fl.training.dense import cross_entropy_slope
 from fedaudit.fl.training.manual_backprop import OwnSlope, WrittenOut, written_out
 from fedaudit.fl.training.optimizers import Adam, Anchored, Optimizer, Sgd
-from fedaudit.modules import loaded
 
 Schedule = Callable[[int, int], float]
 

@@ -16,7 +16,8 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from fedaudit.core import Batch
+from fedaudit.core.modules import runs_foreign_code
+from fedaudit.core.values import Batch
 from fedaudit.defenses.base import Objective
 from fedaudit.fl.training.dense import (
     Slope,
@@ -27,7 +28,6 @@ from fedaudit.fl.training.dense import (
     has_hooks,
     is_plain_flatten,
 )
-from fedaudit.layout import runs_foreign_code
 from fedaudit.signals.kernels.gemm import product
 
 

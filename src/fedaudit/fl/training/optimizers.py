@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 
 
 @runtime_checkable

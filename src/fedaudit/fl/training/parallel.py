@@ -8,10 +8,10 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from fedaudit.core import Model
-from fedaudit.devices import CPU, by_kind, computing_on, forked
+from fedaudit.core.devices import CPU, by_kind, computing_on, forked
+from fedaudit.core.modules import runs_foreign_code
+from fedaudit.core.values import Model
 from fedaudit.engines.local import one_thread
-from fedaudit.layout import runs_foreign_code
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

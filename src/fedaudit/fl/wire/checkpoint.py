@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
-from fedaudit.core import ClientId, Params, Samples
+from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.objects import stated
+from fedaudit.core.values import ClientId, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense
-from fedaudit.errors import BadInput, Damaged
-from fedaudit.objects import stated
 from fedaudit.observe.tensors import read_tensors, write_tensors
 
 

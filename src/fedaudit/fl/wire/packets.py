@@ -22,9 +22,9 @@ from pydantic import (
 from safetensors import SafetensorError
 from torch import Tensor
 
-from fedaudit.core import Architecture, Model, Params
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.values import Architecture, Model, Params
 from fedaudit.defenses.base import Visit
-from fedaudit.errors import BadInput, Unsupported
 from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.fl.visits import Done, Job
 from fedaudit.fl.wire.tensors import Axes, Outgoing, Places, opened

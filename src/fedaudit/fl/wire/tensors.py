@@ -6,8 +6,8 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from fedaudit.core import Params
-from fedaudit.errors import Unsupported
+from fedaudit.core.errors import Unsupported
+from fedaudit.core.values import Params
 from fedaudit.observe.tensors import MAX_TENSORS, is_countable, refuse_heavy
 
 _HEADER = 1000

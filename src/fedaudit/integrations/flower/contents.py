@@ -5,7 +5,7 @@ from typing import TypeAlias
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.live.weights import array_from
 
 Arrays: TypeAlias = dict[str, np.ndarray] | list[np.ndarray]

@@ -8,9 +8,10 @@ from flwr.app import Array, ArrayRecord, Context, Message
 from flwr.clientapp.typing import ClientAppCallable, Mod
 from torch import Tensor, nn
 
-from fedaudit.core import Architecture, ClientId, Model
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.params import plus
+from fedaudit.core.values import Architecture, ClientId, Model
 from fedaudit.defenses.base import Defense, Turn
-from fedaudit.errors import BadInput, Unsupported
 from fedaudit.integrations.flower.contents import (
     array_of,
     is_training,
@@ -21,7 +22,6 @@ from fedaudit.integrations.flower.contents import (
 from fedaudit.integrations.flower.ledger import PARTITION
 from fedaudit.live.weights import tensor_of
 from fedaudit.observe.round import Update
-from fedaudit.params import plus
 
 STATE = "fedaudit.defense"
 _IN_TRAINING = ("prepare", "select", "batches", "batch", "loss", "gradient", "after")

@@ -10,8 +10,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.serverapp import Grid
 
-from fedaudit.core import ClientId
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import ClientId
 from fedaudit.integrations.flower.contents import (
     Arrays,
     arrays_of,

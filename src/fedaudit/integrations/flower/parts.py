@@ -6,8 +6,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedaudit.core.errors import BadInput
 from fedaudit.datasets.draws.audit_set import AuditSet
-from fedaudit.errors import BadInput
 from fedaudit.integrations.flower.contents import arrays_of
 from fedaudit.integrations.flower.ledger import there_of
 from fedaudit.live.audited import Split, join_audits

@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 from fedaudit.integrations.flower.contents import is_training, record_of, round_of
 from fedaudit.integrations.flower.ledger import Ledger, Nodes
 from fedaudit.live.recorder import Recorder

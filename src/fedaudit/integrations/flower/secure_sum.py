@@ -17,8 +17,8 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
-from fedaudit.core import ClientId
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import ClientId
 from fedaudit.integrations.flower.ledger import PARTITION, Claims, client_in
 from fedaudit.live.recorder import Recorder
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedaudit.core.errors import BadInput, Refusal
 from fedaudit.engines.local import one_thread
-from fedaudit.errors import BadInput, Refusal
 from fedaudit.fl.visits import Federation, visited
 from fedaudit.fl.wire.packets import pack_done, unpack_jobs
 from fedaudit.integrations.flower.study_messages import (

@@ -9,7 +9,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedaudit import __version__
-from fedaudit.errors import BadInput, Refusal
+from fedaudit.core.errors import BadInput, Refusal
 from fedaudit.fl.wire.packets import Packet
 from fedaudit.integrations.flower.contents import array_of
 from fedaudit.results.text import plain

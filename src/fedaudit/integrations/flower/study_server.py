@@ -14,10 +14,11 @@ from typing import TypeVar, cast
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from fedaudit.core import Params
+from fedaudit.core.errors import BadInput, Refusal
+from fedaudit.core.progress import Tick
+from fedaudit.core.values import Params
 from fedaudit.engines.base import Counted, Engine
 from fedaudit.engines.local import LOCAL, local_engine
-from fedaudit.errors import BadInput, Refusal
 from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.fl.visits import Done, Federation, Job, refuse_unfit, visited
 from fedaudit.fl.wire.packets import pack_jobs, unpack_done
@@ -29,7 +30,6 @@ from fedaudit.integrations.flower.study_messages import (
     refusal_in,
     studies_of,
 )
-from fedaudit.progress import Tick
 from fedaudit.report.page import write_report
 from fedaudit.report.terminal import print_record
 from fedaudit.results.text import plain

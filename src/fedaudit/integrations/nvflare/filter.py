@@ -17,8 +17,8 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 from nvflare.job_config.defs import FilterType, JobTargetType
 
-from fedaudit.core import ClientId
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import ClientId
 from fedaudit.integrations.nvflare.ledger import Arrays, Ledger, Upload
 from fedaudit.integrations.nvflare.making import Makes, made, name_of
 

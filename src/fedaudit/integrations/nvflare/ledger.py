@@ -11,8 +11,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from fedaudit.core import ClientId
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import ClientId
 from fedaudit.live.recorder import Recorder
 from fedaudit.live.weights import Array, tensor_of
 

@@ -9,7 +9,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from fedaudit.core import PerSampleLoss
+from fedaudit.core.values import PerSampleLoss
 
 
 class Uncapturable(Exception):

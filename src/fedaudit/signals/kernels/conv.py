@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedaudit.devices import by_kind
+from fedaudit.core.devices import by_kind
 from fedaudit.signals.kernels.base import (
     Layer,
     LayerKernel,

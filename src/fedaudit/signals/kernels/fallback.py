@@ -9,7 +9,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vjp, vmap
 
-from fedaudit.core import Model, Params, PerSampleLoss
+from fedaudit.core.values import Model, Params, PerSampleLoss
 from fedaudit.signals.kernels.base import Layer, LayerKernel, LayerProducts, direct
 from fedaudit.signals.kernels.capture import unasked
 

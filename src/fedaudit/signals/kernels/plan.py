@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from fedaudit.core import Model, Params
-from fedaudit.devices import by_kind
+from fedaudit.core.devices import by_kind
+from fedaudit.core.values import Model, Params
 from fedaudit.signals.kernels.base import KernelMaker, Layer, LayerKernel, LayerProducts
 from fedaudit.signals.kernels.capture import Capture, Owner, Passage, owners
 from fedaudit.signals.kernels.conv import conv_kernel

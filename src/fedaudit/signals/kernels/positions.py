@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedaudit.devices import by_kind
+from fedaudit.core.devices import by_kind
 from fedaudit.signals.kernels.base import LayerProducts
 from fedaudit.signals.kernels.gemm import product
 

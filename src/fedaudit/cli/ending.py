@@ -12,7 +12,7 @@ from typing import NamedTuple, NoReturn, TextIO, cast
 
 from cyclopts import CycloptsError
 
-from fedaudit.errors import Refusal
+from fedaudit.core.errors import Refusal
 
 REFUSED = 2
 INTERRUPTED = 128 + signal.SIGINT

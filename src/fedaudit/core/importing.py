@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeVar, cast
 
-from fedaudit.errors import BadInput, Refusal, unknown_name
+from fedaudit.core.errors import BadInput, Refusal, unknown_name
 
 Entry = TypeVar("Entry")
 

@@ -20,9 +20,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from fedaudit.core import Setting
-from fedaudit.errors import BadInput
-from fedaudit.importing import Given, source_digest
+from fedaudit.core.errors import BadInput
+from fedaudit.core.importing import Given, source_digest
+from fedaudit.core.values import Setting
 
 _SHOWN = 1000
 """Numbers of an array that its own text shows in full, as numpy and torch have it."""

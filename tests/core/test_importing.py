@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedaudit import attack_again, cli, run_study
-from fedaudit.errors import BadInput
-from fedaudit.importing import code_named_in, imported
+from fedaudit.core.errors import BadInput
+from fedaudit.core.importing import code_named_in, imported
 from fedaudit.pack.packing import write_pack
 from tests.study.studies import quick_study
 

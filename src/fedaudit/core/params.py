@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedaudit.core import Params
+from fedaudit.core.values import Params
 
 
 def flat(params: Mapping[str, Tensor]) -> Float[Tensor, " parameters"]:

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit import cli
-from fedaudit.core import Architecture, Batch, Model, Params, Samples
+from fedaudit.core.devices import CPU, computing_on, device_named, samples_on
+from fedaudit.core.errors import BadInput, Refusal, Unsupported
+from fedaudit.core.modules import loaded, outputs_of
+from fedaudit.core.values import Architecture, Batch, Model, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense, Objective, Turn, Visit
-from fedaudit.devices import CPU, computing_on, device_named, samples_on
 from fedaudit.engines.workers import Workers
-from fedaudit.errors import BadInput, Refusal, Unsupported
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining, train
-from fedaudit.modules import loaded, outputs_of
 from fedaudit.signals.gradients import gradient_products
 from fedaudit.signals.kernels.plan import KERNELS
 from fedaudit.study.again import attack_again

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parameter import UninitializedParameter
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 
 ClientId: TypeAlias = int
 Params: TypeAlias = dict[str, Tensor]

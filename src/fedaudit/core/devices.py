@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 
-from fedaudit.core import Model, Params, Samples
-from fedaudit.errors import BadInput, Unsupported
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.values import Model, Params, Samples
 
 CPU = torch.device("cpu")
 

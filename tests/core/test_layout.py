@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedaudit.layout import laid_out, layout
+from fedaudit.core.modules import laid_out, layout
 from fedaudit.models import architecture
 
 

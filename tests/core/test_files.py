@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit.errors import BadInput, Damaged
-from fedaudit.files import (
+from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.files import (
     SHORT,
     TooLarge,
     opened_to_append,

@@ -3,7 +3,7 @@
 import tomllib
 from collections.abc import Sequence
 
-from fedaudit.errors import BadInput, unknown_name
+from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.study.toml import parsed_toml, refuse_many_dots
 
 RUN_OPTIONS = ("variant", "out", "pool", "data-dir", "workers", "device", "engine")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
 
-from fedaudit.errors import BadInput, Damaged
+from fedaudit.core.errors import BadInput, Damaged
 
 RECORD_FILE = "record.json"
 """A record, in the folder of its run."""

@@ -11,7 +11,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedaudit.errors import BadInput
+from fedaudit.core.errors import BadInput
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 import pytest
 
-from fedaudit.progress import Pace, bars, quiet
+from fedaudit.core.progress import Pace, bars, quiet
 
 
 class Clock:

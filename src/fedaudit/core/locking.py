@@ -3,8 +3,8 @@
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from fedaudit.errors import BadInput
-from fedaudit.files import opened_to_append
+from fedaudit.core.errors import BadInput
+from fedaudit.core.files import opened_to_append
 
 try:
     import fcntl
