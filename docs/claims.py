@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from docs.claims.again import again
-from docs.claims.page import PAGE, page
+from docs.claims.page import PAGE, difference, page
 from docs.claims.pairs import take_pairs
 from fedaudit.core.errors import Refusal
 from fedaudit.core.files import write_whole
@@ -42,9 +42,9 @@ def main(words: Sequence[str]) -> int:
         return again(asked.again, data_dir=asked.data_dir, out=asked.out)
     made = page()
     if asked.check:
-        same = PAGE.is_file() and PAGE.read_text(encoding="utf-8") == made
-        print("the page is what claims and records give" if same else "run python docs/claims.py")
-        return 0 if same else 1
+        kept = PAGE.read_text(encoding="utf-8") if PAGE.is_file() else ""
+        print(difference(kept, made) or "the page is what claims and records give")
+        return 0 if kept == made else 1
     write_whole(PAGE, made)
     return 0
 

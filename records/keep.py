@@ -12,6 +12,7 @@ kept as it is. Of a rung of the leak ladder (--rung) less still: AUCs and rates 
 sources, utility and the loss by round.
 """
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -72,6 +73,17 @@ def refuse_without_commit(made: Environment, path: Path) -> None:
         raise BadInput(
             f"{path} was made by {made.commit or 'no known commit'}; run the study in a checkout "
             "without uncommitted changes"
+        )
+    known = subprocess.run(
+        ["git", "merge-base", "--is-ancestor", made.commit, "HEAD"],
+        cwd=HERE,
+        check=False,
+        capture_output=True,
+    )
+    if known.returncode:
+        raise BadInput(
+            f"{path} was made by {made.commit}, which is not in this history; run the study in a "
+            "checkout of a commit that is"
         )
 
 

@@ -407,6 +407,15 @@ def test_the_command_says_what_it_knows_where_it_is_asked_for_something_else() -
     assert "--check" in done.stderr
 
 
+def test_a_page_that_is_another_shows_the_rows_that_are() -> None:
+    assert page.difference("one\ntwo\n", "one\ntwo\n") == ""
+    said = page.difference("one\ntwo\n", "one\nthree\n")
+    assert "- two" in said
+    assert "+ three" in said
+    assert "one" not in said.splitlines()
+    assert "and 8 more" in page.difference("\n".join("abcdefghijklmnopqrst"), "")
+
+
 def test_the_figures_of_the_readme_are_those_of_the_records() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     shares = []
@@ -496,5 +505,7 @@ def test_a_row_is_made_again_by_the_commands_that_made_its_records(
         assert one.committed.is_file(), one.name
     adult = next(" ".join(one.command) for one in found if one.name == "ifca-mir-adult")
     assert "--risk.training=continued --risk.sizes=capped" in adult
-    with pytest.raises(BadInput, match="no claim is called 'fedmia-9'"):
-        again.again("fedmia-9", data_dir="", out=tmp_path)
+    with pytest.raises(
+        BadInput, match="no claim is called 'ami-weigts'; did you mean 'ami-weights'"
+    ):
+        again.again("ami-weigts", data_dir="", out=tmp_path)

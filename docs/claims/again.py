@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from docs.claims.data import RECORDS, ROOT, Claim, is_of_games, named, papers, r
 from docs.claims.figures import OF_A_MACHINE, SECONDS, Asked, path_of, rows, rows_at
 from fedaudit.core.errors import BadInput, Refusal
 from fedaudit.core.files import GAMES_FILE, RECORD_FILE
+from fedaudit.report.words import plural
 from fedaudit.results.aggregate import Value
 
 STUDIES = ROOT / "studies"
@@ -50,7 +52,11 @@ def again(which: str, *, data_dir: str, out: Path) -> int:
     """
     claims = [claim for paper in papers() for claim in paper.claim if which in ("all", claim.id)]
     if not claims:
-        raise BadInput(f"no claim is called {which!r}; docs/claims.md has their names as anchors")
+        near = get_close_matches(which, [claim.id for paper in papers() for claim in paper.claim])
+        hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+        raise BadInput(
+            f"no claim is called {which!r}; {hint}docs/claims.md has their names as anchors"
+        )
     asked = list(dict.fromkeys(of for claim in claims for of in _records(claim)))
     there = [of for of in asked if rows(*of) is not None]
     for of in asked:
@@ -61,7 +67,8 @@ def again(which: str, *, data_dir: str, out: Path) -> int:
     planned = {regimes()[name].study: regimes()[name].hours or 0.0 for name in reversed(regimes())}
     studies = dict.fromkeys(study for study, _ in there)
     print(
-        f"{len(there)} records of {len(studies)} studies. Planned for all of these studies: "
+        f"{plural(len(there), 'record')} of {plural(len(studies), 'study', 'studies')}. "
+        "Planned for all of these studies: "
         f"{sum(planned.get(study, 0.0) for study in studies):.1f} h; these records took "
         f"{sum(seconds_of(*of) for of in there) / 3600:.2f} h when they were made.",
         flush=True,

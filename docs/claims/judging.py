@@ -283,6 +283,20 @@ def _hardest(one: Held) -> str:
     return more_of(part, times_needed(part))
 
 
+def times_asked_for(claim: Decided) -> float:
+    """How many times its runs, or samples, would settle a claim where it is tested and open."""
+    return max(
+        (
+            times_needed(part)
+            for one in claim.held
+            if one.counts and one.verdict not in SAID
+            for part in one.parts
+            if part.verdict in ("open", "contradicted") and part.gap and part.gap.low is not None
+        ),
+        default=0.0,
+    )
+
+
 def _limits_for(part: Judged) -> str:
     seeds = part.gap.seeds if part.gap else 1
     figure = part.test.one.figure or part.test.figure

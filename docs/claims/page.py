@@ -2,13 +2,28 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from difflib import ndiff
 
 from docs.claims.comparing import Found, leak_of, leaks, over_runs
 from docs.claims.data import RECORDS, ROOT, Paper, Regime, Term, papers, regimes
 from docs.claims.figures import SECONDS, Asked, rows
-from docs.claims.judging import VERDICTS, Decided, Held, Judged, Verdict, decided
+from docs.claims.judging import (
+    VERDICTS,
+    Decided,
+    Held,
+    Judged,
+    Verdict,
+    decided,
+    times_asked_for,
+)
 
 PAGE = ROOT / "docs" / "claims.md"
+
+_OUT_OF_REACH = 50
+"""Times the runs that there are."""
+_MOST_SHOWN = 12
+"""Lines that differ; and how long each may be."""
+_LONGEST = 160
 
 INTRODUCTION = """# The papers' claims
 
@@ -47,7 +62,7 @@ again, past failures and from where it was stopped; its hours stand with the [re
 def page() -> str:
     """The whole page."""
     found = [(paper, decided(paper)) for paper in papers()]
-    parts = [INTRODUCTION.rstrip(), _tally(found)]
+    parts = [INTRODUCTION.rstrip(), _tally(found), _out_of_reach(found)]
     parts += [_section(paper, claims) for paper, claims in found]
     parts.append(_regimes_table())
     return "\n\n".join(parts) + "\n"
@@ -63,6 +78,38 @@ def _tally(found: Sequence[tuple[Paper, Sequence[Decided]]]) -> str:
         lines.append(_row([link, str(len(claims)), *(str(counts[v]) for v in VERDICTS)]))
     lines.append(_row(["all", str(total.total()), *(str(total[v]) for v in VERDICTS)]))
     return "\n".join(lines)
+
+
+def _out_of_reach(found: Sequence[tuple[Paper, Sequence[Decided]]]) -> str:
+    """How many open claims more runs will hardly settle."""
+    claims = [one for _, claims in found for one in claims if one.verdict == "open"]
+    many = sum(times_asked_for(one) > _OUT_OF_REACH for one in claims)
+    return (
+        f"Of the {len(claims)} open claims {many} would take more than {_OUT_OF_REACH} times the "
+        "runs, or samples, that there are: their figures lie all but on the margin."
+    )
+
+
+def difference(kept: str, made: str) -> str:
+    """The first rows in which a page is not what claims and records give; empty where it is."""
+    if kept == made:
+        return ""
+    lines = [one for one in ndiff(kept.splitlines(), made.splitlines()) if one[0] in "-+"]
+    shown = [_cut(one) for one in lines[:_MOST_SHOWN]]
+    more = len(lines) - len(shown)
+    return "\n".join(
+        [
+            f"{len(lines)} lines of the page (-) are not what claims and records give (+):",
+            *shown,
+            *([f"and {more} more"] if more else []),
+            "A record that was removed or changed by mistake belongs back; else run "
+            "python docs/claims.py, which writes the page anew.",
+        ]
+    )
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
 
 
 # The regimes.
