@@ -55,7 +55,7 @@ def _table(kind: str) -> Table:
 
 
 def _brought(kind: str) -> list[Entry]:
-    """What installed packages bring to a catalogue, told of without importing it."""
+    """Entries that installed packages bring to a catalogue, listed without importing them."""
     singular = _BROUGHT.get(kind, "")
     return [
         Entry(singular, name, Doc(first=f"Of {package_of(one)}, as {one.value}."))

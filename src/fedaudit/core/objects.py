@@ -116,7 +116,7 @@ def plain_settings(value: object, *, besides: tuple[str, ...] = ()) -> dict[str,
 
 
 def is_importable(value: object) -> bool:
-    """Whether another process finds a class or function where it says that it is defined."""
+    """True if another process finds a class or function where it says that it is defined."""
     module = getattr(value, "__module__", None) or ""
     if module in ("", "__main__"):
         return False
@@ -320,7 +320,7 @@ def _stated_code(value: object) -> str:
 
 
 def _has_generated_words(value: object) -> bool:
-    """Whether ``repr`` lists a dataclass's fields, so that fields can be stated one by one."""
+    """True if ``repr`` lists a dataclass's fields, so that fields can be stated one by one."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return False
     return hasattr(type(value).__repr__, "__wrapped__")

@@ -84,7 +84,7 @@ def _of_games(record: GameRecord, policy: Policy) -> Iterator[Check]:
 
 
 def _unjudged(record: Record, policy: Policy) -> list[str]:
-    """What a reader of a pass should know was not asked."""
+    """Questions that the policy did not ask, for a reader of a pass."""
     members = any(figure.attack for figure in record.findings)
     found = []
     if members and policy.membership is None:

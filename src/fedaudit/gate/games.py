@@ -73,7 +73,7 @@ def _more_games(point: PointPlayed, ceiling: float) -> RequiredSamples:
 
 
 def _bound(point: PointPlayed, record: GameRecord, ceiling: float, points: int) -> Held:
-    """What the success proves, with the error shared by all points."""
+    """The limit that the success proves, with the error shared by all points."""
     bound = _proven(point, points)
     return Held(
         what=_name(point, record),
@@ -85,7 +85,7 @@ def _bound(point: PointPlayed, record: GameRecord, ceiling: float, points: int) 
 
 
 def _true(point: PointPlayed, record: GameRecord, ceiling: float) -> Held:
-    """What the mechanism's probabilities give; known, not estimated."""
+    """The limit that the mechanism's probabilities give; known, not estimated."""
     given = point.true_epsilon
     within = given is not None and given <= ceiling
     return Held(

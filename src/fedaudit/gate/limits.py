@@ -39,7 +39,7 @@ def check_limit(
     more: Callable[[], RequiredSamples | None] = lambda: None,
     note: str = "",
 ) -> Held:
-    """What comes of a figure under a ceiling; a refused or absent one never passes.
+    """A figure held against a ceiling; a refused or absent one never passes.
 
     Args:
         what: Which figure, in words.

@@ -34,7 +34,7 @@ _METRICS = {
 
 
 class Run(NamedTuple):
-    """Whose figure it is: one attack on one client in one run, or over all of them."""
+    """Coordinates of a figure: one attack on one client in one run, or over all of them."""
 
     attack: str
     defense: str
@@ -130,7 +130,7 @@ def membership_checks(record: Record, policy: MembershipPolicy, trust: Trust) ->
 
 
 def _runs(record: Record, policy: MembershipPolicy, *, each: bool = False) -> list[Run]:
-    """Whose figures must be there, and all others that are."""
+    """Runs whose figures must be there, and all others that are."""
     attacks, figures = judged_attacks(record, policy), [f for f in record.findings if f.attack]
     targets = policy.targets or _audited(record)
     alone = policy.seeds == "these runs" and len(set(record.seeds)) == 1
@@ -198,7 +198,7 @@ def _held(
 
 
 def _further(run: Run, figure: Estimate, ceiling: float, trust: Trust, record: Record) -> Held:
-    """What another run would give, where the record has runs enough."""
+    """The limit for another run, where the record has runs enough."""
     seeds = len(set(record.seeds))
     further = figure.further or Interval(method=too_few_runs(seeds))
     limits = Limits(figure.value, further.low, further.high, further.method)
@@ -216,7 +216,7 @@ def _further(run: Run, figure: Estimate, ceiling: float, trust: Trust, record: R
 
 
 def _unsure(figure: Estimate, ceiling: float) -> str:
-    """Whether the record's own correction leaves open that there is any leak at all."""
+    """A note where the record's own correction leaves open that there is any leak at all."""
     chance = chance_of(figure.metric)
     if figure.significant is not False or chance is None or ceiling < chance:
         return ""
@@ -292,7 +292,7 @@ def _bounds(
 
 
 def _proven(record: Record, ceiling: float) -> Iterator[Held]:
-    """What is proven holds for sure; the one figure of a study that needs no interval."""
+    """Proven guarantees, which hold for sure: the one figure of a study that needs no interval."""
     for figure in record.findings:
         if figure.metric != "formal_epsilon":
             continue

@@ -1,4 +1,4 @@
-"""What comes of holding limits against a ceiling."""
+"""Outcomes of holding limits against a ceiling."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -49,7 +49,7 @@ def bound_against(bound: float, ceiling: float) -> Outcome:
 
 
 def gravest(outcomes: Iterable[Outcome]) -> Outcome:
-    """What comes of several: all must pass, and something must.
+    """The outcome of several: all must pass, and something must.
 
     Of nothing, or of lower bounds alone, nothing is concluded at the level of a gate; a check of
     lower bounds alone is NOT_REFUTED.

@@ -1,4 +1,4 @@
-"""Where verdicts may be written: over an earlier one, never over a file of something else."""
+"""Paths that verdicts may be written to: over an earlier one, never over another file."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -134,7 +134,7 @@ class ControlsPolicy(Table):
 
 
 class EvidencePolicy(Table):
-    """What kind of evidence counts.
+    """The kinds of evidence that count.
 
     Attributes:
         least_seeds: Runs that a record must have.
@@ -151,7 +151,7 @@ class EvidencePolicy(Table):
 
 
 class Policy(Table):
-    """What a record is held against.
+    """Ceilings that a record is held against.
 
     Attributes:
         name: Of the policy.
@@ -218,7 +218,7 @@ control. What a release may leak is for its owner to say: copy it and change it.
 
 
 def asks_further(seeds: Over) -> bool:
-    """Whether a policy judges what further runs would give."""
+    """True if a policy judges what further runs would give."""
     return seeds in ("further runs", "mean")
 
 

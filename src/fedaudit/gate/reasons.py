@@ -49,7 +49,7 @@ def figure_text(held: Held, metric: str) -> str:
 
 
 def correction(record: Record, policy: Policy, checks: Sequence[Check]) -> str:
-    """What the limits of a study's figures are corrected for, and what not."""
+    """The corrections that the limits of a study's figures have, and those that they lack."""
     figures = sum(check.figures for check in checks)
     sure = f"{100 * policy.evidence.confidence:.6g}%"
     said = (
@@ -70,7 +70,7 @@ def correction(record: Record, policy: Policy, checks: Sequence[Check]) -> str:
 
 
 def of_games() -> str:
-    """What the limits of games are corrected for."""
+    """The corrections that the limits of games have."""
     return (
         "Limits of games won are the record's own, 95% at each point, not corrected for the number "
         "of points; a pass needs all of them. Bounds on epsilon are made anew from the record's "
@@ -90,13 +90,13 @@ def _passed(ceilings: Sequence[Check]) -> list[str]:
 
 
 def _used(check: Check) -> float:
-    """How much of its ceiling the worst figure's upper limit uses."""
+    """Share of its ceiling that the worst figure's upper limit uses."""
     high = check.worst.high if check.worst and check.worst.high is not None else 0.0
     return high / check.ceiling if check.ceiling else float(high > 0)
 
 
 def _told(checks: Sequence[Check], outcome: Outcome, title: str) -> list[str]:
-    """What has an outcome, the first few by name."""
+    """The checks with an outcome, the first few by name."""
     found = [check for check in checks if check.outcome is outcome]
     if not found:
         return []

@@ -1,4 +1,4 @@
-"""How much more evidence would settle a figure that lies on both sides of its ceiling."""
+"""Evidence that would settle a figure whose interval lies on both sides of its ceiling."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ def searching() -> Iterator[None]:
 
 
 class RequiredSamples(Part):
-    """What would settle a figure if the figure itself stayed what it is.
+    """The evidence that would settle a figure if the figure itself stayed the same.
 
     Attributes:
         what: Of what there are too few: "members", "non-members", "audited samples", "seeds".
@@ -82,7 +82,7 @@ def smallest(limits: Limits, start: int, ceiling: float, *, most: int) -> Settle
 def required_sample_size(
     limits: Limits, start: int, ceiling: float, *, what: str, most: int = MOST_SAMPLES
 ) -> RequiredSamples:
-    """What would settle a figure, in words.
+    """The evidence that would settle a figure, in words.
 
     Args:
         limits: Lower and upper limit by size; None where they cannot be told.

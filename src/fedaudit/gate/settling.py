@@ -1,4 +1,4 @@
-"""What would settle a figure of a record, by the kind that it is of."""
+"""Evidence that would settle a figure of a record, by its kind."""
 
 from functools import partial
 
@@ -23,7 +23,7 @@ AGAIN = "samples of the same size"
 
 
 def more_for(figure: Estimate, ceiling: float) -> RequiredSamples | None:
-    """What would settle a figure on membership; None where there is nothing to say.
+    """Evidence that would settle a figure on membership; None where there is nothing to say.
 
     Args:
         figure: Refused, or with a ceiling between its limits.
@@ -68,7 +68,7 @@ def _more_for_rate(
 
 
 def more_for_auc(row: Estimate, ceiling: float) -> RequiredSamples | None:
-    """What would settle the AUC of a group."""
+    """Evidence that would settle the AUC of a group."""
     if row.value is None or row.low is None or row.high is None:
         return None
     pairs = min(row.n_members, row.n_nonmembers)
@@ -81,7 +81,7 @@ def more_for_auc(row: Estimate, ceiling: float) -> RequiredSamples | None:
 def more_samples(
     found: Limited, total: int, ceiling: float, *, less: float = 0.0
 ) -> RequiredSamples:
-    """What would settle a share of samples, held against the ceiling less a known level."""
+    """Samples that would settle a share of them, held against the ceiling less a known level."""
 
     def limits(size: int) -> tuple[float, float] | None:
         given = larger_share(found, total, size, confidence=0.95)
@@ -93,7 +93,7 @@ def more_samples(
 def more_seeds(
     value: float, further: Interval, seeds: int, ceiling: float
 ) -> RequiredSamples | None:
-    """What would settle what further runs would give; None where the runs show no spread.
+    """Seeds that would settle the limit for further runs; None where the runs show no spread.
 
     Args:
         value: The mean over runs.

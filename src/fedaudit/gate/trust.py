@@ -1,4 +1,4 @@
-"""Whether a record's figures can be believed: controls, evaluation, and what was carried out."""
+"""Reasons to believe a record's figures or not: controls, evaluation, and what was carried out."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _ANY = -1
 
 
 class _About(NamedTuple):
-    """What a failed control is about: None is all clients or runs, -1 any of them."""
+    """The scope of a failed control: None is all clients or runs, -1 any of them."""
 
     attack: str
     target: int | None
@@ -33,7 +33,7 @@ class _About(NamedTuple):
 
 @dataclass(frozen=True)
 class Trust:
-    """What stands against believing a figure that is above its ceiling.
+    """Reasons against believing a figure that is above its ceiling.
 
     Attributes:
         failed: Controls that failed, but for the positive one, in words.
@@ -64,7 +64,7 @@ class Trust:
 
 
 def trust_in(record: Record, evidence: EvidencePolicy) -> Trust:
-    """What stands against believing a record's figures."""
+    """Reasons against believing a record's figures."""
     failed: dict[_About, str] = {}
     for one in record.controls:
         if one.passed is False and one.control != POSITIVE:
@@ -104,7 +104,7 @@ def control_checks(
 
 
 def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
-    """What the policy asks of the evidence as a whole."""
+    """The policy's demands on the evidence as a whole."""
     asked, unsettled = policy.evidence, Outcome.INCONCLUSIVE
     unsound = _unsound(record)
     yield demand("evidence", "a sound evaluation", [unsound] if unsound else [], unsettled)

@@ -1,4 +1,4 @@
-"""What a gate found: figures held against ceilings, checks of them, and the verdict."""
+"""The verdict of a gate: figures held against ceilings, and the checks of them."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -72,7 +72,7 @@ class Check(Part):
 
 
 class Verdict(Part):
-    """What a policy says of a record.
+    """The answer of a policy for a record.
 
     Attributes:
         rules: Of this version's judging.
@@ -150,7 +150,7 @@ def ceiling_check(
 
 
 def concluded(checks: Sequence[Check]) -> Outcome:
-    """What comes of all checks: everything must pass, and a ceiling must have been kept.
+    """The outcome of all checks: everything must pass, and a ceiling must have been kept.
 
     Demands on the evidence that are met make no pass by themselves, and neither do lower bounds.
     """
@@ -162,7 +162,7 @@ def concluded(checks: Sequence[Check]) -> Outcome:
 
 
 def _needs(held: Sequence[Held]) -> str:
-    """What would settle the hardest of several figures, where that can be said."""
+    """Evidence that would settle the hardest of several figures, where that can be said."""
     unsettled = [one for one in held if one.outcome is Outcome.INCONCLUSIVE]
     wants = [one.more for one in unsettled if one.more is not None and one.more.count]
     if len(unsettled) < 2:

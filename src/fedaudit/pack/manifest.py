@@ -1,4 +1,4 @@
-"""What a pack says of itself: its files with their hashes, and where the record is from."""
+"""The manifest of a pack: its files with their hashes, and where the record is from."""
 
 import hashlib
 import json
@@ -34,7 +34,7 @@ class PackedFile(Part):
 
 
 class Manifest(Part):
-    """What a pack holds and where it is from.
+    """Contents and origin of a pack.
 
     All follows from its files but ``made_with`` and, of ``suppressed``, what is gone as a whole:
     of that the files show the number of findings and the least number of some others. The

@@ -36,7 +36,7 @@ _NAMES = ("attack", "metric", "control", "contrast", "target", "client", "group"
 def held_by(
     found: Verified, recording: Path, data_dir: Path | None = None, *, trust: bool = False
 ) -> Verified:
-    """What came of checking a pack, with what the recording of its run says of the record.
+    """The result of checking a pack, with what the recording of its run says of the record.
 
     Args:
         found: As the pack was checked; as it is where its record could not be read.
@@ -78,7 +78,7 @@ def remade(
     counts: Mapping[str, int] | None = None,
     trust: bool = False,
 ) -> Iterator[str]:
-    """What is wrong with a packed record in the light of its run; nothing is trained again.
+    """Faults of a packed record in the light of its run; nothing is trained again.
 
     Everything that follows from the run is made again and compared: figures, controls, curves,
     what is said of clients, models and sources, settings and the content hash. Where the folder
@@ -128,7 +128,7 @@ def remade(
 
 
 def not_shown(record: Record, recording: Path) -> Iterator[str]:
-    """What a packed record says and its recording does not show, in words.
+    """Statements of a packed record that its recording does not show, in words.
 
     Args:
         record: As it is packed.
@@ -174,7 +174,7 @@ def _other_settings(record: Record, made: Record) -> Iterator[str]:
 
 
 def _is_of_a_recording(record: Record) -> bool:
-    """Whether name, key and start are what a recorder writes, and the names are one."""
+    """True if name, key and start are what a recorder writes, and the names are one."""
     key, started = (_setting(record.config, path) for path in (_KEY, _STARTED))
     try:
         datetime.fromisoformat(str(started))

@@ -64,7 +64,7 @@ def public_key(path: Path) -> "Ed25519PublicKey":
 
 
 def is_signed(content: bytes, signature: bytes, key: "Ed25519PublicKey") -> bool:
-    """Whether somebody who has the private key of this public one has signed the content."""
+    """True if somebody with the private key of this public one has signed the content."""
     from cryptography.exceptions import InvalidSignature
 
     try:

@@ -89,12 +89,12 @@ def _figure(figure: Estimate, smallest: int) -> Estimate:
 
 
 def is_suppressed(figure: Estimate) -> bool:
-    """Whether a figure has lost its value to :func:`suppressed`."""
+    """True if a figure has lost its value to :func:`suppressed`."""
     return figure.value is None and figure.note.startswith(_SUPPRESSED)
 
 
 def least_suppressed(record: Record) -> Mapping[str, int]:
-    """How many entries of some lists must have been suppressed, as what is left of them shows.
+    """Numbers of entries of some lists that must have been suppressed, as what is left shows.
 
     What is gone as a whole leaves no trace, so that no count but that of findings is exact.
 

@@ -59,7 +59,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 
 
 class Verified(NamedTuple):
-    """What came of checking a pack.
+    """The result of checking a pack.
 
     Attributes:
         problems: What is wrong, each naming its file; a pack is sound without any.
@@ -139,7 +139,7 @@ def verify(folder: Path, *, digest: str = "", signer: Path | None = None) -> Ver
 
 
 def not_shown_alone(record: Record | GameRecord) -> Iterator[str]:
-    """What the files of a pack say and do not show, in words."""
+    """Statements in the files of a pack that they do not show, in words."""
     if isinstance(record, GameRecord):
         yield "whether the games ended so, which only playing them again shows"
         yield f"{made_where(record)}, and the name and hours, which nothing in the pack shows"
@@ -154,7 +154,7 @@ def not_shown_alone(record: Record | GameRecord) -> Iterator[str]:
 
 
 def made_where(record: Record | GameRecord) -> str:
-    """Where, when and with what a record says that it was made; nothing follows from that."""
+    """Place, time and versions that a record says it was made with; nothing follows from that."""
     made = record.environment
     versions = ", ".join(f"{name} {version}" for name, version in sorted(made.versions.items()))
     said = [
@@ -220,7 +220,7 @@ def _strange_names(manifest: Manifest) -> Iterator[str]:
 
 
 def _strange_files(folder: Path, manifest: Manifest) -> Iterator[str]:
-    """What lies in the folder and does not belong there."""
+    """Files that lie in the folder and do not belong there."""
     known = {*_expected(manifest), MANIFEST_FILE, SIGNATURE_FILE}
     with os.scandir(folder) as entries:
         extra = sorted(entry.name for entry in entries if entry.name not in known)
@@ -272,7 +272,7 @@ def _hashed(path: Path) -> tuple[int, str]:
 
 
 def _made_again(folder: Path, manifest: Manifest) -> Verified:
-    """Whether all that follows from record and policy is what is there."""
+    """The check that all that follows from record and policy is there."""
     name = RECORD_FILES[manifest.kind]
     try:
         record, policy = read_any_record(folder / name), read_policy(folder / POLICY_FILE)
@@ -320,7 +320,7 @@ def _made_again(folder: Path, manifest: Manifest) -> Verified:
 
 
 def _versions(manifest: Manifest) -> str:
-    """What is another version than here, as the manifest has it."""
+    """Versions that differ from those here, as the manifest has them."""
     here = made_with()
     names = sorted({*here, *manifest.made_with})
     odd = [name for name in names if manifest.made_with.get(name) != here.get(name)]
@@ -373,7 +373,7 @@ def _foreign_settings(record: Record) -> str:
 def _of_manifest(
     record: Record | GameRecord, verdict: Verdict, manifest: Manifest
 ) -> Iterator[str]:
-    """What the manifest says of the record and does not follow from it."""
+    """Statements of the manifest on the record that do not follow from it."""
     made = manifest_of(
         record,
         verdict,

@@ -1,4 +1,4 @@
-"""Where a federation stands on the leak ladder, and what lowered the leak of others there."""
+"""Place of a federation on the leak ladder, and changes that lowered the leak of others there."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -53,7 +53,7 @@ class Advice(NamedTuple):
 
 
 def advice(record: Record) -> Advice | None:
-    """Where a federation stands; None where a record has not what that takes."""
+    """The place of a federation on the ladder; None where its record lacks what that takes."""
     aligned = record.evaluation == "aligned" and not record.nobody_is_a_member
     if not aligned or record.clusters or len({one.defense for one in record.utility}) > 1:
         return None
@@ -109,7 +109,7 @@ def _compared(record: Record, found: Auc, expected: float, rule: Rule) -> str:
 
 
 def _alike(record: Record) -> bool:
-    """Whether all clients have the same class mix, as far as is known."""
+    """True if all clients have the same class mix, as far as is known."""
     partition = record.config.get("partition")
     return not isinstance(partition, Mapping) or partition.get("scheme") == "iid"
 

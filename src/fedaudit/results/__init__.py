@@ -1,1 +1,1 @@
-"""What an audit found: estimates, records of them, and all that is calculated on records."""
+"""Results of an audit: estimates, records of them, and all that is calculated on records."""

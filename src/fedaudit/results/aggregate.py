@@ -51,7 +51,7 @@ class OverSeeds(NamedTuple):
 def further_runs(
     values: Sequence[float], *, within: tuple[float, float] = (-math.inf, math.inf)
 ) -> Interval:
-    """What further runs would give; without limits, and with the reason, below five runs.
+    """Interval for a further run; without limits, and with the reason, below five runs.
 
     Args:
         values: The figure in each run.

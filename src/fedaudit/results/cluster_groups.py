@@ -68,7 +68,7 @@ def models_of_groups(result: ClusterResult) -> dict[int, int | None]:
 
 
 def shares_its_model(result: ClusterResult, group: int) -> bool:
-    """Whether most of the group's clients chose a model that stands for a larger group."""
+    """True if most of the group's clients chose a model that stands for a larger group."""
     votes, own = _votes(result, group), models_of_groups(result)[group]
     return own is None or votes[own] < max(votes.values(), default=0)
 

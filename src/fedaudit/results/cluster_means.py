@@ -42,7 +42,7 @@ from fedaudit.results.estimate import Interval
 
 
 class _Key(NamedTuple):
-    """What a figure is, and of which clients."""
+    """The figure that a mean is of, and its clients."""
 
     figure: str
     group: str

@@ -111,7 +111,7 @@ class GroupAccuracy(Part):
 
 
 class FairnessGap(Part):
-    """How differently the groups are treated: an absolute difference, 0 is equal treatment.
+    """Difference in how groups are treated: absolute, 0 is equal treatment.
 
     Attributes:
         metric: "demographic parity", "equal opportunity" or "equalised odds"; with many classes
@@ -131,7 +131,7 @@ class FairnessGap(Part):
 
 
 class ClusterResult(Part):
-    """Who trained which model in one run, at what membership risk, and how well it serves them.
+    """Models of one run: their clients, their membership risk, and how well they serve these.
 
     Attributes:
         algorithm: Its name in the catalogue.

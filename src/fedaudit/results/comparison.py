@@ -160,7 +160,7 @@ class FrontPoint(_Part):
 
 
 class Front(_Part):
-    """What the strengths of one defense offer, not defending included.
+    """Trade-offs that the strengths of one defense offer, not defending included.
 
     Attributes:
         family: The defense without its settings.

@@ -1,4 +1,4 @@
-"""What a client can tell of planted models, as a part of a record of games."""
+"""Detection of planted models by a client, as a part of a record of games."""
 
 from typing import Annotated
 
@@ -39,7 +39,7 @@ class Caught(Part):
 
 
 class SignWorth(Part):
-    """How well one sign tells planted models of one kind of server from honest ones.
+    """ROC of one sign that tells planted models of one kind of server from honest ones.
 
     Attributes:
         sign: Its name.
@@ -73,7 +73,7 @@ class SignWorth(Part):
 
 
 class Outline(Part):
-    """How many weights lie in each bin.
+    """Counts of weights in each bin.
 
     Attributes:
         server: How neurons were planted; empty for weights of honest models.

@@ -17,7 +17,7 @@ BY_GROUP = ("class", "client")
 
 
 class Coordinates(Part):
-    """Where an estimate stands: what does not apply is left at its default.
+    """The place of an estimate: what does not apply is left at its default.
 
     Attributes:
         topic: What was asked: "membership", "source", "clusters", "utility".
@@ -137,12 +137,12 @@ class Estimate(Coordinates):
         return self
 
     def tested(self, null: str = GUESSING) -> bool | None:
-        """Whether a test finds the figure above a null hypothesis; None without that test."""
+        """The answer of a test on a figure against a null hypothesis; None without that test."""
         return next((test.significant for test in self.tests if test.null == null), None)
 
     @property
     def significant(self) -> bool | None:
-        """Whether the figure is above guessing by its corrected test; None if untested."""
+        """The answer of the corrected test against guessing; None if untested."""
         return self.tested()
 
 

@@ -1,4 +1,4 @@
-"""What a field of a record can be, so that a reader never shows an impossible figure."""
+"""Ranges of a record's fields, so that a reader never shows an impossible figure."""
 
 from collections.abc import Mapping, Sized
 from itertools import pairwise
@@ -54,7 +54,7 @@ class Range(NamedTuple):
 
 
 def range_of(metric: str) -> Range:
-    """What a figure can be: shares in [0, 1], budgets from 0, anything else within reason."""
+    """The range of a figure: shares in [0, 1], budgets from 0, anything else within reason."""
     if metric.startswith("tpr@") or metric.endswith(_SHARES):
         return Range(0.0, 1.0)
     return Range(0.0, MOST) if "epsilon" in metric else Range(-MOST, MOST)

@@ -11,7 +11,7 @@ from fedaudit.results.record import Record
 
 
 class Key(NamedTuple):
-    """What a figure is of, within a row."""
+    """Coordinates of a figure within a row."""
 
     attack: str
     contrast: str
@@ -39,7 +39,7 @@ class FigureIndex(NamedTuple):
 
 
 def is_compared(figure: Estimate) -> bool:
-    """Whether a figure is one of those that comparisons are of: an attack's AUC or rate."""
+    """True if a figure is one of those that comparisons are of: an attack's AUC or rate."""
     rate = figure.metric == "auc" or figure.metric.startswith("tpr@")
     return bool(figure.attack) and rate
 
@@ -56,7 +56,7 @@ def inside(row: Row, values: Mapping[Key, Values]) -> set[int | None]:
 
 
 def figure_index_of(record: Record, row: Row) -> FigureIndex:
-    """What a row's record says of it."""
+    """The figures that a row's record has."""
     own = [f for f in record.findings if is_compared(f) and (f.defense or NO_DEFENSE) == row.family]
     tested = [f for f in _most_summarised(own) if f.value is not None and f.significant is not None]
     return FigureIndex(

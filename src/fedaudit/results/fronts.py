@@ -28,7 +28,7 @@ class _Family(NamedTuple):
 
 
 class _Shared(NamedTuple):
-    """What the rows of a front have in common.
+    """Settings that the rows of a front have in common.
 
     Attributes:
         places: Where those rows stand in their family.

@@ -57,7 +57,7 @@ class Success(Part):
 
 
 class Epochs(Part):
-    """How long neurons were trained that stop as soon as they tell validation records apart.
+    """Epochs of neurons that stop training as soon as they tell validation records apart.
 
     Attributes:
         value: Mean over targets, the longest training taken for those that never did.
@@ -103,7 +103,7 @@ class NeuronMean(Part):
 
 
 class TargetCertificate(Part):
-    """What is certified of one target's neuron, by fresh copies and records.
+    """Certificate of one target's neuron, by fresh copies and records.
 
     Attributes:
         delta_sound: Least failure probability of AMI's condition on the means, by the range that
@@ -134,7 +134,7 @@ class TargetCertificate(Part):
 
 
 class Spread(Part):
-    """How the first target's neuron's values are spread over fresh randomised records.
+    """Distribution of the first target's neuron's values over fresh randomised records.
 
     Attributes:
         edges: Of the bins, ascending.
@@ -156,7 +156,7 @@ class Spread(Part):
 
 
 class InRounds(Part):
-    """How a point was played in real rounds, and what there is to be expected of it.
+    """A point played in real rounds, and what there is to be expected of it.
 
     Attributes:
         defense: Of every client, by its name in the catalogue.
@@ -200,7 +200,7 @@ class InRounds(Part):
 
 
 class PointPlayed(Part):
-    """What came of one point of a study.
+    """The result of one point of a study.
 
     Attributes:
         label: Of the point; empty for the study's own settings.
@@ -281,7 +281,7 @@ class PointPlayed(Part):
 
     @property
     def refuted(self) -> bool:
-        """Whether the success contradicts the epsilon that the mechanism's settings name."""
+        """True if the success contradicts the epsilon that the mechanism's settings name."""
         return self.nominal_epsilon is not None and self.proven_epsilon > self.nominal_epsilon
 
 

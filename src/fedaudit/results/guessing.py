@@ -1,4 +1,4 @@
-"""What guessing gives: whether a figure, or the trained model itself, is above it."""
+"""Guessing as the null hypothesis: levels of chance, and figures or trained models above them."""
 
 import re
 from itertools import zip_longest
@@ -77,14 +77,14 @@ def rate_of(metric: str) -> float | None:
 
 
 def chance_of(metric: str) -> float | None:
-    """What guessing gives: 0.5 for AUC and balanced accuracy, the rate itself for a TPR."""
+    """The level of chance: 0.5 for AUC and balanced accuracy, the rate itself for a TPR."""
     if metric in ("auc", "balanced_accuracy"):
         return 0.5
     return rate_of(metric)
 
 
 def above_chance(figure: Estimate) -> bool | None:
-    """Whether a figure is above guessing; None where that was neither tested nor bounded.
+    """True if a figure is above guessing; None where that was neither tested nor bounded.
 
     It takes both: the record's test, which is corrected over the whole study, and the figure's
     own interval, which is not. Where one of them is missing the other decides. A rate is
@@ -101,7 +101,7 @@ def above_chance(figure: Estimate) -> bool | None:
 
 
 def by_test_alone(figure: Estimate) -> bool:
-    """Whether the corrected test finds a figure above guessing but its interval holds guessing.
+    """True if the corrected test finds a figure above guessing but its interval holds guessing.
 
     That happens over several runs: the test asks whether there was a leak in any of them, the
     interval how large their mean is.
@@ -111,7 +111,7 @@ def by_test_alone(figure: Estimate) -> bool:
 
 
 def by_interval_alone(figure: Estimate) -> bool:
-    """Whether an interval leaves guessing out that the corrected test does not rule out."""
+    """True if an interval leaves guessing out that the corrected test does not rule out."""
     return figure.significant is False and _excludes_guessing(figure) is True
 
 

@@ -33,7 +33,7 @@ class Auc(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """What is to be expected: a normal distribution function of a line.
+    """The expected leak: a normal distribution function of a line.
 
     Attributes:
         intercept: At a gap of 0.

@@ -1,4 +1,4 @@
-"""What records of older versions lack or call by another name, as this version has it."""
+"""Fields that records of older versions lack or call by another name, as this version has them."""
 
 import math
 import re
@@ -105,7 +105,7 @@ def _at_threshold(figure: Estimate) -> Estimate:
 
 
 def _is_over_runs(mean: Mean | Estimate | ClusterMean) -> bool:
-    """Whether a figure has the interval over runs that older versions made."""
+    """True if a figure has the interval over runs that older versions made."""
     return _OVER_RUNS.fullmatch(mean.method.removesuffix(", so limits of the runs")) is not None
 
 
@@ -171,6 +171,6 @@ def _as_further(mean: Estimate | ClusterMean) -> dict[str, object]:
 
 
 def _what(figure: Estimate) -> tuple[object, ...]:
-    """What a figure is of, whichever run it was found in."""
+    """Coordinates of a figure, whichever run it was found in."""
     where = (figure.attack, figure.defense, figure.view, figure.contrast)
     return (*where, figure.target, figure.metric)

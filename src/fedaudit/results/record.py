@@ -147,7 +147,7 @@ class ControlResult(Part):
 
 
 class UtilityResult(Part):
-    """How good the trained model is: accuracies with Clopper-Pearson intervals.
+    """Accuracies of the trained model, with Clopper-Pearson intervals.
 
     Attributes:
         train_accuracy: On samples that clients train on.
@@ -179,7 +179,7 @@ class UtilityResult(Part):
 
 
 class UsageRow(Part):
-    """How often a client trained on its samples in one run, and what its defense cost it.
+    """Uses of a client's samples in one run, and what its defense cost it.
 
     Attributes:
         defended: Whether the client uses the defense.
@@ -206,7 +206,7 @@ class UsageRow(Part):
 
 
 class AttackRow(Part):
-    """How an attack is put together, as the catalogue has it."""
+    """Parts of an attack, as the catalogue has them."""
 
     name: str
     signals: list[str]
@@ -219,7 +219,7 @@ class AttackRow(Part):
 
     @property
     def infers_source(self) -> bool:
-        """Whether it names the client that a sample is from, as its rule over clients says."""
+        """True if it names the client that a sample is from, as its rule over clients says."""
         return self.over_clients.endswith(NAMES_OWNERS)
 
 
@@ -241,7 +241,7 @@ class ViewRow(Part):
 
 
 class Environment(Part):
-    """Where and when a record was made; outside of the content hash."""
+    """Place and time at which a record was made; outside of the content hash."""
 
     versions: dict[str, str] = Field(default_factory=dict)
     commit: str = ""

@@ -33,12 +33,12 @@ class Mean(Part):
         return self
 
     def above(self, level: float) -> bool:
-        """Whether the interval lies above a level; the value alone where there is none."""
+        """True if the interval lies above a level; the value alone where there is none."""
         return (self.value if self.low is None else self.low) > level
 
 
 class Tested(Part):
-    """Whether owners are named more often than by something that knows no model.
+    """A test of the attack success rate against something that knows no model.
 
     Attributes:
         p_value: One-sided; the runs' combined by Fisher's method, not corrected.

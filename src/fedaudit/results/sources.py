@@ -16,7 +16,7 @@ from fedaudit.results.fields import (
 
 
 class Answered(Part):
-    """What an adversary gets right that names nobody unless it is sure.
+    """Selective prediction: figures of an adversary that names nobody unless it is sure.
 
     Attributes:
         least: Chance that a client must reach to be named.
@@ -66,7 +66,7 @@ class ClassSuccess(Part):
 
 
 class SourceResult(Part):
-    """How often one attack names the client that a sample is from, in one run.
+    """Source inference of one attack in one run.
 
     As many samples of every client are asked about, so that a guess is right once in as many
     times as there are clients.

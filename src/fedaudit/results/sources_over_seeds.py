@@ -1,4 +1,4 @@
-"""What source attacks find over the runs of a study, and what of it is above guessing."""
+"""Source inference over the runs of a study, and what of it is above guessing."""
 
 from collections.abc import Callable, Sequence
 from statistics import fmean

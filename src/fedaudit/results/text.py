@@ -1,4 +1,4 @@
-"""What may stand in a record: bounded in length and depth, and nothing that steers a screen.
+"""Text that may stand in a record: bounded in length and depth, and nothing that steers a screen.
 
 A name that holds an escape sequence or turns the direction of reading makes a terminal or a
 report show something else than what is there.
@@ -24,7 +24,7 @@ def plain(text: str) -> str:
 
 
 def is_plain(text: str) -> bool:
-    """Whether a record may hold the text as it is."""
+    """True if a record may hold the text as it is."""
     return len(text) <= LONGEST and (text.isprintable() or not any(map(_steers, text)))
 
 
@@ -71,7 +71,7 @@ def _values(document: object) -> Iterator[object]:
 
 
 def deeper_than(value: object, levels: int) -> bool:
-    """Whether containers nest deeper than that; looks level by level, never by recursion."""
+    """True if containers nest deeper than that; looks level by level, never by recursion."""
     layer = [value]
     for _ in range(levels + 1):
         layer = [part for item in layer for part in _parts(item)]

@@ -1,4 +1,4 @@
-"""How good a run's models are: counted in its measured rounds, and kept in their notes."""
+"""Accuracy of a run's models: counted in its measured rounds, and kept in their notes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _TEST, _TRAIN, _TOTAL, _GAP = "test_correct/", "train_correct/", "train_total/",
 
 @dataclass(frozen=True)
 class Exam:
-    """What models are tried on.
+    """Samples that models are evaluated on.
 
     Attributes:
         test: The test part.
@@ -100,7 +100,7 @@ def accuracy_notes(
 
 
 def counts_fit(run: Setup, notes: Mapping[str, str]) -> bool:
-    """Whether a round's counts are there, and can be."""
+    """True if a round's counts are there, and can be."""
     names = _models(notes)
     try:
         counts = [[int(notes[f"{part}{n}"]) for part in (_TEST, _TRAIN, _TOTAL)] for n in names]

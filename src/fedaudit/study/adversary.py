@@ -21,7 +21,7 @@ from fedaudit.study.guided import noisy_tail
 
 
 def view_of(study: Study) -> View:
-    """What the adversary sees, and whether it has data of its own to learn from.
+    """The adversary's view, and whether it has data of its own to learn from.
 
     Raises:
         BadInput: No such view, or audit.merge names clients that are not there.
@@ -39,7 +39,7 @@ def view_of(study: Study) -> View:
 
 
 def as_sent(view: View, algorithm: Algorithm) -> View:
-    """What is left of a view by what the algorithm's clients send.
+    """A view less what the algorithm's clients do not send.
 
     Raises:
         NotVisible: Nothing.
@@ -78,7 +78,7 @@ def attacks_of(study: Study, view: View) -> tuple[dict[str, Attack], dict[str, s
 
 
 def _knowing(study: Study, name: str) -> dict[str, Setting]:
-    """What an attack that looks past a defense's noise is told of it, where a study does not say.
+    """Side information on a defense's noise for an attack that uses it, where a study gives none.
 
     Raises:
         BadInput: The audited clients' noise lies in tails of several sizes.
@@ -112,7 +112,7 @@ def _refuse_impossible(name: str, attack: Attack, study: Study, view: View) -> N
 
 
 def measured_rounds(study: Study, view: View) -> tuple[int, ...]:
-    """When the adversary looks.
+    """The rounds in which the adversary looks.
 
     Raises:
         BadInput: Measured rounds are further apart than there are rounds.

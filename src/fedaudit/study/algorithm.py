@@ -1,4 +1,4 @@
-"""How the federation of a study learns, and what."""
+"""The federated algorithm of a study, made from its settings."""
 
 from collections.abc import Callable
 from functools import partial

@@ -40,7 +40,7 @@ before anybody has looked at scores."""
 
 
 class Whose(NamedTuple):
-    """Whose figures they are: the attack, the defense in force, the view and the run."""
+    """Coordinates of figures: the attack, the defense in force, the view and the run."""
 
     attack: str
     defense: str
@@ -158,7 +158,7 @@ def _limits_of(
 
 
 def _repeats(contrast: str, truth: Audited) -> bool:
-    """Whether the mixed contrast has one origin only: testing it again would cost the family."""
+    """True if the mixed contrast has one origin only: testing it again would cost the family."""
     missing = not all((truth.origin == origin).any() for origin in Origin)
     return contrast == "mixed" and missing
 

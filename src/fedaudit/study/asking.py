@@ -1,4 +1,4 @@
-"""Whose samples a source attack is asked about, and what it answers."""
+"""Samples that a source attack is asked about, and its answers."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -168,7 +168,7 @@ def _untested(run: Setup) -> list[str]:
 
 
 def _adapted(run: Setup) -> bool:
-    """Whether the coalition is attacked as one, or an attack knows which classes it deals out."""
+    """True if the coalition is attacked as one, or an attack knows which classes it deals out."""
     audit = run.study.audit
     told = any(class_guided(run.defenses.get(c)) for c in (*audit.targets, *audit.merge))
     return bool(audit.merge) or (told and any(a.informed for a in run.attacks.values()))

@@ -1,4 +1,4 @@
-"""What an adversary that knows the defense knows: which classes its target trains on when."""
+"""Side information of an adversary that knows the defense: its target's classes by round."""
 
 from collections.abc import Mapping
 

@@ -25,7 +25,7 @@ def chained(
     right: Bool[ndarray, " samples"],
     samples: Asked,
 ) -> list[Chained]:
-    """Who is called a member where some audited samples are nobody's, and whose it is then.
+    """Samples called members where some audited ones are no client's, and each one's client.
 
     A sample counts for a member where the attack's signal is high at some client: the largest
     over the clients of its mean over the rounds.

@@ -39,7 +39,7 @@ STATE, END = "clusters", "clusters/end"
 
 
 class AtTheEnd(Part):
-    """What is counted in the last measured round only."""
+    """Counts of the last measured round only."""
 
     accuracy: list[GroupAccuracy]
     fairness: list[FairnessGap]
@@ -67,12 +67,12 @@ class _Seen(NamedTuple):
 
 
 def is_clustered(run: Setup) -> bool:
-    """Whether clients choose among several models."""
+    """True if clients choose among several models."""
     return isinstance(run.algorithm, ChoosesModels)
 
 
 def cluster_notes(run: Setup, round: Round, device: torch.device = CPU) -> dict[str, str]:
-    """What a round's models are and do, as text; nothing where clients do not choose.
+    """A round's models and their clients, as text; nothing where clients do not choose.
 
     Nor is anything noted of a shadow federation, which nobody is told about.
 
@@ -159,7 +159,7 @@ def _shadows(cluster: Cluster, judge: Judged | None) -> dict[str, int]:
 def _real_risk(
     seen: _Seen, judge: Judged | None, name: str, clients: Sequence[ClientId]
 ) -> dict[str, float | int]:
-    """What the attack that was fitted on a model's shadows gets right about its real members."""
+    """Success on its real members of the attack that was fitted on a model's shadows."""
     run, round = seen.run, seen.round
     if judge is None:
         return {}
@@ -206,7 +206,7 @@ def _service(seen: _Seen, clients: Sequence[ClientId]) -> dict[str, float]:
 
 
 def _end(seen: _Seen) -> AtTheEnd:
-    """How well and how evenly groups of clients are served."""
+    """Utility and fairness of the groups of clients."""
     run, labels = seen.run, seen.run.dataset.test.labels
     predicted = seen.outputs.argmax(1)
     of_client, names = run.groups.group, run.groups.names

@@ -20,7 +20,7 @@ from fedaudit.study.risk import accepted
 
 
 def clusters_of(runs: Sequence[Setup], stored: Sequence[Sequence[Stored]]) -> list[ClusterResult]:
-    """What is known of each run's models; nothing where clients do not choose.
+    """Each run's models; nothing where clients do not choose.
 
     Args:
         runs: Of one study.
@@ -34,7 +34,7 @@ def clusters_of(runs: Sequence[Setup], stored: Sequence[Sequence[Stored]]) -> li
 
 
 def cluster_result(run: Setup, stored: Sequence[Stored]) -> ClusterResult | None:
-    """Who used which model at what risk; None where clients do not choose.
+    """One run's models, their clients and their risk; None where clients do not choose.
 
     Args:
         run: The run.

@@ -30,7 +30,7 @@ def sides(
     *,
     rng: torch.Generator,
 ) -> Sides:
-    """Who is asked about.
+    """Members and non-members that are asked about.
 
     Where clients' classes are skewed, there are as many samples of each class on both sides:
     otherwise a class that the clients have much of, and that their model therefore expects, would

@@ -20,7 +20,7 @@ Part = Literal["inside", "outside", "reference"]
 
 
 def compared(records: Sequence[Record], paths: Sequence[str] = ()) -> Comparison:
-    """What changes between studies: attacks, accuracy, who is outside, and the fronts.
+    """Differences between studies: attacks, accuracy, who is outside, and the fronts.
 
     Args:
         records: At least two; the first is the base where no undefended one fits.
@@ -67,7 +67,7 @@ def relative(path: Path, folder: Path) -> str:
 
 
 def named_records(comparison: Path) -> list[Path]:
-    """Where the records of a comparison on disk are.
+    """Paths of the records of a comparison on disk.
 
     Raises:
         BadInput: A record is not there any more, or the comparison does not say where it is.

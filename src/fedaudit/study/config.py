@@ -30,7 +30,7 @@ class DataSection(Section):
 
 
 class PartitionSection(Section):
-    """How data is dealt to clients; ``options`` are the scheme's own (beta, per_client)."""
+    """The partition of data among clients; ``options`` are the scheme's own (beta, per_client)."""
 
     scheme: str = "iid"
     clients: Annotated[int, Field(ge=2, le=10**6, strict=True)] = 10
@@ -46,7 +46,7 @@ class ModelSection(Section):
 
 
 class AlgorithmSection(Section):
-    """How the federation learns; ``options`` are the algorithm's own."""
+    """The federated algorithm; ``options`` are its own."""
 
     name: str = "fedavg"
     options: Settings = Field(default_factory=dict)
@@ -67,7 +67,7 @@ class TrainingSection(Section):
 
 
 class AuditSection(Section):
-    """What is audited, and through whose eyes.
+    """The audited samples, and the view that they are audited in.
 
     Attributes:
         draw: "fair" (the default draw) or a published split by name.
@@ -107,7 +107,7 @@ class AuditSection(Section):
 
 
 class ServerSection(Section):
-    """Who sends the models that clients train.
+    """The server that sends the models that clients train.
 
     Attributes:
         name: "honest", or a server of the user's own that tampers (``module:Class``).
@@ -119,7 +119,7 @@ class ServerSection(Section):
 
 
 class ShadowSection(Section):
-    """Where attacks that learn take their examples from; never from the audited samples.
+    """The source of examples for attacks that learn; never the audited samples.
 
     Attributes:
         mode: "federation" trains an undefended federation of the same settings on data that
@@ -158,7 +158,7 @@ class ShiftSection(Section):
 
 
 class RiskSection(Section):
-    """How the membership risk of a federation's models is measured, and what clients accept.
+    """The measure of the models' membership risk, and what clients accept.
 
     Only for algorithms whose clients choose among several models.
 

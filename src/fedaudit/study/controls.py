@@ -222,7 +222,7 @@ def untrained_rounds(
 
 
 def _repetitions(setup: Setup) -> int:
-    """How often a study makes each control: once a target and seed."""
+    """Number of times that a study makes each control: once a target and seed."""
     return len(setup.study.audit.targets) * len(setup.study.seeds)
 
 

@@ -1,4 +1,4 @@
-"""Who trains on what and what is audited, as a study's draw and partition deal it."""
+"""Training and audited samples, as a study's draw and partition deal them."""
 
 from inspect import signature
 
@@ -55,7 +55,7 @@ def _dealt(study: Study, dataset: Dataset, partition: Partition, seed: int) -> D
 
 
 def partition_of(study: Study) -> Partition:
-    """How training samples are dealt to clients.
+    """The partition of training samples among clients.
 
     Raises:
         BadInput: A scheme or setting that does not exist.

@@ -34,14 +34,14 @@ class Group(NamedTuple):
 
 
 class GroupSection(PartSection):
-    """What further clients do; clients of one group are each other's coalition."""
+    """Defenses of further clients; clients of one group are each other's coalition."""
 
     clients: Annotated[Clients, Field(min_length=1)]
     chain: tuple[PartSection, ...] = ()
 
 
 class DefenseSection(Section):
-    """What clients do about leakage.
+    """The clients' defenses.
 
     Attributes:
         clients: Clients that use it, together where it takes a coalition; if left out, all but
@@ -66,7 +66,7 @@ class DefenseSection(Section):
         return ", ".join(dict.fromkeys(names for names in used if names)) or NONE
 
     def groups(self, clients: int) -> list[Group]:
-        """Who uses what, in a federation of so many clients; this table's own group first."""
+        """Groups of clients by defense in a federation of so many, this table's own first."""
         elsewhere = {client for group in self.also for client in group.clients}
         rest = [client for client in range(clients) if client not in elsewhere]
         own = rest if self.clients is None else sorted(self.clients)
@@ -77,6 +77,6 @@ class DefenseSection(Section):
 
 
 def _used(group: DefenseSection | GroupSection) -> tuple[PartSection, ...]:
-    """What a group's clients use, in order; a variant that takes it away may leave options."""
+    """Defenses of a group's clients, in order; a variant that takes one away may leave options."""
     first = PartSection(name=group.name, options=group.options)
     return tuple(part for part in (first, *group.chain) if part.name != NONE)

@@ -1,4 +1,4 @@
-"""Where and when a record was made."""
+"""Place and time at which a record was made."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ from fedaudit.results.record import Environment
 
 
 class Clock:
-    """When a study was started, and how long it has taken since.
+    """The start of a study, and the time it has taken since.
 
     Attributes:
         started: As a date and time.

@@ -1,4 +1,4 @@
-"""What the attacks of a run learn from: a shadow federation, or a known split of the run itself."""
+"""Examples that attacks learn from: a shadow federation, or a known split of the run itself."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ _LARGEST_SEED = 10**9
 
 
 def asked_for(study: Study) -> ShadowSection | None:
-    """Where attacks learn from: as the study says, or by default where it names one that learns."""
+    """Source of examples: as the study says, or the default if it names an attack that learns."""
     named = any(attack_named(name).learns for name in study.attacks)
     return study.shadow or (ShadowSection() if named else None)
 

@@ -52,7 +52,7 @@ Noted = Callable[[Spelled], dict[str, object]]
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """Who learns what, how, and what is done about leakage.
+    """Clients, their data, model, algorithm and defenses.
 
     Every part is a catalogue's name, an object that a room of fedaudit makes
     (``fedaudit.algorithms.FedAvg(rounds=50)``), or one of the caller's own.
@@ -83,7 +83,7 @@ class Federation:
 
 
 class Asked(NamedTuple):
-    """What is asked about a federation; see :func:`fedaudit.study.front.audit`."""
+    """The questions about a federation; see :func:`fedaudit.study.front.audit`."""
 
     attacks: object = ()
     targets: object = None
@@ -97,7 +97,7 @@ class Asked(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What is carried out.
+    """The audit that is carried out.
 
     Attributes:
         study: All settings, in names.
@@ -422,7 +422,7 @@ def _attack(given: object) -> Spelled:
 
 
 def _is_made_alone(given: Attack) -> bool:
-    """Whether the class of an attack makes the same one without being told anything."""
+    """True if the class of an attack makes the same one without any argument."""
     try:
         return type(given)() == given  # type: ignore[call-arg]
     except TypeError:

@@ -103,7 +103,7 @@ def _points(grid: Mapping[str, object]) -> Iterator[Point]:
 
 
 def _is_name(name: str, value: object) -> bool:
-    """Whether a value speaks for itself: the name of a defense, model or data set."""
+    """True if a value speaks for itself: the name of a defense, model or data set."""
     return name.endswith(".name") and isinstance(value, str)
 
 

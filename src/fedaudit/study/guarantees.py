@@ -1,4 +1,4 @@
-"""What is proven of a study's defense: of the whole training, and of one round of it."""
+"""Guarantees of a study's defense: for the whole training, and for one round of it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

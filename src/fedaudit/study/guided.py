@@ -1,4 +1,4 @@
-"""What an adversary could know of a client's defense: classes dealt out, and where noise lies."""
+"""Knowledge of a client's defense: classes dealt out, and where noise lies."""
 
 from fedaudit.defenses.base import Defense
 from fedaudit.defenses.chain import Chain
@@ -6,7 +6,7 @@ from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 
 
 def class_guided(defense: Defense | None) -> bool:
-    """Whether a client's defense, if it has one, deals classes out."""
+    """True if a client's defense, if it has one, deals classes out."""
     return defense is not None and defense.acts_in("dealt")
 
 

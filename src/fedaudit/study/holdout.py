@@ -1,4 +1,4 @@
-"""What clients keep out of training is not trained on, and the audit's truth must say so."""
+"""Samples that clients keep out of training, which the audit's truth must exclude."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -18,7 +18,7 @@ from fedaudit.fl.simulate import prepared
 
 
 class Trainers(NamedTuple):
-    """What decides which of their samples clients train on.
+    """The rule that decides which of their samples clients train on.
 
     Attributes:
         defenses: By client; they are left as they are.
@@ -77,7 +77,7 @@ def as_trained(deal: Deal, given: Trainers) -> Deal:
 
 
 def left_to_train(data: Mapping[ClientId, Samples], given: Trainers) -> dict[ClientId, Samples]:
-    """What is left of clients' samples to train on.
+    """Clients' samples that are left to train on.
 
     Args:
         data: By client.

@@ -1,4 +1,4 @@
-"""What makes two studies, or two runs, the same: everything that changes a result."""
+"""Identity of studies and runs: everything that changes a result."""
 
 import hashlib
 import json

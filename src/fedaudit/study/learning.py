@@ -35,7 +35,7 @@ KNOWN = "known"
 
 
 class Examples(NamedTuple):
-    """What attacks learn from.
+    """Samples that attacks learn from.
 
     Attributes:
         measured: By signal name.

@@ -33,7 +33,7 @@ from fedaudit.study.parts import Setup
 
 @dataclass(frozen=True)
 class Work:
-    """How the work is done; changes no result, but for the last digits on another device.
+    """Means of the work; they change no result, but for the last digits on another device.
 
     Attributes:
         engine: Where clients train.
@@ -145,7 +145,7 @@ def measured_on(stored: Sequence[Stored]) -> str:
 
 @contextmanager
 def _measuring(setup: Setup, work: Work) -> Iterator[Measuring]:
-    """What measures the audited samples in a round, wherever that is done."""
+    """The measuring of audited samples in a round, wherever that is done."""
     signals, samples = setup.signals, setup.deal.audit.samples
     if work.measuring is not None:
         with measuring_on(work.measuring, signals, samples, count=work.workers) as measuring:

@@ -55,7 +55,7 @@ def check_options(
 
 
 def _parameters(make: Callable[..., object]) -> Mapping[str, Parameter]:
-    """What a function takes; annotations that are text, as in some files all are, are read."""
+    """Parameters of a function; annotations that are text, as in some files all are, are read."""
     try:
         return signature(make, eval_str=True).parameters
     except NameError:  # some of them speak of names that are only there for a type checker

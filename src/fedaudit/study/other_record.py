@@ -1,4 +1,4 @@
-"""Where a record may be written: never over one of other settings."""
+"""Paths that a record may be written to: never over one of other settings."""
 
 import json
 from collections.abc import Mapping

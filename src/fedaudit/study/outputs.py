@@ -1,4 +1,4 @@
-"""Where pages and comparisons may be written: never over a file of something else."""
+"""Paths that pages and comparisons may be written to: never over a file of something else."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path

@@ -22,7 +22,7 @@ from fedaudit.study.holdout import Trainers
 
 
 class Watched(NamedTuple):
-    """What is known of a federation that was somebody else's.
+    """The known parts of a federation that was somebody else's.
 
     Attributes:
         untrained: Signals of all audited samples on models that nobody trained.
@@ -79,7 +79,7 @@ class Setup:
 
     @property
     def trainers(self) -> Trainers:
-        """What decides which of their samples clients train on."""
+        """The rule that decides which of their samples clients train on."""
         rounds, seed = self.study.training.rounds, seed_for(self.seed, "federation")
         return Trainers(self.defenses, self.algorithm, rounds, seed)
 

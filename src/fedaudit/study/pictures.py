@@ -1,4 +1,4 @@
-"""What a report draws of one attack: curves, histograms, groups, trajectories, who stands out."""
+"""Data for plots of one attack: curves, histograms, groups, trajectories, exposed samples."""
 
 from collections.abc import Iterator
 from typing import Literal, TypedDict

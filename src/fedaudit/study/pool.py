@@ -1,4 +1,4 @@
-"""Where measured runs are kept, so that studies with the same settings train once.
+"""The pool of measured runs, so that studies with the same settings train once.
 
 A pool holds a folder for each run, named by what makes the run what it is; a study's own folder
 then holds the record and report only, and ``runs.json``, which says where its runs are::
@@ -38,7 +38,7 @@ _NAME_LENGTH = 16
 
 @dataclass(frozen=True)
 class Identity:
-    """What makes a measured run what it is.
+    """Identity of a measured run.
 
     Attributes:
         run: Settings, seed and kind of device, digested.
@@ -62,7 +62,7 @@ class Identity:
         return hashlib.sha256(text.encode()).hexdigest()[:_NAME_LENGTH]
 
     def answers(self, asked: "Identity") -> bool:
-        """Whether this run is the one asked for, and all that is asked for was measured in it."""
+        """True if this run is the one asked for, and all that is asked for was measured in it."""
         same = (self.run, self.data, self.fedaudit) == (asked.run, asked.data, asked.fedaudit)
         return same and asked.signals.items() <= self.signals.items()
 
@@ -71,7 +71,7 @@ _IDENTITY = TypeAdapter(Identity)
 
 
 def identity_of(run: Setup, kind: str) -> Identity:
-    """What makes a run what it is, on a kind of device."""
+    """Identity of a run on a kind of device."""
     signals = {signal.name: _spoken(signal) for signal in run.signals}
     return Identity(run_key(run.study, run.seed, kind), _data_digest(run), signals)
 
@@ -104,7 +104,7 @@ def place_of(run: Setup, out: Path, pool: Path | None, kind: str) -> Path:
 
 
 def is_measured(run: Setup, place: Path) -> bool:
-    """Whether a folder holds every round that the run measures."""
+    """True if a folder holds every round that the run measures."""
     files = (place / "measured" / f"round-{at:06d}.safetensors" for at in run.measured_rounds)
     return all(file.is_file() for file in files)
 
@@ -177,7 +177,7 @@ def _data_digest(run: Setup) -> str:
 
 
 def _identity_in(place: Path) -> Identity | None:
-    """What a folder says that its run is; None where it does not say it in our words."""
+    """Identity of its run that a folder states; None where it does not state it in our words."""
     try:
         return _IDENTITY.validate_python(read_object(place / RUN_FILE))
     except (Damaged, ValidationError):

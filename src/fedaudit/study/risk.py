@@ -1,4 +1,4 @@
-"""How a study measures the membership risk of a federation's models."""
+"""The measure of the membership risk of a study's models."""
 
 from collections.abc import Sequence
 
@@ -57,7 +57,7 @@ def server_risk(
 
 
 def shadow_cost(study: Study, algorithm: Algorithm, trained: int, measured: Sequence[int]) -> str:
-    """What measuring the models' risk costs, beside the federation's own training; or nothing.
+    """Cost of measuring the models' risk, beside the federation's own training; or nothing.
 
     Args:
         study: Its settings.
@@ -86,7 +86,7 @@ def shadow_cost(study: Study, algorithm: Algorithm, trained: int, measured: Sequ
 
 
 def accepted(study: Study) -> Preference:
-    """What clients accept, whatever they do about it.
+    """The risk that clients accept, whatever they do about it.
 
     Raises:
         BadInput: The limits cannot be.

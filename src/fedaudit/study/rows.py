@@ -79,7 +79,7 @@ def _part(part: PartSection) -> str:
 
 
 def _base(rows: Sequence[Row], at: int) -> int | None:
-    """What a row is held against: its undefended twin, or else, as good as can be, the first."""
+    """The row that a row is compared with: its undefended twin, or else the first."""
     twin = _undefended_twin(rows, at)
     if twin is not None:
         return twin
@@ -108,7 +108,7 @@ def _study(record: Record) -> Study | None:
 
 
 def _apart(record: Record, study: Study | None) -> dict[str, object]:
-    """What makes a study another setting: not words, seeds, attacks, nor what is compared."""
+    """Settings that tell studies apart: not words, seeds, attacks, nor what is compared."""
     values = dict(record.config) if study is None else study.model_dump(mode="json")
     figures = values.get("figures")
     if isinstance(figures, dict):

@@ -70,7 +70,7 @@ def write_scores(runs: Sequence[Setup], findings: Findings, path: Path) -> None:
 
 
 def read_scores(path: Path) -> Scores:
-    """What a study kept of its attacks' scores.
+    """The attacks' scores that a study kept.
 
     Raises:
         BadInput: There is no such file.

@@ -1,4 +1,4 @@
-"""What every section of a study is made of: fields with a range, and no unknown key."""
+"""Base of every section of a study: fields with a range, and no unknown key."""
 
 from typing import TYPE_CHECKING, Annotated
 

@@ -1,4 +1,4 @@
-"""What clients get from the models that they chose, where there are several."""
+"""Utility for clients of the models that they chose, where there are several."""
 
 from collections.abc import Sequence
 

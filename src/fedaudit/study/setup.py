@@ -74,7 +74,7 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
 
 
 def server_of(study: Study, world: Grouped) -> Server:
-    """Who sends clients their models.
+    """The server that sends clients their models.
 
     Raises:
         BadInput: No such server, or one that tampers with what never comes.
@@ -135,7 +135,7 @@ def refuse_misfits(studies: Iterable[Study], data_dir: Path | None = None) -> No
 
 
 def _dealt(study: Study, dataset: Dataset, seed: int) -> Grouped:
-    """Who trains on what and what is audited, as the groups of clients have it."""
+    """Training and audited samples, as the groups of clients have them."""
     return grouped(study, dataset, dealt(study, dataset, seed), seed)
 
 
@@ -172,7 +172,7 @@ def _without_idle(run: Setup) -> Setup:
 
 
 def _plans(study: Study, dataset: Dataset, algorithm: Algorithm) -> list[Plan]:
-    """What defenses have to fit: each of the networks that clients train."""
+    """Plans that defenses have to fit: one for each of the networks that clients train."""
     return [
         Plan(
             architecture=net,

@@ -36,7 +36,7 @@ def source_results(
     notes: Mapping[str, str],
     tick: Tick = quiet,
 ) -> list[SourceResult]:
-    """What each source attack of a run finds.
+    """The result of each source attack of a run.
 
     Args:
         run: The run.

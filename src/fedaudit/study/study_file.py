@@ -48,7 +48,7 @@ class Variant(NamedTuple):
 
 
 def read_variants(path: Path, overrides: dict[str, object] | None = None) -> list[Variant]:
-    """What a TOML file says of a study, of any kind, and of each of its variants.
+    """The settings of a study in a TOML file, of any kind, and of each of its variants.
 
     Args:
         path: The file.

@@ -5,7 +5,7 @@ from fedaudit.study.config import Study
 
 
 def local_training(study: Study) -> LocalTraining:
-    """How each client trains in its round.
+    """Local training of each client in its round.
 
     Raises:
         BadInput: Settings that do not fit together.

@@ -39,14 +39,14 @@ class Audited:
 
     @property
     def is_member(self) -> Bool[ndarray, " samples"]:
-        """Who counts as a member."""
+        """True for samples that count as members."""
         members: Bool[ndarray, " samples"] = self.origin == Origin.MEMBER
         return members
 
 
 @dataclass
 class Findings:
-    """What was found so far; grows attack by attack.
+    """The results so far; grows attack by attack.
 
     Attributes:
         p_values: For figures tested against guessing, by their place in ``figures``.

@@ -1,4 +1,4 @@
-"""What a run's clients used and spent, as a record has it."""
+"""Samples and costs of a run's clients, as a record has them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ MOST_CLIENTS = 50
 
 
 def usage_rows(run: Setup, place: Path, stored: Sequence[Stored]) -> list[UsageRow]:
-    """How often each client trained on its samples, and what its defense cost.
+    """Uses of each client's samples, and the cost of its defense.
 
     Args:
         run: The run.
@@ -58,5 +58,5 @@ def _mean(cosines: Tensor) -> float | None:
 
 
 def _histogram(times: Tensor) -> list[int]:
-    """How many samples were used 0 times, once, twice ..."""
+    """Counts of samples used 0 times, once, twice ..."""
     return np.bincount(times.numpy()).tolist() if len(times) else []

@@ -45,7 +45,7 @@ def settings_from(
 
 
 def refusal_of(error: ValidationError, kind: type[BaseModel], source: str) -> BadInput:
-    """What pydantic found wrong, in one sentence of who wrote the settings."""
+    """The fault that pydantic found, in one sentence of who wrote the settings."""
     faults = error.errors()
     first = faults[0]
     where = ".".join(str(part) for part in first["loc"])
