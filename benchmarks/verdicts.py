@@ -22,9 +22,9 @@ from fedaudit.report.evidence import LEAKS, headline, size_reached
 from fedaudit.report.text.verdict import verdict
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Environment, Record, ViewRow
-from fedaudit.study.analysis import Whose, add_figures
-from fedaudit.study.significance import corrected
-from fedaudit.study.truth import Audited, Findings
+from fedaudit.study.figures.analysis import Whose, add_figures
+from fedaudit.study.figures.significance import corrected
+from fedaudit.study.figures.truth import Audited, Findings
 
 AUCS = (0.5, 0.57, 0.65)
 """Of members against either kind of non-members: no leak, one that is called weak, and clear."""

@@ -17,7 +17,7 @@ from fedaudit.catalogue.docstrings import doc_of
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.games.settings import GameStudy
 from fedaudit.gate.policy import Policy
-from fedaudit.study.config import Study
+from fedaudit.study.settings.sections import Study
 
 DOCS = Path(__file__).parent
 

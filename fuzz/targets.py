@@ -30,7 +30,7 @@ from fedaudit.results.comparison import write_comparison_file
 from fedaudit.results.older import completed
 from fedaudit.results.read import read_any_record, read_comparison, read_games, read_record
 from fedaudit.study.comparing import compared
-from fedaudit.study.study_file import read_studies
+from fedaudit.study.settings.file import read_studies
 from fuzz import nodes
 from fuzz.target import FOLDER, Target, alone, file, header
 

@@ -7,8 +7,8 @@ import pytest
 
 from fedaudit import cli
 from fedaudit.cli import running
-from fedaudit.study import again
-from fedaudit.study.config import Study
+from fedaudit.study.running import reattack
+from fedaudit.study.settings.sections import Study
 
 STUDY = """
 name = "small"
@@ -190,7 +190,7 @@ def test_ctrl_c_says_how_to_go_on_and_ends_with_code_130(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(again, "attack_again", interrupted)
+    monkeypatch.setattr(reattack, "attack_again", interrupted)
     assert exit_code("attack", "recording") == 130
     assert "start the same command again" in one_sentence(capsys)
 

@@ -142,13 +142,13 @@ def test_a_fault_of_the_program_ends_with_a_code_that_no_verdict_has(
     for target, words in (
         ("fedaudit.gate.policy.read_policy", ("gate", "a.json", "--policy", "p.toml")),
         ("fedaudit.results.read.read_any_record", ("report", "a.json")),
-        ("fedaudit.study.again.attack_again", ("attack", "folder")),
+        ("fedaudit.study.running.reattack.attack_again", ("attack", "folder")),
         ("fedaudit.pack.verifying.verify", ("verify", "folder")),
         ("fedaudit.pack.packing.write_pack", ("pack", "a", "--policy", "p", "--out", "o")),
         ("fedaudit.results.read.read_record", ("compare", "a", "b")),
-        ("fedaudit.study.study_file.read_studies", ("run", "a.toml")),
+        ("fedaudit.study.settings.file.read_studies", ("run", "a.toml")),
         ("fedaudit.games.run.read_points", ("games", "a.toml")),
-        ("fedaudit.study.run.run_study", ("demo",)),
+        ("fedaudit.study.running.run.run_study", ("demo",)),
         ("fedaudit.catalogue.listing", ("list",)),
         ("fedaudit.catalogue.explanation", ("explain", "x")),
     ):

@@ -21,7 +21,7 @@ from fedaudit.results.older import completed
 from fedaudit.results.read import read_games, read_record
 from fedaudit.results.record import Record, Trajectory, UsageRow
 from fedaudit.results.sources import SourceResult
-from fedaudit.study.defense_section import DefenseSection
+from fedaudit.study.settings.defense import DefenseSection
 
 LATE = (0.6, 1.0)
 """Shares of the rounds at which the gap of loss is a figure."""

@@ -10,7 +10,7 @@ from docs.claims.data import CLAIMS, Part, Regime, Term, Test, named, papers, re
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import SCORES_FILE, write_whole
 from fedaudit.results.aggregate import Value, over_gaps
-from fedaudit.study.sample_scores import paired_auc, read_scores
+from fedaudit.study.figures.sample_scores import paired_auc, read_scores
 
 TAKEN = CLAIMS / "pairs"
 

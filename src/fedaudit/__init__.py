@@ -35,21 +35,21 @@ if TYPE_CHECKING:
     from fedaudit.observe.views import seen_from
     from fedaudit.results.record import Record
     from fedaudit.signals.measure import measure
-    from fedaudit.study.again import attack_again
-    from fedaudit.study.config import AuditSection
-    from fedaudit.study.config import FiguresSection as Figures
-    from fedaudit.study.config import RiskSection as Risk
-    from fedaudit.study.config import ShadowSection as Shadow
-    from fedaudit.study.config import ShiftSection as Shift
-    from fedaudit.study.config import TrainingSection as Training
-    from fedaudit.study.federation import Federation
-    from fedaudit.study.front import Run, audit
-    from fedaudit.study.run import run_study
-    from fedaudit.study.study_file import read_study
-    from fedaudit.study.values import study_from
+    from fedaudit.study.front.audit import Run, audit
+    from fedaudit.study.front.federation import Federation
+    from fedaudit.study.running.reattack import attack_again
+    from fedaudit.study.running.run import run_study
+    from fedaudit.study.settings.file import read_study
+    from fedaudit.study.settings.sections import AuditSection
+    from fedaudit.study.settings.sections import FiguresSection as Figures
+    from fedaudit.study.settings.sections import RiskSection as Risk
+    from fedaudit.study.settings.sections import ShadowSection as Shadow
+    from fedaudit.study.settings.sections import ShiftSection as Shift
+    from fedaudit.study.settings.sections import TrainingSection as Training
+    from fedaudit.study.settings.values import study_from
 
     def Audit(**settings: object) -> AuditSection:
-        """See :class:`fedaudit.study.config.AuditSection`, with ``samples`` for ``fair``."""
+        """See ``AuditSection`` in :mod:`fedaudit.study.settings.sections`."""
         ...
 
     def report(record: Record, path: Path | str) -> Path:
@@ -60,31 +60,31 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _DOORS = {
-    "Audit": "fedaudit.study.config:AuditSection",
-    "Federation": "fedaudit.study.federation:Federation",
-    "Figures": "fedaudit.study.config:FiguresSection",
+    "Audit": "fedaudit.study.settings.sections:AuditSection",
+    "Federation": "fedaudit.study.front.federation:Federation",
+    "Figures": "fedaudit.study.settings.sections:FiguresSection",
     "Origin": "fedaudit.core.origin:Origin",
-    "Risk": "fedaudit.study.config:RiskSection",
-    "Run": "fedaudit.study.front:Run",
+    "Risk": "fedaudit.study.settings.sections:RiskSection",
+    "Run": "fedaudit.study.front.audit:Run",
     "Samples": "fedaudit.core.values:Samples",
-    "Shadow": "fedaudit.study.config:ShadowSection",
-    "Shift": "fedaudit.study.config:ShiftSection",
-    "Training": "fedaudit.study.config:TrainingSection",
-    "attack_again": "fedaudit.study.again:attack_again",
+    "Shadow": "fedaudit.study.settings.sections:ShadowSection",
+    "Shift": "fedaudit.study.settings.sections:ShiftSection",
+    "Training": "fedaudit.study.settings.sections:TrainingSection",
+    "attack_again": "fedaudit.study.running.reattack:attack_again",
     "attack_recording": "fedaudit.live.attack:attack_recording",
-    "audit": "fedaudit.study.front:audit",
+    "audit": "fedaudit.study.front.audit:audit",
     "audit_samples": "fedaudit.live.audited:audit_samples",
     "evaluate": "fedaudit.metrics.evaluate:evaluate",
     "fair_split": "fedaudit.live.audited:fair_split",
     "join_audits": "fedaudit.live.audited:join_audits",
     "measure": "fedaudit.signals.measure:measure",
     "named": "fedaudit.core.naming:named",
-    "read_study": "fedaudit.study.study_file:read_study",
+    "read_study": "fedaudit.study.settings.file:read_study",
     "record": "fedaudit.live.beginning:record",
-    "run_study": "fedaudit.study.run:run_study",
+    "run_study": "fedaudit.study.running.run:run_study",
     "seen_from": "fedaudit.observe.views:seen_from",
     "simulate": "fedaudit.fl.simulate:simulate",
-    "study_from": "fedaudit.study.values:study_from",
+    "study_from": "fedaudit.study.settings.values:study_from",
 }
 
 _ROOMS = (

@@ -20,9 +20,9 @@ from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.signals.gradients import gradient_products
 from fedaudit.signals.kernels.plan import KERNELS
-from fedaudit.study.again import attack_again
-from fedaudit.study.identity import run_key
-from fedaudit.study.run import run_study
+from fedaudit.study.running.identity import run_key
+from fedaudit.study.running.reattack import attack_again
+from fedaudit.study.running.run import run_study
 from tests.simulated_gpu import GPU, Card, OnTwoDevices, simulated_gpu
 from tests.study.studies import quick_study
 

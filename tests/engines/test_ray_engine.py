@@ -18,7 +18,7 @@ from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.importing import look_in
 from fedaudit.engines.base import Counted, Engine
 from fedaudit.engines.ray_cluster import RayCluster
-from fedaudit.study.run import run_study
+from fedaudit.study.running.run import run_study
 from tests.engines import contract
 from tests.study.studies import small_study
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar, cast
 import pytest
 
 from fedaudit.engines.ray_cluster import RayCluster
-from fedaudit.study.run import run_study
+from fedaudit.study.running.run import run_study
 from tests.study.studies import quick_study
 
 pytest.importorskip("ray")

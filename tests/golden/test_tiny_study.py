@@ -15,7 +15,7 @@ from fedaudit.attacks.catalog import ATTACKS
 from fedaudit.attacks.membership.single_client import Mean
 from fedaudit.results.record import Record
 from fedaudit.signals.outputs import Confidence
-from fedaudit.study.run import run_study
+from fedaudit.study.running.run import run_study
 from tests.study.studies import small_study
 
 KEPT = Path(__file__).with_name("tiny_study.json")

@@ -11,8 +11,8 @@ from fedaudit.results.comparison import Comparison
 from fedaudit.results.games import GameRecord
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
-from fedaudit.study.config import Study
-from fedaudit.study.run import run_study
+from fedaudit.study.running.run import run_study
+from fedaudit.study.settings.sections import Study
 from tests.games.test_games import STUDY as SIGNS
 from tests.games.test_rounds import STUDY as ROUNDS
 from tests.live.test_recorder import recorded

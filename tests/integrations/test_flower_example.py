@@ -109,8 +109,8 @@ def test_the_study_runs_as_an_app(
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedaudit[flower]'")
     from flwr.app import Context, RecordDict
 
-    from fedaudit.study.run import run_study
-    from fedaudit.study.study_file import read_study
+    from fedaudit.study.running.run import run_study
+    from fedaudit.study.settings.file import read_study
     from tests.integrations.federation import StubGrid
 
     monkeypatch.syspath_prepend(STUDY)

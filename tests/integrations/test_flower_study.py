@@ -19,9 +19,9 @@ from fedaudit.integrations.flower.study_client import DATA_DIR
 from fedaudit.integrations.flower.study_messages import studies_of
 from fedaudit.integrations.flower.study_server import FlowerNodes, carry_out
 from fedaudit.results.read import read_record
-from fedaudit.study.config import Study
-from fedaudit.study.run import run_study
-from fedaudit.study.study_file import chosen_studies
+from fedaudit.study.running.run import run_study
+from fedaudit.study.settings.file import chosen_studies
+from fedaudit.study.settings.sections import Study
 from tests.integrations.federation import SUPERLINK, StubGrid
 
 # By its place among modules: the package has a function of the same name.

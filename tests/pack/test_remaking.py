@@ -14,7 +14,7 @@ from fedaudit.pack.manifest import Manifest, digest_of, manifest_text
 from fedaudit.pack.packing import write_pack
 from fedaudit.pack.remaking import held_by, remade
 from fedaudit.pack.verifying import verify
-from fedaudit.study.run import run_study
+from fedaudit.study.running.run import run_study
 from tests.report.games import NONE, played
 from tests.study.studies import quick_study
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaudit.report.reproducing import reproducing, study_file
-from fedaudit.study.config import Study
-from fedaudit.study.study_file import read_study
+from fedaudit.study.settings.file import read_study
+from fedaudit.study.settings.sections import Study
 from tests.report.records import hostile, record
 
 PLAIN = st.booleans() | st.integers(-(10**12), 10**12) | st.text() | st.floats(allow_nan=False)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from fedaudit.results.record import Environment, Record, UsageRow, UtilityResult, ViewRow
-from fedaudit.study.values import study_from
+from fedaudit.study.settings.values import study_from
 from tests.estimates import estimate
 
 Values = Mapping[int, Mapping[int, float]]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedaudit.study.run import run_study
+from fedaudit.study.running.run import run_study
 from tests.study.studies import Carried, quick_study, small_study
 
 

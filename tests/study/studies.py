@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedaudit.results.record import Record
-from fedaudit.study.config import Study
-from fedaudit.study.values import study_from
+from fedaudit.study.settings.sections import Study
+from fedaudit.study.settings.values import study_from
 
 Sections = Mapping[str, Mapping[str, object]]
 

@@ -11,8 +11,8 @@ from fedaudit.core.seeds import seeded
 from fedaudit.core.values import ClientId
 from fedaudit.metrics.source import named_owner, source_success
 from fedaudit.observe.measurements import Measurements
-from fedaudit.study.asking import asked, asked_alone, chances, one_by_one
-from fedaudit.study.setup import setup
+from fedaudit.study.figures.source_queries import asked, asked_alone, chances, one_by_one
+from fedaudit.study.setup.build import setup
 from tests.study.studies import small_study
 
 RUN = setup(small_study(audit={"draw": "sia", "fair": 1, "options": {"per_client": 6}}), 1, None)

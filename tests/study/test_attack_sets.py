@@ -15,11 +15,11 @@ from fedaudit.observe.views import VIEWS
 from fedaudit.report.reproducing import reproducing
 from fedaudit.results.record import Record
 from fedaudit.signals.outputs import Confidence
-from fedaudit.study import config
-from fedaudit.study.again import attack_again
-from fedaudit.study.identity import settings_of
 from fedaudit.study.rows import rows_of
-from fedaudit.study.run import run_study
+from fedaudit.study.running.identity import settings_of
+from fedaudit.study.running.reattack import attack_again
+from fedaudit.study.running.run import run_study
+from fedaudit.study.settings import sections
 from tests.study.studies import Carried, quick_study, small_study
 
 NEW = Attack((Confidence(),), Mean(), "nobody", "A member's class is likely over the rounds.")
@@ -35,7 +35,7 @@ def longer(monkeypatch: pytest.MonkeyPatch) -> None:
 def later(monkeypatch: pytest.MonkeyPatch, longer: None) -> None:
     """A version whose default set has one attack more."""
     monkeypatch.setitem(ATTACK_SETS, "2030-1", ("loss-series", "avg-confidence"))
-    monkeypatch.setattr(config, "DEFAULT_SET", "2030-1")
+    monkeypatch.setattr(sections, "DEFAULT_SET", "2030-1")
 
 
 def figures(record: Record) -> list[str]:

@@ -10,11 +10,11 @@ from fedaudit.core.values import Setting
 from fedaudit.observe.measurements import Measurements
 from fedaudit.observe.usage import read_usage
 from fedaudit.observe.views import view_named
-from fedaudit.study.adversary import attacks_of
-from fedaudit.study.aware import used_when
-from fedaudit.study.identity import run_key
-from fedaudit.study.run import run_study
-from fedaudit.study.setup import setup
+from fedaudit.study.figures.analysis import used_when
+from fedaudit.study.running.identity import run_key
+from fedaudit.study.running.run import run_study
+from fedaudit.study.setup.adversary import attacks_of
+from fedaudit.study.setup.build import setup
 from tests.study.studies import quick_study, small_study
 
 GUIDED = {"name": "class-guided", "clients": (0, 1), "options": {"m_max": 6, "m_min": 2}}

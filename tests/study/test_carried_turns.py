@@ -12,9 +12,9 @@ from fedaudit.core.errors import BadInput
 from fedaudit.engines.local import LOCAL
 from fedaudit.fl.visits import Done, Federation, Job, refuse_unfit, visited
 from fedaudit.fl.wire.packets import pack_done, pack_jobs, unpack_done, unpack_jobs
-from fedaudit.study.config import Study
-from fedaudit.study.federations import data_key, federation_of, federation_seeds
-from fedaudit.study.run import run_study
+from fedaudit.study.running.run import run_study
+from fedaudit.study.settings.sections import Study
+from fedaudit.study.setup.federations import data_key, federation_of, federation_seeds
 from tests.study.studies import quick_study
 
 Shared = TypeVar("Shared")

@@ -14,10 +14,10 @@ from fedaudit.attacks.catalog import attack_named
 from fedaudit.core.values import NOBODY
 from fedaudit.observe.measurements import Measurements
 from fedaudit.results.sources import Chained
-from fedaudit.study.asking import Asked, asked
-from fedaudit.study.chained import chained
-from fedaudit.study.parts import Setup
-from fedaudit.study.setup import setup
+from fedaudit.study.figures.chained import chained
+from fedaudit.study.figures.source_queries import Asked, asked
+from fedaudit.study.setup.build import setup
+from fedaudit.study.setup.parts import Setup
 from tests.study.studies import small_study
 
 CLIENTS, EACH, STRANGERS = 4, 5, 100

@@ -5,9 +5,9 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from fedaudit.core.seeds import seeded
-from fedaudit.study.cluster_sides import Sides, sides
-from fedaudit.study.parts import Setup
-from fedaudit.study.setup import setup
+from fedaudit.study.figures.cluster_sides import Sides, sides
+from fedaudit.study.setup.build import setup
+from fedaudit.study.setup.parts import Setup
 from tests.study.studies import small_study
 
 SKEWED = {"scheme": "dirichlet", "options": {"beta": 0.2}, "clients": 4, "samples_per_client": 80}

@@ -23,13 +23,13 @@ from fedaudit.results.record import Record
 from fedaudit.risk.catalog import measure_named
 from fedaudit.risk.server import ServerRisk
 from fedaudit.risk.shadow_models import shadow_sizes
-from fedaudit.study.cluster_notes import END, STATE, cluster_notes
-from fedaudit.study.cluster_results import cluster_result, thresholds
-from fedaudit.study.config import RiskSection, Study
-from fedaudit.study.parts import Setup
-from fedaudit.study.risk import shadow_cost
-from fedaudit.study.run import run_study
-from fedaudit.study.setup import refuse_misfits, setup
+from fedaudit.study.figures.cluster_notes import END, STATE, cluster_notes
+from fedaudit.study.figures.cluster_results import cluster_result, thresholds
+from fedaudit.study.running.run import run_study
+from fedaudit.study.settings.sections import RiskSection, Study
+from fedaudit.study.setup.build import refuse_misfits, setup
+from fedaudit.study.setup.parts import Setup
+from fedaudit.study.setup.risk import shadow_cost
 from tests.study.studies import small_study
 
 CLIENTS = 6

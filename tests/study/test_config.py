@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from fedaudit.core.errors import BadInput
-from fedaudit.study.study_file import chosen_studies, read_studies
-from fedaudit.study.values import study_from
+from fedaudit.study.settings.file import chosen_studies, read_studies
+from fedaudit.study.settings.values import study_from
 
 TWO = """
 name = "sizes"

@@ -7,7 +7,7 @@ import torch
 
 from fedaudit.core.values import Params
 from fedaudit.results.record import Record, UsageRow
-from fedaudit.study.run import run_study
+from fedaudit.study.running.run import run_study
 from tests.study.studies import small_study
 
 

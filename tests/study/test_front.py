@@ -37,10 +37,10 @@ from fedaudit.models import MODELS
 from fedaudit.observe.round import Sent
 from fedaudit.partitions import NAMES as PARTITION_NAMES
 from fedaudit.signals.outputs import Confidence
-from fedaudit.study.config import TrainingSection
-from fedaudit.study.federation import Asked, Federation, plan_of
-from fedaudit.study.identity import study_key
-from fedaudit.study.values import study_from
+from fedaudit.study.front.federation import Asked, Federation, plan_of
+from fedaudit.study.running.identity import study_key
+from fedaudit.study.settings.sections import TrainingSection
+from fedaudit.study.settings.values import study_from
 
 FIGURES = fa.Figures(permutations=20, blind_classifier=False)
 FEW = fa.Audit(samples=60, every=2, background=0)
@@ -350,7 +350,7 @@ def lambda_defense(weight: int) -> Defense:
 
 def key_of(federation: Federation) -> str:
     from fedaudit.core.importing import objects_given
-    from fedaudit.study.identity import with_code
+    from fedaudit.study.running.identity import with_code
 
     plan = plan_of(federation, Asked(), name="x")
     with objects_given(plan.objects):
@@ -461,7 +461,7 @@ def test_every_catalogue_is_at_the_front_door() -> None:
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A package that brings an attack, and misspells a group."""
-    from fedaudit.core.values import importing
+    from fedaudit.core import importing
 
     (tmp_path / "theirs_of_test.py").write_text(
         "from fedaudit.attacks.base import Attack\n"

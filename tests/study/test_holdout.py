@@ -20,9 +20,9 @@ from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import IfcaMirOfClients
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.risk.client import ByLoss
-from fedaudit.study.accuracy import exam
-from fedaudit.study.holdout import Trainers, as_trained
-from fedaudit.study.setup import setup
+from fedaudit.study.figures.accuracy import exam
+from fedaudit.study.setup.build import setup
+from fedaudit.study.setup.holdout import Trainers, as_trained
 from tests.study.studies import small_study
 
 

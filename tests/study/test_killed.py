@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from fedaudit.observe.tensors import read_tensors
-from fedaudit.study.run import run_study
-from fedaudit.study.study_file import read_studies
+from fedaudit.study.running.run import run_study
+from fedaudit.study.settings.file import read_studies
 
 STUDY = """
 name = "killed"

@@ -11,14 +11,14 @@ from fedaudit.core.origin import Origin
 from fedaudit.core.values import Sees
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.results.record import Record
-from fedaudit.study.again import attack_again
-from fedaudit.study.config import Study
-from fedaudit.study.holdout import left_to_train
-from fedaudit.study.identity import run_key, settings_of
-from fedaudit.study.parts import Setup
-from fedaudit.study.run import run_study
-from fedaudit.study.setup import setup
-from fedaudit.study.truth import audited, origin_of
+from fedaudit.study.figures.truth import audited, origin_of
+from fedaudit.study.running.identity import run_key, settings_of
+from fedaudit.study.running.reattack import attack_again
+from fedaudit.study.running.run import run_study
+from fedaudit.study.settings.sections import Study
+from fedaudit.study.setup.build import setup
+from fedaudit.study.setup.holdout import left_to_train
+from fedaudit.study.setup.parts import Setup
 from tests.study.studies import small_study
 
 

@@ -7,8 +7,8 @@ import pytest
 from fedaudit.cli import main
 from fedaudit.core.errors import BadInput
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.study.config import Study
-from fedaudit.study.setup import dataset_of, refuse_misfits
+from fedaudit.study.settings.sections import Study
+from fedaudit.study.setup.build import dataset_of, refuse_misfits
 from tests.study.studies import small_study
 
 COFEDMID = {"name": "cofedmid", "clients": [0, 1], "options": {"m_max": 12}}
@@ -41,7 +41,7 @@ def test_data_that_points_share_are_read_once(monkeypatch: pytest.MonkeyPatch) -
         read.append(study.data.name)
         return dataset_of(study, seed, data_dir)
 
-    monkeypatch.setattr("fedaudit.study.setup.dataset_of", counted)
+    monkeypatch.setattr("fedaudit.study.setup.build.dataset_of", counted)
     refuse_misfits([small_study(), small_study(training={"rounds": 5}), small_study()])
     assert read == ["digits"]
 

@@ -12,11 +12,11 @@ from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.results.read import read_record
 from fedaudit.results.record import write_record
-from fedaudit.study.again import attack_again
-from fedaudit.study.config import Study
-from fedaudit.study.other_record import refuse_other_record
-from fedaudit.study.outputs import refuse_foreign_page
-from fedaudit.study.run import run_study
+from fedaudit.study.running.folder import refuse_other_record
+from fedaudit.study.running.outputs import refuse_foreign_page
+from fedaudit.study.running.reattack import attack_again
+from fedaudit.study.running.run import run_study
+from fedaudit.study.settings.sections import Study
 from tests.study.compare_records import given
 from tests.study.studies import Carried, quick_study
 

@@ -16,11 +16,11 @@ from fedaudit.core.importing import code_named_in
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record
 from fedaudit.results.read import read_record
-from fedaudit.study.again import attack_again
-from fedaudit.study.identity import run_key, with_code
-from fedaudit.study.setup import refuse_misfits
-from fedaudit.study.study_file import read_studies, read_study
-from fedaudit.study.values import study_from
+from fedaudit.study.running.identity import run_key, with_code
+from fedaudit.study.running.reattack import attack_again
+from fedaudit.study.settings.file import read_studies, read_study
+from fedaudit.study.settings.values import study_from
+from fedaudit.study.setup.build import refuse_misfits
 from tests.live.federation import data, network, rounds
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-parts"

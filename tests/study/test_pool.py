@@ -11,10 +11,10 @@ import pytest
 
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.results.record import Record
-from fedaudit.study.again import attack_again
-from fedaudit.study.config import Study
-from fedaudit.study.pool import RUN_FILE, RUNS_FILE, held, run_folder
-from fedaudit.study.run import run_study
+from fedaudit.study.running.pool import RUN_FILE, RUNS_FILE, held, run_folder
+from fedaudit.study.running.reattack import attack_again
+from fedaudit.study.running.run import run_study
+from fedaudit.study.settings.sections import Study
 from tests.study.studies import quick_study
 
 Runner = Callable[..., Record]

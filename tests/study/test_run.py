@@ -17,8 +17,8 @@ from fedaudit.defenses.clip import client_epsilon
 from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
-from fedaudit.study.again import attack_again
-from fedaudit.study.run import run_study
+from fedaudit.study.running.reattack import attack_again
+from fedaudit.study.running.run import run_study
 from tests.study.studies import Carried, quick_study, small_study
 
 ATTACKED = sum(

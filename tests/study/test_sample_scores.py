@@ -11,7 +11,7 @@ from fedaudit.core.files import SCORES_FILE
 from fedaudit.core.origin import Origin
 from fedaudit.metrics import auc_interval
 from fedaudit.observe.tensors import write_tensors
-from fedaudit.study.sample_scores import SampleScores, paired_auc, read_scores
+from fedaudit.study.figures.sample_scores import SampleScores, paired_auc, read_scores
 from tests.study.studies import Carried
 
 

@@ -15,13 +15,13 @@ from fedaudit.results.older import completed
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.results.sources import SourceResult
-from fedaudit.study.accuracy import exam
-from fedaudit.study.again import attack_again
-from fedaudit.study.asking import asked
-from fedaudit.study.config import Study
-from fedaudit.study.run import run_study
-from fedaudit.study.setup import refuse_misfits, setup
-from fedaudit.study.source import source_results
+from fedaudit.study.figures.accuracy import exam
+from fedaudit.study.figures.source import source_results
+from fedaudit.study.figures.source_queries import asked
+from fedaudit.study.running.reattack import attack_again
+from fedaudit.study.running.run import run_study
+from fedaudit.study.settings.sections import Study
+from fedaudit.study.setup.build import refuse_misfits, setup
 from tests.study.studies import small_study
 
 SIA: dict[str, dict[str, object]] = {

@@ -11,9 +11,9 @@ from fedaudit.core.values import NOBODY
 from fedaudit.datasets.dataset import Dataset, numbered
 from fedaudit.datasets.partitions.feature_shift import SHIFTS
 from fedaudit.defenses.ldp.mechanism import LocalDP
-from fedaudit.study.parts import Setup
-from fedaudit.study.setup import setup
-from fedaudit.study.study_file import read_studies
+from fedaudit.study.settings.file import read_studies
+from fedaudit.study.setup.build import setup
+from fedaudit.study.setup.parts import Setup
 
 FOLDER = Path(__file__).parents[2] / "studies"
 FILES = sorted(FOLDER.glob("*.toml"))
@@ -73,8 +73,8 @@ def resolved(path: Path) -> dict[str, Setup]:
 
 @pytest.fixture(autouse=True)
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in ("setup", "algorithm"):
-        monkeypatch.setattr(f"fedaudit.study.{place}.load", _blank)
+    for place in ("build", "algorithm"):
+        monkeypatch.setattr(f"fedaudit.study.setup.{place}.load", _blank)
     for kind in SHIFTS:
         monkeypatch.setitem(SHIFTS, kind, as_it_is)
     monkeypatch.setattr(LocalDP, "prepare", lambda mechanism, data, visit: data)

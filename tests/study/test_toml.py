@@ -12,8 +12,8 @@ from fedaudit.cli.overrides import settings_from
 from fedaudit.core.errors import BadInput
 from fedaudit.games.run import read_points
 from fedaudit.gate.policy import read_policy
-from fedaudit.study.study_file import read_studies
-from fedaudit.study.toml import parsed_toml, read_toml
+from fedaudit.study.settings.file import read_studies
+from fedaudit.study.settings.toml import parsed_toml, read_toml
 
 DOTS = ".".join(["a"] * 200_000)
 """400 kB."""

@@ -30,7 +30,7 @@ def compare(*records: Path, out: Path | None = None) -> None:
     from fedaudit.results.older import completed
     from fedaudit.results.read import read_record
     from fedaudit.study.comparing import compared, named_records, relative
-    from fedaudit.study.outputs import refuse_missing_folder
+    from fedaudit.study.running.outputs import refuse_missing_folder
 
     again = _comparison_in(records[0]) if len(records) == 1 else None
     if again is not None:
@@ -63,7 +63,7 @@ def refuse_other_comparison(page: Path, records: Sequence[Path]) -> None:
     Raises:
         BadInput: Either is there and is of something else, or the name is none for a page.
     """
-    from fedaudit.study.outputs import (
+    from fedaudit.study.running.outputs import (
         refuse_foreign_page,
         refuse_other_comparison,
         refuse_page_alone,

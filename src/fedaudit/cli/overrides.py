@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Sequence
 
 from fedaudit.core.errors import BadInput, unknown_name
-from fedaudit.study.toml import parsed_toml, refuse_many_dots
+from fedaudit.study.settings.toml import parsed_toml, refuse_many_dots
 
 RUN_OPTIONS = ("variant", "out", "pool", "data-dir", "workers", "device", "engine")
 """What ``fedaudit run`` takes beside settings; a misspelt one is no setting either."""
@@ -65,7 +65,7 @@ def _setting_name(option: str, command: str) -> str:
     """The dotted name behind ``--training.batch-size``; names of attacks keep their hyphens."""
     # Not above: the command line's help must not wait for pydantic.
     from fedaudit.games.settings import GameStudy
-    from fedaudit.study.config import Study
+    from fedaudit.study.settings.sections import Study
 
     sections = (GameStudy if command == "games" else Study).model_fields
     section, dot, rest = option.removeprefix("--").partition(".")

@@ -34,7 +34,7 @@ def games(
     from fedaudit.games.run import read_points, run_games
     from fedaudit.report.page import write_games_report
     from fedaudit.report.terminal import print_games
-    from fedaudit.study.outputs import refuse_page_alone
+    from fedaudit.study.running.outputs import refuse_page_alone
 
     points = read_points(study, settings_from(overrides, command="games"))
     folder = out or Path("runs") / points[0].study.name

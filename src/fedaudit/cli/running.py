@@ -23,7 +23,19 @@ from fedaudit.core.importing import code_named_in
 
 if TYPE_CHECKING:
     import fedaudit.results.record
-    import fedaudit.study.config
+    import fedaudit.study.settings.sections
+
+DEMO: dict[str, object] = {
+    "name": "demo",
+    "about": "Five clients train a small network on handwritten digits.",
+    "data": {"name": "digits"},
+    "partition": {"scheme": "iid", "clients": 5},
+    "model": {"name": "mlp"},
+    "training": {"rounds": 40, "epochs": 5, "batch_size": 10, "lr": 0.1},
+    "audit": {"fair": 450, "background": 0},
+    "figures": {"planted_leak": True},
+}
+"""The study of ``fedaudit demo``: small, on data that is always there."""
 
 
 @app.command
@@ -31,9 +43,9 @@ def demo(
     *, out: Folder = Path("runs/demo"), workers: WorkerCount = 1, device: DeviceName = "cpu"
 ) -> None:
     """Audit a small federation on handwritten digits and write a report, in under a minute."""
-    from fedaudit.study.demo import DEMO
+    from fedaudit.study.settings.values import study_from
 
-    _run(DEMO, out, None, None, workers, device)
+    _run(study_from(DEMO, source="the demo"), out, None, None, workers, device)
 
 
 @app.command(name="run")
@@ -79,8 +91,8 @@ def _carry_out(
     device: str,
     engine: str,
 ) -> None:
-    from fedaudit.study.setup import refuse_misfits
-    from fedaudit.study.study_file import chosen_studies, read_studies
+    from fedaudit.study.settings.file import chosen_studies, read_studies
+    from fedaudit.study.setup.build import refuse_misfits
 
     studies = chosen_studies(read_studies(study, settings_from(overrides)), variant)
     folder = out or Path("runs") / studies[0].name
@@ -130,7 +142,7 @@ def attack(
     from fedaudit.core.progress import bars
     from fedaudit.live.attack import attack_recording, changed_figures
     from fedaudit.live.recording import is_recording
-    from fedaudit.study.again import attack_again
+    from fedaudit.study.running.reattack import attack_again
 
     first = next((i for i, name in enumerate(names) if name.startswith("--")), len(names))
     folder = out or own_place(recording, ATTACKED)
@@ -158,7 +170,7 @@ def attack(
 
 
 def _run(
-    study: "fedaudit.study.config.Study",
+    study: "fedaudit.study.settings.sections.Study",
     out: Path,
     pool: Path | None,
     data_dir: Path | None,
@@ -169,7 +181,7 @@ def _run(
     from fedaudit.core.devices import device_named
     from fedaudit.core.progress import bars
     from fedaudit.engines.ray_cluster import engine_named
-    from fedaudit.study.run import run_study
+    from fedaudit.study.running.run import run_study
 
     place, cluster = device_named(device), engine_named(engine, workers)
     with bars() as tick:

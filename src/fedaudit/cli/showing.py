@@ -26,7 +26,7 @@ def report(record: Path, /, *, out: Path | None = None) -> None:
     from fedaudit.results.games import GameRecord
     from fedaudit.results.older import completed
     from fedaudit.results.read import read_any_record
-    from fedaudit.study.outputs import refuse_foreign_page, refuse_missing_folder
+    from fedaudit.study.running.outputs import refuse_foreign_page, refuse_missing_folder
 
     path = record_at(record)
     target = out or path.with_name(REPORT_FILE)

@@ -16,7 +16,7 @@ from fedaudit.defenses.ldp.encoding import FixedPoint
 from fedaudit.defenses.ldp.mechanism import LocalDP
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.games.settings import MechanismSection
-from fedaudit.study.options import check_options
+from fedaudit.study.settings.options import check_options
 
 
 class Apart(NamedTuple):

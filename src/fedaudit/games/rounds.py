@@ -26,7 +26,7 @@ from fedaudit.fl.training.local import LocalTraining
 from fedaudit.games.mechanism import Apart, noise_apart
 from fedaudit.games.settings import RoundsSection
 from fedaudit.models.mlp import mlp
-from fedaudit.study.options import check_options
+from fedaudit.study.settings.options import check_options
 
 
 def defense_of(section: RoundsSection) -> Defense:

@@ -23,9 +23,9 @@ from fedaudit.results.detector import Detector
 from fedaudit.results.games import GameRecord, PointPlayed
 from fedaudit.results.read import read_games
 from fedaudit.results.text import plain
-from fedaudit.study.environment import Clock, environment
-from fedaudit.study.study_file import read_variants
-from fedaudit.study.values import settings_from
+from fedaudit.study.running.environment import Clock, environment
+from fedaudit.study.settings.file import read_variants
+from fedaudit.study.settings.values import settings_from
 
 _POINTS = "points"
 _FOR_PEOPLE = {"name", "about", "hours"}

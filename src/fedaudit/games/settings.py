@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from fedaudit.study.config import DataSection
-from fedaudit.study.section import Count, Digest, Positive, Section, Settings
+from fedaudit.study.settings.base import Count, Digest, Positive, Section, Settings
+from fedaudit.study.settings.sections import DataSection
 
 
 class RecordsSection(Section):

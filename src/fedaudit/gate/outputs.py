@@ -7,7 +7,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.files import write_whole
 from fedaudit.gate.junit import junit_xml
 from fedaudit.gate.verdict import VERDICT_FORMAT, Verdict
-from fedaudit.study.outputs import refuse_missing_folder
+from fedaudit.study.running.outputs import refuse_missing_folder
 
 _XML = b'<testsuites name="fedaudit"'
 _JSON = f'"format":"{VERDICT_FORMAT}"'.encode()

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from fedaudit.results.guessing import LEAST_LEARNED
-from fedaudit.study.toml import parsed_toml, read_toml
-from fedaudit.study.values import settings_from
+from fedaudit.study.settings.toml import parsed_toml, read_toml
+from fedaudit.study.settings.values import settings_from
 
 Share = Annotated[float, Field(ge=0, le=1, strict=True)]
 Budget = Annotated[float, Field(ge=0, le=1e15, strict=True)]

@@ -25,9 +25,12 @@ from fedaudit.observe.views import View, view_named
 from fedaudit.results.clusters import EVERYBODY as EVERY_CLIENT
 from fedaudit.results.record import Record
 from fedaudit.results.text import made_plain, plain
-from fedaudit.study.accuracy import counts_fit
-from fedaudit.study.conclusion import conclude
-from fedaudit.study.config import (
+from fedaudit.study.figures.accuracy import counts_fit
+from fedaudit.study.running.conclusion import conclude
+from fedaudit.study.running.environment import Clock
+from fedaudit.study.running.folder import refuse_other_record
+from fedaudit.study.running.observing import Work
+from fedaudit.study.settings.sections import (
     AuditSection,
     DataSection,
     FiguresSection,
@@ -35,11 +38,8 @@ from fedaudit.study.config import (
     Study,
     TrainingSection,
 )
-from fedaudit.study.environment import Clock
-from fedaudit.study.groups import Groups
-from fedaudit.study.observing import Work
-from fedaudit.study.other_record import refuse_other_record
-from fedaudit.study.parts import Setup, Watched
+from fedaudit.study.setup.dealing import Groups
+from fedaudit.study.setup.parts import Setup, Watched
 
 SEED = 1
 """Of what is drawn for controls and figures; the federation's own is not known."""

@@ -11,7 +11,7 @@ from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.recording import Recording, is_recording, read_recording
 from fedaudit.observe.measurements import MeasuredRound, fault_in, read_measured, write_measured
 from fedaudit.observe.tensors import read_tensors, write_tensors
-from fedaudit.study.folder import STUDY_FILE
+from fedaudit.study.running.folder import STUDY_FILE
 
 AUDIT_FILE = "audit.safetensors"
 SAMPLES_FILE = "samples.safetensors"

@@ -38,8 +38,8 @@ from fedaudit.observe.round import Round
 from fedaudit.observe.views import seen_from
 from fedaudit.results.text import plain
 from fedaudit.signals.measure import measure_round
-from fedaudit.study.accuracy import accuracy_notes, exam
-from fedaudit.study.controls import untrained_rounds
+from fedaudit.study.controls.membership import untrained_rounds
+from fedaudit.study.figures.accuracy import accuracy_notes, exam
 
 _EVERY = 5.0
 """Seconds between two lines on how far a measurement is; what takes less is not told of."""

@@ -20,8 +20,8 @@ from fedaudit.results.games import GameRecord
 from fedaudit.results.older import completed
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
-from fedaudit.study.again import attack_again
-from fedaudit.study.folder import recorded_study
+from fedaudit.study.running.folder import recorded_study
+from fedaudit.study.running.reattack import attack_again
 
 _BY_ITSELF = {"environment", "content_hash", "name", "config"}
 """Fields of a record that do not follow from its recording, or are compared by themselves."""

@@ -8,9 +8,9 @@ from fedaudit.results.comparison import Row
 from fedaudit.results.figure_index import is_compared
 from fedaudit.results.older import settled
 from fedaudit.results.record import Record
-from fedaudit.study.config import Study
-from fedaudit.study.defense_section import NONE, PartSection
-from fedaudit.study.values import study_from
+from fedaudit.study.settings.defense import NONE, PartSection
+from fedaudit.study.settings.sections import Study
+from fedaudit.study.settings.values import study_from
 
 _APART = ("name", "about", "hours", "seeds", "defense", "attacks", "attack_set", "shadow")
 _TOLD = ("evaluation", "nobody_is_a_member")

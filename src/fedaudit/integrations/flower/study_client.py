@@ -19,8 +19,8 @@ from fedaudit.integrations.flower.study_messages import (
     refusing,
     studies_of,
 )
-from fedaudit.study.federations import data_key, federation_of
-from fedaudit.study.identity import study_key, with_code
+from fedaudit.study.running.identity import study_key, with_code
+from fedaudit.study.setup.federations import data_key, federation_of
 
 DATA_DIR = "data-dir"
 """Setting of a node: the folder with its data sets."""

@@ -13,8 +13,8 @@ from fedaudit.core.errors import BadInput, Refusal
 from fedaudit.fl.wire.packets import Packet
 from fedaudit.integrations.flower.contents import array_of
 from fedaudit.results.text import plain
-from fedaudit.study.config import Study
-from fedaudit.study.study_file import read_studies
+from fedaudit.study.settings.file import read_studies
+from fedaudit.study.settings.sections import Study
 
 
 def studies_of(file: Path, run_config: Mapping[str, object]) -> list[Study]:
@@ -26,7 +26,7 @@ def studies_of(file: Path, run_config: Mapping[str, object]) -> list[Study]:
             ``training.rounds``. Flower knows only names that stand in the app's ``pyproject.toml``.
 
     Raises:
-        BadInput: As :func:`fedaudit.study.study_file.read_studies`.
+        BadInput: As :func:`fedaudit.study.settings.file.read_studies`.
     """
     return read_studies(file, {name: value for name, value in run_config.items() if "." in name})
 

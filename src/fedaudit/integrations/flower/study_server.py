@@ -33,11 +33,11 @@ from fedaudit.integrations.flower.study_messages import (
 from fedaudit.report.page import write_report
 from fedaudit.report.terminal import print_record
 from fedaudit.results.text import plain
-from fedaudit.study.config import Study
-from fedaudit.study.federations import data_key, federation_seeds
-from fedaudit.study.identity import study_key, with_code
-from fedaudit.study.run import run_study
-from fedaudit.study.study_file import chosen_studies
+from fedaudit.study.running.identity import study_key, with_code
+from fedaudit.study.running.run import run_study
+from fedaudit.study.settings.file import chosen_studies
+from fedaudit.study.settings.sections import Study
+from fedaudit.study.setup.federations import data_key, federation_seeds
 
 _TRIES = 3
 """So often turns are begun before the cause is taken to be the turns."""
@@ -366,7 +366,8 @@ def carry_out(file: Path, grid: Grid, config: Mapping[str, object]) -> None:
     """Carries out what :func:`study_server` describes.
 
     Raises:
-        Refusal: As :func:`fedaudit.study.run.run_study`, and what keeps nodes from their work.
+        Refusal: As :func:`fedaudit.study.running.run.run_study`, and what keeps nodes from their
+            work.
     """
     variant = str(config.get("variant", ""))
     studies = chosen_studies(studies_of(file, config), variant)

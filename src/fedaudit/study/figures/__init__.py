@@ -1,0 +1,1 @@
+"""From measurements and the truth to the figures of one run."""

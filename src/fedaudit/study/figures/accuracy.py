@@ -1,0 +1,198 @@
+"""Accuracy of a run's models: counted in its measured rounds, and kept in their notes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fedaudit.core.devices import CPU
+from fedaudit.core.modules import outputs_of
+from fedaudit.core.seeds import seeded
+from fedaudit.core.values import ClientId, Model, Samples, Sees
+from fedaudit.metrics import Share, generalisation_gap, share
+from fedaudit.observe.measurements import Stored
+from fedaudit.observe.round import Round
+from fedaudit.results.clusters import EVERYBODY
+from fedaudit.results.record import UtilityResult
+from fedaudit.study.figures.served import outputs_served
+from fedaudit.study.setup.holdout import left_to_train
+from fedaudit.study.setup.parts import Setup
+
+TRAIN_ACCURACY_SAMPLES = 5_000
+"""Training accuracy of a model is counted on at most so many samples."""
+
+_GAP_TRAINED, _GAP_TESTED = 500, 1_000
+_TEST, _TRAIN, _TOTAL, _GAP = "test_correct/", "train_correct/", "train_total/", "gap/client-"
+
+
+@dataclass(frozen=True)
+class Exam:
+    """Samples that models are evaluated on.
+
+    Attributes:
+        test: The test part.
+        fresh: Some of it, at random: files are often in order of class.
+        everybody: Some samples that clients train on, of all clients.
+        own: The same of each client.
+    """
+
+    test: Samples
+    fresh: Samples
+    everybody: Samples
+    own: Mapping[ClientId, Samples]
+
+
+def exam(run: Setup) -> Exam:
+    """Without what clients hold out, which no training can have fitted."""
+    left = left_to_train(run.deal.clients, run.trainers)
+    trained_on = {
+        client: data if left[client] is data else data.take(torch.isin(data.ids, left[client].ids))
+        for client, data in run.deal.clients.items()
+    }
+    return Exam(
+        run.dataset.test,
+        _some(run.dataset.test, _GAP_TESTED, run.seed),
+        _some(Samples.joined(*trained_on.values()), TRAIN_ACCURACY_SAMPLES, run.seed),
+        {c: _some(data, _GAP_TRAINED, run.seed) for c, data in trained_on.items()},
+    )
+
+
+def accuracy_notes(
+    run: Setup, given: Exam, round: Round, device: torch.device = CPU
+) -> dict[str, str]:
+    """Counts of correct predictions by the models of a round, as text.
+
+    The server's models are tried on everybody's samples; those that clients keep, where there
+    are such, on their client's own; where clients choose a model, that one on samples like the
+    client's. In the last measured round the models of single clients, those that they keep or
+    else those that they sent, are tried too: how much better they are on their own samples.
+
+    Args:
+        run: The run.
+        given: What models are tried on.
+        round: As the adversary sees it.
+        device: Where models are run.
+
+    Source: SIA, section 4.6 (generalization error of the local models).
+    Differs: The difference keeps its sign; at most 500 samples of each client and 1,000 of the
+        test part are looked at, and the last measured round alone.
+    """
+    single = Sees.UPLOADS in run.view.offers and not run.study.audit.merge
+    # Counted whatever the attacks are: they may be chosen after the run. Clustered federations have
+    # hundreds of clients, and theirs are counted where they are asked for.
+    wanted = single and _is_last(run, round) and (bool(run.on_source) or not round.chosen)
+    gaps = _gaps(given, round, device) if wanted else {}
+    if round.chosen:
+        return _served(run, given, round, device) | gaps
+    models: dict[str, tuple[Model, Samples]] = {
+        name: (model, given.everybody) for name, model in round.after.items()
+    }
+    kept = {f"client-{c}": (model, given.own[c]) for c, model in sorted(round.kept.items())}
+    notes = dict[str, str]()
+    for name, (model, trained_on) in (kept or models).items():
+        notes |= {
+            f"{_TEST}{name}": str(_correct(model, given.test, device)),
+            f"{_TRAIN}{name}": str(_correct(model, trained_on, device)),
+            f"{_TOTAL}{name}": str(len(trained_on)),
+        }
+    return notes | gaps
+
+
+def counts_fit(run: Setup, notes: Mapping[str, str]) -> bool:
+    """True if a round's counts are there, and can be."""
+    names = _models(notes)
+    try:
+        counts = [[int(notes[f"{part}{n}"]) for part in (_TEST, _TRAIN, _TOTAL)] for n in names]
+        gaps = [float(value) for key, value in notes.items() if key.startswith(_GAP)]
+    except (KeyError, ValueError):
+        return False
+    tested = len(run.dataset.test)
+    return (
+        bool(counts)
+        and all(0 <= test <= tested for test, _, _ in counts)
+        and all(0 <= train <= total <= TRAIN_ACCURACY_SAMPLES for _, train, total in counts)
+        and all(-1 <= gap <= 1 for gap in gaps)
+    )
+
+
+def utility(run: Setup, stored: Sequence[Stored]) -> UtilityResult:
+    """Accuracies of the run's models, as counted in the measured rounds; the mean of several."""
+    tested = len(run.dataset.test)
+    counts = [_mean_count(one.notes, _TEST) for one in stored]
+    notes = stored[-1].notes
+    test = share(round(counts[-1]), tested)
+    totals = sum(int(notes[f"{_TOTAL}{name}"]) for name in _models(notes))
+    train: Share = share(sum(int(notes[f"{_TRAIN}{name}"]) for name in _models(notes)), totals)
+    return UtilityResult(
+        defense=run.study.defense.label,
+        seed=run.seed,
+        test_accuracy=test.value,
+        test_low=test.low,
+        test_high=test.high,
+        n_test=tested,
+        train_accuracy=train.value,
+        generalisation_gap=generalisation_gap(train, test).value,
+        upload_gap=_upload_gap(notes),
+        rounds=[one.measured.index for one in stored],
+        accuracy_by_round=[count / tested for count in counts],
+    )
+
+
+def overfitting(notes: Mapping[str, str], clients: Sequence[ClientId]) -> list[float]:
+    """Training less test accuracy of each client's model; empty where it was not counted."""
+    named = [f"{_GAP}{client}" for client in clients]
+    return [float(notes[name]) for name in named] if all(n in notes for n in named) else []
+
+
+def _upload_gap(notes: Mapping[str, str]) -> float | None:
+    """The mean over clients of how much better their models are on their own samples."""
+    gaps = [float(value) for key, value in notes.items() if key.startswith(_GAP)]
+    return float(np.mean(gaps)) if gaps else None
+
+
+def _models(notes: Mapping[str, str]) -> list[str]:
+    return [name.removeprefix(_TEST) for name in notes if name.startswith(_TEST)]
+
+
+def _mean_count(notes: Mapping[str, str], part: str) -> float:
+    return float(np.mean([int(notes[f"{part}{name}"]) for name in _models(notes)]))
+
+
+def _served(run: Setup, given: Exam, round: Round, device: torch.device) -> dict[str, str]:
+    """Counts of correct predictions by the models that clients chose."""
+    right = {
+        part: int((outputs.argmax(1) == samples.labels).sum())
+        for part, samples in ((_TEST, given.test), (_TRAIN, given.everybody))
+        for outputs in [outputs_served(round, samples, run.groups.place, device)]
+    }
+    counts = {**right, _TOTAL: len(given.everybody)}
+    return {f"{part}{EVERYBODY}": str(count) for part, count in counts.items()}
+
+
+def _is_last(run: Setup, round: Round) -> bool:
+    return round.index == run.measured_rounds[-1]
+
+
+def _gaps(given: Exam, round: Round, device: torch.device) -> dict[str, str]:
+    found = {}
+    for client, exposed in round.exposed.items():
+        # FedMD exposes an adversary's student, which is not what the client has overfitted.
+        model = round.kept.get(client, exposed.local)
+        if model is not None:
+            own = given.own[client]
+            trained = _correct(model, own, device) / len(own)
+            tested = _correct(model, given.fresh, device) / len(given.fresh)
+            found[f"{_GAP}{client}"] = repr(trained - tested)
+    return found
+
+
+def _correct(model: Model, samples: Samples, device: torch.device) -> int:
+    outputs = outputs_of(model, samples.features, device)
+    return int((outputs.argmax(1) == samples.labels).sum())
+
+
+def _some(samples: Samples, most: int, seed: int) -> Samples:
+    """The samples, or a fixed random part of them."""
+    order = torch.randperm(len(samples), generator=seeded(seed, "training accuracy"))
+    return samples.take(order[:most].sort().values)

@@ -1,0 +1,310 @@
+"""The front door: an audit of objects, and what it found."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxtyping import Float, Int
+from numpy import ndarray
+
+from fedaudit.core.errors import BadInput, Unsupported, unknown_name
+from fedaudit.core.files import ATTACKED, RECORD_FILE, REPORT_FILE, SCORES_FILE, own_place
+from fedaudit.core.importing import Given, objects_given
+from fedaudit.core.objects import Spelled
+from fedaudit.core.progress import Tick, bars, quiet
+from fedaudit.core.values import ClientId
+from fedaudit.engines.base import Counted
+from fedaudit.results.read import read_record
+from fedaudit.results.record import Record
+from fedaudit.study.figures.sample_scores import read_scores
+from fedaudit.study.front.federation import Asked, Federation, Plan, attacks_noted, plan_of
+from fedaudit.study.running.identity import own_parts, study_key, with_code
+from fedaudit.study.running.reattack import attack_again
+from fedaudit.study.running.run import run_study
+from fedaudit.study.settings.sections import AuditSection, FiguresSection, ShadowSection
+
+_UNNAMED = "audit"
+_KEY_LENGTH = 8
+_LONGEST_NAME = 80
+
+
+class Scores(NamedTuple):
+    """One attack's scores on the audited samples of one target in one run.
+
+    Attributes:
+        ids: Of the samples, in the data set.
+        scores: Larger for likelier members.
+        origin: Where each sample comes from, as values of ``fedaudit.Origin``.
+    """
+
+    ids: Int[ndarray, " samples"]
+    scores: Float[ndarray, " samples"]
+    origin: Int[ndarray, " samples"]
+
+
+class Run:
+    """An audit that was carried out, in its folder.
+
+    Attributes:
+        folder: Of the study's runs, record and report.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        federation: Federation | None = None,
+        *,
+        attacks: object = (),
+        server: object = None,
+        view: object = None,
+        data_dir: Path | str | None = None,
+    ) -> None:
+        """Opens what an earlier audit left.
+
+        Args:
+            folder: That the audit was given as ``out``.
+            federation: That was audited, where further attacks need its objects: those of a script
+                or notebook are brought back by no name.
+            attacks: Those of its attacks that were objects.
+            server: The server, if it was one of the caller's own.
+            view: The view, likewise.
+            data_dir: Folder of its data set's file; that of the federation's if left out.
+
+        Raises:
+            BadInput: There is no record in the folder.
+        """
+        self.folder = Path(folder)
+        asked = Asked(attacks=attacks, server=server, view=view)
+        known = None if federation is None else plan_of(federation, asked, name=_UNNAMED)
+        self._objects: Mapping[str, Given] = {} if known is None else known.objects
+        self._data_dir = Path(data_dir) if data_dir is not None else known and known.data_dir
+        self._record: Record | None = None
+        if not (self.folder / RECORD_FILE).is_file():
+            raise BadInput(f"{folder} holds no record; give the folder of an audit that has ended")
+
+    @staticmethod
+    def _of(
+        folder: Path, objects: Mapping[str, Given], data_dir: Path | None, record: Record
+    ) -> "Run":
+        run = Run(folder, data_dir=data_dir)
+        run._objects, run._record = objects, record
+        return run
+
+    def __repr__(self) -> str:
+        return f"<fedaudit.Run {self.record.name!r} in {str(self.folder)!r}>"
+
+    @property
+    def record(self) -> Record:
+        """All that was found."""
+        if self._record is None:
+            self._record = read_record(self.folder / RECORD_FILE)
+        return self._record
+
+    def scores(
+        self, attack: str, *, target: ClientId | None = None, seed: int | None = None
+    ) -> Scores:
+        """The scores of one attack on membership.
+
+        Args:
+            attack: By its name in the record; what follows a ``#`` may be left out.
+            target: Client under audit; may be left out where there is one.
+            seed: Of the run; likewise.
+
+        Raises:
+            BadInput: No such attack, target or seed, or several to choose from.
+        """
+        found = read_scores(self.folder / SCORES_FILE)
+        key = (
+            _chosen("seed", seed, {one for one, _ in found}),
+            _chosen("target", target, {one for _, one in found}),
+        )
+        there = found[key]
+        names = [name for name in there.by_attack if attack in (name, name.partition("#")[0])]
+        if not names:
+            raise unknown_name("attack with scores", attack, there.by_attack)
+        return Scores(there.ids, there.by_attack[names[0]], there.origin)
+
+    def report(self, path: Path | str | None = None) -> Path:
+        """Writes the report, beside the record by default, and says where it is."""
+        from fedaudit.report.page import write_report
+
+        target = self.folder / REPORT_FILE if path is None else Path(path)
+        write_report(self.record, target)
+        return target
+
+    def attack(
+        self,
+        *attacks: object,
+        out: Path | str | None = None,
+        figures: FiguresSection | None = None,
+        device: str = "cpu",
+    ) -> "Run":
+        """Further attacks on what was measured, without training anything.
+
+        Args:
+            attacks: Names and objects; all that was kept allows if none is given.
+            out: Folder of the new record; the folder "attacked" in this one by default.
+            figures: Settings of figures that differ from the audit's.
+            device: Where new signals and controls are measured.
+
+        Raises:
+            BadInput: An attack whose signals were not measured, where no updates were kept.
+        """
+        from fedaudit.core.devices import device_named
+
+        objects = dict(self._objects)
+        names = list(attacks_noted(attacks, _keeping(objects)))
+        folder = own_place(self.folder, ATTACKED) if out is None else Path(out)
+        changed = {} if figures is None else figures.model_dump(exclude_unset=True)
+        with objects_given(objects):
+            record = attack_again(
+                self.folder,
+                names,
+                folder,
+                self._data_dir,
+                {f"figures.{name}": value for name, value in changed.items()},
+                device_named(device),
+                trust=True,
+            )
+        return Run._of(folder, objects, self._data_dir, record)
+
+
+def audit(
+    federation: Federation,
+    *,
+    attacks: object = (),
+    targets: object = None,
+    seeds: object = (1,),
+    out: Path | str | None = None,
+    audit: AuditSection | None = None,
+    shadow: ShadowSection | None = None,
+    figures: FiguresSection | None = None,
+    metrics: object = (),
+    server: object = None,
+    view: object = None,
+    engine: Counted | str = "local",
+    workers: int = 1,
+    device: str = "cpu",
+    pool: Path | str | None = None,
+    data_dir: Path | str | None = None,
+    name: str = "",
+    about: str = "",
+    progress: bool = False,
+) -> "Run":
+    """Audits a federation: trains it, looks through the adversary's eyes, attacks, reports.
+
+    An audit that was stopped goes on where it was when it is asked for again with the same
+    settings, objects and folder. Objects of a script or notebook are known by their source, so
+    that a changed one is told from what it was.
+
+    Args:
+        federation: What is audited.
+        attacks: Names of the catalogue and :class:`fedaudit.attacks.base.Attack` objects, or a
+            dictionary from names to either settings or objects; the default set if empty.
+        targets: Clients under audit; client 0 unless ``audit`` says otherwise.
+        seeds: One run each.
+        out: Folder of runs and record; under ``runs``, named after the settings, by default.
+        audit: What is audited, and through whose eyes.
+        shadow: Where attacks that learn take their examples from.
+        figures: Which figures are made.
+        metrics: Further metrics of scores: names, functions of scores and membership, and
+            :class:`fedaudit.metrics.Metric` objects.
+        server: One that tampers with what clients are sent.
+        view: What the adversary sees, where it is an object of one's own.
+        engine: Where clients train: "local", "ray", or an engine.
+        workers: Processes to train in; 0 for one a core. Changes no result.
+        device: Where clients train and samples are measured, such as "cuda".
+        pool: Folder of runs that several audits share.
+        data_dir: Folder of data sets; by default that of the federation's file, or what
+            ``FEDAUDIT_DATA`` says.
+        name: Of the audit, for the report; that of ``out`` by default.
+        about: A sentence for the reader of the report.
+        progress: Whether the audit tells how far it is.
+
+    Raises:
+        Refusal: Anything that cannot work, before anything is trained.
+    """
+    from fedaudit.core.devices import device_named
+    from fedaudit.engines.ray_cluster import engine_named
+
+    asked = Asked(attacks, targets, seeds, audit, shadow, figures, server, view, metrics)
+    called = name or _named_after(out)
+    plan = plan_of(federation, asked, name=called, about=about)
+    cluster = engine_named(engine, workers) if isinstance(engine, str) else engine
+    _refuse_elsewhere(plan, cluster, workers)
+    place = Path(data_dir) if data_dir is not None else plan.data_dir
+    with objects_given(plan.objects):
+        folder = Path(out) if out is not None else Path("runs") / _folder_name(plan, called)
+        with bars() if progress else _silently() as tick:
+            record = run_study(
+                plan.study,
+                folder,
+                pool=None if pool is None else Path(pool),
+                data_dir=place,
+                workers=workers,
+                device=device_named(device),
+                engine=cluster,
+                tick=tick,
+                say=print if progress else _nothing,
+            )
+    return Run._of(folder, plan.objects, place, record)
+
+
+def _refuse_elsewhere(plan: Plan, engine: Counted | None, workers: int) -> None:
+    """Refuses to send to other processes what no import brings back there."""
+    if engine is None and workers == 1:
+        return
+    sent = {"model", "algorithm", "defense", *(["attack"] if engine is not None else [])}
+    named = [name for kind, name in own_parts(plan.study) if kind in sent]
+    here = [name for name in named if name.startswith("__main__:") or "<" in name]
+    if here:
+        where = type(engine).__name__ if engine is not None else f"workers={workers}"
+        raise Unsupported(
+            f"{here[0].partition('#')[0]!r} is an object of this script or notebook, which other "
+            f"processes cannot import ({where}); put it into a module of its own, or leave engine "
+            "and workers as they are by default"
+        )
+
+
+def _keeping(objects: dict[str, Given]) -> Callable[[Spelled], dict[str, object]]:
+    """Keeps objects that names stand for in a dictionary."""
+
+    def noted(one: Spelled) -> dict[str, object]:
+        if one.given is not None:
+            objects[one.name] = one.given
+        return {"name": one.name, "options": one.options}
+
+    return noted
+
+
+def _chosen(what: str, given: int | None, there: set[int]) -> int:
+    if given is None and len(there) == 1:
+        return next(iter(there))
+    if given not in there:
+        known = ", ".join(map(str, sorted(there)))
+        asked = f"there is no {what} {given}" if given is not None else f"there are several {what}s"
+        raise BadInput(f"{asked}; give {what}= one of {known}")
+    return int(given)
+
+
+def _named_after(out: Path | str | None) -> str:
+    """A name for people: that of the folder, of the characters that names may have."""
+    if out is None:
+        return _UNNAMED
+    name = re.sub(r"[^A-Za-z0-9._=,+-]+", "-", Path(out).absolute().name)
+    return name.lstrip("._=,+-")[:_LONGEST_NAME] or _UNNAMED
+
+
+def _folder_name(plan: Plan, name: str) -> str:
+    return f"{name}-{study_key(with_code(plan.study))[:_KEY_LENGTH]}"
+
+
+@contextmanager
+def _silently() -> Iterator[Tick]:
+    yield quiet
+
+
+def _nothing(text: str) -> None:
+    """Tells nobody."""

@@ -1,0 +1,129 @@
+"""Identity of studies and runs: everything that changes a result."""
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+
+from fedaudit.core.errors import BadInput
+from fedaudit.core.importing import installed, is_handed_over, is_own, module_of, sources_of
+from fedaudit.datasets.catalog import READERS
+from fedaudit.results.older import FIRST_SET
+from fedaudit.study.settings.sections import RiskSection, Study
+
+_AFTER_TRAINING = {"attack", "metric"}
+_FOR_PEOPLE = {"about", "hours"}
+_AFTERWARDS = {"name", "seeds", "figures", "attacks", "attack_set"}
+_NEWER: Mapping[str, object] = {
+    "algorithm": {"name": "fedavg", "options": {}},
+    "server": {"name": "honest", "options": {}},
+    "code": {},
+    "data.classes": [],
+    "data.first_class": 0,
+    "shadow": None,
+    "shift": None,
+    "risk": RiskSection().model_dump(mode="json"),
+    "audit.merge": [],
+    "figures.metrics": [],
+    "defense.chain": [],
+    "defense.also": [],
+    "attack_set": FIRST_SET,
+}
+"""Settings that older versions did not have, with the value under which a study is what it was."""
+
+
+def settings_of(study: Study) -> dict[str, object]:
+    """All settings that change a result, as plain values."""
+    return _settings(study, _FOR_PEOPLE)
+
+
+def study_key(study: Study) -> str:
+    """Names a study by all settings that change a result."""
+    return _digest([settings_of(study)])
+
+
+def run_key(study: Study, seed: int, kind: str = "cpu") -> str:
+    """Names one run's training and what was seen of it; attacks and figures come afterwards.
+
+    Args:
+        study: Its settings.
+        seed: Of the run.
+        kind: Of device; another calculates other last digits.
+    """
+    # A shadow federation is a run of its own; a known split is measured in this one.
+    apart = study.shadow is None or study.shadow.mode == "federation"
+    # Which attacks there are makes no other run, nor does what they are.
+    parts = [part for part in own_parts(study) if part[0] not in _AFTER_TRAINING]
+    trained = {module_of(*part) for part in parts}
+    code = {module: digest for module, digest in study.code.items() if module in trained}
+    study = study.model_copy(update={"code": code})
+    settings = _settings(study, _FOR_PEOPLE | _AFTERWARDS | ({"shadow"} if apart else set()))
+    # A run on the CPU keeps the name it had before there were others.
+    device = [] if kind == "cpu" else [kind]
+    return _digest([settings, seed, *device])
+
+
+def own_parts(study: Study) -> list[tuple[str, str]]:
+    """Kind and name of all parts that are no catalogue's: the user's own, or of a package."""
+    parts = [part for group in study.defense.groups(0) for part in group.parts]
+    filters = [part.options.get("path") for part in parts if part.name == "filter"]
+    given = [
+        ("data set", study.data.name),
+        ("model", study.model.name),
+        ("algorithm", study.algorithm.name),
+        ("partition", study.partition.scheme),
+        ("view", study.audit.view),
+        ("server", study.server.name),
+        *(("defense", part.name) for part in parts),
+        *(("filter", path) for path in filters if isinstance(path, str)),
+        ("measure of risk", study.risk.measure),
+        *(("attack", name) for name in study.attacks),
+        *(("metric", name) for name in study.figures.metrics),
+    ]
+    return [
+        (kind, name)
+        for kind, name in given
+        if is_own(name, READERS if kind == "data set" else ()) or name in installed(kind)
+    ]
+
+
+def with_code(study: Study) -> Study:
+    """The study with the digests of all modules that its own parts are named in.
+
+    Raises:
+        BadInput: A module cannot be imported or must not be, or is another than the one that the
+            study was made with.
+    """
+    found = sources_of(own_parts(study))
+    for module, digest in study.code.items():
+        if found.get(module, digest) != digest:
+            what = repr(module) if is_handed_over(module) else f"the module {module!r}"
+            raise BadInput(
+                f"{what} is not the one that {study.name!r} was made with: its "
+                f"source has the SHA-256 {found[module][:16]}... instead of {digest[:16]}...; "
+                "restore the file, or run the study anew without that entry of code"
+                if what != repr(module)
+                else f"{what} is not what it was when the audit {study.name!r} was begun; take "
+                "another folder, or restore it"
+            )
+    return study.model_copy(update={"code": found})
+
+
+def _settings(study: Study, without: Collection[str]) -> dict[str, object]:
+    """The settings as plain values; a newer one at its default is not mentioned.
+
+    Studies thus keep the identity, and results on disk the name, that they were made under.
+    """
+    unused = {"attack_set"} if study.attacks else set()
+    settings = study.model_dump(mode="json", exclude={*without, *unused})
+    for dotted, default in _NEWER.items():
+        *path, last = dotted.split(".")
+        place: object = settings
+        for section in path:
+            place = place.get(section) if isinstance(place, dict) else None
+        if isinstance(place, dict) and last in place and place[last] == default:
+            del place[last]
+    return settings
+
+
+def _digest(parts: list[object]) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,181 @@
+"""The long part of a study: train, look through the adversary's eyes, write down what it sees."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from fedaudit.core.devices import CPU
+from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.files import own_folder
+from fedaudit.core.params import flat
+from fedaudit.core.progress import Tick, quiet
+from fedaudit.core.seeds import seed_for
+from fedaudit.engines.base import Engine
+from fedaudit.engines.local import LOCAL
+from fedaudit.fl.simulate import simulate
+from fedaudit.observe.kept_files import write_round
+from fedaudit.observe.layout import estimated_bytes
+from fedaudit.observe.measurements import Stored, fault_in, read_measured, write_measured
+from fedaudit.observe.round import Round
+from fedaudit.observe.usage import keeping_usage
+from fedaudit.observe.views import seen_from
+from fedaudit.signals.measure import Measuring, measure_round, measuring_on
+from fedaudit.study.figures.accuracy import Exam, accuracy_notes, counts_fit, exam
+from fedaudit.study.figures.cluster_notes import cluster_notes
+from fedaudit.study.running.identity import run_key
+from fedaudit.study.running.learning import measure_known
+from fedaudit.study.setup.parts import Setup
+
+
+@dataclass(frozen=True)
+class Work:
+    """Means of the work; they change no result, but for the last digits on another device.
+
+    Attributes:
+        engine: Where clients train.
+        workers: Threads for the gradient signals, or what the measuring engine has workers.
+        device: Where clients train and samples are measured.
+        tick: Called as training, figures and controls go on.
+        measuring: Where audited samples are measured; None for this process.
+    """
+
+    engine: Engine = LOCAL
+    workers: int = 1
+    device: torch.device = CPU
+    tick: Tick = quiet
+    measuring: Engine | None = None
+
+
+def disk_needed(setup: Setup) -> int:
+    """About how many bytes a run will write."""
+    return estimated_bytes(
+        keep=setup.study.audit.keep,
+        rounds=len(setup.measured_rounds),
+        clients=len(setup.deal.clients),
+        samples=len(setup.deal.audit),
+        signals=len(setup.signals),
+        parameters=len(flat(setup.algorithm.architecture.initial(0).params)),
+    )
+
+
+def observe(setup: Setup, folder: Path, work: Work) -> list[Stored]:
+    """Trains and measures one run, or what is left of it, and returns all measured rounds.
+
+    Args:
+        setup: The run.
+        folder: Its own; a run that was stopped goes on from its last whole round.
+        work: How.
+
+    Raises:
+        BadInput: The folder belongs to another run, or the disk is full.
+        Damaged: A file in the folder cannot be read.
+    """
+    own_folder(folder.parent, folder.name)
+    rounds = setup.study.training.rounds
+    stream = simulate(
+        setup.algorithm,
+        setup.deal.clients,
+        rounds=rounds,
+        seed=seed_for(setup.seed, "federation"),
+        defenses=setup.defenses,
+        server=setup.server,
+        engine=work.engine,
+        participation=setup.study.training.participation,
+        checkpoint=folder / "checkpoint.safetensors",
+        device=work.device,
+    )
+    key = run_key(setup.study, setup.seed, work.device.type)
+    told = keeping_usage(stream, setup.deal.clients, folder, key)
+    given = exam(setup)
+    phase = f"seed {setup.seed}: training rounds"
+    done = 0
+    work.tick(phase, done, rounds)
+    with _measuring(setup, work) as measuring:
+        for round in seen_from(told, setup.view):
+            if round.index in setup.measured_rounds:
+                _measure(setup, round, folder, given, work.device, measuring)
+            done = round.index
+            work.tick(phase, done, rounds)
+    if not done:  # all of them in an earlier start
+        work.tick(phase, 0, 0)
+    return recalled(setup, folder)
+
+
+def recalled(setup: Setup, folder: Path) -> list[Stored]:
+    """All measured rounds of a run from its folder, after checking that they are this run's.
+
+    Raises:
+        BadInput: Rounds are missing.
+        Damaged: A file cannot be read, is another run's, or says what this run cannot.
+    """
+    stored = read_measured(folder)
+    found = tuple(one.measured.index for one in stored)
+    if found != setup.measured_rounds:
+        raise BadInput(
+            f"{folder} holds the measured rounds {list(found)} instead of "
+            f"{list(setup.measured_rounds)}; finish the study, or delete the folder"
+        )
+    key = run_key(setup.study, setup.seed, measured_on(stored))
+    for one in stored:
+        what = f"the measured round {one.measured.index} in {folder}"
+        if one.notes.get("run") != key:
+            raise Damaged(
+                f"{what} is of another run; restore it from a copy, or delete the folder and run "
+                "the study again"
+            )
+        fault = fault_in(one.measured, setup.deal.clients, len(setup.deal.audit))
+        if not fault and not counts_fit(setup, one.notes):
+            fault = "its counts of correct predictions are missing or cannot be"
+        if fault:
+            raise Damaged(
+                f"{what} is damaged: {fault}; restore it from a copy, or delete the folder and run "
+                "the study again"
+            )
+    return stored
+
+
+def measured_on(stored: Sequence[Stored]) -> str:
+    """The kind of device that the rounds were measured on."""
+    return stored[0].notes.get("device", "cpu")
+
+
+@contextmanager
+def _measuring(setup: Setup, work: Work) -> Iterator[Measuring]:
+    """The measuring of audited samples in a round, wherever that is done."""
+    signals, samples = setup.signals, setup.deal.audit.samples
+    if work.measuring is not None:
+        with measuring_on(work.measuring, signals, samples, count=work.workers) as measuring:
+            yield measuring
+        return
+    yield partial(
+        measure_round,
+        signals=signals,
+        samples=samples,
+        workers=work.workers,
+        device=work.device,
+    )
+
+
+def _measure(
+    setup: Setup,
+    round: Round,
+    folder: Path,
+    given: Exam,
+    device: torch.device,
+    measuring: Measuring,
+) -> None:
+    measured = measuring(round)
+    write_round(folder, round, setup.study.audit.keep)
+    key = run_key(setup.study, setup.seed, device.type)
+    notes = {"complete": str(round.complete), "run": key}
+    if device.type != "cpu":
+        notes["device"] = device.type
+    notes |= accuracy_notes(setup, given, round, device)
+    notes |= cluster_notes(setup, round, device)
+    measure_known(setup, round, folder, notes, device)
+    # Last, because a round counts as measured once this file is there.
+    write_measured(folder, measured, notes)

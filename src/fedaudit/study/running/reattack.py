@@ -1,0 +1,241 @@
+"""Attacks on what a study has kept, without training anything again."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from fedaudit.attacks.base import Attack
+from fedaudit.core.devices import CPU
+from fedaudit.core.errors import BadInput, Damaged, Refusal, option
+from fedaudit.core.files import own_place, sweep
+from fedaudit.core.importing import code_named_in, imported, is_own
+from fedaudit.core.progress import Tick, quiet
+from fedaudit.observe.kept_files import read_rounds
+from fedaudit.observe.measurements import Stored, tell_of_unhashed
+from fedaudit.observe.tensors import read_tensors
+from fedaudit.observe.views import seen_from
+from fedaudit.results.record import Record
+from fedaudit.signals.measure import measure_round
+from fedaudit.study.running.conclusion import conclude
+from fedaudit.study.running.environment import Clock
+from fedaudit.study.running.folder import STUDY_FILE, recorded_study, refuse_other_record
+from fedaudit.study.running.identity import with_code
+from fedaudit.study.running.learning import Examples, of_known, of_shadow, taught
+from fedaudit.study.running.observing import Work, measured_on, recalled
+from fedaudit.study.running.pool import is_measured, run_folder
+from fedaudit.study.running.run import SHADOW
+from fedaudit.study.settings.sections import Study
+from fedaudit.study.settings.values import study_from
+from fedaudit.study.setup.build import setup
+from fedaudit.study.setup.parts import Setup
+
+
+def attack_again(
+    recording: Path,
+    names: Sequence[str],
+    out: Path,
+    data_dir: Path | None = None,
+    figures: Mapping[str, object] | None = None,
+    device: torch.device = CPU,
+    *,
+    trust: bool = False,
+    tick: Tick = quiet,
+    say: Callable[[str], None] = lambda text: None,
+) -> Record:
+    """Runs attacks on a study's measurements; new signals are measured if updates were kept.
+
+    Args:
+        recording: The folder of a study.
+        names: Attacks to run; all that the recording allows if empty.
+        out: Folder for the record; the recording itself is left as it is, and a record of other
+            settings is not replaced.
+        data_dir: Folder with data sets.
+        figures: Settings of the study's ``figures`` to change, by dotted name; others would
+            need another run.
+        device: Where new signals and controls are measured.
+        trust: Import code that the recording's settings name, such as a filter. Else it is
+            refused, since the folder may be somebody else's.
+        tick: Called with (phase, done, total) as the work goes on.
+        say: Takes lines of text for the user.
+
+    Raises:
+        BadInput: No study in the folder, a setting that is not of figures, an attack whose
+            signals cannot be measured any more, or not on this kind of device, a folder for
+            the record that is a study's or holds another record, or code that is not trusted.
+        Damaged: The recording is incomplete or altered.
+    """
+    work = Work(device=device, tick=tick)
+    with code_named_in(recording / STUDY_FILE, trusted=trust, folder=Path.cwd()):
+        _refuse_distrusted(recording, names, trusted=trust)
+        return _attacked(recording, names, out, data_dir, figures or {}, work, say)
+
+
+def _attacked(
+    recording: Path,
+    names: Sequence[str],
+    out: Path,
+    data_dir: Path | None,
+    figures: Mapping[str, object],
+    work: Work,
+    say: Callable[[str], None],
+) -> Record:
+    clock = Clock()
+    study = recorded_study(recording)
+    asked = with_code(_asked(study, names, figures))
+    _refuse_taken(out, asked)
+    sweep(out, before=clock.at)
+    runs, stored = [], []
+    for seed in study.seeds:
+        run = setup(asked, seed, data_dir)
+        folder = run_folder(recording, seed)
+        _refuse_other_data(run, folder)
+        rounds = _recalled(run, folder, work)
+        tell_of_unhashed(folder, say)
+        possible = _possible(run, rounds, named=bool(names))
+        runs.append(_taught(possible, recording, work, named=bool(names)))
+        stored.append(rounds)
+    places = {seed: run_folder(recording, seed) for seed in study.seeds}
+    return conclude(runs, stored, out, work, clock, say, places=places)
+
+
+def _refuse_distrusted(recording: Path, names: Sequence[str], *, trusted: bool) -> None:
+    """Refuses code that whoever asks has named, and not the recording, as named by them."""
+    asked = [name for name in names if is_own(name)]
+    if not asked or trusted:
+        return
+    own = recorded_study(recording).attacks
+    with code_named_in("the command line", trusted=False):
+        for name in asked:
+            if name not in own:
+                imported(name, "attack")
+
+
+def _refuse_taken(out: Path, asked: Study) -> None:
+    if (out / STUDY_FILE).exists():
+        raise BadInput(
+            f"{out} is the folder of a study, whose own record stays as it is; give another folder "
+            f"with {option('out')}"
+        )
+    refuse_other_record(out, asked)
+
+
+def _asked(study: Study, names: Sequence[str], figures: Mapping[str, object]) -> Study:
+    others = [name for name in figures if not name.startswith("figures.")]
+    if others:
+        raise BadInput(
+            f"{others[0]!r} cannot be changed on a recording: it was settled when the study ran; "
+            "only settings of figures can, or run the study again"
+        )
+    values = study.model_dump()
+    changed = {name.removeprefix("figures."): value for name, value in figures.items()}
+    values["figures"] |= changed
+    if names:
+        values["attacks"] = {name: study.attacks.get(name, {}) for name in names}
+        values["attack_set"] = ""
+    return study_from(values, source="the attack")
+
+
+def _refuse_other_data(run: Setup, folder: Path) -> None:
+    """The audited samples on disk must be those that settings and data set give."""
+    kept, _ = read_tensors(folder / "audit.safetensors")
+    made = run.deal.audit.tensors()
+    same = kept.keys() == made.keys() and all(
+        kept[name].shape == made[name].shape and bool((kept[name] == made[name]).all())
+        for name in made
+    )
+    if not same:
+        raise Damaged(
+            f"the audited samples in {folder} are not those of this study on this data set; "
+            "use the data set that the recording was made with"
+        )
+
+
+def _recalled(run: Setup, folder: Path, work: Work) -> list[Stored]:
+    """Measured rounds, with missing signals measured on the updates that were kept."""
+    stored = recalled(run, folder)
+    there = stored[0].measured.signals
+    missing = [signal for signal in run.signals if signal.name not in there]
+    if not missing or run.study.audit.keep != "full":
+        return stored
+    if measured_on(stored) != work.device.type:
+        raise BadInput(
+            f"{missing[0].name} must be measured on the kind of device that {folder} was: give "
+            f"{option('device')} {measured_on(stored)}"
+        )
+    rounds = seen_from(read_rounds(folder, run.algorithm.architecture), run.view)
+    phase, total = f"seed {run.seed}: new signals", len(stored)
+    work.tick(phase, 0, total)
+    more = []
+    for round in rounds:
+        if not set(run.deal.clients) >= {*round.asked, *round.stands_for}:
+            raise Damaged(
+                f"round {round.index} kept in {folder} is damaged: it has clients that the run has "
+                "not; restore the folder from a copy, or run the study again"
+            )
+        more.append(measure_round(round, missing, run.deal.audit.samples, device=work.device))
+        work.tick(phase, len(more), total)
+    if [(new.index, new.clients) for new in more] != [
+        (old.measured.index, old.measured.clients) for old in stored
+    ]:
+        raise Damaged(
+            f"the updates kept in {folder} are not of the rounds and clients that were measured; "
+            "restore the folder from a copy, or run the study again"
+        )
+    return [
+        Stored(replace(old.measured, signals={**old.measured.signals, **new.signals}), old.notes)
+        for old, new in zip(stored, more, strict=True)
+    ]
+
+
+def _taught(run: Setup, recording: Path, work: Work, *, named: bool) -> Setup:
+    """The run with attacks fitted on what the recording has to learn from."""
+    learning = [name for name, attack in run.attacks.items() if attack.learns]
+    if not learning:
+        return run
+    try:
+        return taught(run, _examples(run, recording), work.tick)
+    except Refusal as refusal:
+        if named:
+            raise
+        refused = dict.fromkeys(learning, str(refusal))
+        attacks = {name: a for name, a in run.attacks.items() if name not in refused}
+        return replace(run, attacks=attacks, refused={**run.refused, **refused})
+
+
+def _examples(run: Setup, recording: Path) -> Examples:
+    if run.known is not None:
+        return of_known(run, run_folder(recording, run.seed))
+    if run.shadow is None:
+        raise BadInput("nothing is there to learn from")
+    listed = run_folder(recording, run.shadow.seed)
+    place = listed if listed.is_dir() else own_place(recording, SHADOW, f"seed-{run.shadow.seed}")
+    if not is_measured(run.shadow, place):
+        raise BadInput(
+            f"{recording} has no shadow federation to learn on; run the study again with this "
+            "attack named, or with a [shadow] table"
+        )
+    return of_shadow(run.shadow, recalled(run.shadow, place))
+
+
+def _possible(run: Setup, stored: Sequence[Stored], *, named: bool) -> Setup:
+    """The run with those attacks only whose signals are there; a named one must be."""
+    there = stored[0].measured.signals
+    lacking: Mapping[str, list[str]] = {
+        name: [s.name for s in attack.signals if s.name not in there]
+        for name, attack in run.attacks.items()
+    }
+    refused = {
+        name: f"the signals {', '.join(signals)} were not measured and no updates were kept"
+        for name, signals in lacking.items()
+        if signals
+    }
+    if named and refused:
+        name, reason = next(iter(refused.items()))
+        raise BadInput(
+            f"{name!r} cannot be run on this recording: {reason}; run the study again with this "
+            'attack, or with audit.keep = "full"'
+        )
+    attacks: dict[str, Attack] = {n: a for n, a in run.attacks.items() if n not in refused}
+    return replace(run, attacks=attacks, refused={**run.refused, **refused})

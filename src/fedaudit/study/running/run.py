@@ -1,0 +1,167 @@
+"""A whole study: every seed's run trained, measured and taught, then brought to a record."""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from fedaudit.core.devices import CPU, refuse_several_workers
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.files import own_folder, sweep
+from fedaudit.core.progress import Tick, quiet, size_of
+from fedaudit.core.values import ClientId
+from fedaudit.engines.base import Counted
+from fedaudit.engines.local import local_engine
+from fedaudit.observe.measurements import Stored
+from fedaudit.observe.tensors import write_tensors
+from fedaudit.results.record import Record
+from fedaudit.study.running.conclusion import conclude
+from fedaudit.study.running.environment import Clock
+from fedaudit.study.running.folder import claim
+from fedaudit.study.running.identity import with_code
+from fedaudit.study.running.learning import of_known, of_shadow, taught
+from fedaudit.study.running.observing import Work, disk_needed, observe, recalled
+from fedaudit.study.running.pool import held, is_measured, place_of, remember
+from fedaudit.study.settings.sections import Study
+from fedaudit.study.setup.build import setup
+from fedaudit.study.setup.parts import Setup
+from fedaudit.study.setup.risk import shadow_cost
+
+_LISTED = 20
+"""Of more clients than these the sizes are not listed one by one."""
+
+SHADOW = "shadow"
+"""Folder, within a study's, of shadow federations that are in no pool."""
+
+
+def run_study(
+    study: Study,
+    out: Path,
+    *,
+    pool: Path | None = None,
+    data_dir: Path | None = None,
+    workers: int = 1,
+    device: torch.device = CPU,
+    engine: Counted | None = None,
+    tick: Tick = quiet,
+    say: Callable[[str], None] = lambda text: None,
+) -> Record:
+    """Carries a study out and writes its record.
+
+    Everything that cannot work is refused before anything is trained. A study that was stopped
+    at any moment goes on where it was when it is run again with the same folder, and ends with
+    the same content hash.
+
+    Args:
+        study: Its settings.
+        out: Folder for the record, and for the runs where there is no pool.
+        pool: Folder of runs that several studies share; each is trained once.
+        data_dir: Folder with data sets; by default what ``FEDAUDIT_DATA`` says.
+        workers: Processes to train in; 0 for one a core, or for the one that a GPU takes. Changes
+            no result.
+        device: Where clients train and samples are measured. Another kind changes last digits,
+            so that a study is finished on the kind that it was begun on.
+        tick: Called with (phase, done, total) as training, figures and controls go on.
+        say: Takes lines of text for the user.
+
+    Raises:
+        Refusal: Settings, data, the folder or the engine are unusable.
+    """
+    clock = Clock()
+    refuse_several_workers(device, workers)
+    if engine is not None and device.type != "cpu":
+        raise Unsupported(
+            f"{type(engine).__name__} computes on CPUs, and the device is {device}; leave the "
+            "engine or the device away"
+        )
+    study = with_code(study)
+    runs = [setup(study, seed, data_dir) for seed in study.seeds]
+    work = _work(engine, workers, study.partition.clients, device, tick)
+    claim(out, study)
+    shadows = [run.shadow for run in runs if run.shadow is not None]
+    places = {run.seed: place_of(run, out, pool, device.type) for run in runs}
+    apart = own_folder(out, SHADOW) if shadows else out / SHADOW
+    places |= {shadow.seed: place_of(shadow, apart, pool, device.type) for shadow in shadows}
+    _announce([*runs, *shadows], places, out, say)
+    remember(places, out)
+    for folder in {out, *places.values()}:
+        sweep(folder, before=clock.at)
+    stored = [_observed(run, places[run.seed], work, say) for run in runs]
+    runs = [_taught(run, places, work, say) for run in runs]
+    return conclude(runs, stored, out, work, clock, say, places=places)
+
+
+def _work(
+    engine: Counted | None, workers: int, clients: int, device: torch.device, tick: Tick
+) -> Work:
+    if engine is not None:
+        return Work(engine, engine.count, device, tick, measuring=engine)
+    most = workers or (1 if device.type != "cpu" else os.cpu_count() or 1)
+    count = min(most, clients)
+    return Work(local_engine(count), count, device, tick)
+
+
+def _observed(run: Setup, place: Path, work: Work, say: Callable[[str], None]) -> list[Stored]:
+    with held(place, say):
+        if is_measured(run, place) and place.name != f"seed-{run.seed}":
+            say(f"seed {run.seed}: trained and measured before, in {place}")
+            return [_asked_for(run, one) for one in recalled(run, place)]
+        write_tensors(run.deal.audit.tensors(), place / "audit.safetensors")
+        return observe(run, place, work)
+
+
+def _taught(
+    run: Setup, places: Mapping[int, Path], work: Work, say: Callable[[str], None]
+) -> Setup:
+    """The run with the attacks that learn fitted on its shadow federation or known split."""
+    if run.known is not None:
+        return taught(run, of_known(run, places[run.seed]), work.tick)
+    if run.shadow is None:
+        return run
+    place, shadow = places[run.shadow.seed], run.shadow
+    say(f"seed {run.seed}: attacks learn on a shadow federation, seed {shadow.seed}, in {place}")
+    examples = of_shadow(shadow, _observed(shadow, place, work, say))
+    return taught(run, examples, work.tick)
+
+
+def _asked_for(run: Setup, stored: Stored) -> Stored:
+    """Without signals that another study wanted to be measured, which this one's hash is not of."""
+    names = {signal.name for signal in run.signals}
+    kept = {n: values for n, values in stored.measured.signals.items() if n in names}
+    return Stored(replace(stored.measured, signals=kept), stored.notes)
+
+
+def _announce(
+    runs: Sequence[Setup], places: Mapping[int, Path], out: Path, say: Callable[[str], None]
+) -> None:
+    first = runs[0]
+    sizes = _sizes(first.deal.sizes)
+    place = places[first.seed].parent
+    missing = [run for run in runs if not is_measured(run, places[run.seed])]
+    need = sum(disk_needed(run) for run in missing)
+    free = shutil.disk_usage(place if place.is_dir() else out).free
+    say(f"clients' sizes (seed {first.seed}): {sizes}")
+    say(f"adversary: {first.view.description}")
+    say(f"disk: about {size_of(need)} in {place}, {size_of(free)} free")
+    shadows = shadow_cost(
+        first.study, first.algorithm, sum(first.deal.sizes.values()), first.measured_rounds
+    )
+    if shadows and missing:
+        say(shadows)
+    for name, reason in first.refused.items():
+        say(f"not possible in this view: {name} ({reason})")
+    if need > free:
+        raise BadInput(
+            f"this study needs about {size_of(need)} and {place} has {size_of(free)} free; choose "
+            'another folder, or audit.keep = "signals"'
+        )
+
+
+def _sizes(of: Mapping[ClientId, int]) -> str:
+    """Each client's number of samples, or of many clients the range."""
+    if len(of) > _LISTED:
+        return f"{min(of.values())} to {max(of.values())} samples, {len(of)} clients"
+    return ", ".join(f"{client}: {size}" for client, size in of.items())

@@ -1,0 +1,1 @@
+"""Settings of a study: what a TOML file or objects may say, checked."""

@@ -1,0 +1,55 @@
+"""Base of every section of a study: fields with a range, and no unknown key."""
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
+
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import Setting
+
+
+def _setting(value: object) -> Setting:
+    """An option of a catalogue entry; the entry itself says what it takes."""
+    if isinstance(value, str) or (isinstance(value, int | float) and abs(value) <= 1e15):
+        return value
+    raise ValueError("it should be a number up to 1e15 in size, a text, or true or false")
+
+
+Share = Annotated[float, Field(gt=0, le=1)]
+Count = Annotated[int, Field(ge=0, le=10**9, strict=True)]
+Positive = Annotated[int, Field(ge=1, le=10**9, strict=True)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Settings = dict[str, Annotated[Setting, PlainValidator(_setting)]]
+
+
+if TYPE_CHECKING:
+    from builtins import type as _Refusing
+else:
+
+    class _Refusing(type(BaseModel)):
+        """Has sections that are made in Python refuse in one sentence, as those of a file do."""
+
+        def __call__(cls, *args, **settings):
+            from fedaudit.study.settings.values import refusal_of
+
+            if args:
+                raise BadInput(f"settings of {cls.spoken()} are given by name, got {args!r}")
+            try:
+                return super().__call__(**settings)
+            except ValidationError as error:
+                raise refusal_of(error, cls, cls.spoken()) from error
+
+
+class Section(BaseModel, metaclass=_Refusing):
+    """A table of settings, read once and never changed.
+
+    Raises:
+        BadInput: One sentence naming the first setting that is wrong, and what is allowed.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @classmethod
+    def spoken(cls) -> str:
+        """The section as Python's door has it."""
+        return f"fedaudit.{cls.__name__.removesuffix('Section')}"

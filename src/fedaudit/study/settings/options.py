@@ -1,0 +1,84 @@
+"""Settings of catalogue entries, held against what the entry's function takes."""
+
+from collections.abc import Callable, Mapping
+from inspect import Parameter, signature
+from types import UnionType
+from typing import get_args
+
+from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.values import Setting
+from fedaudit.study.settings.base import Settings
+
+_GIVEN = {"coalition", "task"}
+"""Parameters that the rest of the study gives."""
+
+
+def check_options(
+    kind: str,
+    name: str,
+    make: object,
+    options: Settings,
+    *,
+    complete: bool = True,
+    section: str | None = None,
+) -> None:
+    """Refuses options that a function does not take, of the wrong type, or left out.
+
+    Args:
+        kind: Of the catalogue, for refusals.
+        name: Of the entry.
+        make: Its function, whose parameters and their annotations are what is taken.
+        options: As the study gives them.
+        complete: Whether every parameter without a default must be among them.
+        section: Of the study, in which the options stand; the kind's own name if left out.
+
+    Raises:
+        BadInput: The first option that is wrong, or those that are missing.
+    """
+    if not callable(make):
+        raise TypeError(f"{name} cannot be made")
+    parameters = {n: p for n, p in _parameters(make).items() if n not in _GIVEN}
+    for option in options:
+        if option not in parameters:
+            raise unknown_name(f"setting of the {kind} {name!r}", option, parameters)
+        _check_type(f"{option} of the {kind} {name!r}", options[option], parameters[option])
+    if not complete:
+        return
+    missing = [
+        p.name for p in parameters.values() if p.default is p.empty and p.name not in options
+    ]
+    if missing:
+        raise BadInput(
+            f"the {kind} {name!r} needs {', '.join(missing)}; "
+            f"give it as {section or kind}.options.{missing[0]}"
+        )
+
+
+def _parameters(make: Callable[..., object]) -> Mapping[str, Parameter]:
+    """Parameters of a function; annotations that are text, as in some files all are, are read."""
+    try:
+        return signature(make, eval_str=True).parameters
+    except NameError:  # some of them speak of names that are only there for a type checker
+        return signature(make).parameters
+
+
+def _check_type(what: str, value: Setting, parameter: Parameter) -> None:
+    """Whole numbers may stand for floats; nothing else may stand for another type."""
+    annotation = parameter.annotation
+    if annotation is parameter.empty:  # a part of the user's own need not say
+        return
+    kinds = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+    taken = [kind for kind in _IN_WORDS if kind in kinds]
+    if not taken:
+        raise BadInput(f"{what} cannot be set in a study; leave it out")
+    if type(value) not in taken and not (float in taken and type(value) is int):
+        names = " or ".join(_IN_WORDS[kind] for kind in taken)
+        raise BadInput(f"{what} takes {names}, got {value!r}")
+
+
+_IN_WORDS: dict[type, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+}

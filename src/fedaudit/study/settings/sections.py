@@ -1,0 +1,323 @@
+"""A study's settings, every one named, with its range and its default.
+
+Everything that changes a result is in here; what does not (folders, workers, progress) is not.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import AliasChoices, Field, model_validator
+
+from fedaudit.attacks.catalog import DEFAULT_SET
+from fedaudit.fl.training.local import LocalTraining
+from fedaudit.observe.layout import MAX_ROUND
+from fedaudit.study.settings.base import Count, Digest, Positive, Section, Settings, Share
+from fedaudit.study.settings.defense import DefenseSection
+
+
+class DataSection(Section):
+    """Which data set; ``options`` are its source's own.
+
+    Attributes:
+        classes: Only samples of these are kept, and they are numbered in this order; all if empty.
+        first_class: Number of the first class. Those before it are classes without samples, such
+            as a public set's.
+    """
+
+    name: str = "digits"
+    options: Settings = Field(default_factory=dict)
+    classes: tuple[Count, ...] = ()
+    first_class: Annotated[int, Field(ge=0, le=10**6, strict=True)] = 0
+
+
+class PartitionSection(Section):
+    """The partition of data among clients; ``options`` are the scheme's own (beta, per_client)."""
+
+    scheme: str = "iid"
+    clients: Annotated[int, Field(ge=2, le=10**6, strict=True)] = 10
+    samples_per_client: Count = 0
+    options: Settings = Field(default_factory=dict)
+
+
+class ModelSection(Section):
+    """Which architecture; ``options`` are its own."""
+
+    name: str = "mlp"
+    options: Settings = Field(default_factory=dict)
+
+
+class AlgorithmSection(Section):
+    """The federated algorithm; ``options`` are its own."""
+
+    name: str = "fedavg"
+    options: Settings = Field(default_factory=dict)
+
+
+class TrainingSection(Section):
+    """Rounds, participation, and each client's local training."""
+
+    rounds: Annotated[int, Field(ge=1, le=MAX_ROUND, strict=True)] = 30
+    participation: Share = 1.0
+    epochs: Positive = 1
+    batch_size: Positive = 32
+    lr: Annotated[float, Field(gt=0, le=1e3)] = 0.1
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, le=1e3)] = 0.0
+    schedule: str = "constant"
+    optimizer: str = "sgd"
+
+    def local(self) -> LocalTraining:
+        """Local training of each client in its round.
+
+        Raises:
+            BadInput: Settings that do not fit together.
+        """
+        return LocalTraining(
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            lr=self.lr,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            schedule=self.schedule,
+            optimizer=self.optimizer,
+        )
+
+
+class AuditSection(Section):
+    """The audited samples, and the view that they are audited in.
+
+    Attributes:
+        draw: "fair" (the default draw) or a published split by name.
+        targets: Clients under audit.
+        options: A published draw's own settings (share, n_unseen, n_other).
+        fair: Samples whose owner a fair draw decides, for each target; also called ``samples``.
+        extra_other: Further audited samples of other clients.
+        extra_unseen: Further audited samples of nobody.
+        background: Samples of each target beside the audited ones; None tops it up.
+        every: Measured rounds are this far apart; 0 means every max(1, rounds // 10).
+        view: What the adversary sees.
+        merge: Clients that the adversary attacks as one, through the weighted mean of their
+            uploads: a coalition whose single uploads hide behind each other. Their data
+            together are then the members. None if empty.
+        keep: "signals" keeps measurements only; "snapshots" also the global models of measured
+            rounds; "full" also every client's update there.
+    """
+
+    draw: str = "fair"
+    targets: tuple[Count, ...] = (0,)
+    fair: Count = Field(default=300, validation_alias=AliasChoices("fair", "samples"))
+    extra_other: Count = 0
+    extra_unseen: Count = 0
+    background: Count | None = None
+    options: Settings = Field(default_factory=dict)
+    every: Count = 0
+    view: str = "uploads"
+    merge: tuple[Count, ...] = ()
+    keep: Literal["signals", "snapshots", "full"] = "signals"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _called_once(cls, given: object) -> object:
+        if isinstance(given, Mapping) and {"fair", "samples"} <= given.keys():
+            raise ValueError("fair and samples are one setting; give one of them")
+        return given
+
+
+class ServerSection(Section):
+    """The server that sends the models that clients train.
+
+    Attributes:
+        name: "honest", or a server of the user's own that tampers (``module:Class``).
+        options: Its own settings.
+    """
+
+    name: str = "honest"
+    options: Settings = Field(default_factory=dict)
+
+
+class ShadowSection(Section):
+    """The source of examples for attacks that learn; never the audited samples.
+
+    Attributes:
+        mode: "federation" trains an undefended federation of the same settings on data that
+            the audited run does not touch; "known-split" takes for known which of some samples
+            that are not audited one other client of the run trained on.
+        fair: Samples whose owner in the shadow federation a fair draw decides; 0 for as many
+            as the audit's own, or twice the target's size under a published draw.
+        client: Whose samples are known in a known split; the last that is not audited if left out.
+        known: Samples of a known split, half of them members.
+    """
+
+    mode: Literal["federation", "known-split"] = "federation"
+    fair: Count = 0
+    client: Count | None = None
+    known: Positive = 400
+
+
+class ShiftSection(Section):
+    """A minority of clients whose samples differ from the majority's.
+
+    Attributes:
+        kind: "rotation" (degrees) or "brightness" (factors) of images; "attribute" where the
+            minority's clients have people with one value of the data set's attribute, and the
+            others' all others.
+        minority: Share of the clients that are in the minority, the first ones.
+        value: Of the attribute; the rarest if empty.
+        minority_range: Each of its clients draws its own amount from there.
+        majority_range: And each of the others from there.
+    """
+
+    kind: str
+    minority: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    minority_range: tuple[float, float] = (0.0, 25.0)
+    majority_range: tuple[float, float] = (25.0, 50.0)
+    value: str = ""
+
+
+class RiskSection(Section):
+    """The measure of the models' membership risk, and what clients accept.
+
+    Only for algorithms whose clients choose among several models.
+
+    Attributes:
+        measure: "train-mia", or an attack of the catalogue.
+        shadows: Shadow models for each model, at most 100.
+        training: "repeated": a shadow model goes through as much training as the model it stands
+            for, in a federation of its own; "continued": it goes on from that model for a few
+            epochs, which is cheap and far too low where models learn samples by heart.
+        epochs: Passes of a continued shadow model over its samples; 5 if not given. To give them is
+            to ask for continued ones.
+        sizes: Where the server has too few samples for shadows as large as the clusters,
+            "proportional" scales all down alike; "capped" gives each half of the samples at most.
+        samples: Of the server's own for shadow models, which nobody trains on or audits; 0 for
+            all there are.
+        low: The lowest risk (balanced accuracy) that some client may accept.
+        high: The highest; each client's own is drawn in between.
+    """
+
+    measure: str = "train-mia"
+    shadows: Annotated[int, Field(ge=1, le=100, strict=True)] = 3
+    training: Literal["repeated", "continued"] = "repeated"
+    epochs: Positive | None = None
+    sizes: Literal["proportional", "capped"] = "proportional"
+    samples: Count = 0
+    low: Annotated[float, Field(ge=0, le=1)] = 0.5
+    high: Annotated[float, Field(ge=0, le=1)] = 0.8
+
+    @model_validator(mode="before")
+    @classmethod
+    def _continued(cls, given: object) -> object:
+        if not isinstance(given, Mapping) or given.get("epochs") is None:
+            return given
+        if given.get("training", "continued") != "continued":
+            raise ValueError(
+                f"risk.epochs is {given['epochs']}, of shadow models that go on from the model, "
+                f"and risk.training is {given['training']!r}; leave out one of them"
+            )
+        return {**given, "training": "continued"}
+
+
+class FiguresSection(Section):
+    """Which figures are printed.
+
+    Attributes:
+        fprs: False-positive rates at which the true-positive rate is given.
+        evaluation: "aligned", or "redraw" for the published code's way (parity only).
+        nobody_is_a_member: Calls half of the unseen samples members: what an evaluation finds
+            where there is nothing to find.
+        permutations: Of the membership labels, for the permuted control.
+        blind_classifier: Trains the control that sees inputs only; some seconds a target.
+        alpha: Error level of the corrected family of tests.
+        most_exposed: How many members are listed.
+        planted_leak: Also trains a small twin run with a leak that every attack must find.
+        metrics: Further metrics of every attack's scores, by name (``fedaudit list metrics``).
+    """
+
+    fprs: tuple[Share, ...] = (0.01, 0.001)
+    evaluation: Literal["aligned", "redraw"] = "aligned"
+    nobody_is_a_member: bool = False
+    permutations: Annotated[int, Field(ge=20, le=10**6, strict=True)] = 200
+    blind_classifier: bool = True
+    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    most_exposed: Count = 10
+    planted_leak: bool = False
+    metrics: tuple[str, ...] = ()
+
+
+class Study(Section):
+    """A whole study.
+
+    Attributes:
+        name: Of the study and its folder.
+        about: One sentence for the reader of the report.
+        hours: What it takes, as its author measured it; for people, changes nothing.
+        seeds: One run each.
+        server: Who sends the models that clients train.
+        shadow: Examples for attacks that learn. Without this table they run only where they are
+            named, on a shadow federation.
+        shift: Groups of clients with other features; none without this table.
+        attacks: Settings by attack name; those of ``attack_set`` if there is no table.
+        attack_set: Which set of attacks is run where there is no ``[attacks]`` table; that of
+            this version if left out.
+        code: SHA-256 of the source of each module that parts of the user's own are named in, filled
+            in when the study is carried out; where one is given, other source is refused.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=,+-]{0,199}$")]
+    about: str = ""
+    hours: str = ""
+    seeds: Annotated[tuple[Count, ...], Field(min_length=1)] = (1,)
+    data: DataSection = DataSection()
+    partition: PartitionSection = PartitionSection()
+    model: ModelSection = ModelSection()
+    algorithm: AlgorithmSection = AlgorithmSection()
+    training: TrainingSection = TrainingSection()
+    audit: AuditSection = AuditSection()
+    server: ServerSection = ServerSection()
+    shift: ShiftSection | None = None
+    risk: RiskSection = RiskSection()
+    shadow: ShadowSection | None = None
+    defense: DefenseSection = DefenseSection()
+    figures: FiguresSection = FiguresSection()
+    attacks: dict[str, Settings] = Field(default_factory=dict)
+    attack_set: str = ""
+    code: dict[str, Digest] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_this_version(cls, values: object) -> object:
+        # Named, so that a record says what was run once there are other sets.
+        if isinstance(values, dict) and not values.get("attacks"):
+            return {"attack_set": DEFAULT_SET, **values}
+        return values
+
+    @model_validator(mode="after")
+    def _one_run_a_seed(self) -> "Study":
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"each seed may stand once, got {list(self.seeds)}")
+        if self.audit.draw == "fair" and self.audit.fair == 0:
+            raise ValueError("audit.fair is 0, so that nobody would be a member; give at least 1")
+        if self.audit.draw == "fair" and self.audit.options:
+            raise ValueError("audit.options are of published draws; the fair draw has none")
+        if self.attacks and self.attack_set:
+            raise ValueError(
+                f"attack_set is {self.attack_set!r}, and [attacks] names attacks one by one; leave "
+                "one of them out"
+            )
+        self._check_merge()
+        return self
+
+    def _check_merge(self) -> None:
+        merged, targets = self.audit.merge, self.audit.targets
+        if merged and (len(set(merged)) < max(2, len(merged))):
+            raise ValueError(f"audit.merge names at least two clients, each once: {list(merged)}")
+        if len(set(merged) & set(targets)) > 1:
+            raise ValueError(
+                f"audit.targets {list(targets)} are several of audit.merge, which are attacked as "
+                "one; name one of them"
+            )
+
+    @property
+    def measured_every(self) -> int:
+        """Distance of measured rounds: as asked, or a tenth of the run."""
+        return self.audit.every or max(1, self.training.rounds // 10)

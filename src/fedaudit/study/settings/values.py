@@ -1,0 +1,92 @@
+"""From plain values to a checked study; a refusal is worded for who wrote the values."""
+
+from typing import TYPE_CHECKING, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.results.text import MAX_DEPTH, deeper_than
+
+if TYPE_CHECKING:
+    from fedaudit.study.settings.sections import Study
+
+Kind = TypeVar("Kind", bound=BaseModel)
+
+_LONGEST = 80
+
+
+def study_from(values: dict[str, object], *, source: str = "the study") -> "Study":
+    """A checked study from plain values; see :func:`settings_from`."""
+    # Not at the top: a policy is checked here too, by a gate that loads nothing that trains.
+    from fedaudit.study.settings.sections import Study
+
+    return settings_from(values, Study, source=source)
+
+
+def settings_from(
+    values: dict[str, object], kind: type[Kind], *, source: str = "the study"
+) -> Kind:
+    """Checked settings of some kind of study from plain values.
+
+    Args:
+        values: As they stand in a file.
+        kind: What they are to be.
+        source: Where they are from, for refusals.
+
+    Raises:
+        BadInput: One sentence naming the first setting that is wrong, and what is allowed.
+    """
+    if deeper_than(values, MAX_DEPTH):
+        raise BadInput(f"{source} nests over {MAX_DEPTH} levels deep, and no setting does")
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise refusal_of(error, kind, source) from error
+
+
+def refusal_of(error: ValidationError, kind: type[BaseModel], source: str) -> BadInput:
+    """The fault that pydantic found, in one sentence of who wrote the settings."""
+    faults = error.errors()
+    first = faults[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        *path, key = (str(part) for part in first["loc"])
+        return unknown_name(f"setting in {source}", ".".join([*path, key]), _known(path, kind))
+    # A list whose entries are refused is also called too short, which is no fault of its own.
+    others = [fault for fault in faults[1:] if fault["loc"] != first["loc"][:-1]]
+    more = f" (and {len(others)} more)" if others else ""
+    wanted = _IN_WORDS.get(first["type"], first["msg"].removeprefix("Value error, "))
+    wanted = wanted.replace("Input should be", "it should be", 1)
+    given = repr(first["input"])
+    if len(given) > _LONGEST:
+        given = f"{given[:_LONGEST]}... ({len(given)} characters)"
+    return BadInput(f"{where or 'a setting'} in {source}: {wanted}, got {given}{more}")
+
+
+_IN_WORDS = {
+    "tuple_type": "it should be a list",
+    "too_short": "it should have at least one entry",
+    "dict_type": "it should be a table of settings",
+    "model_type": "it should be a table of settings",
+    "float_parsing": "it should be a number",
+    "string_type": "it should be a text",
+    "bool_parsing": "it should be true or false",
+    "bool_type": "it should be true or false",
+    "int_type": "it should be a whole number",
+    "string_pattern_mismatch": "it should be of letters, digits and '._=,+-' (at most 200), "
+    "beginning with a letter or digit",
+}
+"""What pydantic's messages mean to somebody who writes TOML."""
+
+
+def _known(path: list[str], section: type[BaseModel]) -> list[str]:
+    for part in path:
+        if part.isdigit():  # a place in a list of tables
+            continue
+        kind = section.model_fields[part].annotation
+        # A table that may be left out is a section or None.
+        kind = next((k for k in get_args(kind) if k is not type(None)), kind)
+        if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+            return []
+        section = kind
+    return [".".join([*path, name]) for name in section.model_fields]

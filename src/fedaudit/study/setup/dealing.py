@@ -1,0 +1,161 @@
+"""Training data, audited samples and groups of clients, as a study's partition deals them."""
+
+from inspect import signature
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+from numpy import ndarray
+
+from fedaudit.core.errors import BadInput, Unsupported, unknown_name
+from fedaudit.core.importing import called, named
+from fedaudit.core.seeds import seeded_numpy
+from fedaudit.core.values import ClientId
+from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.draws.audit_set import Deal
+from fedaudit.datasets.draws.fair import DRAWS
+from fedaudit.datasets.partitions.attribute import BySide, dealt_by_side, like_their_side, sides_of
+from fedaudit.datasets.partitions.feature_shift import SHIFTS, Shift, of_clients, places, shifted
+from fedaudit.datasets.partitions.schemes import PARTITIONS, Partition
+from fedaudit.results.clusters import EVERYBODY
+from fedaudit.study.settings.base import Settings
+from fedaudit.study.settings.options import check_options
+from fedaudit.study.settings.sections import Study
+
+ATTRIBUTE = "attribute"
+"""The kind of shift in which groups of clients have different people."""
+
+MAJORITY_AND_MINORITY = ("majority", "minority")
+
+
+def dealt(study: Study, dataset: Dataset, seed: int) -> Deal:
+    """Deals a data set out under one seed.
+
+    Raises:
+        BadInput: A draw, partition or setting that does not exist, or data that do not suffice.
+    """
+    if study.shift is None or study.shift.kind != ATTRIBUTE:
+        return _dealt(study, dataset, partition_of(study), seed)
+    group = of_clients(study.partition.clients, study.shift.minority)
+    partition = BySide(partition_of(study), tuple(group.tolist()))
+    sides = sides_of(dataset, study.shift.value)
+    return dealt_by_side(dataset, sides, lambda apart: _dealt(study, apart, partition, seed))
+
+
+def _dealt(study: Study, dataset: Dataset, partition: Partition, seed: int) -> Deal:
+    audit = study.audit
+    if audit.draw not in DRAWS:
+        raise unknown_name("draw", audit.draw, DRAWS)
+    settings: dict[str, object] = {
+        "clients": study.partition.clients,
+        "partition": partition,
+        "seed": seed,
+        "targets": audit.targets,
+    }
+    if audit.draw == "fair":
+        settings |= {
+            "n_fair": audit.fair,
+            "extra_other": audit.extra_other,
+            "extra_unseen": audit.extra_unseen,
+            "background": audit.background,
+        }
+    if audit.options:
+        check_options("draw", audit.draw, DRAWS[audit.draw], audit.options, complete=False)
+    return DRAWS[audit.draw](dataset, **settings, **audit.options)
+
+
+def partition_of(study: Study) -> Partition:
+    """The partition of training samples among clients.
+
+    Raises:
+        BadInput: A scheme or setting that does not exist.
+    """
+    given = study.partition
+    scheme = named(
+        "partition",
+        given.scheme,
+        PARTITIONS,
+        wanted="a class or function that makes a fedaudit.datasets.partitions.schemes.Partition",
+        fits=callable,
+    )
+    options: Settings = dict(given.options)
+    if "samples_per_client" in signature(scheme).parameters:
+        options |= {"samples_per_client": given.samples_per_client}
+    elif given.samples_per_client:
+        raise BadInput(
+            f"the partition {given.scheme!r} deals everything; leave samples_per_client at 0"
+        )
+    check_options("partition", given.scheme, scheme, options)
+    made = called("partition", given.scheme, scheme, **options)
+    if not isinstance(made, Partition):
+        raise BadInput(
+            f"the partition {given.scheme!r} made a {type(made).__name__}, which has no method "
+            "quotas; give a fedaudit.datasets.partitions.schemes.Partition"
+        )
+    return made
+
+
+class Groups(NamedTuple):
+    """Groups of clients with features of their own.
+
+    Attributes:
+        names: Of the groups.
+        group: For each client, its group.
+        place: For every sample of the data set, by id, the client whose data it is like.
+    """
+
+    names: tuple[str, ...]
+    group: dict[ClientId, int]
+    place: Int[ndarray, " samples"]
+
+
+class Grouped(NamedTuple):
+    """A data set and a deal as the groups of clients have them."""
+
+    dataset: Dataset
+    deal: Deal
+    groups: Groups
+
+
+def grouped(study: Study, dataset: Dataset, deal: Deal, seed: int) -> Grouped:
+    """Shifts the samples of groups of clients, if the study has such groups.
+
+    Raises:
+        BadInput: No such shift, or samples cannot be shifted that way.
+        Unsupported: Several clients are audited whose samples the shift tells apart.
+    """
+    if study.shift is not None and study.shift.kind not in (*SHIFTS, ATTRIBUTE):
+        raise unknown_name("shift", study.shift.kind, (*SHIFTS, ATTRIBUTE))
+    _refuse_different_targets(study)
+    clients, given = sorted(deal.clients), study.shift
+    place = places(dataset, deal, study.audit.targets, seed=seed)
+    if given is None:
+        return Grouped(dataset, deal, Groups((EVERYBODY,), dict.fromkeys(clients, 0), place))
+    group = of_clients(len(clients), given.minority)
+    groups = Groups(MAJORITY_AND_MINORITY, dict(zip(clients, group.tolist(), strict=True)), place)
+    if given.kind == ATTRIBUTE:
+        sides, rng = sides_of(dataset, given.value), seeded_numpy(seed, "places by attribute")
+        held = np.concatenate([samples.ids.numpy() for samples in deal.clients.values()])
+        free = np.setdiff1d(np.arange(len(dataset)), held)
+        place[free] = like_their_side(sides, group, free, rng=rng)
+        return Grouped(dataset, deal, groups)
+    shift = Shift(given.kind, given.minority, given.minority_range, given.majority_range)
+    world = shifted(dataset, deal, shift, place, seed=seed)
+    return Grouped(world.dataset, world.deal, groups)
+
+
+def _refuse_different_targets(study: Study) -> None:
+    """One set of samples of nobody cannot be like several clients that a shift makes different."""
+    audit, given = study.audit, study.shift
+    together = sorted({*audit.targets, *audit.merge})
+    if given is None or len(together) < 2:
+        return
+    if given.kind == ATTRIBUTE:
+        group = of_clients(study.partition.clients, given.minority)
+        if len({int(group[c]) for c in together if c < len(group)}) < 2:
+            return
+    raise Unsupported(
+        f"clients {together} are audited against the same samples of nobody, and a shift makes "
+        "their own differ from each other's, so that the shift would pass for membership; name "
+        "one client in audit.targets, none in audit.merge, and carry out a study for each"
+    )

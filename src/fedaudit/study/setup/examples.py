@@ -1,0 +1,132 @@
+"""Examples that attacks learn from: a shadow federation, or a known split of the run itself."""
+
+from dataclasses import replace
+
+from fedaudit.attacks.catalog import attack_named
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.seeds import seed_for
+from fedaudit.core.values import ClientId
+from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.draws.shadow import Known, known_split, shadow_deal
+from fedaudit.fl.algorithms.base import HONEST
+from fedaudit.fl.algorithms.ifca_mir import IfcaMir
+from fedaudit.study.settings.defense import DefenseSection
+from fedaudit.study.settings.sections import ServerSection, ShadowSection, Study
+from fedaudit.study.setup.dealing import dealt, grouped
+from fedaudit.study.setup.holdout import Trainers, as_trained, left_to_train
+from fedaudit.study.setup.parts import Setup
+from fedaudit.study.setup.risk import server_risk
+
+_LARGEST_SEED = 10**9
+
+
+def asked_for(study: Study) -> ShadowSection | None:
+    """Source of examples: as the study says, or the default if it names an attack that learns."""
+    named = any(attack_named(name).learns for name in study.attacks)
+    return study.shadow or (ShadowSection() if named else None)
+
+
+def shadow_seed(seed: int) -> int:
+    """The seed of the shadow federation of a run."""
+    # Beyond the seeds that a study can name: no run of somebody's draws as a shadow does.
+    return _LARGEST_SEED + 1 + seed_for(seed, "shadow") % _LARGEST_SEED
+
+
+def with_examples(run: Setup, dataset: Dataset) -> Setup:
+    """The run with what its attacks learn from, if one of them learns.
+
+    Args:
+        run: The audited one.
+        dataset: Its data as they are without a shift; a shadow federation has its own.
+
+    Raises:
+        BadInput: The client of a known split is audited or merged, or data do not suffice.
+        Unsupported: A known split is asked for where clients' data are shifted.
+    """
+    given = asked_for(run.study)
+    if given is None or not any(attack.learns for attack in run.attacks.values()):
+        return run
+    if given.mode == "federation":
+        return replace(run, shadow=_shadow(run, given, dataset))
+    return replace(run, known=_known(run, given))
+
+
+def _known(run: Setup, given: ShadowSection) -> Known:
+    """Samples of one client of the run, some of which it trained on."""
+    if run.study.shift is not None:
+        raise Unsupported(
+            "a known split holds samples of one client against samples of nobody, which a shift "
+            "tells apart whoever trained on them, so that attacks would learn the shift; set "
+            'shadow.mode = "federation"'
+        )
+    client = _known_client(run, given)
+    left = left_to_train({client: run.deal.clients[client]}, run.trainers)[client]
+    return known_split(
+        run.dataset,
+        run.deal,
+        client=client,
+        trained_on=left.ids.numpy(),
+        size=given.known,
+        seed=run.seed,
+    )
+
+
+def _known_client(run: Setup, given: ShadowSection) -> ClientId:
+    audit, clients = run.study.audit, run.deal.clients
+    free = [c for c in clients if c not in (*audit.targets, *audit.merge)]
+    client = given.client if given.client is not None else max(free, default=-1)
+    if client not in free:
+        raise BadInput(
+            f"shadow.client is {given.client}; give a client that is neither audited nor merged: "
+            f"one of {free}"
+        )
+    return client
+
+
+def _shadow(run: Setup, given: ShadowSection, dataset: Dataset) -> Setup:
+    """The same federation without a defense, on data that the run does not touch."""
+    seed = shadow_seed(run.seed)
+    audit = run.study.audit
+    target = audit.targets[0]
+    own = audit.fair if audit.draw == "fair" else 2 * run.deal.sizes[target]
+    study = run.study.model_copy(
+        update={
+            "seeds": (seed,),
+            "defense": DefenseSection(),
+            "server": ServerSection(),
+            "shadow": None,
+            "audit": audit.model_copy(
+                update={
+                    "draw": "fair",
+                    "targets": (target,),
+                    "fair": given.fair or own,
+                    "extra_other": 0,
+                    "extra_unseen": 0,
+                    "options": {},
+                    "keep": "signals",
+                }
+            ),
+        }
+    )
+    deal = shadow_deal(dataset, run.deal, lambda rest: dealt(study, rest, seed))
+    world = grouped(study, dataset, deal, seed)
+    algorithm = run.algorithm
+    if isinstance(algorithm, IfcaMir):
+        # The run's own server may have samples that the shadow's clients train on.
+        algorithm = replace(algorithm, risk=server_risk(study, world, seed, besides=run.deal))
+    trainers = Trainers({}, algorithm, study.training.rounds, seed_for(seed, "federation"))
+    learned = {name: attack for name, attack in run.attacks.items() if attack.learns}
+    return replace(
+        run,
+        study=study,
+        seed=seed,
+        dataset=world.dataset,
+        deal=as_trained(world.deal, trainers),
+        algorithm=algorithm,
+        groups=world.groups,
+        teaches=True,
+        defenses={},
+        server=HONEST,
+        attacks=learned,
+        refused={},
+    )

@@ -1,0 +1,100 @@
+"""The parts that one run of a study is made of."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
+
+from fedaudit.attacks.base import Attack
+from fedaudit.core.seeds import seed_for
+from fedaudit.core.values import ClientId
+from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.draws.audit_set import Deal
+from fedaudit.datasets.draws.shadow import Known
+from fedaudit.defenses.base import Defense
+from fedaudit.fl.algorithms.base import HONEST, Algorithm, Server
+from fedaudit.observe.measurements import MeasuredRound
+from fedaudit.observe.views import View
+from fedaudit.signals.base import Signal
+from fedaudit.study.settings.sections import Study
+from fedaudit.study.setup.dealing import Groups
+from fedaudit.study.setup.holdout import Trainers
+
+
+class Watched(NamedTuple):
+    """The known parts of a federation that was somebody else's.
+
+    Attributes:
+        untrained: Signals of all audited samples on models that nobody trained.
+        config: What is said of it in place of a study's settings.
+        missing: What is not known of it, in sentences for the reader.
+        names: Of clients that have one.
+    """
+
+    untrained: tuple[MeasuredRound, ...]
+    config: Mapping[str, object]
+    missing: tuple[str, ...]
+    names: Mapping[ClientId, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The parts of one run of a study.
+
+    Attributes:
+        study: The settings.
+        seed: Root seed of this run.
+        dataset: Where samples come from.
+        deal: Who trains on what, and what is audited.
+        algorithm: How the federation learns.
+        defenses: One instance for each defended client.
+        view: What the adversary sees.
+        attacks: Those that the view allows, on membership and on sources.
+        refused: For each other attack, what is missing.
+        measured_rounds: Rounds to be measured, ascending.
+        groups: Which clients are alike, and whose data each sample is like.
+        shadow: The undefended run on other data that attacks learn from, if they do so.
+        known: The samples of this run that attacks learn from, if they do so.
+        teaches: Whether it is such a shadow, of which nothing but its signals is of interest.
+        watched: Where the federation was somebody else's, what is known of it.
+        server: Who sends clients their models.
+    """
+
+    study: Study
+    seed: int
+    dataset: Dataset
+    deal: Deal
+    algorithm: Algorithm
+    defenses: Mapping[ClientId, Defense]
+    view: View
+    attacks: Mapping[str, Attack]
+    refused: Mapping[str, str]
+    measured_rounds: tuple[int, ...]
+    groups: Groups
+    shadow: "Setup | None" = None
+    known: Known | None = None
+    teaches: bool = False
+    watched: Watched | None = None
+    server: Server = HONEST
+
+    @property
+    def trainers(self) -> Trainers:
+        """The rule that decides which of their samples clients train on."""
+        rounds, seed = self.study.training.rounds, seed_for(self.seed, "federation")
+        return Trainers(self.defenses, self.algorithm, rounds, seed)
+
+    @property
+    def on_membership(self) -> dict[str, Attack]:
+        """The attacks that ask whether a sample was the target's."""
+        return {name: attack for name, attack in self.attacks.items() if not attack.infers_source}
+
+    @property
+    def on_source(self) -> dict[str, Attack]:
+        """The attacks that ask whose a sample was."""
+        return {name: attack for name, attack in self.attacks.items() if attack.infers_source}
+
+    @property
+    def signals(self) -> tuple[Signal, ...]:
+        """Every signal that an attack needs, each once."""
+        found = {s.name: s for attack in self.attacks.values() for s in attack.signals}
+        return tuple(found.values())
