@@ -49,12 +49,12 @@ def test_work_of_an_hour_is_not_worth_a_word() -> None:
 
 
 def test_every_phase_has_its_bar_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with bars() as tick:
+    with bars() as progress:
         for phase in ("seed [1]: training", "seed [1]: controls"):
-            tick(phase, 0, 2)
-            tick(phase, 2, 2)
-        tick("done before", 0, 5)
-        tick("done before", 0, 0)
+            progress(phase, 0, 2)
+            progress(phase, 2, 2)
+        progress("done before", 0, 5)
+        progress("done before", 0, 0)
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.count("2/2") == 2

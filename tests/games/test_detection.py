@@ -48,7 +48,7 @@ def file(tmp_path: Path) -> Path:
 
 def run(file: Path, out: Path, said: list[str] | None = None, **changes: object) -> GameRecord:
     points = read_points(file, {name.replace("__", "."): value for name, value in changes.items()})
-    return run_games(points, out, say=(said if said is not None else []).append)
+    return run_games(points, out, log=(said if said is not None else []).append)
 
 
 def test_planted_models_are_found_and_the_record_says_by_which_signs(

@@ -55,7 +55,7 @@ def file(tmp_path: Path) -> Path:
 
 def run(file: Path, out: Path, said: list[str] | None = None, **changes: object) -> GameRecord:
     points = read_points(file, {name.replace("__", "."): value for name, value in changes.items()})
-    return run_games(points, out, say=(said if said is not None else []).append)
+    return run_games(points, out, log=(said if said is not None else []).append)
 
 
 def test_a_study_plays_itself_its_variants_and_its_grid(file: Path, tmp_path: Path) -> None:
@@ -314,5 +314,5 @@ def test_other_data_of_the_same_name_are_played_anew(file: Path, tmp_path: Path)
     for shift in (0.0, 0.0, 1.0):
         if shift or not said:
             store(shift)
-        run_games(points, tmp_path / "out", data_dir=tmp_path, say=said.append)
+        run_games(points, tmp_path / "out", data_dir=tmp_path, log=said.append)
     assert said == ["tiny (1 of 1)", "tiny (1 of 1): played before", "tiny (1 of 1)"]

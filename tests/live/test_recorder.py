@@ -632,7 +632,7 @@ def test_recordings_of_joined_parts_have_bounds_on_epsilon(tmp_path: Path) -> No
 def test_what_a_recorder_costs_is_said_once_before_it_works(tmp_path: Path) -> None:
     said: list[str] = []
     for _ in range(2):
-        with record(tmp_path, network, AUDIT, attacks=FEW, every=2, say=said.append) as recorder:
+        with record(tmp_path, network, AUDIT, attacks=FEW, every=2, log=said.append) as recorder:
             for one in list(rounds())[:2]:
                 recorder.round(one.number, sent=one.sent, uploads=one.uploads)
     (cost,) = said
@@ -670,7 +670,7 @@ def test_blocks_of_samples_are_measured_to_the_same_bits() -> None:
     wide = Samples.joined(AUDIT.samples, AUDIT.samples, AUDIT.samples)
     whole = measure_round(seen, signals, wide)
     ticks: list[tuple[int, int]] = []
-    blocks = measure_by_block(seen, signals, wide, tick=lambda *at: ticks.append(at))
+    blocks = measure_by_block(seen, signals, wide, progress=lambda *at: ticks.append(at))
     assert ticks == [(0, 540), (256, 540), (512, 540), (540, 540)]
     assert all(torch.equal(blocks.signals[n], values) for n, values in whole.signals.items())
 

@@ -159,7 +159,7 @@ def test_a_folder_in_which_no_round_could_be_kept_is_refused_before_the_loop_beg
     if what == "link":
         elsewhere.mkdir()
     with pytest.raises(BadInput, match=rf"{name}.*(remove it|choose another folder)"):
-        record(folder, network, AUDIT, attacks=FEW, keep="full", say=lambda text: None)
+        record(folder, network, AUDIT, attacks=FEW, keep="full", log=lambda text: None)
     assert not elsewhere.exists() or not list(elsewhere.iterdir())
 
 
@@ -171,7 +171,7 @@ def test_what_is_left_without_its_recording_is_not_replaced(name: str, tmp_path:
     path.parent.mkdir(parents=True)
     path.write_text("MINE")
     with pytest.raises(BadInput, match=rf"holds {name} and no recording\.json"):
-        record(tmp_path / "recording", network, AUDIT, attacks=FEW, say=lambda text: None)
+        record(tmp_path / "recording", network, AUDIT, attacks=FEW, log=lambda text: None)
     assert path.read_text() == "MINE"
 
 

@@ -225,7 +225,7 @@ def test_what_shadow_models_cost_is_told_before_the_run() -> None:
     assert shadow_cost(run.study, averaged, 300, [2]) == ""
     said: list[str] = []
     with TemporaryDirectory() as folder:
-        run_study(clustered(training={"rounds": 2}, algorithm=IFCA), Path(folder), say=said.append)
+        run_study(clustered(training={"rounds": 2}, algorithm=IFCA), Path(folder), log=said.append)
     assert any("shadow models: 2 for each model" in line for line in said)
 
 

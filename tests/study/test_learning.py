@@ -129,10 +129,10 @@ def test_a_recording_without_a_shadow_is_not_attacked_by_what_must_learn(tmp_pat
 
 def test_variants_with_one_pool_train_one_shadow(tmp_path: Path) -> None:
     pool, said = tmp_path / "pool", list[str]()
-    run_study(learning_study(), tmp_path / "plain", pool=pool, say=said.append)
+    run_study(learning_study(), tmp_path / "plain", pool=pool, log=said.append)
     assert not any("measured before" in line for line in said)
     before = {path: path.stat().st_mtime_ns for path in pool.rglob("round-*.safetensors")}
-    run_study(learning_study(defense=NOISE), tmp_path / "noise", pool=pool, say=said.append)
+    run_study(learning_study(defense=NOISE), tmp_path / "noise", pool=pool, log=said.append)
     assert sum("measured before" in line for line in said) == 1
     assert len(list(pool.iterdir())) == 3
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())
@@ -142,7 +142,7 @@ def test_another_setting_trains_another_shadow(tmp_path: Path) -> None:
     pool, said = tmp_path / "pool", list[str]()
     run_study(learning_study(), tmp_path / "a", pool=pool)
     changed = learning_study(training={"lr": 0.05})
-    shared = run_study(changed, tmp_path / "b", pool=pool, say=said.append)
+    shared = run_study(changed, tmp_path / "b", pool=pool, log=said.append)
     assert not any("measured before" in line for line in said)
     alone = run_study(changed, tmp_path / "c")
     assert shared.content_hash == alone.content_hash
@@ -167,16 +167,16 @@ class Stop(Exception):
 def test_a_study_stopped_in_its_run_or_its_shadow_goes_on(after: int, tmp_path: Path) -> None:
     seen = list[int]()
 
-    def tick(phase: str, done: int, total: int) -> None:
+    def progress(phase: str, done: int, total: int) -> None:
         if done and phase.endswith("training rounds"):
             seen.append(done)
             if len(seen) == after:
                 raise Stop
 
     with pytest.raises(Stop):
-        run_study(learning_study(), tmp_path / "broken", tick=tick)
+        run_study(learning_study(), tmp_path / "broken", progress=progress)
     after = -1
-    record = run_study(learning_study(), tmp_path / "broken", tick=tick)
+    record = run_study(learning_study(), tmp_path / "broken", progress=progress)
     assert record.content_hash == run_study(learning_study(), tmp_path / "whole").content_hash
     # Four rounds each of the run and of its shadow; the one that was interrupted comes again.
     assert len(seen) == 8 + 1

@@ -186,13 +186,13 @@ def test_what_is_no_regular_file_is_said_to_be_there(recording: Path, tmp_path: 
 def test_every_phase_of_a_study_is_told_from_its_start_to_its_end(tmp_path: Path) -> None:
     told: dict[str, list[tuple[int, int]]] = {}
 
-    def tick(phase: str, done: int, total: int) -> None:
+    def progress(phase: str, done: int, total: int) -> None:
         told.setdefault(phase, []).append((done, total))
 
     run_study(
         quick_study(attacks={}, figures={"planted_leak": True, "blind_classifier": True}),
         tmp_path,
-        tick=tick,
+        progress=progress,
     )
     phases = ("training rounds", "attacks", "source inference", "controls", "planted leak")
     assert list(told) == [f"seed 1: {phase}" for phase in phases]

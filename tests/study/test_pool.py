@@ -33,7 +33,7 @@ class Counted:
             study,
             self.place / name,
             pool=self.place / "pool",
-            tick=self._tick,
+            progress=self._tick,
             **options,  # type: ignore[arg-type]
         )
 
@@ -122,7 +122,7 @@ def test_a_run_that_was_stopped_goes_on_in_the_pool(run: Counted) -> None:
             raise Stopped
 
     with pytest.raises(Stopped):
-        run_study(quick_study(), run.place / "a", pool=run.place / "pool", tick=stop)
+        run_study(quick_study(), run.place / "a", pool=run.place / "pool", progress=stop)
     record = run("b", quick_study())
     assert 0 < run.rounds < 4
     assert record.content_hash == run_study(quick_study(), run.place / "alone").content_hash
@@ -169,7 +169,7 @@ def test_runs_in_the_folder_of_a_study_stay_there(run: Counted) -> None:
 def test_two_studies_at_once_train_a_shared_run_once(run: Counted) -> None:
     ticks: list[int] = []
 
-    def tick(phase: str, done: int, total: int) -> None:
+    def progress(phase: str, done: int, total: int) -> None:
         if done and phase.endswith("training rounds"):
             ticks.append(done)
 
@@ -178,7 +178,7 @@ def test_two_studies_at_once_train_a_shared_run_once(run: Counted) -> None:
             quick_study(),
             run.place / name,
             pool=run.place / "pool",
-            tick=tick,
+            progress=progress,
         )
 
     threads = [threading.Thread(target=started, args=(name,)) for name in ("a", "b")]

@@ -254,13 +254,13 @@ def test_rounds_of_an_older_version_carry_no_hash_and_are_attacked_with_a_word(
     folder: Path,
 ) -> None:
     said: list[str] = []
-    attack_again(folder, [], folder / "again", say=said.append)
+    attack_again(folder, [], folder / "again", log=said.append)
     assert not any("carry no hash" in line for line in said)
     path = folder / "seed-1" / "measured" / "round-000002.safetensors"
     with safe_open(path, framework="pt") as stored:
         notes = {k: v for k, v in stored.metadata().items() if k != "fedaudit.sha256"}
     save_file(read_tensors(path)[0], path, notes)
-    attack_again(folder, [], folder / "again", say=said.append)
+    attack_again(folder, [], folder / "again", log=said.append)
     assert any("1 of 2 measured rounds in" in line and "carry no hash" in line for line in said)
 
 

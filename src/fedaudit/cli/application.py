@@ -126,6 +126,6 @@ def _refuse_nul(words: Sequence[str]) -> None:
         raise BadInput(f"{word!r} has a NUL character, which no path or setting has; leave it out")
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """Prints a line for people; it may quote files of others."""
     print(plain(text))

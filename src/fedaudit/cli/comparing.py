@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedaudit.cli.application import app, say
+from fedaudit.cli.application import app, log
 from fedaudit.cli.naming import record_at
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import RECORD_FILE
@@ -50,7 +50,7 @@ def compare(*records: Path, out: Path | None = None) -> None:
     write_comparison_file(comparison, target.with_suffix(".json"))
     write_comparison(comparison, found, target)
     print_comparison(comparison, found)
-    say(f"\ncomparison: {target}")
+    log(f"\ncomparison: {target}")
 
 
 def refuse_other_comparison(page: Path, records: Sequence[Path]) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from fedaudit.cli.application import DataDir, Folder, app, say
+from fedaudit.cli.application import DataDir, Folder, app, log
 from fedaudit.cli.overrides import settings_from
 from fedaudit.core.files import GAMES_FILE, REPORT_FILE
 from fedaudit.core.importing import code_named_in
@@ -41,8 +41,8 @@ def games(
     # Before anything is played, as it would be the last thing to be refused.
     refuse_page_alone(folder / REPORT_FILE, folder / GAMES_FILE)
     # A study is a program, and whoever plays it runs it.
-    with code_named_in(study, trusted=True, folder=study.parent), bars() as tick:
-        record = run_games(points, folder, data_dir=data_dir, tick=tick, say=say)
+    with code_named_in(study, trusted=True, folder=study.parent), bars() as progress:
+        record = run_games(points, folder, data_dir=data_dir, progress=progress, log=log)
     write_games_report(record, folder / REPORT_FILE)
     print_games(record)
-    say(f"\nrecord: {folder / GAMES_FILE}\nreport: {folder / REPORT_FILE}")
+    log(f"\nrecord: {folder / GAMES_FILE}\nreport: {folder / REPORT_FILE}")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from fedaudit.cli.application import DataDir, Trust, app, say
+from fedaudit.cli.application import DataDir, Trust, app, log
 from fedaudit.cli.naming import record_at
 from fedaudit.core.errors import BadInput
 
@@ -101,8 +101,8 @@ def pack(
     manifest = write_pack(path, policy, out, smallest_group=smallest_group, sign=sign)
     gone = {name: count for name, count in manifest.suppressed.items() if count}
     told = ", ".join(f"{count} of {name}" for name, count in gone.items()) or "nothing"
-    say(f"pack: {out} ({manifest.outcome}; suppressed: {told})")
-    say(f"digest, to be kept elsewhere: {manifest.digest}")
+    log(f"pack: {out} ({manifest.outcome}; suppressed: {told})")
+    log(f"digest, to be kept elsewhere: {manifest.digest}")
 
 
 @app.command
@@ -146,19 +146,19 @@ def verify(
 
         found = held_by(found, recording, data_dir, trust=trust)
     for problem in found.problems:
-        say(f"wrong: {problem}")
+        log(f"wrong: {problem}")
     for said in found.checked:
-        say(f"held: {said}")
+        log(f"held: {said}")
     for said in found.unchecked:
-        say(f"not checked: {said}")
+        log(f"not checked: {said}")
     if found.problems:
-        say("the pack is not sound")
+        log("the pack is not sound")
         sys.exit(UNSOUND)
     if found.other_version and not other_version:
-        say(
+        log(
             "another version made the pack: verify it with that one, or give --other-version for "
             "what can be checked with this"
         )
         sys.exit(OTHER_VERSION)
-    say("the pack is sound")
+    log("the pack is sound")
     sys.exit(SOUND)

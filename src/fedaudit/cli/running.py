@@ -14,7 +14,7 @@ from fedaudit.cli.application import (
     Trust,
     WorkerCount,
     app,
-    say,
+    log,
 )
 from fedaudit.cli.comparing import compare, refuse_other_comparison
 from fedaudit.cli.overrides import settings_from
@@ -106,7 +106,7 @@ def _carry_out(
     refuse_other_comparison(page, [one / RECORD_FILE for one in together])
     refuse_misfits(studies, data_dir)
     for place, one in enumerate(studies, 1):
-        say(f"\n{one.name} ({place} of {len(studies)})")
+        log(f"\n{one.name} ({place} of {len(studies)})")
         _run(one, folder / one.name, shared or folder / "pool", data_dir, workers, device, engine)
     compare(*together, out=page)
 
@@ -148,13 +148,19 @@ def attack(
     folder = out or own_place(recording, ATTACKED)
     if is_recording(recording):
         changed = changed_figures(settings_from(names[first:]))
-        with bars() as tick:
+        with bars() as progress:
             found = attack_recording(
-                recording, names[:first], folder, figures=changed, trust=trust, tick=tick, say=say
+                recording,
+                names[:first],
+                folder,
+                figures=changed,
+                trust=trust,
+                progress=progress,
+                log=log,
             )
         _finish(found, folder)
         return
-    with bars() as tick:
+    with bars() as progress:
         record = attack_again(
             recording,
             names[:first],
@@ -163,8 +169,8 @@ def attack(
             figures=settings_from(names[first:]),
             device=device_named(device),
             trust=trust,
-            tick=tick,
-            say=say,
+            progress=progress,
+            log=log,
         )
     _finish(record, folder)
 
@@ -184,7 +190,7 @@ def _run(
     from fedaudit.study.running.run import run_study
 
     place, cluster = device_named(device), engine_named(engine, workers)
-    with bars() as tick:
+    with bars() as progress:
         record = run_study(
             study,
             out,
@@ -193,8 +199,8 @@ def _run(
             workers=workers,
             device=place,
             engine=cluster,
-            tick=tick,
-            say=say,
+            progress=progress,
+            log=log,
         )
     _finish(record, out)
 
@@ -205,4 +211,4 @@ def _finish(record: "fedaudit.results.record.Record", folder: Path) -> None:
 
     write_report(record, folder / REPORT_FILE)
     print_record(record)
-    say(f"\nrecord: {folder / RECORD_FILE}\nreport: {folder / REPORT_FILE}")
+    log(f"\nrecord: {folder / RECORD_FILE}\nreport: {folder / REPORT_FILE}")

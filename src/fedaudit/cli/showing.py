@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from fedaudit.cli.application import app, say
+from fedaudit.cli.application import app, log
 from fedaudit.cli.naming import record_at
 from fedaudit.core.files import REPORT_FILE
 
@@ -38,7 +38,7 @@ def report(record: Path, /, *, out: Path | None = None) -> None:
         write_games_report(whole, target)
     else:
         write_report(whole, target)
-    say(f"report: {target}")
+    log(f"report: {target}")
 
 
 @app.command(name="list")
@@ -58,4 +58,4 @@ def explain(name: str, /) -> None:
     """Explain an attack, defense, view, model or other entry: what it does and its source."""
     from fedaudit.catalogue import explanation
 
-    say(explanation(name))
+    log(explanation(name))

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import NamedTuple
 
-Tick = Callable[[str, int, int], None]
+Progress = Callable[[str, int, int], None]
 """Called as work goes on with (phase, done, total): first with nothing done, and with a total of 0
 where it turns out that nothing is left to do."""
 
@@ -75,18 +75,18 @@ class Pace:
 
 
 @contextmanager
-def bars() -> Iterator[Tick]:
+def bars() -> Iterator[Progress]:
     """A bar with the time left on standard error, one line a phase."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
-        Progress,
         TaskID,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
+    from rich.progress import Progress as Bars
 
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -100,7 +100,7 @@ def bars() -> Iterator[Tick]:
     tasks: dict[str, TaskID] = {}
     pace = Pace()
     console = Console(stderr=True)
-    shown = Progress(
+    shown = Bars(
         *columns,
         console=console,
         speed_estimate_period=_MEMORY,
@@ -108,7 +108,7 @@ def bars() -> Iterator[Tick]:
         redirect_stdout=sys.stdout.isatty(),
     )
 
-    def tick(phase: str, done: int, total: int) -> None:
+    def progress(phase: str, done: int, total: int) -> None:
         shown.start()  # once; a command that is refused before has shown nothing
         if phase not in tasks:
             tasks[phase] = shown.add_task(phase, total=total)
@@ -123,7 +123,7 @@ def bars() -> Iterator[Tick]:
             console.print(warning, markup=False)
 
     try:
-        yield tick
+        yield progress
     finally:
         if shown.live.is_started:
             shown.stop()

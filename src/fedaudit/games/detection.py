@@ -23,7 +23,7 @@ from fedaudit.attacks.ami.plant import (
 )
 from fedaudit.core.errors import BadInput
 from fedaudit.core.modules import outputs_of
-from fedaudit.core.progress import Tick
+from fedaudit.core.progress import Progress
 from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
 from fedaudit.core.values import Architecture, Model, Samples
 from fedaudit.defenses.planted.base import hidden_layers, values_on
@@ -198,7 +198,7 @@ class _Row(NamedTuple):
     success: float
 
 
-def detect(study: GameStudy, dealt: Dealt, *, tick: Tick) -> Detector:
+def detect(study: GameStudy, dealt: Dealt, *, progress: Progress) -> Detector:
     """Detector ROC of each sign, on models with a neuron and of honest federations.
 
     In each run the records are dealt anew, and a federation is trained honestly. The models that
@@ -209,7 +209,7 @@ def detect(study: GameStudy, dealt: Dealt, *, tick: Tick) -> Detector:
     Args:
         study: Its detector is switched on.
         dealt: Records of clients and server.
-        tick: Told how many runs are done.
+        progress: Called with (phase, done, total) runs.
 
     Raises:
         BadInput: Settings that make no federation, or one whose training runs away.
@@ -224,14 +224,14 @@ def detect(study: GameStudy, dealt: Dealt, *, tick: Tick) -> Detector:
     accuracy, mine, spread = [], 0, None
     with one_thread():
         for run in range(asked.runs):
-            tick("runs of the detector", run, asked.runs)
+            progress("runs of the detector", run, asked.runs)
             federation = _federation(study, dealt, mechanism, run)
             aims = {own: _aim(contest, federation, run, own) for own in (True, False)}
             rows += _rows(federation, aims, run, _places(study))
             accuracy.append(federation.accuracy)
             mine = len(federation.own)
             spread = spread or _spread(federation.models[-1], aims[True])
-    tick("runs of the detector", asked.runs, asked.runs)
+    progress("runs of the detector", asked.runs, asked.runs)
     server, *columns, _ = zip(*rows, strict=True)
     return Detector(
         federation=_words(study),

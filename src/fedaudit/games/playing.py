@@ -8,7 +8,7 @@ import torch
 from fedaudit.attacks.ami.game import Contest, Played, Pools, shared_out
 from fedaudit.attacks.ami.rules import Rules
 from fedaudit.attacks.ami.train import NeuronTraining
-from fedaudit.core.progress import Tick
+from fedaudit.core.progress import Progress
 from fedaudit.fl.training.parallel import side_by_side
 from fedaudit.games.certifying import certificate, fresh_values, spread_of
 from fedaudit.games.mechanism import NO_MECHANISM, given
@@ -26,11 +26,11 @@ from fedaudit.results.games import Epochs, PointPlayed, Rate, Success
 _BINS = 40
 
 _CHUNKS_AT_ONCE = 32
-"""Chunks of targets that are shared out among the cores before the progress is told."""
+"""Chunks of targets that are shared out among the cores before progress is shown."""
 
 
 def play_point(
-    study: GameStudy, dealt: Dealt, label: str, settings: dict[str, str], *, tick: Tick
+    study: GameStudy, dealt: Dealt, label: str, settings: dict[str, str], *, progress: Progress
 ) -> PointPlayed:
     """All games of one point, with its certificates.
 
@@ -39,7 +39,7 @@ def play_point(
         dealt: What is played with.
         label: Of the point.
         settings: In which it differs from the study.
-        tick: Told how many games are done.
+        progress: Called with (phase, done, total) games.
 
     Raises:
         BadInput: Settings that make no game, or games of one kind only.
@@ -48,8 +48,8 @@ def play_point(
     mechanism = given(study.mechanism, dealt.pools.clients.shape[1])
     contest = Contest(dealt.pools, rules_of(study), study.seed, mechanism.randomisers)
     if study.rounds.play == "rounds":
-        return point_in_rounds(contest, study, dealt, label, settings, tick=tick)
-    played = _played(contest, study, tick)
+        return point_in_rounds(contest, study, dealt, label, settings, progress=progress)
+    played = _played(contest, study, progress)
     fresh = fresh_values(contest, study, mechanism)
     success = success_of(played.said_in, played.was_in, delta=mechanism.delta)
     by_target = share(int(played.by_target.sum()), int(played.was_in.sum()))
@@ -118,7 +118,7 @@ def rules_of(study: GameStudy) -> Rules:
     )
 
 
-def _played(contest: Contest, study: GameStudy, tick: Tick) -> Played:
+def _played(contest: Contest, study: GameStudy, progress: Progress) -> Played:
     """All games; how many cores there are changes nothing."""
     total, done = study.game.games, 0
     parts: list[Played] = []
@@ -126,11 +126,11 @@ def _played(contest: Contest, study: GameStudy, tick: Tick) -> Played:
     # Worked out here, and not by every thread anew.
     assert contest.standard is not None
     for first in range(0, len(chunks), _CHUNKS_AT_ONCE):
-        tick("games", done, total)
+        progress("games", done, total)
         some = chunks[first : first + _CHUNKS_AT_ONCE]
         parts += side_by_side(contest.play_some, some)
         done += sum(sum(chunk.values()) for chunk in some)
-    tick("games", done, total)
+    progress("games", done, total)
     return Played.joined(parts)
 
 

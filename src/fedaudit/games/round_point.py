@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedaudit.attacks.ami.game import Contest, shared_out
 from fedaudit.core.errors import BadInput
-from fedaudit.core.progress import Tick
+from fedaudit.core.progress import Progress
 from fedaudit.fl.training.parallel import side_by_side
 from fedaudit.games.mechanism import noise_apart
 from fedaudit.games.records import Dealt
@@ -31,7 +31,7 @@ def point_in_rounds(
     label: str,
     settings: dict[str, str],
     *,
-    tick: Tick,
+    progress: Progress,
 ) -> PointPlayed:
     """All games of one point, in rounds.
 
@@ -41,7 +41,7 @@ def point_in_rounds(
         dealt: What is played with.
         label: Of the point.
         settings: In which it differs from the study.
-        tick: Told how many games are done.
+        progress: Called with (phase, done, total) games.
 
     Raises:
         BadInput: Settings that make no game, or games of one kind only.
@@ -49,7 +49,7 @@ def point_in_rounds(
     begun, how = monotonic(), study.rounds
     labels = Labels(dealt.labels, dealt.server_labels, dealt.classes)
     games = RoundGames(contest, labels, how)
-    played, fit, held_out = _played(games, study, tick)
+    played, fit, held_out = _played(games, study, progress)
     success = success_of(played.said_in, played.was_in)
     by_signs = success_of(played.by_signs, played.was_in)
     inside, total = int(played.was_in.sum()), len(played.was_in)
@@ -110,7 +110,7 @@ class _All(NamedTuple):
     held_out: float
 
 
-def _played(games: RoundGames, study: GameStudy, tick: Tick) -> _All:
+def _played(games: RoundGames, study: GameStudy, progress: Progress) -> _All:
     """All games; neurons side by side, rounds one after the other: they draw from one generator."""
     total, done = study.game.games, 0
     parts: list[PlayedInRounds] = []
@@ -125,10 +125,10 @@ def _played(games: RoundGames, study: GameStudy, tick: Tick) -> _All:
             fits.append(made.fit)
             held_out.append(made.held_out)
             for place, (number, count) in enumerate(chunk.items()):
-                tick("games", done, total)
+                progress("games", done, total)
                 parts.append(games.play(number, made.neurons.at(place), count))
                 done += count
-    tick("games", done, total)
+    progress("games", done, total)
     together = PlayedInRounds(*(torch.cat(part) for part in zip(*parts, strict=True)))
     return _All(together, *(float(torch.cat(part).mean()) for part in (fits, held_out)))
 

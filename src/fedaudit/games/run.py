@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from fedaudit.core.errors import BadInput, Damaged, Refusal, option
 from fedaudit.core.files import GAMES_FILE, own_folder, read_object, write_whole
 from fedaudit.core.importing import is_own, sources_of
-from fedaudit.core.progress import Tick, quiet
+from fedaudit.core.progress import Progress, quiet
 from fedaudit.datasets.catalog import READERS
 from fedaudit.games.detection import detect
 from fedaudit.games.mechanism import given
@@ -80,8 +80,8 @@ def run_games(
     out: Path,
     *,
     data_dir: Path | None = None,
-    tick: Tick = quiet,
-    say: Callable[[str], None] = lambda text: None,
+    progress: Progress = quiet,
+    log: Callable[[str], None] = lambda text: None,
 ) -> GameRecord:
     """Plays all points and writes their record; goes on where it was stopped.
 
@@ -89,8 +89,8 @@ def run_games(
         points: Of one study, itself first.
         out: Folder to write to.
         data_dir: Where data sets lie.
-        tick: Told of progress.
-        say: Told what is worth a line.
+        progress: Called with (phase, done, total) as the work goes on.
+        log: Takes lines of text for the user.
 
     Raises:
         BadInput: Settings that make no game, or a folder that holds other games.
@@ -113,16 +113,18 @@ def run_games(
         kept = out / _POINTS / f"{_digest(point.study, records.digest(point.study))}.json"
         said = f"{point.label or study.name} ({place} of {len(points)})"
         if kept.is_file():
-            say(f"{said}: played before")
+            log(f"{said}: played before")
             found = _read_point(kept, point)
         else:
-            say(said)
+            log(said)
             dealt_ = records.dealt(point.study)
             with _about(point):
-                found = play_point(point.study, dealt_, point.label, point.changed, tick=tick)
+                found = play_point(
+                    point.study, dealt_, point.label, point.changed, progress=progress
+                )
             write_whole(kept, found.model_dump_json() + "\n")
         played.append(found)
-    detector = _detector(points[0], out, records, tick=tick, say=say)
+    detector = _detector(points[0], out, records, progress=progress, log=log)
     record = GameRecord(
         name=study.name,
         content_hash=_hash(study, played, detector),
@@ -227,8 +229,8 @@ def _detector(
     out: Path,
     records: _Records,
     *,
-    tick: Tick,
-    say: Callable[[str], None],
+    progress: Progress,
+    log: Callable[[str], None],
 ) -> Detector | None:
     """The study's detector, if it has one; kept beside the points."""
     if not point.study.detector.runs:
@@ -237,16 +239,16 @@ def _detector(
     text = json.dumps([_VERSION, _config(point.study, _FOR_PEOPLE), samples], sort_keys=True)
     kept = out / _POINTS / f"detector-{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
     if kept.is_file():
-        say(f"{point.study.name}, detector: measured before")
+        log(f"{point.study.name}, detector: measured before")
         try:
             return Detector.model_validate(read_object(kept))
         except (ValidationError, Damaged) as error:
             raise Damaged(
                 f"{kept} is no detector of fedaudit's; delete it to measure it again"
             ) from error
-    say(f"{point.study.name}, detector")
+    log(f"{point.study.name}, detector")
     with _about(point):
-        found = detect(point.study, records.dealt(point.study), tick=tick)
+        found = detect(point.study, records.dealt(point.study), progress=progress)
     write_whole(kept, found.model_dump_json() + "\n")
     return found
 

@@ -11,7 +11,7 @@ from fedaudit.attacks.catalog import ATTACK_SETS, DEFAULT_SET, attack_named
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.core.importing import code_named_in, is_own, sources_of
 from fedaudit.core.origin import Origin
-from fedaudit.core.progress import Tick, quiet
+from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.values import Architecture, ClientId, Samples, Sees
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import AuditSet, Deal
@@ -182,8 +182,8 @@ def attack_recording(
     *,
     figures: Mapping[str, object] | None = None,
     trust: bool = False,
-    tick: Tick = quiet,
-    say: Callable[[str], None] = lambda text: None,
+    progress: Progress = quiet,
+    log: Callable[[str], None] = lambda text: None,
 ) -> Record:
     """Runs attacks on what a recorder measured of somebody's federation.
 
@@ -194,8 +194,8 @@ def attack_recording(
         figures: Settings of figures to change, by name.
         trust: Import code that the recording names. Else it is refused, since the folder may be
             somebody else's.
-        tick: Called with (phase, done, total) as the work goes on.
-        say: Takes lines of text for the user.
+        progress: Called with (phase, done, total) as the work goes on.
+        log: Takes lines of text for the user.
 
     Raises:
         BadInput: No recording, or one without a measured round, an attack that it was not made
@@ -204,7 +204,7 @@ def attack_recording(
         Damaged: The recording is incomplete or altered.
     """
     with code_named_in(folder, trusted=trust, folder=Path.cwd()):
-        return _attacked(folder, names, out, figures or {}, tick, say)
+        return _attacked(folder, names, out, figures or {}, progress, log)
 
 
 def _attacked(
@@ -212,13 +212,13 @@ def _attacked(
     names: Sequence[str],
     out: Path,
     figures: Mapping[str, object],
-    tick: Tick,
-    say: Callable[[str], None],
+    progress: Progress,
+    log: Callable[[str], None],
 ) -> Record:
     clock = Clock()
     recording, audit, told = read_recording(folder), read_audit(folder), heard(folder)
     stored = _stored(folder, recording, len(audit))
-    tell_of_unhashed(folder, say)
+    tell_of_unhashed(folder, log)
     unasked = sorted(set(names) - set(recording.attacks))
     if unasked:
         raise BadInput(
@@ -253,7 +253,9 @@ def _attacked(
                 f"the measured round {one.measured.index} in {folder} is damaged: "
                 f"{fault or 'its counts of correct predictions cannot be'}; restore it"
             )
-    return conclude([run], [stored], out, Work(tick=tick), clock, say, places={SEED: folder})
+    return conclude(
+        [run], [stored], out, Work(progress=progress), clock, log, places={SEED: folder}
+    )
 
 
 def changed_figures(settings: Mapping[str, object]) -> dict[str, object]:

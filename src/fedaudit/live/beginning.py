@@ -47,7 +47,7 @@ def record(
     strict: bool = False,
     workers: int = 1,
     device: str = "cpu",
-    say: Callable[[str], None] = on_stderr,
+    log: Callable[[str], None] = on_stderr,
 ) -> Recorder:
     """Starts a recording of a federation that somebody else runs, or goes on with one.
 
@@ -75,7 +75,7 @@ def record(
             of, and the record says that it is missing: no audit may end another's training.
         workers: Threads for the gradient signals.
         device: Where models are run, such as "cuda".
-        say: Takes what the recorder tells of its cost: at the start, once, what a measured round
+        log: Takes what the recorder tells of its cost: at the start, once, what a measured round
             takes; while it works, how far what takes long is. Lines on standard error by default.
 
     Raises:
@@ -115,7 +115,7 @@ def record(
         strict=strict,
         workers=workers,
         device=device,
-        say=say,
+        log=log,
     )
 
 

@@ -63,10 +63,10 @@ class Recorder:
         strict: bool,
         workers: int,
         device: str,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
         self._folder, self._shape, self._uploads = folder, net.shape, uploads
-        self._strict, self._say = strict, say
+        self._strict, self._log = strict, log
         self._workers, self._device = workers, device_named(device)
         self.recording = claim(folder, recording, samples)
         self._lock: Lock | None = kept_to_this_process(folder)
@@ -78,11 +78,11 @@ class Recorder:
         self._past = {one.round for one in heard_to_go_on(folder)}
         self._waiting: tuple[Model, Heard] | None = None
         if not self._past:
-            watch = _Watch(say)
+            watch = _Watch(log)
             if len(set(clients)) * net.shape.numbers >= _LARGE:
-                say(f"{self.recording.name}: a model that nobody trained is measured first")
+                log(f"{self.recording.name}: a model that nobody trained is measured first")
             untrained = untrained_rounds(self._setup, samples.samples, self._device, watch.measured)
-            say(self._cost(watch.seconds, untrained[0]))
+            log(self._cost(watch.seconds, untrained[0]))
             # Of one that was begun before and stopped before its first round, not of this one.
             write_untrained(folder, untrained, self.recording.key)
             write_audit(folder, samples, features=keep_samples)
@@ -305,7 +305,7 @@ class Recorder:
         self._note(told.model_copy(update={"measured": True}))
         passed = monotonic() - began
         if passed >= _EVERY:
-            self._say(f"round {told.round} is measured, in {time_of(passed)}")
+            self._log(f"round {told.round} is measured, in {time_of(passed)}")
 
     def _note(self, told: Heard) -> None:
         add_heard(told, self._folder)
@@ -330,8 +330,8 @@ class Recorder:
 class _Watch:
     """Times the measurement of an untrained model, and says how far it is if it takes long."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log = log
         self._began = self._said = monotonic()
         self.seconds = 0.0
 
@@ -343,7 +343,7 @@ class _Watch:
         self.seconds = now - self._began
         if 0 < done < total and now - self._said >= _EVERY:
             self._said = now
-            self._say(
+            self._log(
                 f"a model that nobody trained is measured, for a control: {done} of {total} "
                 f"samples after {time_of(self.seconds)}"
             )

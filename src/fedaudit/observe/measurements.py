@@ -167,7 +167,7 @@ def read_measured(folder: Path) -> list[Stored]:
     return found
 
 
-def tell_of_unhashed(folder: Path, say: Callable[[str], None]) -> None:
+def tell_of_unhashed(folder: Path, log: Callable[[str], None]) -> None:
     """Says how many measured rounds of a run carry no hash; older versions wrote none.
 
     Whether one of these was altered cannot be told from its file.
@@ -175,7 +175,7 @@ def tell_of_unhashed(folder: Path, say: Callable[[str], None]) -> None:
     files = [path for _, path in numbered(folder / "measured", ".safetensors")]
     count = sum(not carries_hash(path) for path in files)
     if count:
-        say(
+        log(
             f"{count} of {len(files)} measured rounds in {folder} carry no hash, as those of older "
             "versions: that they were not altered cannot be told"
         )

@@ -71,7 +71,7 @@ def measure_by_block(
     samples: Samples,
     *,
     workers: int = 1,
-    tick: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> MeasuredRound:
     """A round as by :func:`measure_round` on a CPU, to the same bits, told of as it goes on.
 
@@ -80,13 +80,13 @@ def measure_by_block(
         signals: As there.
         samples: As there.
         workers: As there.
-        tick: Called with (samples done, samples in all), first with none and after each block.
+        progress: Called with (samples done, samples in all), first with none and after each block.
     """
     parts = list[MeasuredRound]()
-    tick(0, len(samples))
+    progress(0, len(samples))
     for part in chunks(len(samples), BLOCK):
         parts.append(measure_round(round, signals, samples.take(part), workers=workers))
-        tick(min(len(parts) * BLOCK, len(samples)), len(samples))
+        progress(min(len(parts) * BLOCK, len(samples)), len(samples))
     return _joined(parts)
 
 

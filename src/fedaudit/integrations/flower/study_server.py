@@ -15,7 +15,7 @@ from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 from fedaudit.core.errors import BadInput, Refusal
-from fedaudit.core.progress import Tick
+from fedaudit.core.progress import Progress
 from fedaudit.core.values import Params
 from fedaudit.engines.base import Counted, Engine
 from fedaudit.engines.local import LOCAL, local_engine
@@ -356,7 +356,7 @@ def study_server(study: Path) -> ServerApp:
             carry_out(study, grid, context.run_config)
         except Refusal as refusal:
             # Flower shows no more than a trace of it, and "flwr run" ends as if all were well.
-            _say(f"fedaudit: {refusal}")
+            _print(f"fedaudit: {refusal}")
             raise
 
     return app
@@ -388,30 +388,30 @@ def carry_out(file: Path, grid: Grid, config: Mapping[str, object]) -> None:
             out,
             pool=pool or (folder / "pool" if several else None),
             engine=nodes,
-            tick=_lines(),
-            say=_say,
+            progress=_lines(),
+            log=_print,
         )
         write_report(record, out / "report.html")
         print_record(record)
-        _say(f"content hash: {record.content_hash}\nrecord: {out / 'record.json'}")
+        _print(f"content hash: {record.content_hash}\nrecord: {out / 'record.json'}")
 
 
 def _whole(config: Mapping[str, object], name: str, default: int) -> int:
     return int(str(config.get(name, default)))
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(text, flush=True)
 
 
-def _lines() -> Tick:
+def _lines() -> Progress:
     """Progress of the study, as lines for a log."""
     last: dict[str, tuple[float, int]] = {}
 
-    def tick(phase: str, done: int, total: int) -> None:
+    def progress(phase: str, done: int, total: int) -> None:
         when, what = last.get(phase, (0.0, -1))
         if total and done != what and (done == total or monotonic() - when >= _EVERY):
             last[phase] = monotonic(), done
-            _say(f"{phase}: {done} of {total}")
+            _print(f"{phase}: {done} of {total}")
 
-    return tick
+    return progress

@@ -12,7 +12,7 @@ from fedaudit.core.devices import CPU
 from fedaudit.core.errors import Refusal
 from fedaudit.core.origin import Origin
 from fedaudit.core.params import plus
-from fedaudit.core.progress import Tick, quiet
+from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
 from fedaudit.core.values import Model, Params, Samples, Sees
 from fedaudit.metrics import auc_interval, blind_classifier, permuted_membership
@@ -36,7 +36,7 @@ _BLIND_AGAINST = {
 
 
 def controls(
-    setup: Setup, findings: Findings, device: torch.device = CPU, tick: Tick = quiet
+    setup: Setup, findings: Findings, device: torch.device = CPU, progress: Progress = quiet
 ) -> Iterator[ControlResult]:
     """All controls of one run that need no further training.
 
@@ -44,17 +44,17 @@ def controls(
         setup: The run.
         findings: Its figures, for the scores in them.
         device: Where untrained models are measured.
-        tick: Called after each control.
+        progress: Called after each control.
     """
     phase = f"seed {setup.seed}: controls"
     blind = _BLIND_AGAINST if setup.study.figures.blind_classifier else {}
     # Some may not be possible, so that there are at most this many.
     total = len(setup.study.audit.targets) * (2 * len(setup.on_membership) + len(blind))
-    tick(phase, 0, total)
+    progress(phase, 0, total)
     for done, result in enumerate(_controls(setup, findings, device), 1):
         yield result
-        tick(phase, done, total)
-    tick(phase, total, total)
+        progress(phase, done, total)
+    progress(phase, total, total)
 
 
 def _controls(setup: Setup, findings: Findings, device: torch.device) -> Iterator[ControlResult]:
@@ -200,7 +200,7 @@ def untrained_rounds(
     setup: Setup,
     samples: Samples,
     device: torch.device = CPU,
-    tick: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[MeasuredRound, ...]:
     """One untrained round with every signal, and a second with those that cost little, if any.
 
@@ -208,16 +208,16 @@ def untrained_rounds(
         setup: The run.
         samples: To be measured.
         device: Where models are run.
-        tick: Called with (samples done, samples in all) as the first is measured.
+        progress: Called with (samples done, samples in all) as the first is measured.
     """
     cheap = [s for s in setup.signals if not s.needs & (Sees.GLOBAL_MODEL | Sees.UPDATE)]
     first, second = seen_from([_untrained_round(setup, index) for index in (1, 2)], setup.view)
     if device.type == "cpu":
-        one = measure_by_block(first, setup.signals, samples, tick=tick)
+        one = measure_by_block(first, setup.signals, samples, progress=progress)
     else:
-        tick(0, len(samples))
+        progress(0, len(samples))
         one = measure_round(first, setup.signals, samples, device=device)
-        tick(len(samples), len(samples))
+        progress(len(samples), len(samples))
     return (one, measure_round(second, cheap, samples, device=device)) if cheap else (one,)
 
 

@@ -99,12 +99,12 @@ def _measured_twin(
         device=work.device,
     )
     phase = f"seed {setup.seed}: planted leak"
-    work.tick(phase, 0, ROUNDS)
+    work.progress(phase, 0, ROUNDS)
     measured = []
     for round in seen_from(rounds, _view(setup)):
         if round.index > 1:
             measured.append(measure_round(round, setup.signals, canaries, device=work.device))
-        work.tick(phase, round.index, ROUNDS)
+        work.progress(phase, round.index, ROUNDS)
     return stacked(measured)
 
 

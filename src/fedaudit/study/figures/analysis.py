@@ -14,7 +14,7 @@ from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import Refusal
 from fedaudit.core.importing import named
 from fedaudit.core.origin import Origin
-from fedaudit.core.progress import Tick, quiet
+from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for, seeded_numpy
 from fedaudit.core.values import ClientId
 from fedaudit.defenses.base import Visit
@@ -51,7 +51,10 @@ class Whose(NamedTuple):
 
 
 def analyse(
-    setup: Setup, measured: Mapping[str, Measurements], findings: Findings, tick: Tick = quiet
+    setup: Setup,
+    measured: Mapping[str, Measurements],
+    findings: Findings,
+    progress: Progress = quiet,
 ) -> None:
     """Adds one run's figures for every target and attack.
 
@@ -59,11 +62,11 @@ def analyse(
         setup: The run.
         measured: Its measurements by signal.
         findings: Grown in place.
-        tick: Called after each attack on each target.
+        progress: Called after each attack on each target.
     """
     phase, done = f"seed {setup.seed}: attacks", 0
     total = len(setup.study.audit.targets) * len(setup.on_membership)
-    tick(phase, done, total)
+    progress(phase, done, total)
     for target in setup.study.audit.targets:
         truth = audited(setup, target)
         cubes = {name: _as_evaluated(setup, m, truth) for name, m in measured.items()}
@@ -76,7 +79,7 @@ def analyse(
                 _add_figures(setup, name, scores, truth, findings)
                 add_pictures(setup, name, scores, truth, findings)
             done += 1
-            tick(phase, done, total)
+            progress(phase, done, total)
 
 
 def _as_evaluated(setup: Setup, m: Measurements, truth: Audited) -> Measurements:

@@ -8,7 +8,7 @@ from numpy import ndarray
 
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import Refusal
-from fedaudit.core.progress import Tick, quiet
+from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.metrics.source import (
     by_label_distribution,
@@ -34,7 +34,7 @@ def source_results(
     measured: Mapping[str, Measurements],
     failed: dict[str, dict[str, str]],
     notes: Mapping[str, str],
-    tick: Tick = quiet,
+    progress: Progress = quiet,
 ) -> list[SourceResult]:
     """The result of each source attack of a run.
 
@@ -43,12 +43,12 @@ def source_results(
         measured: Its measurements by signal.
         failed: Grown in place: by attack and run, why it could not be carried out.
         notes: Of the last measured round.
-        tick: Called after each attack.
+        progress: Called after each attack.
     """
     samples, found = asked(run), list[SourceResult]()
     phase = f"seed {run.seed}: source inference"
     for done, (name, attack) in enumerate(run.on_source.items()):
-        tick(phase, done, len(run.on_source))
+        progress(phase, done, len(run.on_source))
         where = f"seed {run.seed}"
         if samples is None:
             why = f"{where}: a client has no audited sample; ask for more"
@@ -59,7 +59,7 @@ def source_results(
         except Refusal as refusal:
             failed.setdefault(name, {})[where] = f"{where}: {refusal}"
     if run.on_source:
-        tick(phase, len(run.on_source), len(run.on_source))
+        progress(phase, len(run.on_source), len(run.on_source))
     return found
 
 

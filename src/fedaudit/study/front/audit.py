@@ -13,7 +13,7 @@ from fedaudit.core.errors import BadInput, Unsupported, unknown_name
 from fedaudit.core.files import ATTACKED, RECORD_FILE, REPORT_FILE, SCORES_FILE, own_place
 from fedaudit.core.importing import Given, objects_given
 from fedaudit.core.objects import Spelled
-from fedaudit.core.progress import Tick, bars, quiet
+from fedaudit.core.progress import Progress, bars, quiet
 from fedaudit.core.values import ClientId
 from fedaudit.engines.base import Counted
 from fedaudit.results.read import read_record
@@ -237,7 +237,7 @@ def audit(
     place = Path(data_dir) if data_dir is not None else plan.data_dir
     with objects_given(plan.objects):
         folder = Path(out) if out is not None else Path("runs") / _folder_name(plan, called)
-        with bars() if progress else _silently() as tick:
+        with bars() if progress else _silently() as shown:
             record = run_study(
                 plan.study,
                 folder,
@@ -246,8 +246,8 @@ def audit(
                 workers=workers,
                 device=device_named(device),
                 engine=cluster,
-                tick=tick,
-                say=print if progress else _nothing,
+                progress=shown,
+                log=print if progress else _nothing,
             )
     return Run._of(folder, plan.objects, place, record)
 
@@ -302,7 +302,7 @@ def _folder_name(plan: Plan, name: str) -> str:
 
 
 @contextmanager
-def _silently() -> Iterator[Tick]:
+def _silently() -> Iterator[Progress]:
     yield quiet
 
 

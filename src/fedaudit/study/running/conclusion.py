@@ -27,7 +27,7 @@ def conclude(
     out: Path,
     work: Work,
     clock: Clock,
-    say: Callable[[str], None] = lambda text: None,
+    log: Callable[[str], None] = lambda text: None,
     *,
     places: Mapping[int, Path],
 ) -> Record:
@@ -39,24 +39,24 @@ def conclude(
         out: Folder of the record.
         work: How controls train and measure.
         clock: For the record's times.
-        say: Takes lines of text for the user.
+        log: Takes lines of text for the user.
         places: Folder of each run, by seed.
     """
     # First, so that a folder that cannot be written is found out before the work.
     out.mkdir(parents=True, exist_ok=True)
     findings, checks, sources = Findings(), list[ControlResult](), list[SourceResult]()
     for run, rounds in zip(runs, stored, strict=True):
-        say(f"seed {run.seed}: attacks and their figures")
+        log(f"seed {run.seed}: attacks and their figures")
         measured = stacked(one.measured for one in rounds)
         if run.on_membership:
-            analyse(run, measured, findings, work.tick)
-        sources += source_results(run, measured, findings.failed, rounds[-1].notes, work.tick)
-        say(f"seed {run.seed}: controls")
+            analyse(run, measured, findings, work.progress)
+        sources += source_results(run, measured, findings.failed, rounds[-1].notes, work.progress)
+        log(f"seed {run.seed}: controls")
         if run.on_membership:
-            checks += controls(run, findings, work.device, work.tick)
+            checks += controls(run, findings, work.device, work.progress)
         checks += source_controls(run, work.device)
         if run.study.figures.planted_leak:
-            say(f"seed {run.seed}: a twin run with a planted leak")
+            log(f"seed {run.seed}: a twin run with a planted leak")
             checks += planted_leak(run, work)
     usage = [
         row

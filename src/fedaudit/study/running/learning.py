@@ -12,7 +12,7 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import own_folder, own_place
 from fedaudit.core.origin import Origin
-from fedaudit.core.progress import Tick, quiet
+from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import ClientId
 from fedaudit.observe.measurements import (
@@ -110,17 +110,17 @@ def learned_signals(run: Setup) -> tuple[Signal, ...]:
     return tuple(found.values())
 
 
-def taught(run: Setup, examples: Examples, tick: Tick = quiet) -> Setup:
+def taught(run: Setup, examples: Examples, progress: Progress = quiet) -> Setup:
     """The run with every attack that learns fitted; labels of the audited samples play no part."""
     phase, attacks = f"seed {run.seed}: attacks learn", dict(run.attacks)
     learning = [name for name, attack in attacks.items() if attack.learns]
     for done, name in enumerate(learning):
-        tick(phase, done, len(learning))
+        progress(phase, done, len(learning))
         attacks[name] = attacks[name].fitted(
             examples.measured,
             examples.is_member,
             examples.target,
             seed_for(run.seed, "learning", name),
         )
-    tick(phase, len(learning), len(learning))
+    progress(phase, len(learning), len(learning))
     return replace(run, attacks=attacks)

@@ -12,7 +12,7 @@ from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import own_folder
 from fedaudit.core.params import flat
-from fedaudit.core.progress import Tick, quiet
+from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for
 from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL
@@ -39,14 +39,14 @@ class Work:
         engine: Where clients train.
         workers: Threads for the gradient signals, or what the measuring engine has workers.
         device: Where clients train and samples are measured.
-        tick: Called as training, figures and controls go on.
+        progress: Called as training, figures and controls go on.
         measuring: Where audited samples are measured; None for this process.
     """
 
     engine: Engine = LOCAL
     workers: int = 1
     device: torch.device = CPU
-    tick: Tick = quiet
+    progress: Progress = quiet
     measuring: Engine | None = None
 
 
@@ -93,15 +93,15 @@ def observe(setup: Setup, folder: Path, work: Work) -> list[Stored]:
     given = exam(setup)
     phase = f"seed {setup.seed}: training rounds"
     done = 0
-    work.tick(phase, done, rounds)
+    work.progress(phase, done, rounds)
     with _measuring(setup, work) as measuring:
         for round in seen_from(told, setup.view):
             if round.index in setup.measured_rounds:
                 _measure(setup, round, folder, given, work.device, measuring)
             done = round.index
-            work.tick(phase, done, rounds)
+            work.progress(phase, done, rounds)
     if not done:  # all of them in an earlier start
-        work.tick(phase, 0, 0)
+        work.progress(phase, 0, 0)
     return recalled(setup, folder)
 
 

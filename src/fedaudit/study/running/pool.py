@@ -143,7 +143,7 @@ def run_folder(out: Path, seed: int) -> Path:
 
 
 @contextmanager
-def held(place: Path, say: Callable[[str], None] = lambda text: None) -> Iterator[None]:
+def held(place: Path, log: Callable[[str], None] = lambda text: None) -> Iterator[None]:
     """Keeps a run's folder to this process, after waiting for another one that works on it.
 
     The lock goes with its process, so that one that was killed leaves nothing behind.
@@ -151,7 +151,7 @@ def held(place: Path, say: Callable[[str], None] = lambda text: None) -> Iterato
     own_folder(place.parent, place.name)
     with closing(Lock(place)) as lock:
         if not lock.taken():
-            say(f"waiting for another study that is training the run in {place}")
+            log(f"waiting for another study that is training the run in {place}")
             lock.taken(wait=True)
         yield
 

@@ -11,7 +11,7 @@ from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, Damaged, Refusal, option
 from fedaudit.core.files import own_place, sweep
 from fedaudit.core.importing import code_named_in, imported, is_own
-from fedaudit.core.progress import Tick, quiet
+from fedaudit.core.progress import Progress, quiet
 from fedaudit.observe.kept_files import read_rounds
 from fedaudit.observe.measurements import Stored, tell_of_unhashed
 from fedaudit.observe.tensors import read_tensors
@@ -41,8 +41,8 @@ def attack_again(
     device: torch.device = CPU,
     *,
     trust: bool = False,
-    tick: Tick = quiet,
-    say: Callable[[str], None] = lambda text: None,
+    progress: Progress = quiet,
+    log: Callable[[str], None] = lambda text: None,
 ) -> Record:
     """Runs attacks on a study's measurements; new signals are measured if updates were kept.
 
@@ -57,8 +57,8 @@ def attack_again(
         device: Where new signals and controls are measured.
         trust: Import code that the recording's settings name, such as a filter. Else it is
             refused, since the folder may be somebody else's.
-        tick: Called with (phase, done, total) as the work goes on.
-        say: Takes lines of text for the user.
+        progress: Called with (phase, done, total) as the work goes on.
+        log: Takes lines of text for the user.
 
     Raises:
         BadInput: No study in the folder, a setting that is not of figures, an attack whose
@@ -66,10 +66,10 @@ def attack_again(
             the record that is a study's or holds another record, or code that is not trusted.
         Damaged: The recording is incomplete or altered.
     """
-    work = Work(device=device, tick=tick)
+    work = Work(device=device, progress=progress)
     with code_named_in(recording / STUDY_FILE, trusted=trust, folder=Path.cwd()):
         _refuse_distrusted(recording, names, trusted=trust)
-        return _attacked(recording, names, out, data_dir, figures or {}, work, say)
+        return _attacked(recording, names, out, data_dir, figures or {}, work, log)
 
 
 def _attacked(
@@ -79,7 +79,7 @@ def _attacked(
     data_dir: Path | None,
     figures: Mapping[str, object],
     work: Work,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> Record:
     clock = Clock()
     study = recorded_study(recording)
@@ -92,12 +92,12 @@ def _attacked(
         folder = run_folder(recording, seed)
         _refuse_other_data(run, folder)
         rounds = _recalled(run, folder, work)
-        tell_of_unhashed(folder, say)
+        tell_of_unhashed(folder, log)
         possible = _possible(run, rounds, named=bool(names))
         runs.append(_taught(possible, recording, work, named=bool(names)))
         stored.append(rounds)
     places = {seed: run_folder(recording, seed) for seed in study.seeds}
-    return conclude(runs, stored, out, work, clock, say, places=places)
+    return conclude(runs, stored, out, work, clock, log, places=places)
 
 
 def _refuse_distrusted(recording: Path, names: Sequence[str], *, trusted: bool) -> None:
@@ -166,7 +166,7 @@ def _recalled(run: Setup, folder: Path, work: Work) -> list[Stored]:
         )
     rounds = seen_from(read_rounds(folder, run.algorithm.architecture), run.view)
     phase, total = f"seed {run.seed}: new signals", len(stored)
-    work.tick(phase, 0, total)
+    work.progress(phase, 0, total)
     more = []
     for round in rounds:
         if not set(run.deal.clients) >= {*round.asked, *round.stands_for}:
@@ -175,7 +175,7 @@ def _recalled(run: Setup, folder: Path, work: Work) -> list[Stored]:
                 "not; restore the folder from a copy, or run the study again"
             )
         more.append(measure_round(round, missing, run.deal.audit.samples, device=work.device))
-        work.tick(phase, len(more), total)
+        work.progress(phase, len(more), total)
     if [(new.index, new.clients) for new in more] != [
         (old.measured.index, old.measured.clients) for old in stored
     ]:
@@ -195,7 +195,7 @@ def _taught(run: Setup, recording: Path, work: Work, *, named: bool) -> Setup:
     if not learning:
         return run
     try:
-        return taught(run, _examples(run, recording), work.tick)
+        return taught(run, _examples(run, recording), work.progress)
     except Refusal as refusal:
         if named:
             raise

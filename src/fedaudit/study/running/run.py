@@ -11,7 +11,7 @@ import torch
 from fedaudit.core.devices import CPU, refuse_several_workers
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.files import own_folder, sweep
-from fedaudit.core.progress import Tick, quiet, size_of
+from fedaudit.core.progress import Progress, quiet, size_of
 from fedaudit.core.values import ClientId
 from fedaudit.engines.base import Counted
 from fedaudit.engines.local import local_engine
@@ -46,8 +46,8 @@ def run_study(
     workers: int = 1,
     device: torch.device = CPU,
     engine: Counted | None = None,
-    tick: Tick = quiet,
-    say: Callable[[str], None] = lambda text: None,
+    progress: Progress = quiet,
+    log: Callable[[str], None] = lambda text: None,
 ) -> Record:
     """Carries a study out and writes its record.
 
@@ -64,8 +64,8 @@ def run_study(
             no result.
         device: Where clients train and samples are measured. Another kind changes last digits,
             so that a study is finished on the kind that it was begun on.
-        tick: Called with (phase, done, total) as training, figures and controls go on.
-        say: Takes lines of text for the user.
+        progress: Called with (phase, done, total) as training, figures and controls go on.
+        log: Takes lines of text for the user.
 
     Raises:
         Refusal: Settings, data, the folder or the engine are unusable.
@@ -79,52 +79,52 @@ def run_study(
         )
     study = with_code(study)
     runs = [setup(study, seed, data_dir) for seed in study.seeds]
-    work = _work(engine, workers, study.partition.clients, device, tick)
+    work = _work(engine, workers, study.partition.clients, device, progress)
     claim(out, study)
     shadows = [run.shadow for run in runs if run.shadow is not None]
     places = {run.seed: place_of(run, out, pool, device.type) for run in runs}
     apart = own_folder(out, SHADOW) if shadows else out / SHADOW
     places |= {shadow.seed: place_of(shadow, apart, pool, device.type) for shadow in shadows}
-    _announce([*runs, *shadows], places, out, say)
+    _announce([*runs, *shadows], places, out, log)
     remember(places, out)
     for folder in {out, *places.values()}:
         sweep(folder, before=clock.at)
-    stored = [_observed(run, places[run.seed], work, say) for run in runs]
-    runs = [_taught(run, places, work, say) for run in runs]
-    return conclude(runs, stored, out, work, clock, say, places=places)
+    stored = [_observed(run, places[run.seed], work, log) for run in runs]
+    runs = [_taught(run, places, work, log) for run in runs]
+    return conclude(runs, stored, out, work, clock, log, places=places)
 
 
 def _work(
-    engine: Counted | None, workers: int, clients: int, device: torch.device, tick: Tick
+    engine: Counted | None, workers: int, clients: int, device: torch.device, progress: Progress
 ) -> Work:
     if engine is not None:
-        return Work(engine, engine.count, device, tick, measuring=engine)
+        return Work(engine, engine.count, device, progress, measuring=engine)
     most = workers or (1 if device.type != "cpu" else os.cpu_count() or 1)
     count = min(most, clients)
-    return Work(local_engine(count), count, device, tick)
+    return Work(local_engine(count), count, device, progress)
 
 
-def _observed(run: Setup, place: Path, work: Work, say: Callable[[str], None]) -> list[Stored]:
-    with held(place, say):
+def _observed(run: Setup, place: Path, work: Work, log: Callable[[str], None]) -> list[Stored]:
+    with held(place, log):
         if is_measured(run, place) and place.name != f"seed-{run.seed}":
-            say(f"seed {run.seed}: trained and measured before, in {place}")
+            log(f"seed {run.seed}: trained and measured before, in {place}")
             return [_asked_for(run, one) for one in recalled(run, place)]
         write_tensors(run.deal.audit.tensors(), place / "audit.safetensors")
         return observe(run, place, work)
 
 
 def _taught(
-    run: Setup, places: Mapping[int, Path], work: Work, say: Callable[[str], None]
+    run: Setup, places: Mapping[int, Path], work: Work, log: Callable[[str], None]
 ) -> Setup:
     """The run with the attacks that learn fitted on its shadow federation or known split."""
     if run.known is not None:
-        return taught(run, of_known(run, places[run.seed]), work.tick)
+        return taught(run, of_known(run, places[run.seed]), work.progress)
     if run.shadow is None:
         return run
     place, shadow = places[run.shadow.seed], run.shadow
-    say(f"seed {run.seed}: attacks learn on a shadow federation, seed {shadow.seed}, in {place}")
-    examples = of_shadow(shadow, _observed(shadow, place, work, say))
-    return taught(run, examples, work.tick)
+    log(f"seed {run.seed}: attacks learn on a shadow federation, seed {shadow.seed}, in {place}")
+    examples = of_shadow(shadow, _observed(shadow, place, work, log))
+    return taught(run, examples, work.progress)
 
 
 def _asked_for(run: Setup, stored: Stored) -> Stored:
@@ -135,7 +135,7 @@ def _asked_for(run: Setup, stored: Stored) -> Stored:
 
 
 def _announce(
-    runs: Sequence[Setup], places: Mapping[int, Path], out: Path, say: Callable[[str], None]
+    runs: Sequence[Setup], places: Mapping[int, Path], out: Path, log: Callable[[str], None]
 ) -> None:
     first = runs[0]
     sizes = _sizes(first.deal.sizes)
@@ -143,16 +143,16 @@ def _announce(
     missing = [run for run in runs if not is_measured(run, places[run.seed])]
     need = sum(disk_needed(run) for run in missing)
     free = shutil.disk_usage(place if place.is_dir() else out).free
-    say(f"clients' sizes (seed {first.seed}): {sizes}")
-    say(f"adversary: {first.view.description}")
-    say(f"disk: about {size_of(need)} in {place}, {size_of(free)} free")
+    log(f"clients' sizes (seed {first.seed}): {sizes}")
+    log(f"adversary: {first.view.description}")
+    log(f"disk: about {size_of(need)} in {place}, {size_of(free)} free")
     shadows = shadow_cost(
         first.study, first.algorithm, sum(first.deal.sizes.values()), first.measured_rounds
     )
     if shadows and missing:
-        say(shadows)
+        log(shadows)
     for name, reason in first.refused.items():
-        say(f"not possible in this view: {name} ({reason})")
+        log(f"not possible in this view: {name} ({reason})")
     if need > free:
         raise BadInput(
             f"this study needs about {size_of(need)} and {place} has {size_of(free)} free; choose "
