@@ -14,7 +14,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.modules import SUPPORTED
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Samples
-from fedaudit.datasets.draws.audit_set import AuditSet
+from fedaudit.datasets.draws.audit_set import AuditSet, all_but
 from fedaudit.live.recording import ByClient, Called, numbers_of
 from fedaudit.observe.tensors import read_tensors, write_tensors
 
@@ -122,7 +122,7 @@ def fair_split(data: ByClient[Labelled], *, audited: int = 300, seed: int = 1) -
         rng = seeded_numpy(seed, "fair split", number)
         drawn = rng.permutation(len(every))[:audited]
         member = rng.random(audited) < 0.5
-        train[client] = np.setdiff1d(np.arange(len(every)), drawn[~member])
+        train[client] = all_but(len(every), drawn[~member])
         samples.append(every.take(torch.from_numpy(drawn)))
         owners.append(np.where(member, number, NOBODY))
         panels.append(np.full(audited, number))

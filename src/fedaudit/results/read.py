@@ -14,7 +14,7 @@ from fedaudit.results.fields import MOST
 from fedaudit.results.games import GAMES_FORMAT, GameRecord
 from fedaudit.results.older import restated
 from fedaudit.results.record import FORMAT, VERSION, Record
-from fedaudit.results.text import LONGEST, MAX_DEPTH, deeper_than, is_plain, texts
+from fedaudit.results.text import LONGEST, MAX_DEPTH, deeper_than, is_plain, is_plain_json, texts
 from fedaudit.results.version_1 import VERSION_1, from_version_1
 
 MAX_BYTES = 256 * 2**20
@@ -179,7 +179,6 @@ def _of_kind(document: object, path: Path, kind: _Kind) -> dict[str, object]:
             f"{path} is not a {kind.name} (its 'format' is not {kind.mark!r}); {kind.instead}"
         )
     _refuse_other_version(document, path, kind)
-    _refuse_steering(document, path)
     return document
 
 
@@ -226,14 +225,18 @@ def _text(path: Path, max_bytes: int) -> str:
 
 
 def _parsed(text: str, path: Path) -> object:
+    """The JSON value of a text, with plain texts only."""
     try:
-        return parsed_json(text, whole=_bounded, real=_finite, constant=_refused_constant)
+        document = parsed_json(text, whole=_bounded, real=_finite, constant=_refused_constant)
     except RecursionError:
         raise Damaged(
             f"{path} is nested too deeply to be a record; take the original record"
         ) from None
     except ValueError as error:
         raise Damaged(f"{path} is not a whole JSON document: {error}") from None
+    if not is_plain_json(text):
+        _refuse_steering(document, path)
+    return document
 
 
 def _refused_constant(name: str) -> float:

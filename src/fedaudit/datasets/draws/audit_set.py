@@ -201,3 +201,10 @@ def check_targets(clients: int, targets: Sequence[ClientId]) -> None:
     for target in targets:
         if not 0 <= target < clients:
             raise BadInput(f"target {target} is no client; clients are numbered 0 to {clients - 1}")
+
+
+def all_but(count: int, taken: Int[ndarray, " taken"]) -> Int[ndarray, " left"]:
+    """The whole numbers below a count that are not among those taken, in ascending order."""
+    free = np.ones(count, dtype=bool)
+    free[taken] = False
+    return np.flatnonzero(free)

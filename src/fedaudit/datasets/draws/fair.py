@@ -11,7 +11,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.audit_set import Audited, Deal, check_targets, dealt
+from fedaudit.datasets.draws.audit_set import Audited, Deal, all_but, check_targets, dealt
 from fedaudit.datasets.draws.published import cofedmid, fedmia_code, fedmia_paper, sia
 from fedaudit.datasets.partitions.schemes import (
     Counts,
@@ -83,7 +83,7 @@ def draw(
     asked = n_fair + extra_other + extra_unseen
     panels = _panels(labels, quotas, targets=targets, size=asked, seed=seed)
     taken = np.concatenate([panel.positions for panel in panels])
-    left = np.setdiff1d(np.arange(len(labels)), taken)
+    left = all_but(len(labels), taken)
     wanted = _background(
         quotas,
         panels,

@@ -12,7 +12,7 @@ from fedaudit.core.importing import called, named
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import ClientId
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.audit_set import Deal
+from fedaudit.datasets.draws.audit_set import Deal, all_but
 from fedaudit.datasets.draws.fair import DRAWS
 from fedaudit.datasets.partitions.attribute import BySide, dealt_by_side, like_their_side, sides_of
 from fedaudit.datasets.partitions.feature_shift import SHIFTS, Shift, of_clients, places, shifted
@@ -136,7 +136,7 @@ def grouped(study: Study, dataset: Dataset, deal: Deal, seed: int) -> Grouped:
     if given.kind == ATTRIBUTE:
         sides, rng = sides_of(dataset, given.value), seeded_numpy(seed, "places by attribute")
         held = np.concatenate([samples.ids.numpy() for samples in deal.clients.values()])
-        free = np.setdiff1d(np.arange(len(dataset)), held)
+        free = all_but(len(dataset), held)
         place[free] = like_their_side(sides, group, free, rng=rng)
         return Grouped(dataset, deal, groups)
     shift = Shift(given.kind, given.minority, given.minority_range, given.majority_range)
