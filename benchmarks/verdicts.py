@@ -22,7 +22,7 @@ from fedaudit.report.evidence import LEAKS, headline, size_reached
 from fedaudit.report.text.verdict import verdict
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Environment, Record, ViewRow
-from fedaudit.study.figures.analysis import Whose, add_figures
+from fedaudit.study.figures.analysis import AttackRun, add_figures
 from fedaudit.study.figures.significance import corrected
 from fedaudit.study.figures.truth import Audited, Findings
 
@@ -102,7 +102,7 @@ def findings_of(seed: int, run: Run, audited: Audited) -> Findings:
     """What is found in one run."""
     findings = Findings()
     for name, scores in zip(ATTACKS, run.scores, strict=True):
-        add_figures(Whose(name, "none", "uploads", seed), scores, audited, findings, FPRS)
+        add_figures(AttackRun(name, "none", "uploads", seed), scores, audited, findings, FPRS)
     return findings
 
 

@@ -190,7 +190,7 @@ def test_ctrl_c_says_how_to_go_on_and_ends_with_code_130(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(reattack, "attack_again", interrupted)
+    monkeypatch.setattr(reattack, "reattack", interrupted)
     assert exit_code("attack", "recording") == 130
     assert "start the same command again" in one_sentence(capsys)
 

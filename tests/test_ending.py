@@ -142,7 +142,7 @@ def test_a_fault_of_the_program_ends_with_a_code_that_no_verdict_has(
     for target, words in (
         ("fedaudit.gate.policy.read_policy", ("gate", "a.json", "--policy", "p.toml")),
         ("fedaudit.results.read.read_any_record", ("report", "a.json")),
-        ("fedaudit.study.running.reattack.attack_again", ("attack", "folder")),
+        ("fedaudit.study.running.reattack.reattack", ("attack", "folder")),
         ("fedaudit.pack.verifying.verify", ("verify", "folder")),
         ("fedaudit.pack.packing.write_pack", ("pack", "a", "--policy", "p", "--out", "o")),
         ("fedaudit.results.read.read_record", ("compare", "a", "b")),

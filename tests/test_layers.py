@@ -183,6 +183,13 @@ def test_a_pack_is_made_and_checked_from_a_record_and_a_policy_alone() -> None:
         assert "fedaudit.pack.remaking" not in ours(module)
 
 
+def test_the_rooms_of_a_study_stand_on_each_other() -> None:
+    rooms = ["settings", "setup", "figures", "controls", "running", "front"]
+    for at, room in enumerate(rooms):
+        assert within(f"study.{room}")
+        assert breaches(f"study.{room}", {f"study.{above}" for above in rooms[at + 1 :]}) == []
+
+
 def test_rules_do_not_lean_on_each_other() -> None:
     machinery = {f"fedaudit.attacks.{name}" for name in ("base", "catalog", "rule")}
     rules = set(within("attacks")) - machinery - set(within("attacks.ami")) - {"fedaudit.attacks"}

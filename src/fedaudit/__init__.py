@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fedaudit.signals.measure import measure
     from fedaudit.study.front.audit import Run, audit
     from fedaudit.study.front.federation import Federation
-    from fedaudit.study.running.reattack import attack_again
+    from fedaudit.study.running.reattack import reattack
     from fedaudit.study.running.run import run_study
     from fedaudit.study.settings.file import read_study
     from fedaudit.study.settings.sections import AuditSection
@@ -70,7 +70,7 @@ _DOORS = {
     "Shadow": "fedaudit.study.settings.sections:ShadowSection",
     "Shift": "fedaudit.study.settings.sections:ShiftSection",
     "Training": "fedaudit.study.settings.sections:TrainingSection",
-    "attack_again": "fedaudit.study.running.reattack:attack_again",
+    "reattack": "fedaudit.study.running.reattack:reattack",
     "attack_recording": "fedaudit.live.attack:attack_recording",
     "audit": "fedaudit.study.front.audit:audit",
     "audit_samples": "fedaudit.live.audited:audit_samples",
@@ -113,7 +113,6 @@ __all__ = [
     "Training",
     "__version__",
     "algorithms",
-    "attack_again",
     "attack_recording",
     "attacks",
     "audit",
@@ -130,6 +129,7 @@ __all__ = [
     "partitions",
     "plots",
     "read_study",
+    "reattack",
     "record",
     "report",
     "run_study",

@@ -21,7 +21,7 @@ from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.signals.gradients import gradient_products
 from fedaudit.signals.kernels.plan import KERNELS
 from fedaudit.study.running.identity import run_key
-from fedaudit.study.running.reattack import attack_again
+from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from tests.simulated_gpu import GPU, Card, OnTwoDevices, simulated_gpu
 from tests.study.studies import quick_study
@@ -337,7 +337,7 @@ def test_a_study_on_a_gpu_finds_what_it_finds_on_a_cpu(gpu: torch.device, tmp_pa
     with pytest.raises(BadInput, match="another kind of device"):
         run_study(study, tmp_path / "gpu")
     # What was measured on a GPU can be attacked without one.
-    again = attack_again(tmp_path / "gpu", ["fedmia-1"], tmp_path / "again")
+    again = reattack(tmp_path / "gpu", ["fedmia-1"], tmp_path / "again")
     kept = [f for f in there.findings if f.attack == "fedmia-1"]
     assert [f.value for f in again.findings] == [f.value for f in kept]
 
@@ -349,7 +349,7 @@ def test_no_product_of_matrices_is_left_on_the_cpu(
     monkeypatch.setattr("fedaudit.fl.simulate.refuse_unfit", lambda model, samples: None)
     study = quick_study(attacks={}, figures={"planted_leak": True})
     run_study(study, tmp_path / "run", device=gpu)
-    attack_again(tmp_path / "run", [], tmp_path / "again", device=gpu)
+    reattack(tmp_path / "run", [], tmp_path / "again", device=gpu)
     for name in ("addmm", "mm"):
         assert card.ran["cuda"][name] > 0
         assert card.ran["cpu"][name] == 0
@@ -359,8 +359,8 @@ def test_signals_left_out_on_a_gpu_are_measured_on_a_gpu(gpu: torch.device, tmp_
     study = quick_study(audit={"keep": "full"}, attacks={"fedmia-1": {}})
     run_study(study, tmp_path / "run", device=gpu)
     with pytest.raises(BadInput, match="device= cuda"):
-        attack_again(tmp_path / "run", ["fedmia-2"], tmp_path / "cpu")
-    assert attack_again(tmp_path / "run", ["fedmia-2"], tmp_path / "gpu", device=gpu).findings
+        reattack(tmp_path / "run", ["fedmia-2"], tmp_path / "cpu")
+    assert reattack(tmp_path / "run", ["fedmia-2"], tmp_path / "gpu", device=gpu).findings
 
 
 # Refusals.

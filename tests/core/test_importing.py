@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit import attack_again, cli, run_study
+from fedaudit import cli, reattack, run_study
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import code_named_in, imported
 from fedaudit.pack.packing import write_pack
@@ -63,7 +63,7 @@ def test_code_named_in_a_folder_is_run_by_attack_and_verify_only_with_trust(
         assert was_run.exists()
     forgotten(was_run)
     with pytest.raises(BadInput, match="trust=True in Python"):
-        attack_again(tmp_path / "run", [], tmp_path / "other")
+        reattack(tmp_path / "run", [], tmp_path / "other")
     assert not was_run.exists()
 
 

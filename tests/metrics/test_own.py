@@ -9,7 +9,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.origin import Origin
 from fedaudit.metrics import METRICS, Metric
 from fedaudit.metrics.own import bootstrapped, estimates
-from fedaudit.study.figures.analysis import metric_named
+from fedaudit.study.setup.build import metric_named
 
 Scores = Float[np.ndarray, " samples"]
 Members = Bool[np.ndarray, " samples"]

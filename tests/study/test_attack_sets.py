@@ -17,7 +17,7 @@ from fedaudit.results.record import Record
 from fedaudit.signals.outputs import Confidence
 from fedaudit.study.rows import rows_of
 from fedaudit.study.running.identity import settings_of
-from fedaudit.study.running.reattack import attack_again
+from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings import sections
 from tests.study.studies import Carried, quick_study, small_study
@@ -109,7 +109,7 @@ def test_an_older_recording_is_attacked_again_with_the_set_of_its_time(
     said = json.loads((recording / "study.json").read_text())
     del said["attack_set"]
     (recording / "study.json").write_text(json.dumps(said))
-    again = attack_again(recording, [], tmp_path / "again")
+    again = reattack(recording, [], tmp_path / "again")
     assert figures(again) == figures(small.record)
     assert again.content_hash == small.record.content_hash
 

@@ -10,7 +10,7 @@ from fedaudit.core.values import Setting
 from fedaudit.observe.measurements import Measurements
 from fedaudit.observe.usage import read_usage
 from fedaudit.observe.views import view_named
-from fedaudit.study.figures.analysis import used_when
+from fedaudit.study.figures.analysis import trainable_by_round
 from fedaudit.study.running.identity import run_key
 from fedaudit.study.running.run import run_study
 from fedaudit.study.setup.adversary import attacks_of
@@ -31,7 +31,7 @@ def test_what_is_told_is_what_the_target_trained_on(tmp_path: Path) -> None:
     run = setup(study, 1, None)
     run_study(study, tmp_path)
     mine = run.deal.clients[0]
-    told = used_when(run, 0, nothing_measured((1, 2, 3, 4)), mine.labels)
+    told = trainable_by_round(run, 0, nothing_measured((1, 2, 3, 4)), mine.labels)
     usage = torch.stack([told[index] for index in (1, 2, 3, 4)]).sum(0)
     assert 0 < int(usage.sum()) < 4 * len(mine)
     # Two epochs a round; the run's own count of how often each sample was in a step.
@@ -43,7 +43,7 @@ def test_what_is_told_is_what_the_target_trained_on(tmp_path: Path) -> None:
 
 def test_a_client_without_such_a_defense_can_train_on_anything() -> None:
     run = setup(small_study(defense=GUIDED), 1, None)
-    told = used_when(run, 2, nothing_measured((1, 2)), torch.arange(10))
+    told = trainable_by_round(run, 2, nothing_measured((1, 2)), torch.arange(10))
     assert all(bool(used.all()) for used in told.values())
 
 
@@ -51,8 +51,8 @@ def test_of_clients_attacked_as_one_any_may_have_trained_on_a_sample() -> None:
     run = setup(small_study(defense=GUIDED, audit={"merge": (0, 1)}), 1, None)
     alone = setup(small_study(defense=GUIDED), 1, None)
     m, labels = nothing_measured((4,)), torch.arange(10)
-    together = used_when(run, 0, m, labels)[4]
-    parts = [used_when(alone, client, m, labels)[4] for client in (0, 1)]
+    together = trainable_by_round(run, 0, m, labels)[4]
+    parts = [trainable_by_round(alone, client, m, labels)[4] for client in (0, 1)]
     assert torch.equal(together, parts[0] | parts[1])
     assert [int(part.sum()) for part in parts] == [2, 2]
 
@@ -61,7 +61,7 @@ def test_of_clients_attacked_as_one_an_absent_one_has_trained_on_nothing() -> No
     run = setup(small_study(defense=GUIDED, audit={"merge": [0, 1]}), 1, None)
     bases = torch.zeros((1, 3), dtype=torch.int64)
     there = Measurements(torch.zeros(1, 3, 1), (1,), (0, 2, 3), bases)
-    told = used_when(run, 0, there, torch.arange(10))
+    told = trainable_by_round(run, 0, there, torch.arange(10))
     # Six of ten classes are one client's in the first round.
     assert int(told[1].sum()) == 6
 

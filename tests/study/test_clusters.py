@@ -381,7 +381,7 @@ def test_the_server_of_a_shadow_federation_has_samples_of_neither_federation() -
 def test_nothing_is_noted_of_a_shadow_federations_models() -> None:
     run, (first, *_) = made()
     assert cluster_notes(run, first)
-    assert cluster_notes(replace(run, teaches=True), first) == {}
+    assert cluster_notes(replace(run, is_shadow=True), first) == {}
 
 
 def test_a_model_that_nobody_trained_in_a_round_shows_nothing_to_an_attack_on_updates() -> None:

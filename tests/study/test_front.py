@@ -37,7 +37,7 @@ from fedaudit.models import MODELS
 from fedaudit.observe.round import Sent
 from fedaudit.partitions import NAMES as PARTITION_NAMES
 from fedaudit.signals.outputs import Confidence
-from fedaudit.study.front.federation import Asked, Federation, plan_of
+from fedaudit.study.front.federation import Federation, Questions, plan_of
 from fedaudit.study.running.identity import study_key
 from fedaudit.study.settings.sections import TrainingSection
 from fedaudit.study.settings.values import study_from
@@ -204,7 +204,7 @@ def test_objects_and_a_file_give_the_same_study_and_the_same_figures(tmp_path: P
     )
     attacks = ["fedmia-2", "loss-series"]
     audit = fa.Audit(samples=90, every=2)
-    asked = Asked(attacks, [1], (1, 2), audit, figures=FIGURES)
+    asked = Questions(attacks, [1], (1, 2), audit, figures=FIGURES)
     plan = plan_of(federation, asked, name="same")
     assert plan.study == in_file
     assert plan.objects == {}
@@ -277,7 +277,7 @@ def test_members_have_instances_of_their_own_and_plans_of_the_same_members_are_a
     assert isinstance(Jitter(sigma=0.5), Jitter)
     plan = plan_of(
         small(defenses=[part, Blurred(), fa.defenses.GradientNoise(members=(2, 3), sigma=1.0)]),
-        Asked(),
+        Questions(),
         name="x",
     )
     others, pair = plan.study.defense.groups(4)
@@ -352,7 +352,7 @@ def key_of(federation: Federation) -> str:
     from fedaudit.core.importing import objects_given
     from fedaudit.study.running.identity import with_code
 
-    plan = plan_of(federation, Asked(), name="x")
+    plan = plan_of(federation, Questions(), name="x")
     with objects_given(plan.objects):
         return study_key(with_code(plan.study))
 
@@ -443,7 +443,7 @@ def test_a_mistake_is_told_in_one_sentence(ask: object, said: str) -> None:
 
 
 def plan(**changes: object) -> object:
-    return plan_of(small(**changes), Asked(), name="x")
+    return plan_of(small(**changes), Questions(), name="x")
 
 
 def test_every_catalogue_is_at_the_front_door() -> None:

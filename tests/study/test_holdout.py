@@ -20,9 +20,9 @@ from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import IfcaMirOfClients
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.risk.client import ByLoss
-from fedaudit.study.figures.accuracy import exam
+from fedaudit.study.figures.accuracy import evaluation_split
 from fedaudit.study.setup.build import setup
-from fedaudit.study.setup.holdout import Trainers, as_trained
+from fedaudit.study.setup.holdout import HoldOutRule, exclude_held_out
 from tests.study.studies import small_study
 
 
@@ -40,10 +40,10 @@ PAIR = {c: CoFedMID(coalition=(0, 1), start=2) for c in (0, 1)}
 NOTHING_HELD_OUT = FedAvg(Architecture("none", nn.Identity), LocalTraining())
 
 
-def trainers(
+def holdout(
     defenses: Mapping[ClientId, Defense], rounds: int = 5, algorithm: Algorithm = NOTHING_HELD_OUT
-) -> Trainers:
-    return Trainers(defenses, algorithm, rounds, seed=4)
+) -> HoldOutRule:
+    return HoldOutRule(defenses, algorithm, rounds, seed=4)
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class DropsTheFirst(Defense):
 
 
 def test_what_a_member_of_the_coalition_holds_out_is_nobodys() -> None:
-    audit = as_trained(DEAL, trainers(PAIR)).audit
+    audit = exclude_held_out(DEAL, holdout(PAIR)).audit
     held = held_out(IDS, 0.1, seed=4).numpy()
     assert 20 < held.sum() < 60
     assert (audit.owner[held & (OWNER < 2)] == NOBODY).all()
@@ -65,26 +65,26 @@ def test_what_a_member_of_the_coalition_holds_out_is_nobodys() -> None:
 
 
 def test_the_same_samples_leave_the_fair_draw_whoever_owns_them() -> None:
-    audit = as_trained(DEAL, trainers(PAIR)).audit
+    audit = exclude_held_out(DEAL, holdout(PAIR)).audit
     assert (audit.fair_for(0) == ~held_out(IDS, 0.1, seed=4).numpy()).all()
 
 
 def test_clients_keep_their_data_and_the_deal_given_is_left_as_it_was() -> None:
-    changed = as_trained(DEAL, trainers(PAIR))
+    changed = exclude_held_out(DEAL, holdout(PAIR))
     assert changed.clients is DEAL.clients
     assert (DEAL.audit.owner == OWNER).all()
 
 
 def test_nothing_changes_where_nothing_is_held_out() -> None:
-    assert as_trained(DEAL, trainers({})) is DEAL
-    assert as_trained(DEAL, trainers({0: Defense()})) is DEAL
-    assert as_trained(DEAL, trainers(PAIR, rounds=1)) is DEAL
+    assert exclude_held_out(DEAL, holdout({})) is DEAL
+    assert exclude_held_out(DEAL, holdout({0: Defense()})) is DEAL
+    assert exclude_held_out(DEAL, holdout(PAIR, rounds=1)) is DEAL
 
 
 def test_what_an_algorithm_has_clients_hold_out_is_nobodys_and_leaves_the_fair_draw() -> None:
     net = Architecture("none", nn.Identity)
     algorithm = IfcaMirOfClients(net, LocalTraining(), own_risk=ByLoss(), share=0.2)
-    audit = as_trained(DEAL, trainers({}, algorithm=algorithm)).audit
+    audit = exclude_held_out(DEAL, holdout({}, algorithm=algorithm)).audit
     held = held_out(IDS, 0.2, seed=4).numpy()
     assert 50 < held.sum() < 110
     assert (audit.owner == np.where(held, NOBODY, OWNER)).all()
@@ -92,7 +92,7 @@ def test_what_an_algorithm_has_clients_hold_out_is_nobodys_and_leaves_the_fair_d
 
 
 def test_a_rule_that_is_not_on_single_samples_leaves_nothing_fair() -> None:
-    audit = as_trained(DEAL, trainers({1: DropsTheFirst()})).audit
+    audit = exclude_held_out(DEAL, holdout({1: DropsTheFirst()})).audit
     assert audit.owner[100] == NOBODY
     assert (audit.owner == np.where(IDS.numpy() == 100, NOBODY, OWNER)).all()
     assert not audit.fair.any()
@@ -125,11 +125,11 @@ def test_training_accuracy_is_of_what_is_trained_on_and_all_of_it_where_nothing_
     pair = {"name": "cofedmid", "clients": [0, 1], "options": {"start": 2}}
     defended = setup(small_study(defense=pair), 1, None)
     clients = [set(data.ids.tolist()) for data in plain.deal.clients.values()]
-    counted = [set(exam(run).everybody.ids.tolist()) for run in (plain, defended)]
+    counted = [set(evaluation_split(run).everybody.ids.tolist()) for run in (plain, defended)]
     assert counted[0] == set.union(*clients)
     mine = clients[0] | clients[1]
     held = held_out(torch.tensor(sorted(mine)), 0.1, seed=seed_for(1, "federation"))
     assert held.any()
     dropped = {one for one, out in zip(sorted(mine), held.tolist(), strict=True) if out}
     assert counted[1] == counted[0] - dropped
-    assert not set(exam(defended).own[0].ids.tolist()) & dropped
+    assert not set(evaluation_split(defended).own[0].ids.tolist()) & dropped

@@ -13,7 +13,7 @@ from fedaudit.observe.tensors import read_tensors
 from fedaudit.results.record import Record
 from fedaudit.study.figures.truth import audited, origin_of
 from fedaudit.study.running.identity import run_key, settings_of
-from fedaudit.study.running.reattack import attack_again
+from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.build import setup
@@ -114,7 +114,7 @@ def test_the_same_study_gives_the_same_hash_and_its_scores_come_again(tmp_path: 
     again = run_study(learning_study(), tmp_path / "b")
     assert first.content_hash == again.content_hash
     assert areas(first, "seqmia")
-    later = attack_again(tmp_path / "a", ["seqmia"], tmp_path / "later")
+    later = reattack(tmp_path / "a", ["seqmia"], tmp_path / "later")
     assert areas(later, "seqmia") == areas(first, "seqmia")
 
 
@@ -124,7 +124,7 @@ def test_a_recording_without_a_shadow_is_not_attacked_by_what_must_learn(tmp_pat
     )
     run_study(kept, tmp_path / "run")
     with pytest.raises(BadInput, match="has no shadow federation to learn on"):
-        attack_again(tmp_path / "run", ["seqmia"], tmp_path / "again")
+        reattack(tmp_path / "run", ["seqmia"], tmp_path / "again")
 
 
 def test_variants_with_one_pool_train_one_shadow(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_known_split_is_measured_in_the_run_itself(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "shadow").exists()
     tensors, _ = read_tensors(tmp_path / "run/seed-1/known/measured/round-000002.safetensors")
     assert tensors["signal/loss"].shape == (4, 60)
-    again = attack_again(tmp_path / "run", ["seqmia"], tmp_path / "again")
+    again = reattack(tmp_path / "run", ["seqmia"], tmp_path / "again")
     assert areas(record, "seqmia") == areas(again, "seqmia") != []
 
 
@@ -201,7 +201,7 @@ def test_what_a_defense_holds_out_is_not_known_as_trained_on() -> None:
     defense = {"name": "compensation", "options": {"validation": 0.5, "start": 2}}
     run = setup(learning_study(shadow={**KNOWN, "known": 20}, defense=defense), 1, None)
     assert run.known is not None
-    left = left_to_train(run.deal.clients, run.trainers)[3].ids
+    left = left_to_train(run.deal.clients, run.holdout)[3].ids
     assert len(left) < len(run.deal.clients[3])
     known = run.known.samples.ids[run.known.is_member]
     assert set(known.tolist()) <= set(left.tolist())

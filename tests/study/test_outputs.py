@@ -14,7 +14,7 @@ from fedaudit.results.read import read_record
 from fedaudit.results.record import write_record
 from fedaudit.study.running.folder import refuse_other_record
 from fedaudit.study.running.outputs import refuse_foreign_page
-from fedaudit.study.running.reattack import attack_again
+from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import Study
 from tests.study.compare_records import given
@@ -52,19 +52,19 @@ def records(folder: Path, *names: str) -> list[Path]:
 def test_an_attack_never_replaces_a_record_of_other_settings(
     recording: Path, tmp_path: Path
 ) -> None:
-    first = attack_again(recording, [], tmp_path)
+    first = reattack(recording, [], tmp_path)
     before = files_in(tmp_path)
     with pytest.raises(BadInput, match=r"figures.evaluation is 'aligned' there.*out="):
-        attack_again(recording, [], tmp_path, figures=REDRAW)
+        reattack(recording, [], tmp_path, figures=REDRAW)
     with pytest.raises(BadInput, match=r"attacks.*out="):
-        attack_again(recording, ["fedmia-1"], tmp_path)
+        reattack(recording, ["fedmia-1"], tmp_path)
     assert files_in(tmp_path) == before
-    again = attack_again(recording, [], tmp_path)
+    again = reattack(recording, [], tmp_path)
     assert again.content_hash == first.content_hash
 
 
 def test_a_study_is_attacked_as_often_as_one_likes(recording: Path, tmp_path: Path) -> None:
-    hashes = {attack_again(recording, ["loss-series"], tmp_path).content_hash for _ in range(3)}
+    hashes = {reattack(recording, ["loss-series"], tmp_path).content_hash for _ in range(3)}
     assert len(hashes) == 1
 
 
@@ -72,12 +72,12 @@ def test_an_attack_never_replaces_the_record_of_a_study(recording: Path) -> None
     before = files_in(recording)
     for figures in ({}, REDRAW):
         with pytest.raises(BadInput, match=r"folder of a study.*another folder with out="):
-            attack_again(recording, [], recording, figures=figures)
+            reattack(recording, [], recording, figures=figures)
     assert files_in(recording) == before
 
 
 def test_a_study_never_replaces_the_record_of_an_attack(recording: Path, tmp_path: Path) -> None:
-    attack_again(recording, [], tmp_path, figures=REDRAW)
+    reattack(recording, [], tmp_path, figures=REDRAW)
     before = files_in(tmp_path)
     with pytest.raises(BadInput, match="holds the record of other settings"):
         run_study(quick_study(), tmp_path)
@@ -178,7 +178,7 @@ def test_what_is_no_regular_file_is_said_to_be_there(recording: Path, tmp_path: 
     fifo = tmp_path / "study.json"
     os.mkfifo(fifo)
     with pytest.raises(BadInput, match=r"its study.json is no regular file"):
-        attack_again(tmp_path, [], tmp_path / "out")
+        reattack(tmp_path, [], tmp_path / "out")
     with pytest.raises(BadInput, match="is no regular file"):
         read_tensors(fifo)
 
@@ -238,7 +238,7 @@ def test_new_signals_are_not_measured_on_updates_of_other_rounds_or_clients(
     else:
         shutil.copy(client, client.with_name("client-000077.safetensors"))
     with pytest.raises(Damaged, match="are not of the rounds and clients that were measured"):
-        attack_again(tmp_path / "own", ["grad-norm"], tmp_path / "again")
+        reattack(tmp_path / "own", ["grad-norm"], tmp_path / "again")
 
 
 @pytest.mark.parametrize("name", ["attacked", "seed-1", "seed-1/measured"])
@@ -289,4 +289,4 @@ def test_scores_of_no_record_are_not_replaced(
 
 def test_who_names_code_that_is_not_trusted_is_said(recording: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"^the command line names the attack 'evil:x'.*--trust"):
-        attack_again(recording, ["evil:x"], tmp_path)
+        reattack(recording, ["evil:x"], tmp_path)

@@ -17,7 +17,7 @@ from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record
 from fedaudit.results.read import read_record
 from fedaudit.study.running.identity import run_key, with_code
-from fedaudit.study.running.reattack import attack_again
+from fedaudit.study.running.reattack import reattack
 from fedaudit.study.settings.file import read_studies, read_study
 from fedaudit.study.settings.values import study_from
 from fedaudit.study.setup.build import refuse_misfits
@@ -141,7 +141,7 @@ def test_parts_that_have_changed_since_are_refused(
         file.write("\n# another line\n")
     monkeypatch.chdir(files)
     with pytest.raises(BadInput, match="the module 'parts' is not the one that"):
-        attack_again(carried / "out", [], tmp_path / "again", trust=True)
+        reattack(carried / "out", [], tmp_path / "again", trust=True)
     words = ("--variant", "confident", "--out", carried / "out", "--workers", "1", *SMALL)
     forget_parts()
     sys.path[:] = [place for place in sys.path if place != str(carried / "files")]

@@ -11,8 +11,8 @@ import pytest
 
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.results.record import Record
-from fedaudit.study.running.pool import RUN_FILE, RUNS_FILE, held, run_folder
-from fedaudit.study.running.reattack import attack_again
+from fedaudit.study.running.pool import RUN_FILE, RUNS_FILE, locked, run_folder
+from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import Study
 from tests.study.studies import quick_study
@@ -134,11 +134,11 @@ def test_an_attack_finds_runs_in_the_pool_and_wherever_both_are_moved(run: Count
     moved.mkdir()
     for part in ("a", "pool"):
         shutil.move(run.place / part, moved / part)
-    again = attack_again(moved / "a", [], moved / "again")
+    again = reattack(moved / "a", [], moved / "again")
     assert again.content_hash == record.content_hash
     shutil.move(moved / "pool", moved / "lost")
     with pytest.raises(BadInput, match="which is not there; copy that folder"):
-        attack_again(moved / "a", [], moved / "again")
+        reattack(moved / "a", [], moved / "again")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"1": 3}', "{" * 100_000])
@@ -199,10 +199,10 @@ def test_who_waits_for_a_run_says_so(tmp_path: Path) -> None:
     inside = threading.Event()
 
     def second() -> None:
-        with held(tmp_path, said.append):
+        with locked(tmp_path, said.append):
             inside.set()
 
-    with held(tmp_path):
+    with locked(tmp_path):
         thread = threading.Thread(target=second)
         thread.start()
         assert not inside.wait(0.3)

@@ -17,7 +17,7 @@ from fedaudit.defenses.clip import client_epsilon
 from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
-from fedaudit.study.running.reattack import attack_again
+from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from tests.study.studies import Carried, quick_study, small_study
 
@@ -126,7 +126,7 @@ def test_redrawn_non_members_stand_out_where_nobody_is_a_member(tmp_path: Path) 
 
 
 def test_attacks_on_a_recording_give_the_figures_of_the_run(small: Carried, tmp_path: Path) -> None:
-    again = attack_again(small.folder, ["fedmia-2"], tmp_path)
+    again = reattack(small.folder, ["fedmia-2"], tmp_path)
     ours = [f for f in small.record.findings if f.attack == "fedmia-2" and f.metric == "auc"]
     theirs = [f for f in again.findings if f.attack == "fedmia-2" and f.metric == "auc"]
     assert [f.value for f in ours] == [f.value for f in theirs]
@@ -134,7 +134,7 @@ def test_attacks_on_a_recording_give_the_figures_of_the_run(small: Carried, tmp_
 
 def test_kept_updates_allow_attacks_that_were_not_run(tmp_path: Path) -> None:
     run_study(quick_study(audit={"keep": "full"}), tmp_path / "run")
-    again = attack_again(tmp_path / "run", ["avg-cosine"], tmp_path / "again")
+    again = reattack(tmp_path / "run", ["avg-cosine"], tmp_path / "again")
     whole = run_study(quick_study(attacks={"avg-cosine": {}}), tmp_path / "whole")
     pairs = [[f.value for f in record.findings if f.metric == "auc"] for record in (again, whole)]
     # Updates are kept in scaled 16 bits, which moves a cosine by about 1e-6.
@@ -143,7 +143,7 @@ def test_kept_updates_allow_attacks_that_were_not_run(tmp_path: Path) -> None:
 
 def test_without_updates_another_attack_is_refused_by_name(quick: Carried, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="'avg-cosine' cannot be run on this recording"):
-        attack_again(quick.folder, ["avg-cosine"], tmp_path)
+        reattack(quick.folder, ["avg-cosine"], tmp_path)
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_a_damaged_measurement_is_refused_and_nothing_is_lost(folder: Path) -> N
     victim = folder / "seed-1" / "measured" / "round-000002.safetensors"
     victim.write_bytes(victim.read_bytes()[:100])
     with pytest.raises(Damaged, match="damaged or not a safetensors file"):
-        attack_again(folder, [], folder / "again")
+        reattack(folder, [], folder / "again")
     assert (folder / "record.json").exists()
 
 
@@ -171,7 +171,7 @@ def test_a_damaged_measurement_is_refused_and_nothing_is_lost(folder: Path) -> N
 def test_a_recording_with_bad_settings_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text(text)
     with pytest.raises((BadInput, Damaged)):
-        attack_again(tmp_path, [], tmp_path / "again")
+        reattack(tmp_path, [], tmp_path / "again")
 
 
 def test_a_full_disk_is_said_before_anything_is_trained(
@@ -217,12 +217,10 @@ def test_the_hash_covers_the_findings(quick: Carried, tmp_path: Path) -> None:
 
 
 def test_other_figures_of_a_recording_need_no_other_run(quick: Carried, tmp_path: Path) -> None:
-    again = attack_again(
-        quick.folder, [], tmp_path / "again", figures={"figures.evaluation": "redraw"}
-    )
+    again = reattack(quick.folder, [], tmp_path / "again", figures={"figures.evaluation": "redraw"})
     assert again.evaluation == "redraw"
     with pytest.raises(BadInput, match=r"'training\.rounds' cannot be changed on a recording"):
-        attack_again(quick.folder, [], tmp_path / "b", figures={"training.rounds": 2})
+        reattack(quick.folder, [], tmp_path / "b", figures={"training.rounds": 2})
 
 
 def altered(path: Path, name: str, value: float) -> None:
@@ -238,7 +236,7 @@ def altered(path: Path, name: str, value: float) -> None:
 def test_altered_measurements_are_refused(name: str, value: float, folder: Path) -> None:
     altered(folder / "seed-1" / "measured" / "round-000002.safetensors", name, value)
     with pytest.raises(Damaged, match=r"odd shapes or values|each once|is damaged: it has clients"):
-        attack_again(folder, [], folder / "again")
+        reattack(folder, [], folder / "again")
 
 
 def test_a_round_whose_numbers_were_changed_in_its_file_is_refused(folder: Path) -> None:
@@ -247,20 +245,20 @@ def test_a_round_whose_numbers_were_changed_in_its_file_is_refused(folder: Path)
     content[-3] ^= 1  # still a number, and a signal that could be
     path.write_bytes(content)
     with pytest.raises(Damaged, match=r"round-000002\.safetensors was altered after"):
-        attack_again(folder, [], folder / "again")
+        reattack(folder, [], folder / "again")
 
 
 def test_rounds_of_an_older_version_carry_no_hash_and_are_attacked_with_a_word(
     folder: Path,
 ) -> None:
     said: list[str] = []
-    attack_again(folder, [], folder / "again", log=said.append)
+    reattack(folder, [], folder / "again", log=said.append)
     assert not any("carry no hash" in line for line in said)
     path = folder / "seed-1" / "measured" / "round-000002.safetensors"
     with safe_open(path, framework="pt") as stored:
         notes = {k: v for k, v in stored.metadata().items() if k != "fedaudit.sha256"}
     save_file(read_tensors(path)[0], path, notes)
-    attack_again(folder, [], folder / "again", log=said.append)
+    reattack(folder, [], folder / "again", log=said.append)
     assert any("1 of 2 measured rounds in" in line and "carry no hash" in line for line in said)
 
 
@@ -286,11 +284,11 @@ def test_damaged_rounds_are_called_damaged_and_not_another_runs(folder: Path) ->
     ):
         write_tensors(changed, path, notes | noted)
         with pytest.raises(Damaged, match=f"round 2 .* is damaged: .*{said}"):
-            attack_again(folder, [], folder / "again")
+            reattack(folder, [], folder / "again")
     for other in path.parent.iterdir():
         write_tensors(cut, other, notes)
     with pytest.raises(Damaged, match=r"is damaged: it has \d+ samples instead of \d+"):
-        attack_again(folder, [], folder / "again")
+        reattack(folder, [], folder / "again")
 
 
 def test_kept_updates_of_clients_that_the_run_has_not_are_refused(tmp_path: Path) -> None:
@@ -299,7 +297,7 @@ def test_kept_updates_of_clients_that_the_run_has_not_are_refused(tmp_path: Path
     tensors, notes = read_tensors(path)
     write_tensors(tensors | {"asked": torch.tensor([0, 1, 2, 3, 77])}, path, notes)
     with pytest.raises(Damaged, match=r"round 2 kept in .* is damaged: it has clients"):
-        attack_again(tmp_path / "run", ["avg-cosine"], tmp_path / "again")
+        reattack(tmp_path / "run", ["avg-cosine"], tmp_path / "again")
 
 
 def test_what_a_killed_study_left_half_written_is_swept_when_it_goes_on(tmp_path: Path) -> None:
@@ -339,7 +337,7 @@ def test_words_for_people_may_change_without_another_run(quick: Carried, folder:
 def test_an_attack_again_keeps_the_settings_of_the_study(tmp_path: Path) -> None:
     given = quick_study(attacks={"fedmia-2": {"outlier_sigmas": 1.0, "leave_one_out": True}})
     record = run_study(given, tmp_path / "run")
-    again = attack_again(tmp_path / "run", ["fedmia-2"], tmp_path / "again")
+    again = reattack(tmp_path / "run", ["fedmia-2"], tmp_path / "again")
     assert again.config["attacks"] == record.config["attacks"]
 
 

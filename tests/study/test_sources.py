@@ -15,10 +15,10 @@ from fedaudit.results.older import completed
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.results.sources import SourceResult
-from fedaudit.study.figures.accuracy import exam
+from fedaudit.study.figures.accuracy import evaluation_split
 from fedaudit.study.figures.source import source_results
 from fedaudit.study.figures.source_queries import asked
-from fedaudit.study.running.reattack import attack_again
+from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.build import refuse_misfits, setup
@@ -153,7 +153,7 @@ def test_overfitting_is_counted_on_all_classes_of_a_test_part_in_their_order(
         tmp_path / "sorted.npz", x_train=features, y_train=labels, x_test=features, y_test=labels
     )
     run = setup(source_study(data={"name": "sorted"}), 1, tmp_path)
-    tried = torch.bincount(exam(run).fresh.labels)
+    tried = torch.bincount(evaluation_split(run).fresh.labels)
     assert tried.sum() == 1000
     assert tried.min() > 200
 
@@ -203,7 +203,7 @@ def test_a_client_without_audited_samples_is_said_to_be_the_reason(tmp_path: Pat
 
 def test_a_recording_is_asked_about_owners_afterwards(tmp_path: Path) -> None:
     run_study(source_study(attacks={"loss-series": {}}), tmp_path / "run")
-    again = attack_again(tmp_path / "run", ["sia"], tmp_path / "again")
+    again = reattack(tmp_path / "run", ["sia"], tmp_path / "again")
     assert result(of=again) == result()
 
 

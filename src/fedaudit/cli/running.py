@@ -142,7 +142,7 @@ def attack(
     from fedaudit.core.progress import bars
     from fedaudit.live.attack import attack_recording, changed_figures
     from fedaudit.live.recording import is_recording
-    from fedaudit.study.running.reattack import attack_again
+    from fedaudit.study.running.reattack import reattack
 
     first = next((i for i, name in enumerate(names) if name.startswith("--")), len(names))
     folder = out or own_place(recording, ATTACKED)
@@ -161,7 +161,7 @@ def attack(
         _finish(found, folder)
         return
     with bars() as progress:
-        record = attack_again(
+        record = reattack(
             recording,
             names[:first],
             folder,

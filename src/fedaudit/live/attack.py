@@ -29,7 +29,6 @@ from fedaudit.study.figures.accuracy import counts_fit
 from fedaudit.study.running.conclusion import conclude
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import refuse_other_record
-from fedaudit.study.running.observing import Work
 from fedaudit.study.settings.sections import (
     AuditSection,
     DataSection,
@@ -39,7 +38,7 @@ from fedaudit.study.settings.sections import (
     TrainingSection,
 )
 from fedaudit.study.setup.dealing import Groups
-from fedaudit.study.setup.parts import Setup, Watched
+from fedaudit.study.setup.parts import Setup, Watched, Work
 
 SEED = 1
 """Of what is drawn for controls and figures; the federation's own is not known."""

@@ -39,7 +39,7 @@ from fedaudit.observe.views import seen_from
 from fedaudit.results.text import plain
 from fedaudit.signals.measure import measure_round
 from fedaudit.study.controls.membership import untrained_rounds
-from fedaudit.study.figures.accuracy import accuracy_notes, exam
+from fedaudit.study.figures.accuracy import accuracy_notes, evaluation_split
 
 _EVERY = 5.0
 """Seconds between two lines on how far a measurement is; what takes less is not told of."""
@@ -74,7 +74,7 @@ class Recorder:
         self._setup = live_setup(
             self.recording, samples, net.architecture, clients=clients, rounds=(MAX_ROUND,)
         )
-        self._exam = exam(self._setup)
+        self._evaluation = evaluation_split(self._setup)
         self._past = {one.round for one in heard_to_go_on(folder)}
         self._waiting: tuple[Model, Heard] | None = None
         if not self._past:
@@ -300,7 +300,7 @@ class Recorder:
         )
         write_round(self._folder, seen, self.recording.keep)
         notes = {"complete": str(told.complete), "run": self.recording.key}
-        notes |= accuracy_notes(self._setup, self._exam, seen, self._device)
+        notes |= accuracy_notes(self._setup, self._evaluation, seen, self._device)
         write_measured(self._folder, measured, notes)
         self._note(told.model_copy(update={"measured": True}))
         passed = monotonic() - began

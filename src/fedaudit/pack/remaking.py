@@ -21,7 +21,7 @@ from fedaudit.results.older import completed
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.study.running.folder import recorded_study
-from fedaudit.study.running.reattack import attack_again
+from fedaudit.study.running.reattack import reattack
 
 _BY_ITSELF = {"environment", "content_hash", "name", "config"}
 """Fields of a record that do not follow from its recording, or are compared by themselves."""
@@ -257,9 +257,7 @@ def _attacked(
         return attack_recording(recording, list(attacks), out, figures=figures, trust=trust)
     same = set(recorded_study(recording).attacks) == set(attacks)
     changes = {f"figures.{name}": value for name, value in figures.items()}
-    return attack_again(
-        recording, [] if same else list(attacks), out, data_dir, changes, trust=trust
-    )
+    return reattack(recording, [] if same else list(attacks), out, data_dir, changes, trust=trust)
 
 
 def _table(value: object) -> dict[str, object]:

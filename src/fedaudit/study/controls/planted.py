@@ -17,8 +17,7 @@ from fedaudit.observe.measurements import Measurements, stacked
 from fedaudit.observe.views import View, as_one, seen_from, view_named
 from fedaudit.results.record import ControlResult
 from fedaudit.signals.measure import measure_round
-from fedaudit.study.running.observing import Work
-from fedaudit.study.setup.parts import Setup
+from fedaudit.study.setup.parts import Setup, Work
 
 CANARIES = 100
 REPEATS = 5

@@ -27,7 +27,7 @@ _TEST, _TRAIN, _TOTAL, _GAP = "test_correct/", "train_correct/", "train_total/",
 
 
 @dataclass(frozen=True)
-class Exam:
+class EvaluationSplit:
     """Samples that models are evaluated on.
 
     Attributes:
@@ -43,14 +43,14 @@ class Exam:
     own: Mapping[ClientId, Samples]
 
 
-def exam(run: Setup) -> Exam:
+def evaluation_split(run: Setup) -> EvaluationSplit:
     """Without what clients hold out, which no training can have fitted."""
-    left = left_to_train(run.deal.clients, run.trainers)
+    left = left_to_train(run.deal.clients, run.holdout)
     trained_on = {
         client: data if left[client] is data else data.take(torch.isin(data.ids, left[client].ids))
         for client, data in run.deal.clients.items()
     }
-    return Exam(
+    return EvaluationSplit(
         run.dataset.test,
         _some(run.dataset.test, _GAP_TESTED, run.seed),
         _some(Samples.joined(*trained_on.values()), TRAIN_ACCURACY_SAMPLES, run.seed),
@@ -59,7 +59,7 @@ def exam(run: Setup) -> Exam:
 
 
 def accuracy_notes(
-    run: Setup, given: Exam, round: Round, device: torch.device = CPU
+    run: Setup, given: EvaluationSplit, round: Round, device: torch.device = CPU
 ) -> dict[str, str]:
     """Counts of correct predictions by the models of a round, as text.
 
@@ -159,7 +159,9 @@ def _mean_count(notes: Mapping[str, str], part: str) -> float:
     return float(np.mean([int(notes[f"{part}{name}"]) for name in _models(notes)]))
 
 
-def _served(run: Setup, given: Exam, round: Round, device: torch.device) -> dict[str, str]:
+def _served(
+    run: Setup, given: EvaluationSplit, round: Round, device: torch.device
+) -> dict[str, str]:
     """Counts of correct predictions by the models that clients chose."""
     right = {
         part: int((outputs.argmax(1) == samples.labels).sum())
@@ -174,7 +176,7 @@ def _is_last(run: Setup, round: Round) -> bool:
     return round.index == run.measured_rounds[-1]
 
 
-def _gaps(given: Exam, round: Round, device: torch.device) -> dict[str, str]:
+def _gaps(given: EvaluationSplit, round: Round, device: torch.device) -> dict[str, str]:
     found = {}
     for client, exposed in round.exposed.items():
         # FedMD exposes an adversary's student, which is not what the client has overfitted.

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import Refusal
-from fedaudit.core.importing import named
 from fedaudit.core.origin import Origin
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for, seeded_numpy
@@ -27,12 +26,13 @@ from fedaudit.metrics import (
     redraw,
 )
 from fedaudit.metrics.intervals import LimitsAt
-from fedaudit.metrics.own import METRICS, Metric, OfScores, estimates
+from fedaudit.metrics.own import estimates
 from fedaudit.observe.measurements import Measurements
 from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.guessing import rate_of
 from fedaudit.study.figures.pictures import add_pictures, trajectories
 from fedaudit.study.figures.truth import Audited, Findings, audited
+from fedaudit.study.setup.build import metric_named
 from fedaudit.study.setup.defenses import assigns_classes
 from fedaudit.study.setup.parts import Setup
 
@@ -41,7 +41,7 @@ GUESSED_SHARE = 0.2
 before anybody has looked at scores."""
 
 
-class Whose(NamedTuple):
+class AttackRun(NamedTuple):
     """Coordinates of figures: the attack, the defense in force, the view and the run."""
 
     attack: str
@@ -102,7 +102,9 @@ def _scores(
     try:
         if attack.informed:
             labels = torch.from_numpy(truth.labels)
-            attack = attack.told(used_when(setup, truth.target, next(iter(cubes.values())), labels))
+            attack = attack.told(
+                trainable_by_round(setup, truth.target, next(iter(cubes.values())), labels)
+            )
         return attack.scores(cubes, truth.target).numpy()
     except Refusal as refusal:
         where = f"seed {setup.seed}, client {truth.target}"
@@ -118,19 +120,19 @@ def _add_figures(
     findings: Findings,
 ) -> None:
     study = setup.study
-    whose = Whose(name, study.defense.label, setup.view.name, setup.seed)
-    add_figures(whose, scores, truth, findings, study.figures.fprs)
+    of = AttackRun(name, study.defense.label, setup.view.name, setup.seed)
+    add_figures(of, scores, truth, findings, study.figures.fprs)
     for metric in study.figures.metrics:
         rng = seeded_numpy(setup.seed, "metric", metric, truth.target, name)
         found = estimates(metric, metric_named(metric), scores, truth.origin, rng=rng)
-        findings.figures += [_figure(whose, truth.target, one) for one in found]
+        findings.figures += [_figure(of, truth.target, one) for one in found]
     epsilon = _epsilon(setup, name, scores, truth)
     if epsilon is not None:
         findings.figures.append(epsilon)
 
 
 def add_figures(
-    whose: Whose,
+    of: AttackRun,
     scores: Float[ndarray, " samples"],
     truth: Audited,
     findings: Findings,
@@ -139,19 +141,19 @@ def add_figures(
     """Adds one attack's figures on one client in one run, but for the bound on epsilon.
 
     Args:
-        whose: Whose figures they are.
+        of: The attack and run of figures they are.
         scores: One a sample that is kept.
         truth: About these samples.
         findings: Grown in place.
         fprs: False-positive rates to report at.
     """
-    for estimate in evaluate(scores, truth.origin, fprs=fprs, seed=whose.seed):
+    for estimate in evaluate(scores, truth.origin, fprs=fprs, seed=of.seed):
         if estimate.p_value is not None and not _repeats(estimate.contrast, truth):
             findings.p_values[len(findings.figures)] = estimate.p_value
         rate = rate_of(estimate.metric)
         if rate is not None and estimate.value is not None:
             findings.limits[len(findings.figures)] = _limits_of(rate, estimate, scores, truth)
-        findings.figures.append(_figure(whose, truth.target, estimate))
+        findings.figures.append(_figure(of, truth.target, estimate))
 
 
 def _limits_of(
@@ -168,9 +170,9 @@ def _repeats(contrast: str, truth: Audited) -> bool:
     return contrast == "mixed" and missing
 
 
-def _figure(whose: Whose, target: ClientId, estimate: Evaluated) -> Estimate:
+def _figure(of: AttackRun, target: ClientId, estimate: Evaluated) -> Estimate:
     return Estimate(
-        **whose._asdict(),
+        **of._asdict(),
         target=target,
         contrast=estimate.contrast,
         metric=estimate.metric,
@@ -223,23 +225,7 @@ def _epsilon(
     )
 
 
-def metric_named(name: str) -> Metric:
-    """The metric of that name, of an installed package, or of the user's own.
-
-    Raises:
-        BadInput: There is none; the nearest is named.
-    """
-    found: Metric | OfScores = named(
-        "metric",
-        name,
-        METRICS,
-        wanted="a fedaudit.metrics.Metric, or a function of scores and membership",
-        fits=lambda one: isinstance(one, Metric) or callable(one),
-    )
-    return found if isinstance(found, Metric) else Metric(found)
-
-
-def used_when(
+def trainable_by_round(
     setup: Setup, target: ClientId, m: Measurements, labels: Int[Tensor, " samples"]
 ) -> dict[int, Bool[Tensor, " samples"]]:
     """By measured round, whether the target's training can have included a sample, by its class.

@@ -81,14 +81,14 @@ def cluster_notes(run: Setup, round: Round, device: torch.device = CPU) -> dict[
         round: As the adversary sees it.
         device: Where models are run.
     """
-    if run.teaches or not is_clustered(run):
+    if run.is_shadow or not is_clustered(run):
         return {}
     test = run.dataset.test
     seen = _Seen(
         run,
         round,
         model_of_each(round, sorted(run.deal.clients)),
-        left_to_train(run.deal.clients, run.trainers),
+        left_to_train(run.deal.clients, run.holdout),
         outputs_served(round, test, run.groups.place, device),
         torch.from_numpy(run.groups.place)[test.ids],
     )

@@ -67,7 +67,7 @@ def joined(run: Setup) -> list[int | None]:
     clients, share = sorted(run.deal.clients), run.study.training.participation
     first: dict[ClientId, int] = {}
     for index in range(run.measured_rounds[-1], 0, -1):
-        asked = cohort_of(clients, share, run.trainers.seed, index)
+        asked = cohort_of(clients, share, run.holdout.seed, index)
         first |= dict.fromkeys(asked, index)
     return [first.get(client) for client in clients]
 

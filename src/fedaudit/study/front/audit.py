@@ -19,9 +19,9 @@ from fedaudit.engines.base import Counted
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.study.figures.sample_scores import read_scores
-from fedaudit.study.front.federation import Asked, Federation, Plan, attacks_noted, plan_of
+from fedaudit.study.front.federation import Federation, Plan, Questions, attack_settings, plan_of
 from fedaudit.study.running.identity import own_parts, study_key, with_code
-from fedaudit.study.running.reattack import attack_again
+from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import AuditSection, FiguresSection, ShadowSection
 
@@ -76,7 +76,7 @@ class Run:
             BadInput: There is no record in the folder.
         """
         self.folder = Path(folder)
-        asked = Asked(attacks=attacks, server=server, view=view)
+        asked = Questions(attacks=attacks, server=server, view=view)
         known = None if federation is None else plan_of(federation, asked, name=_UNNAMED)
         self._objects: Mapping[str, Given] = {} if known is None else known.objects
         self._data_dir = Path(data_dir) if data_dir is not None else known and known.data_dir
@@ -155,11 +155,11 @@ class Run:
         from fedaudit.core.devices import device_named
 
         objects = dict(self._objects)
-        names = list(attacks_noted(attacks, _keeping(objects)))
+        names = list(attack_settings(attacks, _keeping(objects)))
         folder = own_place(self.folder, ATTACKED) if out is None else Path(out)
         changed = {} if figures is None else figures.model_dump(exclude_unset=True)
         with objects_given(objects):
-            record = attack_again(
+            record = reattack(
                 self.folder,
                 names,
                 folder,
@@ -229,7 +229,7 @@ def audit(
     from fedaudit.core.devices import device_named
     from fedaudit.engines.ray_cluster import engine_named
 
-    asked = Asked(attacks, targets, seeds, audit, shadow, figures, server, view, metrics)
+    asked = Questions(attacks, targets, seeds, audit, shadow, figures, server, view, metrics)
     called = name or _named_after(out)
     plan = plan_of(federation, asked, name=called, about=about)
     cluster = engine_named(engine, workers) if isinstance(engine, str) else engine

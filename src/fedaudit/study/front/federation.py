@@ -83,7 +83,7 @@ class Federation:
     risk: RiskSection | None = None
 
 
-class Asked(NamedTuple):
+class Questions(NamedTuple):
     """The questions about a federation; see :func:`fedaudit.study.front.audit.audit`."""
 
     attacks: object = ()
@@ -111,7 +111,7 @@ class Plan(NamedTuple):
     data_dir: Path | None
 
 
-def plan_of(federation: Federation, asked: Asked, *, name: str, about: str = "") -> Plan:
+def plan_of(federation: Federation, asked: Questions, *, name: str, about: str = "") -> Plan:
     """The study that says the same as objects do.
 
     Args:
@@ -144,7 +144,7 @@ def plan_of(federation: Federation, asked: Asked, *, name: str, about: str = "")
         "training": _training(federation),
         "audit": _audit(asked, noted),
         "defense": _defense(federation.defenses, noted),
-        "attacks": attacks_noted(asked.attacks, noted),
+        "attacks": attack_settings(asked.attacks, noted),
         **_sections(
             shift=(ShiftSection, federation.shift),
             risk=(RiskSection, federation.risk),
@@ -162,7 +162,7 @@ def plan_of(federation: Federation, asked: Asked, *, name: str, about: str = "")
     return Plan(study_from(values, source="the federation"), objects, folder)
 
 
-def attacks_noted(given: object, noted: Noted) -> dict[str, object]:
+def attack_settings(given: object, noted: Noted) -> dict[str, object]:
     """Attacks as a study has them: names, objects, or a mapping from names to either.
 
     Args:
@@ -207,7 +207,7 @@ def _numbers(what: str, given: object) -> list[object]:
     return [one.item() if isinstance(one, np.generic) else one for one in given]
 
 
-def _audit(asked: Asked, noted: Noted) -> dict[str, object]:
+def _audit(asked: Questions, noted: Noted) -> dict[str, object]:
     values = _sections(audit=(AuditSection, asked.audit)).get("audit")
     found: dict[str, object] = dict(values) if isinstance(values, dict) else {}
     if asked.targets is not None:

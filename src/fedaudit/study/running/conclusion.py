@@ -15,10 +15,9 @@ from fedaudit.study.figures.sample_scores import write_scores
 from fedaudit.study.figures.source import source_results
 from fedaudit.study.figures.truth import Findings
 from fedaudit.study.running.environment import Clock, environment
-from fedaudit.study.running.observing import Work
 from fedaudit.study.running.record import assembled
 from fedaudit.study.running.used import usage_rows
-from fedaudit.study.setup.parts import Setup
+from fedaudit.study.setup.parts import Setup, Work
 
 
 def conclude(

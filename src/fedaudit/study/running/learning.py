@@ -48,7 +48,7 @@ class Examples(NamedTuple):
     target: ClientId
 
 
-def of_shadow(shadow: Setup, stored: Sequence[Stored]) -> Examples:
+def shadow_examples(shadow: Setup, stored: Sequence[Stored]) -> Examples:
     """The fairly drawn samples of a shadow federation, and which its target trained on."""
     (target,) = shadow.study.audit.targets
     is_member = torch.from_numpy(origin_of(shadow, target) == Origin.MEMBER)
@@ -73,7 +73,7 @@ def measure_known(
     write_measured(own_folder(folder, KNOWN), measured, {"run": notes["run"]})
 
 
-def of_known(run: Setup, folder: Path) -> Examples:
+def known_examples(run: Setup, folder: Path) -> Examples:
     """A known split's samples as they were measured in the audited run.
 
     Raises:
@@ -110,7 +110,7 @@ def learned_signals(run: Setup) -> tuple[Signal, ...]:
     return tuple(found.values())
 
 
-def taught(run: Setup, examples: Examples, progress: Progress = quiet) -> Setup:
+def fitted_attacks(run: Setup, examples: Examples, progress: Progress = quiet) -> Setup:
     """The run with every attack that learns fitted; labels of the audited samples play no part."""
     phase, attacks = f"seed {run.seed}: attacks learn", dict(run.attacks)
     learning = [name for name, attack in attacks.items() if attack.learns]

@@ -2,20 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import own_folder
 from fedaudit.core.params import flat
-from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for
-from fedaudit.engines.base import Engine
-from fedaudit.engines.local import LOCAL
 from fedaudit.fl.simulate import simulate
 from fedaudit.observe.kept_files import write_round
 from fedaudit.observe.layout import estimated_bytes
@@ -24,30 +19,16 @@ from fedaudit.observe.round import Round
 from fedaudit.observe.usage import keeping_usage
 from fedaudit.observe.views import seen_from
 from fedaudit.signals.measure import Measuring, measure_round, measuring_on
-from fedaudit.study.figures.accuracy import Exam, accuracy_notes, counts_fit, exam
+from fedaudit.study.figures.accuracy import (
+    EvaluationSplit,
+    accuracy_notes,
+    counts_fit,
+    evaluation_split,
+)
 from fedaudit.study.figures.cluster_notes import cluster_notes
 from fedaudit.study.running.identity import run_key
 from fedaudit.study.running.learning import measure_known
-from fedaudit.study.setup.parts import Setup
-
-
-@dataclass(frozen=True)
-class Work:
-    """Means of the work; they change no result, but for the last digits on another device.
-
-    Attributes:
-        engine: Where clients train.
-        workers: Threads for the gradient signals, or what the measuring engine has workers.
-        device: Where clients train and samples are measured.
-        progress: Called as training, figures and controls go on.
-        measuring: Where audited samples are measured; None for this process.
-    """
-
-    engine: Engine = LOCAL
-    workers: int = 1
-    device: torch.device = CPU
-    progress: Progress = quiet
-    measuring: Engine | None = None
+from fedaudit.study.setup.parts import Setup, Work
 
 
 def disk_needed(setup: Setup) -> int:
@@ -90,7 +71,7 @@ def observe(setup: Setup, folder: Path, work: Work) -> list[Stored]:
     )
     key = run_key(setup.study, setup.seed, work.device.type)
     told = keeping_usage(stream, setup.deal.clients, folder, key)
-    given = exam(setup)
+    given = evaluation_split(setup)
     phase = f"seed {setup.seed}: training rounds"
     done = 0
     work.progress(phase, done, rounds)
@@ -102,10 +83,10 @@ def observe(setup: Setup, folder: Path, work: Work) -> list[Stored]:
             work.progress(phase, done, rounds)
     if not done:  # all of them in an earlier start
         work.progress(phase, 0, 0)
-    return recalled(setup, folder)
+    return stored_rounds(setup, folder)
 
 
-def recalled(setup: Setup, folder: Path) -> list[Stored]:
+def stored_rounds(setup: Setup, folder: Path) -> list[Stored]:
     """All measured rounds of a run from its folder, after checking that they are this run's.
 
     Raises:
@@ -164,7 +145,7 @@ def _measure(
     setup: Setup,
     round: Round,
     folder: Path,
-    given: Exam,
+    given: EvaluationSplit,
     device: torch.device,
     measuring: Measuring,
 ) -> None:

@@ -61,7 +61,7 @@ class Identity:
         text = json.dumps(asdict(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:_NAME_LENGTH]
 
-    def answers(self, asked: "Identity") -> bool:
+    def covers(self, asked: "Identity") -> bool:
         """True if this run is the one asked for, and all that is asked for was measured in it."""
         same = (self.run, self.data, self.fedaudit) == (asked.run, asked.data, asked.fedaudit)
         return same and asked.signals.items() <= self.signals.items()
@@ -72,7 +72,7 @@ _IDENTITY = TypeAdapter(Identity)
 
 def identity_of(run: Setup, kind: str) -> Identity:
     """Identity of a run on a kind of device."""
-    signals = {signal.name: _spoken(signal) for signal in run.signals}
+    signals = {signal.name: _signal_text(signal) for signal in run.signals}
     return Identity(run_key(run.study, run.seed, kind), _data_digest(run), signals)
 
 
@@ -96,7 +96,7 @@ def place_of(run: Setup, out: Path, pool: Path | None, kind: str) -> Path:
     others = sorted(path.parent for path in pool.glob(f"*/{RUN_FILE}"))
     for place in (exact, *others):
         there = _identity_in(place)
-        if there is not None and there.answers(asked) and is_measured(run, place):
+        if there is not None and there.covers(asked) and is_measured(run, place):
             return place
     own_folder(pool, asked.name)
     _write(exact / RUN_FILE, asdict(asked))
@@ -109,7 +109,7 @@ def is_measured(run: Setup, place: Path) -> bool:
     return all(file.is_file() for file in files)
 
 
-def remember(places: Mapping[int, Path], out: Path) -> None:
+def write_run_places(places: Mapping[int, Path], out: Path) -> None:
     """Writes down in a study's folder where its runs are, unless they are in it."""
     found = {
         str(seed): Path(os.path.relpath(place, out)).as_posix()
@@ -143,7 +143,7 @@ def run_folder(out: Path, seed: int) -> Path:
 
 
 @contextmanager
-def held(place: Path, log: Callable[[str], None] = lambda text: None) -> Iterator[None]:
+def locked(place: Path, log: Callable[[str], None] = lambda text: None) -> Iterator[None]:
     """Keeps a run's folder to this process, after waiting for another one that works on it.
 
     The lock goes with its process, so that one that was killed leaves nothing behind.
@@ -156,7 +156,7 @@ def held(place: Path, log: Callable[[str], None] = lambda text: None) -> Iterato
         yield
 
 
-def _spoken(signal: Signal) -> str:
+def _signal_text(signal: Signal) -> str:
     """A signal with its settings, and the source of one of the user's own."""
     source = source_behind(type(signal))
     return f"{stated(signal)} {source}" if source else stated(signal)

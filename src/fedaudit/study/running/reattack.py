@@ -22,17 +22,22 @@ from fedaudit.study.running.conclusion import conclude
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import STUDY_FILE, recorded_study, refuse_other_record
 from fedaudit.study.running.identity import with_code
-from fedaudit.study.running.learning import Examples, of_known, of_shadow, taught
-from fedaudit.study.running.observing import Work, measured_on, recalled
+from fedaudit.study.running.learning import (
+    Examples,
+    fitted_attacks,
+    known_examples,
+    shadow_examples,
+)
+from fedaudit.study.running.observing import measured_on, stored_rounds
 from fedaudit.study.running.pool import is_measured, run_folder
 from fedaudit.study.running.run import SHADOW
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.settings.values import study_from
 from fedaudit.study.setup.build import setup
-from fedaudit.study.setup.parts import Setup
+from fedaudit.study.setup.parts import Setup, Work
 
 
-def attack_again(
+def reattack(
     recording: Path,
     names: Sequence[str],
     out: Path,
@@ -91,10 +96,10 @@ def _attacked(
         run = setup(asked, seed, data_dir)
         folder = run_folder(recording, seed)
         _refuse_other_data(run, folder)
-        rounds = _recalled(run, folder, work)
+        rounds = _stored_rounds(run, folder, work)
         tell_of_unhashed(folder, log)
         possible = _possible(run, rounds, named=bool(names))
-        runs.append(_taught(possible, recording, work, named=bool(names)))
+        runs.append(_with_fitted_attacks(possible, recording, work, named=bool(names)))
         stored.append(rounds)
     places = {seed: run_folder(recording, seed) for seed in study.seeds}
     return conclude(runs, stored, out, work, clock, log, places=places)
@@ -152,9 +157,9 @@ def _refuse_other_data(run: Setup, folder: Path) -> None:
         )
 
 
-def _recalled(run: Setup, folder: Path, work: Work) -> list[Stored]:
+def _stored_rounds(run: Setup, folder: Path, work: Work) -> list[Stored]:
     """Measured rounds, with missing signals measured on the updates that were kept."""
-    stored = recalled(run, folder)
+    stored = stored_rounds(run, folder)
     there = stored[0].measured.signals
     missing = [signal for signal in run.signals if signal.name not in there]
     if not missing or run.study.audit.keep != "full":
@@ -189,13 +194,13 @@ def _recalled(run: Setup, folder: Path, work: Work) -> list[Stored]:
     ]
 
 
-def _taught(run: Setup, recording: Path, work: Work, *, named: bool) -> Setup:
+def _with_fitted_attacks(run: Setup, recording: Path, work: Work, *, named: bool) -> Setup:
     """The run with attacks fitted on what the recording has to learn from."""
     learning = [name for name, attack in run.attacks.items() if attack.learns]
     if not learning:
         return run
     try:
-        return taught(run, _examples(run, recording), work.progress)
+        return fitted_attacks(run, _examples(run, recording), work.progress)
     except Refusal as refusal:
         if named:
             raise
@@ -206,7 +211,7 @@ def _taught(run: Setup, recording: Path, work: Work, *, named: bool) -> Setup:
 
 def _examples(run: Setup, recording: Path) -> Examples:
     if run.known is not None:
-        return of_known(run, run_folder(recording, run.seed))
+        return known_examples(run, run_folder(recording, run.seed))
     if run.shadow is None:
         raise BadInput("nothing is there to learn from")
     listed = run_folder(recording, run.shadow.seed)
@@ -216,7 +221,7 @@ def _examples(run: Setup, recording: Path) -> Examples:
             f"{recording} has no shadow federation to learn on; run the study again with this "
             "attack named, or with a [shadow] table"
         )
-    return of_shadow(run.shadow, recalled(run.shadow, place))
+    return shadow_examples(run.shadow, stored_rounds(run.shadow, place))
 
 
 def _possible(run: Setup, stored: Sequence[Stored], *, named: bool) -> Setup:

@@ -1,4 +1,4 @@
-"""A whole study: every seed's run trained, measured and taught, then brought to a record."""
+"""A whole study: every seed's run trained and measured, attacks fitted, and the record written."""
 
 import os
 import shutil
@@ -22,12 +22,12 @@ from fedaudit.study.running.conclusion import conclude
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import claim
 from fedaudit.study.running.identity import with_code
-from fedaudit.study.running.learning import of_known, of_shadow, taught
-from fedaudit.study.running.observing import Work, disk_needed, observe, recalled
-from fedaudit.study.running.pool import held, is_measured, place_of, remember
+from fedaudit.study.running.learning import fitted_attacks, known_examples, shadow_examples
+from fedaudit.study.running.observing import disk_needed, observe, stored_rounds
+from fedaudit.study.running.pool import is_measured, locked, place_of, write_run_places
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.build import setup
-from fedaudit.study.setup.parts import Setup
+from fedaudit.study.setup.parts import Setup, Work
 from fedaudit.study.setup.risk import shadow_cost
 
 _LISTED = 20
@@ -86,11 +86,11 @@ def run_study(
     apart = own_folder(out, SHADOW) if shadows else out / SHADOW
     places |= {shadow.seed: place_of(shadow, apart, pool, device.type) for shadow in shadows}
     _announce([*runs, *shadows], places, out, log)
-    remember(places, out)
+    write_run_places(places, out)
     for folder in {out, *places.values()}:
         sweep(folder, before=clock.at)
     stored = [_observed(run, places[run.seed], work, log) for run in runs]
-    runs = [_taught(run, places, work, log) for run in runs]
+    runs = [_with_fitted_attacks(run, places, work, log) for run in runs]
     return conclude(runs, stored, out, work, clock, log, places=places)
 
 
@@ -105,29 +105,29 @@ def _work(
 
 
 def _observed(run: Setup, place: Path, work: Work, log: Callable[[str], None]) -> list[Stored]:
-    with held(place, log):
+    with locked(place, log):
         if is_measured(run, place) and place.name != f"seed-{run.seed}":
             log(f"seed {run.seed}: trained and measured before, in {place}")
-            return [_asked_for(run, one) for one in recalled(run, place)]
+            return [_needed_signals(run, one) for one in stored_rounds(run, place)]
         write_tensors(run.deal.audit.tensors(), place / "audit.safetensors")
         return observe(run, place, work)
 
 
-def _taught(
+def _with_fitted_attacks(
     run: Setup, places: Mapping[int, Path], work: Work, log: Callable[[str], None]
 ) -> Setup:
     """The run with the attacks that learn fitted on its shadow federation or known split."""
     if run.known is not None:
-        return taught(run, of_known(run, places[run.seed]), work.progress)
+        return fitted_attacks(run, known_examples(run, places[run.seed]), work.progress)
     if run.shadow is None:
         return run
     place, shadow = places[run.shadow.seed], run.shadow
     log(f"seed {run.seed}: attacks learn on a shadow federation, seed {shadow.seed}, in {place}")
-    examples = of_shadow(shadow, _observed(shadow, place, work, log))
-    return taught(run, examples, work.progress)
+    examples = shadow_examples(shadow, _observed(shadow, place, work, log))
+    return fitted_attacks(run, examples, work.progress)
 
 
-def _asked_for(run: Setup, stored: Stored) -> Stored:
+def _needed_signals(run: Setup, stored: Stored) -> Stored:
     """Without signals that another study wanted to be measured, which this one's hash is not of."""
     names = {signal.name for signal in run.signals}
     kept = {n: values for n, values in stored.measured.signals.items() if n in names}

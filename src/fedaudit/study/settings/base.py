@@ -33,11 +33,11 @@ else:
             from fedaudit.study.settings.values import refusal_of
 
             if args:
-                raise BadInput(f"settings of {cls.spoken()} are given by name, got {args!r}")
+                raise BadInput(f"settings of {cls.python_name()} are given by name, got {args!r}")
             try:
                 return super().__call__(**settings)
             except ValidationError as error:
-                raise refusal_of(error, cls, cls.spoken()) from error
+                raise refusal_of(error, cls, cls.python_name()) from error
 
 
 class Section(BaseModel, metaclass=_Refusing):
@@ -50,6 +50,6 @@ class Section(BaseModel, metaclass=_Refusing):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @classmethod
-    def spoken(cls) -> str:
+    def python_name(cls) -> str:
         """The section as Python's door has it."""
         return f"fedaudit.{cls.__name__.removesuffix('Section')}"

@@ -16,7 +16,7 @@ from fedaudit.observe.views import (
 )
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.defenses import defenses_of, noisy_tail
-from fedaudit.study.setup.examples import asked_for
+from fedaudit.study.setup.examples import shadow_section
 
 
 def view_of(study: Study) -> View:
@@ -34,7 +34,7 @@ def view_of(study: Study) -> View:
         )
     if study.audit.merge:
         view = as_one(view, study.audit.merge)
-    return view if asked_for(study) is None else with_own_data(view)
+    return view if shadow_section(study) is None else with_own_data(view)
 
 
 def as_sent(view: View, algorithm: Algorithm) -> View:
@@ -60,7 +60,7 @@ def attacks_of(study: Study, view: View) -> tuple[dict[str, Attack], dict[str, s
     """
     if study.attacks:
         named = {
-            name: attack_named(name).with_settings(_knowing(study, name) | given)
+            name: attack_named(name).with_settings(_noise_tail(study, name) | given)
             for name, given in study.attacks.items()
         }
         for name, attack in named.items():
@@ -76,7 +76,7 @@ def attacks_of(study: Study, view: View) -> tuple[dict[str, Attack], dict[str, s
     return possible, refused
 
 
-def _knowing(study: Study, name: str) -> dict[str, Setting]:
+def _noise_tail(study: Study, name: str) -> dict[str, Setting]:
     """Side information on a defense's noise for an attack that uses it, where a study gives none.
 
     Raises:

@@ -16,8 +16,8 @@ from fedaudit.datasets.dataset import Dataset, some_classes
 from fedaudit.defenses.base import Defense, Plan
 from fedaudit.fl.algorithms.base import Algorithm, Server
 from fedaudit.fl.visits import cohort_of
+from fedaudit.metrics.own import METRICS, Metric, OfScores
 from fedaudit.observe.views import View
-from fedaudit.study.figures.analysis import metric_named
 from fedaudit.study.settings.options import check_options
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.adversary import as_sent, attacks_of, measured_rounds, view_of
@@ -25,7 +25,7 @@ from fedaudit.study.setup.algorithm import algorithm_of, check_algorithm
 from fedaudit.study.setup.dealing import Grouped, dealt, grouped
 from fedaudit.study.setup.defenses import assigns_classes, defenses_of, refuse_unfit
 from fedaudit.study.setup.examples import with_examples
-from fedaudit.study.setup.holdout import Trainers, as_trained, refuse_one_sided
+from fedaudit.study.setup.holdout import HoldOutRule, exclude_held_out, refuse_one_sided
 from fedaudit.study.setup.parts import Setup
 from fedaudit.study.setup.risk import refuse_unmeasured
 
@@ -40,21 +40,21 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
         BadInput: A name or setting that does not exist, or data that does not suffice.
         NotVisible: The study names an attack that needs more than the view offers.
     """
-    _seen(study, view_of(study))
+    _attacks_seen(study, view_of(study))
     for name in study.figures.metrics:
         metric_named(name)
     dataset = dataset_of(study, seed, data_dir)
     world = _dealt(study, dataset, seed)
-    algorithm, defenses = _fitting(study, world, seed, data_dir)
+    algorithm, defenses = _algorithm_and_defenses(study, world, seed, data_dir)
     view = as_sent(view_of(study), algorithm)
-    attacks, refused = _seen(study, view)
-    trainers = Trainers(defenses, algorithm, study.training.rounds, seed_for(seed, "federation"))
-    refuse_one_sided(world.deal.clients, trainers)
+    attacks, refused = _attacks_seen(study, view)
+    holdout = HoldOutRule(defenses, algorithm, study.training.rounds, seed_for(seed, "federation"))
+    refuse_one_sided(world.deal.clients, holdout)
     run = Setup(
         study=study,
         seed=seed,
         dataset=world.dataset,
-        deal=as_trained(world.deal, trainers),
+        deal=exclude_held_out(world.deal, holdout),
         algorithm=algorithm,
         defenses=defenses,
         view=view,
@@ -64,7 +64,7 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
         groups=world.groups,
         server=server_of(study, world),
     )
-    run = with_examples(_without_idle(run), dataset)
+    run = with_examples(_without_uninformed(run), dataset)
     for one in (run, run.shadow):
         if one is not None:
             refuse_absent_targets(one)
@@ -94,6 +94,22 @@ def server_of(study: Study, world: Grouped) -> Server:
     return server
 
 
+def metric_named(name: str) -> Metric:
+    """The metric of that name, of an installed package, or of the user's own.
+
+    Raises:
+        BadInput: There is none; the nearest is named.
+    """
+    found: Metric | OfScores = named(
+        "metric",
+        name,
+        METRICS,
+        wanted="a fedaudit.metrics.Metric, or a function of scores and membership",
+        fits=lambda one: isinstance(one, Metric) or callable(one),
+    )
+    return found if isinstance(found, Metric) else Metric(found)
+
+
 def dataset_of(study: Study, seed: int, data_dir: Path | None) -> Dataset:
     """The data that a study names, with the classes that it asks for."""
     given = study.data
@@ -116,7 +132,7 @@ def refuse_misfits(studies: Iterable[Study], data_dir: Path | None = None) -> No
         seed = study.seeds[0]
         try:
             view = view_of(study)
-            _seen(study, view)
+            _attacks_seen(study, view)
             check_algorithm(study)
             defenses_of(study)
             measured_rounds(study, view)
@@ -126,8 +142,8 @@ def refuse_misfits(studies: Iterable[Study], data_dir: Path | None = None) -> No
             wanted = repr((study.partition, study.audit, study.shift))
             if world is None or wanted != deal:
                 deal, world = wanted, _dealt(study, dataset, seed)
-            algorithm, _ = _fitting(study, world, seed, data_dir)
-            _seen(study, as_sent(view, algorithm))
+            algorithm, _ = _algorithm_and_defenses(study, world, seed, data_dir)
+            _attacks_seen(study, as_sent(view, algorithm))
         except Refusal as error:
             raise type(error)(f"{study.name}: {error}") from error
 
@@ -137,14 +153,14 @@ def _dealt(study: Study, dataset: Dataset, seed: int) -> Grouped:
     return grouped(study, dataset, dealt(study, dataset, seed), seed)
 
 
-def _seen(study: Study, view: View) -> tuple[dict[str, Attack], dict[str, str]]:
+def _attacks_seen(study: Study, view: View) -> tuple[dict[str, Attack], dict[str, str]]:
     """The attacks that a view allows, as :func:`attacks_of`, where it also shows what is kept."""
     if study.audit.keep == "full":
         view.refuse_unless_offered(Sees.GLOBAL_MODEL | Sees.UPDATE, 'audit.keep = "full"')
     return attacks_of(study, view)
 
 
-def _fitting(
+def _algorithm_and_defenses(
     study: Study, world: Grouped, seed: int, data_dir: Path | None
 ) -> tuple[Algorithm, dict[ClientId, Defense]]:
     """The algorithm and the clients' defenses, which fit its networks."""
@@ -155,7 +171,7 @@ def _fitting(
     return algorithm, defenses
 
 
-def _without_idle(run: Setup) -> Setup:
+def _without_uninformed(run: Setup) -> Setup:
     """The run without attacks that nobody asked for and that a defense gives nothing to know."""
     audit = run.study.audit
     if run.study.attacks or any(
@@ -194,7 +210,7 @@ def refuse_absent_targets(run: Setup) -> None:
     if Sees.UPLOADS not in run.view.offers or not run.on_membership:
         return
     clients, share = sorted(run.deal.clients), run.study.training.participation
-    seed = run.trainers.seed
+    seed = run.holdout.seed
     rounds = [cohort_of(clients, share, seed, index) for index in run.measured_rounds]
     seen = {client for cohort in rounds for client in cohort}
     merged = set(run.study.audit.merge)

@@ -13,14 +13,14 @@ from fedaudit.fl.algorithms.ifca_mir import IfcaMir
 from fedaudit.study.settings.defense import DefenseSection
 from fedaudit.study.settings.sections import ServerSection, ShadowSection, Study
 from fedaudit.study.setup.dealing import dealt, grouped
-from fedaudit.study.setup.holdout import Trainers, as_trained, left_to_train
+from fedaudit.study.setup.holdout import HoldOutRule, exclude_held_out, left_to_train
 from fedaudit.study.setup.parts import Setup
 from fedaudit.study.setup.risk import server_risk
 
 _LARGEST_SEED = 10**9
 
 
-def asked_for(study: Study) -> ShadowSection | None:
+def shadow_section(study: Study) -> ShadowSection | None:
     """Source of examples: as the study says, or the default if it names an attack that learns."""
     named = any(attack_named(name).learns for name in study.attacks)
     return study.shadow or (ShadowSection() if named else None)
@@ -43,7 +43,7 @@ def with_examples(run: Setup, dataset: Dataset) -> Setup:
         BadInput: The client of a known split is audited or merged, or data do not suffice.
         Unsupported: A known split is asked for where clients' data are shifted.
     """
-    given = asked_for(run.study)
+    given = shadow_section(run.study)
     if given is None or not any(attack.learns for attack in run.attacks.values()):
         return run
     if given.mode == "federation":
@@ -60,7 +60,7 @@ def _known(run: Setup, given: ShadowSection) -> Known:
             'shadow.mode = "federation"'
         )
     client = _known_client(run, given)
-    left = left_to_train({client: run.deal.clients[client]}, run.trainers)[client]
+    left = left_to_train({client: run.deal.clients[client]}, run.holdout)[client]
     return known_split(
         run.dataset,
         run.deal,
@@ -114,17 +114,17 @@ def _shadow(run: Setup, given: ShadowSection, dataset: Dataset) -> Setup:
     if isinstance(algorithm, IfcaMir):
         # The run's own server may have samples that the shadow's clients train on.
         algorithm = replace(algorithm, risk=server_risk(study, world, seed, besides=run.deal))
-    trainers = Trainers({}, algorithm, study.training.rounds, seed_for(seed, "federation"))
+    holdout = HoldOutRule({}, algorithm, study.training.rounds, seed_for(seed, "federation"))
     learned = {name: attack for name, attack in run.attacks.items() if attack.learns}
     return replace(
         run,
         study=study,
         seed=seed,
         dataset=world.dataset,
-        deal=as_trained(world.deal, trainers),
+        deal=exclude_held_out(world.deal, holdout),
         algorithm=algorithm,
         groups=world.groups,
-        teaches=True,
+        is_shadow=True,
         defenses={},
         server=HONEST,
         attacks=learned,

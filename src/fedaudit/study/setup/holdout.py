@@ -17,7 +17,7 @@ from fedaudit.fl.algorithms.base import Algorithm, HoldsOut
 from fedaudit.fl.simulate import prepared
 
 
-class Trainers(NamedTuple):
+class HoldOutRule(NamedTuple):
     """The rule that decides which of their samples clients train on.
 
     Attributes:
@@ -33,7 +33,7 @@ class Trainers(NamedTuple):
     seed: int
 
 
-def as_trained(deal: Deal, given: Trainers) -> Deal:
+def exclude_held_out(deal: Deal, given: HoldOutRule) -> Deal:
     """The deal with the truth about samples that clients hold out of their training.
 
     An audited sample that its owner holds out (as validation data, say) is nobody's: it counts
@@ -76,7 +76,7 @@ def as_trained(deal: Deal, given: Trainers) -> Deal:
     return replace(deal, audit=changed)
 
 
-def left_to_train(data: Mapping[ClientId, Samples], given: Trainers) -> dict[ClientId, Samples]:
+def left_to_train(data: Mapping[ClientId, Samples], given: HoldOutRule) -> dict[ClientId, Samples]:
     """Clients' samples that are left to train on.
 
     Args:
@@ -91,7 +91,7 @@ def left_to_train(data: Mapping[ClientId, Samples], given: Trainers) -> dict[Cli
     return {c: mine.take(~algorithm.held_out(mine.ids, seed=seed)) for c, mine in left.items()}
 
 
-def refuse_one_sided(data: Mapping[ClientId, Samples], given: Trainers) -> None:
+def refuse_one_sided(data: Mapping[ClientId, Samples], given: HoldOutRule) -> None:
     """Refuses a run in which a client that is to hold samples out would keep out none, or all.
 
     Args:

@@ -5,20 +5,26 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
+import torch
+
 from fedaudit.attacks.base import Attack
+from fedaudit.core.devices import CPU
+from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import ClientId
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.datasets.draws.shadow import Known
 from fedaudit.defenses.base import Defense
+from fedaudit.engines.base import Engine
+from fedaudit.engines.local import LOCAL
 from fedaudit.fl.algorithms.base import HONEST, Algorithm, Server
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.views import View
 from fedaudit.signals.base import Signal
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.dealing import Groups
-from fedaudit.study.setup.holdout import Trainers
+from fedaudit.study.setup.holdout import HoldOutRule
 
 
 class Watched(NamedTuple):
@@ -55,7 +61,7 @@ class Setup:
         groups: Which clients are alike, and whose data each sample is like.
         shadow: The undefended run on other data that attacks learn from, if they do so.
         known: The samples of this run that attacks learn from, if they do so.
-        teaches: Whether it is such a shadow, of which nothing but its signals is of interest.
+        is_shadow: True for such a shadow, of which nothing but its signals is of interest.
         watched: Where the federation was somebody else's, what is known of it.
         server: Who sends clients their models.
     """
@@ -73,15 +79,15 @@ class Setup:
     groups: Groups
     shadow: "Setup | None" = None
     known: Known | None = None
-    teaches: bool = False
+    is_shadow: bool = False
     watched: Watched | None = None
     server: Server = HONEST
 
     @property
-    def trainers(self) -> Trainers:
+    def holdout(self) -> HoldOutRule:
         """The rule that decides which of their samples clients train on."""
         rounds, seed = self.study.training.rounds, seed_for(self.seed, "federation")
-        return Trainers(self.defenses, self.algorithm, rounds, seed)
+        return HoldOutRule(self.defenses, self.algorithm, rounds, seed)
 
     @property
     def on_membership(self) -> dict[str, Attack]:
@@ -98,3 +104,22 @@ class Setup:
         """Every signal that an attack needs, each once."""
         found = {s.name: s for attack in self.attacks.values() for s in attack.signals}
         return tuple(found.values())
+
+
+@dataclass(frozen=True)
+class Work:
+    """Means of the work; they change no result, but for the last digits on another device.
+
+    Attributes:
+        engine: Where clients train.
+        workers: Threads for the gradient signals, or what the measuring engine has workers.
+        device: Where clients train and samples are measured.
+        progress: Called as training, figures and controls go on.
+        measuring: Where audited samples are measured; None for this process.
+    """
+
+    engine: Engine = LOCAL
+    workers: int = 1
+    device: torch.device = CPU
+    progress: Progress = quiet
+    measuring: Engine | None = None
