@@ -12,11 +12,13 @@ import pytest
 import torch
 from numpy import ndarray
 from PIL import Image
+from sklearn.datasets import load_digits
 
 from fedaudit.core.errors import BadInput, Damaged, Refusal
 from fedaudit.core.values import Setting
 from fedaudit.datasets.catalog import FORMATS, SOURCES, load
 from fedaudit.datasets.formats.hugging_face import from_tables
+from fedaudit.datasets.generated import _bundled_digits
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (12, 5, 4), dtype=np.uint8)
@@ -48,6 +50,12 @@ class TestMade:
         assert dataset.classes == 10
         assert abs(dataset.train.features.mean().item()) < 1e-6
         assert "training mean" in dataset.normalisation
+
+    def test_digits_are_those_of_scikit_learn_without_its_import(self) -> None:
+        images, labels = _bundled_digits()
+        bunch = load_digits()
+        assert np.array_equal(images, bunch.images)
+        assert np.array_equal(labels, bunch.target)
 
     def test_the_same_seed_splits_digits_alike_and_another_seed_does_not(self) -> None:
         first, again, other = (load("digits", seed=seed) for seed in (1, 1, 2))

@@ -1,12 +1,19 @@
 """Data sets that need no file: scikit-learn's digits and SIA's synthetic classes."""
 
+from importlib.util import find_spec
+from pathlib import Path
+
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import Scaled, assembled, split
 from fedaudit.datasets.dataset import Dataset
+
+_DIGITS = Path("datasets", "data", "digits.csv.gz")
+"""Where scikit-learn keeps them."""
 
 
 def digits(*, seed: int, test_share: float = 0.2) -> Dataset:
@@ -16,13 +23,10 @@ def digits(*, seed: int, test_share: float = 0.2) -> Dataset:
         seed: Decides which digits are tested on.
         test_share: Share of each class in the test part, in (0, 1).
     """
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    labels = bunch.target.astype(np.int64)
+    pixels, labels = _bundled_digits()
     parts = split(labels, test_share, rng=seeded_numpy(seed, "digits split"))
     # Pixels count the dark points of a 4 x 4 block.
-    images = torch.from_numpy(bunch.images / 16)[:, None].to(torch.float32)
+    images = torch.from_numpy(pixels / 16)[:, None].to(torch.float32)
     train, test = images[parts.train], images[parts.test]
     mean, spread = float(train.double().mean()), float(train.double().std(correction=0))
     words = (
@@ -37,6 +41,20 @@ def digits(*, seed: int, test_share: float = 0.2) -> Dataset:
         torch.from_numpy(labels[parts.test]),
         classes=10,
     )
+
+
+def _bundled_digits() -> tuple[Float[np.ndarray, "digits 8 8"], Int[np.ndarray, " digits"]]:
+    """Pixels from 0 to 16, and classes."""
+    found = find_spec("sklearn")
+    file = Path(found.origin if found and found.origin else "").parent / _DIGITS
+    if file.is_file():
+        # Half of the time to a small study's first round would be that of importing scikit-learn.
+        table = np.loadtxt(file, delimiter=",")
+        return table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(np.int64)
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    return bunch.images, bunch.target.astype(np.int64)
 
 
 def synthetic(
