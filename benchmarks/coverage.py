@@ -17,7 +17,7 @@ from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from fedaudit.metrics.delong import auc_interval
 from fedaudit.metrics.intervals import (
-    Interval,
+    ConfidenceLimits,
     Limited,
     held_together,
     lower_limit,
@@ -356,7 +356,7 @@ def means_over_seeds(
     truths = {"AUC": float(ndtr(apart / 2**0.5))}
     if n_needed(_RATE) <= sizes[1]:
         truths[f"TPR at {100 * _RATE:g} % FPR"] = normal(apart).rate(_RATE)
-    found: dict[tuple[str, int], list[Interval]] = {}
+    found: dict[tuple[str, int], list[ConfidenceLimits]] = {}
     for _ in range(studies):
         scores = rng.standard_normal((most, sum(sizes))) + apart * is_member
         aucs = [Limited(*auc_interval(one, is_member)[:3]) for one in scores]
@@ -371,7 +371,7 @@ def means_over_seeds(
     }
 
 
-def _over(intervals: Sequence[Interval], truth: float) -> OverSeeds:
+def _over(intervals: Sequence[ConfidenceLimits], truth: float) -> OverSeeds:
     low, high = np.array(intervals).T
     return OverSeeds(missed(Limits(low, high), truth), float((high - low).mean()))
 

@@ -24,7 +24,7 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Environment, Record, ViewRow
 from fedaudit.study.figures.analysis import AttackRun, add_figures
 from fedaudit.study.figures.significance import corrected
-from fedaudit.study.figures.truth import Audited, Findings
+from fedaudit.study.figures.truth import Findings, TargetTruth
 
 AUCS = (0.5, 0.57, 0.65)
 """Of members against either kind of non-members: no leak, one that is called weak, and clear."""
@@ -83,11 +83,11 @@ def runs(rng: np.random.Generator, auc: float, seeds: int) -> list[Run]:
     return found
 
 
-def truth() -> Audited:
+def truth() -> TargetTruth:
     """The audited samples of every run."""
     origin = np.repeat(list(SIZES), list(SIZES.values()))
     places = np.arange(len(origin))
-    return Audited(
+    return TargetTruth(
         target=0,
         origin=origin,
         kept=places,
@@ -98,7 +98,7 @@ def truth() -> Audited:
     )
 
 
-def findings_of(seed: int, run: Run, audited: Audited) -> Findings:
+def findings_of(seed: int, run: Run, audited: TargetTruth) -> Findings:
     """What is found in one run."""
     findings = Findings()
     for name, scores in zip(ATTACKS, run.scores, strict=True):

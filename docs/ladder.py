@@ -25,7 +25,7 @@ from fedaudit.results.ladder import (
     UPLOAD_ATTACKS,
     Auc,
     Change,
-    Rule,
+    ProbitLine,
     aucs,
     generalisation_gap,
     loss_gap,
@@ -276,25 +276,25 @@ def errors_on(
     return [found(one) - said(one) for one in checked_on]
 
 
-def rule(axis: Axis, made_from: Sequence[Rung], found: Found) -> Rule:
+def rule(axis: Axis, made_from: Sequence[Rung], found: Found) -> ProbitLine:
     """The rule: its numbers, and how far a data set's rungs are from what the others say."""
     intercept, slope = _weights(axis, made_from, found)
     spread = np.quantile(np.abs(left_out(axis, made_from, found)), 0.9)
-    return Rule(*(round(float(value), 3) for value in (intercept, slope, spread)))
+    return ProbitLine(*(round(float(value), 3) for value in (intercept, slope, spread)))
 
 
-def inside(said: Rule, axis: Axis, checked_on: Sequence[Rung], found: Found) -> list[bool]:
+def inside(said: ProbitLine, axis: Axis, checked_on: Sequence[Rung], found: Found) -> list[bool]:
     """Which rungs are where a rule says, to within its spread."""
     return [abs(found(one) - _said(said, axis, one)) <= said.spread for one in checked_on]
 
 
-def _said(said: Rule, axis: Axis, one: Rung) -> float:
+def _said(said: ProbitLine, axis: Axis, one: Rung) -> float:
     (gap,) = axis.of(one)
     return said.at(gap)
 
 
 def picture(
-    made_from: Sequence[Rung], checked_on: Sequence[Rung], uploads: Rule, final: Rule
+    made_from: Sequence[Rung], checked_on: Sequence[Rung], uploads: ProbitLine, final: ProbitLine
 ) -> str:
     """The ladder as an SVG picture: a mark a federation, the rule, what it was not made from."""
     # Narrow, so that the lettering is legible on a telephone.
@@ -303,7 +303,7 @@ def picture(
 
 
 def _drawn(
-    made_from: Sequence[Rung], checked_on: Sequence[Rung], uploads: Rule, final: Rule
+    made_from: Sequence[Rung], checked_on: Sequence[Rung], uploads: ProbitLine, final: ProbitLine
 ) -> str:
     figure = Figure(figsize=(5.4, 9.2), layout="constrained")
     above, below = figure.subplots(2, 1)
@@ -486,7 +486,7 @@ def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([_row(head), _row(["---"] * len(head)), *map(_row, rows)])
 
 
-def _answer(uploads: Rule, made_from: Sequence[Rung], checked_on: Sequence[Rung]) -> str:
+def _answer(uploads: ProbitLine, made_from: Sequence[Rung], checked_on: Sequence[Rung]) -> str:
     held = inside(uploads, RULE, checked_on, of_uploads)
     by_data = ", ".join(
         f"{sum(inside(uploads, RULE, own, of_uploads))} of {len(own)} on {NAMES[study]}"
@@ -553,7 +553,7 @@ def _first_to_see(made_from: Sequence[Rung]) -> str:
     )
 
 
-def _final(final: Rule, made_from: Sequence[Rung], checked_on: Sequence[Rung]) -> str:
+def _final(final: ProbitLine, made_from: Sequence[Rung], checked_on: Sequence[Rung]) -> str:
     held = inside(final, FINAL_RULE, checked_on, of_final)
     points = [f"{100 * final.from_gap(auc):.0f} points for an AUC of {auc}" for auc in WORRY]
     far = max(checked_on, key=lambda one: abs(one.final.value - _said(final, FINAL_RULE, one)))
@@ -622,7 +622,7 @@ def _sources(made_from: Sequence[Rung]) -> str:
     )
 
 
-def _table(rows: Sequence[Rung], said: Rule) -> str:
+def _table(rows: Sequence[Rung], said: ProbitLine) -> str:
     head = [
         *("data", "run", "samples", "train", "test", "gap of uploads"),
         *("strongest attack", "AUC", "rule", "TPR at 1%", "at 0.1%", "final model"),

@@ -9,7 +9,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedaudit.core.errors import BadInput, Refusal
 from fedaudit.fl.wire.packets import Packet, pack_done, unpack_done
-from fedaudit.integrations.flower.ledger import Ledger
+from fedaudit.integrations.flower.ledger import FlowerLedger
 from fedaudit.integrations.flower.study_messages import (
     Question,
     answer_in,
@@ -70,7 +70,7 @@ def reply(content: bytes) -> None:
     came = _message(content)
     vars(came.metadata)["_reply_to_message_id"] = "1"
     listening = Listening()
-    ledger = Ledger(listening, weighted_by="num-examples")
+    ledger = FlowerLedger(listening, weighted_by="num-examples")
     ledger.ask(1, [sent])
     ledger.hear([came])
     ledger.close()

@@ -19,7 +19,7 @@ from fedaudit.fl.algorithms.fedmd import Distillation, FedMD
 from fedaudit.fl.algorithms.fedsgd import FedSGD
 from fedaudit.fl.algorithms.ifca_mir import IfcaMir
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.fl.visits import Done, Federation, Job, refuse_unfit, visited
+from fedaudit.fl.visits import Done, Job, TurnContext, refuse_unfit, visited
 from fedaudit.fl.wire.packets import Packet, pack_done, pack_jobs, unpack_done, unpack_jobs
 from fedaudit.live.recording import heard_of
 from fedaudit.live.rounds import Answers, Kind, round_of_uploads
@@ -60,7 +60,7 @@ def _asked(algorithm: Algorithm, defense: Defense = UNDEFENDED) -> Asked:
     state = algorithm.start(1)
     visit = Visit(round=1, rounds=2, client=0, cohort=(0,), weights={0: 1.0}, seed=7)
     job = Job(algorithm.send(state, 0, 1), {}, defense.state(), visit)
-    one = Federation(algorithm, {0: DATA}, {0: defense})
+    one = TurnContext(algorithm, {0: DATA}, {0: defense})
     # A turn keeps what it draws and notes in the visit.
     fresh = unpack_jobs(pack_jobs([job], algorithm), algorithm)[0]
     return Asked(algorithm, state, job, visited(one, fresh))

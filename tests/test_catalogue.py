@@ -10,7 +10,7 @@ from rich.console import Console
 from fedaudit.attacks.catalog import ATTACKS
 from fedaudit.catalogue import CATALOGUES, catalogue_markdown, explanation, listing
 from fedaudit.catalogue.docstrings import parsed
-from fedaudit.catalogue.entries import Entry
+from fedaudit.catalogue.entries import CatalogueEntry
 from fedaudit.core.errors import BadInput
 from fedaudit.datasets.catalog import SOURCES
 from fedaudit.datasets.draws.fair import DRAWS
@@ -61,7 +61,7 @@ def test_without_a_name_all_catalogues_are_listed() -> None:
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.kind}-{entry.name}")
-def test_every_entry_is_explained_with_its_kind_and_settings(entry: Entry) -> None:
+def test_every_entry_is_explained_with_its_kind_and_settings(entry: CatalogueEntry) -> None:
     text = explanation(entry.name)
     assert f"{entry.name} ({entry.kind})" in text
     assert entry.doc.first, "an entry says what it is"

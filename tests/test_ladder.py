@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.ladder import Auc, Rule, loss_gap, strongest
+from fedaudit.results.ladder import Auc, ProbitLine, loss_gap, strongest
 from fedaudit.results.record import Record, Trajectory
 from tests.report.records import record
 
@@ -41,7 +41,7 @@ def test_the_page_and_what_reports_use_are_what_the_records_give() -> None:
 def test_the_rule_is_the_line_that_its_rungs_lie_on() -> None:
     rungs = [on_the_line(gap, study) for study in ("a", "b") for gap in (0.1, 0.5, 0.9)]
     said = ladder()["rule"](ladder()["RULE"], rungs, ladder()["of_uploads"])
-    assert said == Rule(0.1, 1.0, 0.0)
+    assert said == ProbitLine(0.1, 1.0, 0.0)
     assert said.from_gap(said.at(0.4)) == pytest.approx(0.4)
 
 
@@ -54,7 +54,7 @@ def test_a_data_set_left_out_is_judged_by_the_others_alone() -> None:
 
 
 def test_a_rung_is_where_the_rule_says_or_is_not() -> None:
-    said, axis, of = Rule(0.1, 1.0, 0.02), ladder()["RULE"], ladder()["of_uploads"]
+    said, axis, of = ProbitLine(0.1, 1.0, 0.02), ladder()["RULE"], ladder()["of_uploads"]
     near, far = on_the_line(0.4), rung(0.4, 0.8)
     assert ladder()["inside"](said, axis, [near, far], of) == [True, False]
 
@@ -63,7 +63,7 @@ def test_the_picture_shows_every_data_set_and_is_the_same_each_time() -> None:
     script = ladder()
     rungs = [on_the_line(gap) for gap in (0.1, 0.5, 0.9)]
     check = [rung(0.3, 0.6, "ladder-check-fashion")]
-    said = Rule(0.1, 1.0, 0.05)
+    said = ProbitLine(0.1, 1.0, 0.05)
     drawn = [script["picture"](rungs, check, said, said) for _ in range(2)]
     assert drawn[0] == drawn[1]
     assert drawn[0].lstrip().startswith("<?xml")

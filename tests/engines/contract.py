@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedaudit.core.errors import BadInput
-from fedaudit.engines.base import Engine, Shards
+from fedaudit.engines.base import Engine, SharedByKey
 from fedaudit.observe.views import every
 
 TENSORS = {
@@ -34,7 +34,7 @@ def doubled_in_place(shared: object, item: torch.Tensor) -> torch.Tensor:
     return item.mul_(2)
 
 
-def one_shard(shared: Shards[str, torch.Tensor], item: str) -> torch.Tensor:
+def one_shard(shared: SharedByKey[str, torch.Tensor], item: str) -> torch.Tensor:
     return shared[item] + len(shared)
 
 
@@ -71,7 +71,7 @@ def tensors_that_came_through_can_be_written_to(engine: Engine) -> None:
 
 
 def an_item_finds_its_shard(engine: Engine) -> None:
-    shards = Shards(a=torch.zeros(2), b=torch.ones(2))
+    shards = SharedByKey(a=torch.zeros(2), b=torch.ones(2))
     with engine.session(one_shard, shards) as run:
         assert [values.tolist() for values in run(["b", "a", "b"])] == [[3, 3], [2, 2], [3, 3]]
 

@@ -12,14 +12,14 @@ import pytest
 
 from fedaudit.engines import workers
 from fedaudit.engines.base import packed
-from fedaudit.engines.workers import Outcome, _worker, serve
+from fedaudit.engines.workers import WorkResult, _worker, serve
 from tests.engines import contract
 from tests.engines.test_local_engines import Unreadable
 
 ALWAYS_THE_SAME = ValueError("what else")
 
 
-def outcomes(*sent: object) -> list[Outcome]:
+def outcomes(*sent: object) -> list[WorkResult]:
     came = SimpleQueue[bytes]()
     for one in sent:
         came.put(packed(one))

@@ -19,14 +19,14 @@ import torch
 
 from fedaudit.core.errors import Unsupported
 from fedaudit.engines import workers
-from fedaudit.engines.base import Shards, packed
+from fedaudit.engines.base import SharedByKey, packed
 from fedaudit.engines.workers import Workers, _Crew, _Worker
 from tests.engines import contract
 from tests.programs import heeding
 
 
 def test_a_session_that_was_left_does_no_more_work() -> None:
-    shards = Shards(a=torch.zeros(2), b=torch.ones(2))
+    shards = SharedByKey(a=torch.zeros(2), b=torch.ones(2))
     with Workers(1).session(contract.one_shard, shards) as run:
         results = run(["b", "a", "b"])
         assert next(results).tolist() == [3, 3]

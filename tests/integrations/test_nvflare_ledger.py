@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
-from fedaudit.integrations.nvflare.ledger import Ledger, Upload, client_of
+from fedaudit.integrations.nvflare.ledger import NvflareLedger, Upload, client_of
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record
 from fedaudit.live.recorder import Recorder
@@ -40,7 +40,7 @@ def arrays(params: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
 
 def watched(folder: Path, *, difference: bool = False, spoilt: bool = False, **how: object) -> None:
     """The federation's rounds as a server sees them: sites come and go in any order."""
-    ledger = Ledger(recorder(folder, **how))
+    ledger = NvflareLedger(recorder(folder, **how))
     for live in rounds():
         sent = arrays(live.sent)
         for client in (2, 0, 1):
@@ -111,8 +111,8 @@ def upload(**changed: object) -> Upload:
     return Upload(made)  # type: ignore[arg-type]
 
 
-def asked(folder: Path, *sites: str, **how: object) -> Ledger:
-    ledger = Ledger(recorder(folder, strict=False, **how))
+def asked(folder: Path, *sites: str, **how: object) -> NvflareLedger:
+    ledger = NvflareLedger(recorder(folder, strict=False, **how))
     for site in sites:
         ledger.ask(1, site, site, sent())
     return ledger
@@ -206,7 +206,7 @@ def test_sites_that_are_sent_different_models_are_recorded_each_with_its_own(
     tmp_path: Path,
 ) -> None:
     first, second, *_ = rounds()
-    ledger = Ledger(recorder(tmp_path / "ledger"))
+    ledger = NvflareLedger(recorder(tmp_path / "ledger"))
     for client, live in enumerate((first, second)):
         ledger.ask(1, str(client), f"site-{client}", arrays(live.sent))
         ledger.hear(str(client), Upload(arrays(live.uploads[client])))
@@ -236,11 +236,11 @@ def test_a_second_run_into_the_same_folder_is_told_of(tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning, match="give a run of NVFlare a folder of its own"):
         asked(tmp_path, "site-0")
     with pytest.raises(BadInput, match="round 1 was recorded before"):
-        Ledger(recorder(tmp_path)).ask(1, "site-0", "site-0", sent())
+        NvflareLedger(recorder(tmp_path)).ask(1, "site-0", "site-0", sent())
 
 
 def test_what_sites_were_sent_and_cannot_be_read_is_told_of(tmp_path: Path) -> None:
-    ledger = Ledger(recorder(tmp_path, strict=False))
+    ledger = NvflareLedger(recorder(tmp_path, strict=False))
     ledger.ask(1, "task", "site-0", None, fault="sites are sent data of the kind METRICS")
     ledger.hear("task", upload())
     with pytest.warns(RuntimeWarning, match="data of the kind METRICS"):

@@ -11,7 +11,7 @@ from fedaudit.metrics import (
     permuted_membership,
 )
 from fedaudit.metrics.delong import interval_of_ranks
-from fedaudit.metrics.roc import Sides
+from fedaudit.metrics.roc import SplitScores
 
 
 def test_permuting_membership_gives_chance_however_strong_the_attack() -> None:
@@ -50,7 +50,7 @@ def test_equal_scores_have_a_p_value_of_one() -> None:
 def test_intervals_that_promise_too_much_fail_the_permuted_control(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def half_as_wide(split: Sides, confidence: float) -> AucInterval:
+    def half_as_wide(split: SplitScores, confidence: float) -> AucInterval:
         value, low, high, method = interval_of_ranks(split, confidence)
         return AucInterval(value, (value + low) / 2, (value + high) / 2, method)
 

@@ -13,7 +13,7 @@ from fedaudit.metrics.delong import (
     interval_between,
     interval_of_ranks,
 )
-from fedaudit.metrics.roc import Sides, ranked, sides
+from fedaudit.metrics.roc import SplitScores, ranked, sides
 
 
 def slow_variance(scores: np.ndarray, truth: np.ndarray) -> float:
@@ -142,5 +142,5 @@ def test_ranks_give_the_interval_of_their_scores_to_the_last_bit(
 ) -> None:
     n = data.draw(st.integers(1, len(scores) - 1))
     values, ranks = np.array(scores, dtype=float), rankdata(scores)
-    of_scores = interval_between(Sides(values[:n], values[n:]), 0.95)
-    assert interval_of_ranks(Sides(ranks[:n], ranks[n:]), 0.95) == of_scores
+    of_scores = interval_between(SplitScores(values[:n], values[n:]), 0.95)
+    assert interval_of_ranks(SplitScores(ranks[:n], ranks[n:]), 0.95) == of_scores

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import rankdata
 
-from fedaudit.metrics.roc import Sides, midranks, ranked, within_side
+from fedaudit.metrics.roc import SplitScores, midranks, ranked, within_side
 
 SCORES = st.lists(st.sampled_from([-math.inf, -1.5, 0.0, 0.1, 2.0, math.inf]), min_size=1)
 
@@ -25,6 +25,6 @@ def test_equal_scores_share_the_mean_of_their_places() -> None:
 def test_ranks_of_all_are_enough_to_rank_each_side(
     members: list[float], nonmembers: list[float]
 ) -> None:
-    split = Sides(np.array(members), np.array(nonmembers))
+    split = SplitScores(np.array(members), np.array(nonmembers))
     for ranks, scores in zip(ranked(split), split, strict=True):
         assert within_side(ranks).tolist() == rankdata(scores).tolist()

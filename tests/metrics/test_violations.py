@@ -10,7 +10,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.metrics.balanced import balanced_accuracy, counted_balanced_accuracy
 from fedaudit.metrics.violations import (
-    Asked,
+    ModelRisk,
     Violations,
     violations,
     violations_by_chance,
@@ -41,7 +41,7 @@ def test_without_lower_limits_no_violation_is_sure() -> None:
 
 def test_the_noise_floor_of_violations_by_hand() -> None:
     # One member and one other: a risk of 0, 1/2, 1/2 or 1, each as likely.
-    found = violations_by_chance([Asked(1, 1, [0.5, 0.6, 1.0, 0.4])], rng=seeded_numpy(1, "x"))
+    found = violations_by_chance([ModelRisk(1, 1, [0.5, 0.6, 1.0, 0.4])], rng=seeded_numpy(1, "x"))
     assert found == pytest.approx(0.25 + 0.25 + 0 + 0.75, abs=0.03)
     assert violations_by_chance([], rng=seeded_numpy(1, "x")) == 0
 
@@ -50,8 +50,8 @@ def test_some_of_two_hundred_clients_are_in_violation_where_every_true_risk_is_o
     # 30 and 170 clients that accept between 50 and 80 %, on 5,000 members and fewer others.
     thresholds = seeded_numpy(1, "accepted").uniform(0.5, 0.8, 200)
     models = [
-        Asked(5_000, 1_500, thresholds[:30].tolist()),
-        Asked(5_000, 5_000, thresholds[30:].tolist()),
+        ModelRisk(5_000, 1_500, thresholds[:30].tolist()),
+        ModelRisk(5_000, 5_000, thresholds[30:].tolist()),
     ]
     found = violations_by_chance(models, rng=seeded_numpy(1, "drawn"))
     # The sum of the clients' chances, exactly.
@@ -68,7 +68,7 @@ def test_some_of_two_hundred_clients_are_in_violation_where_every_true_risk_is_o
 
 def test_models_that_nobody_was_asked_about_have_no_noise_floor() -> None:
     with pytest.raises(BadInput, match="got 0 and 3"):
-        violations_by_chance([Asked(0, 3, [0.6])], rng=seeded_numpy(1, "x"))
+        violations_by_chance([ModelRisk(0, 3, [0.6])], rng=seeded_numpy(1, "x"))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from fedaudit.report.first import tiles
 from fedaudit.report.page import report_html
-from fedaudit.report.text.verdict import Verdict, as_text, verdict
+from fedaudit.report.text.verdict import PlainVerdict, as_text, verdict
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ClientRow, ControlResult, Record, UsageRow
 from tests.estimates import changed, estimate
@@ -211,7 +211,7 @@ def rate(value: float, low: float | None, high: float | None, **rest: object) ->
     return auc(value, low, high, **{"metric": "tpr@0.01", **counts, **rest})
 
 
-def said_of(*figures: Estimate) -> Verdict:
+def said_of(*figures: Estimate) -> PlainVerdict:
     return verdict(none_found().model_copy(update={"estimates": list(figures)}))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from fedaudit.core.errors import BadInput
 from fedaudit.engines.local import LOCAL
-from fedaudit.fl.visits import Done, Federation, Job, refuse_unfit, visited
+from fedaudit.fl.visits import Done, Job, TurnContext, refuse_unfit, visited
 from fedaudit.fl.wire.packets import pack_done, pack_jobs, unpack_done, unpack_jobs
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import Study
@@ -37,7 +37,7 @@ class Elsewhere:
             given = list(items)
             if work is visited:
                 jobs = [one for one in given if isinstance(one, Job)]
-                taken = taken_elsewhere(self.study, cast(Federation, shared), jobs)
+                taken = taken_elsewhere(self.study, cast(TurnContext, shared), jobs)
                 yield from cast(Iterator[Result], iter(taken))
                 return
             with LOCAL.session(work, shared) as here:
@@ -46,7 +46,7 @@ class Elsewhere:
         yield run
 
 
-def taken_elsewhere(study: Study, federation: Federation, jobs: Sequence[Job]) -> list[Done]:
+def taken_elsewhere(study: Study, federation: TurnContext, jobs: Sequence[Job]) -> list[Done]:
     seed, algorithm = jobs[0].visit.seed, federation.algorithm
     assert seed in federation_seeds(study)
     asked = pack_jobs(jobs, algorithm)

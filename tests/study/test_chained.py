@@ -15,7 +15,7 @@ from fedaudit.core.values import NOBODY
 from fedaudit.observe.measurements import Measurements
 from fedaudit.results.sources import Chained
 from fedaudit.study.figures.chained import chained
-from fedaudit.study.figures.source_queries import Asked, asked
+from fedaudit.study.figures.source_queries import SourceQueries, asked
 from fedaudit.study.setup.build import setup
 from fedaudit.study.setup.parts import Setup
 from tests.study.studies import small_study
@@ -24,7 +24,7 @@ CLIENTS, EACH, STRANGERS = 4, 5, 100
 
 
 @cache
-def run() -> tuple[Setup, Asked]:
+def run() -> tuple[Setup, SourceQueries]:
     """Five samples of each of four clients, and a hundred of nobody."""
     made = setup(
         small_study(

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from fedaudit.catalogue.docstrings import Doc
-from fedaudit.catalogue.entries import CATALOGUES, Entry, Option
+from fedaudit.catalogue.entries import CATALOGUES, CatalogueEntry, Option
 from fedaudit.core.errors import unknown_name
 from fedaudit.core.importing import installed, package_of, stray_groups
 
@@ -54,11 +54,11 @@ def _table(kind: str) -> Table:
     return table
 
 
-def _brought(kind: str) -> list[Entry]:
+def _brought(kind: str) -> list[CatalogueEntry]:
     """Entries that installed packages bring to a catalogue, listed without importing them."""
     singular = _BROUGHT.get(kind, "")
     return [
-        Entry(singular, name, Doc(first=f"Of {package_of(one)}, as {one.value}."))
+        CatalogueEntry(singular, name, Doc(first=f"Of {package_of(one)}, as {one.value}."))
         for name, one in installed(singular).items()
     ]
 
@@ -76,7 +76,7 @@ _BROUGHT = {
 """Catalogues to which packages bring entries, and what one entry of each is."""
 
 
-def _explained(entry: Entry) -> str:
+def _explained(entry: CatalogueEntry) -> str:
     blocks = [f"{entry.name} ({entry.kind})", _filled(entry.doc.first)]
     blocks += [_filled(text) for text in entry.doc.rest]
     if entry.facts:

@@ -38,7 +38,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogueEntry:
     """One thing that fedaudit knows by name.
 
     Attributes:
@@ -55,18 +55,18 @@ class Entry:
     doc: Doc
     facts: Mapping[str, str] = field(default_factory=dict)
     settings: tuple[Option, ...] = ()
-    parts: tuple["Entry", ...] = ()
+    parts: tuple["CatalogueEntry", ...] = ()
 
 
-def _attacks() -> list[Entry]:
+def _attacks() -> list[CatalogueEntry]:
     return [_attack(name, attack) for name, attack in (ATTACKS | SOURCE_ATTACKS).items()]
 
 
-def _attack(name: str, attack: Attack) -> Entry:
-    rule = Entry("rule", type(attack.rule).__name__, doc_of(attack.rule))
+def _attack(name: str, attack: Attack) -> CatalogueEntry:
+    rule = CatalogueEntry("rule", type(attack.rule).__name__, doc_of(attack.rule))
     parts = (*(_signal(signal) for signal in attack.signals), rule)
     meanings = {key: text for part in parts for key, text in part.doc.named.items()}
-    return Entry(
+    return CatalogueEntry(
         "attack",
         name,
         Doc(first=attack.about, source=attack.source),
@@ -87,23 +87,25 @@ def _attack(name: str, attack: Attack) -> Entry:
     )
 
 
-def _signals() -> list[Entry]:
+def _signals() -> list[CatalogueEntry]:
     by_name = {signal.name: signal for attack in ATTACKS.values() for signal in attack.signals}
     return [_signal(signal) for signal in by_name.values()]
 
 
-def _signal(signal: Signal) -> Entry:
-    return Entry("signal", signal.name, doc_of(type(signal)), {"needs": _sees(signal.needs)})
+def _signal(signal: Signal) -> CatalogueEntry:
+    return CatalogueEntry(
+        "signal", signal.name, doc_of(type(signal)), {"needs": _sees(signal.needs)}
+    )
 
 
-def _views() -> list[Entry]:
+def _views() -> list[CatalogueEntry]:
     return [_view(view) for view in VIEWS.values()]
 
 
-def _view(view: View) -> Entry:
+def _view(view: View) -> CatalogueEntry:
     known = ATTACKS | SOURCE_ATTACKS
     possible = [name for name, attack in known.items() if _possible(attack, view)]
-    return Entry(
+    return CatalogueEntry(
         "view",
         view.name,
         Doc(first=_sentence(view.description)),
@@ -115,13 +117,15 @@ def _possible(attack: Attack, view: View) -> bool:
     return view.can_offer(attack.needs)
 
 
-def _defenses() -> list[Entry]:
-    nothing = Entry("defense", "none", Doc(first="Nothing: clients train and upload as they are."))
+def _defenses() -> list[CatalogueEntry]:
+    nothing = CatalogueEntry(
+        "defense", "none", Doc(first="Nothing: clients train and upload as they are.")
+    )
     others = {name: make for name, make in DEFENSES.items() if name != "none"}
     return [nothing, *_made("defense", others)]
 
 
-def _sources() -> list[Entry]:
+def _sources() -> list[CatalogueEntry]:
     def facts(name: str) -> dict[str, str]:
         form = FORMATS.get(name)
         written = f"{name}:NAME" if form or name == "hf" else name
@@ -131,7 +135,7 @@ def _sources() -> list[Entry]:
     return [replace(entry, facts=facts(entry.name)) for entry in entries]
 
 
-def _draws() -> list[Entry]:
+def _draws() -> list[CatalogueEntry]:
     """A study sets the fair draw through its audit section, published ones through options."""
     entries = _made("draw", DRAWS)
     return [
@@ -147,9 +151,9 @@ def _draws() -> list[Entry]:
     ]
 
 
-def _made(kind: str, catalogue: Mapping[str, Callable[..., object]]) -> list[Entry]:
+def _made(kind: str, catalogue: Mapping[str, Callable[..., object]]) -> list[CatalogueEntry]:
     return [
-        Entry(kind, name, doc_of(make), settings=tuple(_settings(make)))
+        CatalogueEntry(kind, name, doc_of(make), settings=tuple(_settings(make)))
         for name, make in catalogue.items()
     ]
 
@@ -166,7 +170,7 @@ def _settings(make: Callable[..., object]) -> Iterator[Option]:
         yield Option(parameter.name, default, meanings.get(parameter.name, ""))
 
 
-CATALOGUES: dict[str, Callable[[], list[Entry]]] = {
+CATALOGUES: dict[str, Callable[[], list[CatalogueEntry]]] = {
     "attacks": _attacks,
     "signals": _signals,
     "views": _views,
@@ -176,8 +180,12 @@ CATALOGUES: dict[str, Callable[[], list[Entry]]] = {
     "data": _sources,
     "partitions": lambda: _made("partition", PARTITIONS),
     "draws": _draws,
-    "metrics": lambda: [Entry("metric", name, Doc(first=m.about)) for name, m in METRICS.items()],
-    "schedules": lambda: [Entry("schedule", n, doc_of(make)) for n, make in SCHEDULES.items()],
+    "metrics": lambda: [
+        CatalogueEntry("metric", name, Doc(first=m.about)) for name, m in METRICS.items()
+    ],
+    "schedules": lambda: [
+        CatalogueEntry("schedule", n, doc_of(make)) for n, make in SCHEDULES.items()
+    ],
 }
 """Every catalogue by the name that ``fedaudit list`` takes."""
 

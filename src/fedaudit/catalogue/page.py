@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from fedaudit.catalogue.entries import CATALOGUES, Entry, Option
+from fedaudit.catalogue.entries import CATALOGUES, CatalogueEntry, Option
 
 
 def catalogue_markdown() -> str:
@@ -31,11 +31,11 @@ def _section(kind: str) -> str:
     return "\n\n".join(blocks)
 
 
-def _has_more(entry: Entry) -> bool:
+def _has_more(entry: CatalogueEntry) -> bool:
     return bool(entry.settings or entry.doc.rest or entry.doc.source or entry.doc.differs)
 
 
-def _details(entry: Entry, *, title: str) -> str:
+def _details(entry: CatalogueEntry, *, title: str) -> str:
     doc = entry.doc
     blocks = [f"### {title}", doc.first, *doc.rest]
     settings = entry.settings or [Option(name, "", text) for name, text in doc.named.items()]

@@ -52,7 +52,7 @@ def end_of(error: BaseException) -> End | None:
     return None
 
 
-class Printed:
+class TerminalStream:
     """A stream of text that nobody need be reading, and that need not take what is written.
 
     Attributes:
@@ -97,7 +97,7 @@ class Printed:
 
 
 @contextmanager
-def printing_anyway() -> Iterator[Printed]:
+def printing_anyway() -> Iterator[TerminalStream]:
     """Inside, printing ends no command: no reader that is gone, full disk or narrow encoding.
 
     A character that the terminal's encoding lacks is printed as its escape, and what is printed
@@ -115,7 +115,7 @@ def printing_anyway() -> Iterator[Printed]:
         if out is None or err is None:
             _take_closed()
         printed, told = (
-            Printed(
+            TerminalStream(
                 one or opened.enter_context(open(os.devnull, "w", encoding="utf-8")),
                 closed=one is None,
             )

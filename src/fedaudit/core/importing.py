@@ -49,7 +49,7 @@ _PREFIX = "fedaudit."
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenObject:
     """An object that is handed over in Python, where settings have its name.
 
     Attributes:
@@ -76,7 +76,7 @@ class _Namer:
 
     distrusted: str | None = None
     folder: Path | None = None
-    given: Mapping[str, Given] = field(default_factory=dict)
+    given: Mapping[str, GivenObject] = field(default_factory=dict)
 
 
 _TRUSTED = _Namer()
@@ -107,7 +107,7 @@ def code_named_in(source: object, *, trusted: bool, folder: Path | None = None) 
 
 
 @contextmanager
-def objects_given(objects: Mapping[str, Given]) -> Iterator[None]:
+def objects_given(objects: Mapping[str, GivenObject]) -> Iterator[None]:
     """Inside, these names stand for these objects, and nothing is imported for them.
 
     Args:

@@ -15,7 +15,7 @@ from fedaudit.core.errors import BadInput
 
 
 @dataclass(frozen=True)
-class Part:
+class NamedPart:
     """A part with its settings.
 
     Attributes:
@@ -28,7 +28,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class AlgorithmPart(Part):
+class AlgorithmPart(NamedPart):
     """A federated algorithm.
 
     Attributes:
@@ -39,7 +39,7 @@ class AlgorithmPart(Part):
 
 
 @dataclass(frozen=True)
-class DataPart(Part):
+class DataPart(NamedPart):
     """A data set.
 
     Attributes:
@@ -50,7 +50,7 @@ class DataPart(Part):
 
 
 @dataclass(frozen=True)
-class Clients(Part):
+class Clients(NamedPart):
     """Clients, and how training samples are dealt to them.
 
     Attributes:
@@ -61,7 +61,7 @@ class Clients(Part):
 
 
 @dataclass(frozen=True)
-class DefensePart(Part):
+class DefensePart(NamedPart):
     """A defense and the clients that use it.
 
     Attributes:
@@ -89,13 +89,13 @@ class Copies:
         return deepcopy(self.value)
 
 
-def named(what: object, /, **options: object) -> Part:
+def named(what: object, /, **options: object) -> NamedPart:
     """A part by name, or of a class or function of one's own, with settings.
 
     ``named("cnn", channels="16,32")`` is the catalogue's CNN; ``named(MyNet, width=64)`` a network
     that is built as ``MyNet(width=64)``.
     """
-    return Part(what, options)
+    return NamedPart(what, options)
 
 
 def members_of(given: object) -> tuple[int, ...]:
@@ -111,5 +111,5 @@ def members_of(given: object) -> tuple[int, ...]:
     return tuple(given)
 
 
-Maker = Callable[..., Part]
+Maker = Callable[..., NamedPart]
 """Makes a part of the catalogue from settings."""

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.importing import Given, source_digest
+from fedaudit.core.importing import GivenObject, source_digest
 from fedaudit.core.values import Setting
 
 _SHOWN = 1000
@@ -42,7 +42,7 @@ class Spelled(NamedTuple):
 
     name: str
     options: dict[str, Setting]
-    given: Given | None = None
+    given: GivenObject | None = None
 
 
 def spelled(value: object, options: Mapping[str, object], *, kind: str) -> Spelled:
@@ -72,9 +72,9 @@ def spelled(value: object, options: Mapping[str, object], *, kind: str) -> Spell
     }
     if is_importable(value):
         module = value.__module__
-        return Spelled(_name(value), settings, Given(value, module, source_digest(module)))
+        return Spelled(_name(value), settings, GivenObject(value, module, source_digest(module)))
     name = _name(value)
-    return Spelled(name, settings, Given(value, name, _sha256(source_of(value))))
+    return Spelled(name, settings, GivenObject(value, name, _sha256(source_of(value))))
 
 
 def frozen(value: object, make: object, *, label: str = "") -> Spelled:
@@ -91,7 +91,7 @@ def frozen(value: object, make: object, *, label: str = "") -> Spelled:
     kind = type(value)
     digest = _sha256("\n".join([stated(value), *_sources(value)]))
     name = f"{label or _name(kind)}#{digest[:_DIGITS]}"
-    return Spelled(name, {}, Given(make, name, digest))
+    return Spelled(name, {}, GivenObject(make, name, digest))
 
 
 def plain_settings(value: object, *, besides: tuple[str, ...] = ()) -> dict[str, Setting] | None:

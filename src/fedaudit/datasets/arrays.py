@@ -141,7 +141,7 @@ class Arrays(NamedTuple):
     y_test: AnyArray
 
 
-class Split(NamedTuple):
+class PartPositions(NamedTuple):
     """Positions of the samples of each part, in ascending order."""
 
     train: Int[ndarray, " train"]
@@ -150,7 +150,7 @@ class Split(NamedTuple):
 
 def split(
     labels: Int[ndarray, " samples"], test_share: float, *, rng: np.random.Generator
-) -> Split:
+) -> PartPositions:
     """Sets aside the same share of every class for testing, at random.
 
     Args:
@@ -172,7 +172,7 @@ def split(
             f"test_share {test_share} of {len(labels)} samples leaves a part empty; "
             "give more samples or another share"
         )
-    return Split(np.flatnonzero(~chosen), np.flatnonzero(chosen))
+    return PartPositions(np.flatnonzero(~chosen), np.flatnonzero(chosen))
 
 
 def split_arrays(

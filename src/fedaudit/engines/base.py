@@ -17,7 +17,7 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-class Shards(dict[Key, Value]):
+class SharedByKey(dict[Key, Value]):
     """Parts of what is shared of which an item needs few: an engine may hand out one at a time."""
 
 

@@ -17,7 +17,7 @@ import torch
 from ray import ObjectRef, cloudpickle
 from torch import Tensor
 
-from fedaudit.engines.base import Shards, is_plain
+from fedaudit.engines.base import SharedByKey, is_plain
 
 Key = TypeVar("Key")
 Arrays: TypeAlias = tuple[np.ndarray, ...]
@@ -54,7 +54,7 @@ class _Apart(NamedTuple):
 
     skeleton: bytes
     tensors: list[Tensor]
-    shards: list[Shards[object, object]]
+    shards: list[SharedByKey[object, object]]
 
 
 def packed(value: object, put: Callable[[object], ObjectRef]) -> Parcel:
@@ -148,7 +148,7 @@ def _torch_type(array: np.ndarray) -> torch.dtype:
 
 
 def _apart(value: object) -> _Apart:
-    tensors, shards, numbers = list[Tensor](), list[Shards[object, object]](), dict[int, int]()
+    tensors, shards, numbers = list[Tensor](), list[SharedByKey[object, object]](), dict[int, int]()
 
     def name(part: object) -> tuple[str, int] | None:
         if type(part) is Tensor and is_plain(part):
@@ -156,7 +156,7 @@ def _apart(value: object) -> _Apart:
                 numbers[id(part)] = len(tensors)
                 tensors.append(part)
             return "tensor", numbers[id(part)]
-        if isinstance(part, Shards):
+        if isinstance(part, SharedByKey):
             shards.append(part)
             return "shards", len(shards) - 1
         return None

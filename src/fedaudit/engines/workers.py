@@ -73,7 +73,7 @@ def _blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class Outcome(NamedTuple):
+class WorkResult(NamedTuple):
     """The result of work in a worker."""
 
     value: object = None
@@ -130,7 +130,7 @@ def _worker(came: "SimpleQueue[bytes]") -> Callable[[], bytes]:
 
     def do() -> bytes:
         try:
-            return packed(Outcome(work(shared, pickle.loads(came.get()))))
+            return packed(WorkResult(work(shared, pickle.loads(came.get()))))
         except Exception as error:
             return _failure(error)
 
@@ -144,9 +144,9 @@ def _failure(error: Exception) -> bytes:
         # The note is for a copy: work may raise the same error again.
         copy: Exception = pickle.loads(packed(error))
         copy.add_note(where)
-        return packed(Outcome(error=copy))
+        return packed(WorkResult(error=copy))
     except Exception:
-        return packed(Outcome(error=RuntimeError(where)))
+        return packed(WorkResult(error=RuntimeError(where)))
 
 
 Shared = TypeVar("Shared")
@@ -263,7 +263,7 @@ class _Crew:
         while number not in self._done:
             with self._talking():
                 self._receive()
-        outcome: Outcome = pickle.loads(self._done.pop(number))
+        outcome: WorkResult = pickle.loads(self._done.pop(number))
         if outcome.error is not None:
             raise outcome.error
         return outcome.value

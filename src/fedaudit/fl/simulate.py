@@ -13,10 +13,10 @@ from fedaudit.core.modules import as_taken, refuse_unfit
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import ClientId, Model, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense, Visit
-from fedaudit.engines.base import Counted, Engine, Shards
+from fedaudit.engines.base import Counted, Engine, SharedByKey
 from fedaudit.engines.local import LOCAL
 from fedaudit.fl.algorithms.base import HONEST, Algorithm, ChoosesModels, KeepsModels, Server
-from fedaudit.fl.visits import Done, Federation, Job, cohort_of, visited
+from fedaudit.fl.visits import Done, Job, TurnContext, cohort_of, visited
 from fedaudit.fl.wire.checkpoint import Standing, fingerprint_of, resume, save
 from fedaudit.observe.round import Round, Sent
 
@@ -89,11 +89,11 @@ def simulate(
         refuse_several_workers(device, engine.count if isinstance(engine, Counted) else 1)
     plan = _Plan(rounds, seed, participation, device)
     clients = _fitting(algorithm, clients)
-    return _rounds(Federation(algorithm, clients, guards), server, engine, plan, checkpoint)
+    return _rounds(TurnContext(algorithm, clients, guards), server, engine, plan, checkpoint)
 
 
 def _rounds(
-    given: Federation, server: Server, engine: Engine, plan: _Plan, checkpoint: Path | None
+    given: TurnContext, server: Server, engine: Engine, plan: _Plan, checkpoint: Path | None
 ) -> Iterator[Round]:
     """The loop of :func:`simulate`, whose arguments were checked."""
     algorithm = given.algorithm
@@ -103,7 +103,7 @@ def _rounds(
     standing = _beginning(given, plan)
     if checkpoint:
         standing = resume(checkpoint, fingerprint, plan.rounds, standing, given.data) or standing
-    with engine.session(visited, given._replace(data=Shards(data))) as run:
+    with engine.session(visited, given._replace(data=SharedByKey(data))) as run:
         for index in range(standing.round + 1, plan.rounds + 1):
             asked = _asked(given, server, plan, standing, index)
             done = dict(zip(asked.cohort, run(_jobs(asked, plan, standing, index)), strict=True))
@@ -157,14 +157,14 @@ def _memories(standing: Standing, done: Mapping[ClientId, Done]) -> dict[ClientI
     return {**standing.memories, **{client: result.memory for client, result in done.items()}}
 
 
-def _beginning(given: Federation, plan: _Plan) -> Standing:
+def _beginning(given: TurnContext, plan: _Plan) -> Standing:
     """State of a run before its first round."""
     start = given.algorithm.start(seed_for(plan.seed, "initial model"))
     states = {client: defense.state() for client, defense in given.defenses.items()}
     return Standing(0, start, defenses=states)
 
 
-def _fingerprint(given: Federation, server: Server, plan: _Plan) -> str:
+def _fingerprint(given: TurnContext, server: Server, plan: _Plan) -> str:
     # The CPU goes without saying, so that older checkpoints stay valid.
     kind = () if plan.device.type == "cpu" else (plan.device.type,)
     drawn = (plan.rounds, plan.seed, plan.participation)
@@ -173,7 +173,7 @@ def _fingerprint(given: Federation, server: Server, plan: _Plan) -> str:
 
 
 def _asked(
-    given: Federation, server: Server, plan: _Plan, standing: Standing, index: int
+    given: TurnContext, server: Server, plan: _Plan, standing: Standing, index: int
 ) -> _Asked:
     cohort = cohort_of(sorted(given.data), plan.participation, plan.seed, index)
     total = sum(len(given.data[client]) for client in cohort)

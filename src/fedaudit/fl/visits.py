@@ -18,7 +18,7 @@ from fedaudit.observe.round import Gradient, Sent, Update, Upload
 from fedaudit.observe.usage import COUNTS
 
 
-class Federation(NamedTuple):
+class TurnContext(NamedTuple):
     """Data, defenses and algorithm that all turns share.
 
     Attributes:
@@ -66,7 +66,7 @@ class Done(NamedTuple):
     seconds: float
 
 
-def visited(federation: Federation, job: Job) -> Done:
+def visited(federation: TurnContext, job: Job) -> Done:
     """One client's turn: the function that an engine runs."""
     client = job.visit.client
     defense = federation.defenses.get(client, UNDEFENDED)

@@ -33,7 +33,7 @@ _METRICS = {
 }
 
 
-class Run(NamedTuple):
+class FigureRun(NamedTuple):
     """Coordinates of a figure: one attack on one client in one run, or over all of them."""
 
     attack: str
@@ -129,7 +129,7 @@ def membership_checks(record: Record, policy: MembershipPolicy, trust: Trust) ->
         yield ceiling_check("membership", name, "formal_epsilon", policy.formal_epsilon, proven)
 
 
-def _runs(record: Record, policy: MembershipPolicy, *, each: bool = False) -> list[Run]:
+def _runs(record: Record, policy: MembershipPolicy, *, each: bool = False) -> list[FigureRun]:
     """Runs whose figures must be there, and all others that are."""
     attacks, figures = judged_attacks(record, policy), [f for f in record.findings if f.attack]
     targets = policy.targets or _audited(record)
@@ -147,16 +147,18 @@ def _runs(record: Record, policy: MembershipPolicy, *, each: bool = False) -> li
         and (f.seed is not None) == single
         and (not policy.targets or f.target in policy.targets)
     ]
-    return list(dict.fromkeys([*(Run(*one) for one in asked), *there]))
+    return list(dict.fromkeys([*(FigureRun(*one) for one in asked), *there]))
 
 
-def _run(figure: Estimate) -> Run:
-    return Run(figure.attack, figure.defense, figure.target, figure.seed)
+def _run(figure: Estimate) -> FigureRun:
+    return FigureRun(figure.attack, figure.defense, figure.target, figure.seed)
 
 
-def _figures(record: Record, metric: str, contrast: str) -> Mapping[Run, list[Estimate | None]]:
+def _figures(
+    record: Record, metric: str, contrast: str
+) -> Mapping[FigureRun, list[Estimate | None]]:
     """By run; where a record has several of one, all of them count."""
-    found: dict[Run, list[Estimate | None]] = {}
+    found: dict[FigureRun, list[Estimate | None]] = {}
     for figure in record.findings:
         if figure.metric == metric and figure.contrast == contrast:
             found.setdefault(_run(figure), []).append(figure)
@@ -164,7 +166,7 @@ def _figures(record: Record, metric: str, contrast: str) -> Mapping[Run, list[Es
 
 
 def _held(
-    run: Run,
+    run: FigureRun,
     figure: Estimate | None,
     ceiling: float,
     trust: Trust,
@@ -197,7 +199,9 @@ def _held(
     )
 
 
-def _further(run: Run, figure: Estimate, ceiling: float, trust: Trust, record: Record) -> Held:
+def _further(
+    run: FigureRun, figure: Estimate, ceiling: float, trust: Trust, record: Record
+) -> Held:
     """The limit for another run, where the record has runs enough."""
     seeds = len(set(record.seeds))
     further = figure.further or Interval(method=too_few_runs(seeds))
@@ -259,7 +263,7 @@ def _groups(
 
 def _group(row: Estimate) -> str:
     kind = "class" if row.by == "class" else "samples of client"
-    run = Run(row.attack, row.defense, row.target, row.seed)
+    run = FigureRun(row.attack, row.defense, row.target, row.seed)
     return f"{run}, {kind} {shortened(row.group)}"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from fedaudit.gate.limits import Limits, absent, check_limit
-from fedaudit.gate.membership import Run, refuse_too_many
+from fedaudit.gate.membership import FigureRun, refuse_too_many
 from fedaudit.gate.policy import SourcesPolicy, asks_further
 from fedaudit.gate.settling import more_samples, more_seeds
 from fedaudit.gate.trust import Trust
@@ -65,7 +65,7 @@ def _means(
 ) -> Iterator[Held]:
     yield from (_mean(one, policy, trust) for one in means)
     if not means:
-        yield absent(str(Run(attack, "none", None, None)), "the record has no such one")
+        yield absent(str(FigureRun(attack, "none", None, None)), "the record has no such one")
 
 
 def _runs(
@@ -79,14 +79,14 @@ def _runs(
     there = {one.seed for one in runs}
     for seed in dict.fromkeys(seeds):
         if seed not in there:
-            yield absent(str(Run(attack, "none", None, seed)), "the record has no such one")
+            yield absent(str(FigureRun(attack, "none", None, seed)), "the record has no such one")
 
 
 def _single(one: SourceResult, ceiling: float, trust: Trust) -> Held:
     # The level is a mean over a thousand shuffles: its own error is small beside the success's.
     less = one.by_class_mix
     return check_limit(
-        str(Run(one.attack, one.defense, None, one.seed)),
+        str(FigureRun(one.attack, one.defense, None, one.seed)),
         Limits(one.success - less, one.low - less, one.high - less),
         ceiling,
         confidence=trust.confidence,
@@ -118,7 +118,7 @@ def _mean(one: SourceFigure, policy: SourcesPolicy, trust: Trust) -> Held:
         )
     )
     return check_limit(
-        str(Run(one.attack, one.defense, None, None)),
+        str(FigureRun(one.attack, one.defense, None, None)),
         limits,
         ceiling,
         confidence=trust.confidence,

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from fedaudit.metrics.intervals import percent, require_confidence
 from fedaudit.metrics.rates import share
-from fedaudit.metrics.roc import Sides, halves, sides
+from fedaudit.metrics.roc import SplitScores, halves, sides
 
 
 class OptimisticAccuracy(NamedTuple):
@@ -169,7 +169,7 @@ def _flagged(scores: np.ndarray, threshold: float | None) -> int:
     return 0 if threshold is None else int((scores >= threshold).sum())
 
 
-def _best(split: Sides) -> OptimisticAccuracy:
+def _best(split: SplitScores) -> OptimisticAccuracy:
     levels = np.unique(np.concatenate(split))[::-1]
     tpr, fpr = (
         1 - np.searchsorted(np.sort(side), levels, side="left") / len(side) for side in split

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.delong import auc_interval, interval_of_ranks
 from fedaudit.metrics.intervals import percent, require_confidence
-from fedaudit.metrics.roc import Sides, as_truth, ranked, sides
+from fedaudit.metrics.roc import SplitScores, as_truth, ranked, sides
 
 _INTERVAL = 0.95
 # A study has hundreds of these controls, and there are many studies. Of 200 shuffles 27 may alarm;
@@ -88,7 +88,7 @@ def permuted_membership(
     true = from_ranks(ranks[:n])
     shuffled = [rng.permutation(ranks) for _ in range(permutations)]
     null = np.array([from_ranks(each[:n]) for each in shuffled])
-    intervals = [interval_of_ranks(Sides(each[:n], each[n:]), _INTERVAL) for each in shuffled]
+    intervals = [interval_of_ranks(SplitScores(each[:n], each[n:]), _INTERVAL) for each in shuffled]
     low, high = np.quantile(null, [(1 - confidence) / 2, 1 - (1 - confidence) / 2])
     # Sums of the same ranks in another order differ in the last bits.
     reached = int((null >= true - 1e-12).sum())

@@ -11,7 +11,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import clopper_pearson, percent, require_confidence
 from fedaudit.metrics.rates import Share, share
 from fedaudit.metrics.roc import (
-    Sides,
+    SplitScores,
     allowed_false_positives,
     as_scores,
     as_truth,
@@ -95,12 +95,12 @@ def auc_interval(
     return interval_between(sides(scores, is_member), confidence)
 
 
-def interval_between(split: Sides, confidence: float) -> AucInterval:
+def interval_between(split: SplitScores, confidence: float) -> AucInterval:
     """:func:`auc_interval` for scores that were checked and divided before."""
     return interval_of_ranks(ranked(split), confidence)
 
 
-def interval_of_ranks(ranks: Sides, confidence: float) -> AucInterval:
+def interval_of_ranks(ranks: SplitScores, confidence: float) -> AucInterval:
     """:func:`interval_between` for scores that are midranks of all samples: without a sort.
 
     Args:
@@ -164,7 +164,7 @@ def compare_auc(
     )
 
 
-def _placements(ranks: Sides) -> _Placements:
+def _placements(ranks: SplitScores) -> _Placements:
     members, nonmembers = ranks
     return _Placements(
         members=(members - within_side(members)) / len(nonmembers),
@@ -254,7 +254,7 @@ def auc_over_runs(
     return RunsAuc(value, float(min(low, value)), float(max(high, value)), method)
 
 
-class Judged(NamedTuple):
+class ThresholdRates(NamedTuple):
     """Rates of a threshold that was chosen on other runs.
 
     Attributes:
@@ -268,7 +268,7 @@ class Judged(NamedTuple):
 
 def judged_on_others(
     chosen_on: npt.ArrayLike, members: npt.ArrayLike, nonmembers: npt.ArrayLike, *, fpr: float
-) -> Judged:
+) -> ThresholdRates:
     """Rates at the threshold that at most this share of other runs' non-members exceeds.
 
     The limits (Clopper-Pearson) hold where members and non-members are one a run.
@@ -291,4 +291,4 @@ def judged_on_others(
     threshold = np.sort(known)[len(known) - 1 - allowed_false_positives(fpr, len(known))]
     # An infinite score is the highest suspicion, whatever else was seen.
     above = [(side > threshold) | (side == np.inf) for side in (ours, theirs)]
-    return Judged(*(share(int(side.sum()), len(side)) for side in above))
+    return ThresholdRates(*(share(int(side.sum()), len(side)) for side in above))

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from fedaudit.core.errors import BadInput, Unsupported
-from fedaudit.metrics.intervals import Interval, require_confidence
+from fedaudit.metrics.intervals import ConfidenceLimits, require_confidence
 
 METRICS = ("demographic parity", "equal opportunity", "equalised odds")
 """What is measured, in this order."""
@@ -99,13 +99,13 @@ def gaps_of(
     return np.stack([_mean_of_known(gap) for gap in (selected, caught, odds)], axis=-1)
 
 
-def _limits(gaps: Float[ndarray, " draws"], tail: float) -> Interval:
+def _limits(gaps: Float[ndarray, " draws"], tail: float) -> ConfidenceLimits:
     """Percentiles of the resamples that have a class to compare; all that is possible of none."""
     known = gaps[np.isfinite(gaps)]
     if not len(known):
-        return Interval(0.0, 1.0)
+        return ConfidenceLimits(0.0, 1.0)
     low, high = np.quantile(known, [tail, 1 - tail])
-    return Interval(float(low), float(high))
+    return ConfidenceLimits(float(low), float(high))
 
 
 class _Rates(NamedTuple):

@@ -31,7 +31,7 @@ class GroupAuc(NamedTuple):
     n_nonmembers: int
 
 
-class Exposed(NamedTuple):
+class SingledOut(NamedTuple):
     """A member that an attack singles out.
 
     Attributes:
@@ -113,7 +113,7 @@ def above_nonmembers(
 
 def most_exposed(
     scores: npt.ArrayLike, is_member: npt.ArrayLike, *, top: int = 20
-) -> list[Exposed]:
+) -> list[SingledOut]:
     """The members that stand out most among non-members, the most exposed first.
 
     Args:
@@ -128,7 +128,7 @@ def most_exposed(
     positions = np.flatnonzero(np.asarray(is_member))
     # Equal shares are put in the order of the scores behind them.
     order = np.lexsort((-as_scores(scores)[positions], -shares))[: max(0, top)]
-    return [Exposed(int(positions[place]), float(shares[place])) for place in order]
+    return [SingledOut(int(positions[place]), float(shares[place])) for place in order]
 
 
 def _group(

@@ -28,7 +28,7 @@ _LEAST_ERROR = 1e-12
 """Of one side, at which limits are asked for."""
 
 
-class Interval(NamedTuple):
+class ConfidenceLimits(NamedTuple):
     """Lower and upper limit."""
 
     low: float
@@ -49,7 +49,7 @@ class Limited(NamedTuple):
     high: float
 
 
-class Ladder(NamedTuple):
+class LimitsByError(NamedTuple):
     """One-sided limits of a figure at several errors.
 
     Attributes:
@@ -61,7 +61,7 @@ class Ladder(NamedTuple):
     high: Float[np.ndarray, " errors"]
 
 
-LimitsAt = Callable[[Float[np.ndarray, " errors"]], Ladder]
+LimitsAt = Callable[[Float[np.ndarray, " errors"]], LimitsByError]
 """Limits of a figure whose each side is wrong with these probabilities at most, all in (0, 1)."""
 
 
@@ -126,11 +126,11 @@ def counted_limits(count: float | int, total: float | int) -> LimitsAt:
     """
     _require_count(count, total)
 
-    def at(errors: Float[np.ndarray, " errors"]) -> Ladder:
+    def at(errors: Float[np.ndarray, " errors"]) -> LimitsByError:
         least, most = np.zeros(len(errors)), np.ones(len(errors))
         low = betaincinv(count, total - count + 1, errors) if count else least
         high = betaincinv(count + 1, total - count, 1 - errors) if count < total else most
-        return Ladder(np.asarray(low), np.asarray(high))
+        return LimitsByError(np.asarray(low), np.asarray(high))
 
     return at
 
@@ -157,7 +157,7 @@ def upper_limit(count: float | int, total: float | int, *, confidence: float = 0
 
 def clopper_pearson(
     count: float | int, total: float | int, *, confidence: float = 0.95
-) -> Interval:
+) -> ConfidenceLimits:
     """Exact two-sided interval for a share, each side with half of the error.
 
     Args:
@@ -172,12 +172,12 @@ def clopper_pearson(
     """
     require_confidence(confidence)
     side = 1 - (1 - confidence) / 2
-    return Interval(
+    return ConfidenceLimits(
         lower_limit(count, total, confidence=side), upper_limit(count, total, confidence=side)
     )
 
 
-def summed(runs: Sequence[Limited]) -> Interval:
+def summed(runs: Sequence[Limited]) -> ConfidenceLimits:
     """Limits of the mean of these runs' figures, where the runs are independent.
 
     Each run's distance from its limit stands for its standard error on that side, and the squares
@@ -197,10 +197,10 @@ def summed(runs: Sequence[Limited]) -> Interval:
     value = fmean(run.value for run in runs)
     below = math.hypot(*(run.value - run.low for run in runs)) / len(runs)
     above = math.hypot(*(run.high - run.value for run in runs)) / len(runs)
-    return Interval(value - below, value + above)
+    return ConfidenceLimits(value - below, value + above)
 
 
-def averaged(parts: Sequence[Limited]) -> Interval:
+def averaged(parts: Sequence[Limited]) -> ConfidenceLimits:
     """Limits of the mean of figures that may depend on each other in any way.
 
     The standard error of a mean is at most the mean of the standard errors, so that the means of
@@ -214,7 +214,7 @@ def averaged(parts: Sequence[Limited]) -> Interval:
         BadInput: No figures.
     """
     _require_some(len(parts))
-    return Interval(fmean(part.low for part in parts), fmean(part.high for part in parts))
+    return ConfidenceLimits(fmean(part.low for part in parts), fmean(part.high for part in parts))
 
 
 def held_together(
@@ -222,7 +222,7 @@ def held_together(
     *,
     confidence: float = 0.95,
     within: tuple[float, float] = (0.0, 1.0),
-) -> Interval:
+) -> ConfidenceLimits:
     """Limits of the mean of these runs' figures from limits that need not be centred or tight.
 
     Limits at every error are a p-value for every value: the error at which a limit passes it. The
@@ -245,7 +245,7 @@ def held_together(
     side = (1 - confidence) / 2
     if len(runs) == 1:
         found = runs[0](np.array([side]))
-        return Interval(float(found.low[0]), float(found.high[0]))
+        return ConfidenceLimits(float(found.low[0]), float(found.high[0]))
     budget = _budget(len(runs), side)
     # Each run's share is rounded up to the next step, which errs on the wide side.
     shares = budget.total / _STEPS * np.arange(1, _STEPS + 1)
@@ -256,7 +256,7 @@ def held_together(
     rest = np.ones(len(errors) - len(asked))
     lows = [np.concatenate([one.low, within[0] * rest]) for one in ladders]
     turned = [-np.concatenate([one.high, within[1] * rest]) for one in ladders]
-    return Interval(_least_sum(lows) / len(runs), -_least_sum(turned) / len(runs))
+    return ConfidenceLimits(_least_sum(lows) / len(runs), -_least_sum(turned) / len(runs))
 
 
 class _Budget(NamedTuple):

@@ -10,7 +10,7 @@ from scipy.special import expit, logit, stdtrit
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.intervals import (
-    Interval,
+    ConfidenceLimits,
     Limited,
     clopper_pearson,
     lower_limit,
@@ -23,7 +23,9 @@ from fedaudit.metrics.roc import allowed_false_positives
 _SAME = 1e-6
 
 
-def larger_share(found: Limited, total: int, larger: int, *, confidence: float) -> Interval | None:
+def larger_share(
+    found: Limited, total: int, larger: int, *, confidence: float
+) -> ConfidenceLimits | None:
     """Limits of a counted share among more trials.
 
     Args:
@@ -44,7 +46,7 @@ def larger_share(found: Limited, total: int, larger: int, *, confidence: float) 
 
 def larger_rate(
     found: Limited, fpr: float, sizes: tuple[int, int], times: float | int, *, confidence: float
-) -> Interval | None:
+) -> ConfidenceLimits | None:
     """Limits of a true-positive rate where both sides have ``times`` as many samples.
 
     The limits found tell how many members lie above the two non-members that they were counted
@@ -63,7 +65,7 @@ def larger_rate(
     """
     members, nonmembers = sizes
     if fpr == 1:
-        return Interval(1.0, 1.0)
+        return ConfidenceLimits(1.0, 1.0)
     one_sided = 1 - (1 - confidence) / 2
     lower, upper = (
         rank(fpr, members, nonmembers, confidence=one_sided) for rank in (lower_rank, upper_rank)
@@ -85,7 +87,7 @@ def larger_rate(
         rate = float(np.interp(at.place / (many[1] + 1), places / (nonmembers + 1), rates))
         bound = limit(rate * many[0], many[0], confidence=1 - at.error)
         low, high = (bound, high) if rank is lower_rank else (low, bound)
-    return Interval(low, high)
+    return ConfidenceLimits(low, high)
 
 
 def _counted(bound: float, total: int, error: float, limit: Callable[..., float]) -> int | None:
@@ -98,7 +100,9 @@ def _counted(bound: float, total: int, error: float, limit: Callable[..., float]
     return count if count <= total and abs(at(count) - bound) <= _SAME else None
 
 
-def larger_auc(found: Limited, pairs: int, larger: int, *, confidence: float) -> Interval | None:
+def larger_auc(
+    found: Limited, pairs: int, larger: int, *, confidence: float
+) -> ConfidenceLimits | None:
     """Limits of an AUC where both sides have ``larger / pairs`` times as many samples.
 
     DeLong's variance is a part from members over their number and one from non-members over
@@ -126,12 +130,12 @@ def larger_auc(found: Limited, pairs: int, larger: int, *, confidence: float) ->
     if not math.isclose(below, above, rel_tol=_SAME, abs_tol=_SAME):
         return None
     reach = above * math.sqrt(pairs / larger)
-    return Interval(float(expit(middle - reach)), float(expit(middle + reach)))
+    return ConfidenceLimits(float(expit(middle - reach)), float(expit(middle + reach)))
 
 
 def larger_balanced(
     found: Limited, fpr: float, sizes: tuple[int, int], times: int, *, confidence: float
-) -> Interval | None:
+) -> ConfidenceLimits | None:
     """Limits of a balanced accuracy where both sides have ``times`` as many samples.
 
     Args:
@@ -157,10 +161,16 @@ def larger_balanced(
         )
         for k in (1, times)
     )
-    return Interval(then.low, then.high) if _same(Interval(now.low, now.high), found) else None
+    return (
+        ConfidenceLimits(then.low, then.high)
+        if _same(ConfidenceLimits(now.low, now.high), found)
+        else None
+    )
 
 
-def larger_mean(found: Limited, seeds: int, larger: int, *, confidence: float) -> Interval | None:
+def larger_mean(
+    found: Limited, seeds: int, larger: int, *, confidence: float
+) -> ConfidenceLimits | None:
     """Limits of a mean over more seeds, with the spread between seeds that these limits show.
 
     Args:
@@ -184,8 +194,8 @@ def larger_mean(found: Limited, seeds: int, larger: int, *, confidence: float) -
     apart = spread if odd else spread * math.sqrt((larger - 1) / larger)
     runs = [found.value - apart] * half + [found.value] * odd + [found.value + apart] * half
     mean = mean_of_units(runs, units="seeds", confidence=confidence)
-    return None if mean.low is None or mean.high is None else Interval(mean.low, mean.high)
+    return None if mean.low is None or mean.high is None else ConfidenceLimits(mean.low, mean.high)
 
 
-def _same(limits: Interval, found: Limited) -> bool:
+def _same(limits: ConfidenceLimits, found: Limited) -> bool:
     return abs(limits.low - found.low) <= _SAME and abs(limits.high - found.high) <= _SAME

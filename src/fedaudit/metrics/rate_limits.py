@@ -18,16 +18,16 @@ from scipy.special import betainc, betaincinv, ndtr, ndtri
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import (
-    Interval,
-    Ladder,
+    ConfidenceLimits,
     LimitsAt,
+    LimitsByError,
     clopper_pearson,
     lower_limit,
     percent,
     require_confidence,
     upper_limit,
 )
-from fedaudit.metrics.roc import Sides, sides, tpr_at_fpr
+from fedaudit.metrics.roc import SplitScores, sides, tpr_at_fpr
 
 RATE_METHOD = "order statistics and Clopper-Pearson"
 """How limits of a rate were made; the level follows."""
@@ -104,7 +104,7 @@ def rate_limits(
 
 def limits_at_threshold(
     scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float, *, confidence: float = 0.95
-) -> Interval:
+) -> ConfidenceLimits:
     """Two-sided limits of the share of members above the threshold that was used.
 
     They take the threshold as given, which these non-members set: how far its true
@@ -176,9 +176,9 @@ def limits_of_rate(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) 
     members, nonmembers = (np.sort(side) for side in split)
     sizes = (len(members), len(nonmembers))
 
-    def at(errors: Float[np.ndarray, " errors"]) -> Ladder:
+    def at(errors: Float[np.ndarray, " errors"]) -> LimitsByError:
         if fpr == 1:
-            return Ladder(np.ones(len(errors)), np.ones(len(errors)))
+            return LimitsByError(np.ones(len(errors)), np.ones(len(errors)))
         lower, upper = _ranks(fpr, *sizes, tuple(errors.tolist()))
         above = sizes[0] - np.searchsorted(members, _reach(nonmembers, lower, np.inf), "right")
         level = sizes[0] - np.searchsorted(members, _reach(nonmembers, upper, -np.inf), "left")
@@ -186,7 +186,7 @@ def limits_of_rate(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) 
         high = betaincinv(level + 1, np.maximum(sizes[0] - level, 0.5), 1 - upper[:, 1])
         known = (lower[:, 0] > 0) & (above > 0)
         full = (upper[:, 0] > sizes[1]) | (level == sizes[0])
-        return Ladder(np.where(known, low, 0.0), np.where(full, 1.0, high))
+        return LimitsByError(np.where(known, low, 0.0), np.where(full, 1.0, high))
 
     return at
 
@@ -267,7 +267,7 @@ def upper_rank(fpr: float, members: int, nonmembers: int, *, confidence: float) 
     return Rank(nonmembers + 1 - step.place, step.error)
 
 
-def _lower_of_sides(split: Sides, fpr: float, *, confidence: float) -> float:
+def _lower_of_sides(split: SplitScores, fpr: float, *, confidence: float) -> float:
     _require(fpr, confidence)
     if fpr == 1:
         return 1.0
@@ -279,7 +279,7 @@ def _lower_of_sides(split: Sides, fpr: float, *, confidence: float) -> float:
     return lower_limit(above, members, confidence=1 - rank.error)
 
 
-def _upper_of_sides(split: Sides, fpr: float, *, confidence: float) -> float:
+def _upper_of_sides(split: SplitScores, fpr: float, *, confidence: float) -> float:
     _require(fpr, confidence)
     members, nonmembers = map(len, split)
     if fpr == 1:
@@ -291,7 +291,7 @@ def _upper_of_sides(split: Sides, fpr: float, *, confidence: float) -> float:
     return upper_limit(above, members, confidence=1 - rank.error)
 
 
-def _placed(split: Sides, place: int) -> float:
+def _placed(split: SplitScores, place: int) -> float:
     """The score of the non-member at a place, the best being 1."""
     at = len(split.nonmembers) - place
     return float(np.partition(split.nonmembers, at)[at])

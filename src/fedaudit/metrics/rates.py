@@ -9,7 +9,7 @@ from scipy.special import betaincinv
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import (
-    Interval,
+    ConfidenceLimits,
     clopper_pearson,
     percent,
     require_confidence,
@@ -104,7 +104,7 @@ def n_to_certify(fpr: float, false_positives: int = 0, *, confidence: float = 0.
     return high
 
 
-def true_fpr_range(fpr: float, n_nonmembers: int, *, confidence: float = 0.95) -> Interval:
+def true_fpr_range(fpr: float, n_nonmembers: int, *, confidence: float = 0.95) -> ConfidenceLimits:
     """Range of the true false-positive rate behind an empirical one.
 
     A threshold just above the (k+1)-th best of n non-members has a true false-positive rate
@@ -123,10 +123,10 @@ def true_fpr_range(fpr: float, n_nonmembers: int, *, confidence: float = 0.95) -
         raise BadInput(f"a threshold needs non-members to be set on, got {n_nonmembers}")
     allowed = allowed_false_positives(fpr, n_nonmembers)
     if allowed == n_nonmembers:
-        return Interval(1.0, 1.0)
+        return ConfidenceLimits(1.0, 1.0)
     tail = (1 - confidence) / 2
     low, high = betaincinv(allowed + 1, n_nonmembers - allowed, [tail, 1 - tail])
-    return Interval(float(low), float(high))
+    return ConfidenceLimits(float(low), float(high))
 
 
 def calibrated_tpr(

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Shaped
 from fedaudit.core.errors import BadInput
 
 
-class Sides(NamedTuple):
+class SplitScores(NamedTuple):
     """Scores apart by truth.
 
     Attributes:
@@ -30,8 +30,8 @@ class Halves(NamedTuple):
         evaluation: For the figure at that threshold.
     """
 
-    calibration: Sides
-    evaluation: Sides
+    calibration: SplitScores
+    evaluation: SplitScores
 
 
 def as_scores(scores: npt.ArrayLike) -> Float[np.ndarray, " samples"]:
@@ -74,7 +74,7 @@ def as_truth(is_member: npt.ArrayLike, samples: int) -> Bool[np.ndarray, " sampl
     return values.astype(bool)
 
 
-def sides(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> Sides:
+def sides(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> SplitScores:
     """Splits scores by truth.
 
     Raises:
@@ -82,7 +82,7 @@ def sides(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> Sides:
     """
     values = as_scores(scores)
     truth = as_truth(is_member, len(values))
-    split = Sides(values[truth], values[~truth])
+    split = SplitScores(values[truth], values[~truth])
     if not len(split.members) or not len(split.nonmembers):
         raise BadInput(
             f"both members and non-members are needed, got {len(split.members)} members and "
@@ -91,7 +91,7 @@ def sides(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> Sides:
     return split
 
 
-def halves(split: Sides, *, rng: np.random.Generator) -> Halves:
+def halves(split: SplitScores, *, rng: np.random.Generator) -> Halves:
     """A random half of each side for calibration, the other for evaluation.
 
     An odd sample out goes to the evaluation.
@@ -106,8 +106,8 @@ def halves(split: Sides, *, rng: np.random.Generator) -> Halves:
         )
     shuffled = [rng.permutation(side) for side in split]
     return Halves(
-        Sides(*(side[: len(side) // 2] for side in shuffled)),
-        Sides(*(side[len(side) // 2 :] for side in shuffled)),
+        SplitScores(*(side[: len(side) // 2] for side in shuffled)),
+        SplitScores(*(side[len(side) // 2 :] for side in shuffled)),
     )
 
 
@@ -118,10 +118,10 @@ def midranks(scores: Float[np.ndarray, " samples"]) -> Float[np.ndarray, " sampl
     return ranks
 
 
-def ranked(split: Sides) -> Sides:
+def ranked(split: SplitScores) -> SplitScores:
     """Midranks among members and non-members together in the place of their scores."""
     together = midranks(np.concatenate(split))
-    return Sides(*np.split(together, [len(split.members)]))
+    return SplitScores(*np.split(together, [len(split.members)]))
 
 
 def within_side(ranks: Float[np.ndarray, " side"]) -> Float[np.ndarray, " side"]:

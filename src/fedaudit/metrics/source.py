@@ -16,7 +16,7 @@ ABSTAINED = -1
 """The answer of an adversary that gives none."""
 
 
-class Success(NamedTuple):
+class AttackSuccessRate(NamedTuple):
     """A share of samples whose owner was named.
 
     Attributes:
@@ -88,7 +88,9 @@ def named_owner(
     return np.where(posterior.max(axis=0) >= least, named, ABSTAINED).astype(np.int64)
 
 
-def source_success(named: Int[ndarray, " samples"], owner: Int[ndarray, " samples"]) -> Success:
+def source_success(
+    named: Int[ndarray, " samples"], owner: Int[ndarray, " samples"]
+) -> AttackSuccessRate:
     """The attack success rate, of the samples for which somebody was named.
 
     Args:
@@ -106,9 +108,9 @@ def source_success(named: Int[ndarray, " samples"], owner: Int[ndarray, " sample
     right = int((named == owner).sum())
     total = int(answered.sum())
     if not total:
-        return Success(0.0, 0.0, 1.0, 0, 0)
+        return AttackSuccessRate(0.0, 0.0, 1.0, 0, 0)
     limits = clopper_pearson(right, total)
-    return Success(right / total, limits.low, limits.high, right, total)
+    return AttackSuccessRate(right / total, limits.low, limits.high, right, total)
 
 
 def source_null(

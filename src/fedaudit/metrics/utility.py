@@ -12,7 +12,12 @@ from moocore import hypervolume as _hypervolume
 from moocore import is_nondominated
 
 from fedaudit.core.errors import BadInput
-from fedaudit.metrics.intervals import Interval, clopper_pearson, percent, require_confidence
+from fedaudit.metrics.intervals import (
+    ConfidenceLimits,
+    clopper_pearson,
+    percent,
+    require_confidence,
+)
 from fedaudit.metrics.rates import Share, share
 
 
@@ -66,7 +71,7 @@ def generalisation_gap(train: Share, test: Share, *, confidence: float = 0.95) -
         confidence: Two-sided confidence, in (0, 1).
     """
     each = 1 - (1 - confidence) / 2
-    limits: list[Interval] = [
+    limits: list[ConfidenceLimits] = [
         clopper_pearson(part.hits, part.total, confidence=each) for part in (train, test)
     ]
     return Gap(

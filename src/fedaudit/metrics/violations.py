@@ -58,7 +58,7 @@ def violations(
     return Violations(int(above.sum()), sure, len(risks))
 
 
-class Asked(NamedTuple):
+class ModelRisk(NamedTuple):
     """A model whose risk was measured, and what the clients that use it accept.
 
     Attributes:
@@ -73,7 +73,7 @@ class Asked(NamedTuple):
 
 
 def violations_by_chance(
-    models: Sequence[Asked], *, rng: np.random.Generator, draws: int = 10_000
+    models: Sequence[ModelRisk], *, rng: np.random.Generator, draws: int = 10_000
 ) -> float:
     """The noise floor of violations: how many are expected where every true risk is one half.
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.importing import called, imported, installed, is_own, unknown_part
-from fedaudit.core.naming import Part, named
+from fedaudit.core.naming import NamedPart, named
 from fedaudit.core.values import Architecture, PerSampleLoss, Setting, cross_entropy
 from fedaudit.models._parts import spelled
 from fedaudit.models.cnn import alexnet, cnn, vgg11
@@ -30,7 +30,7 @@ _CLASSES = {
 """The catalogue's networks with settings, for a federation: ``fedaudit.models.CNN(kernel=3)``."""
 
 
-def __getattr__(name: str) -> Callable[..., Part]:
+def __getattr__(name: str) -> Callable[..., NamedPart]:
     if name not in _CLASSES:
         raise AttributeError(f"module 'fedaudit.models' has no attribute {name!r}")
     return partial(named, _CLASSES[name])

@@ -24,7 +24,7 @@ def every(rounds: Iterable[Round], step: int) -> Iterator[Round]:
     return (round for round in rounds if round.index % step == 0)
 
 
-class Grouped(NamedTuple):
+class DistinctModels(NamedTuple):
     """Models with repetitions taken out.
 
     Attributes:
@@ -36,7 +36,7 @@ class Grouped(NamedTuple):
     numbers: list[int]
 
 
-def grouped(models: Iterable[Model]) -> Grouped:
+def grouped(models: Iterable[Model]) -> DistinctModels:
     """Finds out which models are the same, to the bit."""
     distinct: list[Model] = []
     numbers = []
@@ -45,7 +45,7 @@ def grouped(models: Iterable[Model]) -> Grouped:
         numbers.append(known[0] if known else len(distinct))
         if not known:
             distinct.append(model)
-    return Grouped(distinct, numbers)
+    return DistinctModels(distinct, numbers)
 
 
 def _same(left: Model, right: Model) -> bool:

@@ -12,7 +12,7 @@ from fedaudit.results.ladder import (
     Auc,
     Change,
     Ladder,
-    Rule,
+    ProbitLine,
     aucs,
     generalisation_gap,
     ladder,
@@ -92,12 +92,12 @@ def _of_final(record: Record, known: Ladder) -> Advice | None:
     return Advice(stands, (), Markup(""))
 
 
-def _range(rule: Rule, expected: float) -> str:
+def _range(rule: ProbitLine, expected: float) -> str:
     low, high = max(expected - rule.spread, 0.5), min(expected + rule.spread, 1.0)
     return f"{low:.2f} to {high:.2f}"
 
 
-def _compared(record: Record, found: Auc, expected: float, rule: Rule) -> str:
+def _compared(record: Record, found: Auc, expected: float, rule: ProbitLine) -> str:
     here = f"Here it is {number(found.value)} ({number(found.low)}–{number(found.high)})"
     if abs(found.value - expected) <= rule.spread:
         return f"{here}, as expected."

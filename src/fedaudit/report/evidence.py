@@ -205,7 +205,7 @@ class Setting(NamedTuple):
     seed: int | None
 
 
-class Key(NamedTuple):
+class Subject(NamedTuple):
     """Subject of a figure, whichever run it was found in."""
 
     attack: str
@@ -216,7 +216,7 @@ class Key(NamedTuple):
     metric: str
 
 
-RunsBehind = Mapping[Key, list[Estimate]]
+RunsBehind = Mapping[Subject, list[Estimate]]
 """The figures of single runs, by what they are of."""
 
 Kept = TypeVar("Kept")
@@ -263,15 +263,15 @@ def _most_summarised(figures: list[Estimate]) -> list[Estimate]:
     return [figure for figure in over_seeds if figure.target is None] or over_seeds
 
 
-def key_of(figure: Estimate) -> Key:
+def key_of(figure: Estimate) -> Subject:
     """Subject of a figure."""
     where = (figure.attack, figure.defense, figure.view, figure.contrast)
-    return Key(*where, figure.target, figure.metric)
+    return Subject(*where, figure.target, figure.metric)
 
 
 def runs_behind(record: Record) -> RunsBehind:
     """The figures of single runs that the record's means are over."""
-    found: dict[Key, list[Estimate]] = {}
+    found: dict[Subject, list[Estimate]] = {}
     for figure in record.findings:
         if figure.seed is not None:
             found.setdefault(key_of(figure), []).append(figure)

@@ -43,7 +43,7 @@ from fedaudit.report.text.clusters import (
 )
 from fedaudit.report.text.games import (
     GameVerdict,
-    Shown,
+    ShownPoint,
     behind_mechanism,
     epsilon,
     far_above,
@@ -68,7 +68,7 @@ from fedaudit.report.text.sources import (
     source_status,
     strongest_on_sources,
 )
-from fedaudit.report.text.verdict import Verdict
+from fedaudit.report.text.verdict import PlainVerdict
 from fedaudit.report.words import (
     NO_DEFENSE,
     contrast_name,
@@ -254,7 +254,7 @@ def game_tiles(record: GameRecord) -> list[Tile]:
     return [tile for tile in found if tile is not None]
 
 
-def _success_tile(label: str, shown: Sequence[Shown], *, most: bool = True) -> Tile | None:
+def _success_tile(label: str, shown: Sequence[ShownPoint], *, most: bool = True) -> Tile | None:
     if not shown:
         return None
     one = most_right(shown) if most else least_right(shown)
@@ -264,14 +264,14 @@ def _success_tile(label: str, shown: Sequence[Shown], *, most: bool = True) -> T
     return Tile(label, percent(adv.value), detail, tone_of(size) if size else "")
 
 
-def _contradicted_tile(claiming: Sequence[Shown]) -> Tile:
+def _contradicted_tile(claiming: Sequence[ShownPoint]) -> Tile:
     wrong = sum(one.point.refuted or overtaken(one.point) for one in claiming)
     detail = "points whose success refutes the epsilon that they claim"
     value = f"{count(wrong)} of {count(len(claiming))}"
     return Tile("Claimed epsilon contradicted", value, detail, "alarm" if wrong else "")
 
 
-def _factor_tile(claiming: Sequence[Shown]) -> Tile | None:
+def _factor_tile(claiming: Sequence[ShownPoint]) -> Tile | None:
     known = [(ratio, one) for one in claiming if (ratio := times_named(one.point)) is not None]
     if not known:
         return None
@@ -335,7 +335,7 @@ _UNLEARNED = (
 )
 
 
-def first_screen(record: Record, said: Verdict) -> First:
+def first_screen(record: Record, said: PlainVerdict) -> First:
     """The first screen of a record of a study or a recording."""
     topics = _topics(record)
     ran = [control for control in record.controls if control.passed is not None]
@@ -353,7 +353,7 @@ def first_screen(record: Record, said: Verdict) -> First:
     )
 
 
-def next_steps(said: Verdict) -> tuple[str, ...]:
+def next_steps(said: PlainVerdict) -> tuple[str, ...]:
     """Steps to take after a verdict, most important first.
 
     Advice that rests on further figures of a record belongs here, before the general steps.
@@ -474,7 +474,7 @@ def best_tradeoff(comparison: Comparison) -> TradeOff | None:
 
 
 def first_of_comparison(
-    comparison: Comparison, records: Sequence[Record], verdicts: Sequence[Verdict]
+    comparison: Comparison, records: Sequence[Record], verdicts: Sequence[PlainVerdict]
 ) -> First:
     """The first screen of a comparison: its best trade-off in front."""
     best = best_tradeoff(comparison)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fedaudit.report.evidence import distinct, headline, label_among, leading, look_of, says_nothing
-from fedaudit.report.figures.drawing import Key, Style
+from fedaudit.report.figures.drawing import LegendEntry, Style
 from fedaudit.report.figures.forest import (
     BASELINE,
     DEFENDED,
@@ -393,6 +393,6 @@ def _alone(
     caption: str,
     tracks: tuple[Track, ...],
     lines: tuple[Line, ...],
-    keys: tuple[Key, ...] = (),
+    keys: tuple[LegendEntry, ...] = (),
 ) -> Picture:
     return (Forest(title, label, caption, tracks, lines, keys),)

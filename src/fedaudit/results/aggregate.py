@@ -6,8 +6,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from fedaudit.metrics import Limited, averaged, held_together, over_further_runs, summed
-from fedaudit.metrics.intervals import FEWEST_RUNS, LimitsAt, too_few_runs
-from fedaudit.metrics.intervals import Interval as Limits
+from fedaudit.metrics.intervals import FEWEST_RUNS, ConfidenceLimits, LimitsAt, too_few_runs
 from fedaudit.results.comparison import Difference
 from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.guessing import rate_of
@@ -113,19 +112,21 @@ def _least(low: float, given: Sequence[Estimate]) -> float | None:
     return None if low <= 0 and all(one.low is None for one in given) else max(low, 0.0)
 
 
-def _limits_of(given: Sequence[Estimate], limits: Sequence[LimitsAt]) -> Limits | None:
+def _limits_of(given: Sequence[Estimate], limits: Sequence[LimitsAt]) -> ConfidenceLimits | None:
     if rate_of(given[0].metric) is not None:
         return held_together(limits) if len(limits) == len(given) else None
     return _summed([(figure.value, figure.low, figure.high) for figure in given])
 
 
-def _at_thresholds(given: Sequence[Estimate]) -> Limits | None:
+def _at_thresholds(given: Sequence[Estimate]) -> ConfidenceLimits | None:
     """Of the share of members above the thresholds that the runs used: counts of each run."""
     limits = [one.at_threshold or Interval() for one in given]
     return _summed([(f.value, at.low, at.high) for f, at in zip(given, limits, strict=True)])
 
 
-def _summed(runs: Sequence[tuple[float | None, float | None, float | None]]) -> Limits | None:
+def _summed(
+    runs: Sequence[tuple[float | None, float | None, float | None]],
+) -> ConfidenceLimits | None:
     known = [
         Limited(value, low, high)
         for value, low, high in runs

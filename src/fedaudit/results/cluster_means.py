@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.metrics.intervals import Limited, averaged, summed
-from fedaudit.metrics.violations import Asked, violations_by_chance
+from fedaudit.metrics.violations import ModelRisk, violations_by_chance
 from fedaudit.results.aggregate import further_runs, these_runs
 from fedaudit.results.cluster_groups import (
     choices,
@@ -256,7 +256,7 @@ def _by_chance(run: ClusterResult) -> float | None:
     """The noise floor of violations; None where no model's risk was measured on counted samples."""
     used = choices(run)
     models = [
-        Asked(
+        ModelRisk(
             state.members,
             state.others,
             [run.thresholds[at] for at, model in enumerate(used) if model == number],

@@ -32,7 +32,7 @@ class Auc(NamedTuple):
     high: float
 
 
-class Rule(NamedTuple):
+class ProbitLine(NamedTuple):
     """The expected leak: a normal distribution function of a line.
 
     Attributes:
@@ -95,8 +95,8 @@ class Ladder(NamedTuple):
         changes: What one setting made of a rung.
     """
 
-    uploads: Rule
-    final: Rule
+    uploads: ProbitLine
+    final: ProbitLine
     rungs: tuple[Rung, ...]
     changes: tuple[Change, ...]
 
@@ -106,8 +106,8 @@ def ladder() -> Ladder:
     """The ladder as it was measured."""
     given = json.loads(_DATA.read_text(encoding="utf-8"))
     return Ladder(
-        Rule(**given["uploads"]),
-        Rule(**given["final"]),
+        ProbitLine(**given["uploads"]),
+        ProbitLine(**given["final"]),
         tuple(Rung(*one) for one in given["rungs"]),
         tuple(
             Change(kind, data, before, after, (*auc,), (*accuracy,))

@@ -13,7 +13,7 @@ from fedaudit.core.values import Model, Samples
 
 
 @runtime_checkable
-class Verdict(Protocol):
+class MembershipRule(Protocol):
     """Tells members by what was looked at."""
 
     def __call__(self, evidence: Float[Tensor, "samples _"]) -> Bool[Tensor, " samples"]:
@@ -44,7 +44,7 @@ class Measure(Protocol):
 
     def fitted(
         self, inside: Float[Tensor, "members _"], outside: Float[Tensor, "others _"]
-    ) -> Verdict:
+    ) -> MembershipRule:
         """The attack fitted to features of members and of as many others."""
         ...
 
@@ -61,7 +61,7 @@ class Decision:
     """
 
     measure: Measure
-    verdict: Verdict
+    verdict: MembershipRule
     start: Model
     device: torch.device = CPU
 

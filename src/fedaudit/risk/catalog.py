@@ -95,7 +95,7 @@ class Linear:
     offset: float
 
     def __call__(self, evidence: Float[Tensor, "samples evidence"]) -> Bool[Tensor, " samples"]:
-        """See :class:`fedaudit.risk.base.Verdict`."""
+        """See :class:`fedaudit.risk.base.MembershipRule`."""
         return ((evidence - self.center) * self.weights).sum(1) + self.offset > 0
 
 
@@ -182,7 +182,7 @@ class AtLeast:
     lowest: float
 
     def __call__(self, evidence: Float[Tensor, "samples 1"]) -> Bool[Tensor, " samples"]:
-        """See :class:`fedaudit.risk.base.Verdict`."""
+        """See :class:`fedaudit.risk.base.MembershipRule`."""
         return evidence[:, 0] >= self.lowest
 
 

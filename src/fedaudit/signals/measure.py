@@ -12,7 +12,7 @@ from torch import Tensor
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Samples, chunks
-from fedaudit.engines.base import Engine, Shards
+from fedaudit.engines.base import Engine, SharedByKey
 from fedaudit.engines.local import one_thread
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Round
@@ -29,7 +29,7 @@ class _Job(NamedTuple):
     """Inputs that all blocks share."""
 
     signals: Sequence[Signal]
-    blocks: Shards[int, Samples]
+    blocks: SharedByKey[int, Samples]
 
 
 class _Block(NamedTuple):
@@ -119,7 +119,7 @@ def measuring_on(
     """
     size = BLOCK * max(1, -(-len(samples) // (BLOCK * count)))
     parts = [samples.take(part) for part in chunks(len(samples), size)] or [samples]
-    blocks = Shards(enumerate(parts))
+    blocks = SharedByKey(enumerate(parts))
     with engine.session(_measure_block, _Job(signals, blocks)) as run:
 
         def measure(round: Round) -> MeasuredRound:

@@ -98,7 +98,7 @@ class Pools(NamedTuple):
     servers: Float[Tensor, "records features"]
 
 
-class Drawn(NamedTuple):
+class GameBatches(NamedTuple):
     """Batches of some games.
 
     Attributes:
@@ -215,7 +215,7 @@ class Contest:
         rng = seeded(self._seed(number), "record")
         return int(torch.randint(len(self.pools.clients), (), generator=rng))
 
-    def drawn(self, number: int, count: int) -> Drawn:
+    def drawn(self, number: int, count: int) -> GameBatches:
         """The batches of a target's games: the target stands first where it is in.
 
         Args:
@@ -229,7 +229,7 @@ class Contest:
         for game in range(count):
             records[game] = self.others(number, (batch,), rng)
         records[was_in, 0] = target
-        return Drawn(was_in, records)
+        return GameBatches(was_in, records)
 
     def others(
         self, number: int, size: tuple[int, ...], rng: torch.Generator

@@ -14,7 +14,7 @@ from fedaudit.core.values import Model, Params, Samples
 from fedaudit.observe.round import Gradient
 
 
-class Range(NamedTuple):
+class ValueRange(NamedTuple):
     """Limits of each neuron's values.
 
     Attributes:
@@ -33,7 +33,7 @@ class Range(NamedTuple):
 
 def range_over_box(
     neurons: Neurons, low: Float[Tensor, "*features"], high: Float[Tensor, "*features"]
-) -> Range:
+) -> ValueRange:
     """Limits that hold for every record whose features lie between these, by interval arithmetic.
 
     No value can lie outside; not every value inside need occur.
@@ -59,7 +59,7 @@ def range_over_box(
     least, most = (centre - reach).relu(), (centre + reach).relu()
     up, down = second.relu(), (-second).relu()
     bias = neurons.second_bias.double()
-    return Range(
+    return ValueRange(
         (up * least - down * most).sum(1) + bias,
         (up * most - down * least).sum(1) + bias,
     )

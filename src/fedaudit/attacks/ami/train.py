@@ -43,7 +43,7 @@ class Momentum:
 
 
 @dataclass
-class Adam:
+class AdamStep:
     """Adam with its usual constants.
 
     Attributes:
@@ -353,7 +353,7 @@ def _train_together(
 
 
 def _step(how: NeuronTraining, lr: float) -> Step:
-    return Adam(how.lr) if how.optimizer == "adam" else Momentum(lr, how.momentum)
+    return AdamStep(how.lr) if how.optimizer == "adam" else Momentum(lr, how.momentum)
 
 
 def _first_layer(first: Tensor, rows: Tensor, watched: Tensor, how: NeuronTraining) -> FirstLayer:

@@ -17,7 +17,7 @@ _PICTURE_COLUMNS = ("image", "img")
 
 
 @runtime_checkable
-class Table(Protocol):
+class HubTable(Protocol):
     """The used part of a ``datasets.Dataset``: named columns of equal length."""
 
     @property
@@ -66,7 +66,7 @@ def read(
             "pip install 'fedaudit[data]'"
         ) from error
     try:
-        parts: Mapping[str, Table] = load_dataset(name, config or None)
+        parts: Mapping[str, HubTable] = load_dataset(name, config or None)
     except (OSError, ValueError) as error:
         raise BadInput(
             f"Hugging Face data set {name!r} cannot be loaded ({error}); check name, config and "
@@ -87,7 +87,7 @@ def read(
 
 def from_tables(
     name: str,
-    parts: Mapping[str, Table],
+    parts: Mapping[str, HubTable],
     *,
     seed: int,
     features: str = "",
@@ -133,13 +133,13 @@ def from_tables(
     return replace(dataset, normalisation=f"resized to {size} x {size}, {dataset.normalisation}")
 
 
-def _column(table: Table, name: str) -> Iterable[object]:
+def _column(table: HubTable, name: str) -> Iterable[object]:
     if name not in table.column_names:
         raise unknown_name("column", name, table.column_names)
     return table[name]
 
 
-def _features(table: Table, name: str, size: int, grey: bool) -> AnyArray:
+def _features(table: HubTable, name: str, size: int, grey: bool) -> AnyArray:
     usual = [column for column in _PICTURE_COLUMNS if column in table.column_names]
     if not name and not usual:
         raise BadInput(

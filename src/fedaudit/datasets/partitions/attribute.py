@@ -17,7 +17,7 @@ from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.datasets.partitions.schemes import Counts, Partition, Quotas
 
 
-class Sides(NamedTuple):
+class AttributeSplit(NamedTuple):
     """Samples with one value of an attribute, and all others.
 
     Attributes:
@@ -53,7 +53,7 @@ class BySide:
         return found
 
 
-def sides_of(dataset: Dataset, value: str = "") -> Sides:
+def sides_of(dataset: Dataset, value: str = "") -> AttributeSplit:
     """The samples with one value of the data set's attribute.
 
     Args:
@@ -78,10 +78,10 @@ def sides_of(dataset: Dataset, value: str = "") -> Sides:
             f"{int(counts[number])} of the {len(dataset.train)} training samples have the value "
             f"{names[number]!r}; a minority needs some, and so do the others"
         )
-    return Sides(dataset.group == number, names[number])
+    return AttributeSplit(dataset.group == number, names[number])
 
 
-def dealt_by_side(dataset: Dataset, sides: Sides, deal: Callable[[Dataset], Deal]) -> Deal:
+def dealt_by_side(dataset: Dataset, sides: AttributeSplit, deal: Callable[[Dataset], Deal]) -> Deal:
     """Deals a data set with a class for each pair of class and side, and names classes back.
 
     Args:
@@ -102,7 +102,7 @@ def dealt_by_side(dataset: Dataset, sides: Sides, deal: Callable[[Dataset], Deal
 
 
 def like_their_side(
-    sides: Sides,
+    sides: AttributeSplit,
     group: Int[ndarray, " clients"],
     ids: Int[ndarray, " asked"],
     *,

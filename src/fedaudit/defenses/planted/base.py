@@ -20,7 +20,7 @@ Sign = Callable[[Model, Model | None, Samples], float]
 before if there was any, and samples of the client's own."""
 
 
-class Layer(NamedTuple):
+class DenseLayer(NamedTuple):
     """A dense layer.
 
     Attributes:
@@ -57,14 +57,14 @@ def sign(look: Sign) -> Sign:
     return guarded
 
 
-def hidden_layers(model: Model) -> tuple[Layer, ...]:
+def hidden_layers(model: Model) -> tuple[DenseLayer, ...]:
     """The dense layers of a model without the last, in which no neuron can be planted.
 
     Raises:
         Unsupported: There is none.
     """
     return tuple(
-        Layer(
+        DenseLayer(
             name,
             # Copies: the module is refilled for the next model.
             part.weight.detach().to(torch.float64, copy=True),
@@ -118,7 +118,7 @@ def row_moves(now: Model, before: Model | None) -> tuple[Float[Tensor, "units 2"
     return tuple(moves)
 
 
-def layers_before(now: Model, before: Model | None) -> tuple[Layer, ...]:
+def layers_before(now: Model, before: Model | None) -> tuple[DenseLayer, ...]:
     """Hidden dense layers of the model of the round before.
 
     Raises:

@@ -23,9 +23,9 @@ from fedaudit.defenses.base import Objective
 from fedaudit.fl.training.dense import dense_clipped_sum, dense_layers, shortening
 from fedaudit.signals.kernels.base import LayerKernel
 from fedaudit.signals.kernels.capture import (
+    CapturedCall,
     Owner,
     Passage,
-    Seen,
     Uncapturable,
     owners,
     passages_of,
@@ -257,7 +257,7 @@ def _losses(
 
 
 def _weighted(
-    part: Owner, seen: Seen, grads: Tensor | None, factors: Float[Tensor, " rows"]
+    part: Owner, seen: CapturedCall, grads: Tensor | None, factors: Float[Tensor, " rows"]
 ) -> tuple[Tensor, ...]:
     """The other half of one layer's backward pass, with every row of what arrived weighted."""
     params = [getattr(part.module, local) for local in part.names]

@@ -31,7 +31,7 @@ from fedaudit.fl.training.dense import (
 from fedaudit.signals.kernels.gemm import product
 
 
-class Split(NamedTuple):
+class SplitNetwork(NamedTuple):
     """A network in two parts.
 
     Attributes:
@@ -45,7 +45,7 @@ class Split(NamedTuple):
     tail_params: list[Tensor]
 
 
-def split(module: nn.Module) -> Split | None:
+def split(module: nn.Module) -> SplitNetwork | None:
     """A network as whatever it begins with, ``Flatten``, and linear layers with ReLU between.
 
     Returns:
@@ -67,10 +67,12 @@ def split(module: nn.Module) -> Split | None:
     whole = [id(param) for param in together] == [id(param) for param in trained]
     if dense_layers(end) is None or not front_params or not whole:
         return None
-    return Split(front, front_params, tail_params)
+    return SplitNetwork(front, front_params, tail_params)
 
 
-def split_gradients(network: Split, x: Shaped[Tensor, "samples ..."], slope: Slope) -> list[Tensor]:
+def split_gradients(
+    network: SplitNetwork, x: Shaped[Tensor, "samples ..."], slope: Slope
+) -> list[Tensor]:
     """Gradients of the mean loss of a batch, in the order of the parameters.
 
     Args:
@@ -90,7 +92,7 @@ def split_gradients(network: Split, x: Shaped[Tensor, "samples ..."], slope: Slo
 
 
 def descend_split(
-    network: Split, x: Shaped[Tensor, "samples ..."], slope: Slope, *, lr: float
+    network: SplitNetwork, x: Shaped[Tensor, "samples ..."], slope: Slope, *, lr: float
 ) -> None:
     """One step of plain gradient descent on the mean loss of a batch, in place.
 

@@ -119,7 +119,7 @@ class Claims(Generic[Node]):
 _PAUSE = 0.2
 
 
-class Nodes:
+class ExpectedNodes:
     """Expected number of nodes.
 
     In a simulation, nodes register while the server is running already. A strategy that trains
@@ -190,7 +190,7 @@ class _Page:
         return asked.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
 
 
-class Ledger:
+class FlowerLedger:
     """Keeps one round at a time, and which client a node has said it is.
 
     Nothing here may end a training: what cannot be recorded is told to the recorder, which warns,

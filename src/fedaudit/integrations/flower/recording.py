@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedaudit.core.errors import BadInput
 from fedaudit.integrations.flower.contents import is_training, record_of, round_of
-from fedaudit.integrations.flower.ledger import Ledger, Nodes
+from fedaudit.integrations.flower.ledger import ExpectedNodes, FlowerLedger
 from fedaudit.live.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ class RecordingStrategy(Strategy):
         _refuse_older(inner)
         self.inner, self.recorder = inner, recorder
         self._configure, self._aggregate = inner.configure_train, inner.aggregate_train
-        self._nodes = Nodes(recorder, nodes, patience)
+        self._nodes = ExpectedNodes(recorder, nodes, patience)
         key = getattr(inner, "weighted_by_key", "num-examples")
-        self._ledger = Ledger(recorder, weighted_by=key)
+        self._ledger = FlowerLedger(recorder, weighted_by=key)
 
     def __getattr__(self, name: str) -> object:
         if name == "inner":  # not there yet while an instance is copied or unpickled
@@ -175,8 +175,8 @@ class RecordingGrid(Grid):
             BadInput: Fewer nodes than audited clients.
         """
         self.inner, self.recorder = inner, recorder
-        self._nodes = Nodes(recorder, nodes, patience)
-        self._ledger = Ledger(recorder, weighted_by=weighted_by)
+        self._nodes = ExpectedNodes(recorder, nodes, patience)
+        self._ledger = FlowerLedger(recorder, weighted_by=weighted_by)
         self._waited, self._rounds = False, 0
 
     def __enter__(self) -> "RecordingGrid":

@@ -9,7 +9,7 @@ from flwr.clientapp import ClientApp
 
 from fedaudit.core.errors import BadInput, Refusal
 from fedaudit.engines.local import one_thread
-from fedaudit.fl.visits import Federation, visited
+from fedaudit.fl.visits import TurnContext, visited
 from fedaudit.fl.wire.packets import pack_done, unpack_jobs
 from fedaudit.integrations.flower.study_messages import (
     MADE,
@@ -30,7 +30,7 @@ _KEPT = 2
 
 
 class _Dealt(NamedTuple):
-    federation: Federation
+    federation: TurnContext
     data: str
 
 

@@ -20,7 +20,7 @@ from fedaudit.core.values import Params
 from fedaudit.engines.base import Counted, Engine
 from fedaudit.engines.local import LOCAL, local_engine
 from fedaudit.fl.algorithms.base import Algorithm
-from fedaudit.fl.visits import Done, Federation, Job, refuse_unfit, visited
+from fedaudit.fl.visits import Done, Job, TurnContext, refuse_unfit, visited
 from fedaudit.fl.wire.packets import pack_jobs, unpack_done
 from fedaudit.integrations.flower.study_messages import (
     MADE,
@@ -102,7 +102,7 @@ class Nodes:
         return max(found, 1)
 
 
-class Round:
+class RoundTurns:
     """The turns of one round, until all are taken."""
 
     def __init__(
@@ -306,16 +306,16 @@ class FlowerNodes:
 
             @cache
             def data() -> str:
-                return data_key(cast(Federation, shared))
+                return data_key(cast(TurnContext, shared))
 
             def taken(jobs: Sequence[Job]) -> list[Done]:
-                algorithm = cast(Federation, shared).algorithm
+                algorithm = cast(TurnContext, shared).algorithm
 
                 def content(some: list[Job]) -> RecordDict:
                     seed, packet = some[0].visit.seed, pack_jobs(some, algorithm)
                     return asking(Question(MADE, key, seed, data(), packet))
 
-                return Round(nodes, jobs, algorithm, content).taken()
+                return RoundTurns(nodes, jobs, algorithm, content).taken()
 
             def run(items: Iterable[Item]) -> Iterator[Result]:
                 given = list(items)

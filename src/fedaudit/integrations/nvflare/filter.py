@@ -19,7 +19,7 @@ from nvflare.job_config.defs import FilterType, JobTargetType
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import ClientId
-from fedaudit.integrations.nvflare.ledger import Arrays, Ledger, Upload
+from fedaudit.integrations.nvflare.ledger import Arrays, NvflareLedger, Upload
 from fedaudit.integrations.nvflare.making import Makes, made, name_of
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class RecordingFilter(Filter):
         self.recorder, self.folder = name_of(recorder), str(Path(folder).absolute())
         self.sites = None if sites is None else dict(sites)
         self.task = task
-        self._ledger: Ledger | None = None
+        self._ledger: NvflareLedger | None = None
         self._lock: threading.RLock | None = None
 
     def get_job_target_type(self) -> str:
@@ -186,12 +186,12 @@ class RecordingFilter(Filter):
     def _start(self, fl_ctx: FLContext) -> None:
         self._lock = threading.RLock()
         try:
-            self._ledger = Ledger(made(self.recorder, Path(self.folder)), self.sites)
+            self._ledger = NvflareLedger(made(self.recorder, Path(self.folder)), self.sites)
         # Whatever it is: nobody has trained yet, and a recording was asked for.
         except Exception as error:
             self.system_panic(f"fedaudit: the run cannot be recorded: {error}", fl_ctx)
 
-    def _end(self, ledger: Ledger) -> None:
+    def _end(self, ledger: NvflareLedger) -> None:
         self._ledger = None
         if not ledger.begun:
             warnings.warn(
@@ -202,7 +202,7 @@ class RecordingFilter(Filter):
             )
         ledger.end()
 
-    def _do(self, fl_ctx: FLContext, act: Callable[[Ledger], None]) -> None:
+    def _do(self, fl_ctx: FLContext, act: Callable[[NvflareLedger], None]) -> None:
         """Does one thing at a time; sites come in threads of their own."""
         ledger, lock = self._ledger, self._lock
         if ledger is None or lock is None:
@@ -224,7 +224,7 @@ class RecordingFilter(Filter):
             self.log_error(fl_ctx, f"fedaudit: {failure}")
 
 
-def _ask(ledger: Ledger, fl_ctx: FLContext) -> None:
+def _ask(ledger: NvflareLedger, fl_ctx: FLContext) -> None:
     task: Shareable = fl_ctx.get_prop(FLContextKey.TASK_DATA)
     site = str(fl_ctx.get_peer_context().get_identity_name())
     number = str(fl_ctx.get_prop(FLContextKey.TASK_ID))
@@ -237,7 +237,7 @@ def _ask(ledger: Ledger, fl_ctx: FLContext) -> None:
         ledger.ask(index, number, site, model)
 
 
-def _hear(ledger: Ledger, result: Shareable, fl_ctx: FLContext) -> None:
+def _hear(ledger: NvflareLedger, result: Shareable, fl_ctx: FLContext) -> None:
     number = str(fl_ctx.get_prop(FLContextKey.TASK_ID))
     error = error_in(result)
     if error:
@@ -253,7 +253,7 @@ def _hear(ledger: Ledger, result: Shareable, fl_ctx: FLContext) -> None:
             ledger.hear(number, upload)
 
 
-def _end_round(ledger: Ledger, fl_ctx: FLContext) -> None:
+def _end_round(ledger: NvflareLedger, fl_ctx: FLContext) -> None:
     model = fl_ctx.get_prop(AppConstants.GLOBAL_MODEL)
     weights = model.get(ModelLearnableKey.WEIGHTS) if isinstance(model, dict) else None
     ledger.close(weights or None)

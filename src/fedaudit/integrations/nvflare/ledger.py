@@ -49,7 +49,7 @@ class _Page:
     fault: str = ""
 
 
-class Ledger:
+class NvflareLedger:
     """Keeps one round at a time.
 
     Nothing here may end a training: what cannot be recorded is told to the recorder, which warns,

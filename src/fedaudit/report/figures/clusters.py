@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fedaudit.report.figures.drawing import (
     OKABE_ITO,
     Figures,
-    Key,
+    LegendEntry,
     Panel,
     Spec,
     Style,
@@ -24,7 +24,7 @@ from fedaudit.report.grid import shortened
 from fedaudit.report.reading import ModelState, Record, choices, clients_of, groups_by_size, used_by
 from fedaudit.report.text.clusters import (
     Run,
-    Shown,
+    ShownModel,
     above,
     expected_above,
     shown_models,
@@ -124,13 +124,13 @@ def migration_panels(run: Run) -> tuple[Panel, ...]:
     return tuple(migration_panel(run, group) for group in groups_by_size(run))
 
 
-def _summary(name: str, used: Sequence[Sequence[int | None]], shown: Sequence[Shown]) -> str:
+def _summary(name: str, used: Sequence[Sequence[int | None]], shown: Sequence[ShownModel]) -> str:
     last = Counter(used[-1])
     parts = ", ".join(f"{one.label} {count(last[one.model])}" for one in shown)
     return f"Clients of {name} by model, round by round; at the end: {parts}."
 
 
-def _stacked(choice: Sequence[int | None], shown: Sequence[Shown]) -> dict[int, _Block]:
+def _stacked(choice: Sequence[int | None], shown: Sequence[ShownModel]) -> dict[int, _Block]:
     sizes, blocks, base = Counter(choice), {}, 0
     for one in shown:
         blocks[one.model] = _Block(base, base + sizes[one.model])
@@ -141,7 +141,7 @@ def _stacked(choice: Sequence[int | None], shown: Sequence[Shown]) -> dict[int, 
 def _ribbons(
     used: Sequence[Sequence[int | None]],
     stacks: Sequence[dict[int, _Block]],
-    shown: Sequence[Shown],
+    shown: Sequence[ShownModel],
 ) -> list[_Ribbon]:
     """Flows between neighbouring rounds, stacked within each bar in the models' order."""
     order, found = [one.model for one in shown], []
@@ -173,7 +173,7 @@ def _ribbons(
     return found
 
 
-def _ribbon(ribbon: _Ribbon, shown: Sequence[Shown]) -> Spec:
+def _ribbon(ribbon: _Ribbon, shown: Sequence[ShownModel]) -> Spec:
     """A bent band, strong where clients move and pale where they stay."""
     (target,) = [one for one in shown if one.model == ribbon.target]
     start, end = ribbon.at + BAR / 2, ribbon.at + 1 - BAR / 2
@@ -200,7 +200,7 @@ def _ribbon(ribbon: _Ribbon, shown: Sequence[Shown]) -> Spec:
     }
 
 
-def _bars(one: Shown, stacks: Sequence[dict[int, _Block]]) -> Spec:
+def _bars(one: ShownModel, stacks: Sequence[dict[int, _Block]]) -> Spec:
     blocks = [stack[one.model] for stack in stacks]
     return {
         "type": "bar",
@@ -214,7 +214,7 @@ def _bars(one: Shown, stacks: Sequence[dict[int, _Block]]) -> Spec:
     }
 
 
-def _labels(ribbons: Sequence[_Ribbon], shown: Sequence[Shown]) -> list[Spec]:
+def _labels(ribbons: Sequence[_Ribbon], shown: Sequence[ShownModel]) -> list[Spec]:
     """Texts of moving clients, at invisible points in the middle of their ribbons."""
     labels = {one.model: one.label for one in shown}
     found: list[Spec] = []
@@ -261,7 +261,7 @@ def risk_figure(record: Record) -> Figures | None:
     if not any(model.risk is not None for model in _every_model(record)):
         return None
     keys = [
-        Key(name, name, swatch(look))
+        LegendEntry(name, name, swatch(look))
         for name, look, there in (
             ("True risk", _TRUE, True),
             ("Estimated by the server", _ESTIMATED, _any(record, "estimated")),
@@ -276,7 +276,7 @@ def risk_figure(record: Record) -> Figures | None:
         "the estimate is made without them. Where the two part, clients decide on a wrong "
         "number.",
         choices_of(record.clusters, setting, each(_risk_panels)),
-        (*keys, Key("Guessing", "Guessing", swatch(_GUESS, marked=False))),
+        (*keys, LegendEntry("Guessing", "Guessing", swatch(_GUESS, marked=False))),
     )
 
 
@@ -292,9 +292,9 @@ def thresholds_figure(record: Record) -> Figures | None:
         "accept; below the band, its 95% interval, that is sure.",
         choices_of(record.clusters, setting, each(_threshold_panels)),
         (
-            Key(_ACCEPTS_MORE, _ACCEPTS_MORE, swatch(_ACCEPTED)),
-            Key(_ACCEPTS_LESS, _ACCEPTS_LESS, swatch(_LESS)),
-            Key("True risk of the model", "True risk", swatch(_TRUE, marked=False)),
+            LegendEntry(_ACCEPTS_MORE, _ACCEPTS_MORE, swatch(_ACCEPTED)),
+            LegendEntry(_ACCEPTS_LESS, _ACCEPTS_LESS, swatch(_LESS)),
+            LegendEntry("True risk of the model", "True risk", swatch(_TRUE, marked=False)),
         ),
     )
 
@@ -331,7 +331,7 @@ def violations_figure(record: Record) -> Figures | None:
         "Clients whose model’s membership risk is above what they accept, after each measured "
         "round.",
         choices_of(runs, setting, panels),
-        tuple(Key(name, series_name(name), swatch(look)) for name, look in names),
+        tuple(LegendEntry(name, series_name(name), swatch(look)) for name, look in names),
     )
 
 
@@ -340,7 +340,7 @@ def _risk_panels(run: Run) -> tuple[Panel, ...]:
     return tuple(_risk_panel(run, shown, [least, most]) for shown in shown_models(run))
 
 
-def _risk_panel(run: Run, shown: Shown, limits: list[float]) -> Panel:
+def _risk_panel(run: Run, shown: ShownModel, limits: list[float]) -> Panel:
     rounds = [one.round for one in run.rounds]
     states = [one.models[shown.model] for one in run.rounds]
     traces = [
@@ -394,7 +394,7 @@ def _threshold_panels(run: Run) -> tuple[Panel, ...]:
     return tuple(_threshold_panel(run, shown, limits) for shown in used)
 
 
-def _threshold_panel(run: Run, shown: Shown, limits: list[float]) -> Panel:
+def _threshold_panel(run: Run, shown: ShownModel, limits: list[float]) -> Panel:
     state = run.rounds[-1].models[shown.model]
     theirs = sorted(
         (threshold, client)
@@ -557,7 +557,9 @@ def loss_figure(record: Record) -> Figures | None:
     )
 
 
-def _model_keys(record: Record) -> tuple[Key, ...]:
+def _model_keys(record: Record) -> tuple[LegendEntry, ...]:
     """The models of all runs: one group's model looks the same in each."""
     looks = {shown.label: shown.look for run in record.clusters for shown in shown_models(run)}
-    return tuple(Key(label, series_name(label), swatch(look)) for label, look in looks.items())
+    return tuple(
+        LegendEntry(label, series_name(label), swatch(look)) for label, look in looks.items()
+    )

@@ -8,7 +8,7 @@ from fedaudit.report.figures.drawing import (
     RESERVED,
     Choice,
     Figures,
-    Key,
+    LegendEntry,
     Panel,
     Spec,
     Style,
@@ -161,14 +161,14 @@ def front_figure(comparison: Comparison) -> Figures | None:
             {f.contrast for f in group}, key=lambda name: (-bare.get(name, 0.0), name)
         )
     )
-    keys = tuple(Key(name, series_name(name), swatch(look)) for name, look in looks.items())
+    keys = tuple(LegendEntry(name, series_name(name), swatch(look)) for name, look in looks.items())
     return Figures(
         "fronts",
         "Leakage against test error, a point a strength of a defense, each a mean over seeds: low "
         "and to the left is good. Lines join points that no other of the defense beats; hollow "
         "ones are beaten. The grey cross is no defense on the same clients.",
         choices,
-        (*keys, Key("no defense, on the same clients", "", swatch(_UNDEFENDED))),
+        (*keys, LegendEntry("no defense, on the same clients", "", swatch(_UNDEFENDED))),
     )
 
 
@@ -339,7 +339,7 @@ def tradeoff_figure(comparison: Comparison) -> Figures | None:
         for contrast in contrasts
     )
     keys = tuple(
-        Key(labels[row], series_name(labels[row]), swatch(style(row))) for row in accuracies
+        LegendEntry(labels[row], series_name(labels[row]), swatch(style(row))) for row in accuracies
     )
     return Figures(
         "tradeoff",
@@ -425,7 +425,9 @@ def usage_figure(comparison: Comparison, records: Sequence[Record]) -> Figures |
     labels = labels_of(comparison)
     looks = {row: style(place) for place, row in enumerate(usage)}
     lines = [_lines(parts, looks[row], labels[row]) for row, parts in usage.items() if own(parts)]
-    keys = tuple(Key(labels[row], series_name(labels[row]), swatch(looks[row])) for row in usage)
+    keys = tuple(
+        LegendEntry(labels[row], series_name(labels[row]), swatch(looks[row])) for row in usage
+    )
     return Figures("usage", _CAPTION, (Choice("", _panels(lines)),), keys)
 
 

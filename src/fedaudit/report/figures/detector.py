@@ -4,7 +4,7 @@ from fedaudit.report.figures.drawing import (
     OKABE_ITO,
     Choice,
     Figures,
-    Key,
+    LegendEntry,
     Panel,
     Style,
     series_name,
@@ -107,7 +107,7 @@ def weights_figure(found: Detector) -> Figures | None:
         "outer bins. The AMI paper shows such histograms (Fig. 14) and finds them alike.",
         (Choice("", (_weights_panel(found.weights, drawn_names=names, looks=looks),)),),
         tuple(
-            Key(name, series_name(name), swatch(look, marked=False))
+            LegendEntry(name, series_name(name), swatch(look, marked=False))
             for name, look in zip(names, looks, strict=False)
         ),
     )

@@ -37,7 +37,7 @@ class Style(NamedTuple):
     symbol: str
 
 
-class Key(NamedTuple):
+class LegendEntry(NamedTuple):
     """A line of a legend.
 
     Attributes:
@@ -124,7 +124,7 @@ class Figures:
     ident: str
     caption: str
     choices: tuple[Choice, ...]
-    keys: tuple[Key, ...] = ()
+    keys: tuple[LegendEntry, ...] = ()
     shape: str = "wide"
 
 
@@ -273,10 +273,10 @@ def run_setting(part: Curve | Trajectory | Histogram) -> tuple[str, ...]:
     return (shortened(defense_name(part.defense)), f"client {part.target}", f"seed {part.seed}")
 
 
-def origin_keys(origins: Sequence[str]) -> tuple[Key, ...]:
+def origin_keys(origins: Sequence[str]) -> tuple[LegendEntry, ...]:
     """The legend of origins, in a report's order."""
     return tuple(
-        Key(ORIGINS[origin], series_name(ORIGINS[origin]), swatch(look))
+        LegendEntry(ORIGINS[origin], series_name(ORIGINS[origin]), swatch(look))
         for origin, look in ORIGIN_STYLES.items()
         if origin in origins
     )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from fedaudit.report.figures.drawing import OKABE_ITO, Key, Style, swatch
+from fedaudit.report.figures.drawing import OKABE_ITO, LegendEntry, Style, swatch
 from fedaudit.report.figures.svg import mark
 from fedaudit.report.grid import shortened
 
@@ -89,17 +89,17 @@ class Forest(NamedTuple):
     caption: str
     tracks: tuple[Track, ...]
     lines: tuple[Line, ...]
-    keys: tuple[Key, ...] = ()
+    keys: tuple[LegendEntry, ...] = ()
 
 
 Picture = tuple[Forest, ...]
 """The first picture of a page: the forest that the verdict speaks of, and others to choose."""
 
 
-def key(name: str, look: Style) -> Key:
+def key(name: str, look: Style) -> LegendEntry:
     """A line of a picture's legend."""
     base = look._replace(symbol=look.symbol.removesuffix("-open"))
-    return Key(name, "", swatch(base, lined=False))
+    return LegendEntry(name, "", swatch(base, lined=False))
 
 
 def percent_track(title: str, values: Sequence[float], *, guess: float | None) -> Track:

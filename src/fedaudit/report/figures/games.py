@@ -9,7 +9,7 @@ from fedaudit.report.figures.drawing import (
     OKABE_ITO,
     Choice,
     Figures,
-    Key,
+    LegendEntry,
     Panel,
     Spec,
     Style,
@@ -28,7 +28,7 @@ from fedaudit.report.reading import Epochs, GameRecord, PointPlayed, Rate, Sprea
 from fedaudit.report.text.games import (
     NO_MECHANISM,
     Families,
-    Shown,
+    ShownPoint,
     by_signs,
     epsilon,
     families,
@@ -253,7 +253,7 @@ def first(groups: Families, most: int) -> Families:
 
 
 def dots(
-    inside: Sequence[Shown],
+    inside: Sequence[ShownPoint],
     look: Style,
     name: str,
     way: Way,
@@ -328,8 +328,8 @@ def spread_figure(record: GameRecord) -> Figures | None:
         "enough to spoil a batch.",
         choices,
         (
-            Key("The target", "The target", swatch(_TARGET, marked=False)),
-            Key("Other records", "Other records", swatch(_OTHERS, marked=False)),
+            LegendEntry("The target", "The target", swatch(_TARGET, marked=False)),
+            LegendEntry("Other records", "Other records", swatch(_OTHERS, marked=False)),
         ),
     )
 
@@ -403,13 +403,16 @@ def success_figure(groups: Families) -> Figures:
     looked = ways(drawn)
     papers = _papers(points, looked[0].axis)
     choices = tuple(Choice(way.label, (_success_panel(way, looks, papers),)) for way in looked)
-    keys = [Key(shortened(name), series_name(name), swatch(look)) for name, look in looks.items()]
-    keys.append(Key(_HONEST, _HONEST, swatch(_CEILING, marked=False)))
-    keys.append(Key(_GUESSING, _GUESSING, swatch(_GUESS, marked=False)))
+    keys = [
+        LegendEntry(shortened(name), series_name(name), swatch(look))
+        for name, look in looks.items()
+    ]
+    keys.append(LegendEntry(_HONEST, _HONEST, swatch(_CEILING, marked=False)))
+    keys.append(LegendEntry(_GUESSING, _GUESSING, swatch(_GUESS, marked=False)))
     if any(point.refuted or overtaken(point) for point in points):
-        keys.append(Key(_WRONG, _WRONG, swatch(_REFUTED, lined=False)))
+        keys.append(LegendEntry(_WRONG, _WRONG, swatch(_REFUTED, lined=False)))
     for place, paper in enumerate(papers):
-        keys.append(Key(paper.label, series_name(paper.label), swatch(_paper_look(place))))
+        keys.append(LegendEntry(paper.label, series_name(paper.label), swatch(_paper_look(place))))
     return Figures(
         "games-success",
         "How often the server is right (Adv), with its 95% interval. The grey line is the most "
@@ -463,7 +466,7 @@ def _success_panel(way: Way, looks: dict[str, Style], papers: Sequence[Printed])
     return Panel("", f"Success of the server, {len(drawn)} lines; the table has the numbers.", spec)
 
 
-def _rings(inside: Sequence[Shown], way: Way, aside: float) -> list[Spec]:
+def _rings(inside: Sequence[ShownPoint], way: Way, aside: float) -> list[Spec]:
     """A ring round each point that contradicts its epsilon."""
     wrong = [one for one in inside if one.point.refuted or overtaken(one.point)]
     if not wrong:
@@ -590,9 +593,9 @@ def sweep_figure(record: GameRecord) -> Figures | None:
         "were trained until they told validation records apart, mean over targets.",
         tuple(choices),
         (
-            Key("Adv", "Adv", swatch(_ADV)),
-            Key("TPR: “in” where the target is in the batch", "TPR", swatch(_TPR)),
-            Key("TNR: “out” where it is not", "TNR", swatch(_TNR)),
+            LegendEntry("Adv", "Adv", swatch(_ADV)),
+            LegendEntry("TPR: “in” where the target is in the batch", "TPR", swatch(_TPR)),
+            LegendEntry("TNR: “out” where it is not", "TNR", swatch(_TNR)),
         )
         if any(len(one.lines) == 1 for one in found)
         else (),
@@ -745,9 +748,9 @@ def kinds_figure(groups: Families) -> Figures:
         "epsilon stand in the table only." + left_out(len(groups) - len(drawn), "panel"),
         choices,
         (
-            Key("TPR: “in” where the target is in the batch", "TPR", swatch(_TPR_KIND)),
-            Key("TNR: “out” where it is not", "TNR", swatch(_TNR_KIND)),
-            Key("Predicted TNR", "Predicted TNR", swatch(_PREDICTED)),
+            LegendEntry("TPR: “in” where the target is in the batch", "TPR", swatch(_TPR_KIND)),
+            LegendEntry("TNR: “out” where it is not", "TNR", swatch(_TNR_KIND)),
+            LegendEntry("Predicted TNR", "Predicted TNR", swatch(_PREDICTED)),
         ),
     )
 

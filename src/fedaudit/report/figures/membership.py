@@ -11,7 +11,7 @@ from fedaudit.report.figures.drawing import (
     ORIGIN_STYLES,
     Choice,
     Figures,
-    Key,
+    LegendEntry,
     Panel,
     Spec,
     Style,
@@ -80,10 +80,13 @@ def roc_figure(curves: Sequence[Curve]) -> Figures | None:
             for contrast in contrasts
         )
 
-    keys = [Key(shortened(attack), series_name(attack), swatch(looks[attack])) for attack in told]
+    keys = [
+        LegendEntry(shortened(attack), series_name(attack), swatch(looks[attack]))
+        for attack in told
+    ]
     if others:
         names = "others: " + listed([shortened(attack) for attack in others])
-        keys.append(Key(shortened(names, 200), _OTHERS, swatch(_GREY, marked=False)))
+        keys.append(LegendEntry(shortened(names, 200), _OTHERS, swatch(_GREY, marked=False)))
     return Figures(
         "roc",
         "True-positive against false-positive rate, both axes logarithmic, so that the left "
@@ -98,7 +101,7 @@ def roc_figure(curves: Sequence[Curve]) -> Figures | None:
             else ""
         ),
         choices_of(curves, _curve_setting, panels),
-        (*keys, Key("guessing", "", swatch(_NEUTRAL, marked=False))),
+        (*keys, LegendEntry("guessing", "", swatch(_NEUTRAL, marked=False))),
         "square",
     )
 
@@ -457,5 +460,8 @@ def accuracy_figure(utility: Sequence[UtilityResult], *, chosen: bool = False) -
         f"Accuracy of {'the models that clients chose' if chosen else 'the global model'} on test "
         "samples, round by round; a line for each seed.",
         (Choice("", (Panel("", "Test accuracy by round.", spec),)),),
-        tuple(Key(shortened(defense_name(name)), "", swatch(look)) for name, look in looks.items()),
+        tuple(
+            LegendEntry(shortened(defense_name(name)), "", swatch(look))
+            for name, look in looks.items()
+        ),
     )

@@ -8,7 +8,7 @@ from fedaudit.report.figures.drawing import (
     OKABE_ITO,
     Choice,
     Figures,
-    Key,
+    LegendEntry,
     Panel,
     Spec,
     Style,
@@ -22,7 +22,7 @@ from fedaudit.report.grid import Cell, Grid, Heading, columns_of, named, shorten
 from fedaudit.report.reading import GameRecord, InRounds, Success
 from fedaudit.report.text.games import (
     IN_ROUNDS,
-    Shown,
+    ShownPoint,
     defense_words,
     families,
     in_rounds,
@@ -115,7 +115,7 @@ def short_rounds_table(record: GameRecord) -> Grid | None:
 
 def rounds_figure(record: GameRecord) -> Figures | None:
     """Success against the rounds that are averaged; a choice for each noise, None for none."""
-    by_noise: dict[str, dict[str, list[Shown]]] = {}
+    by_noise: dict[str, dict[str, list[ShownPoint]]] = {}
     for name, inside in families(in_rounds(shown_points(record.points))).items():
         rounds = inside[0].point.rounds
         if rounds and rounds.distance and len({_averaged(one) for one in inside}) > 1:
@@ -131,9 +131,9 @@ def rounds_figure(record: GameRecord) -> Figures | None:
         Choice(shortened(words, 60), (_panel(inside, looks),))
         for words, inside in list(by_noise.items())[:MOST_CHOICES]
     )
-    keys = [Key(line, series_name(line), swatch(look)) for line, look in looks.items()]
-    keys.append(Key(_MOST, series_name(_MOST), swatch(_CEILING, marked=False)))
-    keys.append(Key(_MOST_SILENT, series_name(_MOST_SILENT), swatch(_SILENT, marked=False)))
+    keys = [LegendEntry(line, series_name(line), swatch(look)) for line, look in looks.items()]
+    keys.append(LegendEntry(_MOST, series_name(_MOST), swatch(_CEILING, marked=False)))
+    keys.append(LegendEntry(_MOST_SILENT, series_name(_MOST_SILENT), swatch(_SILENT, marked=False)))
     return Figures(
         "games-rounds",
         "How often the server is right (Adv), with its 95% interval, where it averages the scores "
@@ -146,7 +146,7 @@ def rounds_figure(record: GameRecord) -> Figures | None:
     )
 
 
-def _panel(inside: dict[str, list[Shown]], looks: dict[str, Style]) -> Panel:
+def _panel(inside: dict[str, list[ShownPoint]], looks: dict[str, Style]) -> Panel:
     first = next(iter(inside.values()))[0].point.rounds
     assert first is not None
     assert first.distance is not None
@@ -187,7 +187,7 @@ def _reached(distance: float) -> float:
     return NormalDist().cdf(distance / 2)
 
 
-def _lines(inside: dict[str, list[Shown]]) -> dict[str, str]:
+def _lines(inside: dict[str, list[ShownPoint]]) -> dict[str, str]:
     """Families by what they do not have in common with the noise that they are drawn for."""
     found = {}
     for name, points in list(inside.items())[:MOST_LINES]:
@@ -205,7 +205,7 @@ def _lines(inside: dict[str, list[Shown]]) -> dict[str, str]:
     return found
 
 
-def _success(line: str, inside: Sequence[Shown], look: Style) -> Spec:
+def _success(line: str, inside: Sequence[ShownPoint], look: Style) -> Spec:
     values = [one.point.adv for one in inside]
     trace = series_line(
         [_averaged(one) for one in inside],
@@ -218,7 +218,7 @@ def _success(line: str, inside: Sequence[Shown], look: Style) -> Spec:
     return trace | {"error_y": error_bars(values, color=look.color)}
 
 
-def _averaged(one: Shown) -> int:
+def _averaged(one: ShownPoint) -> int:
     return one.point.rounds.averaged if one.point.rounds else 0
 
 
@@ -231,7 +231,7 @@ def _share(found: Success, *, alarm: bool) -> Cell:
     return Cell(percent(found.value), limits, "alarm" if alarm else "")
 
 
-def _most(one: Shown, rounds: InRounds) -> Cell:
+def _most(one: ShownPoint, rounds: InRounds) -> Cell:
     if rounds.distance is None:
         return Cell("no bound", tone="muted")
     return Cell(percent(one.point.most), "exceeded" * overtaken(one.point))
@@ -243,12 +243,12 @@ def _simulated(rounds: InRounds) -> str:
     return f"{count(rounds.simulated)} simulated"
 
 
-def _name(one: Shown) -> str:
+def _name(one: ShownPoint) -> str:
     """Its name without what columns and section say."""
     return (one.family if one.name == one.setting else one.name).removeprefix(_PREFIX)
 
 
-def _batch(one: Shown, record: GameRecord) -> str:
+def _batch(one: ShownPoint, record: GameRecord) -> str:
     several = len({point.batch for point in record.points}) > 1
     told = f"batch {count(one.point.batch)}"
     return told if several and told not in _name(one) else ""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fedaudit.report.evidence import distinct
 from fedaudit.report.figures.drawing import (
     Figures,
-    Key,
+    LegendEntry,
     Panel,
     Spec,
     Style,
@@ -59,11 +59,16 @@ def rounds_figure(record: Record) -> Figures | None:
         return None
     seeds = distinct(run.seed for run in runs)
     looks = {seed: style(place) for place, seed in enumerate(seeds)}
-    keys = [Key(f"Seed {seed}", series_name(f"Seed {seed}"), swatch(looks[seed])) for seed in seeds]
+    keys = [
+        LegendEntry(f"Seed {seed}", series_name(f"Seed {seed}"), swatch(looks[seed]))
+        for seed in seeds
+    ]
     keys += [
-        Key("Guessing", "Guessing", swatch(_GUESS, marked=False)),
-        Key("Label distributions alone", "Label distributions alone", swatch(_MIXES, marked=False)),
-        Key(_ORACLE, _ORACLE, swatch(Style("#7A7A7A", "solid", "diamond"), lined=False)),
+        LegendEntry("Guessing", "Guessing", swatch(_GUESS, marked=False)),
+        LegendEntry(
+            "Label distributions alone", "Label distributions alone", swatch(_MIXES, marked=False)
+        ),
+        LegendEntry(_ORACLE, _ORACLE, swatch(Style("#7A7A7A", "solid", "diamond"), lined=False)),
     ]
 
     def panels(inside: list[Run]) -> tuple[Panel, ...]:
@@ -215,7 +220,7 @@ def overfitting_figure(record: Record) -> Figures | None:
         return (Panel(name, f"Success of {name} for each client by its overfitting.", spec),)
 
     keys = tuple(
-        Key(f"Seed {seed}", series_name(f"Seed {seed}"), swatch(looks[seed], lined=False))
+        LegendEntry(f"Seed {seed}", series_name(f"Seed {seed}"), swatch(looks[seed], lined=False))
         for seed in seeds
     )
     return Figures(

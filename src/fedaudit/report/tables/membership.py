@@ -46,7 +46,7 @@ from fedaudit.report.words import (
 )
 
 
-class Counted(NamedTuple):
+class SampleCounts(NamedTuple):
     """Whole numbers of samples.
 
     Attributes:
@@ -62,11 +62,11 @@ class Counted(NamedTuple):
     nonmembers: int
 
 
-def counted(figure: Estimate) -> Counted | None:
+def counted(figure: Estimate) -> SampleCounts | None:
     """The counts behind a rate of one run; None for any other figure."""
     if figure.value is None or figure.realised_fpr is None or rate_of(figure.metric) is None:
         return None
-    return Counted(
+    return SampleCounts(
         round(figure.value * figure.n_members),
         figure.n_members,
         round(figure.realised_fpr * figure.n_nonmembers),
@@ -74,17 +74,17 @@ def counted(figure: Estimate) -> Counted | None:
     )
 
 
-def in_all(figure: Estimate, runs: RunsBehind) -> Counted | None:
+def in_all(figure: Estimate, runs: RunsBehind) -> SampleCounts | None:
     """The counts behind a rate, summed over the runs where it is a mean over several."""
     if figure.seed is not None:
         return counted(figure)
     parts = [part for run in runs.get(key_of(figure), []) if (part := counted(run))]
     if not parts:
         return counted(figure)
-    return Counted(*(sum(column) for column in zip(*parts, strict=True)))
+    return SampleCounts(*(sum(column) for column in zip(*parts, strict=True)))
 
 
-def counts_in_words(part: Counted) -> str:
+def counts_in_words(part: SampleCounts) -> str:
     """Text below a rate: members found, and false alarms."""
     return (
         f"{count(part.found)}/{count(part.members)}\nFP {count(part.alarms)}/"
@@ -144,7 +144,7 @@ def counts_table(record: Record) -> Grid | None:
     )
 
 
-def _cell(part: Counted | None) -> Cell:
+def _cell(part: SampleCounts | None) -> Cell:
     if part is None:
         return Cell(MISSING, tone="muted")
     found, alarms = counts_in_words(part).split("\n")

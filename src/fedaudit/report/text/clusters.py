@@ -69,7 +69,7 @@ class Clustered:
         return self.means.get((figure, group))
 
 
-class Shown(NamedTuple):
+class ShownModel(NamedTuple):
     """A model as a reader sees it.
 
     Attributes:
@@ -112,7 +112,7 @@ def columns_of_groups(one: Clustered) -> list[str]:
     return names if len(names) == 1 else [EVERYBODY, *names]
 
 
-def shown_models(run: Run) -> list[Shown]:
+def shown_models(run: Run) -> list[ShownModel]:
     """The models of a run: first those that stand for groups, largest group first."""
     labels = {}
     for group, model in models_of_groups(run).items():
@@ -124,7 +124,7 @@ def shown_models(run: Run) -> list[Shown]:
     rest = [model for model in range(len(run.rounds[-1].models)) if model not in labels]
     for model in rest:
         labels[model] = f"Model {model + 1}"
-    return [Shown(model, label, style(at)) for at, (model, label) in enumerate(labels.items())]
+    return [ShownModel(model, label, style(at)) for at, (model, label) in enumerate(labels.items())]
 
 
 def _mostly_of(run: Run, model: int) -> int | None:

@@ -89,7 +89,7 @@ _MISSED = 0.025
 """One side of an interval of 95%."""
 
 
-class Shown(NamedTuple):
+class ShownPoint(NamedTuple):
     """A point as a report names it.
 
     Attributes:
@@ -105,7 +105,7 @@ class Shown(NamedTuple):
     setting: str
 
 
-def shown_points(points: Sequence[PointPlayed]) -> list[Shown]:
+def shown_points(points: Sequence[PointPlayed]) -> list[ShownPoint]:
     """Points with names that hold what differs between them and nothing else."""
     varying = _varying([point for point in points if point.rounds is None])
     found = []
@@ -116,15 +116,15 @@ def shown_points(points: Sequence[PointPlayed]) -> list[Shown]:
         family = _family(point, varying.get(point.mechanism, set()))
         budget = point.nominal_epsilon
         setting = family if budget is None else f"{family}, ε {epsilon(budget)}"
-        found.append(Shown(point, family, _own_label(point) or setting, setting))
+        found.append(ShownPoint(point, family, _own_label(point) or setting, setting))
     return found
 
 
-Families = dict[str, list[Shown]]
+Families = dict[str, list[ShownPoint]]
 """Points that one line joins, by the line's name."""
 
 
-def families(shown: Sequence[Shown]) -> Families:
+def families(shown: Sequence[ShownPoint]) -> Families:
     """Points by family, in the record's order; within one by claimed epsilon, or by rounds."""
     found: Families = {}
     for one in shown:
@@ -173,12 +173,12 @@ def provable(point: PointPlayed) -> float:
     return max(0.0, *(math.log(r / -math.expm1(math.log(o))) for r, o in (right, right[::-1])))
 
 
-def behind_mechanism(shown: Sequence[Shown]) -> list[Shown]:
+def behind_mechanism(shown: Sequence[ShownPoint]) -> list[ShownPoint]:
     """Points at which clients did something to their records, or to what they send."""
     return [one for one in shown if _protected(one.point)]
 
 
-def without_mechanism(shown: Sequence[Shown]) -> list[Shown]:
+def without_mechanism(shown: Sequence[ShownPoint]) -> list[ShownPoint]:
     """Points at which clients did nothing to their records, nor to what they send."""
     return [one for one in shown if not _protected(one.point)]
 
@@ -192,10 +192,12 @@ def mechanism_name(mechanism: str) -> str:
     return "no mechanism" if mechanism == NO_MECHANISM else mechanism
 
 
-def _shown_in_rounds(point: PointPlayed, how: InRounds, points: Sequence[PointPlayed]) -> Shown:
+def _shown_in_rounds(
+    point: PointPlayed, how: InRounds, points: Sequence[PointPlayed]
+) -> ShownPoint:
     family = round_family(point, how, points)
     setting = f"{family}, {rounds_words(how)}" if how.averaged > 1 else family
-    return Shown(point, family, _own_label(point) or setting, setting)
+    return ShownPoint(point, family, _own_label(point) or setting, setting)
 
 
 def _varying(points: Sequence[PointPlayed]) -> dict[str, set[str]]:
@@ -238,24 +240,24 @@ def _own_label(point: PointPlayed) -> str:
     return "" if made else point.label
 
 
-def _by_epsilon(one: Shown) -> float:
+def _by_epsilon(one: ShownPoint) -> float:
     if one.point.rounds is not None:
         return float(one.point.rounds.averaged)
     budget = one.point.nominal_epsilon
     return math.inf if budget is None else budget
 
 
-def most_right(shown: Sequence[Shown]) -> Shown:
+def most_right(shown: Sequence[ShownPoint]) -> ShownPoint:
     """The point at which the server is right most often, by the lower limit as its word is."""
     return max(shown, key=lambda one: (one.point.adv.low, one.point.adv.value))
 
 
-def least_right(shown: Sequence[Shown]) -> Shown:
+def least_right(shown: Sequence[ShownPoint]) -> ShownPoint:
     """The point at which the server is right least often, by the upper limit."""
     return min(shown, key=lambda one: (one.point.adv.high, one.point.adv.value))
 
 
-def short(one: Shown) -> str:
+def short(one: ShownPoint) -> str:
     """A point's name in running text."""
     return shortened(one.name, 60)
 
@@ -265,17 +267,17 @@ def right_in(adv: Success) -> str:
     return f"{percent(adv.value)} (95% interval {interval(adv.low, adv.high, 'accuracy')})"
 
 
-def in_rounds(shown: Sequence[Shown]) -> list[Shown]:
+def in_rounds(shown: Sequence[ShownPoint]) -> list[ShownPoint]:
     """Points that were played in real rounds."""
     return [one for one in shown if one.point.rounds is not None]
 
 
-def by_signs(shown: Sequence[Shown]) -> list[Shown]:
+def by_signs(shown: Sequence[ShownPoint]) -> list[ShownPoint]:
     """Points that were played by the neurons' signs."""
     return [one for one in shown if one.point.rounds is None]
 
 
-def contradiction(one: Shown) -> str:
+def contradiction(one: ShownPoint) -> str:
     """Why a point's success and an epsilon cannot both be."""
     point = one.point
     told = f"{short(one)}: the server is right in {right_in(point.adv)} of games, which "
@@ -299,7 +301,7 @@ def contradiction(one: Shown) -> str:
     )
 
 
-def claims_of(shown: Sequence[Shown]) -> list[str]:
+def claims_of(shown: Sequence[ShownPoint]) -> list[str]:
     """Mechanisms whose actual epsilon is far above the named one, or is none."""
     found = []
     for name, inside in families(shown).items():
@@ -344,7 +346,7 @@ _MOST_NAMED = 4
 _EMPTY = Cell(MISSING, tone="muted")
 
 
-def training_columns(shown: Sequence[Shown]) -> tuple[str, ...]:
+def training_columns(shown: Sequence[ShownPoint]) -> tuple[str, ...]:
     """Names of the columns that a table of these points has of training."""
     fit = any(one.point.fit is not None for one in shown)
     held_out = any(one.point.held_out is not None for one in shown)
@@ -358,7 +360,7 @@ def training_cells(point: PointPlayed, columns: Sequence[str]) -> tuple[Cell, ..
     return tuple(made[name] for name in columns)
 
 
-def poor_fits(shown: Sequence[Shown]) -> list[str]:
+def poor_fits(shown: Sequence[ShownPoint]) -> list[str]:
     """Warnings about points at which low success says nothing of protection; empty for none."""
     poor = [one for one in shown if _is_poor(one.point)]
     by_heart = [one for one in shown if _is_by_heart(one.point)]
@@ -380,7 +382,7 @@ def poor_fits(shown: Sequence[Shown]) -> list[str]:
     return warnings
 
 
-def _named(shown: Sequence[Shown]) -> str:
+def _named(shown: Sequence[ShownPoint]) -> str:
     names = [shortened(one.name, 60) for one in shown[:_MOST_NAMED]]
     more = len(shown) - len(names)
     return listed([*names, f"{count(more)} more"] if more else names)
@@ -500,7 +502,7 @@ def game_verdict(record: GameRecord) -> GameVerdict:
     )
 
 
-def _status(shown: Sequence[Shown]) -> Status:
+def _status(shown: Sequence[ShownPoint]) -> Status:
     """By the largest lower limit; by the largest upper one whether there is room for doubt."""
     size = size_reached_by(2 * max(one.point.adv.low for one in shown) - 1)
     if size is not None:
@@ -509,7 +511,7 @@ def _status(shown: Sequence[Shown]) -> Status:
     return "inconclusive" if room in ("strong", ROOM_FOR_DOUBT) else "no leak shown"
 
 
-def _headline(shown: Sequence[Shown], refuted: Sequence[Shown]) -> str:
+def _headline(shown: Sequence[ShownPoint], refuted: Sequence[ShownPoint]) -> str:
     behind, bare = behind_mechanism(shown), without_mechanism(shown)
     if refuted:
         first = max(refuted, key=lambda one: one.point.proven_epsilon)
@@ -550,7 +552,7 @@ def _played(points: Sequence[PointPlayed]) -> str:
     )
 
 
-def _found(shown: Sequence[Shown]) -> tuple[Sentence, ...]:
+def _found(shown: Sequence[ShownPoint]) -> tuple[Sentence, ...]:
     found = [
         Sentence(shortened(name, 80), _family_sentence(inside))
         for name, inside in families(shown).items()
@@ -561,7 +563,7 @@ def _found(shown: Sequence[Shown]) -> tuple[Sentence, ...]:
     return tuple(found)
 
 
-def _family_sentence(inside: Sequence[Shown]) -> str:
+def _family_sentence(inside: Sequence[ShownPoint]) -> str:
     ends = [inside[0].point, inside[-1].point][: len(inside)]
     told = [right_in(point.adv) + _under(point) for point in ends]
     return f"right in {' and in '.join(told)}."
@@ -575,7 +577,7 @@ def _under(point: PointPlayed) -> str:
     return f" after {rounds_words(point.rounds)}{most}"
 
 
-def _meaning(shown: Sequence[Shown]) -> str:
+def _meaning(shown: Sequence[ShownPoint]) -> str:
     if _status(behind_mechanism(shown) or shown) in ("no leak shown", "inconclusive"):
         return (
             "That the server tells who was in a batch is not shown here. Another neuron, another "
@@ -589,7 +591,7 @@ def _meaning(shown: Sequence[Shown]) -> str:
     )
 
 
-def _limits(shown: Sequence[Shown]) -> list[str]:
+def _limits(shown: Sequence[ShownPoint]) -> list[str]:
     found = poor_fits(shown)
     claiming = [one for one in shown if one.point.nominal_epsilon is not None]
     beyond = [one for one in claiming if (one.point.nominal_epsilon or 0.0) >= provable(one.point)]

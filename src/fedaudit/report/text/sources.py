@@ -24,7 +24,7 @@ Run: TypeAlias = SourceResult
 """Result of one attack in one run."""
 
 
-class Threshold(NamedTuple):
+class SourceThreshold(NamedTuple):
     """Least share that earns a source leak its word.
 
     Attributes:
@@ -37,10 +37,10 @@ class Threshold(NamedTuple):
 
 
 SOURCE_SIZES = (
-    Threshold("trace", 0.0),
-    Threshold("weak", 0.05),
-    Threshold("clear", 0.15),
-    Threshold("strong", 0.3),
+    SourceThreshold("trace", 0.0),
+    SourceThreshold("weak", 0.05),
+    SourceThreshold("clear", 0.15),
+    SourceThreshold("strong", 0.3),
 )
 """Words as for other leaks: the best guess at membership that AUCs of 0.55, 0.6 and 0.7 allow has
 an advantage of about 7, 14 and 29%, and this share is that advantage for two clients of the same

@@ -258,7 +258,7 @@ MOST_WARNED = 3
 """Rows near guessing that a warning names; of more, their number stands."""
 
 
-class Verdict(NamedTuple):
+class PlainVerdict(NamedTuple):
     """A record in plain words.
 
     Attributes:
@@ -283,13 +283,13 @@ class Verdict(NamedTuple):
     open: tuple[str, ...]
 
 
-def verdict(record: Record) -> Verdict:
+def verdict(record: Record) -> PlainVerdict:
     """The verdict on a record, computed from its figures and controls alone."""
     record = cleaned(record)
     figures = headline(record)
     verdicts = _verdicts(record, figures)
     status = verdicts.together
-    return Verdict(
+    return PlainVerdict(
         status,
         _headline(record, verdicts),
         learning_warning(record),

@@ -37,7 +37,7 @@ class Passage(NamedTuple):
     outputs: tuple[int, ...]
 
 
-class Seen(NamedTuple):
+class CapturedCall(NamedTuple):
     """A module's call, as watched in a forward pass.
 
     Attributes:
@@ -93,14 +93,14 @@ def owners(module: nn.Module, audited: Iterable[str]) -> dict[str, Owner]:
 
 
 @contextmanager
-def watching(parts: Mapping[str, Owner]) -> Iterator[dict[str, Seen]]:
+def watching(parts: Mapping[str, Owner]) -> Iterator[dict[str, CapturedCall]]:
     """Inside, calls of the owners are noted in the dictionary that is given.
 
     Raises:
         Uncapturable: Within the block, by an owner called twice, or not with one tensor and
             for one tensor with a row a sample.
     """
-    seen: dict[str, Seen] = {}
+    seen: dict[str, CapturedCall] = {}
     handles = [
         part.module.register_forward_hook(_hook(path, seen), with_kwargs=True)
         for path, part in parts.items()
@@ -113,7 +113,7 @@ def watching(parts: Mapping[str, Owner]) -> Iterator[dict[str, Seen]]:
 
 
 def passages_of(
-    seen: Mapping[str, Seen],
+    seen: Mapping[str, CapturedCall],
     parts: Mapping[str, Owner],
     losses: Float[Tensor, " samples"],
     *,
@@ -197,7 +197,7 @@ class Capture:
         return self._parts[path].module
 
 
-def _hook(path: str, seen: dict[str, Seen]) -> Callable[..., Tensor | None]:
+def _hook(path: str, seen: dict[str, CapturedCall]) -> Callable[..., Tensor | None]:
     def watch(
         module: nn.Module, args: tuple[_Call, ...], kwargs: dict[str, _Call], out: _Call
     ) -> Tensor | None:
@@ -216,7 +216,7 @@ def _hook(path: str, seen: dict[str, Seen]) -> Callable[..., Tensor | None]:
         entered = args[0]
         entry = get_gradient_edge(entered) if entered.requires_grad else None
         outputs = tuple(left.shape[1:])
-        seen[path] = Seen(entered.detach(), entered._version, edge, outputs, entry)
+        seen[path] = CapturedCall(entered.detach(), entered._version, edge, outputs, entry)
         return replaced
 
     return watch

@@ -47,7 +47,7 @@ _CHUNK_MOST_ON_GPU = 512
 _LARGE_MAP = 128
 
 
-class Plan(NamedTuple):
+class KernelPlan(NamedTuple):
     """All that a call decides once, shared by its workers.
 
     Attributes:
@@ -70,7 +70,7 @@ def plan_for(
     features: Shaped[Tensor, "samples ..."],
     labels: Shaped[Tensor, "samples ..."],
     cut: Mapping[str, int] | None = None,
-) -> Plan:
+) -> KernelPlan:
     """Chooses by shapes alone, seen on a trial run, so that bits never depend on timing.
 
     Args:
@@ -100,7 +100,7 @@ def plan_for(
     if innermost and not _runs_in(layout, copies(), base, features, labels):
         layout = torch.contiguous_format
     chunk = _chunk(passages, large, features.device)
-    return Plan(kernels, chunk, layout, tuple(sorted(generic)))
+    return KernelPlan(kernels, chunk, layout, tuple(sorted(generic)))
 
 
 def _runs_in(

@@ -21,7 +21,7 @@ from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.views import seen_from
 from fedaudit.results.record import ControlResult
 from fedaudit.signals.measure import measure_by_block, measure_round
-from fedaudit.study.figures.truth import Audited, Findings, audited
+from fedaudit.study.figures.truth import Findings, TargetTruth, audited
 from fedaudit.study.setup.parts import Setup
 
 FALSE_ALARM = 0.01
@@ -66,7 +66,7 @@ def _controls(setup: Setup, findings: Findings, device: torch.device) -> Iterato
         yield from _untrained(setup, truth, device)
 
 
-def _permuted(setup: Setup, truth: Audited, findings: Findings) -> Iterator[ControlResult]:
+def _permuted(setup: Setup, truth: TargetTruth, findings: Findings) -> Iterator[ControlResult]:
     """Membership shuffled among the same scores: intervals must not find what is not there."""
     for name in setup.on_membership:
         scores = findings.scores.get((setup.seed, truth.target, name))
@@ -93,7 +93,7 @@ def _permuted(setup: Setup, truth: Audited, findings: Findings) -> Iterator[Cont
         )
 
 
-def _blind(setup: Setup, truth: Audited) -> Iterator[ControlResult]:
+def _blind(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult]:
     """A classifier that sees inputs and no model: whatever it finds is no leakage."""
     features = setup.deal.audit.samples.features.flatten(1).numpy()[truth.kept]
     for origin, against in _BLIND_AGAINST.items():
@@ -132,7 +132,7 @@ def _blind(setup: Setup, truth: Audited) -> Iterator[ControlResult]:
         )
 
 
-def _untrained(setup: Setup, truth: Audited, device: torch.device) -> Iterator[ControlResult]:
+def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterator[ControlResult]:
     """All attacks on models that nobody trained: the measuring itself must find nothing."""
     once, twice = measured_untrained(setup, truth.kept, device)
     confidence = 1 - FALSE_ALARM / (len(setup.on_membership) * _repetitions(setup))

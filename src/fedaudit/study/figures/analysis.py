@@ -31,7 +31,7 @@ from fedaudit.observe.measurements import Measurements
 from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.guessing import rate_of
 from fedaudit.study.figures.pictures import add_pictures, trajectories
-from fedaudit.study.figures.truth import Audited, Findings, audited
+from fedaudit.study.figures.truth import Findings, TargetTruth, audited
 from fedaudit.study.setup.build import metric_named
 from fedaudit.study.setup.defenses import assigns_classes
 from fedaudit.study.setup.parts import Setup
@@ -82,7 +82,7 @@ def analyse(
             progress(phase, done, total)
 
 
-def _as_evaluated(setup: Setup, m: Measurements, truth: Audited) -> Measurements:
+def _as_evaluated(setup: Setup, m: Measurements, truth: TargetTruth) -> Measurements:
     """The kept samples' measurements, redrawn where the study asks for the published way."""
     values = m.values[:, :, torch.from_numpy(truth.kept)]
     if setup.study.figures.evaluation == "redraw":
@@ -96,7 +96,7 @@ def _scores(
     name: str,
     attack: Attack,
     cubes: Mapping[str, Measurements],
-    truth: Audited,
+    truth: TargetTruth,
     findings: Findings,
 ) -> Float[ndarray, " samples"] | None:
     try:
@@ -116,7 +116,7 @@ def _add_figures(
     setup: Setup,
     name: str,
     scores: Float[ndarray, " samples"],
-    truth: Audited,
+    truth: TargetTruth,
     findings: Findings,
 ) -> None:
     study = setup.study
@@ -134,7 +134,7 @@ def _add_figures(
 def add_figures(
     of: AttackRun,
     scores: Float[ndarray, " samples"],
-    truth: Audited,
+    truth: TargetTruth,
     findings: Findings,
     fprs: Sequence[float],
 ) -> None:
@@ -157,14 +157,14 @@ def add_figures(
 
 
 def _limits_of(
-    rate: float, estimate: Evaluated, scores: Float[ndarray, " samples"], truth: Audited
+    rate: float, estimate: Evaluated, scores: Float[ndarray, " samples"], truth: TargetTruth
 ) -> LimitsAt:
     """Limits of a true-positive rate at any errors."""
     kept = np.isin(truth.origin, [Origin.MEMBER, *CONTRASTS[estimate.contrast]])
     return limits_of_rate(scores[kept], truth.is_member[kept], rate)
 
 
-def _repeats(contrast: str, truth: Audited) -> bool:
+def _repeats(contrast: str, truth: TargetTruth) -> bool:
     """True if the mixed contrast has one origin only: testing it again would cost the family."""
     missing = not all((truth.origin == origin).any() for origin in Origin)
     return contrast == "mixed" and missing
@@ -192,7 +192,7 @@ def _figure(of: AttackRun, target: ClientId, estimate: Evaluated) -> Estimate:
 
 
 def _epsilon(
-    setup: Setup, name: str, scores: Float[ndarray, " samples"], truth: Audited
+    setup: Setup, name: str, scores: Float[ndarray, " samples"], truth: TargetTruth
 ) -> Estimate | None:
     """The one-run bound on members against unseen under independent fair inclusion."""
     chosen = truth.fair & (truth.origin != Origin.OTHER_CLIENT)

@@ -11,7 +11,7 @@ from fedaudit.attacks.base import Attack
 from fedaudit.core.values import NOBODY
 from fedaudit.observe.measurements import Measurements
 from fedaudit.results.sources import Chained
-from fedaudit.study.figures.source_queries import Asked
+from fedaudit.study.figures.source_queries import SourceQueries
 from fedaudit.study.setup.parts import Setup
 
 CHAINED_FPRS = (0.01, 0.1)
@@ -23,7 +23,7 @@ def chained(
     attack: Attack,
     measured: Mapping[str, Measurements],
     right: Bool[ndarray, " samples"],
-    samples: Asked,
+    samples: SourceQueries,
 ) -> list[Chained]:
     """Samples called members where some audited ones are no client's, and each one's client.
 

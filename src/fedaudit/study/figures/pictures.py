@@ -14,7 +14,7 @@ from fedaudit.metrics.evaluate import CONTRASTS
 from fedaudit.observe.measurements import Measurements
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Curve, ExposedSample, Histogram, Trajectory
-from fedaudit.study.figures.truth import Audited, Findings
+from fedaudit.study.figures.truth import Findings, TargetTruth
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.parts import Setup
 
@@ -28,7 +28,7 @@ def add_pictures(
     setup: Setup,
     name: str,
     scores: Float[ndarray, " samples"],
-    truth: Audited,
+    truth: TargetTruth,
     findings: Findings,
 ) -> None:
     """Curves, histogram, groups and the most exposed members of one attack."""
@@ -71,7 +71,7 @@ def _where(study: Study, name: str, target: ClientId, seed: int) -> _Where:
     return {"attack": name, "defense": study.defense.label, "target": target, "seed": seed}
 
 
-def _histogram(where: _Where, scores: Float[ndarray, " samples"], truth: Audited) -> Histogram:
+def _histogram(where: _Where, scores: Float[ndarray, " samples"], truth: TargetTruth) -> Histogram:
     finite = scores[np.isfinite(scores)]
     # A few extreme scores would squeeze all others into one bin; they go to the end bins.
     low, high = np.quantile(finite, [0.02, 0.98]).tolist() if len(finite) else (0.0, 1.0)
@@ -90,7 +90,7 @@ def _histogram(where: _Where, scores: Float[ndarray, " samples"], truth: Audited
 
 
 def _groups(
-    setup: Setup, name: str, scores: Float[ndarray, " samples"], truth: Audited
+    setup: Setup, name: str, scores: Float[ndarray, " samples"], truth: TargetTruth
 ) -> Iterator[Estimate]:
     is_member = truth.is_member
     by_class = auc_by_group(scores, is_member, groups=truth.labels)
@@ -119,7 +119,7 @@ def _groups(
 
 
 def trajectories(
-    setup: Setup, name: str, cube: Measurements, truth: Audited
+    setup: Setup, name: str, cube: Measurements, truth: TargetTruth
 ) -> Iterator[Trajectory]:
     """A signal at the target over rounds, by origin: mean and the range of the middle 80%."""
     values = cube.of(truth.target).numpy()

@@ -22,7 +22,13 @@ from fedaudit.observe.measurements import Measurements
 from fedaudit.results.sources import Answered, ClassSuccess, SourceResult
 from fedaudit.study.figures.accuracy import overfitting
 from fedaudit.study.figures.chained import chained
-from fedaudit.study.figures.source_queries import Asked, asked, asked_alone, chances, one_by_one
+from fedaudit.study.figures.source_queries import (
+    SourceQueries,
+    asked,
+    asked_alone,
+    chances,
+    one_by_one,
+)
 from fedaudit.study.setup.parts import Setup
 
 LEAST_CHANCES = (0.2, 0.3, 0.5, 0.7, 0.9)
@@ -68,7 +74,7 @@ def _result(
     name: str,
     attack: Attack,
     measured: Mapping[str, Measurements],
-    samples: Asked,
+    samples: SourceQueries,
     notes: Mapping[str, str],
 ) -> SourceResult:
     cubes = asked_alone(attack, measured, samples)
@@ -115,7 +121,7 @@ def _result(
     )
 
 
-def _by_class(right: Bool[ndarray, " samples"], samples: Asked) -> list[ClassSuccess]:
+def _by_class(right: Bool[ndarray, " samples"], samples: SourceQueries) -> list[ClassSuccess]:
     return [
         ClassSuccess(
             label=int(label),
@@ -127,7 +133,7 @@ def _by_class(right: Bool[ndarray, " samples"], samples: Asked) -> list[ClassSuc
 
 
 def _answered(
-    posterior: Float[ndarray, "clients samples"], samples: Asked, least: float
+    posterior: Float[ndarray, "clients samples"], samples: SourceQueries, least: float
 ) -> Answered:
     success = source_success(named_owner(posterior, least=least), samples.owner)
     return Answered(least=least, answered=success.answered, right=success.right)

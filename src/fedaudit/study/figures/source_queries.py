@@ -16,7 +16,7 @@ from fedaudit.observe.measurements import Measurements
 from fedaudit.study.setup.parts import Setup
 
 
-class Asked(NamedTuple):
+class SourceQueries(NamedTuple):
     """Samples whose owner is asked for, as many of each client.
 
     Attributes:
@@ -32,7 +32,7 @@ class Asked(NamedTuple):
     clients: tuple[ClientId, ...]
 
 
-def asked(run: Setup) -> Asked | None:
+def asked(run: Setup) -> SourceQueries | None:
     """As many audited samples of every client as the one with fewest has; None if one has none."""
     audit, clients = run.deal.audit, tuple(sorted(run.deal.clients))
     rng = seeded_numpy(run.seed, "source")
@@ -42,11 +42,11 @@ def asked(run: Setup) -> Asked | None:
         return None
     kept = np.sort(np.concatenate([positions[:each] for positions in theirs]))
     owner = np.searchsorted(clients, audit.owner[kept])
-    return Asked(kept, owner, audit.samples.labels.numpy()[kept], clients)
+    return SourceQueries(kept, owner, audit.samples.labels.numpy()[kept], clients)
 
 
 def asked_alone(
-    attack: Attack, measured: Mapping[str, Measurements], samples: Asked
+    attack: Attack, measured: Mapping[str, Measurements], samples: SourceQueries
 ) -> dict[str, Measurements]:
     """The signals of an attack at the samples whose owner is asked for."""
     kept, names = torch.from_numpy(samples.kept), {signal.name for signal in attack.signals}
@@ -58,7 +58,7 @@ def asked_alone(
 
 
 def chances(
-    run: Setup, attack: Attack, cubes: Mapping[str, Measurements], samples: Asked
+    run: Setup, attack: Attack, cubes: Mapping[str, Measurements], samples: SourceQueries
 ) -> Float[ndarray, "clients samples"]:
     """Chances of all clients, in their order; none for who was never measured."""
     found = attack.posterior(cubes, run.deal.sizes).numpy()

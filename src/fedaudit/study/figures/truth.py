@@ -16,7 +16,7 @@ from fedaudit.study.setup.parts import Setup
 
 
 @dataclass(frozen=True)
-class Audited:
+class TargetTruth:
     """Everything about one target's audited samples that scores are held against.
 
     Attributes:
@@ -69,7 +69,7 @@ class Findings:
     failed: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
-def audited(setup: Setup, target: ClientId) -> Audited:
+def audited(setup: Setup, target: ClientId) -> TargetTruth:
     """The audited samples as one target's figures see them.
 
     Where a shift makes clients differ, other clients' samples are left out: they could be told
@@ -90,7 +90,7 @@ def audited(setup: Setup, target: ClientId) -> Audited:
         chosen = seeded_numpy(setup.seed, "nobody", target).permutation(len(kept)) < len(kept) // 2
         origin = np.where(chosen, Origin.MEMBER, Origin.UNSEEN)
         fair = np.zeros_like(fair)
-    return Audited(
+    return TargetTruth(
         target=target,
         origin=origin,
         kept=kept,

@@ -11,7 +11,7 @@ from numpy import ndarray
 
 from fedaudit.core.errors import BadInput, Unsupported, unknown_name
 from fedaudit.core.files import ATTACKED, RECORD_FILE, REPORT_FILE, SCORES_FILE, own_place
-from fedaudit.core.importing import Given, objects_given
+from fedaudit.core.importing import GivenObject, objects_given
 from fedaudit.core.objects import Spelled
 from fedaudit.core.progress import Progress, bars, quiet
 from fedaudit.core.values import ClientId
@@ -19,7 +19,13 @@ from fedaudit.engines.base import Counted
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.study.figures.sample_scores import read_scores
-from fedaudit.study.front.federation import Federation, Plan, Questions, attack_settings, plan_of
+from fedaudit.study.front.federation import (
+    AuditPlan,
+    Federation,
+    Questions,
+    attack_settings,
+    plan_of,
+)
 from fedaudit.study.running.identity import own_parts, study_key, with_code
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
@@ -78,7 +84,7 @@ class Run:
         self.folder = Path(folder)
         asked = Questions(attacks=attacks, server=server, view=view)
         known = None if federation is None else plan_of(federation, asked, name=_UNNAMED)
-        self._objects: Mapping[str, Given] = {} if known is None else known.objects
+        self._objects: Mapping[str, GivenObject] = {} if known is None else known.objects
         self._data_dir = Path(data_dir) if data_dir is not None else known and known.data_dir
         self._record: Record | None = None
         if not (self.folder / RECORD_FILE).is_file():
@@ -86,7 +92,7 @@ class Run:
 
     @staticmethod
     def _of(
-        folder: Path, objects: Mapping[str, Given], data_dir: Path | None, record: Record
+        folder: Path, objects: Mapping[str, GivenObject], data_dir: Path | None, record: Record
     ) -> "Run":
         run = Run(folder, data_dir=data_dir)
         run._objects, run._record = objects, record
@@ -252,7 +258,7 @@ def audit(
     return Run._of(folder, plan.objects, place, record)
 
 
-def _refuse_elsewhere(plan: Plan, engine: Counted | None, workers: int) -> None:
+def _refuse_elsewhere(plan: AuditPlan, engine: Counted | None, workers: int) -> None:
     """Refuses to send to other processes what no import brings back there."""
     if engine is None and workers == 1:
         return
@@ -268,7 +274,7 @@ def _refuse_elsewhere(plan: Plan, engine: Counted | None, workers: int) -> None:
         )
 
 
-def _keeping(objects: dict[str, Given]) -> Callable[[Spelled], dict[str, object]]:
+def _keeping(objects: dict[str, GivenObject]) -> Callable[[Spelled], dict[str, object]]:
     """Keeps objects that names stand for in a dictionary."""
 
     def noted(one: Spelled) -> dict[str, object]:
@@ -297,7 +303,7 @@ def _named_after(out: Path | str | None) -> str:
     return name.lstrip("._=,+-")[:_LONGEST_NAME] or _UNNAMED
 
 
-def _folder_name(plan: Plan, name: str) -> str:
+def _folder_name(plan: AuditPlan, name: str) -> str:
     return f"{name}-{study_key(with_code(plan.study))[:_KEY_LENGTH]}"
 
 

@@ -18,8 +18,8 @@ from torch import nn
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS
 from fedaudit.core.errors import BadInput
-from fedaudit.core.importing import Given
-from fedaudit.core.naming import Clients, Copies, DefensePart, Part
+from fedaudit.core.importing import GivenObject
+from fedaudit.core.naming import Clients, Copies, DefensePart, NamedPart
 from fedaudit.core.objects import Spelled, frozen, plain_settings, spelled
 from fedaudit.core.values import Samples, Setting
 from fedaudit.datasets.catalog import SOURCES
@@ -97,7 +97,7 @@ class Questions(NamedTuple):
     metrics: object = ()
 
 
-class Plan(NamedTuple):
+class AuditPlan(NamedTuple):
     """The audit that is carried out.
 
     Attributes:
@@ -107,11 +107,11 @@ class Plan(NamedTuple):
     """
 
     study: Study
-    objects: dict[str, Given]
+    objects: dict[str, GivenObject]
     data_dir: Path | None
 
 
-def plan_of(federation: Federation, asked: Questions, *, name: str, about: str = "") -> Plan:
+def plan_of(federation: Federation, asked: Questions, *, name: str, about: str = "") -> AuditPlan:
     """The study that says the same as objects do.
 
     Args:
@@ -125,7 +125,7 @@ def plan_of(federation: Federation, asked: Questions, *, name: str, about: str =
     """
     if not isinstance(federation, Federation):
         raise BadInput(f"audited is a fedaudit.Federation, got a {type(federation).__name__}")
-    objects: dict[str, Given] = {}
+    objects: dict[str, GivenObject] = {}
 
     def noted(one: Spelled) -> dict[str, object]:
         if one.given is not None:
@@ -159,7 +159,7 @@ def plan_of(federation: Federation, asked: Questions, *, name: str, about: str =
         values["figures"] = {**figures, "metrics": [*figures.get("metrics", ()), *metrics]}
     if asked.server is not None:
         values["server"] = noted(_server(asked.server))
-    return Plan(study_from(values, source="the federation"), objects, folder)
+    return AuditPlan(study_from(values, source="the federation"), objects, folder)
 
 
 def attack_settings(given: object, noted: Noted) -> dict[str, object]:
@@ -236,7 +236,7 @@ def _named_in(catalogue: Mapping[str, object], value: object) -> str | None:
 
 def _part(kind: str, given: object, catalogue: Mapping[str, object]) -> Spelled:
     """A name, a class or a function, with options."""
-    part = given if isinstance(given, Part) else Part(given)
+    part = given if isinstance(given, NamedPart) else NamedPart(given)
     what: object = part.what
     options: dict[str, object] = dict(part.options)
     if isinstance(what, functools.partial) and _named_in(catalogue, what.func):
@@ -280,7 +280,7 @@ def _made(kind: str, given: object, catalogue: Mapping[str, object]) -> Spelled:
     """A model or an algorithm."""
     if isinstance(given, nn.Module) and kind == "model":
         return _kept(frozen(given, given))
-    what = given.what if isinstance(given, Part) else given
+    what = given.what if isinstance(given, NamedPart) else given
     if not isinstance(what, str) and (isinstance(what, nn.Module) or not callable(what)):
         raise _is_not(kind, what)
     return _part(kind, given, catalogue)
@@ -315,7 +315,7 @@ def _data(given: object) -> tuple[Spelled, Path | None]:
     if isinstance(given, Dataset):
         dataset = given
         return frozen(dataset, lambda: dataset, label=dataset.name), None
-    what = given.what if isinstance(given, Part) else given
+    what = given.what if isinstance(given, NamedPart) else given
     if not isinstance(what, str) and not callable(what):
         raise _is_not("data", what)
     return _part("data set", given, SOURCES), getattr(given, "folder", None)
@@ -384,7 +384,7 @@ def _defended(given: object) -> tuple[_Members, Spelled]:
         members = tuple(together) if isinstance(together, tuple) else None
         return members, _instance("defense", given, DEFENSES, besides=("coalition",))
     is_class = isinstance(given, type) and issubclass(given, Defense)
-    if not (is_class or isinstance(given, str | Part)):
+    if not (is_class or isinstance(given, str | NamedPart)):
         raise _is_not("defense", given)
     return None, _part("defense", given, DEFENSES)
 
@@ -403,7 +403,7 @@ def _attack_called(name: str, given: object) -> Spelled:
 def _attack(given: object) -> Spelled:
     if isinstance(given, str):
         return Spelled(given, {})
-    if isinstance(given, Part) and isinstance(given.what, str):
+    if isinstance(given, NamedPart) and isinstance(given.what, str):
         return Spelled(given.what, _plain("attack", given.what, given.options))
     if isinstance(given, type) and issubclass(given, Attack):
         return spelled(given, {}, kind="attack")

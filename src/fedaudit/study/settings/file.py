@@ -135,14 +135,14 @@ def _set(values: dict[str, object], dotted: str, value: object) -> None:
     place[last] = value
 
 
-class Point(NamedTuple):
+class GridPoint(NamedTuple):
     """One combination: its name, safe in a file name, and its settings by dotted name."""
 
     label: str
     changes: dict[str, object]
 
 
-def grid_points(given: object, source: str) -> list[Point]:
+def grid_points(given: object, source: str) -> list[GridPoint]:
     """Every point of a ``[grid]`` table, or of several ``[[grid]]`` tables one after another.
 
     A list is a setting that varies, any other value one that all points of the grid share.
@@ -207,7 +207,7 @@ def _refuse_odd_list(name: str, values: Sequence[object], source: str) -> None:
         raise BadInput(f"grid.{name} in {source} holds a value twice; give each once")
 
 
-def _points(grid: Mapping[str, object]) -> Iterator[Point]:
+def _points(grid: Mapping[str, object]) -> Iterator[GridPoint]:
     varied = {name: values for name, values in grid.items() if isinstance(values, list)}
     short = _short_names(list(grid))
     for combination in product(*varied.values()):
@@ -217,7 +217,7 @@ def _points(grid: Mapping[str, object]) -> Iterator[Point]:
             for name, value in changes.items()
             if name in varied or _is_name(name, value)
         ]
-        yield Point(",".join(parts) or "grid", changes)
+        yield GridPoint(",".join(parts) or "grid", changes)
 
 
 def _is_name(name: str, value: object) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_for
 from fedaudit.fl.simulate import prepared
-from fedaudit.fl.visits import Federation
+from fedaudit.fl.visits import TurnContext
 from fedaudit.fl.wire.checkpoint import fingerprint_of
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.build import setup
@@ -20,7 +20,7 @@ def federation_seeds(study: Study) -> frozenset[int]:
     return frozenset(seed_for(seed, "federation") for seed in runs)
 
 
-def federation_of(study: Study, seed: int, data_dir: Path | None) -> Federation:
+def federation_of(study: Study, seed: int, data_dir: Path | None) -> TurnContext:
     """One federation of a study, with its data as they are once defenses have prepared them.
 
     Args:
@@ -35,10 +35,10 @@ def federation_of(study: Study, seed: int, data_dir: Path | None) -> Federation:
     run = _run(study, seed, data_dir)
     defenses = deepcopy(dict(run.defenses))
     data = prepared(run.deal.clients, defenses, study.training.rounds, seed)
-    return Federation(run.algorithm, data, defenses)
+    return TurnContext(run.algorithm, data, defenses)
 
 
-def data_key(federation: Federation) -> str:
+def data_key(federation: TurnContext) -> str:
     """Names what clients train on, so that machines with other data are found out."""
     return fingerprint_of((federation.algorithm.nets,), federation.data, {})
 
