@@ -9,15 +9,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from fedaudit.report.figures.rounds import rounds_table
 from fedaudit.report.grid import Grid
-from fedaudit.report.tables.games import points_table
+from fedaudit.report.tables.games import points_table, rounds_table
 from fedaudit.results import clusters
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.games import GameRecord
 from fedaudit.results.guessing import above_chance, near_guessing
 from fedaudit.results.older import completed
-from fedaudit.results.read import read_games, read_record
+from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.results.source_figures import SourceFigure
 
@@ -72,7 +70,12 @@ class Games(NamedTuple):
     name: str
     command: str
     note: str
-    record: GameRecord
+    record: Record
+
+    @property
+    def about(self) -> str:
+        """What it is about, in a sentence."""
+        return str(self.record.config.get("about", ""))
 
 
 class Panel(NamedTuple):
@@ -92,7 +95,7 @@ def studies() -> list[Study | Games]:
 def _study(name: str, command: str, note: str) -> Study | Games:
     folder = ROOT / "records" / name
     if command.startswith("fedaudit games"):
-        return Games(name, command, note, read_games(folder / f"{name}.json"))
+        return Games(name, command, note, read_record(folder / f"{name}.json"))
     return Study(name, command, note, _records(folder, name))
 
 
@@ -133,7 +136,7 @@ def _list(all_studies: Sequence[Study | Games]) -> str:
         link = f"[{study.name}](results/{study.name}.md)"
         if isinstance(study, Games):
             points = _counted(len(study.record.points), "point")
-            lines.append(_row([link, study.record.about, points, "–"]))
+            lines.append(_row([link, study.about, points, "–"]))
             continue
         first = next(iter(study.records.values()))
         about = str(first.config.get("about", ""))
@@ -171,7 +174,7 @@ def _games(study: Games) -> str:
     tables = (points_table(study.record), rounds_table(study.record))
     parts = (
         f"# {study.name}",
-        f"{study.record.about} {study.note}".strip(),
+        f"{study.about} {study.note}".strip(),
         f"```\n{study.command}\n```",
         f"Played with {study.record.points[0].records}."
         + ("" if study.record.environment.commit else " The record does not say by which commit."),

@@ -25,10 +25,10 @@ from fedaudit.observe.measurements import MeasuredRound, read_measured, write_me
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.pack.packing import write_pack
 from fedaudit.pack.verifying import verify
-from fedaudit.report.page import games_html, report_html
+from fedaudit.report.page import report_html
 from fedaudit.results.comparison import write_comparison_file
 from fedaudit.results.older import completed
-from fedaudit.results.read import read_any_record, read_comparison, read_games, read_record
+from fedaudit.results.read import read_comparison, read_record
 from fedaudit.study.comparing import compared
 from fedaudit.study.settings.file import read_studies
 from fuzz import nodes
@@ -47,14 +47,6 @@ def _report(content: bytes) -> None:
     report_html(completed(read_record(file("record.json", content))))
 
 
-def _games(content: bytes) -> None:
-    read_games(file("games.json", content))
-
-
-def _games_report(content: bytes) -> None:
-    games_html(read_games(file("games.json", content)))
-
-
 def _everything() -> Policy:
     """A policy that asks for all there is."""
     lines = (line.removeprefix("# ") for line in DEFAULT_POLICY.splitlines()[1:])
@@ -63,7 +55,7 @@ def _everything() -> Policy:
 
 
 def _gate(content: bytes) -> None:
-    verdict = evaluate_policy(read_any_record(file("gated.json", content)), _everything())
+    verdict = evaluate_policy(read_record(file("gated.json", content)), _everything())
     # Whatever a record is called, the file is well formed.
     ElementTree.fromstring(junit_xml(verdict))
 
@@ -284,8 +276,8 @@ def _log_seeds() -> list[bytes]:
 TARGETS: dict[str, Target] = {
     "record": Target(_record, _short("records/sia-mnist/*.json"), alone),
     "report of a record": Target(_report, _short("records/sia-mnist/*.json"), alone),
-    "record of games": Target(_games, _short("records/ami-*/*.json"), alone),
-    "report of games": Target(_games_report, _short("records/ami-*/*.json"), alone),
+    "record of games": Target(_record, _short("records/ami-*/*.json"), alone),
+    "report of games": Target(_report, _short("records/ami-*/*.json"), alone),
     "gate of a record": Target(_gate, _short("records/fedmia-mnist/*.json"), alone),
     "gate of owners": Target(_gate, _short("records/sia-mnist/*.json"), alone),
     "gate of games": Target(_gate, _short("records/ami-*/*.json"), alone),

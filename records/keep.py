@@ -17,10 +17,10 @@ import sys
 from pathlib import Path
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import GAMES_FILE, write_whole
+from fedaudit.core.files import RECORD_FILE
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.older import completed
-from fedaudit.results.read import read_games, read_record
+from fedaudit.results.read import read_record
 from fedaudit.results.record import Environment, Record, write_record
 
 HERE = Path(__file__).parent
@@ -35,10 +35,11 @@ def keep(runs: Path, name: str, *, rung: bool = False) -> int:
         BadInput: A record does not say which commit made it, or there were uncommitted changes.
     """
     (HERE / name).mkdir(exist_ok=True)
-    if (runs / GAMES_FILE).is_file():
-        record_of_games = read_games(runs / GAMES_FILE)
-        refuse_without_commit(record_of_games.environment, runs)
-        write_whole(HERE / name / f"{name}.json", record_of_games.model_dump_json() + "\n")
+    own = runs / RECORD_FILE
+    if own.is_file() and read_record(own).kind == "games":
+        record = read_record(own)
+        refuse_without_commit(record.environment, runs)
+        write_record(record, HERE / name / f"{name}.json")
         return 1
     found = sorted(runs.glob("*/record.json"))
     for path in found:

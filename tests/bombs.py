@@ -24,7 +24,7 @@ from fedaudit.datasets.arrays import AnyArray
 from fedaudit.datasets.catalog import load
 from fedaudit.live.recording import LOG_FILE, heard
 from fedaudit.observe.tensors import read_tensors
-from fedaudit.results.read import read_any_record, read_comparison
+from fedaudit.results.read import read_comparison, read_record
 
 
 def packed(path: Path, **arrays: AnyArray) -> None:
@@ -188,20 +188,20 @@ def empty_objects(folder: Path) -> Callable[[], object]:
     """45 MB of JSON."""
     many = "{}," * 15_000_000
     (folder / "a.json").write_text(f'{{"format": "fedaudit-record", "estimates": [{many}{{}}]}}')
-    return lambda: read_any_record(folder / "a.json")
+    return lambda: read_record(folder / "a.json")
 
 
 def faults(folder: Path) -> Callable[[], object]:
     """A record that is wrong in a million places."""
     made = {"format": "fedaudit-record", "version": 2, "estimates": [{}] * 1_000_000}
     (folder / "b.json").write_text(json.dumps(made))
-    return lambda: read_any_record(folder / "b.json")
+    return lambda: read_record(folder / "b.json")
 
 
 def unknown_keys(folder: Path) -> Callable[[], object]:
-    made = {"format": "fedaudit-games", "version": 1, **{str(at): 0 for at in range(600_000)}}
+    made = {"format": "fedaudit-record", "version": 2, **{str(at): 0 for at in range(600_000)}}
     (folder / "c.json").write_text(json.dumps(made))
-    return lambda: read_any_record(folder / "c.json")
+    return lambda: read_record(folder / "c.json")
 
 
 def compared(folder: Path) -> Callable[[], object]:

@@ -141,7 +141,7 @@ def test_a_fault_of_the_program_ends_with_a_code_that_no_verdict_has(
 
     for target, words in (
         ("fedaudit.gate.policy.read_policy", ("gate", "a.json", "--policy", "p.toml")),
-        ("fedaudit.results.read.read_any_record", ("report", "a.json")),
+        ("fedaudit.results.read.read_record", ("report", "a.json")),
         ("fedaudit.study.running.reattack.reattack", ("attack", "folder")),
         ("fedaudit.pack.verifying.verify", ("verify", "folder")),
         ("fedaudit.pack.packing.write_pack", ("pack", "a", "--policy", "p", "--out", "o")),
@@ -155,7 +155,7 @@ def test_a_fault_of_the_program_ends_with_a_code_that_no_verdict_has(
         with monkeypatch.context() as patched:
             patched.setattr(target, failing)
             if words[0] == "gate":
-                patched.setattr("fedaudit.results.read.read_any_record", failing)
+                patched.setattr("fedaudit.results.read.read_record", failing)
             with pytest.raises(SystemExit) as ended:
                 cli.main(words)
         assert ended.value.code == 70, words
@@ -246,7 +246,7 @@ def test_refusals_faults_and_verdicts_keep_their_codes_whatever_the_streams_can_
         if end == "fault":
             raise KeyError("a fault")
 
-    monkeypatch.setattr("fedaudit.results.read.read_any_record", read)
+    monkeypatch.setattr("fedaudit.results.read.read_record", read)
     monkeypatch.setattr("fedaudit.gate.policy.read_policy", read)
     monkeypatch.setattr(
         "fedaudit.gate.evaluate.evaluate_policy", lambda *_: SimpleNamespace(outcome=end)

@@ -245,8 +245,8 @@ def test_a_gate_judges_without_loading_what_trains(tmp_path: Path) -> None:
     code = (
         "from pathlib import Path; from fedaudit.gate.evaluate import evaluate_policy; "
         "from fedaudit.gate.policy import DEFAULT_POLICY, policy_from; "
-        "from fedaudit.results.read import read_any_record; "
-        f"evaluate_policy(read_any_record(Path({str(path)!r})), policy_from(DEFAULT_POLICY))"
+        "from fedaudit.results.read import read_record; "
+        f"evaluate_policy(read_record(Path({str(path)!r})), policy_from(DEFAULT_POLICY))"
     )
     assert loaded(code, {"torch", "sklearn", "scipy.stats", "scipy.optimize"}) == []
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from docs.claims.data import RECORDS, ROOT, Claim, is_of_games, named, papers, regimes, variant_of
 from docs.claims.figures import OF_A_MACHINE, SECONDS, Asked, path_of, rows, rows_at
 from fedaudit.core.errors import BadInput, Refusal
-from fedaudit.core.files import GAMES_FILE, RECORD_FILE
+from fedaudit.core.files import RECORD_FILE
 from fedaudit.report.words import plural
 from fedaudit.results.aggregate import Value
 
@@ -101,7 +101,7 @@ def _unit(study: str, variant: str, data_dir: str, out: Path) -> Unit:
     found = Unit(name, (), made / RECORD_FILE, path_of(study, variant), games)
     if games:
         command = ["games", str(STUDIES / "games" / f"{study}.toml"), *where]
-        return found._replace(command=command, made=made / GAMES_FILE)
+        return found._replace(command=command)
     known = _study(study)
     if variant and variant not in known.get("variants", {}) and not known.get("grid"):
         # Of the same runs, by another evaluation, after the study itself.
@@ -167,7 +167,7 @@ def carry_out(units: Sequence[Unit], run: Callable[[Sequence[str]], int] = fedau
 
 def compared(unit: Unit) -> str:
     """How far a record's figures, and their limits, are from the committed ones, kind by kind."""
-    now, before = (rows_at(path, games=unit.games) for path in (unit.made, unit.committed))
+    now, before = (rows_at(path) for path in (unit.made, unit.committed))
     apart: dict[str, list[float]] = {}
     for asked, of in before.items():
         if asked.figure not in OF_A_MACHINE:

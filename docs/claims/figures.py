@@ -9,16 +9,25 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import binom
 
-from docs.claims.data import RECORDS, is_of_games, named
+from docs.claims.data import RECORDS, named
 from fedaudit.metrics import advantage, hypervolume
 from fedaudit.metrics.delong import auc_interval
 from fedaudit.metrics.intervals import clopper_pearson
 from fedaudit.results.aggregate import Value, Values, gap_between
 from fedaudit.results.cluster_groups import models_of_groups
 from fedaudit.results.clusters import ClusterResult
-from fedaudit.results.games import GameRecord, PointPlayed, Spread
+from fedaudit.results.detector import SIGN_AUC
+from fedaudit.results.games import (
+    EPOCHS,
+    HELD_OUT,
+    SUCCESS,
+    TRUE_NEGATIVES,
+    TRUE_POSITIVES,
+    PointPlayed,
+    Spread,
+)
 from fedaudit.results.older import completed
-from fedaudit.results.read import read_games, read_record
+from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, Trajectory, UsageRow
 from fedaudit.results.sources import SourceResult
 from fedaudit.study.settings.defense import DefenseSection
@@ -75,14 +84,14 @@ def path_of(study: str, variant: str) -> Path:
 def rows(study: str, variant: str) -> Mapping[Asked, Values] | None:
     """All figures of a committed record by seed; None where there is no such record."""
     path = path_of(study, variant)
-    return rows_at(path, games=is_of_games(study)) if path.is_file() else None
+    return rows_at(path) if path.is_file() else None
 
 
-def rows_at(path: Path, *, games: bool) -> Mapping[Asked, Values]:
+def rows_at(path: Path) -> Mapping[Asked, Values]:
     """All figures of a record by seed, under None what it says over its runs."""
     found: dict[Asked, dict[int | None, Value]] = {}
-    all_of_it = _of_games(read_games(path)) if games else _of_record(completed(read_record(path)))
-    for asked, seed, value in all_of_it:
+    record = completed(read_record(path))
+    for asked, seed, value in _of_games(record) if record.kind == "games" else _of_record(record):
         found.setdefault(asked, {})[seed] = value
     return {asked: {s: {None: v} for s, v in by.items()} for asked, by in found.items()}
 
@@ -132,25 +141,33 @@ def _points(study: str, variant: str, asked: Asked) -> dict[int, tuple[float, fl
     }
 
 
-def _of_games(record: GameRecord) -> Iterator[tuple[Asked, int | None, Value]]:
+def _of_games(record: Record) -> Iterator[tuple[Asked, int | None, Value]]:
     """Points by their label, in the place of attacks."""
     yield SECONDS, None, Value(record.environment.seconds or 0.0)
-    for point in record.points:
+    for point in record.games:
         for figure, value in _of_point(point):
             yield Asked(figure, point.label), None, value
-    for sign in record.detector.signs if record.detector else ():
-        asked = Asked("detector_auc", sign.sign, group=sign.server)
-        yield asked, None, Value(sign.auc, sign.low, sign.high, sign.method)
+    for (server, sign), found in record.detection.signs.items() if record.detection else ():
+        one = found[SIGN_AUC]
+        asked = Asked("detector_auc", sign, group=server)
+        yield asked, None, Value(one.value or 0.0, one.low, one.high, one.method)
+
+
+_OF_POINTS = {
+    SUCCESS: "adv",
+    TRUE_POSITIVES: "tpr",
+    TRUE_NEGATIVES: "tnr",
+    HELD_OUT: "held_out",
+    EPOCHS: "epochs",
+}
+"""Names of a point's figures in claims."""
 
 
 def _of_point(point: PointPlayed) -> Iterator[tuple[str, Value]]:
-    yield "adv", Value(point.adv.value, point.adv.low, point.adv.high, point.adv.method)
-    for name, rate in (("tpr", point.tpr), ("tnr", point.tnr)):
-        yield name, Value(rate.value, rate.low, rate.high, SHARES)
-    if point.held_out is not None:
-        yield "held_out", Value(point.held_out)
-    if point.epochs is not None:
-        yield "epochs", Value(point.epochs.value, point.epochs.low, point.epochs.high)
+    for one in point.estimates:
+        if one.metric in _OF_POINTS and one.value is not None:
+            method = SHARES if one.metric in (TRUE_POSITIVES, TRUE_NEGATIVES) else one.method
+            yield _OF_POINTS[one.metric], Value(one.value, one.low, one.high, method)
     if point.spread is not None:
         yield "spread_auc", apart(point.spread)
     if point.certificates:

@@ -8,14 +8,25 @@ import pytest
 
 from fedaudit.attacks.ami.plant import Place, Planted
 from fedaudit.core.errors import BadInput, Damaged, Refusal
-from fedaudit.core.files import GAMES_FILE
+from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.values import Model
 from fedaudit.defenses.planted.signs import SIGNS
-from fedaudit.games.detection import HONEST, SERVERS, Aim, Looked, worths
+from fedaudit.games.detection import HONEST, SERVERS, Aim, Looked, detector_roc
 from fedaudit.games.run import read_points, run_games
-from fedaudit.results.detector import Detector
-from fedaudit.results.games import GameRecord
-from fedaudit.results.read import read_games
+from fedaudit.results.detector import (
+    DETECTED,
+    FALSE_ALARMS,
+    OTHERS_AUC,
+    OWN_AUC,
+    SIGN_AUC,
+    Detection,
+    Outline,
+    WeightSpread,
+)
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.read import read_record
+from fedaudit.results.record import Record
+from tests.report.games import detector, sign
 
 STUDY = """
 name = "tiny"
@@ -46,7 +57,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def run(file: Path, out: Path, said: list[str] | None = None, **changes: object) -> GameRecord:
+def run(file: Path, out: Path, said: list[str] | None = None, **changes: object) -> Record:
     points = read_points(file, {name.replace("__", "."): value for name, value in changes.items()})
     return run_games(points, out, log=(said if said is not None else []).append)
 
@@ -56,24 +67,23 @@ def test_planted_models_are_found_and_the_record_says_by_which_signs(
 ) -> None:
     said: list[str] = []
     record = run(file, tmp_path / "out", said)
-    found = record.detector
+    found = record.detection
     assert found is not None
     assert (found.runs, found.judged, found.honest, found.planted) == (10, 5, 10, 20)
     assert found.own == 144
     assert "layers of 40 and 5 units" in found.federation
-    by = {(one.server, one.sign): one for one in found.signs}
+    by = {at: {name: one.value for name, one in of.items()} for at, of in found.signs.items()}
     assert list(by) == [(server, sign) for server in SERVERS for sign in SIGNS]
-    assert by["planted", "zero-weights"].auc == 1.0
-    assert by["planted", "zero-weights"].tpr.hits == 5
-    assert by["planted", "zero-weights"].fpr.hits == 0
-    assert by["disguised", "zero-weights"].auc == 0.5
-    assert by["one-row", "rewritten-row"].auc > 0.9
-    assert all(one.tpr.total == one.fpr.total == 5 for one in found.signs)
-    assert set(found.success) == set(SERVERS)
-    assert min(found.success.values()) > 0.8
+    zeros = by["planted", "zero-weights"]
+    assert (zeros[SIGN_AUC], zeros[DETECTED], zeros[FALSE_ALARMS]) == (1.0, 1.0, 0.0)
+    assert by["disguised", "zero-weights"][SIGN_AUC] == 0.5
+    assert (by["one-row", "rewritten-row"][SIGN_AUC] or 0.0) > 0.9
+    for of in found.signs.values():
+        assert of[DETECTED].n_members == of[FALSE_ALARMS].n_nonmembers == 5
+    assert all((found.success(server) or 0.0) > 0.8 for server in SERVERS)
     assert found.weights is not None
     assert {sum(one.counts) for one in found.weights.outlines} == {20 * 64}
-    assert read_games(tmp_path / "out" / GAMES_FILE) == record
+    assert read_record(tmp_path / "out" / RECORD_FILE) == record
     again = run(file, tmp_path / "out", said)
     assert "tiny, detector: measured before" in said
     assert again.content_hash == record.content_hash
@@ -95,10 +105,10 @@ def test_a_server_that_changes_nothing_is_not_found(
 
     for name in list(SERVERS):
         monkeypatch.setitem(SERVERS, name, nothing)
-    found = run(file, tmp_path, detector__algorithm="fedavg").detector
+    found = run(file, tmp_path, detector__algorithm="fedavg").detection
     assert found is not None
-    for one in found.signs:
-        assert (one.auc, one.own, one.others) == (0.5, 0.5, 0.5)
+    for of in found.signs.values():
+        assert [of[name].value for name in (SIGN_AUC, OWN_AUC, OTHERS_AUC)] == [0.5, 0.5, 0.5]
 
 
 def test_a_study_without_a_detector_is_as_it_was_before_there_was_one(
@@ -107,13 +117,10 @@ def test_a_study_without_a_detector_is_as_it_was_before_there_was_one(
     plain = run(file, tmp_path / "out", detector__runs=0)
     assert plain.detector is None
     assert "detector" not in plain.config
-    document = json.loads((tmp_path / "out" / GAMES_FILE).read_text())
-    del document["detector"]
-    (tmp_path / "old.json").write_text(json.dumps(document))
-    assert read_games(tmp_path / "old.json") == plain
+    assert "detector" not in json.loads((tmp_path / "out" / RECORD_FILE).read_text())
 
 
-def test_worths_judge_one_model_of_each_late_run() -> None:
+def test_signs_are_judged_by_one_model_of_each_late_run() -> None:
     """Ten runs, each of two honest models and two planted ones, with signs of three kinds."""
     rng = np.random.default_rng(1)
     server = [HONEST, HONEST, "planted", "planted"] * 10
@@ -123,15 +130,18 @@ def test_worths_judge_one_model_of_each_late_run() -> None:
     values[:, 0] = 0.0
     # A sign that finds own targets only.
     values[:, 1] = own
-    found = worths(Looked(server, run, own, values), seed=3)
-    assert [one.sign for one in found] == list(SIGNS)
-    assert {one.server for one in found} == {"planted"}
-    nothing, mine, *others = found
-    assert (nothing.auc, nothing.low, nothing.tpr.hits) == (0.5, None, 0)
-    assert (mine.own, mine.others, mine.auc) == (1.0, 0.5, 0.75)
-    for one in others:
-        assert (one.auc, one.tpr.hits, one.tpr.total) == (1.0, 5, 5)
-        assert one.method == "no spread over 10 runs"
+    found: dict[str, dict[str, Estimate]] = {}
+    for one in detector_roc(Looked(server, run, own, values), seed=3):
+        assert one.attack == "planted"
+        found.setdefault(one.group, {})[one.metric] = one
+    assert list(found) == list(SIGNS)
+    nothing, mine, *others = found.values()
+    assert (nothing[SIGN_AUC].value, nothing[SIGN_AUC].low) == (0.5, None)
+    assert nothing[DETECTED].value == 0
+    assert [mine[name].value for name in (OWN_AUC, OTHERS_AUC, SIGN_AUC)] == [1.0, 0.5, 0.75]
+    for of in others:
+        assert (of[SIGN_AUC].value, of[DETECTED].value, of[DETECTED].n_members) == (1.0, 1.0, 5)
+        assert of[SIGN_AUC].method == "no spread over 10 runs"
 
 
 @pytest.mark.parametrize(
@@ -152,34 +162,12 @@ def test_what_makes_no_detector_is_refused(
         run_games(read_points(file, changes), tmp_path)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"auc": 1.5},
-        {"low": 0.9, "auc": 0.5},
-        {"tpr": {"hits": 3, "total": 2, "low": 0.0, "high": 1.0}},
-        {"tpr": {"hits": 1, "total": 2, "low": 0.6, "high": 1.0}},
-        {"sign": "x" * 61},
-    ],
-)
-def test_impossible_figures_are_refused(change: dict[str, object]) -> None:
-    counted = {"hits": 1, "total": 2, "low": 0.1, "high": 0.9}
-    sign = {
-        "sign": "twins", "server": "planted", "auc": 0.5, "low": 0.4, "high": 0.6, "method": "m",
-        "own": 0.5, "others": 0.5, "tpr": counted, "fpr": counted,
-    }  # fmt: skip
-    detector = {
-        "federation": "f", "runs": 10, "judged": 5, "honest": 2, "planted": 2, "own": 9,
-        "accuracy": 0.5, "success": {"planted": 0.9},
-    }  # fmt: skip
-    assert Detector.model_validate({**detector, "signs": [sign]}).signs[0].tpr.value == 0.5
-    with pytest.raises(ValueError, match="validation error"):
-        Detector.model_validate({**detector, "signs": [{**sign, **change}]})
+def test_a_detector_has_every_figure_of_every_sign() -> None:
+    whole = detector(sign("twins", "planted", 0.5))
+    assert list(whole.signs) == [("planted", "twins")]
+    *most, last = whole.estimates
+    for wrong in (most, whole.estimates[:2], [*most, last.model_copy(update={"value": None})]):
+        with pytest.raises(ValueError, match=r"detector has from|has no"):
+            Detection.model_validate({**dict(whole), "estimates": wrong})
     with pytest.raises(ValueError, match="bins"):
-        Detector.model_validate(
-            {
-                **detector,
-                "signs": [sign],
-                "weights": {"edges": [0.0, 1.0], "outlines": [{"server": "", "counts": [1, 2]}]},
-            }
-        )
+        WeightSpread(edges=[0.0, 1.0], outlines=[Outline(server="", counts=[1, 2])])

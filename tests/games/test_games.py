@@ -10,14 +10,15 @@ from torch import Tensor
 
 from fedaudit.cli import main
 from fedaudit.core.errors import BadInput, Damaged, Refusal
-from fedaudit.core.files import GAMES_FILE
+from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.seeds import seeded
 from fedaudit.games.mechanism import given
 from fedaudit.games.run import read_points, run_games
 from fedaudit.games.settings import MechanismSection
 from fedaudit.metrics.rates import share
-from fedaudit.results.games import GameRecord
-from fedaudit.results.read import read_games
+from fedaudit.results.games import EPOCHS, FIT, HELD_OUT, SUCCESS, TRUE_POSITIVES
+from fedaudit.results.read import read_record
+from fedaudit.results.record import Record
 
 STUDY = """
 name = "tiny"
@@ -53,33 +54,33 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def run(file: Path, out: Path, said: list[str] | None = None, **changes: object) -> GameRecord:
+def run(file: Path, out: Path, said: list[str] | None = None, **changes: object) -> Record:
     points = read_points(file, {name.replace("__", "."): value for name, value in changes.items()})
     return run_games(points, out, log=(said if said is not None else []).append)
 
 
 def test_a_study_plays_itself_its_variants_and_its_grid(file: Path, tmp_path: Path) -> None:
     record = run(file, tmp_path / "out")
-    labels = [point.label for point in record.points]
+    labels = [point.label for point in record.games]
     assert labels == [
         "",
         "legacy",
         "bitrand,nominal_epsilon=8.0,shared_mask=false",
         "bitrand,nominal_epsilon=8.0,shared_mask=true",
     ]
-    for point in record.points:
+    for point in record.games:
         assert point.tpr.total + point.tnr.total == 40
         assert point.adv.value == pytest.approx((point.tpr.value + point.tnr.value) / 2)
         assert point.by_others.total == 40 * 5 - point.tpr.total
         assert point.records.startswith("digits, pixels, 64 features")
-    plain, _, apart, shared = record.points
-    assert (plain.nominal_epsilon, plain.true_epsilon, plain.most) == (None, None, 1.0)
+    plain, _, apart, shared = record.games
+    assert (plain.claimed_epsilon, plain.actual_epsilon, plain.most) == (None, None, 1.0)
     assert plain.by_target.value == 1.0
-    assert apart.nominal_epsilon == shared.nominal_epsilon == 8.0
-    assert apart.true_epsilon is not None
-    assert apart.true_epsilon > 100
-    assert shared.true_epsilon is None
-    assert [len(point.certificates) for point in record.points] == [0, 0, 1, 0]
+    assert apart.claimed_epsilon == shared.claimed_epsilon == 8.0
+    assert apart.actual_epsilon is not None
+    assert apart.actual_epsilon > 100
+    assert shared.actual_epsilon is None
+    assert [len(point.certificates) for point in record.games] == [0, 0, 1, 0]
     (certificate,) = apart.certificates
     assert certificate.delta_sample <= (certificate.delta_sound or 1.0)
     for mean in (certificate.of_target, certificate.of_others):
@@ -88,7 +89,7 @@ def test_a_study_plays_itself_its_variants_and_its_grid(file: Path, tmp_path: Pa
         assert mean.sample_width <= (mean.sound_width or 0.0)
     assert apart.spread is not None
     assert sum(apart.spread.of_target) == sum(apart.spread.of_others) == 50
-    assert read_games(tmp_path / "out" / GAMES_FILE) == record
+    assert read_record(tmp_path / "out" / RECORD_FILE) == record
 
 
 def test_what_was_played_is_not_played_again_and_gives_the_same_record(
@@ -107,7 +108,7 @@ def test_what_was_played_is_not_played_again_and_gives_the_same_record(
 def test_another_setting_is_another_game(file: Path, tmp_path: Path) -> None:
     first = run(file, tmp_path / "out")
     said: list[str] = []
-    with pytest.raises(BadInput, match="holds games with other settings"):
+    with pytest.raises(BadInput, match="holds the record of other settings"):
         run(file, tmp_path / "out", said, neuron__epochs=21)
     assert not said
     other = run(file, tmp_path / "other", seed=2)
@@ -128,7 +129,7 @@ def not_finite(samples: Tensor) -> Tensor:
 
 def test_features_may_be_of_an_extractor_of_ones_own(file: Path, tmp_path: Path) -> None:
     record = run(file, tmp_path, records__features="tests.games.test_games:own_features")
-    assert "7 features" in record.points[0].records
+    assert "7 features" in record.games[0].records
 
 
 @pytest.mark.parametrize(
@@ -180,7 +181,7 @@ def test_a_mechanisms_delta_is_counted(tmp_path: Path) -> None:
     path.write_text(
         STUDY.split("[[grid]]")[0] + f'[mechanism]\nname = "ldp-gaussian"\noptions = {options}'
     )
-    (point,) = run_games(read_points(path), tmp_path / "out").points
+    (point,) = run_games(read_points(path), tmp_path / "out").games
     assert point.delta == 0.4
     assert point.most == pytest.approx(0.7, abs=0.01)
     assert not point.refuted
@@ -189,8 +190,10 @@ def test_a_mechanisms_delta_is_counted(tmp_path: Path) -> None:
 def wrong_mean(point: str) -> str:
     """The point with another Adv than its TPR and TNR give."""
     document = json.loads(point)
-    adv = {**document["adv"], "low": 0.0, "value": document["adv"]["value"] - 0.01}
-    return json.dumps({**document, "adv": adv})
+    adv, *others = document["estimates"]
+    assert adv["metric"] == SUCCESS
+    wrong = {**adv, "low": 0.0, "value": adv["value"] - 0.01}
+    return json.dumps({**document, "estimates": [wrong, *others]})
 
 
 def test_points_that_lie_under_each_others_names_are_refused(file: Path, tmp_path: Path) -> None:
@@ -217,6 +220,14 @@ def test_a_point_with_too_few_records_is_refused_before_any_is_played(
     assert not said
 
 
+def uncounted(point: dict[str, object]) -> dict[str, object]:
+    """A point's figures with a rate that has no lower limit."""
+    figures = point["figures"]
+    assert isinstance(figures, list)
+    rates = [one | ({"low": None} if one["metric"] == TRUE_POSITIVES else {}) for one in figures]
+    return {**point, "figures": rates}
+
+
 def test_damaged_points_and_records_are_refused(file: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     run(file, out)
@@ -227,21 +238,20 @@ def test_damaged_points_and_records_are_refused(file: Path, tmp_path: Path) -> N
         with pytest.raises(Damaged, match="delete it to play it again"):
             run(file, out)
     point.write_text(good)
-    document = json.loads((out / GAMES_FILE).read_text())
+    document = json.loads((out / RECORD_FILE).read_text())
     changes: list[dict[str, object]] = [
         {"points": []},
-        {"version": 2},
+        {"points": document["points"][1:]},
+        {"points": [document["points"][0], *document["points"]]},
+        {"estimates": document["estimates"][1:]},
+        {"version": 9},
         {"more": 1},
-        {
-            "points": [
-                {**document["points"][0], "tpr": {**document["points"][0]["tpr"], "hits": 99}}
-            ]
-        },
+        {"estimates": [uncounted(document["estimates"][0]), *document["estimates"][1:]]},
     ]
     for change in changes:
-        (out / GAMES_FILE).write_text(json.dumps({**document, **change}))
+        (out / RECORD_FILE).write_text(json.dumps({**document, **change}))
         with pytest.raises(Refusal):
-            read_games(out / GAMES_FILE)
+            read_record(out / RECORD_FILE)
 
 
 def test_the_command_plays_and_prints(
@@ -270,21 +280,22 @@ def test_a_lost_sign_is_lost_to_clients_and_server_alike() -> None:
 
 
 def test_how_training_went_is_in_the_record(file: Path, tmp_path: Path) -> None:
-    one = run(file, tmp_path / "out", neuron__check=1).points[0]
-    assert one.fit is not None
-    assert one.held_out is not None
-    assert 0.9 < one.held_out <= one.fit <= 1
-    assert one.epochs is not None
-    assert 1 <= one.epochs.least <= one.epochs.value <= one.epochs.most <= 20
-    assert one.epochs.targets == 8
-    fixed = run(file, tmp_path / "other").points[0]
-    assert fixed.epochs is None
+    one = run(file, tmp_path / "out", neuron__check=1).games[0]
+    assert 0.9 < (one.figure(HELD_OUT) or 0.0) <= (one.figure(FIT) or 0.0) <= 1
+    epochs = one.estimate(EPOCHS)
+    assert one.training is not None
+    assert epochs is not None
+    assert epochs.value is not None
+    assert 1 <= one.training.least <= epochs.value <= one.training.most <= 20
+    assert epochs.samples == one.targets == 8
+    fixed = run(file, tmp_path / "other").games[0]
+    assert (fixed.training, fixed.estimate(EPOCHS)) == (None, None)
 
 
 def test_limits_for_other_records_are_wider_where_a_batch_shares_its_noise(
     file: Path, tmp_path: Path
 ) -> None:
-    *_, apart, together = run(file, tmp_path / "out", neuron__epochs=3).points
+    *_, apart, together = run(file, tmp_path / "out", neuron__epochs=3).games
     for one, least in ((apart, 1.0), (together, 1.2)):
         found = one.by_others
         exact = share(found.hits, found.total)

@@ -10,7 +10,7 @@ from fedaudit.attacks.ami.rules import Rules
 from fedaudit.attacks.ami.score import reading, summed
 from fedaudit.attacks.ami.train import NeuronTraining
 from fedaudit.core.errors import NotVisible, Refusal
-from fedaudit.core.files import GAMES_FILE
+from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Samples
 from fedaudit.fl.algorithms.fedsgd import FedSGD, received_gradient
@@ -22,7 +22,8 @@ from fedaudit.games.run import read_points, run_games
 from fedaudit.games.settings import RoundsSection
 from fedaudit.metrics.games import gaussian_success
 from fedaudit.observe.views import VIEWS
-from fedaudit.results.read import read_games
+from fedaudit.results.games import DISTANCE, EXPECTED_SUCCESS, FIT, SIGN_SUCCESS
+from fedaudit.results.read import read_record
 
 FEATURES, CLIENTS, SERVERS = 60, 120, 200
 RULES = Rules(
@@ -221,19 +222,18 @@ def test_a_study_plays_points_in_rounds_beside_points_by_signs(tmp_path: Path) -
     (tmp_path / "tiny.toml").write_text(STUDY)
     points = read_points(tmp_path / "tiny.toml")
     record = run_games(points, tmp_path / "out")
-    assert read_games(tmp_path / "out" / GAMES_FILE) == record
-    plain, noisy, total, signs = record.points
+    assert read_record(tmp_path / "out" / RECORD_FILE) == record
+    plain, noisy, total, signs = record.games
     assert signs.rounds is None
     assert signs.mechanism == plain.mechanism == "none"
     assert plain.rounds is not None
-    assert (plain.most, plain.rounds.distance, plain.rounds.expected) == (1.0, None, None)
-    assert plain.adv == plain.rounds.by_signs == signs.adv
-    assert plain.fit == noisy.fit == signs.fit
+    assert (plain.most, plain.figure(DISTANCE), plain.figure(EXPECTED_SUCCESS)) == (1.0, None, None)
+    assert plain.adv == plain.rate(SIGN_SUCCESS) == signs.adv
+    assert plain.figure(FIT) == noisy.figure(FIT) == signs.figure(FIT)
     assert noisy.rounds is not None
-    assert (noisy.rounds.averaged, noisy.rounds.simulated, noisy.rounds.distance) == (9, 1, 3.0)
+    assert (noisy.rounds.averaged, noisy.rounds.simulated, noisy.figure(DISTANCE)) == (9, 1, 3.0)
     assert noisy.most == pytest.approx(gaussian_success(3.0))
-    assert noisy.rounds.expected is not None
-    assert 0.5 < noisy.rounds.expected < noisy.most
+    assert 0.5 < (noisy.figure(EXPECTED_SUCCESS) or 0.0) < noisy.most
     assert total.rounds is not None
     assert (total.rounds.clients, total.rounds.others, total.rounds.simulated) == (2, "honest", 2)
     assert run_games(points, tmp_path / "other").content_hash == record.content_hash
@@ -266,12 +266,11 @@ def test_what_makes_no_round_is_refused_in_a_sentence(
 def test_a_record_in_rounds_has_what_it_needs_and_nothing_impossible(tmp_path: Path) -> None:
     path = tmp_path / "one.toml"
     path.write_text(STUDY.split("[variants")[0])
-    (point,) = run_games(read_points(path), tmp_path / "out").points
+    (point,) = run_games(read_points(path), tmp_path / "out").games
     assert point.rounds is not None
     changes: list[dict[str, object]] = [
         {"averaged": 0},
         {"simulated": 2},
-        {"share": 1.5},
         {"others": "x"},
         {"louder": 0.0},
     ]

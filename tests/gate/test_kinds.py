@@ -6,7 +6,6 @@ from fedaudit.core.errors import BadInput
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.verdict import Check, Verdict
-from fedaudit.results.games import GameRecord
 from fedaudit.results.record import Record
 from tests.gate.parts import control, policy
 from tests.report.clustered import clustered
@@ -16,7 +15,7 @@ from tests.report.records import record, source, with_sources
 SOURCES = '[sources]\nabove_class_mixes = {}\n[controls]\nrequired = ["untrained model"]\n'
 
 
-def said(given: Record | GameRecord, tables: str) -> Verdict:
+def said(given: Record, tables: str) -> Verdict:
     return evaluate_policy(given, policy(f'name = "tests"\n{tables}'))
 
 
@@ -104,7 +103,7 @@ def test_a_model_of_unknown_risk_or_a_run_without_models_leaves_the_gate_open() 
 
 
 def test_games_are_held_against_the_share_that_is_won() -> None:
-    high = played(point(right=60)).points[0].adv.high
+    high = played(point(right=60)).games[0].adv.high
     assert said(played(point(right=60)), f"[games]\nsuccess = {high!r}").outcome is Outcome.PASS
     assert said(played(NONE), "[games]\nsuccess = 0.6").outcome is Outcome.FAIL
     between = said(played(point(right=60)), "[games]\nsuccess = 0.62")

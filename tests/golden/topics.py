@@ -8,7 +8,12 @@ from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import policy_from
 from fedaudit.live.attack import attack_recording
 from fedaudit.results.comparison import Comparison
-from fedaudit.results.games import GameRecord
+from fedaudit.results.games import (
+    EXPECTED_SUCCESS,
+    HELD_OUT,
+    PREDICTED_NEGATIVES,
+    SIGN_SUCCESS,
+)
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
 from fedaudit.study.running.run import run_study
@@ -110,7 +115,7 @@ def _defended(folder: Path) -> Record:
     return run_study(_study(defense=defense), folder)
 
 
-def _played(text: str, folder: Path) -> GameRecord:
+def _played(text: str, folder: Path) -> Record:
     path = folder / "games.toml"
     path.write_text(text)
     return run_games(read_points(path), folder / "out")
@@ -159,16 +164,19 @@ def _clusters(record: Record) -> Iterator[tuple[str, Numbers]]:
             yield name, (model.risk, model.low, model.high, model.estimated, model.members)
 
 
-def _games(record: GameRecord) -> Iterator[tuple[str, Numbers]]:
-    for point in record.points:
+def _games(record: Record) -> Iterator[tuple[str, Numbers]]:
+    for point in record.games:
         adv, tpr, tnr = point.adv, point.tpr, point.tnr
         rates = (tpr.value, tpr.low, tpr.high, tpr.total, tnr.value, tnr.low, tnr.high, tnr.total)
         yield f"{point.label} success", (adv.value, adv.low, adv.high, *rates)
-        bounds = (point.proven_epsilon, point.true_epsilon, point.nominal_epsilon, point.most)
-        yield f"{point.label} bounds", (*bounds, point.predicted_tnr, point.held_out)
+        bounds = (point.proven_epsilon, point.actual_epsilon, point.claimed_epsilon, point.most)
+        yield (
+            f"{point.label} bounds",
+            (*bounds, point.figure(PREDICTED_NEGATIVES), point.figure(HELD_OUT)),
+        )
         if point.rounds is not None:
-            by_signs = point.rounds.by_signs
-            yield f"{point.label} by signs", (by_signs.value, point.rounds.expected)
+            known = (point.figure(SIGN_SUCCESS), point.figure(EXPECTED_SUCCESS))
+            yield f"{point.label} by signs", known
 
 
 def _compared(found: Comparison) -> Iterator[tuple[str, Numbers]]:

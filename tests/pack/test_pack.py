@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fedaudit import cli
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.pack.manifest import Manifest, digest_of, games_hash, manifest_text
+from fedaudit.pack.manifest import Manifest, digest_of, manifest_text
 from fedaudit.pack.packing import write_pack
 from fedaudit.pack.verifying import verify
 from fedaudit.results.record import replaced, write_record
@@ -283,22 +283,21 @@ def test_a_manifest_of_something_else_is_a_problem_and_no_crash(pack: Path) -> N
 
 
 def test_games_are_packed_with_a_content_hash_that_is_made_again(tmp_path: Path) -> None:
-    games = played(point(right=55))
-    document = json.loads(games.model_dump_json())
-    true = games.model_copy(update={"content_hash": games_hash(document)})
+    true = played(point(right=55))
+    games = true.model_copy(update={"content_hash": "ab" * 32})
     (tmp_path / "policy.toml").write_text(POLICY)
     pack = tmp_path / "pack"
-    (tmp_path / "games.json").write_text(games.model_dump_json())
+    (tmp_path / "record.json").write_text(games.model_dump_json())
     with pytest.raises(Damaged, match="does not have its own content hash"):
-        write_pack(tmp_path / "games.json", tmp_path / "policy.toml", pack)
-    (tmp_path / "games.json").write_text(true.model_dump_json())
-    write_pack(tmp_path / "games.json", tmp_path / "policy.toml", pack)
+        write_pack(tmp_path / "record.json", tmp_path / "policy.toml", pack)
+    (tmp_path / "record.json").write_text(true.model_dump_json())
+    write_pack(tmp_path / "record.json", tmp_path / "policy.toml", pack)
     assert verify(pack).problems == []
-    document = json.loads((pack / "games.json").read_text())
+    document = json.loads((pack / "record.json").read_text())
     document["points"][0]["batch"] += 1
-    (pack / "games.json").write_text(json.dumps(document))
+    (pack / "record.json").write_text(json.dumps(document))
     resealed(pack)
-    assert "games.json does not have its own content hash" in wrong(pack)
+    assert "record.json does not have its own content hash" in wrong(pack)
 
 
 def test_a_pack_goes_to_a_new_folder_only(original: Path, tmp_path: Path) -> None:

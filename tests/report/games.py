@@ -1,12 +1,38 @@
 """Records of security games for the tests of reports."""
 
 import math
+from collections.abc import Mapping
+from functools import partial
 
+from fedaudit.games.round_point import counted, success_estimates
 from fedaudit.metrics.games import game_success, most_success
 from fedaudit.metrics.rates import share
-from fedaudit.results.detector import Caught, Detector, Outline, SignWorth, WeightSpread
-from fedaudit.results.games import GameRecord, PointPlayed, Rate, Spread, Success, TargetCertificate
-from fedaudit.results.record import Environment
+from fedaudit.results.detector import (
+    DETECTED,
+    DETECTOR,
+    FALSE_ALARMS,
+    OTHERS_AUC,
+    OWN_AUC,
+    SERVER_SUCCESS,
+    SIGN_AUC,
+    Detection,
+    Outline,
+    WeightSpread,
+)
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.games import (
+    ACTUAL,
+    CLAIMED,
+    CLAIMED_SUCCESS,
+    FIRES_FOR_OTHERS,
+    FIRES_FOR_TARGET,
+    GAMES,
+    PREDICTED_NEGATIVES,
+    PointPlayed,
+    Spread,
+    TargetCertificate,
+)
+from fedaudit.results.record import Environment, Record, games_record
 from tests.report.records import HOSTILE, HOSTILE_LINK, HOSTILE_TAG
 
 SPREAD = Spread(edges=[-2.0, -1.0, 0.0, 1.0, 2.0], of_target=[0, 1, 5, 4], of_others=[6, 3, 1, 0])
@@ -32,6 +58,8 @@ def point(
     *,
     right: int = 60,
     games: int = 200,
+    most: float | None = None,
+    figures: Mapping[str, float | None] | None = None,
     **changes: object,
 ) -> PointPlayed:
     """A point that the server won ``right`` of 100 games at, of both kinds alike."""
@@ -41,25 +69,27 @@ def point(
     settings = {} if named is None else {"mechanism.name": mechanism}
     if named is not None:
         settings["mechanism.options.nominal_epsilon"] = str(named)
+    fires = share(30, games * 20 - half)
+    at = partial(Estimate, topic=GAMES, defense=mechanism)
+    known = {PREDICTED_NEGATIVES: 0.8, CLAIMED: named, ACTUAL: true}
+    known[CLAIMED_SUCCESS] = None if named is None else most_success(named)
+    known |= figures or {}
+    allowed = most_success(math.inf if true is None else true) if most is None else most
+    estimates = [
+        *success_estimates(success, at, allowed),
+        counted(at, FIRES_FOR_TARGET, share(hits, half)),
+        counted(at, FIRES_FOR_OTHERS, fires),
+        *(at(metric=name, value=value) for name, value in known.items() if value is not None),
+    ]
     found: dict[str, object] = {
         "label": "" if named is None else f"{mechanism},nominal_epsilon={named}",
         "settings": settings,
         "records": "digits, pixels, 64 features; 719 records of the clients, 719 of the server",
         "mechanism": mechanism,
         "shared_mask": False,
-        "nominal_epsilon": named,
-        "true_epsilon": true,
         "targets": 40,
         "batch": 20,
-        "tpr": Rate(**success.tpr._asdict()),
-        "tnr": Rate(**success.tnr._asdict()),
-        "adv": Success(**success.adv._asdict()),
-        "by_target": Rate(**share(hits, half)._asdict()),
-        "by_others": Rate(**share(30, games * 20 - half)._asdict()),
-        "predicted_tnr": 0.8,
-        "most": most_success(math.inf if true is None else true),
-        "most_nominal": None if named is None else most_success(named),
-        "proven_epsilon": success.epsilon.value,
+        "estimates": estimates,
         **changes,
     }
     return PointPlayed.model_validate(found)
@@ -79,40 +109,54 @@ REFUTED = point("ome", 1.0, 35_342.3, right=95)
 HONEST = point("bitwise-rr", 7.0, 6.999999999999034, right=49)
 
 
-def played(*points: PointPlayed, **changes: object) -> GameRecord:
+def played(*points: PointPlayed, **changes: object) -> Record:
     """A record of points; of several mechanisms by default."""
     given = points or (NONE, point(), CERTIFIED, shared(right=66), REFUTED, HONEST)
-    found: dict[str, object] = {
+    labels: dict[str, int] = {}
+    named = []
+    for one in given:
+        times = labels[one.label] = labels.get(one.label, 0) + 1
+        label = one.label if times == 1 else f"{one.label},again={times}"
+        figures = [figure.model_copy(update={"point": label}) for figure in one.estimates]
+        named.append(one.model_copy(update={"label": label, "estimates": figures}))
+    config = {
         "name": "games-of-tests",
-        "content_hash": "ab" * 32,
-        "config": {"name": "games-of-tests", "seed": 1, "data": {"name": "digits"}},
         "about": "For tests.",
-        "points": list(given),
-        "environment": Environment(versions={"torch": "2"}, commit="c0ffee", device="CPU"),
-        **changes,
+        "seed": 1,
+        "data": {"name": "digits"},
     }
-    return GameRecord.model_validate(found)
+    detected = changes.pop("detected", None)
+    assert detected is None or isinstance(detected, Detection)
+    made = Environment(versions={"torch": "2"}, commit="c0ffee", device="CPU")
+    record = games_record("games-of-tests", config, named, detected, made)
+    return record.model_copy(update=changes)
 
 
-def sign(name: str, server: str, auc: float, **changes: object) -> SignWorth:
+def sign(name: str, server: str, auc: float, **changes: object) -> list[Estimate]:
     """Of one sign against one server."""
-    given: dict[str, object] = {
-        "sign": name,
-        "server": server,
-        "auc": auc,
-        "low": max(auc - 0.02, 0.0),
-        "high": min(auc + 0.02, 1.0),
-        "method": "bootstrap over 20 runs 95%",
-        "own": auc,
-        "others": auc,
-        "tpr": Caught(hits=4, total=10, low=0.12, high=0.74),
-        "fpr": Caught(hits=1, total=10, low=0.01, high=0.45),
-    }
-    return SignWorth.model_validate({**given, **changes})
+    at = partial(Estimate, topic=DETECTOR, attack=server, group=name)
+    low, high, method = max(auc - 0.02, 0.0), min(auc + 0.02, 1.0), "bootstrap over 20 runs 95%"
+    area = at(metric=SIGN_AUC, value=auc, low=low, high=high, method=method)
+    return [
+        area.model_copy(update=changes),
+        at(metric=OWN_AUC, value=auc),
+        at(metric=OTHERS_AUC, value=auc),
+        at(metric=DETECTED, value=0.4, low=0.12, high=0.74, n_members=10),
+        at(metric=FALSE_ALARMS, value=0.1, low=0.01, high=0.45, n_nonmembers=10),
+    ]
 
 
-def detector(*signs: SignWorth, **changes: object) -> Detector:
+def detector(*signs: list[Estimate], **changes: object) -> Detection:
     """Of two signs and two servers by default."""
+    success = changes.pop("success", {"planted": 0.986, "one-row": 0.998})
+    assert isinstance(success, dict)
+    at = partial(Estimate, topic=DETECTOR, metric=SERVER_SUCCESS)
+    figures = signs or (
+        sign("twins", "planted", 0.99),
+        sign("rewritten-row", "planted", 1.0, low=None, high=None),
+        sign("twins", "one-row", 0.5),
+        sign("rewritten-row", "one-row", 0.8),
+    )
     given: dict[str, object] = {
         "federation": "fedsgd with 5 clients over 20 rounds, dense layers of 400 and 10 units",
         "runs": 20,
@@ -120,25 +164,20 @@ def detector(*signs: SignWorth, **changes: object) -> Detector:
         "honest": 40,
         "planted": 80,
         "own": 144,
-        "accuracy": 0.7,
-        "success": {"planted": 0.986, "one-row": 0.998},
-        "signs": signs
-        or (
-            sign("twins", "planted", 0.99),
-            sign("rewritten-row", "planted", 1.0, low=None, high=None),
-            sign("twins", "one-row", 0.5),
-            sign("rewritten-row", "one-row", 0.8),
-        ),
+        "estimates": [
+            *(at(attack=server, value=value) for server, value in success.items()),
+            *(figure for of in figures for figure in of),
+        ],
         "weights": WeightSpread(
             edges=[-1.0, 0.0, 1.0],
             outlines=[Outline(server="", counts=[3, 1]), Outline(server="planted", counts=[2, 2])],
         ),
         **changes,
     }
-    return Detector.model_validate(given)
+    return Detection.model_validate(given)
 
 
-def hostile_games() -> GameRecord:
+def hostile_games() -> Record:
     """Two hundred points whose every free text tries to break out of the page."""
     bad = HOSTILE + HOSTILE_TAG + HOSTILE_LINK + "x" * 9000
     points = [
@@ -148,7 +187,7 @@ def hostile_games() -> GameRecord:
                 "settings": {f"{HOSTILE_TAG}.{place}": bad, "mechanism.name": bad},
                 "records": bad,
                 "mechanism": f"{HOSTILE}{place % 30}{HOSTILE_TAG}",
-                "adv": one.adv.model_copy(update={"method": bad}),
+                "estimates": [f.model_copy(update={"method": bad}) for f in one.estimates],
             }
         )
         for place, one in enumerate([NONE, CERTIFIED, REFUTED, shared()] * 50)
@@ -156,15 +195,14 @@ def hostile_games() -> GameRecord:
     return played(
         *points,
         name=bad,
-        about=bad,
-        detector=hostile_detector(),
+        detected=hostile_detector(),
         content_hash=HOSTILE_TAG,
-        config={HOSTILE: HOSTILE_TAG, "data": {"name": bad}, "deep": [{"x": bad}]},
+        config={HOSTILE: HOSTILE_TAG, "about": bad, "data": {"name": bad}, "deep": [{"x": bad}]},
         environment=Environment(versions={HOSTILE: bad}, commit=bad, device=bad, started=bad),
     )
 
 
-def hostile_detector() -> Detector:
+def hostile_detector() -> Detection:
     """Two hundred signs whose names try to break out of the page, as far as names may be long."""
     bad = (HOSTILE_TAG + HOSTILE)[:60]
     signs = [sign(f"{place}{bad}"[:60], f"{place % 9}{bad}"[:60], 0.5) for place in range(200)]

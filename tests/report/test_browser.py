@@ -13,8 +13,7 @@ from fedaudit.core.files import RECORDING_FILE
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record as start_recording
 from fedaudit.live.recording import LOG_FILE
-from fedaudit.report.page import write_comparison, write_games_report, write_report
-from fedaudit.results.games import GameRecord
+from fedaudit.report.page import write_comparison, write_report
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
@@ -82,14 +81,6 @@ def dom(page: Path, profile: Path) -> str:
     return answer.stdout.decode("utf-8")
 
 
-def write(found: Record | GameRecord, page: Path) -> None:
-    """The report of a record of either kind."""
-    if isinstance(found, GameRecord):
-        write_games_report(found, page)
-    else:
-        write_report(found, page)
-
-
 def as_on_a_phone(page: Path) -> Path:
     """The page in a frame 380 pixels wide: no window of a headless browser gets below 500."""
     inside = page.read_text(encoding="utf-8").replace("&", "&amp;").replace('"', "&quot;")
@@ -144,7 +135,7 @@ def test_a_report_on_clusters_draws_who_went_where_and_at_what_risk(tmp_path: Pa
 
 def test_a_report_on_games_draws_success_both_kinds_and_the_neuron(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    write_games_report(played(), page)
+    write_report(played(), page)
     notes = notes_of(dom(page, tmp_path / "profile"))
     assert is_sound(notes), notes
     # Success, four mechanisms with an epsilon, one point with values of the neuron.
@@ -153,10 +144,10 @@ def test_a_report_on_games_draws_success_both_kinds_and_the_neuron(tmp_path: Pat
 
 @pytest.mark.parametrize("make", [hostile, hostile_clusters, hostile_games])
 def test_hostile_names_run_nothing_and_break_nothing(
-    tmp_path: Path, make: Callable[[], Record | GameRecord]
+    tmp_path: Path, make: Callable[[], Record]
 ) -> None:
     page = tmp_path / "report.html"
-    write(make(), page)
+    write_report(make(), page)
     document = dom(page, tmp_path / "profile")
     notes = notes_of(document)
     assert is_sound(notes), notes
@@ -201,10 +192,10 @@ def test_a_hostile_recording_runs_nothing_and_breaks_nothing(tmp_path: Path) -> 
     ],
 )
 def test_on_a_phone_nothing_sticks_out_of_the_page(
-    tmp_path: Path, make: Callable[[], Record | GameRecord]
+    tmp_path: Path, make: Callable[[], Record]
 ) -> None:
     page = tmp_path / "report.html"
-    write(make(), page)
+    write_report(make(), page)
     # A busy Chromium at times blocks the script of a framed page, whose hash it accepts at the
     # next try; a page that is really unsound fails every time.
     for attempt in range(4):

@@ -6,7 +6,7 @@ import pytest
 
 from fedaudit.report.evidence import LEAKS
 from fedaudit.report.first import best_tradeoff, first_of_comparison, first_of_games, first_screen
-from fedaudit.report.page import comparison_html, games_html, report_html
+from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.verdict import verdict
 from fedaudit.results.record import Record
@@ -111,4 +111,4 @@ def test_games_stand_against_guessing_and_say_what_they_contradict() -> None:
     assert forest.tracks[0].guess == 0.5
     assert len(forest.lines) > 1
     assert "points" in first.controls
-    assert games_html(whole).index('class="forest ') < games_html(whole).index('id="full"')
+    assert report_html(whole).index('class="forest ') < report_html(whole).index('id="full"')

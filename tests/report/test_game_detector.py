@@ -1,7 +1,7 @@
 """What a report of games says of planted models that a client may find."""
 
 from fedaudit.report.figures.detector import detector_table, detector_words, weights_figure
-from fedaudit.report.page import games_html
+from fedaudit.report.page import report_html
 from tests.report.games import NONE, detector, hostile_games, played, sign
 
 
@@ -61,8 +61,8 @@ def test_weights_are_drawn_as_shares() -> None:
 
 
 def test_the_page_has_the_part_only_where_there_is_a_detector() -> None:
-    page = games_html(played(NONE, detector=detector()))
+    page = report_html(played(NONE, detected=detector()))
     assert 'id="detector"' in page
     assert 'data-figure="games-weights"' in page
-    assert 'id="detector"' not in games_html(played(NONE))
-    assert "<img" not in games_html(hostile_games())
+    assert 'id="detector"' not in report_html(played(NONE))
+    assert "<img" not in report_html(hostile_games())

@@ -17,12 +17,23 @@ from fedaudit.report.figures.games import MOST_LINES_OF_SUCCESS as MOST_LINES
 from fedaudit.report.figures.games import epsilon_axis, game_figures
 from fedaudit.report.first import game_tiles
 from fedaudit.report.grid import Grid
-from fedaudit.report.page import games_again, games_html, write_games_report
-from fedaudit.report.tables.games import certificates_table, games_table, points_table
-from fedaudit.report.terminal import print_games
+from fedaudit.report.page import games_again, report_html, write_report
+from fedaudit.report.tables.games import certificates_table, points_table
+from fedaudit.report.terminal import print_record
 from fedaudit.report.text.games import CERTIFICATES, epsilon, game_verdict, provable, shown_points
 from fedaudit.report.words import interval, percent
-from fedaudit.results.games import GameRecord, PointPlayed, Spread
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.games import (
+    EPOCHS,
+    FIT,
+    GAMES,
+    HELD_OUT,
+    PREDICTED_NEGATIVES,
+    PointPlayed,
+    Spread,
+    TrainingLength,
+)
+from fedaudit.results.record import Record
 from tests.report.games import (
     CERTIFIED,
     HONEST,
@@ -60,17 +71,17 @@ def names(*points: PointPlayed) -> list[str]:
     return [one.name for one in shown_points(points)]
 
 
-def traces(record: GameRecord, figure: str, choice: int = 0, panel: int = 0) -> list[Spec]:
+def traces(record: Record, figure: str, choice: int = 0, panel: int = 0) -> list[Spec]:
     data = game_figures(record)[figure].choices[choice].panels[panel].spec["data"]
     assert isinstance(data, list)
     return data
 
 
-def trace(record: GameRecord, figure: str, name: str, choice: int = 0) -> Spec:
+def trace(record: Record, figure: str, name: str, choice: int = 0) -> Spec:
     return [one for one in traces(record, figure, choice) if one["name"] == name][-1]
 
 
-def labels(record: GameRecord, figure: str) -> list[str]:
+def labels(record: Record, figure: str) -> list[str]:
     return [choice.label for choice in game_figures(record)[figure].choices]
 
 
@@ -102,7 +113,7 @@ def test_a_refuted_epsilon_is_the_first_thing_said_in_an_alarm() -> None:
     assert said.headline == "Success contradicts the claimed epsilon: ome, ε 1"
     (alarm,) = said.contradictions
     assert "1 is claimed. Under an honest ε of 1 no server is right in more than 73.1%" in alarm
-    document = games_html(ALL)
+    document = report_html(ALL)
     assert document.index(said.headline) < document.index('class="glance"')
     assert document.index('class="notice alarm" role="alert"') < document.index(
         '<section id="full">'
@@ -111,7 +122,7 @@ def test_a_refuted_epsilon_is_the_first_thing_said_in_an_alarm() -> None:
     assert "Words for the server’s success" in words(document)
     tile = next(tile for tile in game_tiles(ALL) if tile.label == "Claimed epsilon contradicted")
     assert (tile.value, tile.tone) == ("1 of 5", "alarm")
-    calm = games_html(played(NONE, point(), HONEST))
+    calm = report_html(played(NONE, point(), HONEST))
     assert 'role="alert"' not in calm
 
 
@@ -126,8 +137,8 @@ def test_success_beyond_the_true_epsilon_blames_the_mechanism() -> None:
     wrong = point("bitwise-rr", 1.0, 1.0, right=95)
     said = game_verdict(played(wrong))
     assert "does not do what it says" in said.contradictions[0]
-    assert column(games_table(played(wrong)), "Proven ε") == [epsilon(wrong.proven_epsilon)]
-    assert games_table(played(wrong)).rows[0][-1].detail == "> true"
+    assert column(points_table(played(wrong)), "Proven") == [epsilon(wrong.proven_epsilon)]
+    assert points_table(played(wrong)).rows[0][4].detail == "> true"
 
 
 def test_a_true_epsilon_far_above_the_named_one_is_said_with_its_factor() -> None:
@@ -195,7 +206,7 @@ def test_intervals_are_said_to_be_for_targets_that_were_asked_about_several_time
 
 def test_the_terminal_says_contradictions_first_on_one_screen() -> None:
     console = Console(record=True, width=80, file=StringIO())
-    print_games(ALL, console)
+    print_record(ALL, console)
     lines = console.export_text().splitlines()
     assert lines[0].startswith("CLAIM CONTRADICTED: Success contradicts the claimed epsilon")
     assert any(line.startswith("! ") for line in lines)
@@ -208,7 +219,7 @@ def test_the_terminal_says_contradictions_first_on_one_screen() -> None:
 def test_every_figure_of_the_record_stands_in_the_table() -> None:
     grid = points_table(ALL)
     assert sum(heading.span for heading in grid.headings) == len(grid.columns)
-    for row, one in zip(grid.rows, ALL.points, strict=True):
+    for row, one in zip(grid.rows, ALL.games, strict=True):
         cells = dict(zip([column.text for column in grid.columns], row, strict=True))
         assert cells["Adv"].text == percent(one.adv.value)
         assert cells["Adv"].detail == interval(one.adv.low, one.adv.high, "accuracy")
@@ -217,16 +228,16 @@ def test_every_figure_of_the_record_stands_in_the_table() -> None:
         for name, rate in rates.items():
             assert cells[name].text == percent(rate.value)
             assert f"{rate.hits:,} of {rate.total:,}" in cells[name].detail
-        assert cells["Predicted TNR"].text == percent(one.predicted_tnr or 0.0)
+        assert cells["Predicted TNR"].text == percent(one.figure(PREDICTED_NEGATIVES) or 0.0)
         assert cells["if the true holds"].text == percent(one.most)
         assert cells["Proven"].text == epsilon(one.proven_epsilon)
-        document = words(games_html(ALL))
+        document = words(report_html(ALL))
         assert all(" ".join(cell.text.split()) in document for cell in row)
 
 
 def test_alarms_of_the_table_are_those_of_the_record() -> None:
     grid = points_table(ALL)
-    assert [tone == "alarm" for tone in tones(grid, "Proven")] == [p.refuted for p in ALL.points]
+    assert [tone == "alarm" for tone in tones(grid, "Proven")] == [p.refuted for p in ALL.games]
     assert column(grid, "True") == ["no bound", "668", "668", "no bound", "35,342", "7"]
     assert [tone == "alarm" for tone in tones(grid, "True")] == [False, *[True] * 4, False]
 
@@ -238,11 +249,11 @@ def test_certificates_stand_beside_what_was_played_with_what_they_certify() -> N
         ["bitrand, ε 5", "1", "0.200", "1.00e−08", "55.0–70.0%", "60.0%"],
         ["bitrand, ε 5", "2", "0.200", "1.00e−08", "55.0–70.0%", "–"],
     ]
-    text = words(games_html(ALL))
+    text = words(report_html(ALL))
     for name, said in CERTIFICATES:
         assert name in text
         assert said in text
-    assert "holds no certificates" in words(games_html(played(NONE)))
+    assert "holds no certificates" in words(report_html(played(NONE)))
 
 
 def test_a_certificate_of_means_over_games_that_are_guessed_is_marked() -> None:
@@ -348,11 +359,11 @@ FLAT = Spread(edges=[0.0, 0.0], of_target=[0], of_others=[0])
 )
 def test_every_page_is_whole(points: tuple[PointPlayed, ...]) -> None:
     record = played(*points)
-    document = games_html(record)
+    document = report_html(record)
     for part in ("verdict", "success", "kinds", "points", "certificates", "reproduce"):
         assert f'id="{part}"' in document
     console = Console(record=True, width=80, file=StringIO())
-    print_games(record, console)
+    print_record(record, console)
     assert "guessing" in " ".join(console.export_text().split())
     assert all(figure.choices for figure in game_figures(record).values())
 
@@ -364,7 +375,7 @@ def test_lines_that_do_not_fit_are_counted() -> None:
 
 
 def test_hostile_names_are_escaped_and_shortened() -> None:
-    page = games_html(hostile_games())
+    page = report_html(hostile_games())
     assert HOSTILE not in page
     assert HOSTILE_TAG not in page
     assert HOSTILE_LINK[:30] not in page
@@ -387,7 +398,7 @@ def test_places_on_the_axis_are_in_order_and_none_is_last() -> None:
 def test_the_same_record_makes_the_same_bytes(tmp_path: Path) -> None:
     pages = [tmp_path / name for name in ("a.html", "b.html")]
     for page in pages:
-        write_games_report(ALL, page)
+        write_report(ALL, page)
     assert pages[0].read_bytes() == pages[1].read_bytes()
 
 
@@ -434,11 +445,11 @@ def end(*said: str) -> int:
 
 
 def test_a_record_of_games_is_rendered_again_from_its_folder_or_its_file(tmp_path: Path) -> None:
-    path = tmp_path / "games.json"
+    path = tmp_path / "record.json"
     path.write_text(ALL.model_dump_json())
     page = tmp_path / "report.html"
     assert end("report", str(tmp_path)) == 0
-    assert page.read_text() == games_html(ALL)
+    assert page.read_text() == report_html(ALL)
     page.unlink()
     assert end("report", str(path), "--out", str(tmp_path / "other.html")) == 0
     assert not page.exists()
@@ -447,7 +458,7 @@ def test_a_record_of_games_is_rendered_again_from_its_folder_or_its_file(tmp_pat
 def test_nothing_but_html_is_written_over(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, study = tmp_path / "games.json", tmp_path / "study.toml"
+    path, study = tmp_path / "record.json", tmp_path / "study.toml"
     path.write_text(ALL.model_dump_json())
     study.write_text(STUDY)
     mine = tmp_path / "report.html"
@@ -460,13 +471,20 @@ def test_nothing_but_html_is_written_over(
     assert json.loads(path.read_text())["name"] == ALL.name
 
 
-def test_damaged_games_and_a_folder_with_two_records_are_refused(
+def test_games_are_no_row_of_a_comparison(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "games.json"
+    path = tmp_path / "record.json"
+    path.write_text(ALL.model_dump_json())
+    assert end("compare", str(path), str(path), "--out", str(tmp_path / "two.html")) == 2
+    assert "is a record of games, and a comparison is of studies" in capsys.readouterr().err
+
+
+def test_damaged_games_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "record.json"
     document = json.loads(ALL.model_dump_json())
     for changes, says in (
-        ({"points": []}, "at 'points'"),
+        ({"points": []}, "there is no point"),
         ({"name": "\x1b[31m"}, "control characters"),
         ({"version": 9}, "version 9"),
         ({"format": "other"}, "is not a fedaudit record"),
@@ -474,24 +492,24 @@ def test_damaged_games_and_a_folder_with_two_records_are_refused(
         path.write_text(json.dumps({**document, **changes}))
         assert end("report", str(path)) == 2
         assert says in capsys.readouterr().err
-    (tmp_path / "record.json").write_text("{}")
-    assert end("report", str(tmp_path)) == 2
-    assert "name one of them" in capsys.readouterr().err
     assert not (tmp_path / "report.html").exists()
 
 
 def test_a_neuron_that_learnt_nothing_is_warned_of() -> None:
-    warned = game_verdict(played(point(), point("ome", fit=0.55))).limits
+    warned = game_verdict(played(point(), point("ome", figures={FIT: 0.55}))).limits
     assert any(text.startswith("At ome, ε 3 neurons do not even") for text in warned)
     stream = StringIO()
-    print_games(played(point("ome", fit=0.55)), Console(file=stream, width=80))
+    print_record(played(point("ome", figures={FIT: 0.55})), Console(file=stream, width=80))
     assert "do not even tell apart" in " ".join(stream.getvalue().split())
-    fine = game_verdict(played(point(fit=0.9))).limits
+    fine = game_verdict(played(point(figures={FIT: 0.9}))).limits
     assert not any("do not even" in text for text in fine)
 
 
 def test_a_fit_that_is_learned_by_heart_is_warned_of() -> None:
-    heart, fine = point("ome", fit=1.0, held_out=0.62), point(fit=1.0, held_out=0.9)
+    heart, fine = (
+        point(name, figures={FIT: 1.0, HELD_OUT: held_out})
+        for name, held_out in (("ome", 0.62), ("bitrand", 0.9))
+    )
     warned = game_verdict(played(fine, heart)).limits
     (said,) = [text for text in warned if "learned their rows by heart" in text]
     assert said.startswith("At ome, ε 3 neurons tell apart what they were trained on and much less")
@@ -502,7 +520,7 @@ def test_a_fit_that_is_learned_by_heart_is_warned_of() -> None:
         ("0.620", "by heart"),
     ]
     assert not any("by heart" in text for text in game_verdict(played(fine)).limits)
-    unfit = point(fit=0.8, held_out=0.5)
+    unfit = point(figures={FIT: 0.8, HELD_OUT: 0.5})
     assert not any("by heart" in text for text in game_verdict(played(unfit)).limits)
 
 
@@ -523,9 +541,16 @@ def test_points_are_named_by_where_their_zero_lies_and_by_a_lost_sign() -> None:
 
 
 def test_epochs_stand_in_the_table_with_those_that_never_came_to_an_end() -> None:
-    told = {"value": 41.6, "low": 30.2, "high": 53.0, "least": 5, "most": 100}
-    all_of_them = point(fit=1.0, epochs={**told, "stopped": 40, "targets": 40})
-    some = point("ome", epochs={**told, "stopped": 39, "targets": 40})
+    epochs = Estimate(topic=GAMES, metric=EPOCHS, value=41.6, low=30.2, high=53.0, samples=40)
+    all_of_them, some = (
+        one.model_copy(
+            update={
+                "estimates": [*one.estimates, epochs],
+                "training": TrainingLength(least=5, most=100, stopped=stopped),
+            }
+        )
+        for one, stopped in ((point(figures={FIT: 1.0}), 40), (point("ome"), 39))
+    )
     table = points_table(played(all_of_them, some))
     assert [one.text for one in table.columns][-2:] == ["Fit", "Epochs"]
     first, second = (row[-1] for row in table.rows)

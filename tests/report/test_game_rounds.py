@@ -6,11 +6,11 @@ import pytest
 
 from fedaudit.metrics.games import gaussian_success
 from fedaudit.report.figures.games import game_figures
-from fedaudit.report.figures.rounds import rounds_figure, rounds_table, short_rounds_table
+from fedaudit.report.figures.rounds import rounds_figure
 from fedaudit.report.first import game_tiles
 from fedaudit.report.grid import Grid
-from fedaudit.report.page import games_html
-from fedaudit.report.tables.games import games_table, points_table
+from fedaudit.report.page import report_html
+from fedaudit.report.tables.games import points_table, rounds_table
 from fedaudit.report.text.games import (
     behind_mechanism,
     game_verdict,
@@ -18,7 +18,17 @@ from fedaudit.report.text.games import (
     without_mechanism,
 )
 from fedaudit.report.words import percent
-from fedaudit.results.games import GameRecord, InRounds, PointPlayed, Success
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.games import (
+    DISTANCE,
+    EXPECTED_SUCCESS,
+    GAMES,
+    PLANTED_SHARE,
+    SIGN_SUCCESS,
+    InRounds,
+    PointPlayed,
+)
+from fedaudit.results.record import Record
 from tests.report.games import NONE, played, point
 from tests.report.records import HOSTILE, HOSTILE_TAG
 
@@ -39,15 +49,19 @@ def rounds(noise: float | None = None, *, right: int = 60, **changes: object) ->
         "clients": 1,
         "others": "honest",
         "simulated": 1,
-        "by_signs": Success(value=0.99, low=0.9, high=1.0, method="exact"),
-        "share": 0.3,
-        "distance": distance,
-        "expected": None if distance is None else gaussian_success(0.15 * distance),
         **changes,
+    }
+    figures = {
+        PLANTED_SHARE: 0.3,
+        DISTANCE: distance,
+        EXPECTED_SUCCESS: None if distance is None else gaussian_success(0.15 * distance),
     }
     most = 1.0 if distance is None else gaussian_success(distance)
     given = InRounds.model_validate(how)
-    return point("none", None, None, right=right, rounds=given, most=most, batch=batch)
+    played = point("none", None, None, right=right, most=most, batch=batch, figures=figures)
+    signs = Estimate(topic=GAMES, metric=SIGN_SUCCESS, value=0.99, low=0.9, high=1.0, n_members=100)
+    given_ = {"rounds": given, "estimates": [*played.estimates, signs]}
+    return PointPlayed.model_validate({**dict(played), **given_})
 
 
 SOME = played(
@@ -60,7 +74,7 @@ SOME = played(
     rounds(2.0, right=60, averaged=1, neurons=4, batch=100),
     rounds(clients=10, others="dead", right=99),
 )
-ONLY = played(*(one for one in SOME.points if one.rounds))
+ONLY = played(*(one for one in SOME.games if one.rounds))
 
 
 def column(grid: Grid | None, name: str) -> list[str]:
@@ -70,7 +84,7 @@ def column(grid: Grid | None, name: str) -> list[str]:
 
 
 def test_points_are_named_by_defense_and_by_what_the_server_does() -> None:
-    assert [one.name for one in shown_points(SOME.points)] == [
+    assert [one.name for one in shown_points(SOME.games)] == [
         "no mechanism",
         "bitrand, ε 3",
         "in rounds, no defense",
@@ -80,12 +94,11 @@ def test_points_are_named_by_defense_and_by_what_the_server_does() -> None:
         "in rounds, dp-sgd, clip 1, noise 2, 4 neurons, batch 100",
         "in rounds, no defense, sum of 10, others’ neuron dead",
     ]
-    assert shown_points(ONLY.points)[0].name == "no defense"
+    assert shown_points(ONLY.games)[0].name == "no defense"
 
 
 def test_they_stand_in_a_table_of_their_own_and_in_no_figure_of_epsilons() -> None:
-    assert len(points_table(SOME).rows) == len(games_table(SOME).rows) == 2
-    assert column(rounds_table(SOME), "Point") == column(short_rounds_table(SOME), "Point")
+    assert len(points_table(SOME).rows) == 2
     assert len(column(rounds_table(SOME), "Point")) == 6
     figures = game_figures(SOME)
     for ident in ("games-success", "games-kinds"):
@@ -122,7 +135,7 @@ def test_success_is_drawn_against_rounds_below_both_limits() -> None:
 
 
 def test_the_verdict_counts_sums_and_noise_as_defenses() -> None:
-    shown = shown_points(ONLY.points)
+    shown = shown_points(ONLY.games)
     assert [one.name for one in without_mechanism(shown)] == ["no defense"]
     assert len(behind_mechanism(shown)) == 5
     said = game_verdict(ONLY)
@@ -149,8 +162,8 @@ def test_success_beyond_what_noise_allows_is_an_alarm() -> None:
 
 
 @pytest.mark.parametrize("record", [SOME, ONLY, played()])
-def test_a_page_has_the_sections_that_its_points_need(record: GameRecord) -> None:
-    document = games_html(record)
+def test_a_page_has_the_sections_that_its_points_need(record: Record) -> None:
+    document = report_html(record)
     points = [one.rounds is not None for one in record.points]
     assert ('<section id="rounds">' in document) == any(points)
     assert ('<section id="points">' in document) != all(points)
@@ -163,6 +176,6 @@ def test_names_that_try_to_break_out_of_the_page_do_not() -> None:
         for place in range(30)
         for averaged in (1, 10)
     ]
-    document = games_html(played(*points))
+    document = report_html(played(*points))
     assert HOSTILE_TAG not in document
     assert len(document) < 9_000_000

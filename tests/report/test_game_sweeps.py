@@ -1,19 +1,12 @@
 """Which points of a study of games are drawn as a sweep of one setting."""
 
+from fedaudit.report.figures.drawing import Figures
 from fedaudit.report.figures.games import Sweep, game_figures, sweep_figure, sweeps
-from fedaudit.report.page import games_html
-from fedaudit.results.games import GameRecord, PointPlayed
+from fedaudit.report.page import report_html
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.games import EPOCHS, GAMES, PointPlayed, TrainingLength
+from fedaudit.results.record import Record
 from tests.report.games import NONE, hostile_games, played, point
-
-EPOCHS = {
-    "value": 9.0,
-    "low": 8.0,
-    "high": 10.0,
-    "least": 5,
-    "most": 12,
-    "stopped": 7,
-    "targets": 7,
-}
 
 
 def turned(right: int = 60, **settings: object) -> PointPlayed:
@@ -24,9 +17,25 @@ def turned(right: int = 60, **settings: object) -> PointPlayed:
     )
 
 
-def record(*points: PointPlayed) -> GameRecord:
+def stopped(one: PointPlayed, value: float) -> PointPlayed:
+    """The point, with so many epochs of training."""
+    epochs = Estimate(topic=GAMES, metric=EPOCHS, value=value, low=8.0, high=10.0, samples=7)
+    training = TrainingLength(least=5, most=12, stopped=7)
+    estimates = [*one.estimates, epochs]
+    return one.model_copy(update={"estimates": estimates, "training": training, "targets": 7})
+
+
+def record(*points: PointPlayed) -> Record:
     config = {"name": "t", "seed": 1, "data": {"name": "digits"}, "neuron": {"hidden": 200}}
     return played(*points, config=config)
+
+
+def found_in(one: Record) -> list[Sweep]:
+    return sweeps(one.games, one.config)
+
+
+def drawn(one: Record) -> Figures | None:
+    return sweep_figure(one.games, one.config)
 
 
 def places(one: Sweep) -> dict[str, list[float]]:
@@ -34,7 +43,7 @@ def places(one: Sweep) -> dict[str, list[float]]:
 
 
 def test_points_that_differ_in_one_setting_make_a_line_with_the_study_itself() -> None:
-    found = sweeps(record(NONE, turned(neuron__hidden=500), turned(neuron__hidden=5)))
+    found = found_in(record(NONE, turned(neuron__hidden=500), turned(neuron__hidden=5)))
     assert [(one.setting, places(one)) for one in found] == [("neuron.hidden", {"": [5, 200, 500]})]
 
 
@@ -44,20 +53,20 @@ def test_lines_are_told_apart_by_the_other_settings() -> None:
         for hidden in (5, 50, 500)
         for batch in (10, 100)
     ]
-    (found,) = sweeps(record(NONE, *several))
+    (found,) = found_in(record(NONE, *several))
     assert places(found) == {"batch=10": [5, 50, 500], "batch=100": [5, 50, 500]}
 
 
 def test_two_values_names_and_epsilons_are_no_sweep() -> None:
-    assert sweep_figure(record(NONE, turned(neuron__hidden=5))) is None
+    assert drawn(record(NONE, turned(neuron__hidden=5))) is None
     outputs = [turned(neuron__output=name) for name in ("a", "b", "c", True, False)]
-    assert sweep_figure(record(NONE, *outputs)) is None
-    assert sweep_figure(record(*(point(named=e) for e in (1.0, 2.0, 3.0)))) is None
+    assert drawn(record(NONE, *outputs)) is None
+    assert drawn(record(*(point(named=e) for e in (1.0, 2.0, 3.0)))) is None
 
 
 def test_one_line_shows_both_kinds_of_games_and_several_the_success_alone() -> None:
     one = record(NONE, turned(70, neuron__hidden=5), turned(80, neuron__hidden=50))
-    figure = sweep_figure(one)
+    figure = drawn(one)
     assert figure is not None
     traces = figure.choices[0].panels[0].spec["data"]
     assert isinstance(traces, list)
@@ -68,12 +77,9 @@ def test_one_line_shows_both_kinds_of_games_and_several_the_success_alone() -> N
 
 def test_epochs_are_drawn_where_training_stopped_by_itself() -> None:
     points = [
-        turned(neuron__hidden=n).model_copy(
-            update={"epochs": point(epochs={**EPOCHS, "value": value}).epochs}
-        )
-        for n, value in ((5, 9.5), (50, 9.0), (500, 8.5))
+        stopped(turned(neuron__hidden=n), value) for n, value in ((5, 9.5), (50, 9.0), (500, 8.5))
     ]
-    figure = sweep_figure(record(*points))
+    figure = drawn(record(*points))
     assert figure is not None
     (panel,) = figure.choices[1].panels
     assert figure.choices[1].label == "Epochs against hidden"
@@ -86,7 +92,7 @@ def test_epochs_are_drawn_where_training_stopped_by_itself() -> None:
 def test_without_any_epsilon_sweeps_stand_for_the_curves_against_it() -> None:
     one = record(NONE, turned(neuron__hidden=5), turned(neuron__hidden=50))
     assert set(game_figures(one)) == {"games-sweeps"}
-    page = games_html(one)
+    page = report_html(one)
     assert "Settings that were turned" in page
     assert "In and out" not in page
     with_epsilon = record(NONE, point(), turned(neuron__hidden=5), turned(neuron__hidden=50))
@@ -94,6 +100,6 @@ def test_without_any_epsilon_sweeps_stand_for_the_curves_against_it() -> None:
 
 
 def test_settings_of_a_stranger_make_no_figure_and_no_failure() -> None:
-    assert sweep_figure(hostile_games()) is None
+    assert drawn(hostile_games()) is None
     odd = [turned(neuron__hidden=value) for value in ("nan", "inf", "1e999", "[1]", "5")]
-    assert sweep_figure(record(NONE, *odd)) is None
+    assert drawn(record(NONE, *odd)) is None

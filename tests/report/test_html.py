@@ -11,7 +11,6 @@ from fedaudit.core.errors import BadInput
 from fedaudit.report.page import (
     comparison_html,
     embedded,
-    games_html,
     report_html,
     write_comparison,
     write_report,
@@ -63,8 +62,8 @@ HOSTILE_RECORD = hostile()
 HOSTILE_DOCUMENT = report_html(HOSTILE_RECORD)
 SMALL = record(strengths=(2.6, 1.9), details=False)
 HOSTILE_PAGE = Page(HOSTILE_DOCUMENT)
-GAMES_PAGE = Page(games_html(played()))
-HOSTILE_GAMES_PAGE = Page(games_html(hostile_games()))
+GAMES_PAGE = Page(report_html(played()))
+HOSTILE_GAMES_PAGE = Page(report_html(hostile_games()))
 PAGES = [PLAIN_PAGE, HOSTILE_PAGE, GAMES_PAGE, HOSTILE_GAMES_PAGE]
 NAMES = ["plain", "hostile", "games", "hostile games"]
 

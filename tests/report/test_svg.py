@@ -9,7 +9,7 @@ import pytest
 
 from fedaudit.report.figures.drawing import OKABE_ITO, Panel, Spec, Style, series_line, spec_of
 from fedaudit.report.figures.svg import drawn, hovering
-from fedaudit.report.page import comparison_html, games_html, report_html
+from fedaudit.report.page import comparison_html, report_html
 from fedaudit.results.record import UsageRow
 from fedaudit.study.comparing import compared
 from tests.report.clustered import clustered, with_clusters
@@ -35,8 +35,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "hostile names": lambda: report_html(hostile()),
     "sources": lambda: report_html(with_sources(source(), source(seed=2))),
     "clusters": lambda: report_html(with_clusters(clustered(clients=20, minority=4, rounds=3))),
-    "games": lambda: games_html(played()),
-    "hostile games": lambda: games_html(hostile_games()),
+    "games": lambda: report_html(played()),
+    "hostile games": lambda: report_html(hostile_games()),
     "fronts": lambda: _compared([PLAIN.model_copy(update={"usage": [USED]}), WEAK, STRONG]),
     "tradeoff": lambda: _compared([record(name="one"), record(name="two", strengths=(0.5,))]),
 }

@@ -268,7 +268,7 @@ def test_a_page_that_is_of_no_record_is_not_replaced(
     game = tmp_path / "game.toml"
     shutil.copy(Path(__file__).parents[2] / "studies" / "games" / "ami-cifar10-bitrand.toml", game)
     refused("games", game, "--out", tmp_path)
-    assert "is there without a games.json" in capsys.readouterr().err
+    assert "is there without a record.json" in capsys.readouterr().err
     pair = records(tmp_path, "a", "b")
     (tmp_path / "comparison.html").write_text(PAGE)
     refused("compare", *pair, "--out", tmp_path / "comparison.html")

@@ -41,7 +41,7 @@ def compare(*records: Path, out: Path | None = None) -> None:
             "record" + "s" * (not records)
         )
     else:
-        paths = [record_at(record, games=False) for record in records]
+        paths = [record_at(record) for record in records]
     target = out or (again.with_suffix(".html") if again else Path("comparison.html"))
     found = [completed(read_record(path)) for path in paths]
     refuse_other_comparison(target, paths)

@@ -3,29 +3,24 @@
 from pathlib import Path
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import ATTACKED, GAMES_FILE, RECORD_FILE, RECORDING_FILE, own_place
+from fedaudit.core.files import ATTACKED, RECORD_FILE, RECORDING_FILE, own_place
 
 
-def record_at(path: Path, *, games: bool = True) -> Path:
-    """The record that a path is, or that the folder holds: of games where there is no other.
+def record_at(path: Path) -> Path:
+    """The record that a path is, or that the folder holds.
 
     A live recording has none of its own; what is meant is that of the attacks on it.
 
     Args:
         path: A file or a folder.
-        games: Whether a record of games will do.
 
     Raises:
-        BadInput: The folder holds both, or a live recording that was not attacked, or
-            whose folder of attacks is a link.
+        BadInput: The folder holds a live recording that was not attacked, or whose folder of
+            attacks is a link.
     """
     if not path.is_dir():
         return path
-    record, played = path / RECORD_FILE, path / GAMES_FILE
-    if games and played.exists():
-        if record.exists():
-            raise BadInput(f"{path} holds {RECORD_FILE} and {GAMES_FILE}; name one of them")
-        return played
+    record = path / RECORD_FILE
     return record if record.exists() else _of_recording(path) or record
 
 

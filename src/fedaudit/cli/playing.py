@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from fedaudit.cli.application import DataDir, Folder, app, log
 from fedaudit.cli.overrides import settings_from
-from fedaudit.core.files import GAMES_FILE, REPORT_FILE
+from fedaudit.core.files import RECORD_FILE, REPORT_FILE
 from fedaudit.core.importing import code_named_in
 
 
@@ -32,17 +32,17 @@ def games(
     """
     from fedaudit.core.progress import bars
     from fedaudit.games.run import read_points, run_games
-    from fedaudit.report.page import write_games_report
-    from fedaudit.report.terminal import print_games
+    from fedaudit.report.page import write_report
+    from fedaudit.report.terminal import print_record
     from fedaudit.study.running.outputs import refuse_page_alone
 
     points = read_points(study, settings_from(overrides, command="games"))
     folder = out or Path("runs") / points[0].study.name
     # Before anything is played, as it would be the last thing to be refused.
-    refuse_page_alone(folder / REPORT_FILE, folder / GAMES_FILE)
+    refuse_page_alone(folder / REPORT_FILE, folder / RECORD_FILE)
     # A study is a program, and whoever plays it runs it.
     with code_named_in(study, trusted=True, folder=study.parent), bars() as progress:
         record = run_games(points, folder, data_dir=data_dir, progress=progress, log=log)
-    write_games_report(record, folder / REPORT_FILE)
-    print_games(record)
-    log(f"\nrecord: {folder / GAMES_FILE}\nreport: {folder / REPORT_FILE}")
+    write_report(record, folder / REPORT_FILE)
+    print_record(record)
+    log(f"\nrecord: {folder / RECORD_FILE}\nreport: {folder / REPORT_FILE}")

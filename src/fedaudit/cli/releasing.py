@@ -28,8 +28,7 @@ def gate(
     Parameters
     ----------
     record
-        A record.json or a games.json, or the folder it is in, or a live recording that was
-        attacked.
+        A record.json, or the folder it is in, or a live recording that was attacked.
     policy
         The policy, a TOML file.
     junit
@@ -53,13 +52,13 @@ def gate(
     from fedaudit.gate.outcome import EXIT_CODES
     from fedaudit.gate.outputs import refuse_taken, write_verdict
     from fedaudit.gate.table import print_verdict
-    from fedaudit.results.read import read_any_record
+    from fedaudit.results.read import read_record
 
     path = record_at(record)
     for target in (junit, json):
         if target is not None:
             refuse_taken(target, [path, policy])
-    verdict = evaluate_policy(read_any_record(path), read_policy(policy))
+    verdict = evaluate_policy(read_record(path), read_policy(policy))
     write_verdict(verdict, junit=junit, json=json)
     print_verdict(verdict)
     sys.exit(EXIT_CODES[verdict.outcome])
@@ -82,8 +81,7 @@ def pack(
     Parameters
     ----------
     record
-        A record.json or a games.json, or the folder it is in, or a live recording that was
-        attacked.
+        A record.json, or the folder it is in, or a live recording that was attacked.
     policy
         The policy, a TOML file.
     out

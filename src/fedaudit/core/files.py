@@ -15,9 +15,6 @@ from fedaudit.core.errors import BadInput, Damaged
 RECORD_FILE = "record.json"
 """A record, in the folder of its run."""
 
-GAMES_FILE = "games.json"
-"""A record of games, in theirs."""
-
 RECORDING_FILE = "recording.json"
 """What a live recording says of itself, in its folder."""
 
@@ -25,7 +22,7 @@ ATTACKED = "attacked"
 """Folder, within a recording, of the record that ``fedaudit attack`` makes by default."""
 
 REPORT_FILE = "report.html"
-"""The report beside either."""
+"""The report beside it."""
 
 SCORES_FILE = "scores.safetensors"
 """What each attack scored each audited sample with, beside a record."""

@@ -37,12 +37,26 @@ from fedaudit.fl.training.local import LocalTraining
 from fedaudit.games.mechanism import Given, given
 from fedaudit.games.playing import rules_of
 from fedaudit.games.records import Dealt
+from fedaudit.games.round_point import counted
 from fedaudit.games.settings import GameStudy
 from fedaudit.metrics.delong import auc_over_runs, judged_on_others
 from fedaudit.metrics.games import expected_success
 from fedaudit.metrics.roc import auc
 from fedaudit.models.mlp import mlp
-from fedaudit.results.detector import Caught, Detector, Outline, SignWorth, WeightSpread
+from fedaudit.results.detector import (
+    DETECTED,
+    DETECTOR,
+    FALSE_ALARMS,
+    HONEST_ACCURACY,
+    OTHERS_AUC,
+    OWN_AUC,
+    SERVER_SUCCESS,
+    SIGN_AUC,
+    Detection,
+    Outline,
+    WeightSpread,
+)
+from fedaudit.results.estimate import Estimate
 
 HONEST = ""
 """In the place of a server's name: nothing was planted."""
@@ -67,8 +81,8 @@ class Looked(NamedTuple):
     values: Float[np.ndarray, "models signs"]
 
 
-def worths(looked: Looked, *, seed: int) -> list[SignWorth]:
-    """A row for each kind of server and sign.
+def detector_roc(looked: Looked, *, seed: int) -> list[Estimate]:
+    """The figures of each sign against each kind of server.
 
     The first half of the runs chooses thresholds; of each other run one honest and one planted
     model are judged, so that what is counted is independent.
@@ -84,34 +98,32 @@ def worths(looked: Looked, *, seed: int) -> list[SignWorth]:
     honest, runs = kinds == HONEST, np.unique(looked.run)
     early, late = np.split(runs, [len(runs) // 2])
     choosing = honest & np.isin(looked.run, early)
-    found = []
+    found: list[Estimate] = []
     for server in dict.fromkeys(name for name in looked.server if name != HONEST):
         planted = kinds == server
         both = planted | honest
         judged = [_one_a_run(looked, side, late, seed=seed) for side in (planted, honest)]
         for name, values in zip(SIGNS, looked.values.T, strict=True):
+            at = partial(Estimate, topic=DETECTOR, attack=server, group=name)
             draws = seeded_numpy(seed, "resamples", server, name)
             whole = auc_over_runs(values[both], planted[both], looked.run[both], rng=draws)
-            rates = judged_on_others(values[choosing], *(values[one] for one in judged), fpr=FPR)
-            of_own, of_others = (
-                auc(values[side | honest], side[side | honest])
-                for side in (planted & looked.own, planted & ~looked.own)
-            )
-            tpr, fpr = (Caught(hits=s.hits, total=s.total, low=s.low, high=s.high) for s in rates)
             found.append(
-                SignWorth(
-                    sign=name,
-                    server=server,
-                    auc=whole.value,
+                at(
+                    metric=SIGN_AUC,
+                    value=whole.value,
                     low=whole.low,
                     high=whole.high,
                     method=whole.method,
-                    own=of_own,
-                    others=of_others,
-                    tpr=tpr,
-                    fpr=fpr,
                 )
             )
+            for metric, side in ((OWN_AUC, looked.own), (OTHERS_AUC, ~looked.own)):
+                of = (planted & side) | honest
+                found.append(at(metric=metric, value=auc(values[of], planted[of])))
+            rates = judged_on_others(values[choosing], *(values[one] for one in judged), fpr=FPR)
+            found += [
+                counted(at, metric, one)
+                for metric, one in zip((DETECTED, FALSE_ALARMS), rates, strict=True)
+            ]
     return found
 
 
@@ -198,7 +210,7 @@ class _Row(NamedTuple):
     success: float
 
 
-def detect(study: GameStudy, dealt: Dealt, *, progress: Progress) -> Detector:
+def detect(study: GameStudy, dealt: Dealt, *, progress: Progress) -> Detection:
     """Detector ROC of each sign, on models with a neuron and of honest federations.
 
     In each run the records are dealt anew, and a federation is trained honestly. The models that
@@ -233,19 +245,27 @@ def detect(study: GameStudy, dealt: Dealt, *, progress: Progress) -> Detector:
             spread = spread or _spread(federation.models[-1], aims[True])
     progress("runs of the detector", asked.runs, asked.runs)
     server, *columns, _ = zip(*rows, strict=True)
-    return Detector(
+    at = partial(Estimate, topic=DETECTOR)
+    success = [
+        at(
+            metric=SERVER_SUCCESS,
+            attack=name,
+            value=float(np.mean([row.success for row in rows if row.server == name])),
+        )
+        for name in SERVERS
+    ]
+    return Detection(
         federation=_words(study),
         runs=asked.runs,
         judged=asked.runs - asked.runs // 2,
         honest=server.count(HONEST),
         planted=server.count(next(iter(SERVERS))),
         own=mine,
-        accuracy=float(np.mean(accuracy)),
-        success={
-            name: float(np.mean([row.success for row in rows if row.server == name]))
-            for name in SERVERS
-        },
-        signs=worths(Looked(server, *map(np.asarray, columns)), seed=seed),
+        estimates=[
+            at(metric=HONEST_ACCURACY, value=float(np.mean(accuracy))),
+            *success,
+            *detector_roc(Looked(server, *map(np.asarray, columns)), seed=seed),
+        ],
         weights=spread,
         seconds=round(monotonic() - begun, 1),
     )

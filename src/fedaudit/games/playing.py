@@ -1,6 +1,7 @@
 """One point of a study of games: played, counted, and held against its claims."""
 
 import math
+from functools import partial
 from time import monotonic
 
 import torch
@@ -13,7 +14,14 @@ from fedaudit.fl.training.parallel import side_by_side
 from fedaudit.games.certifying import certificate, fresh_values, spread_of
 from fedaudit.games.mechanism import NO_MECHANISM, given
 from fedaudit.games.records import Dealt, Drawn
-from fedaudit.games.round_point import point_in_rounds, rate, refuse_misfit_in_rounds, success_of
+from fedaudit.games.round_point import (
+    At,
+    counted,
+    point_in_rounds,
+    refuse_misfit_in_rounds,
+    success_estimates,
+    success_of,
+)
 from fedaudit.games.settings import GameStudy
 from fedaudit.metrics.games import (
     most_success,
@@ -21,7 +29,22 @@ from fedaudit.metrics.games import (
 )
 from fedaudit.metrics.intervals import mean_of_units
 from fedaudit.metrics.rates import share
-from fedaudit.results.games import Epochs, PointPlayed, Rate, Success
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.games import (
+    ACTUAL,
+    CLAIMED,
+    CLAIMED_SUCCESS,
+    EPOCHS,
+    FIRES_FOR_OTHERS,
+    FIRES_FOR_TARGET,
+    FIT,
+    GAMES,
+    HELD_OUT,
+    PREDICTED_NEGATIVES,
+    SHARED_MASK,
+    PointPlayed,
+    TrainingLength,
+)
 
 _BINS = 40
 
@@ -52,35 +75,47 @@ def play_point(
     played = _played(contest, study, progress)
     fresh = fresh_values(contest, study, mechanism)
     success = success_of(played.said_in, played.was_in, delta=mechanism.delta)
+    at = partial(Estimate, topic=GAMES, point=label, defense=study.mechanism.name)
     by_target = share(int(played.by_target.sum()), int(played.was_in.sum()))
-    nominal, true = mechanism.nominal_epsilon, mechanism.true_epsilon
+    claimed, actual = mechanism.nominal_epsilon, mechanism.true_epsilon
+    epochs, training = _training(at, played) if study.neuron.check else ([], None)
+    known = {
+        PREDICTED_NEGATIVES: _predicted(played, study.game.batch),
+        CLAIMED: claimed,
+        CLAIMED_SUCCESS: None if claimed is None else most_success(claimed, mechanism.delta),
+        FIT: float(played.fit.mean()),
+        HELD_OUT: float(played.held_out.mean()),
+    }
     return PointPlayed(
         label=label,
         settings=settings,
         records=dealt.words,
         mechanism=study.mechanism.name,
         shared_mask=mechanism.shared_mask,
-        nominal_epsilon=nominal,
-        true_epsilon=true if math.isfinite(true) else None,
         delta=mechanism.delta,
         targets=study.game.targets,
         batch=study.game.batch,
-        tpr=rate(success.tpr),
-        tnr=rate(success.tnr),
-        adv=Success(**success.adv._asdict()),
-        by_target=rate(by_target),
-        by_others=_by_others(played, study.game.batch, mechanism.shared_mask),
-        predicted_tnr=_predicted(played, study.game.batch),
-        most=most_success(true, mechanism.delta),
-        most_nominal=None if nominal is None else most_success(nominal, mechanism.delta),
-        proven_epsilon=success.epsilon.value,
+        estimates=[
+            *success_estimates(success, at, most_success(actual, mechanism.delta)),
+            counted(at, FIRES_FOR_TARGET, by_target),
+            _by_others(at, played, study.game.batch, mechanism.shared_mask),
+            actual_estimate(at, actual if math.isfinite(actual) else None, mechanism.delta),
+            *(at(metric=name, value=value) for name, value in known.items() if value is not None),
+            *epochs,
+        ],
         certificates=[certificate(one, mechanism, played, study.game.batch) for one in fresh],
         spread=spread_of(fresh[0]) if fresh else None,
-        fit=float(played.fit.mean()),
-        held_out=float(played.held_out.mean()),
-        epochs=_epochs(played) if study.neuron.check else None,
+        training=training,
         seconds=round(monotonic() - begun, 1),
     )
+
+
+def actual_estimate(at: At, actual: float | None, delta: float) -> Estimate:
+    """What a mechanism's probabilities give; known, not estimated."""
+    if actual is None:
+        return at(metric=ACTUAL, value=None, note="there is no bound")
+    method = f"of the mechanism itself, delta {delta:g}"
+    return at(metric=ACTUAL, value=actual, high=actual, method=method)
 
 
 def refuse_misfit(study: GameStudy) -> None:
@@ -134,35 +169,29 @@ def _played(contest: Contest, study: GameStudy, progress: Progress) -> Played:
     return Played.joined(parts)
 
 
-def _epochs(played: Played) -> Epochs:
+def _training(at: At, played: Played) -> tuple[list[Estimate], TrainingLength]:
     taken = played.epochs.tolist()
     if len(taken) > 1:
-        value, low, high, *_ = mean_of_units(
-            [float(n) for n in taken], units="targets", within=(0.0, math.inf)
-        )
+        found = mean_of_units([float(n) for n in taken], units="targets", within=(0.0, math.inf))
+        limits: dict[str, object] = {"low": found.low, "high": found.high, "method": found.method}
+        value = found.value
     else:
-        value, low, high = float(taken[0]), None, None
-    return Epochs(
-        value=value,
-        low=low,
-        high=high,
-        least=min(taken),
-        most=max(taken),
-        stopped=int(played.told_apart.sum()),
-        targets=len(taken),
-    )
+        value, limits = float(taken[0]), {}
+    length = TrainingLength(least=min(taken), most=max(taken), stopped=int(played.told_apart.sum()))
+    return [at(metric=EPOCHS, value=value, samples=len(taken), **limits)], length
 
 
-def _by_others(played: Played, batch: int, shared_mask: bool) -> Rate:
+def _by_others(at: At, played: Played, batch: int, shared_mask: bool) -> Estimate:
     """Rate at which neurons fire for other records; with one mask a batch fires together."""
     fired = int(played.by_others.sum())
     found = share(fired, len(played.was_in) * batch - int(played.was_in.sum()))
     if not shared_mask:
-        return rate(found)
+        return counted(at, FIRES_FOR_OTHERS, found)
     shares = played.by_others / (batch - played.was_in.long()).clamp(min=1)
     games = mean_of_units(shares.tolist(), units="games", within=(0.0, 1.0))
     low, high = (found.value if end is None else end for end in (games.low, games.high))
-    return rate(found._replace(low=min(low, found.low), high=max(high, found.high)))
+    found = found._replace(low=min(low, found.low), high=max(high, found.high))
+    return counted(at, FIRES_FOR_OTHERS, found, SHARED_MASK)
 
 
 def _predicted(played: Played, batch: int) -> float | None:

@@ -1,5 +1,7 @@
 """One point of a study of games that is played in real rounds."""
 
+from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import NamedTuple
 
@@ -17,7 +19,26 @@ from fedaudit.games.rounds import Labels, PlayedInRounds, RoundGames, defense_of
 from fedaudit.games.settings import GameStudy
 from fedaudit.metrics.games import GameSuccess, clipped_distance, game_success, gaussian_success
 from fedaudit.metrics.rates import Share, share
-from fedaudit.results.games import InRounds, PointPlayed, Rate, Success
+from fedaudit.results.detector import DETECTED
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.games import (
+    COUNTED,
+    DISTANCE,
+    EXPECTED_SUCCESS,
+    FIRES_FOR_OTHERS,
+    FIRES_FOR_TARGET,
+    FIT,
+    GAMES,
+    HELD_OUT,
+    PLANTED_SHARE,
+    PROVEN,
+    SIGN_SUCCESS,
+    SUCCESS,
+    TRUE_NEGATIVES,
+    TRUE_POSITIVES,
+    InRounds,
+    PointPlayed,
+)
 from fedaudit.results.text import plain
 
 _CHUNKS_AT_ONCE = 16
@@ -51,31 +72,40 @@ def point_in_rounds(
     games = RoundGames(contest, labels, how)
     played, fit, held_out = _played(games, study, progress)
     success = success_of(played.said_in, played.was_in)
-    by_signs = success_of(played.by_signs, played.was_in)
+    by_signs = success_of(played.by_signs, played.was_in).adv
     inside, total = int(played.was_in.sum()), len(played.was_in)
     met = total * contest.rules.batch * (how.clients if how.others == "planted" else 1)
     distance = _most_distance(study)
+    at = partial(Estimate, topic=GAMES, point=label, defense=how.defense)
+    known = {
+        FIT: fit,
+        HELD_OUT: held_out,
+        PLANTED_SHARE: float(played.shares.mean()),
+        DISTANCE: distance,
+        EXPECTED_SUCCESS: _expected(played.distances),
+    }
     return PointPlayed(
         label=label,
         settings=settings,
         records=dealt.words,
         mechanism=study.mechanism.name,
         shared_mask=False,
-        nominal_epsilon=None,
-        true_epsilon=None,
         targets=study.game.targets,
         batch=contest.rules.batch,
-        tpr=rate(success.tpr),
-        tnr=rate(success.tnr),
-        adv=Success(**success.adv._asdict()),
-        by_target=rate(share(int(played.by_target.sum()), inside)),
-        by_others=rate(share(int(played.by_others.sum()), met - inside)),
-        predicted_tnr=None,
-        most=1.0 if distance is None else gaussian_success(distance),
-        most_nominal=None,
-        proven_epsilon=success.epsilon.value,
-        fit=fit,
-        held_out=held_out,
+        estimates=[
+            *success_estimates(
+                success, at, 1.0 if distance is None else gaussian_success(distance)
+            ),
+            counted(at, FIRES_FOR_TARGET, share(int(played.by_target.sum()), inside)),
+            counted(at, FIRES_FOR_OTHERS, share(int(played.by_others.sum()), met - inside)),
+            at(
+                metric=SIGN_SUCCESS,
+                n_members=inside,
+                n_nonmembers=total - inside,
+                **by_signs._asdict(),
+            ),
+            *(at(metric=name, value=value) for name, value in known.items() if value is not None),
+        ],
         seconds=round(monotonic() - begun, 1),
         rounds=InRounds(
             defense=how.defense,
@@ -86,10 +116,6 @@ def point_in_rounds(
             clients=how.clients,
             others=how.others,
             simulated=games.simulated,
-            by_signs=Success(**by_signs.adv._asdict()),
-            share=float(played.shares.mean()),
-            distance=distance,
-            expected=_expected(played.distances),
         ),
     )
 
@@ -178,6 +204,42 @@ def success_of(
     return game_success(right[0], inside, right[1], outside, delta=delta)
 
 
-def rate(found: Share) -> Rate:
-    """A share as records keep it."""
-    return Rate(**found._asdict())
+At = Callable[..., Estimate]
+"""Makes an estimate at a point."""
+
+
+def success_estimates(success: GameSuccess, at: At, most: float) -> list[Estimate]:
+    """Success, both rates and what they prove.
+
+    Args:
+        success: Of a point's games.
+        at: Makes an estimate at the point.
+        most: The largest success that is possible.
+    """
+    inside, outside = success.tpr.total, success.tnr.total
+    return [
+        at(
+            metric=SUCCESS,
+            ceiling=most,
+            n_members=inside,
+            n_nonmembers=outside,
+            **success.adv._asdict(),
+        ),
+        counted(at, TRUE_POSITIVES, success.tpr),
+        counted(at, TRUE_NEGATIVES, success.tnr),
+        at(
+            metric=PROVEN,
+            value=success.epsilon.value,
+            low=success.epsilon.value,
+            method=success.epsilon.method,
+            n_members=inside,
+            n_nonmembers=outside,
+        ),
+    ]
+
+
+def counted(at: At, metric: str, found: Share, method: str = COUNTED) -> Estimate:
+    """A share as records keep it: of games with the target, or else of records that are not it."""
+    of = "n_members" if metric in (TRUE_POSITIVES, FIRES_FOR_TARGET, DETECTED) else "n_nonmembers"
+    limits = {"value": found.value, "low": found.low, "high": found.high}
+    return at(metric=metric, method=method, **limits, **{of: found.total})

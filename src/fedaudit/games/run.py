@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from fedaudit.core.errors import BadInput, Damaged, Refusal, option
-from fedaudit.core.files import GAMES_FILE, own_folder, read_object, write_whole
+from fedaudit.core.errors import BadInput, Damaged, Refusal
+from fedaudit.core.files import RECORD_FILE, own_folder, read_object, write_whole
 from fedaudit.core.importing import is_own, sources_of
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.datasets.catalog import READERS
@@ -19,17 +19,17 @@ from fedaudit.games.mechanism import given
 from fedaudit.games.playing import play_point, refuse_misfit, refuse_too_few
 from fedaudit.games.records import Dealt, Drawn, dealt, drawn
 from fedaudit.games.settings import GameStudy
-from fedaudit.results.detector import Detector
-from fedaudit.results.games import GameRecord, PointPlayed
-from fedaudit.results.read import read_games
-from fedaudit.results.text import plain
+from fedaudit.results.detector import Detection
+from fedaudit.results.games import FOR_PEOPLE, PointPlayed
+from fedaudit.results.record import Record, games_record, write_record
+from fedaudit.results.text import made_plain, plain
 from fedaudit.study.running.environment import Clock, environment
+from fedaudit.study.running.folder import refuse_other_record
 from fedaudit.study.settings.file import read_variants
 from fedaudit.study.settings.values import settings_from
 
 _POINTS = "points"
-_FOR_PEOPLE = {"name", "about", "hours"}
-_VERSION = 6
+_VERSION = 7
 """Of what is played; a point that another version played is played again."""
 
 
@@ -82,7 +82,7 @@ def run_games(
     data_dir: Path | None = None,
     progress: Progress = quiet,
     log: Callable[[str], None] = lambda text: None,
-) -> GameRecord:
+) -> Record:
     """Plays all points and writes their record; goes on where it was stopped.
 
     Args:
@@ -124,17 +124,14 @@ def run_games(
                 )
             write_whole(kept, found.model_dump_json() + "\n")
         played.append(found)
-    detector = _detector(points[0], out, records, progress=progress, log=log)
-    record = GameRecord(
-        name=study.name,
-        content_hash=_hash(study, played, detector),
-        config=_config(study),
-        about=plain(study.about),
-        points=played,
-        detector=detector,
-        environment=environment(clock),
+    record = games_record(
+        study.name,
+        _config(study),
+        played,
+        _detector(points[0], out, records, progress=progress, log=log),
+        environment(clock),
     )
-    write_whole(out / GAMES_FILE, record.model_dump_json() + "\n")
+    write_record(record, out / RECORD_FILE)
     return record
 
 
@@ -155,17 +152,7 @@ def _claim(out: Path, study: GameStudy) -> None:
         raise
     except (OSError, ValueError) as error:
         raise BadInput(f"{out} cannot be used ({error}); choose another folder") from error
-    path = out / GAMES_FILE
-    if not path.exists():
-        return
-    there = read_games(path)
-    now = _config(study)
-    names = (now.keys() | {"detector"}) - _FOR_PEOPLE
-    if any(there.config.get(name) != now.get(name) for name in names):
-        raise BadInput(
-            f"{out} holds games with other settings ({there.name!r}); choose another folder with "
-            f"{option('out')}, or delete it"
-        )
+    refuse_other_record(out, _config(study))
 
 
 def _read_point(path: Path, point: Point) -> PointPlayed:
@@ -178,7 +165,9 @@ def _read_point(path: Path, point: Point) -> PointPlayed:
             f"{path} holds a point of other settings than its name stands for; delete it to play "
             "it again"
         )
-    return found.model_copy(update={"label": point.label, "settings": point.changed})
+    figures = [one.model_copy(update={"point": point.label}) for one in found.estimates]
+    named = {"label": point.label, "settings": point.changed, "estimates": figures}
+    return found.model_copy(update=named)
 
 
 def _is_of(played: PointPlayed, study: GameStudy) -> bool:
@@ -186,7 +175,7 @@ def _is_of(played: PointPlayed, study: GameStudy) -> bool:
     asked = given(study.mechanism, 1)
     claims = (study.mechanism.name, asked.nominal_epsilon, asked.shared_mask, asked.delta)
     return (
-        (played.mechanism, played.nominal_epsilon, played.shared_mask, played.delta) == claims
+        (played.mechanism, played.claimed_epsilon, played.shared_mask, played.delta) == claims
         and (played.targets, played.batch) == (study.game.targets, study.game.batch)
         and (played.rounds is not None) == (study.rounds.play == "rounds")
     )
@@ -231,17 +220,17 @@ def _detector(
     *,
     progress: Progress,
     log: Callable[[str], None],
-) -> Detector | None:
+) -> Detection | None:
     """The study's detector, if it has one; kept beside the points."""
     if not point.study.detector.runs:
         return None
     samples = records.digest(point.study)
-    text = json.dumps([_VERSION, _config(point.study, _FOR_PEOPLE), samples], sort_keys=True)
+    text = json.dumps([_VERSION, _config(point.study, FOR_PEOPLE), samples], sort_keys=True)
     kept = out / _POINTS / f"detector-{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
     if kept.is_file():
         log(f"{point.study.name}, detector: measured before")
         try:
-            return Detector.model_validate(read_object(kept))
+            return Detection.model_validate(read_object(kept))
         except (ValidationError, Damaged) as error:
             raise Damaged(
                 f"{kept} is no detector of fedaudit's; delete it to measure it again"
@@ -257,7 +246,8 @@ def _config(study: GameStudy, without: Collection[str] = ()) -> dict[str, object
     """All settings; no detector or code where there is none, as in records from before."""
     off = set() if study.detector.runs else {"detector"}
     off |= set() if study.code else {"code"}
-    return study.model_dump(mode="json", exclude={*without, *off})
+    values = study.model_dump(mode="json", exclude={*without, *off})
+    return {name: made_plain(value) for name, value in values.items()}
 
 
 def _with_code(study: GameStudy) -> GameStudy:
@@ -277,13 +267,6 @@ def _settings(study: GameStudy, *sections: str) -> str:
 
 def _digest(study: GameStudy, samples: str) -> str:
     off = set() if study.code else {"code"}
-    settings = study.model_dump(mode="json", exclude={*_FOR_PEOPLE, "detector", *off})
+    settings = study.model_dump(mode="json", exclude={*FOR_PEOPLE, "detector", *off})
     text = json.dumps([_VERSION, settings, samples], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
-
-
-def _hash(study: GameStudy, points: Sequence[PointPlayed], detector: Detector | None) -> str:
-    parts = [*points, *([detector] if detector else [])]
-    found = [part.model_dump(mode="json", exclude={"seconds"}) for part in parts]
-    text = json.dumps([_config(study, _FOR_PEOPLE), found], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()

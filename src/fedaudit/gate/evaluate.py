@@ -13,12 +13,11 @@ from fedaudit.gate.sources import judged_sources, source_checks
 from fedaudit.gate.trust import control_checks, evidence_checks, trust_in
 from fedaudit.gate.verdict import Check, Verdict, concluded
 from fedaudit.report.reading import cleaned
-from fedaudit.results.games import GameRecord
 from fedaudit.results.older import completed
 from fedaudit.results.record import Record
 
 
-def evaluate_policy(record: Record | GameRecord, policy: Policy) -> Verdict:
+def evaluate_policy(record: Record, policy: Policy) -> Verdict:
     """The verdict of a policy on a record; the same for the same two, whenever it is asked.
 
     Args:
@@ -28,7 +27,7 @@ def evaluate_policy(record: Record | GameRecord, policy: Policy) -> Verdict:
     Raises:
         BadInput: The policy says nothing of records of this kind.
     """
-    games = isinstance(record, GameRecord)
+    games = record.kind == "games"
     asked = policy.games if games else (policy.membership or policy.sources or policy.clusters)
     if asked is None:
         kind = "games" if games else "a study"
@@ -41,9 +40,9 @@ def evaluate_policy(record: Record | GameRecord, policy: Policy) -> Verdict:
         return _evaluated(record, policy)
 
 
-def _evaluated(record: Record | GameRecord, policy: Policy) -> Verdict:
+def _evaluated(record: Record, policy: Policy) -> Verdict:
     safe = cleaned(record)
-    if isinstance(safe, GameRecord):
+    if safe.kind == "games":
         checks, limits = list(_of_games(safe, policy)), of_games()
         unjudged: list[str] = []
     else:
@@ -53,7 +52,7 @@ def _evaluated(record: Record | GameRecord, policy: Policy) -> Verdict:
     outcome = concluded(checks)
     return Verdict(
         record=safe.name,
-        kind="games" if isinstance(safe, GameRecord) else "study",
+        kind=safe.kind,
         content_hash=safe.content_hash,
         policy=policy.name,
         policy_hash=policy.digest(),
@@ -78,7 +77,7 @@ def _of_study(record: Record, policy: Policy) -> Iterator[Check]:
     yield from evidence_checks(record, policy)
 
 
-def _of_games(record: GameRecord, policy: Policy) -> Iterator[Check]:
+def _of_games(record: Record, policy: Policy) -> Iterator[Check]:
     if policy.games is not None:
         yield from game_checks(record, policy.games, policy.evidence.confidence)
 

@@ -12,13 +12,14 @@ from fedaudit.gate.verdict import Check, Held, ceiling_check, demand
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon
 from fedaudit.report.grid import shortened
-from fedaudit.results.games import GameRecord, PointPlayed
+from fedaudit.results.games import SUCCESS, PointPlayed
+from fedaudit.results.record import Record
 
 ALPHA = 0.05
 """Error of a bound on epsilon, over all points that are judged together."""
 
 
-def game_checks(record: GameRecord, policy: GamesPolicy, confidence: float) -> Iterator[Check]:
+def game_checks(record: Record, policy: GamesPolicy, confidence: float) -> Iterator[Check]:
     """One check for each ceiling, and one that all mechanisms asked for were played.
 
     Args:
@@ -26,9 +27,9 @@ def game_checks(record: GameRecord, policy: GamesPolicy, confidence: float) -> I
         policy: Its ceilings.
         confidence: That limits must have.
     """
-    played = {point.mechanism for point in record.points}
+    played = {point.mechanism for point in record.games}
     missing = [shortened(name) for name in policy.mechanisms if name not in played]
-    points = [p for p in record.points if not policy.mechanisms or p.mechanism in policy.mechanisms]
+    points = [p for p in record.games if not policy.mechanisms or p.mechanism in policy.mechanisms]
     if policy.mechanisms:
         faults = [f"no game against {name}" for name in missing]
         yield demand("games", "every mechanism played", faults, Outcome.INCONCLUSIVE)
@@ -45,15 +46,20 @@ def game_checks(record: GameRecord, policy: GamesPolicy, confidence: float) -> I
         yield from _contradictions(points, record)
 
 
-def _won(point: PointPlayed, record: GameRecord, ceiling: float, confidence: float) -> Held:
+def _won(point: PointPlayed, record: Record, ceiling: float, confidence: float) -> Held:
     adv = point.adv
     return check_limit(
         _name(point, record),
-        Limits(adv.value, adv.low, adv.high, adv.method),
+        Limits(adv.value, adv.low, adv.high, _method(point)),
         ceiling,
         confidence=confidence,
         more=partial(_more_games, point, ceiling),
     )
+
+
+def _method(point: PointPlayed) -> str:
+    found = point.estimate(SUCCESS)
+    return found.method if found else ""
 
 
 def _more_games(point: PointPlayed, ceiling: float) -> RequiredSamples:
@@ -72,7 +78,7 @@ def _more_games(point: PointPlayed, ceiling: float) -> RequiredSamples:
     return required_sample_size(limits, 1, ceiling, what=AGAIN.replace("samples", "sets of games"))
 
 
-def _bound(point: PointPlayed, record: GameRecord, ceiling: float, points: int) -> Held:
+def _bound(point: PointPlayed, record: Record, ceiling: float, points: int) -> Held:
     """The limit that the success proves, with the error shared by all points."""
     bound = _proven(point, points)
     return Held(
@@ -84,9 +90,9 @@ def _bound(point: PointPlayed, record: GameRecord, ceiling: float, points: int) 
     )
 
 
-def _true(point: PointPlayed, record: GameRecord, ceiling: float) -> Held:
+def _true(point: PointPlayed, record: Record, ceiling: float) -> Held:
     """The limit that the mechanism's probabilities give; known, not estimated."""
-    given = point.true_epsilon
+    given = point.actual_epsilon
     within = given is not None and given <= ceiling
     return Held(
         what=_name(point, record),
@@ -98,11 +104,11 @@ def _true(point: PointPlayed, record: GameRecord, ceiling: float) -> Held:
     )
 
 
-def _contradictions(points: Sequence[PointPlayed], record: GameRecord) -> Iterator[Check]:
-    named = [point for point in points if point.nominal_epsilon is not None]
+def _contradictions(points: Sequence[PointPlayed], record: Record) -> Iterator[Check]:
+    named = [point for point in points if point.claimed_epsilon is not None]
     faults, unsure = [], []
     for point in named:
-        nominal = point.nominal_epsilon or 0.0
+        nominal = point.claimed_epsilon or 0.0
         if _proven(point, len(named)) > nominal:
             faults.append(f"{_name(point, record)} is named {nominal:g}, and the games refute it")
         elif point.refuted:
@@ -123,5 +129,5 @@ def _proven(point: PointPlayed, points: int) -> float:
     return clopper_pearson_epsilon(counts, delta=point.delta, alpha=ALPHA / max(1, points)).value
 
 
-def _name(point: PointPlayed, record: GameRecord) -> str:
+def _name(point: PointPlayed, record: Record) -> str:
     return shortened(point.label or f"{record.name} as it is", 120)

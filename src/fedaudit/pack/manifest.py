@@ -10,7 +10,6 @@ from pydantic import Field
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.verdict import Verdict
 from fedaudit.results.fields import Part, Whole
-from fedaudit.results.games import GameRecord
 from fedaudit.results.record import Record
 
 PACK_FORMAT = "fedaudit-pack"
@@ -88,7 +87,7 @@ class Manifest(Part):
 
 
 def manifest_of(
-    record: Record | GameRecord,
+    record: Record,
     verdict: Verdict,
     files: Sequence[PackedFile],
     *,
@@ -116,7 +115,7 @@ def manifest_of(
         settings_hash=_hash(record.config),
         data=str(about.get("name", "")),
         data_digest=digest if isinstance(digest, str) else None,
-        seeds=_seeds(record),
+        seeds=record.seeds,
         versions=record.environment.versions,
         commit=record.environment.commit,
         device=record.environment.device,
@@ -125,7 +124,7 @@ def manifest_of(
         outcome=verdict.outcome,
         smallest_group=smallest_group,
         suppressed=dict(suppressed),
-        untested=record.untested if isinstance(record, Record) else [],
+        untested=record.untested,
         made_with=dict(made_with),
         files=list(files),
     )
@@ -140,35 +139,6 @@ def digest_of(manifest: Manifest) -> str:
 def manifest_text(manifest: Manifest) -> str:
     """The manifest as a file: one way to write it, so that no byte can be another."""
     return manifest.model_dump_json(indent=1) + "\n"
-
-
-def games_hash(document: Mapping[str, object]) -> str:
-    """The content hash of a record of games, from its JSON document.
-
-    It is over settings and what was played, all of which the record has. A study's is over its
-    measurements too, which only the folder of its run has.
-    """
-    config, points, detector = (document.get(key) for key in ("config", "points", "detector"))
-    settings = config if isinstance(config, dict) else {}
-    parts = [*(points if isinstance(points, list) else []), *([detector] if detector else [])]
-    for_people = {"name", "about", "hours"}
-    return _hash(
-        [
-            {key: value for key, value in settings.items() if key not in for_people},
-            [
-                {key: value for key, value in part.items() if key != "seconds"}
-                for part in parts
-                if isinstance(part, dict)
-            ],
-        ]
-    )
-
-
-def _seeds(record: Record | GameRecord) -> list[int]:
-    if isinstance(record, Record):
-        return record.seeds
-    seed = record.config.get("seed")
-    return [seed] if isinstance(seed, int) else []
 
 
 def _hash(value: object) -> str:

@@ -1,7 +1,6 @@
 """Makes a pack: a record that may leave the house, its report, a policy's verdict, a manifest."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import NamedTuple
 
 from fedaudit import __version__
 from fedaudit.core.errors import BadInput, Damaged, option
-from fedaudit.core.files import GAMES_FILE, RECORD_FILE, REPORT_FILE, SHORT, read_text, write_whole
+from fedaudit.core.files import RECORD_FILE, REPORT_FILE, SHORT, read_text, write_whole
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.junit import junit_xml
 from fedaudit.gate.outputs import verdict_json
@@ -19,24 +18,21 @@ from fedaudit.pack.manifest import (
     MANIFEST_FILE,
     Manifest,
     PackedFile,
-    games_hash,
     manifest_of,
     manifest_text,
 )
 from fedaudit.pack.signing import SIGNATURE_FILE, private_key
 from fedaudit.pack.suppressing import SMALLEST_GROUP, counted, suppressed
-from fedaudit.report.page import games_html, report_html
+from fedaudit.report.page import report_html
 from fedaudit.report.reproducing import study_file
-from fedaudit.results.games import GameRecord
 from fedaudit.results.older import completed, settled
-from fedaudit.results.read import MAX_BYTES, read_any_record
-from fedaudit.results.record import Record, record_json
+from fedaudit.results.read import read_record
+from fedaudit.results.record import Record, own_hash, record_json
 
 POLICY_FILE = "policy.toml"
 VERDICT_FILE = "verdict.json"
 JUNIT_FILE = "gate.xml"
 STUDY_FILE = "study.toml"
-RECORD_FILES = {"study": RECORD_FILE, "games": GAMES_FILE}
 
 
 class Texts(NamedTuple):
@@ -48,7 +44,7 @@ class Texts(NamedTuple):
         files: Text by file name.
     """
 
-    record: Record | GameRecord
+    record: Record
     verdict: Verdict
     files: dict[str, str]
 
@@ -77,18 +73,17 @@ def write_pack(
     """
     _refuse_used(folder)
     key = private_key(sign) if sign is not None else None
-    whole, asked = read_any_record(record), read_policy(policy)
+    whole, asked = read_record(record), read_policy(policy)
     counts: Mapping[str, int] = {}
     texts = {POLICY_FILE: read_text(policy, max_bytes=SHORT)}
-    if isinstance(whole, GameRecord):
+    packed = whole
+    if whole.kind == "games":
         # As it stands, since its content hash can be made again from it.
-        packed: Record | GameRecord = whole
-        texts[GAMES_FILE] = read_text(record, max_bytes=MAX_BYTES)
-        _refuse_other_hash(whole, texts[GAMES_FILE])
+        _refuse_other_hash(whole)
     else:
         packed, gone = suppressed(completed(whole), smallest_group)
         counts = counted(gone, packed)
-        texts[RECORD_FILE] = record_json(packed)
+    texts[RECORD_FILE] = record_json(packed)
     made = made_from(packed, asked)
     _refuse_other_verdict(evaluate_policy(whole, asked), made.verdict, smallest_group)
     texts |= made.files
@@ -111,15 +106,14 @@ def write_pack(
     return manifest
 
 
-def made_from(record: Record | GameRecord, policy: Policy) -> Texts:
+def made_from(record: Record, policy: Policy) -> Texts:
     """Everything in a pack that follows from the packed record and the policy."""
     verdict = evaluate_policy(record, policy)
-    report = games_html(record) if isinstance(record, GameRecord) else report_html(record)
     files = {
         VERDICT_FILE: verdict_json(verdict),
         JUNIT_FILE: junit_xml(verdict),
         STUDY_FILE: study_file(settled(record.config)),
-        REPORT_FILE: report,
+        REPORT_FILE: report_html(record),
     }
     return Texts(record, verdict, files)
 
@@ -143,8 +137,8 @@ def _refuse_used(folder: Path) -> None:
         )
 
 
-def _refuse_other_hash(record: GameRecord, text: str) -> None:
-    if games_hash(json.loads(text)) != record.content_hash:
+def _refuse_other_hash(record: Record) -> None:
+    if own_hash(record) != record.content_hash:
         raise Damaged(
             f"the record {record.name[:80]!r} does not have its own content hash: something in it "
             "was changed after the games; take the original record"

@@ -16,7 +16,6 @@ from fedaudit.live.recording import read_recording
 from fedaudit.pack.suppressing import counted, suppressed
 from fedaudit.pack.verifying import FROM_THE_RUN, Verified, made_where, not_shown_alone
 from fedaudit.report.grid import shortened
-from fedaudit.results.games import GameRecord
 from fedaudit.results.older import completed
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
@@ -61,7 +60,7 @@ def held_by(
     )
     problems = [*found.problems, *apart]
     alone = set(not_shown_alone(record))
-    left = not_shown(record, recording) if isinstance(record, Record) else ()
+    left = not_shown(record, recording)
     return found._replace(
         problems=problems,
         checked=found.checked if problems else [*found.checked, FROM_THE_RUN],
@@ -70,7 +69,7 @@ def held_by(
 
 
 def remade(
-    record: Record | GameRecord,
+    record: Record,
     recording: Path,
     data_dir: Path | None = None,
     *,
@@ -100,7 +99,7 @@ def remade(
         BadInput: The record is of games, whose content hash needs no recording.
         Refusal: The folder is no recording, or is damaged.
     """
-    if isinstance(record, GameRecord):
+    if record.kind == "games":
         raise BadInput("a record of games holds all that its content hash is over; leave it out")
     with TemporaryDirectory() as folder:
         whole = _attacked(record, recording, Path(folder) / "again", data_dir, trust)

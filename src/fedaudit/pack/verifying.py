@@ -1,7 +1,6 @@
 """Checks a pack: every hash, and the verdict made again from record and policy."""
 
 import hashlib
-import json
 import os
 import re
 import stat
@@ -12,21 +11,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from pydantic import ValidationError
 
 from fedaudit.core.errors import BadInput, Refusal
-from fedaudit.core.files import REPORT_FILE, SHORT, parsed_json, read_text
+from fedaudit.core.files import RECORD_FILE, REPORT_FILE, SHORT, parsed_json, read_text
 from fedaudit.gate.policy import read_policy
 from fedaudit.gate.verdict import Verdict
 from fedaudit.pack.manifest import (
     MANIFEST_FILE,
     Manifest,
     digest_of,
-    games_hash,
     manifest_of,
     manifest_text,
 )
 from fedaudit.pack.packing import (
     JUNIT_FILE,
     POLICY_FILE,
-    RECORD_FILES,
     STUDY_FILE,
     VERDICT_FILE,
     made_from,
@@ -35,9 +32,8 @@ from fedaudit.pack.packing import (
 from fedaudit.pack.signing import SIGNATURE_BYTES, SIGNATURE_FILE, is_signed, public_key
 from fedaudit.pack.suppressing import least_suppressed, suppressed, wrongly_blank
 from fedaudit.report.grid import shortened
-from fedaudit.results.games import GameRecord
-from fedaudit.results.read import MAX_BYTES, read_any_record
-from fedaudit.results.record import OF_A_RECORDER, OF_A_RECORDING, Record
+from fedaudit.results.read import MAX_BYTES, read_record
+from fedaudit.results.record import OF_A_RECORDER, OF_A_RECORDING, Record, own_hash
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -73,7 +69,7 @@ class Verified(NamedTuple):
 
     problems: list[str]
     checked: list[str]
-    record: Record | GameRecord | None = None
+    record: Record | None = None
     manifest: Manifest | None = None
     unchecked: Sequence[str] = ()
     other_version: bool = False
@@ -83,7 +79,7 @@ class Verified(NamedTuple):
         """ "study" or "games"; empty where the record could not be read."""
         if self.record is None:
             return ""
-        return "games" if isinstance(self.record, GameRecord) else "study"
+        return self.record.kind
 
 
 def verify(folder: Path, *, digest: str = "", signer: Path | None = None) -> Verified:
@@ -138,9 +134,9 @@ def verify(folder: Path, *, digest: str = "", signer: Path | None = None) -> Ver
     return whole._replace(unchecked=[*whole.unchecked, *not_shown_alone(whole.record)])
 
 
-def not_shown_alone(record: Record | GameRecord) -> Iterator[str]:
+def not_shown_alone(record: Record) -> Iterator[str]:
     """Statements in the files of a pack that they do not show, in words."""
-    if isinstance(record, GameRecord):
+    if record.kind == "games":
         yield "whether the games ended so, which only playing them again shows"
         yield f"{made_where(record)}, and the name and hours, which nothing in the pack shows"
         return
@@ -153,7 +149,7 @@ def not_shown_alone(record: Record | GameRecord) -> Iterator[str]:
     )
 
 
-def made_where(record: Record | GameRecord) -> str:
+def made_where(record: Record) -> str:
     """Place, time and versions that a record says it was made with; nothing follows from that."""
     made = record.environment
     versions = ", ".join(f"{name} {version}" for name, version in sorted(made.versions.items()))
@@ -200,14 +196,12 @@ def _against_digest(manifest: Manifest, digest: str) -> Iterator[str]:
         yield "is not that of this digest: the pack was replaced or changed"
 
 
-def _expected(manifest: Manifest) -> set[str]:
-    made = {POLICY_FILE, VERDICT_FILE, JUNIT_FILE, REPORT_FILE, STUDY_FILE}
-    return made | {RECORD_FILES[manifest.kind]}
+_EXPECTED = {RECORD_FILE, POLICY_FILE, VERDICT_FILE, JUNIT_FILE, REPORT_FILE, STUDY_FILE}
 
 
 def _strange_names(manifest: Manifest) -> Iterator[str]:
     """Names that a pack has no business with, which are never opened."""
-    expected, names = _expected(manifest), [one.name for one in manifest.files]
+    expected, names = _EXPECTED, [one.name for one in manifest.files]
     for name in names:
         if not _NAME.fullmatch(name):
             yield f"{MANIFEST_FILE} names {shortened(name)!r}, which is no plain file name"
@@ -221,7 +215,7 @@ def _strange_names(manifest: Manifest) -> Iterator[str]:
 
 def _strange_files(folder: Path, manifest: Manifest) -> Iterator[str]:
     """Files that lie in the folder and do not belong there."""
-    known = {*_expected(manifest), MANIFEST_FILE, SIGNATURE_FILE}
+    known = {*_EXPECTED, MANIFEST_FILE, SIGNATURE_FILE}
     with os.scandir(folder) as entries:
         extra = sorted(entry.name for entry in entries if entry.name not in known)
     for name in extra[:MOST_NAMED]:
@@ -231,7 +225,7 @@ def _strange_files(folder: Path, manifest: Manifest) -> Iterator[str]:
 
 
 def _changed(folder: Path, manifest: Manifest) -> Iterator[str]:
-    expected = _expected(manifest)
+    expected = _EXPECTED
     for one in manifest.files:
         if one.name not in expected:
             continue
@@ -273,19 +267,18 @@ def _hashed(path: Path) -> tuple[int, str]:
 
 def _made_again(folder: Path, manifest: Manifest) -> Verified:
     """The check that all that follows from record and policy is there."""
-    name = RECORD_FILES[manifest.kind]
     try:
-        record, policy = read_any_record(folder / name), read_policy(folder / POLICY_FILE)
-        if isinstance(record, GameRecord) != (manifest.kind == "games"):
-            return Verified([f"{name} is a record of another kind"], [])
-        problems = list(_of_record(record, manifest, folder / name))
+        record, policy = read_record(folder / RECORD_FILE), read_policy(folder / POLICY_FILE)
+        if record.kind != manifest.kind:
+            return Verified([f"{RECORD_FILE} is a record of another kind"], [])
+        problems = list(_of_record(record, manifest))
         made = made_from(record, policy)
     except Refusal as refusal:
         # Paths of this machine are no part of what is said of a pack.
         said = str(refusal).replace(f"{folder}{os.sep}", "")
         return Verified([f"what the pack holds is refused: {shortened(said, 300)}"], [])
     checked = []
-    if isinstance(record, GameRecord):
+    if record.kind == "games":
         checked.append("the record's content hash follows from its settings and points")
     else:
         checked.append(
@@ -328,21 +321,20 @@ def _versions(manifest: Manifest) -> str:
     return shortened(", ".join(said), 200)
 
 
-def _of_record(record: Record | GameRecord, manifest: Manifest, path: Path) -> Iterator[str]:
-    if isinstance(record, GameRecord):
-        document = json.loads(read_text(path, max_bytes=MAX_BYTES))
-        if games_hash(document) != record.content_hash:
-            yield f"{path.name} does not have its own content hash: something in it was changed"
+def _of_record(record: Record, manifest: Manifest) -> Iterator[str]:
+    if record.kind == "games":
+        if own_hash(record) != record.content_hash:
+            yield f"{RECORD_FILE} does not have its own content hash: something in it was changed"
         if manifest.suppressed:
             yield f"{MANIFEST_FILE} says that parts of games were suppressed, of which none are"
         return
     if record.watched:
         foreign = _foreign_settings(record)
         if foreign:
-            yield f"{path.name} has settings that no recorder writes: {foreign}"
+            yield f"{RECORD_FILE} has settings that no recorder writes: {foreign}"
     counts = suppressed(record, manifest.smallest_group).counts
     if any(counts.values()):
-        yield f"{path.name} shows samples or groups that the manifest says are suppressed"
+        yield f"{RECORD_FILE} shows samples or groups that the manifest says are suppressed"
     if counts.keys() != manifest.suppressed.keys():
         yield f"{MANIFEST_FILE} counts other things as suppressed than a pack leaves out"
     for name, least in least_suppressed(record).items():
@@ -350,13 +342,13 @@ def _of_record(record: Record | GameRecord, manifest: Manifest, path: Path) -> I
         if said < least or (name == "findings" and said != least):
             at_least = "" if name == "findings" else "at least "
             yield (
-                f"{MANIFEST_FILE} says that {said} {name} were suppressed, and {path.name} has "
+                f"{MANIFEST_FILE} says that {said} {name} were suppressed, and {RECORD_FILE} has "
                 f"{at_least}{least} of these"
             )
     blank = wrongly_blank(record, manifest.smallest_group)
     if blank:
         yield (
-            f"{path.name} calls figures suppressed that are on {manifest.smallest_group} samples "
+            f"{RECORD_FILE} calls figures suppressed that are on {manifest.smallest_group} samples "
             f"a side or more, or by another size, such as {shortened(blank[0].metric)} of "
             f"{shortened(blank[0].attack)}"
         )
@@ -370,9 +362,7 @@ def _foreign_settings(record: Record) -> str:
     return ", ".join(shortened(name) for name in sorted(foreign)[:MOST_NAMED])
 
 
-def _of_manifest(
-    record: Record | GameRecord, verdict: Verdict, manifest: Manifest
-) -> Iterator[str]:
+def _of_manifest(record: Record, verdict: Verdict, manifest: Manifest) -> Iterator[str]:
     """Statements of the manifest on the record that do not follow from it."""
     made = manifest_of(
         record,

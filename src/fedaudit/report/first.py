@@ -28,7 +28,6 @@ from fedaudit.report.reading import (
     ClusterMean,
     Comparison,
     Estimate,
-    GameRecord,
     Record,
     above_chance,
 )
@@ -236,12 +235,12 @@ def _controls_tile(record: Record) -> Tile:
     return Tile("Controls passed", f"{passed} of {len(ran)}", "checks on the audit itself", tone)
 
 
-def game_tiles(record: GameRecord) -> list[Tile]:
+def game_tiles(record: Record) -> list[Tile]:
     """The numbers at the top of a report of games."""
-    shown = shown_points(record.points)
+    shown = shown_points(record.games)
     behind, bare = behind_mechanism(shown), without_mechanism(shown)
     what = "defense" if in_rounds(shown) else "mechanism"
-    claiming = [one for one in shown if one.point.nominal_epsilon is not None]
+    claiming = [one for one in shown if one.point.claimed_epsilon is not None]
     found = [
         _success_tile(f"Server right, most behind a {what}", behind),
         _success_tile(f"Server right, least behind a {what}", behind, most=False)
@@ -277,7 +276,7 @@ def _factor_tile(claiming: Sequence[ShownPoint]) -> Tile | None:
         return None
     ratio, one = max(known, key=lambda pair: pair[0])
     value = f"{times_text(ratio)} ×"
-    detail = f"{short(one)}: the actual one is {epsilon(one.point.true_epsilon or 0.0)}"
+    detail = f"{short(one)}: the actual one is {epsilon(one.point.actual_epsilon or 0.0)}"
     return Tile(
         "Actual epsilon over the claimed one", value, detail, "alarm" * far_above(one.point)
     )
@@ -391,11 +390,11 @@ def _three(record: Record, topics: list[str]) -> tuple[Tile, ...]:
     return (*found, *_utility_tile(record))[:3]
 
 
-def first_of_games(record: GameRecord, said: GameVerdict) -> First:
+def first_of_games(record: Record, said: GameVerdict) -> First:
     """The first screen of a record of games, which has no controls but its own bounds."""
-    shown_ = shown_points(record.points)
+    shown_ = shown_points(record.games)
     wrong = sum(one.point.refuted or overtaken(one.point) for one in shown_)
-    claiming = [one for one in shown_ if one.point.nominal_epsilon is not None]
+    claiming = [one for one in shown_ if one.point.claimed_epsilon is not None]
     of = len(claiming) or len(shown_)
     what = "claimed ε" if claiming else "noise bounds"
     if wrong:

@@ -36,7 +36,6 @@ from fedaudit.report.figures.membership import (
     target_figure,
     trajectory_figure,
 )
-from fedaudit.report.figures.rounds import rounds_table
 from fedaudit.report.figures.sources import source_figures
 from fedaudit.report.figures.svg import drawn, hovering, symbols
 from fedaudit.report.first import (
@@ -46,8 +45,8 @@ from fedaudit.report.first import (
     game_tiles,
     tiles,
 )
-from fedaudit.report.grid import Grid, columns_of, shortened
-from fedaudit.report.reading import Comparison, GameRecord, Record, cleaned
+from fedaudit.report.grid import Grid, clean, columns_of, shortened
+from fedaudit.report.reading import Comparison, Record, cleaned
 from fedaudit.report.reproducing import (
     Again,
     needed_data,
@@ -64,7 +63,7 @@ from fedaudit.report.tables.comparison import (
     source_comparison,
 )
 from fedaudit.report.tables.comparison import utility_table as comparison_utility
-from fedaudit.report.tables.games import certificates_table, points_table
+from fedaudit.report.tables.games import certificates_table, points_table, rounds_table
 from fedaudit.report.tables.membership import (
     attack_tables,
     counts_table,
@@ -225,6 +224,8 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
 def report_html(record: Record) -> str:
     """The report of a record as an HTML document."""
     record = cleaned(record)
+    if record.kind == "games":
+        return _games_html(record)
     figures = figures_of(record)
     kind, said = kind_of(record), verdict(record)
     return rendered(
@@ -294,20 +295,9 @@ MOST_SETTINGS = 500_000
 """Characters of settings up to which they stand in the page as a study file."""
 
 
-def write_games_report(record: GameRecord, path: Path) -> None:
-    """Writes the report of a record of games as one self-contained HTML file.
-
-    The file opens offline, and its content policy lets it load nothing and run no script but
-    its own, whatever names the record holds. It is written to a temporary name first.
-    """
-    write_page(path, games_html(record))
-
-
-def games_html(record: GameRecord) -> str:
-    """The report of a record of games as an HTML document."""
-    record = cleaned(record)
+def _games_html(record: Record) -> str:
     certificates = certificates_table(record)
-    detector = record.detector
+    detector = record.detection
     weights = weights_figure(detector) if detector else None
     said = game_verdict(record)
     return rendered(
@@ -322,6 +312,7 @@ def games_html(record: GameRecord) -> str:
         tiles=game_tiles(record),
         sizes=_games_sizes_table(),
         meta=_games_meta(record),
+        about=clean(str(record.config.get("about", ""))),
         points=points_table(record),
         rounds=rounds_table(record),
         certificates=certificates,
@@ -331,7 +322,7 @@ def games_html(record: GameRecord) -> str:
     )
 
 
-def games_again(record: GameRecord) -> Again:
+def games_again(record: Record) -> Again:
     """Steps to play a record's games again: its settings, with a variant for each other point.
 
     The study file is empty where settings are larger than any study's.
@@ -387,11 +378,11 @@ def _value(text: str) -> object:
 _LONGEST_VALUE = 300
 
 
-def _games_meta(record: GameRecord) -> list[str]:
+def _games_meta(record: Record) -> list[str]:
     parts = [
         record.environment.started[:10],
         plural(len(record.points), "point"),
-        plural(sum(one.tpr.total + one.tnr.total for one in record.points), "game"),
+        plural(sum(one.adv.total for one in record.games), "game"),
         f"record {shortened(record.content_hash, 13)}",
     ]
     return [part for part in parts if part]

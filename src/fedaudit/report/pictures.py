@@ -25,7 +25,6 @@ from fedaudit.report.reading import (
     VIOLATIONS,
     Comparison,
     Estimate,
-    GameRecord,
     OwnerEntry,
     Record,
     rate_of,
@@ -290,10 +289,10 @@ def _clusters(record: Record) -> Picture:
     )
 
 
-def games_picture(record: GameRecord) -> Picture:
+def games_picture(record: Record) -> Picture:
     """Success of the server against guessing, a row a mechanism or defense, a mark a point."""
     lines, values = [], []
-    groups = families(shown_points(record.points))
+    groups = families(shown_points(record.games))
     for name, inside in list(groups.items())[:MOST_LINES]:
         marks = []
         for one in inside:
@@ -306,7 +305,7 @@ def games_picture(record: GameRecord) -> Picture:
         ordered = sorted(inside, key=lambda one: one.point.adv.value)
         ends = [ordered[0], ordered[-1]][: len(inside)]
         shares = list(dict.fromkeys(percent(one.point.adv.value) for one in ends))
-        budgets = [b for one in inside if (b := one.point.nominal_epsilon) is not None]
+        budgets = [b for one in inside if (b := one.point.claimed_epsilon) is not None]
         many = f"{len(inside)} points" if len(inside) > 1 else ""
         first = ends[0].point.adv
         limits = many or interval(first.low, first.high, "accuracy")
@@ -315,7 +314,7 @@ def games_picture(record: GameRecord) -> Picture:
         lines.append(
             Line(shortened(name, 60), (tuple(marks),), (" to ".join(shares),), (limits,), "")
         )
-    wrong = any(one.point.refuted or overtaken(one.point) for one in shown_points(record.points))
+    wrong = any(one.point.refuted or overtaken(one.point) for one in shown_points(record.games))
     keys = (key("success", PLAIN), key("contradicts its ε or noise bound", DEFENDED[0]))
     left = len(groups) - len(lines)
     return _alone(

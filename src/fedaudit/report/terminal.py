@@ -15,7 +15,7 @@ from fedaudit.report.first import (
     first_screen,
 )
 from fedaudit.report.grid import shortened
-from fedaudit.report.reading import Comparison, GameRecord, Record, cleaned
+from fedaudit.report.reading import Comparison, Record, cleaned
 from fedaudit.report.text.games import game_verdict, poor_fits, shown_points
 from fedaudit.report.text.verdict import verdict
 
@@ -36,21 +36,18 @@ def print_record(record: Record, console: Console | None = None) -> None:
         console: Where to print.
     """
     record = cleaned(record)
+    if record.kind == "games":
+        _print_games(record, console)
+        return
     first = first_screen(record, verdict(record))
     _print(_lines(first, _one_a_topic(first.picture)), first, console)
 
 
-def print_games(record: GameRecord, console: Console | None = None) -> None:
-    """Prints how games ended, contradictions of claims first; to standard output by default.
-
-    Args:
-        record: Of a study of games.
-        console: Where to print.
-    """
-    record = cleaned(record)
+def _print_games(record: Record, console: Console | None) -> None:
+    """Contradictions of claims come first."""
     said = game_verdict(record)
     first = first_of_games(record, said)
-    warnings = (*said.contradictions, *said.claims, *poor_fits(shown_points(record.points)))
+    warnings = (*said.contradictions, *said.claims, *poor_fits(shown_points(record.games)))
     _print(_lines(first, first.picture, warnings[:_MOST_POINTS]), first, console)
 
 

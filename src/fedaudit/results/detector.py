@@ -1,75 +1,37 @@
-"""Detection of planted models by a client, as a part of a record of games."""
+"""Detection of planted models in a record: signs as estimates, and how they were measured.
 
+A sign's figures stand at the topic "detector": ``attack`` is the kind of server, ``group`` the
+sign. At a threshold that was chosen on other runs, one model of each run is judged.
+"""
+
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from fedaudit.results.fields import Drawn, Part, Seconds, Share, Whole, refuse_disorder
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.fields import Drawn, Part, Seconds, Whole
 
-Word = Annotated[str, Field(min_length=1, max_length=60)]
-Figure = Annotated[str, Field(max_length=100)]
+DETECTOR = "detector"
+"""Topic of its figures."""
 
+SIGN_AUC = "auc"
+"""Chance that a planted model looks more suspicious than an honest one, of any runs."""
+OWN_AUC = "own_auc"
+"""The same where the target is among the client's own records."""
+OTHERS_AUC = "others_auc"
+"""The same where it is not."""
+DETECTED = "detection_rate"
+"""Planted models found at the threshold."""
+FALSE_ALARMS = "false_alarm_rate"
+"""Honest models taken for planted at it."""
+SERVER_SUCCESS = "attack_success_rate"
+"""How often a kind of server would be right (Adv) with such neurons, by the records that they fire
+for."""
+HONEST_ACCURACY = "accuracy"
+"""Of the honest models of last rounds on the server's records."""
 
-class Caught(Part):
-    """A share of models with its Clopper-Pearson limits.
-
-    Attributes:
-        hits: Models counted.
-        total: Out of so many, each of another run.
-        low: Lower limit of the share.
-        high: Upper limit.
-    """
-
-    hits: Whole
-    total: Annotated[int, Field(ge=1, le=10**9)]
-    low: Share
-    high: Share
-
-    @property
-    def value(self) -> float:
-        """The share."""
-        return self.hits / self.total
-
-    @model_validator(mode="after")
-    def _in_order(self) -> "Caught":
-        if self.hits > self.total:
-            raise ValueError(f"{self.hits} of {self.total} is no share")
-        refuse_disorder(self.low, self.value, self.high)
-        return self
-
-
-class SignWorth(Part):
-    """ROC of one sign that tells planted models of one kind of server from honest ones.
-
-    Attributes:
-        sign: Its name.
-        server: How neurons were planted.
-        auc: Chance that a planted model looks more suspicious than an honest one, of any runs;
-            0.5 is guessing.
-        low: Lower limit; None where every draw of runs gives the same.
-        high: Upper limit.
-        method: How the limits were made.
-        own: AUC where the target is among the client's own records.
-        others: AUC where it is not.
-        tpr: Planted models found at a threshold chosen on other runs.
-        fpr: Honest models taken for planted at it.
-    """
-
-    sign: Word
-    server: Word
-    auc: Share
-    low: Share | None
-    high: Share | None
-    method: Figure
-    own: Share
-    others: Share
-    tpr: Caught
-    fpr: Caught
-
-    @model_validator(mode="after")
-    def _in_order(self) -> "SignWorth":
-        refuse_disorder(self.low, self.auc, self.high)
-        return self
+_OF_A_SIGN = (SIGN_AUC, OWN_AUC, OTHERS_AUC, DETECTED, FALSE_ALARMS)
 
 
 class Outline(Part):
@@ -105,7 +67,7 @@ class WeightSpread(Part):
 
 
 class Detector(Part):
-    """Signs of planted neurons, measured on real federations.
+    """Detection of planted models by a client, measured on real federations.
 
     Attributes:
         federation: How the federations were trained, in words.
@@ -114,10 +76,6 @@ class Detector(Part):
         honest: Honest models in all.
         planted: Models with a neuron, for each kind of server.
         own: Records of the client's own that it looks at models with.
-        accuracy: Of the honest models of last rounds on the server's records; None without.
-        success: How often each kind of server would be right (Adv) with such neurons, by the
-            records that they fire for.
-        signs: A row for each sign and kind of server.
         weights: How weights are spread.
         seconds: That this took.
     """
@@ -128,8 +86,65 @@ class Detector(Part):
     honest: Whole
     planted: Whole
     own: Whole
-    accuracy: Share | None
-    success: Annotated[dict[Word, Share], Field(max_length=20)]
-    signs: Annotated[list[SignWorth], Field(min_length=1, max_length=200)]
     weights: WeightSpread | None = None
     seconds: Seconds = 0.0
+
+
+class Detection(Detector):
+    """A detector with its figures.
+
+    Attributes:
+        estimates: On its topic alone.
+    """
+
+    estimates: list[Estimate]
+
+    @model_validator(mode="after")
+    def _possible(self) -> "Detection":
+        self.refuse_impossible()
+        return self
+
+    def refuse_impossible(self) -> None:
+        """Refuses signs without a figure that every sign has, or without any sign.
+
+        Raises:
+            ValueError: Which.
+        """
+        signs = self.signs
+        if not signs or len(self.estimates) > _MOST_FIGURES:
+            raise ValueError(f"a detector has from one sign to {_MOST_FIGURES} figures")
+        for (server, sign), found in signs.items():
+            for metric in _OF_A_SIGN:
+                if metric not in found or found[metric].value is None:
+                    raise ValueError(f"sign {sign[:60]!r} of {server[:60]!r} has no {metric}")
+
+    @property
+    def signs(self) -> Mapping[tuple[str, str], Mapping[str, Estimate]]:
+        """Figures by server and sign, by their metric."""
+        found: dict[tuple[str, str], dict[str, Estimate]] = {}
+        for one in self.estimates:
+            if one.group:
+                found.setdefault((one.attack, one.group), {})[one.metric] = one
+        return found
+
+    def success(self, server: str) -> float | None:
+        """How often a kind of server would be right; None where it was not measured."""
+        return next(
+            (
+                one.value
+                for one in self.estimates
+                if (one.metric, one.attack, one.group) == (SERVER_SUCCESS, server, "")
+            ),
+            None,
+        )
+
+
+_MOST_FIGURES = 2000
+
+
+def detection(detector: Detector | None, estimates: Sequence[Estimate]) -> Detection | None:
+    """A record's detector with its figures; None where it has none."""
+    if detector is None:
+        return None
+    own = [one for one in estimates if one.topic == DETECTOR]
+    return Detection.model_construct(**dict(detector), estimates=own)

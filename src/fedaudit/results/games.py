@@ -1,89 +1,106 @@
-"""The record of a study of games: one JSON document of plain values, with every count."""
+"""Security games in a record: how each point was played, and its figures as estimates.
 
-from typing import Annotated, Literal
+A figure of a point stands at the topic "games" and at the point's label. Its counts follow from
+the games behind it: as many as ``n_members`` had the target in the batch, and ``n_nonmembers`` had
+it not.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from fedaudit.results.detector import Detector
-from fedaudit.results.fields import MOST, Drawn, Part, Share, Whole, refuse_disorder
-from fedaudit.results.record import Environment
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.fields import MOST, Drawn, Part, Seconds, Share, Whole, refuse_disorder
 
-GAMES_FORMAT = "fedaudit-games"
+GAMES = "games"
+"""Topic of a point's figures."""
 
-Budget = Annotated[float, Field(ge=0, le=MOST)]
+SUCCESS = "attack_success_rate"
+"""Mean of the two rates below (Adv): 50% is guessing. Its ``ceiling`` is the largest that the
+actual epsilon, or the noise on gradients, allows any server; 1 without a bound."""
+TRUE_POSITIVES = "true_positive_rate"
+"""Games with the target in which "in" was said. Limits of all rates are for games like these, of
+new targets too only where each game had its own."""
+TRUE_NEGATIVES = "true_negative_rate"
+"""Games without it in which "out" was said."""
+FIRES_FOR_TARGET = "target_activation_rate"
+"""Games with the target in which the neuron fired for the target itself."""
+FIRES_FOR_OTHERS = "other_activation_rate"
+"""Other records for which a neuron fired."""
+PREDICTED_NEGATIVES = "predicted_true_negative_rate"
+"""The true-negative rate as these activations predict it, target by target."""
+CLAIMED = "claimed_epsilon"
+"""Epsilon of one record, as the mechanism's settings name it."""
+ACTUAL = "actual_epsilon"
+"""The same as the mechanism's probabilities give it; refused where there is no bound."""
+PROVEN = "proven_epsilon"
+"""What the success proves of the privacy of a record: at least this."""
+CLAIMED_SUCCESS = "claimed_success_rate"
+"""The largest success that the claimed epsilon would allow."""
+FIT = "fit_auc"
+"""How well neurons tell apart the rows that they were trained on, mean over targets. Even arbitrary
+labels can be learned by heart, so that :data:`HELD_OUT` says what neurons know of their targets."""
+HELD_OUT = "held_out_auc"
+"""The same of fresh copies of the targets and other records, that nothing was decided by."""
+EPOCHS = "epochs"
+"""Of training, mean over targets; the longest taken for those whose neuron never stopped."""
+SIGN_SUCCESS = "sign_success_rate"
+"""Of games in rounds: success of the neurons' signs in the same games, which no upload shows."""
+PLANTED_SHARE = "planted_share"
+"""How much of the target's gradient lies in the planted rows, by length; mean over targets."""
+DISTANCE = "distance"
+"""By how many standard deviations of the noise one record moves all uploads at most (mu of
+Gaussian DP, a record replaced)."""
+EXPECTED_SUCCESS = "expected_success_rate"
+"""Success that normal noise alone leaves to neurons that are silent for all other records, with
+these shares."""
+
+FOR_PEOPLE = frozenset({"name", "about", "hours"})
+"""Settings that change no game."""
+
+COUNTED = "Clopper-Pearson 95%"
+"""How limits of a share of games are made."""
+SHARED_MASK = f"{COUNTED}, no narrower than Student t over games"
+"""How they are where the records of a batch share their noise."""
+
+_RATES = (SUCCESS, TRUE_POSITIVES, TRUE_NEGATIVES, FIRES_FOR_TARGET, FIRES_FOR_OTHERS)
+_OF_ROUNDS = (SIGN_SUCCESS, PLANTED_SHARE)
 
 
-class Rate(Part):
-    """A share with its limits, and the counts that it is made of.
+class Rate(NamedTuple):
+    """A figure of games with both limits.
 
     Attributes:
-        value: The share.
+        value: The figure.
         low: Lower limit.
         high: Upper limit.
-        hits: Counted.
-        total: Out of so many.
+        total: Games, or records, that it is a share of.
     """
 
-    value: Share
-    low: Share
-    high: Share
-    hits: Whole
-    total: Annotated[int, Field(ge=1, le=int(MOST))]
+    value: float
+    low: float
+    high: float
+    total: int
 
-    @model_validator(mode="after")
-    def _in_order(self) -> "Rate":
-        refuse_disorder(self.low, self.value, self.high)
-        if self.hits > self.total or abs(self.hits / self.total - self.value) > 1e-9:
-            raise ValueError(f"{self.hits} of {self.total} is not a share of {self.value}")
-        return self
+    @property
+    def hits(self) -> int:
+        """How many of them were counted."""
+        return round(self.value * self.total)
 
 
-class Success(Part):
-    """A figure with its limits.
+class TrainingLength(Part):
+    """How long neurons were trained that stop as soon as they tell validation records apart.
 
     Attributes:
-        method: How the limits were made.
-    """
-
-    value: Share
-    low: Share
-    high: Share
-    method: str
-
-    @model_validator(mode="after")
-    def _in_order(self) -> "Success":
-        refuse_disorder(self.low, self.value, self.high)
-        return self
-
-
-class Epochs(Part):
-    """Epochs of neurons that stop training as soon as they tell validation records apart.
-
-    Attributes:
-        value: Mean over targets, the longest training taken for those that never did.
-        low: Lower limit; None where all took the same.
-        high: Upper limit; None likewise.
-        least: Of one target.
-        most: Of one target.
+        least: Epochs of one target.
+        most: Epochs of one target.
         stopped: Targets whose neuron told all validation records apart.
-        targets: All of them.
     """
 
-    value: Drawn
-    low: Drawn | None
-    high: Drawn | None
     least: Whole
     most: Whole
     stopped: Whole
-    targets: Annotated[int, Field(ge=1, le=int(MOST))]
-
-    @model_validator(mode="after")
-    def _in_order(self) -> "Epochs":
-        refuse_disorder(self.low, self.value, self.high)
-        refuse_disorder(float(self.least), self.value, float(self.most))
-        if self.stopped > self.targets:
-            raise ValueError(f"{self.stopped} of {self.targets} targets cannot be")
-        return self
 
 
 class NeuronMean(Part):
@@ -168,13 +185,6 @@ class InRounds(Part):
         others: What the others of them were sent.
         simulated: Rounds simulated for each game; fewer than averaged where the noise of all was
             drawn for the score alone.
-        by_signs: Success of the neurons' signs in the same games, which no upload shows exactly.
-        share: How much of the target's gradient lies in the planted rows, by length; the mean
-            over targets.
-        distance: By how many standard deviations of the noise one record moves all uploads at most
-            (mu of Gaussian DP, a record replaced); None where nothing is proven.
-        expected: Success that normal noise alone leaves to neurons that are silent for all other
-            records, with these shares; None where the noise is of another kind, or none.
     """
 
     defense: str
@@ -185,10 +195,6 @@ class InRounds(Part):
     clients: Whole
     others: Literal["honest", "planted", "dead"]
     simulated: Whole
-    by_signs: Success
-    share: Share
-    distance: Budget | None
-    expected: Share | None
 
     @model_validator(mode="after")
     def _some_of_each(self) -> "InRounds":
@@ -199,8 +205,8 @@ class InRounds(Part):
         return self
 
 
-class PointPlayed(Part):
-    """The result of one point of a study.
+class GamePoint(Part):
+    """How one point of a study of games was played.
 
     Attributes:
         label: Of the point; empty for the study's own settings.
@@ -208,31 +214,12 @@ class PointPlayed(Part):
         records: What was played with, in words.
         mechanism: What clients did to their records.
         shared_mask: Whether all records of a batch were given the same noise (legacy).
-        nominal_epsilon: Of one record, as the mechanism's settings name it; None for none.
-        true_epsilon: As its probabilities give it; None where there is no bound.
-        delta: Probability with which either may be exceeded.
+        delta: Probability with which claimed and actual epsilon may be exceeded.
         targets: Records asked about.
         batch: Records in a client's batch.
-        tpr: Games with the target in which "in" was said; limits of all rates are for games like
-            these, of new targets too only where each game had its own.
-        tnr: Games without it in which "out" was said.
-        adv: Mean of the two.
-        by_target: Games with the target in which the neuron fired for the target itself.
-        by_others: Other records for which a neuron fired.
-        predicted_tnr: TNR as these rates predict it, target by target; None where no target has
-            two batches of such records.
-        most: The largest Adv that the true epsilon allows, or the noise on gradients; 1 without a
-            bound.
-        most_nominal: The largest that the nominal one would allow; None for none.
-        proven_epsilon: What the success proves of the privacy of a record: at least this.
         certificates: Of the first targets.
         spread: Of the first target's neuron's values; None if none is certified.
-        fit: How well neurons tell the rows apart that they were trained on: AUC, mean over
-            targets; None in records of older games.
-        held_out: The same of fresh copies of the targets and of other records of the clients, that
-            nothing was decided by; None in records of older games. Even arbitrary labels can be
-            learned by heart, so that this and not ``fit`` says what neurons know of their targets.
-        epochs: That training took; None where it goes through a fixed number.
+        training: Of its neurons; None where it goes through a fixed number of epochs.
         seconds: That this point took.
         rounds: How it was played in rounds; None for a point played by signs.
     """
@@ -242,65 +229,173 @@ class PointPlayed(Part):
     records: str
     mechanism: str
     shared_mask: bool
-    nominal_epsilon: Budget | None
-    true_epsilon: Budget | None
     delta: Share = 0.0
-    targets: Whole
+    targets: Annotated[int, Field(ge=1, le=int(MOST))]
     batch: Whole
-    tpr: Rate
-    tnr: Rate
-    adv: Success
-    by_target: Rate
-    by_others: Rate
-    predicted_tnr: Share | None
-    most: Share
-    most_nominal: Share | None
-    proven_epsilon: Budget
     certificates: list[TargetCertificate] = Field(default_factory=list)
     spread: Spread | None = None
-    fit: Share | None = None
-    held_out: Share | None = None
-    epochs: Epochs | None = None
-    seconds: Annotated[float, Field(ge=0, le=MOST)] = 0.0
+    training: TrainingLength | None = None
+    seconds: Seconds = 0.0
     rounds: InRounds | None = None
 
-    @model_validator(mode="after")
-    def _one_defense(self) -> "PointPlayed":
-        if self.rounds and (self.mechanism != "none" or self.nominal_epsilon is not None):
-            raise ValueError("a point in rounds has a defense and no mechanism")
-        return self
+
+class PointPlayed(GamePoint):
+    """A point with its figures.
+
+    Attributes:
+        estimates: Of this point alone.
+    """
+
+    estimates: list[Estimate]
 
     @model_validator(mode="after")
-    def _mean_of_both(self) -> "PointPlayed":
-        if abs((self.tpr.value + self.tnr.value) / 2 - self.adv.value) > 1e-9:
-            raise ValueError(
-                f"adv is the mean of tpr and tnr, {self.tpr.value} and {self.tnr.value}, "
-                f"and not {self.adv.value}"
-            )
+    def _possible(self) -> "PointPlayed":
+        self.refuse_impossible()
         return self
+
+    def refuse_impossible(self) -> None:
+        """Refuses figures that no games can have, or that are missing.
+
+        Raises:
+            ValueError: Which, and why.
+        """
+        found = {one.metric: one for one in self.estimates}
+        if len(found) < len(self.estimates):
+            raise ValueError(f"point {self.label[:60]!r} has a figure twice")
+        for metric in (*_RATES, PROVEN, *(_OF_ROUNDS if self.rounds else ())):
+            one = found.get(metric)
+            if one is None or one.value is None:
+                raise ValueError(f"point {self.label[:60]!r} has no {metric}")
+            if metric in (*_RATES, SIGN_SUCCESS):
+                _refuse_uncounted(one)
+        if found[SUCCESS].ceiling is None:
+            raise ValueError(f"point {self.label[:60]!r} has no largest {SUCCESS}")
+        if self.rounds and (self.mechanism != "none" or CLAIMED in found):
+            raise ValueError("a point in rounds has a defense and no mechanism")
+        _refuse_other_mean(*(found[metric] for metric in _RATES[:3]))
+        epochs, training = self.figure(EPOCHS), self.training
+        if (epochs is None) != (training is None):
+            raise ValueError("epochs are given with the least and the most of them")
+        if training is not None:
+            refuse_disorder(float(training.least), epochs, float(training.most))
+            if training.stopped > self.targets:
+                raise ValueError(f"{training.stopped} of {self.targets} targets cannot be")
+
+    def estimate(self, metric: str) -> Estimate | None:
+        """The figure of this name; None where there is none."""
+        return next((one for one in self.estimates if one.metric == metric), None)
+
+    def figure(self, metric: str) -> float | None:
+        """Its value; None likewise, or where it was refused."""
+        found = self.estimate(metric)
+        return found.value if found else None
+
+    def rate(self, metric: str) -> Rate:
+        """A figure that every point has, with both limits.
+
+        Raises:
+            KeyError: It is none of these.
+        """
+        found = self.estimate(metric)
+        if found is None or found.value is None or found.low is None or found.high is None:
+            raise KeyError(metric)
+        return Rate(found.value, found.low, found.high, found.n_members + found.n_nonmembers)
+
+    @property
+    def adv(self) -> Rate:
+        """Attack success rate: the mean of the two rates below."""
+        return self.rate(SUCCESS)
+
+    @property
+    def tpr(self) -> Rate:
+        """Games with the target in which "in" was said."""
+        return self.rate(TRUE_POSITIVES)
+
+    @property
+    def tnr(self) -> Rate:
+        """Games without it in which "out" was said."""
+        return self.rate(TRUE_NEGATIVES)
+
+    @property
+    def by_target(self) -> Rate:
+        """Games with the target in which the neuron fired for it."""
+        return self.rate(FIRES_FOR_TARGET)
+
+    @property
+    def by_others(self) -> Rate:
+        """Other records for which a neuron fired."""
+        return self.rate(FIRES_FOR_OTHERS)
+
+    @property
+    def claimed_epsilon(self) -> float | None:
+        """As the mechanism's settings name it; None for no mechanism."""
+        return self.figure(CLAIMED)
+
+    @property
+    def actual_epsilon(self) -> float | None:
+        """As its probabilities give it; None where there is no bound."""
+        return self.figure(ACTUAL)
+
+    @property
+    def proven_epsilon(self) -> float:
+        """What the success proves, at least."""
+        return self.figure(PROVEN) or 0.0
+
+    @property
+    def most(self) -> float:
+        """The largest success that the actual epsilon or the noise allows; 1 without a bound."""
+        found = self.estimate(SUCCESS)
+        return 1.0 if found is None or found.ceiling is None else found.ceiling
 
     @property
     def refuted(self) -> bool:
-        """True if the success contradicts the epsilon that the mechanism's settings name."""
-        return self.nominal_epsilon is not None and self.proven_epsilon > self.nominal_epsilon
+        """Whether the success contradicts the claimed epsilon."""
+        claimed = self.claimed_epsilon
+        return claimed is not None and self.proven_epsilon > claimed
 
 
-class GameRecord(Part):
-    """Everything a study of games found.
+def points_played(points: Sequence[GamePoint], estimates: Sequence[Estimate]) -> list[PointPlayed]:
+    """Each point with its figures.
 
-    Attributes:
-        content_hash: SHA-256 over settings and points; the same for two runs of one study.
-        config: The study's own settings.
-        about: For the reader.
-        detector: What a client can tell of planted models; None where it was not measured.
+    Args:
+        points: As they were played.
+        estimates: Of a record; those on other topics are left aside.
+
+    Raises:
+        ValueError: Two points of one label, figures of no point, or figures that cannot be.
     """
+    by_label: dict[str, list[Estimate]] = {point.label: [] for point in points}
+    if len(by_label) < len(points):
+        raise ValueError("two points have one label")
+    for one in estimates:
+        if one.topic == GAMES:
+            if one.point not in by_label:
+                raise ValueError(f"there is no point {one.point[:60]!r} that a figure is of")
+            by_label[one.point].append(one)
+    return [
+        PointPlayed.model_construct(**dict(point), estimates=by_label[point.label])
+        for point in points
+    ]
 
-    format: Literal["fedaudit-games"] = "fedaudit-games"
-    version: Literal[1] = 1
-    name: str
-    content_hash: str
-    config: dict[str, object]
-    about: str = ""
-    points: Annotated[list[PointPlayed], Field(min_length=1)]
-    detector: Detector | None = None
-    environment: Environment
+
+def _refuse_uncounted(one: Estimate) -> None:
+    """Refuses a rate without both limits, or that is no share of whole numbers."""
+    if one.low is None or one.high is None:
+        raise ValueError(f"{one.metric} has no limits")
+    total = one.n_members + one.n_nonmembers
+    if total < 1:
+        raise ValueError(f"{one.metric} is of no game")
+    of_one_kind = one.metric not in (SUCCESS, SIGN_SUCCESS)
+    value = one.value or 0.0
+    if of_one_kind and abs(round(value * total) / total - value) > _SAME:
+        raise ValueError(f"no whole number of {total} is a share of {value}")
+
+
+def _refuse_other_mean(adv: Estimate, tpr: Estimate, tnr: Estimate) -> None:
+    if abs(((tpr.value or 0.0) + (tnr.value or 0.0)) / 2 - (adv.value or 0.0)) > _SAME:
+        raise ValueError(
+            f"{SUCCESS} is the mean of both rates, {tpr.value} and {tnr.value}, and not {adv.value}"
+        )
+
+
+_SAME = 1e-9

@@ -11,7 +11,6 @@ from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import TooLarge, parsed_json, read_text
 from fedaudit.results.comparison import COMPARISON_FORMAT, Comparison
 from fedaudit.results.fields import MOST
-from fedaudit.results.games import GAMES_FORMAT, GameRecord
 from fedaudit.results.older import restated
 from fedaudit.results.record import FORMAT, VERSION, Record
 from fedaudit.results.text import LONGEST, MAX_DEPTH, deeper_than, is_plain, is_plain_json, texts
@@ -101,46 +100,6 @@ def read_comparison(path: Path, *, max_bytes: int = MAX_BYTES) -> Comparison:
     return _fitting(Comparison, document, path, "the comparison's format")
 
 
-def read_games(path: Path, *, max_bytes: int = MAX_BYTES) -> GameRecord:
-    """The record of games in a file that ``fedaudit games`` wrote; as guarded as any record.
-
-    Args:
-        path: A record file.
-        max_bytes: Largest file that is read at all.
-
-    Raises:
-        BadInput: There is no such file, it is too large, is no record of games, or is one of
-            another version.
-        Damaged: It is not JSON, or does not fit the format.
-    """
-    return _as_games(_parsed(_text(path, max_bytes), path), path)
-
-
-def _as_games(parsed: object, path: Path) -> GameRecord:
-    document = _of_kind(parsed, path, _GAMES)
-    if deeper_than(document.get("config"), MAX_DEPTH):
-        raise Damaged(f"{path} nests its settings over {MAX_DEPTH} levels deep, which none does")
-    return _fitting(GameRecord, document, path, "the format of games")
-
-
-def read_any_record(path: Path, *, max_bytes: int = MAX_BYTES) -> Record | GameRecord:
-    """A record or a record of games, whichever a file says that it is; as guarded as either.
-
-    Args:
-        path: A record file.
-        max_bytes: Largest file that is read at all.
-
-    Raises:
-        BadInput: There is no such file, it is too large, is neither, or is one of another
-            version.
-        Damaged: It is not JSON, or does not fit its format.
-    """
-    document = _parsed(_text(path, max_bytes), path)
-    if isinstance(document, dict) and document.get("format") == GAMES_FORMAT:
-        return _as_games(document, path)
-    return _as_record(document, path)
-
-
 class _Kind(NamedTuple):
     """A kind of document: what it is called, its mark, and what to give where it is another."""
 
@@ -155,14 +114,8 @@ _RECORD = _Kind(
     "fedaudit record",
     "record",
     FORMAT,
-    "give the record that `fedaudit run` or `fedaudit attack` wrote",
+    "give the record that `fedaudit run`, `attack` or `games` wrote",
     (VERSION_1, VERSION),
-)
-_GAMES = _Kind(
-    "record of games",
-    "record of games",
-    GAMES_FORMAT,
-    "give the games.json that `fedaudit games` wrote",
 )
 _COMPARISON = _Kind(
     "comparison",

@@ -5,17 +5,19 @@ Rates are shares in [0, 1]; ``None`` stands for a figure that could not be given
 then says why.
 """
 
+import hashlib
 import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, field_serializer, field_validator, model_validator
 
 from fedaudit.core.files import write_whole
 from fedaudit.results.clusters import ClusterMean, ClusterResult
 from fedaudit.results.compact import compact, expanded
+from fedaudit.results.detector import Detection, Detector, detection
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.fields import (
     Change,
@@ -27,6 +29,7 @@ from fedaudit.results.fields import (
     refuse_disorder,
     refuse_ragged,
 )
+from fedaudit.results.games import FOR_PEOPLE, GamePoint, PointPlayed, points_played
 from fedaudit.results.source_figures import SourceFigure
 from fedaudit.results.sources import SourceResult
 
@@ -270,6 +273,8 @@ class Record(Part):
             (:func:`fedaudit.results.older.completed`).
         clusters: Who trained which model of a clustered federation in each run, at what risk.
         cluster_means: The same over runs, for groups of clients.
+        points: How the points of a study of games were played; empty of other studies.
+        detector: How a client's detection of planted models was measured; None where it was not.
         untested: What this study says nothing about, in plain words.
     """
 
@@ -299,7 +304,24 @@ class Record(Part):
     source_figures: list[SourceFigure] = Field(default_factory=list)
     clusters: list[ClusterResult] = Field(default_factory=list)
     cluster_means: list[ClusterMean] = Field(default_factory=list)
+    points: list[GamePoint] = Field(default_factory=list)
+    detector: Detector | None = None
     untested: list[str] = Field(default_factory=list)
+
+    @property
+    def kind(self) -> Literal["study", "games"]:
+        """Whether it is of attacks on a federation or of security games."""
+        return "games" if self.points else "study"
+
+    @property
+    def games(self) -> list[PointPlayed]:
+        """The points of a study of games, each with its figures."""
+        return points_played(self.points, self.estimates)
+
+    @property
+    def detection(self) -> Detection | None:
+        """The detector of a study of games with its figures; None where it has none."""
+        return detection(self.detector, self.estimates)
 
     @property
     def findings(self) -> list[Estimate]:
@@ -333,6 +355,15 @@ class Record(Part):
         seeds = {(f.attack, f.defense, f.view): f.seeds for f in self.source_figures}
         if self.source_figures and (seeds != runs or len(seeds) != len(self.source_figures)):
             raise ValueError("source_figures are not those of the attacks and seeds in sources")
+        return self
+
+    @model_validator(mode="after")
+    def _games_fit(self) -> "Record":
+        for one in self.games:
+            one.refuse_impossible()
+        found = self.detection
+        if found is not None:
+            found.refuse_impossible()
         return self
 
     def rows(self) -> list[dict[str, object]]:
@@ -369,6 +400,79 @@ def replaced(record: Record, given: Sequence[Estimate]) -> Record:
     kinds = {(one.topic, bool(one.by)) for one in given}
     others = [one for one in record.estimates if (one.topic, bool(one.by)) not in kinds]
     return record.model_copy(update={"estimates": [*given, *others]})
+
+
+def games_record(
+    name: str,
+    config: dict[str, object],
+    played: Sequence[PointPlayed],
+    detected: Detection | None,
+    made: Environment,
+) -> Record:
+    """The record of a study of games.
+
+    Args:
+        name: Of the study.
+        config: Its own settings.
+        played: All points, the study's own first.
+        detected: None where no detector was measured.
+        made: Where and when.
+    """
+    points = [_less_figures(one, GamePoint) for one in played]
+    detector = None if detected is None else _less_figures(detected, Detector)
+    estimates = [figure for one in played for figure in one.estimates]
+    estimates += [] if detected is None else detected.estimates
+    seed = config.get("seed")
+    record = Record(
+        name=name,
+        content_hash="",
+        config=config,
+        seeds=[seed] if isinstance(seed, int) else [],
+        environment=made,
+        view=TAMPERING,
+        attacks=[],
+        clients=[],
+        estimates=estimates,
+        points=points,
+        detector=detector,
+    )
+    return record.model_copy(update={"content_hash": own_hash(record)})
+
+
+def own_hash(record: Record) -> str:
+    """The content hash of a record of games, which holds all that it is over.
+
+    A study's is over its measurements too, which only the folder of its run has.
+    """
+    document = [
+        {name: value for name, value in record.config.items() if name not in FOR_PEOPLE},
+        [one.model_dump(mode="json", exclude_defaults=True) for one in record.estimates],
+        record.model_dump(
+            mode="json",
+            exclude={
+                **dict.fromkeys(("name", "content_hash", "made_as"), True),
+                **dict.fromkeys(("environment", "config", "estimates"), True),
+                "points": {"__all__": {"seconds"}},
+                "detector": {"seconds"},
+            },
+            exclude_defaults=True,
+        ),
+    ]
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+TAMPERING = ViewRow(
+    name="tampering",
+    sees=["chooses_model", "uploads"],
+    description="A server that plants a neuron in the model and sees what a client answers.",
+)
+"""The adversary of games."""
+
+Kept = TypeVar("Kept", bound=Part)
+
+
+def _less_figures(one: Part, kind: type[Kept]) -> Kept:
+    return kind.model_construct(**{name: getattr(one, name) for name in kind.model_fields})
 
 
 def record_json(record: Record) -> str:

@@ -27,8 +27,14 @@ def compared(records: Sequence[Record], paths: Sequence[str] = ()) -> Comparison
         paths: Where the records are, relative to where the comparison will be; may be left out.
 
     Raises:
-        BadInput: Fewer than two records.
+        BadInput: Fewer than two records, or one of security games.
     """
+    games = next((record for record in records if record.kind == "games"), None)
+    if games is not None:
+        raise BadInput(
+            f"{games.name[:80]!r} is a record of games, and a comparison is of studies; the points "
+            "of games stand side by side in their own report"
+        )
     if len(records) < 2:
         raise BadInput(
             f"a comparison needs at least 2 records, got {len(records)}; write a report of the "

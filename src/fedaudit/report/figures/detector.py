@@ -1,5 +1,7 @@
 """Signs of a planted neuron that a client can look for: table, sentences, weights."""
 
+from collections.abc import Mapping
+
 from fedaudit.report.figures.drawing import (
     OKABE_ITO,
     Choice,
@@ -13,7 +15,16 @@ from fedaudit.report.figures.drawing import (
 )
 from fedaudit.report.figures.games import outline
 from fedaudit.report.grid import Cell, Grid, Heading, columns_of, named, shortened
-from fedaudit.report.reading import Detector, SignWorth, WeightSpread
+from fedaudit.report.reading import (
+    DETECTED,
+    FALSE_ALARMS,
+    OTHERS_AUC,
+    OWN_AUC,
+    SIGN_AUC,
+    Detection,
+    Estimate,
+    WeightSpread,
+)
 from fedaudit.report.words import count, interval, listed, number, percent, plural
 
 SERVERS = {
@@ -40,16 +51,16 @@ _FOUND = 0.95
 _MOST_SERVERS, _MOST_NAMED = 6, 4
 
 
-def detector_table(found: Detector) -> Grid:
+def detector_table(found: Detection) -> Grid:
     """A row for each sign: how well it tells models of each kind of server from honest ones."""
     servers = _servers(found)
-    by = {(one.server, one.sign): one for one in found.signs}
     rows = []
-    for sign in dict.fromkeys(one.sign for one in found.signs):
-        cells = [cell for server in servers for cell in _cells(by.get((server, sign)))]
-        some = next(one for one in found.signs if one.sign == sign)
-        taken = Cell(f"{some.fpr.hits} of {some.fpr.total}", interval(*_limits(some), "accuracy"))
-        rows.append((named(*SIGNS.get(sign, (sign, ""))), *cells, taken))
+    signs = found.signs
+    for sign in dict.fromkeys(sign for _, sign in signs):
+        cells = [cell for server in servers for cell in _cells(signs.get((server, sign)))]
+        some = next(of for (_, name), of in signs.items() if name == sign)[FALSE_ALARMS]
+        taken = Cell(_of(some), interval(some.low, some.high, "accuracy"))
+        rows.append((named(*SIGNS.get(sign, (shortened(sign), ""))), *cells, taken))
     numeric = [name for _ in servers for name in ("AUC", "Found")] + ["False alarms"]
     return Grid(
         f"Signs of a planted neuron, over {plural(found.runs, 'federation')}",
@@ -73,13 +84,13 @@ def detector_table(found: Detector) -> Grid:
     )
 
 
-def detector_words(found: Detector) -> list[str]:
+def detector_words(found: Detection) -> list[str]:
     """For each kind of server, by which signs nearly every model of it is found."""
     sentences = []
     for server in _servers(found):
-        rows = [one for one in found.signs if one.server == server]
-        good = [one for one in rows if (one.auc if one.low is None else one.low) >= _FOUND]
-        names = [SIGNS.get(one.sign, (shortened(one.sign), ""))[0].lower() for one in good]
+        rows = {sign: of[SIGN_AUC] for (name, sign), of in found.signs.items() if name == server}
+        good = [sign for sign, one in rows.items() if (_least(one) or 0.0) >= _FOUND]
+        names = [SIGNS.get(sign, (shortened(sign), ""))[0].lower() for sign in good]
         more = len(names) - _MOST_NAMED
         shown = names if more <= 1 else [*names[:_MOST_NAMED], f"{more} more"]
         said = (
@@ -93,7 +104,7 @@ def detector_words(found: Detector) -> list[str]:
     return sentences
 
 
-def weights_figure(found: Detector) -> Figures | None:
+def weights_figure(found: Detection) -> Figures | None:
     """Weights of the units that servers take, before and after."""
     if found.weights is None or not any(sum(one.counts) for one in found.weights.outlines):
         return None
@@ -130,28 +141,37 @@ def _weights_panel(spread: WeightSpread, *, drawn_names: list[str], looks: list[
     return Panel("", f"Weights of {listed(drawn_names)} in the first layer.", spec)
 
 
-def _cells(one: SignWorth | None) -> tuple[Cell, Cell]:
-    if one is None:
+def _cells(found: Mapping[str, Estimate] | None) -> tuple[Cell, Cell]:
+    if found is None:
         return Cell("–", tone="muted"), Cell("–", tone="muted")
-    apart = f"own {number(one.own)}\nothers’ {number(one.others)}"
-    limits = interval(one.low, one.high, "figure")
-    area = Cell(number(one.auc), f"{limits}\n{apart}" if limits else apart)
-    low_high = interval(one.tpr.low, one.tpr.high, "accuracy")
-    return area, Cell(percent(one.tpr.value), f"{low_high}\n{one.tpr.hits} of {one.tpr.total}")
+    area, own, others, caught = (found[name] for name in (SIGN_AUC, OWN_AUC, OTHERS_AUC, DETECTED))
+    apart = f"own {number(own.value or 0.0)}\nothers’ {number(others.value or 0.0)}"
+    limits = interval(area.low, area.high, "figure")
+    low_high = interval(caught.low, caught.high, "accuracy")
+    return (
+        Cell(number(area.value or 0.0), f"{limits}\n{apart}" if limits else apart),
+        Cell(percent(caught.value or 0.0), f"{low_high}\n{_of(caught)}"),
+    )
 
 
-def _limits(one: SignWorth) -> tuple[float, float]:
-    return one.fpr.low, one.fpr.high
+def _of(rate: Estimate) -> str:
+    total = rate.n_members + rate.n_nonmembers
+    return f"{round((rate.value or 0.0) * total)} of {total}"
 
 
-def _servers(found: Detector) -> list[str]:
-    return list(dict.fromkeys(one.server for one in found.signs))[:_MOST_SERVERS]
+def _least(area: Estimate) -> float | None:
+    """The lower limit; the figure itself where no draw of runs changes it."""
+    return area.value if area.low is None else area.low
+
+
+def _servers(found: Detection) -> list[str]:
+    return list(dict.fromkeys(server for server, _ in found.signs))[:_MOST_SERVERS]
 
 
 def _server(name: str) -> str:
     return SERVERS.get(name, shortened(name))
 
 
-def _right(found: Detector, server: str) -> str:
-    right = found.success.get(server)
+def _right(found: Detection, server: str) -> str:
+    right = found.success(server)
     return "" if right is None else f"right in {percent(right)}"

@@ -13,6 +13,7 @@ from fedaudit.report.figures.drawing import (
     Panel,
     Spec,
     Style,
+    WithLimits,
     error_bars,
     hover_text,
     see_through,
@@ -24,7 +25,14 @@ from fedaudit.report.figures.drawing import (
 )
 from fedaudit.report.figures.rounds import rounds_figure
 from fedaudit.report.grid import shortened
-from fedaudit.report.reading import Epochs, GameRecord, PointPlayed, Rate, Spread, Success
+from fedaudit.report.reading import (
+    EPOCHS,
+    PREDICTED_NEGATIVES,
+    PointPlayed,
+    Rate,
+    Record,
+    Spread,
+)
 from fedaudit.report.text.games import (
     NO_MECHANISM,
     Families,
@@ -204,12 +212,12 @@ class Way(NamedTuple):
 
 def named(point: PointPlayed) -> float | None:
     """The epsilon that a point's mechanism has by name."""
-    return point.nominal_epsilon
+    return point.claimed_epsilon
 
 
 def true(point: PointPlayed) -> float | None:
     """The epsilon that its mechanism keeps; None where it keeps none."""
-    return point.true_epsilon
+    return point.actual_epsilon
 
 
 def ways(groups: Families, *, all_placed: bool = False) -> list[Way]:
@@ -258,7 +266,7 @@ def dots(
     name: str,
     way: Way,
     aside: float,
-    figure: Callable[[PointPlayed], Rate | Success],
+    figure: Callable[[PointPlayed], Rate],
     said: str,
 ) -> Spec:
     """Points of one line with their intervals; those without an epsilon are not joined."""
@@ -310,9 +318,9 @@ _TARGET = Style(OKABE_ITO[1], "solid", "circle")
 _OTHERS = Style(OKABE_ITO[0], "dash", "square")
 
 
-def spread_figure(record: GameRecord) -> Figures | None:
+def spread_figure(record: Record) -> Figures | None:
     """Spread of the neuron's values for the target and for others; a choice a point."""
-    shown = [one for one in shown_points(record.points) if one.point.spread is not None]
+    shown = [one for one in shown_points(record.games) if one.point.spread is not None]
     choices = tuple(
         Choice(shortened(one.name, 80), (_spread_panel(shortened(one.name), one.point.spread),))
         for one in shown
@@ -501,7 +509,7 @@ def _papers(points: Sequence[PointPlayed], axis: EpsilonAxis) -> tuple[Printed, 
     there = {
         mechanism
         for mechanism in SAME_MECHANISMS
-        if any(p.mechanism == mechanism and p.nominal_epsilon is not None for p in points)
+        if any(p.mechanism == mechanism and p.claimed_epsilon is not None for p in points)
     }
     reach = axis.most if there else 0.0
     return tuple(one for one in PRINTED if one.mechanism in there and one.epsilons[0] < reach)
@@ -526,7 +534,7 @@ def _paper_look(place: int) -> Style:
     return _PRINTED._replace(dash=dashes[place % len(dashes)], symbol=symbols[place % len(symbols)])
 
 
-def _adv(point: PointPlayed) -> Success:
+def _adv(point: PointPlayed) -> Rate:
     return point.adv
 
 
@@ -544,7 +552,7 @@ _ADV = Style(OKABE_ITO[0], "solid", "circle")
 _TPR = Style(OKABE_ITO[1], "dash", "square")
 _TNR = Style(OKABE_ITO[2], "dot", "diamond")
 
-Figure = Callable[[PointPlayed], Rate | Success | Epochs | None]
+Figure = Callable[[PointPlayed], WithLimits | None]
 
 
 class Placed(NamedTuple):
@@ -572,12 +580,12 @@ class Sweep(NamedTuple):
         return shortened(self.setting.rpartition(".")[2], 40)
 
 
-def sweep_figure(record: GameRecord) -> Figures | None:
+def sweep_figure(points: Sequence[PointPlayed], config: object) -> Figures | None:
     """Success against each setting that was turned through several numbers; None for none.
 
     Epsilons are not among them: they have a figure of their own.
     """
-    found = sweeps(record)[:MOST_SETTINGS]
+    found = sweeps(points, config)[:MOST_SETTINGS]
     choices = [Choice(f"Success against {one.short}", (_sweep_panel(one),)) for one in found]
     choices += [
         Choice(f"Epochs against {one.short}", (panel,))
@@ -602,17 +610,18 @@ def sweep_figure(record: GameRecord) -> Figures | None:
     )
 
 
-def sweeps(record: GameRecord) -> list[Sweep]:
+def sweeps(points: Sequence[PointPlayed], config: object) -> list[Sweep]:
     """The settings that take several numbers while all others stay as they are."""
-    names = list(dict.fromkeys(name for point in record.points for name in point.settings))
-    found = [_sweep(record, name) for name in names if name not in _EPSILONS]
+    names = list(dict.fromkeys(name for point in points for name in point.settings))
+    found = [
+        _sweep(points, name, _number(_own(config, name))) for name in names if name not in _EPSILONS
+    ]
     return [one for one in found if one.lines]
 
 
-def _sweep(record: GameRecord, name: str) -> Sweep:
-    own = _number(_own(record.config, name))
+def _sweep(points: Sequence[PointPlayed], name: str, own: float | None) -> Sweep:
     lines: dict[str, list[Placed]] = {}
-    for point in record.points:
+    for point in points:
         at = _number(point.settings[name]) if name in point.settings else own
         if at is None:
             continue
@@ -658,23 +667,25 @@ def _sweep_panel(one: Sweep) -> Panel:
             _line(placed, _look(at), words or "as it is", lambda point: point.adv, "%{y:.1%}")
             for at, (words, placed) in enumerate(one.lines.items())
         ]
-    figures = [f for placed in one.lines.values() for at in placed for f in _kinds(at.point)]
-    least = min(0.5, *(figure.low for figure in figures)) - 0.04
+    played = [at.point for placed in one.lines.values() for at in placed]
+    least = min(0.5, *(f.low for p in played for f in (p.adv, p.tpr, p.tnr))) - 0.04
     yaxis: Spec = {"title": {"text": "Share of games"}, "tickformat": ".0%", "range": [least, 1.04]}
     return _panel(one, traces, yaxis, "Success")
 
 
-def _kinds(point: PointPlayed) -> tuple[Rate | Success, ...]:
-    return point.adv, point.tpr, point.tnr
-
-
 def _epochs_panel(one: Sweep) -> Panel | None:
     known = {
-        words: [at for at in placed if at.point.epochs is not None]
+        words: [at for at in placed if at.point.training is not None]
         for words, placed in one.lines.items()
     }
     traces = [
-        _line(placed, _look(at), words or "as it is", lambda point: point.epochs, "%{y:,.0f}")
+        _line(
+            placed,
+            _look(at),
+            words or "as it is",
+            lambda point: point.estimate(EPOCHS),
+            "%{y:,.0f}",
+        )
         for at, (words, placed) in enumerate(known.items())
         if len(placed) >= LEAST_VALUES
     ]
@@ -682,6 +693,10 @@ def _epochs_panel(one: Sweep) -> Panel | None:
         return None
     yaxis: Spec = {"title": {"text": "Epochs"}, "rangemode": "tozero", "nticks": 6}
     return _panel(one, traces, yaxis, "Epochs of training")
+
+
+def _epochs(point: PointPlayed) -> WithLimits | None:
+    return point.estimate(EPOCHS)
 
 
 def _panel(one: Sweep, traces: Sequence[Spec], yaxis: Spec, what: str) -> Panel:
@@ -719,11 +734,11 @@ _TNR_KIND = Style(OKABE_ITO[0], "dash", "square")
 _PREDICTED = Style("#7A7A7A", "dot", "diamond")
 
 
-def game_figures(record: GameRecord) -> dict[str, Figures]:
+def game_figures(record: Record) -> dict[str, Figures]:
     """Every figure that a record of games has data for, by its name in the document."""
-    groups = families(by_signs(shown_points(record.points)))
+    groups = families(by_signs(shown_points(record.games)))
     points = [one.point for inside in groups.values() for one in inside]
-    sweep = sweep_figure(record.model_copy(update={"points": points}))
+    sweep = sweep_figure(points, record.config)
     found = [sweep, spread_figure(record), rounds_figure(record)]
     budgets = [one for point in points for one in (named(point), true(point))]
     # Without any epsilon there is nothing to draw against but what was turned.
@@ -759,7 +774,7 @@ def _kinds_panel(name: str, way: Way) -> Panel:
     inside = way.groups[name]
     predicted = series_line(
         [way.axis.place(way.of(one.point)) for one in inside],
-        [one.point.predicted_tnr for one in inside],
+        [one.point.figure(PREDICTED_NEGATIVES) for one in inside],
         _PREDICTED,
         "Predicted TNR",
         marks=20,

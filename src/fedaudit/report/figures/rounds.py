@@ -1,4 +1,4 @@
-"""Games in real rounds: a table, and success against the rounds averaged."""
+"""Success of games in real rounds against the rounds averaged."""
 
 import math
 from collections.abc import Sequence
@@ -18,25 +18,20 @@ from fedaudit.report.figures.drawing import (
     spec_of,
     swatch,
 )
-from fedaudit.report.grid import Cell, Grid, Heading, columns_of, named, shortened
-from fedaudit.report.reading import GameRecord, InRounds, Success
+from fedaudit.report.grid import shortened
+from fedaudit.report.reading import DISTANCE, Record
 from fedaudit.report.text.games import (
-    IN_ROUNDS,
     ShownPoint,
     defense_words,
     families,
     in_rounds,
-    overtaken,
     shown_points,
 )
-from fedaudit.report.words import MISSING, count, interval, percent
+from fedaudit.report.words import count
 
 MOST_LINES = 6
 MOST_CHOICES = 12
 
-_PREFIX = f"{IN_ROUNDS}, "
-
-_EMPTY = Cell(MISSING, tone="muted")
 _CEILING = Style("#7A7A7A", "solid", "circle")
 _SILENT = Style("#7A7A7A", "dash", "circle")
 _GUESS = Style("#7A7A7A", "dot", "circle")
@@ -46,79 +41,14 @@ _STEPS = 60
 _MOST = "Most that the noise allows"
 _MOST_SILENT = "Most that a silent neuron reaches"
 
-REMARK = (
-    "Each game is a round of FedSGD: the client is sent the planted model and answers with a "
-    "gradient, which the server scores by the target’s own. Scores of rounds are averaged, of one "
-    "batch with fresh noise. At most: what no server exceeds behind this noise, where one record "
-    "in another’s place moves a clipped sum by two clips. Noise leaves: what is to be expected of "
-    "neurons that are silent for all other records, with their share of the target’s gradient. "
-    "Sign: the success if the server could see the neuron’s sign. Share: how much of the target’s "
-    "gradient, by length, lies in the planted rows. Simulated: where a defense ends in normal "
-    "noise, the rest of it is simulated once, and the noise of all rounds is drawn for the mean "
-    "score, which it reaches as one normal number. Intervals: Clopper-Pearson, 95%."
-)
 
-
-def rounds_table(record: GameRecord) -> Grid | None:
-    """Every figure of points in rounds; None where there are none."""
-    played = [(one, r) for one in shown_points(record.points) if (r := one.point.rounds)]
-    if not played:
-        return None
-    numeric = ("Adv", "At most", "Noise leaves", "Sign", "TPR", "TNR")
-    plan = ("Rounds", "Share", "Fires for another")
-    rows = tuple(
-        (
-            named(_name(one), _batch(one, record)),
-            _share(one.point.adv, alarm=overtaken(one.point)),
-            _most(one, rounds),
-            _EMPTY if rounds.expected is None else Cell(percent(rounds.expected)),
-            Cell(percent(rounds.by_signs.value)),
-            Cell(percent(one.point.tpr.value)),
-            Cell(percent(one.point.tnr.value)),
-            Cell(count(rounds.averaged), _simulated(rounds)),
-            Cell(percent(rounds.share)),
-            Cell(percent(one.point.by_others.value)),
-        )
-        for one, rounds in played
-    )
-    every = (*numeric, *plan)
-    return Grid(
-        "Games in rounds",
-        columns_of("Point", *every, numeric=every),
-        rows,
-        headings=(Heading("", 1), Heading("Right", 4), Heading("Games", 2), Heading("Server", 3)),
-        remark=REMARK,
-    )
-
-
-def short_rounds_table(record: GameRecord) -> Grid | None:
-    """The same, narrow enough for a terminal."""
-    played = [(one, r) for one in shown_points(record.points) if (r := one.point.rounds)]
-    if not played:
-        return None
-    numeric = ("Adv", "At most", "TPR", "TNR", "Rounds")
-    rows = tuple(
-        (
-            named(_name(one)),
-            _share(one.point.adv, alarm=overtaken(one.point)),
-            _most(one, rounds),
-            Cell(percent(one.point.tpr.value)),
-            Cell(percent(one.point.tnr.value)),
-            Cell(count(rounds.averaged)),
-        )
-        for one, rounds in played
-    )
-    columns = columns_of("Point", *numeric, numeric=numeric)
-    remark = "At most: what no server exceeds behind the noise on gradients."
-    return Grid("Games in rounds", columns, rows, remark=remark)
-
-
-def rounds_figure(record: GameRecord) -> Figures | None:
+def rounds_figure(record: Record) -> Figures | None:
     """Success against the rounds that are averaged; a choice for each noise, None for none."""
     by_noise: dict[str, dict[str, list[ShownPoint]]] = {}
-    for name, inside in families(in_rounds(shown_points(record.points))).items():
+    for name, inside in families(in_rounds(shown_points(record.games))).items():
         rounds = inside[0].point.rounds
-        if rounds and rounds.distance and len({_averaged(one) for one in inside}) > 1:
+        distance = inside[0].point.figure(DISTANCE)
+        if rounds and distance and len({_averaged(one) for one in inside}) > 1:
             words = defense_words(rounds) + (f", sum of {rounds.clients}" * (rounds.clients > 1))
             by_noise.setdefault(words, {})[name] = inside
     if not by_noise:
@@ -147,10 +77,8 @@ def rounds_figure(record: GameRecord) -> Figures | None:
 
 
 def _panel(inside: dict[str, list[ShownPoint]], looks: dict[str, Style]) -> Panel:
-    first = next(iter(inside.values()))[0].point.rounds
-    assert first is not None
-    assert first.distance is not None
-    one_round = first.distance / math.sqrt(first.averaged)
+    first = next(iter(inside.values()))[0]
+    one_round = (first.point.figure(DISTANCE) or 0.0) / math.sqrt(_averaged(first))
     values = sorted({_averaged(one) for points in inside.values() for one in points})
     steps = [values[0] * (values[-1] / values[0]) ** (i / _STEPS) for i in range(_STEPS + 1)]
     traces = [
@@ -224,31 +152,3 @@ def _averaged(one: ShownPoint) -> int:
 
 def _look(place: int) -> Style:
     return Style(OKABE_ITO[place % 6], "solid", _SYMBOLS[place % len(_SYMBOLS)])
-
-
-def _share(found: Success, *, alarm: bool) -> Cell:
-    limits = interval(found.low, found.high, "accuracy")
-    return Cell(percent(found.value), limits, "alarm" if alarm else "")
-
-
-def _most(one: ShownPoint, rounds: InRounds) -> Cell:
-    if rounds.distance is None:
-        return Cell("no bound", tone="muted")
-    return Cell(percent(one.point.most), "exceeded" * overtaken(one.point))
-
-
-def _simulated(rounds: InRounds) -> str:
-    if rounds.simulated == rounds.averaged:
-        return "all simulated" * (rounds.averaged > 1)
-    return f"{count(rounds.simulated)} simulated"
-
-
-def _name(one: ShownPoint) -> str:
-    """Its name without what columns and section say."""
-    return (one.family if one.name == one.setting else one.name).removeprefix(_PREFIX)
-
-
-def _batch(one: ShownPoint, record: GameRecord) -> str:
-    several = len({point.batch for point in record.points}) > 1
-    told = f"batch {count(one.point.batch)}"
-    return told if several and told not in _name(one) else ""

@@ -5,11 +5,20 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedaudit.report.evidence import LEAKS, ROOM_FOR_DOUBT, Status
-from fedaudit.report.grid import Cell, shortened
-from fedaudit.report.reading import Epochs, GameRecord, InRounds, PointPlayed, Success
+from fedaudit.report.grid import shortened
+from fedaudit.report.reading import (
+    CLAIMED_SUCCESS,
+    DISTANCE,
+    FIT,
+    HELD_OUT,
+    InRounds,
+    PointPlayed,
+    Rate,
+    Record,
+)
 from fedaudit.report.text.membership import Sentence
 from fedaudit.report.text.sources import size_reached_by
-from fedaudit.report.words import MISSING, capital, count, interval, listed, number, percent, plural
+from fedaudit.report.words import capital, count, interval, listed, number, percent, plural
 
 NO_DEFENSE = "none"
 IN_ROUNDS = "in rounds"
@@ -114,7 +123,7 @@ def shown_points(points: Sequence[PointPlayed]) -> list[ShownPoint]:
             found.append(_shown_in_rounds(point, point.rounds, points))
             continue
         family = _family(point, varying.get(point.mechanism, set()))
-        budget = point.nominal_epsilon
+        budget = point.claimed_epsilon
         setting = family if budget is None else f"{family}, ε {epsilon(budget)}"
         found.append(ShownPoint(point, family, _own_label(point) or setting, setting))
     return found
@@ -141,9 +150,9 @@ def epsilon(value: float) -> str:
 
 def times_named(point: PointPlayed) -> float | None:
     """Number of times the claimed epsilon the actual one is; None without both."""
-    if point.true_epsilon is None or not point.nominal_epsilon:
+    if point.actual_epsilon is None or not point.claimed_epsilon:
         return None
-    return point.true_epsilon / point.nominal_epsilon
+    return point.actual_epsilon / point.claimed_epsilon
 
 
 def times_text(ratio: float) -> str:
@@ -153,18 +162,19 @@ def times_text(ratio: float) -> str:
 
 def far_above(point: PointPlayed) -> bool:
     """True where the actual epsilon is far above the named one, or has no bound at all."""
-    if point.nominal_epsilon is None:
+    if point.claimed_epsilon is None:
         return False
-    if point.true_epsilon is None:
+    if point.actual_epsilon is None:
         return True
-    return point.true_epsilon > FAR_ABOVE * point.nominal_epsilon
+    return point.actual_epsilon > FAR_ABOVE * point.claimed_epsilon
 
 
 def overtaken(point: PointPlayed) -> bool:
     """True where the success refutes even what the mechanism's probabilities or noise allow."""
     if point.rounds is not None:
         return point.adv.low > point.most + 1e-9
-    return point.true_epsilon is not None and point.proven_epsilon > point.true_epsilon * (1 + 1e-9)
+    actual = point.actual_epsilon
+    return actual is not None and point.proven_epsilon > actual * (1 + 1e-9)
 
 
 def provable(point: PointPlayed) -> float:
@@ -243,7 +253,7 @@ def _own_label(point: PointPlayed) -> str:
 def _by_epsilon(one: ShownPoint) -> float:
     if one.point.rounds is not None:
         return float(one.point.rounds.averaged)
-    budget = one.point.nominal_epsilon
+    budget = one.point.claimed_epsilon
     return math.inf if budget is None else budget
 
 
@@ -262,7 +272,7 @@ def short(one: ShownPoint) -> str:
     return shortened(one.name, 60)
 
 
-def right_in(adv: Success) -> str:
+def right_in(adv: Rate) -> str:
     """Success in running text."""
     return f"{percent(adv.value)} (95% interval {interval(adv.low, adv.high, 'accuracy')})"
 
@@ -286,14 +296,15 @@ def contradiction(one: ShownPoint) -> str:
             f"{told}is more than the {percent(point.most)} that its noise allows any server. "
             "Either the defense does not do what it says, or that bound is worked out wrongly."
         )
-    if overtaken(point) and point.true_epsilon is not None:
+    if overtaken(point) and point.actual_epsilon is not None:
         return (
-            f"{told}proves an epsilon of at least {epsilon(point.proven_epsilon)}, more than the "
-            f"{epsilon(point.true_epsilon)} that its own probabilities give. Either the mechanism "
-            "does not do what it says, or its epsilon is worked out wrongly."
+            f"{told}proves an epsilon of at least {epsilon(point.proven_epsilon)}, more than "
+            f"the {epsilon(point.actual_epsilon)} that its own probabilities give. Either the "
+            "mechanism does not do what it says, or its epsilon is worked out wrongly."
         )
-    named = point.nominal_epsilon or 0.0
-    most = percent(point.most_nominal) if point.most_nominal is not None else "less"
+    named = point.claimed_epsilon or 0.0
+    allowed = point.figure(CLAIMED_SUCCESS)
+    most = "less" if allowed is None else percent(allowed)
     return (
         f"{told}proves an epsilon of at least {epsilon(point.proven_epsilon)}; "
         f"{epsilon(named)} is claimed. Under an honest ε of {epsilon(named)} no server is right in "
@@ -308,8 +319,8 @@ def claims_of(shown: Sequence[ShownPoint]) -> list[str]:
         far = [one.point for one in inside if far_above(one.point)]
         if not far:
             continue
-        named = _epsilons([point.nominal_epsilon for point in far])
-        true = [point.true_epsilon for point in far]
+        named = _epsilons([point.claimed_epsilon for point in far])
+        true = [point.actual_epsilon for point in far]
         if None in true:
             why = (
                 "all records of a batch get the same noise, so that one record tells of the "
@@ -343,27 +354,12 @@ BY_HEART = 0.25
 """A fit that is so much lower on what was held out is one to the rows that were trained on."""
 
 _MOST_NAMED = 4
-_EMPTY = Cell(MISSING, tone="muted")
-
-
-def training_columns(shown: Sequence[ShownPoint]) -> tuple[str, ...]:
-    """Names of the columns that a table of these points has of training."""
-    fit = any(one.point.fit is not None for one in shown)
-    held_out = any(one.point.held_out is not None for one in shown)
-    epochs = any(one.point.epochs is not None for one in shown)
-    return ("Fit",) * fit + ("Held out",) * held_out + ("Epochs",) * epochs
-
-
-def training_cells(point: PointPlayed, columns: Sequence[str]) -> tuple[Cell, ...]:
-    """The cells of these columns."""
-    made = {"Fit": _fit(point), "Held out": _held_out(point), "Epochs": _epochs(point.epochs)}
-    return tuple(made[name] for name in columns)
 
 
 def poor_fits(shown: Sequence[ShownPoint]) -> list[str]:
     """Warnings about points at which low success says nothing of protection; empty for none."""
-    poor = [one for one in shown if _is_poor(one.point)]
-    by_heart = [one for one in shown if _is_by_heart(one.point)]
+    poor = [one for one in shown if is_poor(one.point)]
+    by_heart = [one for one in shown if is_by_heart(one.point)]
     warnings = []
     if poor:
         warnings.append(
@@ -388,42 +384,18 @@ def _named(shown: Sequence[ShownPoint]) -> str:
     return listed([*names, f"{count(more)} more"] if more else names)
 
 
-def _is_poor(point: PointPlayed) -> bool:
-    return point.fit is not None and point.fit < POOR_FIT
+def is_poor(point: PointPlayed) -> bool:
+    """True where neurons do not even tell apart what they were trained on."""
+    fit = point.figure(FIT)
+    return fit is not None and fit < POOR_FIT
 
 
-def _is_by_heart(point: PointPlayed) -> bool:
-    if point.fit is None or point.held_out is None or _is_poor(point):
+def is_by_heart(point: PointPlayed) -> bool:
+    """True where they do, and much less what they were not trained on."""
+    fit, held_out = point.figure(FIT), point.figure(HELD_OUT)
+    if fit is None or held_out is None or is_poor(point):
         return False
-    return point.fit - point.held_out > BY_HEART
-
-
-def _fit(point: PointPlayed) -> Cell:
-    if point.fit is None:
-        return _EMPTY
-    if _is_poor(point):
-        return Cell(number(point.fit), "poor", "alarm")
-    return Cell(number(point.fit))
-
-
-def _held_out(point: PointPlayed) -> Cell:
-    if point.held_out is None:
-        return _EMPTY
-    if _is_by_heart(point):
-        return Cell(number(point.held_out), "by heart", "alarm")
-    return Cell(number(point.held_out))
-
-
-def _epochs(found: Epochs | None) -> Cell:
-    if found is None:
-        return _EMPTY
-    detail = f"{count(found.least)} to {count(found.most)}"
-    if found.low is not None and found.high is not None:
-        detail = f"{found.low:,.0f}–{found.high:,.0f}\n{detail}"
-    never = found.targets - found.stopped
-    if never:
-        detail += f"\n{count(never)} of {count(found.targets)} never"
-    return Cell(f"{'≥ ' * (never > 0)}{found.value:,.0f}", detail)
+    return fit - held_out > BY_HEART
 
 
 MOST_SAID = 8
@@ -484,16 +456,16 @@ class GameVerdict(NamedTuple):
     limits: tuple[str, ...]
 
 
-def game_verdict(record: GameRecord) -> GameVerdict:
+def game_verdict(record: Record) -> GameVerdict:
     """The verdict on a record of games."""
-    shown = shown_points(record.points)
+    shown = shown_points(record.games)
     status = _status(behind_mechanism(shown) or shown)
     refuted = [one for one in shown if one.point.refuted or overtaken(one.point)]
     return GameVerdict(
         status="claim contradicted" if refuted else status,
         look="strong leak" if refuted else status,
         headline=_headline(shown, refuted),
-        played=_played(record.points),
+        played=_played(record.games),
         found=_found(shown),
         contradictions=_at_most_some([contradiction(one) for one in refuted]),
         claims=_at_most_some(claims_of(shown)),
@@ -572,8 +544,8 @@ def _family_sentence(inside: Sequence[ShownPoint]) -> str:
 def _under(point: PointPlayed) -> str:
     """Under which epsilon, or after how many rounds."""
     if point.rounds is None:
-        return "" if point.nominal_epsilon is None else f" at ε {epsilon(point.nominal_epsilon)}"
-    most = f", where noise allows {percent(point.most)}" if point.rounds.distance else ""
+        return "" if point.claimed_epsilon is None else f" at ε {epsilon(point.claimed_epsilon)}"
+    most = f", where noise allows {percent(point.most)}" if point.figure(DISTANCE) else ""
     return f" after {rounds_words(point.rounds)}{most}"
 
 
@@ -593,8 +565,8 @@ def _meaning(shown: Sequence[ShownPoint]) -> str:
 
 def _limits(shown: Sequence[ShownPoint]) -> list[str]:
     found = poor_fits(shown)
-    claiming = [one for one in shown if one.point.nominal_epsilon is not None]
-    beyond = [one for one in claiming if (one.point.nominal_epsilon or 0.0) >= provable(one.point)]
+    claiming = [one for one in shown if one.point.claimed_epsilon is not None]
+    beyond = [one for one in claiming if (one.point.claimed_epsilon or 0.0) >= provable(one.point)]
     if beyond:
         most = max(provable(one.point) for one in beyond)
         found.append(

@@ -62,7 +62,7 @@ def refuse_other_record(folder: Path, ours: Study | Mapping[str, object]) -> Non
 
     Args:
         folder: Where the record is to be written.
-        ours: Its settings: a study, or what the record of a live recording says of it.
+        ours: Its settings: a study, or what the record of a live recording or of games says of it.
 
     Raises:
         BadInput: The folder holds a record of other settings, or one that cannot be read, or a
@@ -81,7 +81,8 @@ def refuse_other_record(folder: Path, ours: Study | Mapping[str, object]) -> Non
     try:
         found = read_record(path)
         config = found.config
-        there = config if found.watched else study_from(settled(config), source=str(path))
+        stated = found.watched or found.kind == "games"
+        there = config if stated else study_from(settled(config), source=str(path))
     except Refusal as refusal:
         raise BadInput(
             f"{folder} holds a {RECORD_FILE} that is not of this study as far as can be read; "
@@ -97,7 +98,10 @@ def refuse_other_record(folder: Path, ours: Study | Mapping[str, object]) -> Non
 
 def _settled(given: Study | Mapping[str, object]) -> object:
     """Settings as they come back from a record's file."""
-    values = settings_of(given) if isinstance(given, Study) else dict(given)
+    if isinstance(given, Study):
+        values = settings_of(given)
+    else:
+        values = {name: value for name, value in given.items() if name not in ("about", "hours")}
     return json.loads(json.dumps(made_plain(values)))
 
 
