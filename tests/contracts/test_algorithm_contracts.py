@@ -1,180 +1,504 @@
-"""What federated averaging comes to where it can be worked out by other means."""
+"""What every federated algorithm of the catalogue keeps to.
 
-from functools import partial
-from itertools import pairwise
+A new algorithm is a file, a row of the catalogue, and an entry in ``SETTINGS`` and ``REFUSED``.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+from inspect import getdoc, signature
+from itertools import islice
+from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
-from torch import nn
-from torch.nn import functional
+from torch import Tensor, nn
 
-from fedaudit.core.params import flat, plus, weighted_sum
+from fedaudit.core.errors import BadInput, NotVisible, Unsupported
+from fedaudit.core.objects import stated
+from fedaudit.core.params import plus
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Architecture, Model, Samples
-from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.core.values import Architecture, Batch, ClientId, Params, Samples, Sees, Setting
+from fedaudit.defenses.base import Defense, Turn, Visit
+from fedaudit.engines.base import Engine
+from fedaudit.engines.workers import Workers
+from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, HoldsOut, KeepsModels
+from fedaudit.fl.algorithms.catalog import ALGORITHMS, Task
+from fedaudit.fl.algorithms.ifca_mir import Cluster
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
+from fedaudit.observe.round import Gradient, Logits, Round, Update, Upload
+from fedaudit.observe.views import VIEWS, seen_from
+from fedaudit.risk.client import ByLoss
+from fedaudit.study.settings.options import check_options
 
-SEED, ROUNDS, COUNT = 11, 3, 22
+PUBLIC_CLASSES, CLASSES = 2, 5
+
+SETTINGS: dict[str, Mapping[str, Setting]] = {
+    "fedavg": {},
+    "fedsgd": {},
+    "legacy-fedsgd": {},
+    "fedprox": {"mu": 0.5},
+    "fedadam": {"server_lr": 0.05},
+    "fedmd": {
+        "public": "a public set",
+        "public_samples": 10,
+        "public_epochs": 1,
+        "private_epochs": 2,
+        "student_epochs": 1,
+    },
+    "ifca": {},
+    "ifca-mir": {"every": 1},
+    "ifca-mir-clients": {"held_out": 0.4},
+}
+"""For each algorithm settings with which a tiny federation runs."""
+
+REFUSED: dict[str, Mapping[str, Setting]] = {
+    "fedavg": {},
+    "fedsgd": {"together": "median"},
+    "legacy-fedsgd": {},
+    "fedprox": {"mu": -0.5},
+    "fedadam": {"server_lr": -0.5, "beta1": 1.5, "beta2": 1.5, "adaptivity": -0.5},
+    "fedmd": {
+        "public_samples": 77,
+        "public_epochs": -3,
+        "private_epochs": -3,
+        "digest_epochs": -3,
+        "digest_batch": -3,
+        "student_epochs": -3,
+    },
+    "ifca": {"models": -3, "explore": -3},
+    "ifca-mir": {
+        "models": -3,
+        "every": -3,
+        "preference": "none",
+        "alpha": 1.5,
+        "bonus": -0.5,
+        "explore": -3,
+    },
+    "ifca-mir-clients": {
+        "models": -3,
+        "held_out": 1.5,
+        "preference": "none",
+        "alpha": 1.5,
+        "explore": -3,
+    },
+}
+"""For each algorithm a value of each of its settings that cannot be."""
+
+NAMES_A_PART = {"public", "nets", "student"}
+"""Settings that name a data set or network: whoever looks these up refuses them."""
+
+FAITHFUL = {"fedadam"}
+"""Algorithms that differ from their source in nothing."""
+
+every_algorithm = pytest.mark.parametrize("name", SETTINGS)
 
 
-def dense() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(12, 7), nn.ReLU(), nn.Linear(7, 3))
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, CLASSES))
 
 
-def convolutional() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(3, 4, 2), nn.BatchNorm2d(4), nn.Tanh(), nn.Flatten(), nn.Linear(4, 3)
-    )
-
-
-def counting_norm() -> nn.Module:
-    """Batch normalisation that weighs batches by how many there were before."""
-    norm = nn.BatchNorm1d(12, momentum=None)
-    return nn.Sequential(nn.Flatten(), norm, nn.Linear(12, 3))
-
-
-def smooth() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(12, 7), nn.Tanh(), nn.Linear(7, 3))
-
-
-NETS = {"dense": dense, "convolutional": convolutional, "counting": counting_norm}
-
-
-def samples(client: int, count: int = COUNT) -> Samples:
-    rng = seeded(0, "samples", client)
+def samples(count: int, purpose: str | int, first_class: int, classes: int) -> Samples:
+    rng = seeded(4, "samples", purpose)
     return Samples(
-        torch.randn(count, 3, 2, 2, generator=rng),
-        torch.randint(0, 3, (count,), generator=rng),
-        torch.arange(count) + 100 * client,
+        torch.randn(count, 4, generator=rng),
+        first_class + torch.randint(0, classes, (count,), generator=rng),
+        torch.arange(count) + (1000 * (purpose + 1) if isinstance(purpose, int) else 0),
     )
 
 
-def federated(
-    net: str, how: LocalTraining, clients: dict[int, Samples], rounds: int
-) -> list[Model]:
-    algorithm = FedAvg(Architecture(net, partial(NETS[net])), how)
-    run = simulate(algorithm, clients, rounds=rounds, seed=SEED)
-    return [round.after["global"] for round in run]
+@dataclass(frozen=True)
+class RiskBySize:
+    """Fewer samples, more risk."""
+
+    def __call__(self, clusters: Sequence[Cluster], *, seed: int) -> list[float]:
+        return [0.5 + 0.5 / (1 + cluster.samples) for cluster in clusters]
 
 
-def initial(net: str) -> Model:
-    """The model that clients are sent in the first round."""
-    algorithm = FedAvg(Architecture(net, partial(NETS[net])), LocalTraining())
-    (first,) = simulate(algorithm, {0: samples(0)}, rounds=1, seed=SEED)
-    return first.sent[0].model
-
-
-def plainly(net: str, data: Samples, how: LocalTraining) -> nn.Module:
-    """Training as in any tutorial, on the same shuffles; the optimizer is new each round."""
-    module = initial(net).module().train()
-    for round in range(1, ROUNDS + 1):
-        if how.optimizer == "adam":
-            optimizer: torch.optim.Optimizer = torch.optim.Adam(
-                module.parameters(), lr=how.lr, weight_decay=how.weight_decay
-            )
-        else:
-            optimizer = torch.optim.SGD(
-                module.parameters(),
-                lr=how.lr,
-                momentum=how.momentum,
-                weight_decay=how.weight_decay,
-            )
-        shuffles = seeded(SEED, "client", 0, "round", round, "batches")
-        for _ in range(how.epochs):
-            order = torch.randperm(len(data), generator=shuffles)
-            for start in range(0, len(data), how.batch_size):
-                batch = order[start : start + how.batch_size]
-                optimizer.zero_grad()
-                loss = functional.cross_entropy(module(data.features[batch]), data.labels[batch])
-                torch.autograd.backward(loss)
-                optimizer.step()
-    return module
-
-
-@pytest.mark.parametrize("net", ["dense", "convolutional"])
-@pytest.mark.parametrize(
-    "how",
-    [
-        LocalTraining(batch_size=8, lr=0.1),
-        LocalTraining(batch_size=8, lr=0.1, momentum=0.9, weight_decay=5e-3, epochs=2),
-        LocalTraining(batch_size=100, lr=0.1, epochs=3),
-        LocalTraining(batch_size=8, lr=0.01, weight_decay=5e-3, optimizer="adam"),
-    ],
-    ids=["plain", "momentum, weight decay, two epochs", "full batch", "adam"],
+ARCHITECTURE = Architecture("net", partial(net))
+PUBLIC = samples(10, "public", 0, PUBLIC_CLASSES)
+DATA = {
+    client: samples(8 + 2 * client, client, PUBLIC_CLASSES, CLASSES - PUBLIC_CLASSES)
+    for client in range(3)
+}
+TASK = Task(
+    architecture=ARCHITECTURE,
+    training=LocalTraining(lr=0.1, batch_size=4),
+    shape=(4,),
+    first_class=PUBLIC_CLASSES,
+    model=lambda name, **settings: ARCHITECTURE,
+    public=lambda name: PUBLIC,
+    seed=1,
+    risk=RiskBySize,
+    own_risk=ByLoss(),
 )
-def test_one_client_with_all_data_trains_as_if_there_were_no_federation(
-    net: str, how: LocalTraining
+
+
+def made(name: str, **settings: Setting) -> Algorithm:
+    return ALGORITHMS[name](TASK, **{**SETTINGS[name], **settings})
+
+
+def run(name: str, seed: int = 3, **how: object) -> list[Round]:
+    given: dict[str, object] = {"clients": DATA, "rounds": 2, "seed": seed, **how}
+    return list(simulate(made(name), **given))  # type: ignore[arg-type]
+
+
+@cache
+def run_of(name: str) -> list[Round]:
+    """Two rounds of all clients; to be read only."""
+    return run(name)
+
+
+def bits(rounds: Iterable[Round]) -> list[object]:
+    """All that is sent, sent back, rebuilt, kept and chosen."""
+
+    def listed(tensors: Mapping[str, Tensor]) -> dict[str, object]:
+        return {name: value.tolist() for name, value in tensors.items()}
+
+    found: list[object] = []
+    for round in rounds:
+        found += [round.index, round.asked, round.answered, round.weights]
+        found += [dict(round.chosen), dict(round.trained)]
+        for models in (round.after, round.kept):
+            found += [(name, listed(model.tensors())) for name, model in models.items()]
+        for client in round.answered:
+            sent, upload, shown = round.sent[client], round.uploads[client], round.exposed[client]
+            found += [listed(model.tensors()) for model in sent.models]
+            found += [listed(sent.extra), type(upload), listed(upload.values)]
+            found += [listed(getattr(upload, "buffers", {})), listed(shown.update or {})]
+            found += [listed(shown.local.tensors()) if shown.local else None]
+    return found
+
+
+def test_every_algorithm_has_settings_here_and_a_wrong_value_of_each() -> None:
+    assert SETTINGS.keys() == REFUSED.keys() == ALGORITHMS.keys()
+    for name, make in ALGORITHMS.items():
+        own = signature(make).parameters.keys() - {"task"}
+        assert REFUSED[name].keys() == own - NAMES_A_PART, name
+
+
+@every_algorithm
+def test_it_says_where_it_is_from_and_where_it_departs_from_that(name: str) -> None:
+    texts = [getdoc(ALGORITHMS[name]) or "", getdoc(type(made(name))) or ""]
+    assert all("Source:" in text for text in texts)
+    assert any("Differs:" in text for text in texts) is (name not in FAITHFUL)
+
+
+@every_algorithm
+def test_it_is_a_frozen_value_that_states_itself_alike_each_time(name: str) -> None:
+    algorithm = made(name)
+    assert isinstance(algorithm, Algorithm)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(algorithm, dataclasses.fields(algorithm)[0].name, None)  # type: ignore[arg-type]
+    assert stated(algorithm) == stated(made(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"), [(name, setting) for name, wrong in REFUSED.items() for setting in wrong]
+)
+def test_a_wrong_setting_is_refused_before_anything_is_trained(name: str, setting: str) -> None:
+    value = REFUSED[name][setting]
+    with pytest.raises(BadInput) as refusal:
+        made(name, **{setting: value})
+    assert str(value) in str(refusal.value)
+
+
+@every_algorithm
+def test_a_setting_that_it_does_not_have_is_refused_by_its_name(name: str) -> None:
+    check_options("algorithm", name, ALGORITHMS[name], dict(SETTINGS[name]))
+    with pytest.raises(BadInput, match="no_such_setting"):
+        check_options("algorithm", name, ALGORITHMS[name], {**SETTINGS[name], "no_such_setting": 1})
+
+
+@every_algorithm
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(name: str) -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    assert bits(run(name)) == bits(run_of(name))
+    assert torch.equal(torch.get_rng_state(), before), "the global generator plays no part"
+    assert bits(run(name, seed=4)) != bits(run_of(name))
+
+
+@every_algorithm
+def test_the_order_in_which_clients_are_given_changes_no_bit(name: str) -> None:
+    assert bits(run(name, clients=dict(reversed(DATA.items())))) == bits(run_of(name))
+
+
+Job = tuple[Callable[[object, object], object], object, object]
+
+
+def done(nothing: None, job: Job) -> object:
+    work, shared, item = job
+    return work(shared, item)
+
+
+class Crew:
+    """Workers who go from one session to the next, since each takes a second to start."""
+
+    def __init__(self, run: Callable[[list[Job]], Iterator[object]]) -> None:
+        self._run = run
+
+    @contextmanager
+    def session(
+        self, work: Callable[[object, object], object], shared: object
+    ) -> Iterator[Callable[[Iterable[object]], Iterator[object]]]:
+        yield lambda items: self._run([(work, shared, item) for item in items])
+
+
+@pytest.fixture(scope="module")
+def crew() -> Iterator[Engine]:
+    with Workers(2).session(done, None) as started:
+        yield cast(Engine, Crew(started))
+
+
+@every_algorithm
+def test_two_workers_give_the_bits_of_one(name: str, crew: Engine) -> None:
+    assert bits(run(name, engine=crew)) == bits(run_of(name))
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.6])
+@every_algorithm
+def test_a_run_that_was_killed_goes_on_to_the_bit(
+    name: str, participation: float, tmp_path: Path
 ) -> None:
-    data = samples(0)
-    ours = federated(net, how, {0: data}, ROUNDS)[-1]
-    theirs = Model.of(ours.architecture, plainly(net, data, how))
-    # Adam divides by the gradient's own size: what rounding leaves of a small one counts in full.
-    near = 1e-5 if how.optimizer == "adam" else 1e-6
-    for name, value in (ours.params | ours.buffers).items():
-        expected = (theirs.params | theirs.buffers)[name]
-        torch.testing.assert_close(value, expected, rtol=1e-5, atol=near)
+    def started(checkpoint: Path | None) -> Iterator[Round]:
+        return simulate(
+            made(name),
+            DATA,
+            rounds=4,
+            seed=3,
+            participation=participation,
+            checkpoint=checkpoint,
+        )
+
+    path = tmp_path / "checkpoint.safetensors"
+    assert [round.index for round in islice(started(path), 2)] == [1, 2]
+    rest = list(started(path))
+    assert [round.index for round in rest] == [2, 3, 4]
+    assert bits(rest) == bits(list(started(None))[1:])
 
 
-def test_updates_and_running_statistics_are_averaged_by_data_size() -> None:
-    clients = {0: samples(0, 10), 1: samples(1, 30)}
-    algorithm = FedAvg(Architecture("convolutional", partial(convolutional)), LocalTraining())
-    (round,) = simulate(algorithm, clients, rounds=1, seed=SEED)
-    after, before = round.after["global"], round.sent[0].model
-    one, other = round.uploads[0], round.uploads[1]
-    assert round.weights == {0: 0.25, 1: 0.75}
-    mean = weighted_sum([one.values, other.values], [0.25, 0.75])
-    for name, value in plus(before.params, mean).items():
-        torch.testing.assert_close(after.params[name], value)
-    locals_ = [round.exposed[client].local for client in clients]
-    buffers = [model.buffers for model in locals_ if model is not None]
-    assert set(buffers[0]) == {"1.running_mean", "1.running_var"}
-    for name, value in weighted_sum(buffers, [0.25, 0.75]).items():
-        torch.testing.assert_close(after.buffers[name], value)
-        assert not torch.equal(after.buffers[name], before.buffers[name])
+@every_algorithm
+def test_clients_samples_are_left_as_they_are(name: str) -> None:
+    before = {client: data.features.clone() for client, data in DATA.items()}
+    run(name)
+    for client, features in before.items():
+        assert torch.equal(DATA[client].features, features)
 
 
-def test_running_statistics_do_not_depend_on_who_trained_before() -> None:
-    how = LocalTraining(batch_size=8)
-    alone = federated("counting", how, {5: samples(5)}, 1)[0]
-    others = {client: samples(client) for client in range(5)}
-    run = simulate(
-        FedAvg(Architecture("counting", partial(counting_norm)), how),
-        others | {5: samples(5)},
-        rounds=1,
-        seed=SEED,
+@every_algorithm
+def test_a_first_upload_says_nothing_of_the_other_clients_samples(name: str) -> None:
+    others = {0: DATA[0], 1: DATA[2], 2: DATA[1]}
+    (first,) = run(name, rounds=1, clients=others)
+    ours, theirs = first.uploads[0], run_of(name)[0].uploads[0]
+    assert ours.values.keys() == theirs.values.keys()
+    for value, other in ours.values.items():
+        assert torch.equal(other, theirs.values[value])
+
+
+@every_algorithm
+def test_an_upload_is_of_the_stated_kind_and_of_the_form_of_what_was_sent(name: str) -> None:
+    for round in run_of(name):
+        assert sum(round.weights.values()) == pytest.approx(1)
+        for client, upload in round.uploads.items():
+            assert type(upload) is made(name).upload_kind
+            assert all(bool(value.isfinite().all()) for value in upload.values.values())
+            if isinstance(upload, Logits):
+                assert {n: v.shape for n, v in upload.values.items()} == {
+                    "outputs": (len(PUBLIC), CLASSES)
+                }
+                continue
+            model = round.sent[client].models[getattr(upload, "choice", 0)]
+            for ours, theirs in ((upload.values, model.params), (upload.buffers, model.buffers)):
+                assert {n: v.shape for n, v in ours.items()} == {
+                    n: v.shape for n, v in theirs.items()
+                }
+            assert upload.samples == len(trained_on(name, client))
+
+
+def trained_on(name: str, client: ClientId, seed: int = 3) -> Samples:
+    """The part of a client's samples that it trains on."""
+    algorithm, data = made(name), DATA[client]
+    if not isinstance(algorithm, HoldsOut):
+        return data
+    return data.take(~algorithm.held_out(data.ids, seed=seed))
+
+
+@every_algorithm
+def test_what_is_exposed_follows_from_what_was_sent_and_sent_back(name: str) -> None:
+    algorithm = made(name)
+    for round in run_of(name):
+        assert tuple(round.exposed) == round.answered == tuple(round.uploads)
+        for client, shown in round.exposed.items():
+            assert shown.local is not None
+            assert shown.local.architecture == algorithm.architecture
+            if shown.base is None:
+                assert round.sent[client].models == ()
+                continue
+            assert any(shown.base is model for model in round.sent[client].models)
+            assert shown.update is not None
+            rebuilt = plus(shown.base.params, shown.update)
+            for param, value in shown.local.params.items():
+                assert torch.equal(value, rebuilt[param])
+
+
+@every_algorithm
+def test_models_of_the_server_and_of_clients_have_names_that_go_together(name: str) -> None:
+    algorithm = made(name)
+    for round in run_of(name):
+        assert all(
+            bool(v.isfinite().all()) for m in round.after.values() for v in m.params.values()
+        )
+        chooses, keeps = isinstance(algorithm, ChoosesModels), isinstance(algorithm, KeepsModels)
+        assert set(round.chosen) == (set(DATA) if chooses else set())
+        assert set(round.chosen.values()) <= set(round.after)
+        assert set(round.trained) == (set(round.after) if chooses else set())
+        assert set(round.kept) == (set(DATA) if keeps else set())
+        assert round.after or round.kept, "there is nothing whose accuracy could be counted"
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@every_algorithm
+def test_a_view_deletes_or_is_refused_and_changes_nothing(name: str, view: str) -> None:
+    whole = run_of(name)
+    before = bits(whole)
+    try:
+        seen = list(seen_from(whole, VIEWS[view]))
+    except NotVisible:
+        seen = []
+    assert bits(whole) == before
+    assert seen or view != "uploads"
+    for shown, round in zip(seen, whole, strict=False):
+        assert shown.uploads.items() <= round.uploads.items()
+        assert shown.sent.items() <= round.sent.items()
+        assert dict(shown.after) == dict(round.after)
+        if Sees.UPLOADS not in VIEWS[view].offers:
+            assert not shown.uploads
+            clients = shown.exposed.keys() & round.exposed.keys()
+            assert not any(shown.exposed[c].local is round.exposed[c].local for c in clients)
+
+
+@every_algorithm
+def test_equal_uploads_average_to_what_one_of_them_comes_to(name: str) -> None:
+    algorithm = made(name)
+    state = algorithm.start(3)
+    upload = run_of(name)[0].uploads[0]
+    alone = _server(algorithm, algorithm.fold(state, {0: upload}, {0: 1.0}))
+    shares = {0: 0.5, 1: 0.2, 2: 0.3}
+    three = _server(algorithm, algorithm.fold(state, dict.fromkeys(shares, upload), shares))
+    assert alone.keys() == three.keys()
+    for part, value in alone.items():
+        torch.testing.assert_close(three[part], value)
+
+
+@every_algorithm
+def test_the_order_in_which_uploads_arrive_changes_no_bit(name: str) -> None:
+    algorithm, first = made(name), run_of(name)[0]
+    state = algorithm.start(3)
+    one, other = (
+        algorithm.fold(state, dict(order), first.weights)
+        for order in ([*first.uploads.items()], [*first.uploads.items()][::-1])
     )
-    (last,) = run
-    local = last.exposed[5].local
-    assert local is not None
-    for name, value in alone.buffers.items():
-        assert torch.equal(local.buffers[name], value)
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[part], other[part]) for part in one)
 
 
-def test_clients_with_equal_data_and_full_batches_average_to_one_clients_training() -> None:
-    how = LocalTraining(batch_size=COUNT, lr=0.1)
-    one = federated("dense", how, {0: samples(0)}, ROUNDS)[-1]
-    three = federated("dense", how, dict.fromkeys(range(3), samples(0)), ROUNDS)[-1]
-    for name, value in one.params.items():
-        torch.testing.assert_close(three.params[name], value, rtol=1e-5, atol=1e-6)
+def _server(algorithm: Algorithm, state: Params) -> Params:
+    """The server's models as tensors, or what it has in place of one."""
+    models = algorithm.models(state)
+    return {
+        f"{name}/{part}": value
+        for name, model in models.items()
+        for part, value in model.tensors().items()
+    } or state
 
 
-def test_every_round_starts_from_the_average_of_the_last() -> None:
-    algorithm = FedAvg(Architecture("dense", partial(dense)), LocalTraining())
-    clients = {client: samples(client) for client in range(3)}
-    for last, then in pairwise(simulate(algorithm, clients, rounds=3, seed=SEED)):
-        for client in clients:
-            base = then.exposed[client].base
-            assert base is not None
-            for name, value in last.after["global"].tensors().items():
-                assert torch.equal(base.tensors()[name], value)
+@every_algorithm
+def test_a_client_without_samples_is_refused(name: str) -> None:
+    with pytest.raises(BadInput, match=r"clients \[1\] have no samples"):
+        run(name, clients={**DATA, 1: DATA[1].take(slice(0))})
 
 
-def test_a_network_that_was_changed_under_the_same_name_is_built_anew() -> None:
-    how, data = LocalTraining(lr=0.1), {0: samples(0)}
-    relu = Architecture("mine", partial(dense))
-    tanh = Architecture("mine", partial(smooth))
-    (first,) = simulate(FedAvg(relu, how), data, rounds=1, seed=SEED)
-    (second,) = simulate(FedAvg(tanh, how), data, rounds=1, seed=SEED)
-    assert torch.equal(flat(first.sent[0].model.params), flat(second.sent[0].model.params))
-    assert not torch.equal(flat(first.uploads[0].values), flat(second.uploads[0].values))
+@every_algorithm
+def test_clients_that_are_not_asked_stay_as_they_were(name: str) -> None:
+    rounds = run(name, rounds=5, participation=0.6)
+    assert {client for round in rounds for client in round.asked} == set(DATA)
+    for last, round in zip([None, *rounds], rounds, strict=False):
+        assert len(round.asked) == 2
+        assert set(round.uploads) == set(round.exposed) == set(round.sent) == set(round.asked)
+        idle = set(DATA) - set(round.asked)
+        for client in idle & set(round.kept):
+            assert last is not None
+            now, before = round.kept[client].tensors(), last.kept[client].tensors()
+            assert all(torch.equal(now[part], before[part]) for part in before)
+        for client in idle & set(round.chosen):
+            assert last is not None
+            assert round.chosen[client] == last.chosen[client]
+
+
+class Watching(Defense):
+    """Keeps some samples back, notes how often it was asked, and sends zeros."""
+
+    def __init__(self) -> None:
+        self.calls = torch.zeros(2, dtype=torch.int64)
+
+    def prepare(self, data: Samples, visit: Visit) -> Samples:
+        self.calls = self.calls + torch.tensor([1, 0])
+        return data.take(slice(0, KEPT))
+
+    def batch(self, batch: Batch, turn: Turn) -> Batch:
+        self.calls = self.calls + torch.tensor([0, 1])
+        return batch
+
+    def upload(self, upload: Upload, turn: Turn) -> Upload:
+        turn.note("calls", self.calls)
+        zeros = {name: torch.zeros_like(value) for name, value in upload.values.items()}
+        return dataclasses.replace(upload, values=zeros)
+
+    def state(self) -> Params:
+        return {"calls": self.calls}
+
+    def restore(self, state: Params) -> None:
+        self.calls = state["calls"]
+
+
+KEPT = 8
+
+
+@every_algorithm
+def test_a_defense_stands_before_a_clients_samples_and_behind_its_upload(name: str) -> None:
+    rounds = run(name, defenses={1: Watching()})
+    (once, first), (still, second) = (round.facts[1]["calls"].tolist() for round in rounds)
+    assert once == still == 1
+    assert 0 < first < second
+    for round, bare in zip(rounds, run_of(name), strict=True):
+        assert set(round.facts[1]["used"].tolist()) <= set(DATA[1].ids[:KEPT].tolist())
+        assert not any(bool(value.any()) for value in round.uploads[1].values.values())
+        assert any(bool(value.any()) for value in bare.uploads[1].values.values())
+
+
+@every_algorithm
+def test_a_defense_for_other_uploads_is_refused_by_its_name_and_the_algorithms(name: str) -> None:
+    algorithm = made(name)
+
+    class Elsewhere(Defense):
+        accepts = tuple({Update, Gradient, Logits} - {algorithm.upload_kind})
+
+    with pytest.raises(Unsupported, match=f"Elsewhere .* {type(algorithm).__name__}"):
+        run(name, defenses={0: Elsewhere()})
+
+
+@every_algorithm
+def test_a_workload_is_what_clients_do_to_their_samples(name: str) -> None:
+    rounds = run_of(name)
+    for client in DATA:
+        own = trained_on(name, client)
+        work = made(name).workload(len(rounds), len(own))
+        used = torch.cat([round.facts[client]["used"] for round in rounds])
+        assert work.samples == len(own)
+        assert len(used) == work.rounds * work.epochs * len(own)
+        assert set(used.tolist()) == set(own.ids.tolist())

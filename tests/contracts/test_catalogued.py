@@ -6,26 +6,33 @@ import pytest
 
 import fedaudit.attacks
 import fedaudit.defenses
+import fedaudit.fl.algorithms
 import fedaudit.signals
 from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS
 from fedaudit.defenses.catalog import DEFENSES
+from fedaudit.fl.algorithms.catalog import ALGORITHMS
+from tests.contracts.test_algorithm_contracts import made
 
 EVERY = (ATTACKS | SOURCE_ATTACKS).values()
 ENTRIES: dict[str, set[str]] = {
     "fedaudit.attacks": {type(attack.rule).__module__ for attack in EVERY},
     "fedaudit.signals": {type(s).__module__ for a in EVERY for s in a.signals},
     "fedaudit.defenses": {make.__module__ for make in DEFENSES.values()},
+    "fedaudit.fl.algorithms": {type(made(name)).__module__ for name in ALGORITHMS},
 }
 OTHERS: dict[str, set[str]] = {
     "fedaudit.attacks": {"ami", "base", "catalog"},
     "fedaudit.signals": {"base", "gradients", "kernels", "measure"},
     "fedaudit.defenses": {"accounting", "base", "catalog", "chain", "planted", "soft_labels"},
+    "fedaudit.fl.algorithms": {"base", "catalog"},
 }
 """Files and folders that hold no entry: interfaces, catalogues and machinery."""
 
 
 @pytest.mark.parametrize(
-    "package", [fedaudit.attacks, fedaudit.defenses, fedaudit.signals], ids=lambda p: p.__name__
+    "package",
+    [fedaudit.attacks, fedaudit.defenses, fedaudit.signals, fedaudit.fl.algorithms],
+    ids=lambda p: p.__name__,
 )
 def test_every_file_is_in_its_catalogue_or_known_to_be_no_entry(package: object) -> None:
     name, path = package.__name__, package.__path__  # type: ignore[attr-defined]
