@@ -41,6 +41,7 @@ from fedaudit.study.front.federation import Federation, Questions, plan_of
 from fedaudit.study.running.identity import study_key
 from fedaudit.study.settings.sections import TrainingSection
 from fedaudit.study.settings.values import study_from
+from fedaudit.study.setup.build import setup
 
 FIGURES = fa.Figures(permutations=20, blind_classifier=False)
 FEW = fa.Audit(samples=60, every=2, background=0)
@@ -221,6 +222,92 @@ def test_objects_and_a_file_give_the_same_study_and_the_same_figures(tmp_path: P
     theirs = fa.run_study(in_file, tmp_path / "file")
     assert ours.record.content_hash == theirs.content_hash
     assert ours.record.findings == theirs.findings
+
+
+class Linear(nn.Module):
+    """One layer for images of any size."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(int(np.prod(shape)), classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.out(x.flatten(1))
+        return outputs
+
+
+def distilled(**changes: object) -> Federation:
+    sizes = {"public_samples": 60, "public_epochs": 1, "private_epochs": 2, "student_epochs": 1}
+    parts: dict[str, object] = {
+        "data": fa.datasets.digits(),
+        "classes": [7, 8, 9],
+        "first_class": 10,
+        "clients": 3,
+        "models": [fa.models.MLP(hidden="12"), Linear],
+        "algorithm": fa.algorithms.FedMD(public="digits", student="", rounds=2, **sizes),
+        **changes,
+    }
+    return MADE(**parts)
+
+
+def test_clients_have_networks_of_their_own_as_a_file_would_say_it(tmp_path: Path) -> None:
+    ours = carried(tmp_path / "objects", distilled(), name="same")
+    in_file = study_from(
+        {
+            "name": "same",
+            "data": {"name": "digits", "classes": [7, 8, 9], "first_class": 10},
+            "partition": {"clients": 3},
+            "models": [
+                {"name": "mlp", "options": {"hidden": "12"}},
+                {"name": f"{__name__}:Linear"},
+            ],
+            "algorithm": {
+                "name": "fedmd",
+                "options": {
+                    "public": "digits",
+                    "student": "",
+                    "public_samples": 60,
+                    "public_epochs": 1,
+                    "private_epochs": 2,
+                    "student_epochs": 1,
+                },
+            },
+            "training": {"rounds": 2},
+            "audit": {"fair": 60, "every": 2, "background": 0},
+            "figures": {"permutations": 20, "blind_classifier": False},
+            "attacks": {"loss-series": {}},
+        }
+    )
+    theirs = fa.run_study(in_file, tmp_path / "file")
+    assert ours.record.content_hash == theirs.content_hash
+    nets = setup(in_file, 1, None).algorithm.nets
+    assert [net.name for net in nets] == ["mlp", f"{__name__}:Linear"]
+    alike = carried(tmp_path / "alike", distilled(models=[fa.models.MLP(hidden="12")]), name="same")
+    assert alike.record.content_hash != theirs.content_hash
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"algorithm": fa.algorithms.FedProx(rounds=2)},
+            r"'fedprox' has one network for all clients, and models names 2: .* such as fedmd",
+        ),
+        ({"model": "cnn"}, "model is 'cnn', of all clients, and models are of each"),
+        ({"models": [Linear] * 4}, "there are 4 models and 3 clients"),
+        (
+            {"algorithm": fa.algorithms.FedMD(public="digits", nets="2; 3", rounds=2)},
+            "nets and the study's models are both the clients' networks",
+        ),
+        ({"models": [3]}, "a model is a torch.nn.Module, .* got a int"),
+    ],
+)
+def test_networks_that_cannot_be_the_clients_are_refused_before_training(
+    tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        carried(tmp_path / "out", distilled(**changes))
+    assert not (tmp_path / "out").exists()
 
 
 def test_everything_in_a_federation_can_be_the_callers_own(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 def test_all_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     told: dict[str, object] = {"__name__": "__main__"}
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), told)

@@ -24,7 +24,7 @@ class Task:
     """The settings of a study apart from the algorithm.
 
     Attributes:
-        architecture: The model that it names.
+        architecture: The model that it names; the first where clients have their own.
         training: Local training, as its section says.
         shape: Of one sample.
         first_class: Number of the first class that clients have samples of.
@@ -34,6 +34,7 @@ class Task:
         risk: How a server finds out what its models give away.
         own_risk: How a client finds out what a model gives away.
         accepted: The lowest and the highest membership risk that clients accept.
+        nets: Networks of the clients' own, dealt in turn; none where all have that model.
     """
 
     architecture: Architecture
@@ -46,6 +47,7 @@ class Task:
     risk: Callable[[], Risk]
     own_risk: OwnRisk
     accepted: tuple[float, float] = (0.5, 0.8)
+    nets: tuple[Architecture, ...] = ()
 
 
 def fedavg(task: Task) -> FedAvg:
@@ -141,7 +143,7 @@ def fedmd(
             come first: number the clients' own after them (``data.first_class``).
         public_samples: How many of its samples, at random.
         nets: The clients' networks, dealt in turn: channels of CNNs with 3x3 windows, such as
-            "16,32; 16,16,32". Empty: all have the study's model.
+            "16,32; 16,16,32". Empty: the study's models, or its one model for all.
         public_epochs: Epochs on the public samples in the first round.
         private_epochs: Epochs on the client's own after that.
         digest_epochs: Epochs towards the mean outputs in each later round.
@@ -151,17 +153,22 @@ def fedmd(
         student_epochs: Their epochs.
 
     Raises:
-        BadInput: The public set does not fit the clients' own.
+        BadInput: The public set does not fit the clients' own, or nets are given twice.
 
     Source: Li & Wang 2019; SIA, Algorithm 3 and its published code.
     Differs: The published code's client networks normalise over batches, have dropout (0.2) after
         every convolution, pool by means and end in a ReLU, so that no output is below 0; these are
         the catalogue's CNNs, which do none of it. See :class:`FedMD` for the public samples.
     """
+    if nets and task.nets:
+        raise BadInput(
+            "algorithm.options.nets and the study's models are both the clients' networks; leave "
+            "out one of them"
+        )
     how = task.training
     shown = _public(task, public, public_samples)
     return FedMD(
-        nets=_nets(task, nets) or (task.architecture,),
+        nets=_nets(task, nets) or task.nets or (task.architecture,),
         public=shown,
         first_public=replace(how, epochs=public_epochs),
         first_private=replace(how, epochs=private_epochs),

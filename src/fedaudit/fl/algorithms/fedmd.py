@@ -70,11 +70,14 @@ def distilled(
         device: Where to calculate; a GPU trains one student after another.
 
     Raises:
-        Unsupported: The student draws at random as it trains (dropout), which cannot be done
-            side by side.
+        Unsupported: The student draws at random as it trains (dropout), or may do so (a class of
+            the user's own), which cannot be done side by side.
     """
     if draws_as_it_trains(student):
-        raise Unsupported("a student with dropout cannot be distilled; set its dropout to 0")
+        raise Unsupported(
+            "a student with dropout cannot be distilled, nor one of a class of its own; set "
+            "dropout to 0, or name a network of the catalogue in algorithm.options.student"
+        )
     orders = [torch.randperm(len(features), generator=rng) for _ in range(how.epochs)]
     learn = partial(_student, student, features.to(device), how=how, orders=orders)
     clients = sorted(outputs)

@@ -64,6 +64,10 @@ class Federation:
         clients: How many, dealt to at random; or what ``fedaudit.partitions`` makes.
         model: A name, a class or function that makes a ``torch.nn.Module`` (it is given ``shape``
             and ``classes`` where it takes them), or a module, with which every run then starts.
+        models: Networks of the clients' own, in place of ``model``: a list of what that may be,
+            dealt in turn, for algorithms that average no parameters, such as FedMD.
+        classes: Only samples of these are kept, and they are numbered in this order; all if empty.
+        first_class: Number of the first class; those before it are a public set's.
         algorithm: A name, what ``fedaudit.algorithms`` makes, or a function from a task to an
             algorithm.
         defenses: Defenses with their members, as ``CoFedMID(members=[0, 1])``; one without members
@@ -81,6 +85,9 @@ class Federation:
     training: TrainingSection | None = None
     shift: ShiftSection | None = None
     risk: RiskSection | None = None
+    models: object = ()
+    classes: object = ()
+    first_class: int = 0
 
 
 class Questions(NamedTuple):
@@ -137,9 +144,14 @@ def plan_of(federation: Federation, asked: Questions, *, name: str, about: str =
         "name": name,
         "about": about,
         "seeds": _numbers("seeds", asked.seeds),
-        "data": noted(data),
+        "data": {
+            **noted(data),
+            "classes": _numbers("classes", federation.classes),
+            "first_class": federation.first_class,
+        },
         "partition": _partition(federation.clients, noted),
         "model": noted(_made("model", federation.model, MODELS)),
+        "models": [noted(_made("model", one, MODELS)) for one in _listed(federation.models)],
         "algorithm": noted(_made("algorithm", federation.algorithm, ALGORITHMS)),
         "training": _training(federation),
         "audit": _audit(asked, noted),

@@ -19,6 +19,7 @@ _NEWER: Mapping[str, object] = {
     "code": {},
     "data.classes": [],
     "data.first_class": 0,
+    "models": [],
     "shadow": None,
     "shift": None,
     "risk": RiskSection().model_dump(mode="json"),
@@ -68,7 +69,7 @@ def own_parts(study: Study) -> list[tuple[str, str]]:
     filters = [part.options.get("path") for part in parts if part.name == "filter"]
     given = [
         ("data set", study.data.name),
-        ("model", study.model.name),
+        *(("model", model.name) for model in study.models or (study.model,)),
         ("algorithm", study.algorithm.name),
         ("partition", study.partition.scheme),
         ("view", study.audit.view),

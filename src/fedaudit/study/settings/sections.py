@@ -252,6 +252,9 @@ class Study(Section):
         about: One sentence for the reader of the report.
         hours: What it takes, as its author measured it; for people, changes nothing.
         seeds: One run each.
+        models: Networks of the clients' own, dealt in turn, where an algorithm averages no
+            parameters: a ``[[models]]`` table of ``name`` and ``options`` each, in place of
+            ``[model]``.
         server: Who sends the models that clients train.
         shadow: Examples for attacks that learn. Without this table they run only where they are
             named, on a shadow federation.
@@ -270,6 +273,7 @@ class Study(Section):
     data: DataSection = DataSection()
     partition: PartitionSection = PartitionSection()
     model: ModelSection = ModelSection()
+    models: tuple[ModelSection, ...] = ()
     algorithm: AlgorithmSection = AlgorithmSection()
     training: TrainingSection = TrainingSection()
     audit: AuditSection = AuditSection()
@@ -305,6 +309,7 @@ class Study(Section):
                 "one of them out"
             )
         self._check_merge()
+        self._check_models()
         return self
 
     def _check_merge(self) -> None:
@@ -315,6 +320,18 @@ class Study(Section):
             raise ValueError(
                 f"audit.targets {list(targets)} are several of audit.merge, which are attacked as "
                 "one; name one of them"
+            )
+
+    def _check_models(self) -> None:
+        if self.models and self.model != ModelSection():
+            raise ValueError(
+                f"model is {self.model.name!r}, of all clients, and models are of each; leave out "
+                "one of them"
+            )
+        if len(self.models) > self.partition.clients:
+            raise ValueError(
+                f"there are {len(self.models)} models and {self.partition.clients} clients, so "
+                "that some would be nobody's; give at most one a client"
             )
 
     @property

@@ -34,8 +34,10 @@ def algorithm_of(study: Study, world: Grouped, seed: int, data_dir: Path | None)
     dataset = world.dataset
     shape = tuple(dataset.train.features.shape[1:])
     model: Callable[..., Architecture] = partial(architecture, shape=shape, classes=dataset.classes)
+    nets = tuple(model(one.name, **one.options) for one in study.models or (study.model,))
     task = Task(
-        architecture=model(study.model.name, **study.model.options),
+        architecture=nets[0],
+        nets=nets if study.models else (),
         training=study.training.local(),
         shape=shape,
         first_class=study.data.first_class,
@@ -54,6 +56,12 @@ def algorithm_of(study: Study, world: Grouped, seed: int, data_dir: Path | None)
             f"the algorithm {name!r} made a {type(made).__name__}, which is no "
             "fedaudit.fl.algorithms.base.Algorithm; give it all of that protocol's methods, as by "
             "deriving it from fedaudit.fl.algorithms.fedavg.FedAvg"
+        )
+    if study.models and tuple(made.nets) != nets:
+        raise BadInput(
+            f"the algorithm {name!r} has one network for all clients, and models names "
+            f"{len(nets)}: parameters of different networks cannot be averaged; give the one in "
+            "model, or take an algorithm whose clients share outputs, such as fedmd"
         )
     return made
 
