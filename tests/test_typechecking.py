@@ -13,7 +13,7 @@ from jaxtyping import TypeCheckError
 from fedaudit.core.params import flat
 from fedaudit.core.values import chunks
 from fedaudit.defenses.mixup import MixUp
-from fedaudit.metrics.own import average_precision
+from fedaudit.metrics.table import average_precision
 
 _WRONG = (TypeCheckError, BeartypeCallHintViolation)
 

@@ -14,7 +14,7 @@ from fedaudit.datasets.partitions.schemes import PARTITIONS
 from fedaudit.defenses.catalog import DEFENSES
 from fedaudit.fl.algorithms.catalog import ALGORITHMS
 from fedaudit.fl.training.local import SCHEDULES
-from fedaudit.metrics.own import METRICS
+from fedaudit.metrics.table import METRICS
 from fedaudit.models import MODELS
 from fedaudit.observe.views import VIEWS, View
 from fedaudit.signals.base import Signal

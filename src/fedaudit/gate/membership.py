@@ -6,6 +6,14 @@ from itertools import product
 from typing import NamedTuple
 
 from fedaudit.core.errors import BadInput
+from fedaudit.core.metric_names import (
+    AUC,
+    BALANCED_ACCURACY,
+    EPSILON,
+    FORMAL_EPSILON,
+    TPR,
+    chance_of,
+)
 from fedaudit.gate.limits import Limits, absent, check_limit
 from fedaudit.gate.outcome import Outcome, bound_against
 from fedaudit.gate.policy import MembershipPolicy, asks_further
@@ -16,7 +24,6 @@ from fedaudit.metrics.intervals import FEWEST_RUNS, too_few_runs
 from fedaudit.report.grid import shortened
 from fedaudit.report.words import defense_name, metric_name, plural
 from fedaudit.results.estimate import Estimate, Interval
-from fedaudit.results.guessing import chance_of
 from fedaudit.results.older import AT_THRESHOLD
 from fedaudit.results.record import Record
 
@@ -27,9 +34,9 @@ CONTRASTS = {
 }
 
 _METRICS = {
-    "balanced_accuracy": "balanced accuracy",
-    "epsilon": "lower bound on epsilon",
-    "formal_epsilon": "proven epsilon of the whole training",
+    BALANCED_ACCURACY: "balanced accuracy",
+    EPSILON: "lower bound on epsilon",
+    FORMAL_EPSILON: "proven epsilon of the whole training",
 }
 
 
@@ -104,8 +111,8 @@ def membership_checks(record: Record, policy: MembershipPolicy, trust: Trust) ->
         policy: Its ceilings.
         trust: What stands against believing a figure.
     """
-    ceilings = {"auc": policy.auc} | {f"tpr@{rate}": top for rate, top in policy.tpr.items()}
-    ceilings |= {"balanced_accuracy": policy.balanced_accuracy}
+    ceilings = {AUC: policy.auc} | {f"{TPR}@{rate}": top for rate, top in policy.tpr.items()}
+    ceilings |= {BALANCED_ACCURACY: policy.balanced_accuracy}
     given = [(metric, ceiling) for metric, ceiling in ceilings.items() if ceiling is not None]
     runs = _runs(record, policy)
     for (metric, ceiling), contrast in product(given, policy.contrasts):
@@ -119,14 +126,14 @@ def membership_checks(record: Record, policy: MembershipPolicy, trust: Trust) ->
         yield ceiling_check("membership", name, metric, ceiling, figures)
     if policy.group_auc is not None:
         figures = list(_groups(record, policy, policy.group_auc, trust))
-        yield ceiling_check("membership", "AUC of every group", "auc", policy.group_auc, figures)
+        yield ceiling_check("membership", "AUC of every group", AUC, policy.group_auc, figures)
     if policy.epsilon is not None:
         bounds = list(_bounds(record, policy, policy.epsilon, trust))
-        yield ceiling_check("membership", _METRICS["epsilon"], "epsilon", policy.epsilon, bounds)
+        yield ceiling_check("membership", _METRICS[EPSILON], EPSILON, policy.epsilon, bounds)
     if policy.formal_epsilon is not None:
         proven = list(_proven(record, policy.formal_epsilon))
-        name = _METRICS["formal_epsilon"]
-        yield ceiling_check("membership", name, "formal_epsilon", policy.formal_epsilon, proven)
+        name = _METRICS[FORMAL_EPSILON]
+        yield ceiling_check("membership", name, FORMAL_EPSILON, policy.formal_epsilon, proven)
 
 
 def _runs(record: Record, policy: MembershipPolicy, *, each: bool = False) -> list[FigureRun]:
@@ -271,7 +278,7 @@ def _bounds(
     record: Record, policy: MembershipPolicy, ceiling: float, trust: Trust
 ) -> Iterator[Held]:
     """Lower bounds fail or say nothing; the error that they share over a study is in them."""
-    found = _figures(record, "epsilon", "unseen")
+    found = _figures(record, EPSILON, "unseen")
     # Bounds are never averaged, so that every run has its own.
     runs = _runs(record, policy, each=True)
     for run, figure in [(one, figure) for one in runs for figure in found.get(one, [None])]:
@@ -298,7 +305,7 @@ def _bounds(
 def _proven(record: Record, ceiling: float) -> Iterator[Held]:
     """Proven guarantees, which hold for sure: the one figure of a study that needs no interval."""
     for figure in record.findings:
-        if figure.metric != "formal_epsilon":
+        if figure.metric != FORMAL_EPSILON:
             continue
         what = defense_name(shortened(figure.defense))
         if figure.value is None:

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY, rate_of
 from fedaudit.gate.limits import level
 from fedaudit.gate.sample_size import MOST_SEEDS, RequiredSamples, required_sample_size
 from fedaudit.metrics.intervals import FEWEST_RUNS, Limited
@@ -15,7 +16,6 @@ from fedaudit.metrics.larger import (
 from fedaudit.metrics.rates import n_needed
 from fedaudit.report.words import plural
 from fedaudit.results.estimate import Estimate, Interval
-from fedaudit.results.guessing import rate_of
 
 ALIKE = "samples of the smaller side, and of the other in proportion,"
 """What more samples of one side alone would do does not follow from an interval."""
@@ -40,12 +40,12 @@ def more_for(figure: Estimate, ceiling: float) -> RequiredSamples | None:
     if figure.seed is None:
         return None
     found = Limited(figure.value, figure.low, figure.high)
-    if figure.metric == "auc":
+    if figure.metric == AUC:
         pairs = min(figure.n_members, figure.n_nonmembers)
         return required_sample_size(
             partial(larger_auc, found, pairs, confidence=sure), pairs, ceiling, what=ALIKE
         )
-    if figure.metric == "balanced_accuracy" and figure.realised_fpr is not None:
+    if figure.metric == BALANCED_ACCURACY and figure.realised_fpr is not None:
         sizes = (figure.n_members, figure.n_nonmembers)
         limits = partial(larger_balanced, found, figure.realised_fpr, sizes, confidence=sure)
         return required_sample_size(limits, 1, ceiling, what=AGAIN)

@@ -29,7 +29,7 @@ from fedaudit.metrics.epsilon import (
     one_run_epsilon,
     one_run_gaussian_bound,
 )
-from fedaudit.metrics.evaluate import CONTRASTS, Evaluated, evaluate
+from fedaudit.metrics.evaluate import CONTRASTS, evaluate
 from fedaudit.metrics.family import Holm, above_chance, combined, holm, rate_above_chance
 from fedaudit.metrics.groups import (
     GroupAuc,
@@ -53,7 +53,6 @@ from fedaudit.metrics.intervals import (
     summed,
     upper_limit,
 )
-from fedaudit.metrics.own import METRICS, Metric
 from fedaudit.metrics.rate_limits import (
     RateLimits,
     limits_at_threshold,
@@ -74,6 +73,7 @@ from fedaudit.metrics.rates import (
     true_fpr_range,
 )
 from fedaudit.metrics.roc import Roc, TprAtFpr, auc, roc_curve, thin, tpr_at_fpr
+from fedaudit.metrics.table import METRICS, Evaluated, Metric
 from fedaudit.metrics.utility import (
     FrontArea,
     Gap,

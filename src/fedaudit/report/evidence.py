@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeVar, get_args
 
+from fedaudit.core.metric_names import AUC
 from fedaudit.report.grid import Tone, shortened
 from fedaudit.report.reading import (
     HEADLINE_METRICS,
@@ -95,7 +96,7 @@ def size_reached(value: float, metric: str) -> Size | None:
 
 
 def _threshold(threshold: Threshold, metric: str) -> float | None:
-    if metric == "auc":
+    if metric == AUC:
         return threshold.auc
     rate = rate_of(metric)
     if rate is None or rate > 0.01:
@@ -164,7 +165,7 @@ def leading(figures: list[Estimate]) -> tuple[Estimate, ...]:
     The AUC above guessing and the rate above guessing that show most of a leak, each by its lower
     limit; the one with the larger word first, the AUC where the words are the same.
     """
-    found = [strongest_found(figures, "auc"), rate_found(figures)]
+    found = [strongest_found(figures, AUC), rate_found(figures)]
     given = [figure for figure in found if figure is not None]
     return tuple(sorted(given, key=lambda figure: -_shown_at_least(figure)[0]))
 

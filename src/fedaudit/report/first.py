@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, get_args
 
+from fedaudit.core.metric_names import AUC
 from fedaudit.report.evidence import (
     Status,
     a_leak,
@@ -112,10 +113,10 @@ def tiles(record: Record) -> list[Tile]:
 def _membership_tiles(figures: list[Estimate]) -> list[Tile | None]:
     """The leading AUC and the leading rate, that with the larger word first."""
     found = leading(figures)
-    auc = next((figure for figure in found if figure.metric == "auc"), None)
-    rate = next((figure for figure in found if figure.metric != "auc"), None)
+    auc = next((figure for figure in found if figure.metric == AUC), None)
+    rate = next((figure for figure in found if figure.metric != AUC), None)
     tiles = [
-        _strongest_tile(auc or strongest(figures, "auc"), figures),
+        _strongest_tile(auc or strongest(figures, AUC), figures),
         _identified_tile(rate, figures),
     ]
     return tiles[::-1] if found and found[0] is rate else tiles
@@ -127,7 +128,7 @@ def _strongest_tile(best: Estimate | None, figures: list[Estimate]) -> Tile | No
     found, tone = _judged(best)
     parts = (found, interval_of(best) or "no interval", _place(best, figures))
     label = "Strongest attack, AUC" if above_chance(best) else "Highest AUC"
-    return Tile(label, shown(best.value, "auc"), " · ".join(parts), tone)
+    return Tile(label, shown(best.value, AUC), " · ".join(parts), tone)
 
 
 def _identified_tile(best: Estimate | None, figures: list[Estimate]) -> Tile | None:
@@ -137,7 +138,7 @@ def _identified_tile(best: Estimate | None, figures: list[Estimate]) -> Tile | N
         found, tone = _judged(best)
         price = f"{found} · at 1 false alarm in {ALARMS[best.metric]}"
         return Tile(label, of_thousand(best.value), f"{price} · {_place(best, figures)}", tone)
-    left = room([figure for figure in figures if figure.metric != "auc"])
+    left = room([figure for figure in figures if figure.metric != AUC])
     return Tile(label, "none shown", f"room for {left}") if left else None
 
 
@@ -452,7 +453,7 @@ def best_tradeoff(comparison: Comparison) -> TradeOff | None:
     fronts = [
         front
         for front in comparison.fronts
-        if front.metric == "auc" and front.attack == STRONGEST_ATTACK and front.gain is not None
+        if front.metric == AUC and front.attack == STRONGEST_ATTACK and front.gain is not None
     ]
     if not fronts:
         return None

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from fedaudit.core.metric_names import AUC
 from fedaudit.report.evidence import distinct, headline, label_among, leading, look_of, says_nothing
 from fedaudit.report.figures.drawing import LegendEntry, Style
 from fedaudit.report.figures.forest import (
@@ -93,7 +94,7 @@ def _rate_shown(figures: Sequence[Estimate]) -> str:
 def _of_contrast(
     figures: Sequence[Estimate], contrast: str, metric: str, looks: dict[str, Style]
 ) -> Forest:
-    aucs = [f for f in figures if f.metric == "auc"]
+    aucs = [f for f in figures if f.metric == AUC]
     rates = [f for f in figures if f.metric == metric]
     best: dict[str, float] = {}
     for one in aucs or rates:

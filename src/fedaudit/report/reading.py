@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
+from fedaudit.core.metric_names import HEADLINE_METRICS, rate_of
 from fedaudit.report.grid import clean
 from fedaudit.results.cluster_groups import (
     choices,
@@ -78,13 +79,11 @@ from fedaudit.results.games import (
     TargetCertificate,
 )
 from fedaudit.results.guessing import (
-    HEADLINE_METRICS,
     above_chance,
     alpha_of,
     by_interval_alone,
     by_test_alone,
     near_guessing,
-    rate_of,
 )
 from fedaudit.results.older import AT_THRESHOLD, settled
 from fedaudit.results.record import (

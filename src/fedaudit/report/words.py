@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable
 
+from fedaudit.core.metric_names import AUC, EPSILON, FORMAL_EPSILON, FORMAL_EPSILON_OF_A_ROUND
 from fedaudit.report.grid import shortened
 from fedaudit.report.reading import AT_THRESHOLD, SIGHTS, Estimate, Interval, rate_of
 
@@ -169,10 +170,10 @@ SIGNALS = {
 """Meanings of a signal's numbers: all are turned so that larger stands for members."""
 
 METRICS = {
-    "auc": "AUC",
-    "epsilon": "ε (lower bound)",
-    "formal_epsilon": "formal ε, whole training",
-    "formal_epsilon_of_a_round": "formal ε, one round",
+    AUC: "AUC",
+    EPSILON: "ε (lower bound)",
+    FORMAL_EPSILON: "formal ε, whole training",
+    FORMAL_EPSILON_OF_A_ROUND: "formal ε, one round",
 }
 """Metrics whose words are not those of their name; rates at a rate have words of their own."""
 

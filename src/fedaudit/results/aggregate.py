@@ -5,11 +5,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+from fedaudit.core.metric_names import rate_of
 from fedaudit.metrics import Limited, averaged, held_together, over_further_runs, summed
 from fedaudit.metrics.intervals import FEWEST_RUNS, ConfidenceLimits, LimitsAt, too_few_runs
 from fedaudit.results.comparison import Difference
 from fedaudit.results.estimate import Estimate, Interval
-from fedaudit.results.guessing import rate_of
 
 
 class Value(NamedTuple):

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from fedaudit.core.metric_names import AUC, rate_of
 from fedaudit.results.aggregate import Value, Values
 from fedaudit.results.comparison import Row
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
-from fedaudit.results.guessing import above_chance, rate_of
+from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
 
 
@@ -40,7 +41,7 @@ class FigureIndex(NamedTuple):
 
 def is_compared(figure: Estimate) -> bool:
     """True if a figure is one of those that comparisons are of: an attack's AUC or rate."""
-    rate = figure.metric == "auc" or figure.metric.startswith("tpr@")
+    rate = figure.metric == AUC or figure.metric.startswith("tpr@")
     return bool(figure.attack) and rate
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from fedaudit.core.metric_names import AUC
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.metrics import advantage, hypervolume_over_seeds, on_front
 from fedaudit.results.aggregate import Values, reduced, restricted
@@ -110,7 +111,7 @@ def _leakage(
         values = restricted(leaks.get((attack, contrast, metric), {}), targets)
     runs = {s: by for s, by in values.items() if by and (s is not None or len(values) == 1)}
     means = {s: fmean(v.value for v in by.values()) for s, by in runs.items()}
-    return {seed: advantage(m) if metric == "auc" else m for seed, m in means.items()}
+    return {seed: advantage(m) if metric == AUC else m for seed, m in means.items()}
 
 
 def _front(

@@ -1,14 +1,11 @@
 """Guessing as the null hypothesis: levels of chance, and figures or trained models above them."""
 
-import re
 from itertools import zip_longest
 from typing import NamedTuple
 
+from fedaudit.core.metric_names import HEADLINE_METRICS, chance_of, rate_of
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record
-
-HEADLINE_METRICS = ("auc", "tpr@0.01", "tpr@0.001")
-"""The metrics that verdicts are of, in the order of a report's columns."""
 
 LEAST_LEARNED = 0.1
 """Share of what guessing leaves to be learned, below which a model is near guessing."""
@@ -68,19 +65,6 @@ def alpha_of(record: Record) -> float:
     figures = record.config.get("figures")
     alpha = figures.get("alpha") if isinstance(figures, dict) else None
     return alpha if isinstance(alpha, float) and 0 < alpha < 1 else 0.05
-
-
-def rate_of(metric: str) -> float | None:
-    """The false-positive rate of a metric such as "tpr@0.001"; None for any other."""
-    found = re.fullmatch(r"tpr@(0?\.\d+|0|1)", metric)
-    return float(found[1]) if found else None
-
-
-def chance_of(metric: str) -> float | None:
-    """The level of chance: 0.5 for AUC and balanced accuracy, the rate itself for a TPR."""
-    if metric in ("auc", "balanced_accuracy"):
-        return 0.5
-    return rate_of(metric)
 
 
 def above_chance(figure: Estimate) -> bool | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import NormalDist, fmean
 from typing import NamedTuple
 
+from fedaudit.core.metric_names import AUC
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record, Trajectory
 
@@ -171,7 +172,7 @@ def aucs(record: Record, attacks: Sequence[str], contrast: str) -> list[Auc]:
     """The AUC of each of these attacks that was run, over seeds and clients under audit."""
     found = []
     for attack in attacks:
-        figures = over_seeds(record, attack, "auc", contrast)
+        figures = over_seeds(record, attack, AUC, contrast)
         limits = [
             (one.value, one.low, one.high)
             for one in figures

@@ -5,9 +5,10 @@ import re
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from fedaudit.core.metric_names import rate_of
 from fedaudit.results.clusters import CHANCE_VIOLATIONS, ClusterMean
 from fedaudit.results.estimate import Estimate, Interval
-from fedaudit.results.guessing import alpha_of, rate_of
+from fedaudit.results.guessing import alpha_of
 from fedaudit.results.record import Record, UtilityResult
 from fedaudit.results.source_figures import Mean, SourceFigure
 

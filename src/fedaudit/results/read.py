@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import TooLarge, parsed_json, read_text
+from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY
 from fedaudit.results.comparison import COMPARISON_FORMAT, Comparison
 from fedaudit.results.fields import MOST
 from fedaudit.results.older import restated
@@ -81,7 +82,7 @@ def _refuse_nobody(record: Record, path: Path) -> None:
 
 
 def _is_of_scores(metric: str) -> bool:
-    return metric in ("auc", "balanced_accuracy") or metric.startswith("tpr@")
+    return metric in (AUC, BALANCED_ACCURACY) or metric.startswith("tpr@")
 
 
 def read_comparison(path: Path, *, max_bytes: int = MAX_BYTES) -> Comparison:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+from fedaudit.core.metric_names import AUC
 from fedaudit.report.figures.drawing import (
     RESERVED,
     Choice,
@@ -148,7 +149,7 @@ def front_figure(comparison: Comparison) -> Figures | None:
     # The non-members that members are told from best where nobody defends stand in front.
     bare: dict[str, float] = {}
     for front in comparison.fronts:
-        if front.metric == "auc" and front.gain is not None:
+        if front.metric == AUC and front.gain is not None:
             leakage = front.points[0].leakage
             bare[front.contrast] = max(bare.get(front.contrast, 0.0), leakage)
     choices = tuple(
@@ -192,7 +193,7 @@ def front_name(front: Front) -> str:
 
 def leakage_name(metric: str) -> str:
     """Name of a front's leakage, for an axis or a choice."""
-    return "Membership advantage (2 AUC − 1)" if metric == "auc" else metric_name(metric)
+    return "Membership advantage (2 AUC − 1)" if metric == AUC else metric_name(metric)
 
 
 def _groups(fronts: Sequence[Front]) -> dict[tuple[str, str], list[Front]]:
@@ -227,7 +228,7 @@ def _panel(fronts: Sequence[Front], looks: dict[str, Style], labels: Sequence[st
         },
         yaxis={
             "title": {"text": leakage_name(metric)},
-            "tickformat": ".5~f" if metric == "auc" else ".4~%",
+            "tickformat": ".5~f" if metric == AUC else ".4~%",
             "nticks": 6,
             "range": _room([point.leakage for point in points]),
         },
@@ -328,7 +329,7 @@ def tradeoff_figure(comparison: Comparison) -> Figures | None:
     aucs = [
         entry
         for entry in comparison.entries
-        if entry.metric == "auc" and entry.part == "inside" and entry.value is not None
+        if entry.metric == AUC and entry.part == "inside" and entry.value is not None
     ]
     contrasts = sorted({e.contrast for e in aucs if e.row in accuracies}, key=contrast_order)
     if not contrasts:

@@ -6,6 +6,7 @@ from functools import partial
 from statistics import fmean
 from typing import NamedTuple
 
+from fedaudit.core.metric_names import FORMAL_EPSILON, FORMAL_EPSILON_OF_A_ROUND
 from fedaudit.report.evidence import distinct, headline, look_of
 from fedaudit.report.grid import Cell, Footnotes, Grid, Heading, clean, columns_of, named, shortened
 from fedaudit.report.reading import (
@@ -419,8 +420,8 @@ def _without_tuned(comparison: Comparison) -> list[str]:
 
 _EMPTY = Cell(MISSING, tone="muted")
 _FORMAL = {
-    "Formal ε, training": "formal_epsilon",
-    "Formal ε, one round": "formal_epsilon_of_a_round",
+    "Formal ε, training": FORMAL_EPSILON,
+    "Formal ε, one round": FORMAL_EPSILON_OF_A_ROUND,
 }
 _REMARK = (
     "▲ owners are named more often than label distributions explain, by a test that is "

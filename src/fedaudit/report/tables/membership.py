@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from fedaudit.core.metric_names import AUC
 from fedaudit.report.evidence import (
     RunsBehind,
     above_chance_attacks,
@@ -363,7 +364,7 @@ def target_figures(record: Record) -> list[Estimate]:
     """AUCs of the audited clients, over seeds where there are means; none for a single client."""
     if len(targets_of(record)) < 2:
         return []
-    return [f for f in headline(record) if f.metric == "auc" and f.target is not None]
+    return [f for f in headline(record) if f.metric == AUC and f.target is not None]
 
 
 def _figure_cell(figure: Estimate) -> Cell:
@@ -372,7 +373,7 @@ def _figure_cell(figure: Estimate) -> Cell:
     look = look_of(figure)
     lines = (look.word, interval_of(figure))
     return Cell(
-        f"{look.sign}{shown(figure.value, 'auc')}",
+        f"{look.sign}{shown(figure.value, AUC)}",
         "\n".join(line for line in lines if line),
         look.tone,
     )
@@ -417,8 +418,8 @@ def _group_row(group: Estimate) -> tuple[Cell, ...]:
         named(defense_name(group.defense)),
         Cell(str(group.seed)),
         Cell(
-            shown(group.value, "auc"),
-            interval(group.low, group.high, "auc"),
+            shown(group.value, AUC),
+            interval(group.low, group.high, AUC),
             "muted" if group.value is None else "",
         ),
         Cell(f"{count(group.n_members)} / {count(group.n_nonmembers)}"),
@@ -500,7 +501,7 @@ def _nonmembers(record: Record) -> _Sizes:
     found: _Sizes = {}
     for figure in record.findings:
         place = (figure.attack, figure.defense, figure.target, figure.seed)
-        if figure.metric == "auc":
+        if figure.metric == AUC:
             found[place] = max(found.get(place, 0), figure.n_nonmembers)
     return found
 

@@ -2,6 +2,7 @@
 
 from statistics import fmean
 
+from fedaudit.core.metric_names import AUC
 from fedaudit.report.evidence import SIZES, distinct
 from fedaudit.report.grid import Cell, Footnotes, Grid, Tone, columns_of, named, shortened
 from fedaudit.report.reading import AttackRow, ControlResult, Record, UtilityResult
@@ -57,7 +58,7 @@ def controls_table(record: Record) -> Grid:
             Cell(*_PASSED[control.passed][:1], tone=_PASSED[control.passed][1]),
             Cell(
                 MISSING if control.value is None else number(control.value),
-                interval(control.low, control.high, "auc"),
+                interval(control.low, control.high, AUC),
                 mark=notes.mark(control.note),
             ),
             Cell(shortened(control.expected, 160)),

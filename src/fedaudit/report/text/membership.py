@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from fedaudit.core.metric_names import AUC
 from fedaudit.report.evidence import (
     LEAKS,
     ROOM_FOR_DOUBT,
@@ -137,7 +138,7 @@ def bullets(figures: list[Estimate]) -> tuple[Bullet, ...]:
 def room(figures: list[Estimate]) -> str:
     """Largest upper confidence limits, as words; empty without any."""
     parts = []
-    high = _highest(figures, "auc")
+    high = _highest(figures, AUC)
     if high is not None:
         parts.append(f"an AUC up to {number(high)}")
     rates = [(alarms, _highest(figures, metric)) for metric, alarms in reversed(ALARMS.items())]
@@ -186,14 +187,14 @@ def _contrast(contrast: str, figures: list[Estimate]) -> Sentence:
     against = f"Against {contrast_meaning(contrast)}"
     above = [figure for figure in figures if above_chance(figure)]
     first = leading(figures)
-    auc = next((figure for figure in first if figure.metric == "auc"), None)
-    best = auc or strongest(figures, "auc")
+    auc = next((figure for figure in first if figure.metric == AUC), None)
+    best = auc or strongest(figures, AUC)
     if best is None and not above:
         return Sentence(against, "no attack gave a usable figure.")
     sentences = [_auc_sentence(best, figures)] if best else []
     if not above:
         sentences.append(_left_open(figures))
-    elif first and first[0].metric != "auc":
+    elif first and first[0].metric != AUC:
         # The larger leak stands first, and what was found before what was not.
         sentences.insert(0, _identified(above, None))
     else:
@@ -248,7 +249,7 @@ def _is_same(one: Estimate, other: Estimate) -> bool:
 
 def _none_identified(figures: list[Estimate]) -> str:
     """For a leak that the AUC shows and no rate at few false alarms."""
-    left = room([figure for figure in figures if figure.metric != "auc"])
+    left = room([figure for figure in figures if figure.metric != AUC])
     if not left:
         return ""
     return f"At few false alarms, no attack is above guessing; the data leave room for {left}."
@@ -320,7 +321,7 @@ def _little_can_hide(record: Record, figures: list[Estimate]) -> bool:
         return False
     for contrast in distinct(figure.contrast for figure in figures):
         given = [f for f in figures if f.contrast == contrast and f.value is not None]
-        if not any(f.metric == "auc" for f in given) or not any(rate_of(f.metric) for f in given):
+        if not any(f.metric == AUC for f in given) or not any(rate_of(f.metric) for f in given):
             return False
     runs = runs_behind(record)
     highs = [(_upper_limit(f, runs), f.metric) for f in figures if f.value is not None]

@@ -3,6 +3,7 @@
 import re
 from typing import NamedTuple
 
+from fedaudit.core.metric_names import AUC
 from fedaudit.report.evidence import (
     Status,
     about_members,
@@ -150,7 +151,7 @@ def _attacks(record: Record) -> list[str]:
 
 def _below(figures: list[Estimate]) -> list[str]:
     """Attacks that rank the wrong way round; told once, however many there are."""
-    below = [f for f in figures if f.metric == "auc" and f.high is not None and f.high < 0.5]
+    below = [f for f in figures if f.metric == AUC and f.high is not None and f.high < 0.5]
     if not below:
         return []
     told = [_ranked_below(figure, figures) for figure in below[:MOST_BELOW]]
@@ -438,4 +439,4 @@ def _expected(text: str) -> str:
 
 
 def _got(control: ControlResult) -> str:
-    return shown(control.value, "auc") if control.value is not None else "no value"
+    return shown(control.value, AUC) if control.value is not None else "no value"

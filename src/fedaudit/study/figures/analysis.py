@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import Refusal
+from fedaudit.core.metric_names import EPSILON, rate_of
 from fedaudit.core.origin import Origin
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for, seeded_numpy
@@ -25,11 +26,10 @@ from fedaudit.metrics import (
     one_run_epsilon,
     redraw,
 )
+from fedaudit.metrics.evaluate import estimates
 from fedaudit.metrics.intervals import LimitsAt
-from fedaudit.metrics.own import estimates
 from fedaudit.observe.measurements import Measurements
 from fedaudit.results.estimate import Estimate, Interval
-from fedaudit.results.guessing import rate_of
 from fedaudit.study.figures.pictures import add_pictures, trajectories
 from fedaudit.study.figures.truth import Findings, TargetTruth, audited
 from fedaudit.study.setup.build import metric_named
@@ -214,7 +214,7 @@ def _epsilon(
         target=truth.target,
         seed=setup.seed,
         contrast="unseen",
-        metric="epsilon",
+        metric=EPSILON,
         value=bound.value,
         low=bound.value,
         method=f"{bound.method}; error shared by {family} bounds",

@@ -3,14 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from fedaudit.core.metric_names import FORMAL_EPSILON, FORMAL_EPSILON_OF_A_ROUND
 from fedaudit.defenses.base import Guarantee
 from fedaudit.results.estimate import Estimate
 from fedaudit.study.setup.parts import Setup
 
 FORMAL_DELTA = 1e-5
-
-WHOLE, ONE_ROUND = "formal_epsilon", "formal_epsilon_of_a_round"
-"""Metrics: what an observer of everything is held to, and an observer of one round's upload."""
 
 
 def formal_epsilons(runs: Sequence[Setup]) -> list[Estimate]:
@@ -26,10 +24,10 @@ def formal_epsilons(runs: Sequence[Setup]) -> list[Estimate]:
     whole = _weakest(runs, rounds)
     if whole is None:
         return []
-    found = [_figure(runs[0], WHOLE, whole, "")]
+    found = [_figure(runs[0], FORMAL_EPSILON, whole, "")]
     one = _weakest(runs, 1)
     if one is not None and rounds > 1 and whole.epsilon < float("inf"):
-        found.append(_figure(runs[0], ONE_ROUND, one, "one round alone; "))
+        found.append(_figure(runs[0], FORMAL_EPSILON_OF_A_ROUND, one, "one round alone; "))
     return found
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
+from fedaudit.core.metric_names import AUC
 from fedaudit.core.origin import Origin
 from fedaudit.core.values import ClientId
 from fedaudit.metrics import auc_by_group, auc_by_owner, most_exposed, roc_curve, thin
@@ -101,7 +102,7 @@ def _groups(
     ):
         for row in rows:
             yield Estimate(
-                metric="auc",
+                metric=AUC,
                 attack=name,
                 defense=setup.study.defense.label,
                 contrast=contrast,

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from fedaudit.core.metric_names import EPSILON
 from fedaudit.metrics import combined, holm
 from fedaudit.results.aggregate import over_runs
 from fedaudit.results.estimate import Estimate, tests_of
@@ -17,7 +18,7 @@ def corrected(findings: Findings, alpha: float) -> list[Estimate]:
     single = _with_significance(findings.figures, findings.p_values, alpha)
     groups: dict[tuple[object, ...], list[int]] = {}
     for place, figure in enumerate(findings.figures):
-        if figure.metric != "epsilon":
+        if figure.metric != EPSILON:
             key = (figure.attack, figure.contrast, figure.target, figure.metric)
             groups.setdefault(key, []).append(place)
     several = [places for places in groups.values() if len(places) > 1]

@@ -30,7 +30,7 @@ from fedaudit.defenses.base import Defense
 from fedaudit.defenses.catalog import DEFENSES
 from fedaudit.fl.algorithms.base import Server
 from fedaudit.fl.algorithms.catalog import ALGORITHMS
-from fedaudit.metrics.own import METRICS, Metric
+from fedaudit.metrics.table import METRICS, Metric
 from fedaudit.models import MODELS
 from fedaudit.observe.views import VIEWS, View
 from fedaudit.study.settings.base import Section

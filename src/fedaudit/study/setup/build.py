@@ -16,7 +16,7 @@ from fedaudit.datasets.dataset import Dataset, some_classes
 from fedaudit.defenses.base import Defense, Plan
 from fedaudit.fl.algorithms.base import Algorithm, Server
 from fedaudit.fl.visits import cohort_of
-from fedaudit.metrics.own import METRICS, Metric, OfScores
+from fedaudit.metrics.table import EVERY_EVALUATION, METRICS, Exact, Metric, OfScores
 from fedaudit.observe.views import View
 from fedaudit.study.settings.options import check_options
 from fedaudit.study.settings.sections import Study
@@ -94,20 +94,24 @@ def server_of(study: Study, world: Grouped) -> Server:
     return server
 
 
-def metric_named(name: str) -> Metric:
+def metric_named(name: str) -> Exact | Metric:
     """The metric of that name, of an installed package, or of the user's own.
 
     Raises:
-        BadInput: There is none; the nearest is named.
+        BadInput: There is none, and the nearest is named; or every evaluation has it.
     """
-    found: Metric | OfScores = named(
+    if name in EVERY_EVALUATION:
+        raise BadInput(
+            f"{name!r} is among the figures of every evaluation; leave it out of figures.metrics"
+        )
+    found: Exact | Metric | OfScores = named(
         "metric",
         name,
         METRICS,
         wanted="a fedaudit.metrics.Metric, or a function of scores and membership",
-        fits=lambda one: isinstance(one, Metric) or callable(one),
+        fits=lambda one: isinstance(one, Exact | Metric) or callable(one),
     )
-    return found if isinstance(found, Metric) else Metric(found)
+    return found if isinstance(found, Exact | Metric) else Metric(found)
 
 
 def dataset_of(study: Study, seed: int, data_dir: Path | None) -> Dataset:

@@ -1,0 +1,36 @@
+"""Names of metrics in records, studies and policies, and what guessing reaches in each."""
+
+import re
+
+AUC = "auc"
+TPR = "tpr"
+"""The true-positive rate; at a false-positive rate it is named by :func:`tpr_at`."""
+BALANCED_ACCURACY = "balanced_accuracy"
+EPSILON = "epsilon"
+"""A lower bound on epsilon that attacks have shown."""
+FORMAL_EPSILON = "formal_epsilon"
+"""The proven epsilon of the whole training: that of an observer of everything."""
+FORMAL_EPSILON_OF_A_ROUND = "formal_epsilon_of_a_round"
+"""The proven epsilon for an observer of one round's upload."""
+
+
+def tpr_at(fpr: float) -> str:
+    """Name of the true-positive rate at a false-positive rate, such as "tpr@0.01"."""
+    return f"{TPR}@{fpr:g}"
+
+
+HEADLINE_METRICS = (AUC, tpr_at(0.01), tpr_at(0.001))
+"""The metrics that verdicts are of, in the order of a report's columns."""
+
+
+def rate_of(metric: str) -> float | None:
+    """The false-positive rate of a metric such as "tpr@0.001"; None for any other."""
+    found = re.fullmatch(rf"{TPR}@(0?\.\d+|0|1)", metric)
+    return float(found[1]) if found else None
+
+
+def chance_of(metric: str) -> float | None:
+    """The level of chance: 0.5 for AUC and balanced accuracy, the rate itself for a TPR."""
+    if metric in (AUC, BALANCED_ACCURACY):
+        return 0.5
+    return rate_of(metric)

@@ -1,0 +1,357 @@
+"""The table of metrics: one function and one row each, the user's own among them.
+
+A metric with an interval of its own makes its figures itself. The interval of any other function of
+scores is a bootstrap: members and non-members are drawn anew, each as many as there are, since a
+study fixes how many of either are audited.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import TypeAlias
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from fedaudit.core.errors import BadInput
+from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY, TPR, tpr_at
+from fedaudit.metrics.balanced import held_out_balanced_accuracy
+from fedaudit.metrics.delong import auc_interval
+from fedaudit.metrics.family import above_chance, rate_above_chance
+from fedaudit.metrics.intervals import percent
+from fedaudit.metrics.rate_limits import limits_at_threshold, rate_limits
+from fedaudit.metrics.rates import inconclusive, true_fpr_range
+from fedaudit.metrics.roc import allowed_false_positives, tpr_at_fpr
+
+OfScores: TypeAlias = Callable[[Float[np.ndarray, " samples"], Bool[np.ndarray, " samples"]], float]
+"""From scores, larger for likelier members, and membership to a number."""
+
+FEWEST = 10
+"""Of members and of non-members: a bootstrap of fewer says nothing about its own spread."""
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """One figure about one set of scores; the fields are those of a record's figure.
+
+    Attributes:
+        contrast: Members against "other_client", "unseen" or "mixed" non-members.
+        metric: "auc", "tpr@0.01" and the like, "balanced_accuracy".
+        value: The figure; None where it was refused.
+        low: Lower limit of the interval; None without one, as for a rate with too few
+            non-members for any.
+        high: Upper limit.
+        method: How the interval was made, with its level.
+        n_members: Members behind the figure.
+        n_nonmembers: Non-members behind the figure.
+        realised_fpr: False-positive rate really reached, for figures at a threshold.
+        low_at_threshold: For a rate, the lower limit of the share of members above the threshold
+            that was used (Clopper-Pearson), whatever its true false-positive rate.
+        high_at_threshold: The upper limit of the same.
+        ceiling: The most that a perfect attack could have reached.
+        note: Why the figure is refused, or what to bear in mind.
+        p_value: One-sided, against guessing; not yet corrected for a family. None for figures
+            other than the AUC and the true-positive rates.
+    """
+
+    contrast: str
+    metric: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    method: str = ""
+    n_members: int = 0
+    n_nonmembers: int = 0
+    realised_fpr: float | None = None
+    low_at_threshold: float | None = None
+    high_at_threshold: float | None = None
+    ceiling: float | None = None
+    note: str = ""
+    p_value: float | None = None
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Scores of members and of the non-members that they are held against.
+
+    Attributes:
+        name: "other_client", "unseen" or "mixed".
+        scores: One a sample, larger for likelier members.
+        is_member: The members.
+        confidence: Of every interval, in (0, 1).
+        rng: Draws samples anew, or splits them.
+        fprs: False-positive rates to report at.
+        note: On non-members of an origin that are missing.
+    """
+
+    name: str
+    scores: Float[np.ndarray, " samples"]
+    is_member: Bool[np.ndarray, " samples"]
+    confidence: float
+    rng: np.random.Generator
+    fprs: Sequence[float] = ()
+    note: str = ""
+
+    @property
+    def n_members(self) -> int:
+        """Number of members."""
+        return int(self.is_member.sum())
+
+    @property
+    def n_nonmembers(self) -> int:
+        """Number of non-members."""
+        return len(self.is_member) - self.n_members
+
+    def refused(self, metric: str, note: str) -> Evaluated:
+        """A figure that these samples cannot show."""
+        return Evaluated(
+            self.name,
+            metric,
+            value=None,
+            n_members=self.n_members,
+            n_nonmembers=self.n_nonmembers,
+            note=note,
+        )
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number about an attack's scores.
+
+    Attributes:
+        of: From scores and membership to the number; called some thousand times.
+        about: What it is, in a sentence.
+        resamples: How often samples are drawn anew for the interval.
+    """
+
+    of: OfScores
+    about: str = field(default="", compare=False)
+    resamples: int = 1000
+
+    def figures(self, name: str, contrast: Contrast) -> list[Evaluated]:
+        """The number under a name, with a bootstrap interval.
+
+        Raises:
+            BadInput: The metric gives no finite number.
+        """
+        members, others = contrast.n_members, contrast.n_nonmembers
+        if min(members, others) < FEWEST:
+            note = f"inconclusive: {members} members and {others} non-members; it takes {FEWEST}"
+            return [contrast.refused(name, note)]
+        value, low, high = bootstrapped(
+            self,
+            contrast.scores,
+            contrast.is_member,
+            rng=contrast.rng,
+            confidence=contrast.confidence,
+            name=name,
+        )
+        method = f"bootstrap (bias-corrected, {self.resamples}), {percent(contrast.confidence)}"
+        figure = Evaluated(
+            contrast.name,
+            name,
+            value=value,
+            low=low,
+            high=high,
+            method=method,
+            n_members=members,
+            n_nonmembers=others,
+        )
+        return [figure]
+
+
+@dataclass(frozen=True)
+class Exact:
+    """A metric that makes its own interval, without drawing samples anew.
+
+    Attributes:
+        make: Its figures in a contrast.
+        about: What it is, in a sentence.
+    """
+
+    make: Callable[[Contrast], list[Evaluated]]
+    about: str = field(compare=False)
+
+    def figures(self, name: str, contrast: Contrast) -> list[Evaluated]:
+        """The figures, whose names are the metric's own."""
+        return self.make(contrast)
+
+
+def _auc(contrast: Contrast) -> list[Evaluated]:
+    scores, is_member = contrast.scores, contrast.is_member
+    value, low, high, method = auc_interval(scores, is_member, confidence=contrast.confidence)
+    figure = Evaluated(
+        contrast.name,
+        AUC,
+        value=value,
+        low=low,
+        high=high,
+        method=method,
+        n_members=contrast.n_members,
+        n_nonmembers=contrast.n_nonmembers,
+        note=contrast.note,
+        p_value=above_chance(scores, is_member),
+    )
+    return [figure]
+
+
+def _tprs(contrast: Contrast) -> list[Evaluated]:
+    return [_tpr(contrast, fpr) for fpr in contrast.fprs]
+
+
+def _tpr(contrast: Contrast, fpr: float) -> Evaluated:
+    metric = tpr_at(fpr)
+    why_not = inconclusive(fpr, contrast.n_nonmembers)
+    if why_not:
+        return contrast.refused(metric, why_not)
+    point = tpr_at_fpr(contrast.scores, contrast.is_member, fpr)
+    limits = rate_limits(contrast.scores, contrast.is_member, fpr, confidence=contrast.confidence)
+    used = limits_at_threshold(
+        contrast.scores, contrast.is_member, fpr, confidence=contrast.confidence
+    )
+    behind = true_fpr_range(fpr, contrast.n_nonmembers, confidence=contrast.confidence)
+    return Evaluated(
+        contrast.name,
+        metric,
+        value=point.tpr,
+        low=None if limits.needs else limits.low,
+        high=limits.high,
+        method=limits.method,
+        n_members=contrast.n_members,
+        n_nonmembers=contrast.n_nonmembers,
+        realised_fpr=point.realised_fpr,
+        low_at_threshold=used.low,
+        high_at_threshold=used.high,
+        note=f"{point.true_positives} true and {point.false_positives} false positives; this "
+        f"threshold's true false-positive rate is at most {behind.high:.2%} (upper end of a "
+        f"{percent(contrast.confidence)} range){_lacking(limits.needs)}",
+        p_value=rate_above_chance(
+            point.true_positives,
+            contrast.n_members,
+            allowed=allowed_false_positives(fpr, contrast.n_nonmembers),
+            nonmembers=contrast.n_nonmembers,
+        ),
+    )
+
+
+def _lacking(nonmembers: int) -> str:
+    return f"; a lower limit needs {nonmembers} more non-members" if nonmembers else ""
+
+
+def _balanced_accuracy(contrast: Contrast) -> list[Evaluated]:
+    if min(contrast.n_members, contrast.n_nonmembers) < 2:
+        why_not = "inconclusive: a held-out threshold needs 2 samples a side"
+        return [contrast.refused(BALANCED_ACCURACY, why_not)]
+    held = held_out_balanced_accuracy(
+        contrast.scores, contrast.is_member, rng=contrast.rng, confidence=contrast.confidence
+    )
+    figure = Evaluated(
+        contrast.name,
+        BALANCED_ACCURACY,
+        value=held.value,
+        low=held.low,
+        high=held.high,
+        method=held.method,
+        n_members=held.n_members,
+        n_nonmembers=held.n_nonmembers,
+        realised_fpr=held.realised_fpr,
+    )
+    return [figure]
+
+
+def average_precision(
+    scores: Float[np.ndarray, " samples"], is_member: Bool[np.ndarray, " samples"]
+) -> float:
+    """Area under the precision-recall curve, as the mean precision over the members found."""
+    from sklearn.metrics import average_precision_score
+
+    return float(average_precision_score(is_member, scores))
+
+
+def partial_auc(
+    scores: Float[np.ndarray, " samples"], is_member: Bool[np.ndarray, " samples"]
+) -> float:
+    """Area under the ROC curve up to a false-positive rate of 0.1, scaled so that guessing is 0.5.
+
+    Source: McClish 1989 (standardised partial area).
+    """
+    from sklearn.metrics import roc_auc_score
+
+    return float(roc_auc_score(is_member, scores, max_fpr=0.1))
+
+
+METRICS: dict[str, Exact | Metric] = {
+    AUC: Exact(_auc, "Area under the ROC curve; guessing is 0.5."),
+    TPR: Exact(_tprs, "True-positive rate at each rate of figures.fprs; guessing is that rate."),
+    BALANCED_ACCURACY: Exact(
+        _balanced_accuracy,
+        "Mean of the shares of members and non-members told right, at a threshold from the other "
+        "half of the samples; guessing is 0.5.",
+    ),
+    "average_precision": Metric(
+        average_precision, "Area under the precision-recall curve; guessing is the members' share."
+    ),
+    "partial_auc": Metric(
+        partial_auc, "Area under the ROC curve up to a false-positive rate of 0.1; guessing is 0.5."
+    ),
+}
+"""Every metric of the catalogue by name."""
+
+EVERY_EVALUATION = (AUC, TPR, BALANCED_ACCURACY)
+"""Those that every evaluation has, in its order; a study asks for others in ``figures.metrics``."""
+
+
+def bootstrapped(
+    metric: Metric,
+    scores: Float[np.ndarray, " samples"],
+    is_member: Bool[np.ndarray, " samples"],
+    *,
+    rng: np.random.Generator,
+    confidence: float = 0.95,
+    name: str = "the metric",
+) -> tuple[float, float, float]:
+    """A metric's value with the limits of its bias-corrected bootstrap interval.
+
+    Args:
+        metric: What is taken.
+        scores: One a sample.
+        is_member: Who was a member.
+        rng: Draws samples anew.
+        confidence: Of the interval.
+        name: Of the metric, for refusals.
+
+    Raises:
+        BadInput: The metric gives no finite number.
+
+    Source: Efron & Tibshirani 1993, section 14.3, without acceleration.
+    """
+    value = _taken(metric, scores, is_member, name)
+    sides = [np.flatnonzero(is_member), np.flatnonzero(~is_member)]
+    drawn = np.empty(metric.resamples)
+    for place in range(metric.resamples):
+        chosen = np.concatenate([rng.choice(side, len(side)) for side in sides])
+        drawn[place] = _taken(metric, scores[chosen], is_member[chosen], name)
+    # Ties with the value count half, or a metric of few values would have no lower limit.
+    below = ((drawn < value).mean() + (drawn <= value).mean()) / 2
+    most = 1 - 0.5 / metric.resamples
+    normal = NormalDist()
+    bias = normal.inv_cdf(float(np.clip(below, 1 - most, most)))
+    tail = normal.inv_cdf((1 - confidence) / 2)
+    ends = [normal.cdf(2 * bias + tail), normal.cdf(2 * bias - tail)]
+    low, high = np.quantile(drawn, ends)
+    return value, min(float(low), value), max(float(high), value)
+
+
+def _taken(
+    metric: Metric,
+    scores: Float[np.ndarray, " samples"],
+    is_member: Bool[np.ndarray, " samples"],
+    name: str,
+) -> float:
+    value = float(metric.of(scores, is_member))
+    if not np.isfinite(value):
+        raise BadInput(
+            f"the metric {name!r} is {value} on {len(scores)} samples; have it give a "
+            "finite number for any scores and membership"
+        )
+    return value
