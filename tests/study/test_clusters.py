@@ -27,9 +27,9 @@ from fedaudit.study.figures.cluster_notes import END, STATE, cluster_notes
 from fedaudit.study.figures.cluster_results import cluster_result, thresholds
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import RiskSection, Study
+from fedaudit.study.setup.algorithm import shadow_cost
 from fedaudit.study.setup.build import refuse_misfits, setup
 from fedaudit.study.setup.parts import Setup
-from fedaudit.study.setup.risk import shadow_cost
 from tests.study.studies import small_study
 
 CLIENTS = 6

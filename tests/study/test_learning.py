@@ -11,7 +11,7 @@ from fedaudit.core.origin import Origin
 from fedaudit.core.values import Sees
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.results.record import Record
-from fedaudit.study.figures.truth import audited, origin_of
+from fedaudit.study.figures.truth import origin_of, target_truth
 from fedaudit.study.running.identity import run_key, settings_of
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
@@ -241,7 +241,7 @@ def test_of_a_coalition_that_is_attacked_as_one_all_members_data_is_members(
     assert set(owner[origin == Origin.MEMBER].tolist()) == {0, 2}
     assert set(owner[origin == Origin.OTHER_CLIENT].tolist()) == {1, 3}
     # A bound on independent inclusion takes the target's own fair draw only.
-    truth = audited(run, 0)
+    truth = target_truth(run, 0)
     assert set(truth.owners[truth.fair].tolist()) == {-1, 0, 1, 3}
     outside = setup(small_study(audit={**MERGED, "targets": (1,)}), 1, None)
     theirs = outside.deal.audit.owner[origin_of(outside, 1) == Origin.MEMBER]

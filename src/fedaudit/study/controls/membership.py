@@ -21,7 +21,7 @@ from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.views import seen_from
 from fedaudit.results.record import ControlResult
 from fedaudit.signals.measure import measure_by_block, measure_round
-from fedaudit.study.figures.truth import Findings, TargetTruth, audited
+from fedaudit.study.figures.truth import Findings, TargetTruth, target_truth
 from fedaudit.study.setup.parts import Setup
 
 FALSE_ALARM = 0.01
@@ -59,7 +59,7 @@ def controls(
 
 def _controls(setup: Setup, findings: Findings, device: torch.device) -> Iterator[ControlResult]:
     for target in setup.study.audit.targets:
-        truth = audited(setup, target)
+        truth = target_truth(setup, target)
         yield from _permuted(setup, truth, findings)
         if setup.study.figures.blind_classifier:
             yield from _blind(setup, truth)

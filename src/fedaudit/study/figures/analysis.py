@@ -31,7 +31,7 @@ from fedaudit.metrics.intervals import LimitsAt
 from fedaudit.observe.measurements import Measurements
 from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.study.figures.pictures import add_pictures, trajectories
-from fedaudit.study.figures.truth import Findings, TargetTruth, audited
+from fedaudit.study.figures.truth import Findings, TargetTruth, target_truth
 from fedaudit.study.setup.build import metric_named
 from fedaudit.study.setup.defenses import assigns_classes
 from fedaudit.study.setup.parts import Setup
@@ -68,7 +68,7 @@ def analyse(
     total = len(setup.study.audit.targets) * len(setup.on_membership)
     progress(phase, done, total)
     for target in setup.study.audit.targets:
-        truth = audited(setup, target)
+        truth = target_truth(setup, target)
         cubes = {name: _as_evaluated(setup, m, truth) for name, m in measured.items()}
         for name, cube in cubes.items():
             findings.trajectories.extend(trajectories(setup, name, cube, truth))

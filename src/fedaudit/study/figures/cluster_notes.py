@@ -29,10 +29,10 @@ from fedaudit.results.fields import Part
 from fedaudit.risk.server import Judged, ServerRisk
 from fedaudit.study.figures.cluster_sides import sides
 from fedaudit.study.figures.served import model_of_each, outputs_served
-from fedaudit.study.setup.dealing import Grouped
+from fedaudit.study.setup.algorithm import server_risk
+from fedaudit.study.setup.dealing import GroupedData
 from fedaudit.study.setup.holdout import left_to_train
 from fedaudit.study.setup.parts import Setup
-from fedaudit.study.setup.risk import server_risk
 
 STATE, END = "clusters", "clusters/end"
 """Names of the notes."""
@@ -138,7 +138,7 @@ def _risk(run: Setup) -> ServerRisk:
     algorithm = run.algorithm
     if isinstance(algorithm, IfcaMir) and isinstance(algorithm.risk, ServerRisk):
         return algorithm.risk
-    world = Grouped(run.dataset, run.deal, run.groups)
+    world = GroupedData(run.dataset, run.deal, run.groups)
     return server_risk(run.study, world, run.seed)
 
 

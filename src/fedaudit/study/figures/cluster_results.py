@@ -15,8 +15,8 @@ from fedaudit.metrics.violations import violations
 from fedaudit.observe.measurements import Stored
 from fedaudit.results.clusters import ClusterResult, ClusterRound, ModelState
 from fedaudit.study.figures.cluster_notes import END, STATE, AtTheEnd, is_clustered
+from fedaudit.study.setup.algorithm import accepted
 from fedaudit.study.setup.parts import Setup
-from fedaudit.study.setup.risk import accepted
 
 
 def clusters_of(runs: Sequence[Setup], stored: Sequence[Sequence[Stored]]) -> list[ClusterResult]:

@@ -19,7 +19,7 @@ from fedaudit.core.values import ClientId
 from fedaudit.metrics import CONTRASTS, compare_auc
 from fedaudit.metrics.delong import AucDifference
 from fedaudit.observe.tensors import read_tensors, write_tensors
-from fedaudit.study.figures.truth import Findings, audited
+from fedaudit.study.figures.truth import Findings, target_truth
 from fedaudit.study.setup.parts import Setup
 
 LEAST_COMMON = 0.9
@@ -60,7 +60,7 @@ def write_scores(runs: Sequence[Setup], findings: Findings, path: Path) -> None:
                 if (seed, client) == (run.seed, target)
             }
             if scored:
-                truth = audited(run, target)
+                truth = target_truth(run, target)
                 tensors[f"{whose}/ids"] = torch.from_numpy(truth.ids)
                 tensors[f"{whose}/origin"] = torch.from_numpy(truth.origin)
             for name, scores in scored.items():

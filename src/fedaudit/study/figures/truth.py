@@ -69,7 +69,7 @@ class Findings:
     failed: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
-def audited(setup: Setup, target: ClientId) -> TargetTruth:
+def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
     """The audited samples as one target's figures see them.
 
     Where a shift makes clients differ, other clients' samples are left out: they could be told

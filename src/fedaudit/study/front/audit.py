@@ -19,13 +19,8 @@ from fedaudit.engines.base import Counted
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.study.figures.sample_scores import read_scores
-from fedaudit.study.front.federation import (
-    AuditPlan,
-    Federation,
-    Questions,
-    attack_settings,
-    plan_of,
-)
+from fedaudit.study.front.federation import AuditPlan, Federation, Questions, plan_of
+from fedaudit.study.front.spelling import attack_settings
 from fedaudit.study.running.identity import own_parts, study_key, with_code
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
@@ -277,12 +272,12 @@ def _refuse_elsewhere(plan: AuditPlan, engine: Counted | None, workers: int) -> 
 def _keeping(objects: dict[str, GivenObject]) -> Callable[[Spelled], dict[str, object]]:
     """Keeps objects that names stand for in a dictionary."""
 
-    def noted(one: Spelled) -> dict[str, object]:
+    def register(one: Spelled) -> dict[str, object]:
         if one.given is not None:
             objects[one.name] = one.given
         return {"name": one.name, "options": one.options}
 
-    return noted
+    return register
 
 
 def _chosen(what: str, given: int | None, there: set[int]) -> int:

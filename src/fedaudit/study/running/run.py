@@ -26,9 +26,9 @@ from fedaudit.study.running.learning import fitted_attacks, known_examples, shad
 from fedaudit.study.running.observing import disk_needed, observe, stored_rounds
 from fedaudit.study.running.pool import is_measured, locked, place_of, write_run_places
 from fedaudit.study.settings.sections import Study
+from fedaudit.study.setup.algorithm import shadow_cost
 from fedaudit.study.setup.build import setup
 from fedaudit.study.setup.parts import Setup, Work
-from fedaudit.study.setup.risk import shadow_cost
 
 _LISTED = 20
 """Of more clients than these the sizes are not listed one by one."""

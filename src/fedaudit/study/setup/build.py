@@ -21,13 +21,12 @@ from fedaudit.observe.views import View
 from fedaudit.study.settings.options import check_options
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.adversary import as_sent, attacks_of, measured_rounds, view_of
-from fedaudit.study.setup.algorithm import algorithm_of, check_algorithm
-from fedaudit.study.setup.dealing import Grouped, dealt, grouped
+from fedaudit.study.setup.algorithm import algorithm_of, check_algorithm, refuse_unmeasured
+from fedaudit.study.setup.dealing import GroupedData, dealt, grouped
 from fedaudit.study.setup.defenses import assigns_classes, defenses_of, refuse_unfit
 from fedaudit.study.setup.examples import with_examples
 from fedaudit.study.setup.holdout import HoldOutRule, exclude_held_out, refuse_one_sided
 from fedaudit.study.setup.parts import Setup
-from fedaudit.study.setup.risk import refuse_unmeasured
 
 SERVERS: dict[str, Callable[..., Server]] = {"honest": Server}
 """Who may send the models, by name."""
@@ -71,7 +70,7 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
     return run
 
 
-def server_of(study: Study, world: Grouped) -> Server:
+def server_of(study: Study, world: GroupedData) -> Server:
     """The server that sends clients their models.
 
     Raises:
@@ -152,7 +151,7 @@ def refuse_misfits(studies: Iterable[Study], data_dir: Path | None = None) -> No
             raise type(error)(f"{study.name}: {error}") from error
 
 
-def _dealt(study: Study, dataset: Dataset, seed: int) -> Grouped:
+def _dealt(study: Study, dataset: Dataset, seed: int) -> GroupedData:
     """Training and audited samples, as the groups of clients have them."""
     return grouped(study, dataset, dealt(study, dataset, seed), seed)
 
@@ -165,7 +164,7 @@ def _attacks_seen(study: Study, view: View) -> tuple[dict[str, Attack], dict[str
 
 
 def _algorithm_and_defenses(
-    study: Study, world: Grouped, seed: int, data_dir: Path | None
+    study: Study, world: GroupedData, seed: int, data_dir: Path | None
 ) -> tuple[Algorithm, dict[ClientId, Defense]]:
     """The algorithm and the clients' defenses, which fit its networks."""
     algorithm, defenses = algorithm_of(study, world, seed, data_dir), defenses_of(study)

@@ -109,7 +109,7 @@ class Groups(NamedTuple):
     place: Int[ndarray, " samples"]
 
 
-class Grouped(NamedTuple):
+class GroupedData(NamedTuple):
     """A data set and a deal as the groups of clients have them."""
 
     dataset: Dataset
@@ -117,7 +117,7 @@ class Grouped(NamedTuple):
     groups: Groups
 
 
-def grouped(study: Study, dataset: Dataset, deal: Deal, seed: int) -> Grouped:
+def grouped(study: Study, dataset: Dataset, deal: Deal, seed: int) -> GroupedData:
     """Shifts the samples of groups of clients, if the study has such groups.
 
     Raises:
@@ -130,7 +130,7 @@ def grouped(study: Study, dataset: Dataset, deal: Deal, seed: int) -> Grouped:
     clients, given = sorted(deal.clients), study.shift
     place = places(dataset, deal, study.audit.targets, seed=seed)
     if given is None:
-        return Grouped(dataset, deal, Groups((EVERYBODY,), dict.fromkeys(clients, 0), place))
+        return GroupedData(dataset, deal, Groups((EVERYBODY,), dict.fromkeys(clients, 0), place))
     group = of_clients(len(clients), given.minority)
     groups = Groups(MAJORITY_AND_MINORITY, dict(zip(clients, group.tolist(), strict=True)), place)
     if given.kind == ATTRIBUTE:
@@ -138,10 +138,10 @@ def grouped(study: Study, dataset: Dataset, deal: Deal, seed: int) -> Grouped:
         held = np.concatenate([samples.ids.numpy() for samples in deal.clients.values()])
         free = all_but(len(dataset), held)
         place[free] = like_their_side(sides, group, free, rng=rng)
-        return Grouped(dataset, deal, groups)
+        return GroupedData(dataset, deal, groups)
     shift = Shift(given.kind, given.minority, given.minority_range, given.majority_range)
     world = shifted(dataset, deal, shift, place, seed=seed)
-    return Grouped(world.dataset, world.deal, groups)
+    return GroupedData(world.dataset, world.deal, groups)
 
 
 def _refuse_different_targets(study: Study) -> None:

@@ -12,10 +12,10 @@ from fedaudit.fl.algorithms.base import HONEST
 from fedaudit.fl.algorithms.ifca_mir import IfcaMir
 from fedaudit.study.settings.defense import DefenseSection
 from fedaudit.study.settings.sections import ServerSection, ShadowSection, Study
+from fedaudit.study.setup.algorithm import server_risk
 from fedaudit.study.setup.dealing import dealt, grouped
 from fedaudit.study.setup.holdout import HoldOutRule, exclude_held_out, left_to_train
 from fedaudit.study.setup.parts import Setup
-from fedaudit.study.setup.risk import server_risk
 
 _LARGEST_SEED = 10**9
 
