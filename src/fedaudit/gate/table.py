@@ -1,50 +1,70 @@
-"""A verdict as a table for the terminal."""
+"""A verdict on the terminal: the conclusion first, in one screen."""
+
+import textwrap
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.text import Text
 
-from fedaudit.gate.outcome import Outcome
+from fedaudit.gate.outcome import gravity
 from fedaudit.gate.reasons import figure_text
 from fedaudit.gate.verdict import Check, Verdict
-from fedaudit.report.grid import Cell, Grid, Tone, columns_of, to_rich
-from fedaudit.report.words import MISSING, capital, count, shown
+from fedaudit.report.grid import shortened
+from fedaudit.report.words import capital, plural, shown
 
-_TONES: dict[Outcome, Tone] = {
-    Outcome.PASS: "good",
-    Outcome.FAIL: "alarm",
-    Outcome.INCONCLUSIVE: "weak",
-    Outcome.NOT_REFUTED: "muted",
-}
+MOST_LINES = 40
+"""Lines that are printed at most; a file of the verdict has all of it."""
 
+WIDTH = 80
 
-def verdict_table(verdict: Verdict) -> Grid:
-    """A row for each check: the ceiling, the worst figure under it, and what comes of it."""
-    columns = columns_of(
-        "Check", "At most", "Worst figure", "Figures", "Outcome", numeric=("At most", "Figures")
-    )
-    rows = tuple(_row(check) for check in verdict.checks)
-    return Grid(f"{verdict.record}: policy {verdict.policy}", columns, rows, remark=verdict.limits)
+_MOST_OF_REASON = 16
+_LEAST_ROWS = 4
+_WHOLE = "a verdict written with --json or --junit has all of it"
 
 
-def print_verdict(verdict: Verdict) -> None:
-    """Prints the paragraph that says why, then the table and what is not judged."""
-    console = Console()
-    console.print(Text(f"{verdict.reason}\n", style="bold"))
-    console.print(to_rich(verdict_table(verdict)))
-    for one in verdict.unjudged:
-        console.print(Text(f"Not judged: {one}."))
+def print_verdict(verdict: Verdict, console: Console | None = None) -> None:
+    """Prints why, then a row for each check, the gravest first, and what is not judged.
+
+    Args:
+        verdict: Of a policy on a record.
+        console: Where to print; standard output by default.
+    """
+    console = console or Console()
+    head, rest = _lines(verdict)
+    for line in head:
+        console.print(Text(line, style="bold"), soft_wrap=True)
+    for line in rest:
+        console.print(Text(line), soft_wrap=True)
 
 
-def _row(check: Check) -> tuple[Cell, ...]:
-    outcome = Cell(str(check.outcome), tone=_TONES[check.outcome])
+def _lines(verdict: Verdict) -> tuple[list[str], list[str]]:
+    """The conclusion, and the lines below it; rows give way to what is not judged."""
+    head = _few(textwrap.wrap(verdict.reason, WIDTH), _MOST_OF_REASON)
+    unjudged = [f"Not judged: {one}." for one in verdict.unjudged]
+    below = [line for one in unjudged for line in textwrap.wrap(one, WIDTH)]
+    left = MOST_LINES - len(head) - len(below) - 3
+    rows = sorted(verdict.checks, key=lambda check: gravity(check.outcome), reverse=True)
+    fit = len(rows) if len(rows) <= left else max(left - 1, _LEAST_ROWS)
+    lines = [_row("Outcome", "Check", "At most", "Worst figure"), *map(_of, rows[:fit])]
+    if fit < len(rows):
+        lines.append(f"and {plural(len(rows) - fit, 'more check')}; {_WHOLE}")
+    limits = textwrap.wrap(verdict.limits, WIDTH)
+    room = MOST_LINES - len(head) - len(lines) - len(below) - 2
+    return head, ["", *lines, *below, *(["", *limits] if len(limits) <= room else [])]
+
+
+def _few(lines: Sequence[str], most: int) -> list[str]:
+    return [*lines] if len(lines) <= most else [*lines[: most - 1], f"... ({_WHOLE})"]
+
+
+def _of(check: Check) -> str:
     if check.ceiling is None:
-        told = Cell(MISSING if check.outcome is Outcome.PASS else check.reason)
-        return (Cell(capital(check.name)), Cell(""), told, Cell(""), outcome)
-    worst = check.worst
-    told = (
-        Cell(f"{figure_text(worst, check.metric)}", detail=worst.what)
-        if worst
-        else Cell(check.reason)
-    )
-    most = Cell(shown(check.ceiling, check.metric))
-    return (Cell(capital(check.name)), most, told, Cell(count(check.figures)), outcome)
+        return _row(str(check.outcome), f"{capital(check.name)}: {check.reason}")
+    figure = figure_text(check.worst, check.metric) if check.worst else check.reason
+    return _row(str(check.outcome), capital(check.name), shown(check.ceiling, check.metric), figure)
+
+
+def _row(outcome: str, name: str, most: str = "", figure: str = "") -> str:
+    if not most:
+        return f"{outcome:<13}{shortened(name, WIDTH - 13)}".rstrip()
+    return f"{outcome:<13}{shortened(name, 40):<40}{most:>7}  {shortened(figure, WIDTH - 62)}"

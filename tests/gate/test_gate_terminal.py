@@ -1,0 +1,47 @@
+"""The end of `fedaudit gate` on a terminal: the conclusion first, in one screen."""
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from fedaudit.gate.evaluate import evaluate_policy
+from fedaudit.gate.outcome import Outcome
+from fedaudit.gate.table import MOST_LINES, WIDTH, print_verdict
+from fedaudit.gate.verdict import Verdict, demand
+from tests.gate.parts import auc, found, policy
+
+
+def printed(verdict: Verdict) -> list[str]:
+    stream = StringIO()
+    print_verdict(verdict, Console(file=stream, width=WIDTH))
+    return stream.getvalue().splitlines()
+
+
+def verdict() -> Verdict:
+    return evaluate_policy(found(auc(0.48, 0.52)), policy())
+
+
+def test_a_short_verdict_is_printed_whole() -> None:
+    lines = printed(verdict())
+    assert lines[0].startswith("PASS: “of-tests” under the policy “tests”.")
+    assert any("AUC against unseen samples" in line and "0.500" in line for line in lines)
+    assert " ".join(verdict().limits.split()) in " ".join(" ".join(lines).split())
+
+
+@pytest.mark.parametrize("many", [1, 20, 30, 400])
+def test_a_verdict_fits_a_screen_and_counts_what_it_leaves_out(many: int) -> None:
+    failed = [
+        demand("evidence", f"demand {n} {'x' * 90}", ["missing"], Outcome.FAIL) for n in range(many)
+    ]
+    whole = verdict().model_copy(
+        update={"checks": [*verdict().checks, *failed], "reason": "FAIL: because. " + "why " * many}
+    )
+    lines = printed(whole)
+    assert len(lines) <= MOST_LINES
+    assert max(map(len, lines)) <= WIDTH
+    assert lines[0].startswith("FAIL: because.")
+    rows = [line for line in lines if line.startswith(("fail ", "pass ", "inconclusive "))]
+    assert rows[0].startswith("fail")
+    left = len(whole.checks) - len(rows)
+    assert any(f"and {left} more check" in line for line in lines) == (left > 0)
