@@ -1,4 +1,4 @@
-"""Every link from one page of the documentation to another leads somewhere."""
+"""Every link from a page of the documentation to another, or to the source, leads somewhere."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)
-LINK = re.compile(r"\]\((?!https?:)([^)#\s]+\.md)(?:#([\w-]+))?\)")
+LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]+)(?:#([\w-]+))?\)")
 
 
 def anchors(page: str) -> set[str]:
@@ -21,6 +21,6 @@ def anchors(page: str) -> set[str]:
 def test_every_link_to_another_page_leads_somewhere(page: Path) -> None:
     for target, anchor in LINK.findall(page.read_text(encoding="utf-8")):
         path = page.parent / target
-        assert path.is_file(), f"{page.name} links to {target}"
+        assert path.exists(), f"{page.name} links to {target}"
         if anchor:
             assert anchor in anchors(path.read_text(encoding="utf-8")), f"{target}#{anchor}"
