@@ -443,7 +443,7 @@ def page(made_from: Sequence[Rung], checked_on: Sequence[Rung]) -> str:
         "do not help against whoever sees uploads: these leak from the first round on. An AUC that "
         "falls with the test accuracy is bought with the model's use.",
         _changes(changes(made_from)),
-        "## Whose sample is it?",
+        "## Source inference",
         _sources(made_from),
         "## What it does not say",
         CAVEATS,
@@ -614,7 +614,7 @@ def _sources(made_from: Sequence[Rung]) -> str:
                     f"{over.value:.2f}{limits}",
                 ]
             )
-    head = ["data", "run", "gap of uploads", "owner named (`sia-mean`)", "beyond the labels"]
+    head = ["data", "run", "gap of uploads", "success (`sia-mean`)", "beyond label distributions"]
     return (
         "Ten clients; a guess is right one time in ten. Beyond the labels: success less that of "
         "naming the client of whose data the sample's class is the largest share.\n\n"
