@@ -1,18 +1,25 @@
 """A record held against a policy."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from fedaudit.core.errors import BadInput
-from fedaudit.gate.clusters import cluster_checks
-from fedaudit.gate.games import game_checks
-from fedaudit.gate.membership import judged_attacks, membership_checks
+from fedaudit.gate.ceilings import (
+    ceiling_checks,
+    judged_attacks,
+    judged_points,
+    judged_sources,
+    point_name,
+    proven_epsilon,
+)
+from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import Policy
 from fedaudit.gate.reasons import correction, of_games, paragraph
 from fedaudit.gate.sample_size import searching
-from fedaudit.gate.sources import judged_sources, source_checks
 from fedaudit.gate.trust import control_checks, evidence_checks, trust_in
-from fedaudit.gate.verdict import Check, Verdict, concluded
+from fedaudit.gate.verdict import Check, Verdict, concluded, demand
+from fedaudit.report.grid import shortened
 from fedaudit.report.reading import cleaned
+from fedaudit.results.games import PointPlayed
 from fedaudit.results.older import completed
 from fedaudit.results.record import Record
 
@@ -65,21 +72,40 @@ def _evaluated(record: Record, policy: Policy) -> Verdict:
 
 
 def _of_study(record: Record, policy: Policy) -> Iterator[Check]:
-    trust = trust_in(record, policy.evidence)
-    if policy.membership is not None:
-        yield from membership_checks(record, policy.membership, trust)
-    if policy.sources is not None:
-        yield from source_checks(record, policy.sources, trust)
-    if policy.clusters is not None:
-        yield from cluster_checks(record, policy.clusters, trust)
+    yield from ceiling_checks(record, policy, trust_in(record, policy.evidence))
     members = judged_attacks(record, policy.membership)
     yield from control_checks(record, policy, members, judged_sources(record, policy.sources))
     yield from evidence_checks(record, policy)
 
 
 def _of_games(record: Record, policy: Policy) -> Iterator[Check]:
-    if policy.games is not None:
-        yield from game_checks(record, policy.games, policy.evidence.confidence)
+    assert policy.games is not None
+    if policy.games.mechanisms:
+        played = {point.mechanism for point in record.points}
+        missing = [name for name in policy.games.mechanisms if name not in played]
+        faults = [f"no game against {shortened(name)}" for name in missing]
+        yield demand("games", "every mechanism played", faults, Outcome.INCONCLUSIVE)
+    yield from ceiling_checks(record, policy, trust_in(record, policy.evidence))
+    if policy.games.contradicted:
+        yield from _contradictions(record, judged_points(record, policy.games))
+
+
+def _contradictions(record: Record, points: Sequence[PointPlayed]) -> Iterator[Check]:
+    """The demand that no success refutes the epsilon that its mechanism claims."""
+    claims = [(point, claim) for point in points if (claim := point.claimed_epsilon) is not None]
+    faults, unsure = [], []
+    for point, claim in claims:
+        if proven_epsilon(point, len(claims)) > claim:
+            name = point_name(point, record)
+            faults.append(f"{name} is named {claim:g}, and the games refute it")
+        elif point.refuted:
+            name = point_name(point, record)
+            unsure.append(f"{name} by its own test, not by one that is corrected")
+    if claims:
+        certain = faults or not unsure
+        otherwise = Outcome.FAIL if certain else Outcome.INCONCLUSIVE
+        found = faults if certain else unsure
+        yield demand("games", "named epsilons not contradicted", found, otherwise)
 
 
 def _unjudged(record: Record, policy: Policy) -> list[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedaudit.gate.membership import judged_attacks
+from fedaudit.gate.ceilings import judged_attacks
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import Policy
 from fedaudit.gate.verdict import Check, Held

@@ -5,6 +5,7 @@ from functools import partial
 from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY, rate_of
 from fedaudit.gate.limits import level
 from fedaudit.gate.sample_size import MOST_SEEDS, RequiredSamples, required_sample_size
+from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.intervals import FEWEST_RUNS, Limited
 from fedaudit.metrics.larger import (
     larger_auc,
@@ -16,6 +17,7 @@ from fedaudit.metrics.larger import (
 from fedaudit.metrics.rates import n_needed
 from fedaudit.report.words import plural
 from fedaudit.results.estimate import Estimate, Interval
+from fedaudit.results.games import PointPlayed
 
 ALIKE = "samples of the smaller side, and of the other in proportion,"
 """What more samples of one side alone would do does not follow from an interval."""
@@ -88,6 +90,21 @@ def more_samples(
         return None if given is None else (given.low - less, given.high - less)
 
     return required_sample_size(limits, total, ceiling, what="samples asked about")
+
+
+def more_games(point: PointPlayed, ceiling: float) -> RequiredSamples:
+    """What would settle the success of a point: more games by its rates, of each kind as many."""
+    tpr, tnr, adv = point.tpr, point.tnr, point.adv
+
+    def limits(times: int) -> tuple[float, float] | None:
+        now, then = (
+            counted_balanced_accuracy(k * tpr.hits, k * tpr.total, k * tnr.hits, k * tnr.total)
+            for k in (1, times)
+        )
+        same = abs(now.low - adv.low) < 1e-6 and abs(now.high - adv.high) < 1e-6
+        return (then.low, then.high) if same else None
+
+    return required_sample_size(limits, 1, ceiling, what=AGAIN.replace("samples", "sets of games"))
 
 
 def more_seeds(

@@ -1,0 +1,512 @@
+"""The ceilings that a policy may set: which figures of a record each limits, and how they are read.
+
+A new metric that a policy may limit is a row of :data:`CEILINGS`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import NamedTuple
+
+from fedaudit.core.errors import BadInput
+from fedaudit.core.metric_names import (
+    AUC,
+    BALANCED_ACCURACY,
+    EPSILON,
+    FORMAL_EPSILON,
+    TPR,
+    chance_of,
+)
+from fedaudit.gate.limits import (
+    EXACT,
+    Judged,
+    as_known,
+    as_known_or_failed,
+    by_interval,
+    by_lower_bound,
+)
+from fedaudit.gate.policy import (
+    GamesPolicy,
+    MembershipPolicy,
+    Policy,
+    SourcesPolicy,
+    asks_further,
+)
+from fedaudit.gate.sample_size import RequiredSamples
+from fedaudit.gate.settling import (
+    more_for,
+    more_for_auc,
+    more_games,
+    more_samples,
+    more_seeds,
+)
+from fedaudit.gate.trust import Trust
+from fedaudit.gate.verdict import Check, Held, Section, ceiling_check
+from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon
+from fedaudit.metrics.intervals import FEWEST_RUNS, Limited, too_few_runs
+from fedaudit.report.grid import shortened
+from fedaudit.report.words import defense_name, metric_name, plural
+from fedaudit.results.estimate import Estimate, Interval
+from fedaudit.results.games import ACTUAL, PROVEN, SUCCESS, PointPlayed
+from fedaudit.results.older import AT_THRESHOLD
+from fedaudit.results.record import Record
+from fedaudit.results.source_figures import SourceFigure
+from fedaudit.results.sources import SourceResult
+
+CONTRASTS = {
+    "unseen": "unseen samples",
+    "other_client": "other clients' samples",
+    "mixed": "both kinds of non-members together",
+}
+MOST_FIGURES = 50_000
+"""Of one kind; studies have some hundreds."""
+
+_MISSING = "the record has no such one"
+
+
+class Asked(NamedTuple):
+    """A ceiling of a policy on a record.
+
+    Attributes:
+        record: The record.
+        policy: All of the policy.
+        trust: What stands against believing a figure.
+        metric: Of the figures.
+        contrast: Kind of non-members; empty where there are none.
+        ceiling: The most that is allowed.
+    """
+
+    record: Record
+    policy: Policy
+    trust: Trust
+    metric: str
+    contrast: str
+    ceiling: float
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """A kind of figure that a policy may limit.
+
+    Attributes:
+        section: Table of the policy.
+        setting: Its key there: a number, or numbers by false-positive rate.
+        metric: Of the figures; with a rate behind it where there are several.
+        name: In a verdict.
+        figures: Those under the ceiling, and the places of those that are missing.
+        read: How each is held against it.
+        contrasts: Whether each kind of non-members is judged by itself.
+        shown: How figures are printed; as the metric is if empty.
+    """
+
+    section: Section
+    setting: str
+    metric: str
+    name: str
+    figures: Callable[[Asked], Iterator[Judged]]
+    read: Callable[[Judged, float, float], Held] = by_interval
+    contrasts: bool = False
+    shown: str = ""
+
+
+def ceiling_checks(record: Record, policy: Policy, trust: Trust) -> Iterator[Check]:
+    """A check for each ceiling that a policy sets and, where it has any, each contrast.
+
+    Args:
+        record: The record.
+        policy: Its ceilings.
+        trust: What stands against believing a figure.
+    """
+    for row in CEILINGS:
+        table = getattr(policy, row.section)
+        set_ = getattr(table, row.setting, None)
+        if set_ is None or (row.section == "games") != (record.kind == "games"):
+            continue
+        each = (
+            {f"{row.metric}@{rate}": top for rate, top in set_.items()}
+            if isinstance(set_, dict)
+            else {row.metric: set_}
+        )
+        contrasts = table.contrasts if row.contrasts else ("",)
+        for (metric, ceiling), contrast in product(each.items(), contrasts):
+            asked = Asked(record, policy, trust, metric, contrast, ceiling)
+            held = [row.read(one, ceiling, trust.confidence) for one in row.figures(asked)]
+            name = row.name or metric_name(metric)
+            name += f" against {CONTRASTS[contrast]}" if contrast else ""
+            yield ceiling_check(row.section, name, row.shown or metric, ceiling, held)
+
+
+class FigureRun(NamedTuple):
+    """Coordinates of a figure: one attack on one client in one run, or over all of them."""
+
+    attack: str
+    defense: str
+    target: int | None
+    seed: int | None
+
+    def __str__(self) -> str:
+        where = [
+            shortened(self.attack),
+            f"on client {self.target}" if self.target is not None else "",
+            f"in seed {self.seed}" if self.seed is not None else "over all seeds",
+            f"with {defense_name(shortened(self.defense))}" if self.defense != "none" else "",
+        ]
+        return " ".join(filter(None, where))
+
+
+def judged_attacks(record: Record, policy: MembershipPolicy | None) -> list[str]:
+    """Attacks on membership that the policy judges: those it names, or all that were run.
+
+    One that the record calls run and has no figure of is among them, and so is missed by name.
+    """
+    if policy is None:
+        return []
+    sources = {one.attack for one in record.sources}
+    found = [figure.attack for figure in record.findings if figure.attack]
+    found += [
+        row.name
+        for row in record.attacks
+        if row.status == "run" and not row.infers_source and row.name not in sources
+    ]
+    return list(policy.attacks) or list(dict.fromkeys(found))
+
+
+def judged_sources(record: Record, policy: SourcesPolicy | None) -> list[str]:
+    """Attacks on sources that the policy judges; see :func:`judged_attacks`."""
+    if policy is None:
+        return []
+    found = [one.attack for one in record.sources]
+    found += [row.name for row in record.attacks if row.status == "run" and row.infers_source]
+    return list(policy.attacks) or list(dict.fromkeys(found))
+
+
+def judged_points(record: Record, policy: GamesPolicy) -> list[PointPlayed]:
+    """Points of games that the policy judges: of the mechanisms it names, or all."""
+    names = policy.mechanisms
+    return [point for point in record.games if not names or point.mechanism in names]
+
+
+def proven_epsilon(point: PointPlayed, points: int) -> float:
+    """The lower bound on epsilon from a point's counts, at its share of the error.
+
+    Args:
+        point: Of a study of games.
+        points: That share the error.
+    """
+    said_in, silent = point.tpr, point.tnr
+    counts = Counts(said_in.hits, said_in.total, silent.total - silent.hits, silent.total)
+    return clopper_pearson_epsilon(counts, delta=point.delta, alpha=ALPHA / max(1, points)).value
+
+
+ALPHA = 0.05
+"""Error of a bound on epsilon from games, over all points that are judged together."""
+
+
+def point_name(point: PointPlayed, record: Record) -> str:
+    """A point in words."""
+    return shortened(point.label or f"{record.name} as it is", 120)
+
+
+def _refuse_too_many(figures: int) -> None:
+    """Refuses a record whose attacks, clients and runs would make more figures than any study."""
+    if figures > MOST_FIGURES:
+        raise BadInput(
+            f"the record's attacks, clients and seeds would make {figures:,} figures of each kind, "
+            f"more than the {MOST_FIGURES:,} that a gate judges; name some in the policy"
+        )
+
+
+def _audited(record: Record) -> list[int]:
+    """Clients whose figures must be there: those that settings name, and those with figures."""
+    found = {figure.target for figure in record.findings if figure.attack}
+    for section in ("audit", "recording"):
+        said = record.config.get(section)
+        named = said.get("targets") if isinstance(said, Mapping) else None
+        if isinstance(named, list):
+            found |= {one for one in named if type(one) is int and one >= 0}
+    return sorted(one for one in found if one is not None)
+
+
+def _runs(record: Record, policy: MembershipPolicy, *, each: bool = False) -> list[FigureRun]:
+    """Runs whose figures must be there, and all others that are."""
+    attacks, figures = judged_attacks(record, policy), [f for f in record.findings if f.attack]
+    targets = policy.targets or _audited(record)
+    alone = policy.seeds == "these runs" and len(set(record.seeds)) == 1
+    single = each or alone or policy.seeds == "each"
+    defenses = dict.fromkeys(figure.defense for figure in figures) or {"none": None}
+    seeds = list(dict.fromkeys(record.seeds)) if single else [None]
+    _refuse_too_many(len(attacks) * len(defenses) * len(targets) * len(seeds))
+    asked = product(attacks, defenses, targets, seeds)
+    wanted = set(attacks)
+    there = [
+        _run(f)
+        for f in figures
+        if f.attack in wanted
+        and (f.seed is not None) == single
+        and (not policy.targets or f.target in policy.targets)
+    ]
+    return list(dict.fromkeys([*(FigureRun(*one) for one in asked), *there]))
+
+
+def _run(figure: Estimate) -> FigureRun:
+    return FigureRun(figure.attack, figure.defense, figure.target, figure.seed)
+
+
+def _of_runs(asked: Asked, *, each: bool = False) -> Iterator[tuple[FigureRun, Estimate | None]]:
+    """Figures by run; where a record has several of one, all of them count."""
+    assert asked.policy.membership is not None
+    found: dict[FigureRun, list[Estimate | None]] = {}
+    for figure in asked.record.findings:
+        if figure.metric == asked.metric and figure.contrast == asked.contrast:
+            found.setdefault(_run(figure), []).append(figure)
+    for run in _runs(asked.record, asked.policy.membership, each=each):
+        for figure in found.get(run, [None]):
+            yield run, figure
+
+
+def _members(asked: Asked) -> Iterator[Judged]:
+    """Figures of attacks on membership, of each run or over them."""
+    assert asked.policy.membership is not None
+    ceiling, seeds = asked.ceiling, len(set(asked.record.seeds))
+    further = asks_further(asked.policy.membership.seeds)
+    for run, figure in _of_runs(asked):
+        if figure is None:
+            few = further and seeds < FEWEST_RUNS
+            yield Judged(str(run), None, too_few_runs(seeds) if few else _MISSING)
+            continue
+        doubt = asked.trust.doubt(run.attack, run.target, run.seed) or _unsure(figure, ceiling)
+        if further:
+            yield Judged(str(run), *_further(figure, seeds, ceiling, doubt))
+        elif figure.low is None and figure.high is None and figure.at_threshold is not None:
+            yield Judged(
+                str(run),
+                figure,
+                f"limits are those {AT_THRESHOLD} and none of the rate; attack the recording "
+                "again, or run the study again",
+            )
+        else:
+            yield Judged(str(run), figure, "", doubt, partial(more_for, figure, ceiling))
+
+
+def _further(
+    figure: Estimate, seeds: int, ceiling: float, doubt: str
+) -> tuple[Estimate, str, str, Callable[[], RequiredSamples | None]]:
+    """The figure with the limits for another run, where the record has runs enough."""
+    value, limits = figure.value, figure.further or Interval(method=too_few_runs(seeds))
+    of_another = {"low": limits.low, "high": limits.high, "method": limits.method}
+    return (
+        figure.model_copy(update=of_another),
+        "",
+        doubt,
+        lambda: None if value is None else more_seeds(value, limits, seeds, ceiling),
+    )
+
+
+def _unsure(figure: Estimate, ceiling: float) -> str:
+    """A doubt where the record's own correction leaves open that there is any leak at all."""
+    chance = chance_of(figure.metric)
+    if figure.significant is not False or chance is None or ceiling < chance:
+        return ""
+    return "the record's test, corrected over the study, does not find it above guessing"
+
+
+def _groups(asked: Asked) -> Iterator[Judged]:
+    """AUCs within classes and against clients' samples, of groups that are large enough."""
+    record, policy, trust = asked.record, asked.policy.membership, asked.trust
+    assert policy is not None
+    groups: dict[str, list[Estimate]] = {}
+    for row in record.groups:
+        if not policy.targets or row.target in policy.targets:
+            groups.setdefault(row.attack, []).append(row)
+    for attack in judged_attacks(record, policy):
+        rows = groups.get(attack, [])
+        large = [
+            row for row in rows if min(row.n_members, row.n_nonmembers) >= policy.smallest_group
+        ]
+        for row in large:
+            kind = "class" if row.by == "class" else "samples of client"
+            yield Judged(
+                f"{_run(row)}, {kind} {shortened(row.group)}",
+                row,
+                doubt=trust.doubt(attack, row.target, row.seed),
+                more=partial(more_for_auc, row, asked.ceiling),
+            )
+        if not large:
+            small = f"; {plural(len(rows), 'group')} of fewer samples" if rows else ""
+            why = f"the record has no group of {policy.smallest_group} samples a side{small}"
+            yield Judged(shortened(attack), None, why)
+    there = {(row.attack, row.target, row.seed) for row in record.groups}
+    for run in _runs(record, policy, each=True):
+        if groups.get(run.attack) and (run.attack, run.target, run.seed) not in there:
+            yield Judged(str(run), None, "the record has no group of it")
+
+
+def _bounds(asked: Asked) -> Iterator[Judged]:
+    """Lower bounds, which are never averaged; the error that they share over a study is in them."""
+    for run, figure in _of_runs(asked._replace(contrast="unseen"), each=True):
+        doubt = asked.trust.doubt(run.attack, run.target, run.seed)
+        why = "the record has no such bound" if figure is None else ""
+        yield Judged(str(run), figure, why, doubt)
+
+
+def _formal(asked: Asked) -> Iterator[Judged]:
+    """Guarantees of the whole training."""
+    for figure in asked.record.findings:
+        if figure.metric == asked.metric:
+            yield Judged(defense_name(shortened(figure.defense)), figure)
+
+
+def _sources(asked: Asked) -> Iterator[Judged]:
+    """Success of source attacks beyond label distributions, of each run or over them."""
+    record, policy = asked.record, asked.policy.sources
+    assert policy is not None
+    attacks = judged_sources(record, policy)
+    _refuse_too_many(len(attacks) * len(set(record.seeds)))
+    for attack in attacks:
+        if policy.seeds != "each":
+            means = [one for one in record.source_figures if one.attack == attack]
+            yield from (_over_runs(one, asked) for one in means)
+            missing: Sequence[int | None] = () if means else (None,)
+        else:
+            runs = [one for one in record.sources if one.attack == attack]
+            yield from (_of_one_run(one, asked) for one in runs)
+            there = {one.seed for one in runs}
+            missing = [seed for seed in dict.fromkeys(record.seeds) if seed not in there]
+        for seed in missing:
+            yield Judged(str(FigureRun(attack, "none", None, seed)), None, _MISSING)
+
+
+def _of_one_run(one: SourceResult, asked: Asked) -> Judged:
+    # The level is a mean over a thousand shuffles: its own error is small beside the success's.
+    less, success = one.by_class_mix, Limited(one.success, one.low, one.high)
+    run = FigureRun(one.attack, one.defense, None, one.seed)
+    return Judged(
+        str(run),
+        Estimate(
+            topic="source",
+            metric=_EXCESS,
+            against="label distributions",
+            value=one.success - less,
+            low=one.low - less,
+            high=one.high - less,
+            method=EXACT,
+        ),
+        doubt=asked.trust.doubt(one.attack, None, one.seed),
+        more=partial(more_samples, success, one.samples, asked.ceiling, less=less),
+    )
+
+
+def _over_runs(one: SourceFigure, asked: Asked) -> Judged:
+    assert asked.policy.sources is not None
+    found, ceiling = one.excess, asked.ceiling
+    doubt = asked.trust.doubt(one.attack, None, None)
+    if not (doubt or one.above_mixes or ceiling < 0):
+        doubt = (
+            "the record's test, corrected over all source attacks, does not find it above class "
+            "mixes"
+        )
+    figure = Estimate(
+        topic="source",
+        metric=_EXCESS,
+        against="label distributions",
+        value=found.value,
+        low=found.low,
+        high=found.high,
+        method=found.method,
+        further=found.further,
+    )
+    what = str(FigureRun(one.attack, one.defense, None, None))
+    if asks_further(asked.policy.sources.seeds):
+        return Judged(what, *_further(figure, len(one.seeds), ceiling, doubt))
+    return Judged(what, figure, doubt=doubt)
+
+
+def _models(asked: Asked) -> Iterator[Judged]:
+    """The real risk of every model that clients use at the end of a run."""
+    for result in asked.record.clusters:
+        used = set(result.rounds[-1].choice)
+        for number, model in enumerate(result.rounds[-1].models):
+            if model.clients or number in used:
+                yield Judged(
+                    f"model {number} of {shortened(result.algorithm)} in seed {result.seed}",
+                    Estimate(
+                        topic="clusters",
+                        metric=_RISK,
+                        value=model.risk,
+                        low=model.low,
+                        high=model.high,
+                        method=EXACT,
+                        note="its risk could not be measured" if model.risk is None else "",
+                    ),
+                    doubt=asked.trust.unsound,
+                    more=lambda: _NOT_IN_THE_RECORD,
+                )
+    there = {result.seed for result in asked.record.clusters}
+    for seed in dict.fromkeys(asked.record.seeds):
+        if seed not in there:
+            yield Judged(f"seed {seed}", None, "the record has no models of it")
+
+
+_NOT_IN_THE_RECORD = RequiredSamples(
+    what="samples",
+    count=0,
+    then=None,
+    text="how many more samples would settle it does not follow from the record, which has the "
+    "risk and not the counts behind it",
+)
+
+
+def _points(asked: Asked) -> Iterator[Judged]:
+    """A figure of every point of a study of games."""
+    assert asked.policy.games is not None
+    points = judged_points(asked.record, asked.policy.games)
+    for point in points:
+        figure, more = point.estimate(asked.metric), partial(more_games, point, asked.ceiling)
+        if asked.metric == PROVEN and figure is not None:
+            # Made anew, with the error shared by all points.
+            bound = proven_epsilon(point, len(points))
+            method = f"Clopper-Pearson {100 * (1 - ALPHA):g}%, error shared by {len(points)} points"
+            figure = figure.model_copy(update={"value": bound, "low": bound, "method": method})
+        why = "" if figure is not None else "there is no bound"
+        yield Judged(point_name(point, asked.record), figure, why, more=more)
+
+
+_EXCESS, _RISK = "above_class_mixes_share", "risk_share"
+
+CEILINGS = (
+    Ceiling("membership", "auc", AUC, "", _members, contrasts=True),
+    Ceiling("membership", "tpr", TPR, "", _members, contrasts=True),
+    Ceiling(
+        "membership",
+        "balanced_accuracy",
+        BALANCED_ACCURACY,
+        "balanced accuracy",
+        _members,
+        contrasts=True,
+    ),
+    Ceiling("membership", "group_auc", AUC, "AUC of every group", _groups),
+    Ceiling("membership", "epsilon", EPSILON, "lower bound on epsilon", _bounds, by_lower_bound),
+    Ceiling(
+        "membership",
+        "formal_epsilon",
+        FORMAL_EPSILON,
+        "proven epsilon of the whole training",
+        _formal,
+        as_known,
+    ),
+    Ceiling("sources", "above_class_mixes", _EXCESS, "success above class mixes", _sources),
+    Ceiling("clusters", "risk", _RISK, "real risk of every model", _models),
+    Ceiling("games", "success", SUCCESS, "games won (Adv)", _points, shown="adv_share"),
+    Ceiling("games", "epsilon", PROVEN, "proven epsilon", _points, by_lower_bound, shown="epsilon"),
+    Ceiling(
+        "games",
+        "true_epsilon",
+        ACTUAL,
+        "true epsilon",
+        _points,
+        as_known_or_failed,
+        shown="epsilon",
+    ),
+)
+"""Every ceiling, in the order in which a verdict has them."""
