@@ -31,7 +31,7 @@ def test_a_mean_is_taken_over_the_rounds_in_which_the_sample_was_assigned() -> N
     m = cube(samples=4)
     v = m.of(0)
     used = told([True, True, False, False], [True, False, True, False], [True, True, False, False])
-    scores = WhereAssigned(Mean()).told(used)(m, target=0)
+    scores = WhereAssigned(Mean()).with_side_information(used)(m, target=0)
     # All three rounds, the first and the last, the second, and for want of any all again.
     wanted = [v[:, 0].mean(), (v[0, 1] + v[2, 1]) / 2, v[1, 2], v[:, 3].mean()]
     assert torch.allclose(scores, torch.stack(wanted))
@@ -43,19 +43,21 @@ def test_where_everything_is_assigned_it_is_the_rule_itself(
 ) -> None:
     everything = dict.fromkeys(ROUNDS, torch.tensor(True))
     m = cube()
-    assert torch.equal(WhereAssigned(rule).told(everything)(m, target=2), rule(m, target=2))
+    assert torch.equal(
+        WhereAssigned(rule).with_side_information(everything)(m, target=2), rule(m, target=2)
+    )
 
 
 def test_the_likelihood_looks_at_the_others_in_the_same_rounds() -> None:
     m = cube()
     used = told([True] * 6, [False] * 6, [True] * 6)
-    scores = WhereAssigned(OneSidedLikelihood()).told(used)(m, target=1)
+    scores = WhereAssigned(OneSidedLikelihood()).with_side_information(used)(m, target=1)
     two = Measurements(m.values[[0, 2]], (10, 30), m.clients, m.bases[[0, 2]])
     assert torch.equal(scores, OneSidedLikelihood()(two, target=1))
 
 
 def test_a_measured_round_of_which_nothing_was_told_is_refused() -> None:
-    attack = attack_named("loss-series-aware").told({10: torch.tensor(True)})
+    attack = attack_named("loss-series-aware").with_side_information({10: torch.tensor(True)})
     with pytest.raises(BadInput, match=r"nothing is known .* rounds \[20, 30\]"):
         attack.scores({"loss": cube()}, 0)
 
@@ -67,7 +69,7 @@ def test_a_member_that_is_trained_on_in_some_rounds_only_is_found_there() -> Non
     used = {index: torch.arange(samples) % 3 == row for row, index in enumerate(ROUNDS)}
     for row, index in enumerate(ROUNDS):
         m.values[row, 0, member & used[index]] += 2.0
-    aware = WhereAssigned(Mean()).told(used)(m, target=0)
+    aware = WhereAssigned(Mean()).with_side_information(used)(m, target=0)
     plain = Mean()(m, target=0)
 
     def gap(scores: Tensor) -> float:

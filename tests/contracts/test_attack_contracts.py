@@ -81,7 +81,7 @@ def trained() -> tuple[Round, ...]:
 def ready(name: str) -> Attack:
     """The attack; one that learns is fitted on another run with other samples."""
     # Told that the target can have trained on anything in any round.
-    attack = ATTACKS[name].told(dict.fromkeys(range(1, 6), torch.tensor(True)))
+    attack = ATTACKS[name].with_side_information(dict.fromkeys(range(1, 6), torch.tensor(True)))
     if not attack.learns:
         return attack
     cubes = stacked(measure(federation(SHADOW_HELD, 4), attack.signals, SHADOW))
@@ -233,9 +233,11 @@ def test_an_attack_says_what_it_does_and_where_it_is_from(attack: Attack) -> Non
     assert attack.rule.over_rounds
 
 
-@pytest.mark.parametrize("name", [name for name, attack in ATTACKS.items() if attack.informed])
+@pytest.mark.parametrize(
+    "name", [name for name, attack in ATTACKS.items() if attack.needs_side_information]
+)
 def test_an_attack_that_knows_the_defense_scores_nothing_before_it_is_told(name: str) -> None:
-    with pytest.raises(BadInput, match="has not been told yet"):
+    with pytest.raises(BadInput, match="needs to know which samples"):
         ATTACKS[name].scores(measured(), TARGET)
 
 

@@ -22,7 +22,7 @@ from fedaudit.study.running.run import run_study
 from tests.study.studies import Carried, quick_study, small_study
 
 ATTACKED = sum(
-    not (attack.learns or attack.informed or attack.infers_source)
+    not (attack.learns or attack.needs_side_information or attack.infers_source)
     for attack in attack_set(DEFAULT_SET).values()
 )
 """Attacks that a study makes without a table of attacks, a shadow or a defense."""

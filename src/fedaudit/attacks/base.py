@@ -71,11 +71,11 @@ class LearnedRule(Rule, Protocol):
 
 
 @runtime_checkable
-class InformedRule(Rule, Protocol):
-    """A rule that scores nothing until it is told what a defense let the target train on."""
+class SideInformationRule(Rule, Protocol):
+    """A rule that needs side information: what a defense let the target train on."""
 
-    def told(self, used: Mapping[int, Bool[Tensor, "*samples"]]) -> Rule:
-        """The rule with what it was told.
+    def with_side_information(self, used: Mapping[int, Bool[Tensor, "*samples"]]) -> Rule:
+        """The rule with side information.
 
         Args:
             used: By measured round, which samples the target can have trained on.
@@ -224,20 +224,20 @@ class Attack:
         )
 
     @property
-    def informed(self) -> bool:
-        """True if it must be told of a defense's choices before it can score."""
-        return isinstance(self.rule, InformedRule)
+    def needs_side_information(self) -> bool:
+        """True if it cannot score without knowing a defense's choices."""
+        return isinstance(self.rule, SideInformationRule)
 
-    def told(self, used: Mapping[int, Bool[Tensor, "*samples"]]) -> "Attack":
+    def with_side_information(self, used: Mapping[int, Bool[Tensor, "*samples"]]) -> "Attack":
         """The attack, knowing what a defense chose; the attack itself if it asks for nothing.
 
         Args:
             used: By measured round, which samples the target can have trained on, as far as
                 their class tells.
         """
-        if not isinstance(self.rule, InformedRule):
+        if not isinstance(self.rule, SideInformationRule):
             return self
-        return replace(self, rule=self.rule.told(used))
+        return replace(self, rule=self.rule.with_side_information(used))
 
     def with_settings(self, settings: Mapping[str, Setting]) -> "Attack":
         """The attack with some settings of its rule or signals changed.

@@ -148,7 +148,7 @@ def refuse_targets_without_members(audit: AuditSet, targets: Sequence[ClientId])
 
 def _possible(name: str, view: View) -> Attack:
     attack = attack_named(name)
-    if attack.learns or attack.informed:
+    if attack.learns or attack.needs_side_information:
         raise NotVisible(
             f"the attack {name!r} needs a federation to learn from or knowledge of a defense, "
             "which a live recording has not"

@@ -117,7 +117,7 @@ def why_unfit(attack: Attack) -> str:
             return why
     if attack.learns:
         return "has to be shown a run of which the members are known"
-    if attack.informed:
+    if attack.needs_side_information:
         return "has to be told what a defense chose"
     return ""
 

@@ -51,18 +51,20 @@ class WhereAssigned:
         """See :class:`fedaudit.attacks.base.Rule`."""
         return self.rule.needs | Sees.ROUNDS
 
-    def told(self, used: Mapping[int, Bool[Tensor, "*samples"]]) -> "WhereAssigned":
-        """See :class:`fedaudit.attacks.base.InformedRule`."""
+    def with_side_information(
+        self, used: Mapping[int, Bool[Tensor, "*samples"]]
+    ) -> "WhereAssigned":
+        """See :class:`fedaudit.attacks.base.SideInformationRule`."""
         return replace(self, used=dict(used))
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
         """See :class:`fedaudit.attacks.base.Rule`.
 
         Raises:
-            BadInput: Nobody has said yet which classes the target was dealt, or not of all rounds.
+            BadInput: There is no side information on the target's classes, or not of all rounds.
         """
         used = self._used(measurements[0])
-        # Samples that can be told of by the same rounds are scored together.
+        # Samples that the same rounds tell of are scored together.
         patterns, which = torch.unique(used, dim=1, return_inverse=True)
         scores = torch.empty(used.shape[1], dtype=torch.float64)
         for number, rounds in enumerate(patterns.unbind(1)):
@@ -75,8 +77,8 @@ class WhereAssigned:
         """Rounds to look at for each sample: all, where none was for it."""
         if self.used is None:
             raise BadInput(
-                "this attack has not been told yet which samples the target can have trained on "
-                "in which round; tell it (Attack.told), or name it in a study, which does so"
+                "this attack needs to know which samples the target can have trained on in which "
+                "round; use Attack.with_side_information, or name it in a study, which does so"
             )
         unknown = [index for index in m.rounds if index not in self.used]
         if unknown:

@@ -150,8 +150,8 @@ def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterat
         try:
             slow = any(signal.name not in twice for signal in attack.signals)
             # A model that nobody trained can have been trained on anything.
-            told = attack.told(dict.fromkeys((1, 2), torch.tensor(True)))
-            scores = told.scores(once if slow else twice, truth.target).numpy()
+            informed = attack.with_side_information(dict.fromkeys((1, 2), torch.tensor(True)))
+            scores = informed.scores(once if slow else twice, truth.target).numpy()
         except Refusal as refusal:
             yield result.model_copy(update={"note": str(refusal)})
             continue

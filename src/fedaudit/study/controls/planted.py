@@ -58,8 +58,10 @@ def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
         )
         try:
             # No defense is in force: the target trains on all of its data in every round.
-            told = attack.told(dict.fromkeys(range(1, ROUNDS + 1), torch.tensor(True)))
-            scores = told.scores(measured, 0).numpy()
+            informed = attack.with_side_information(
+                dict.fromkeys(range(1, ROUNDS + 1), torch.tensor(True))
+            )
+            scores = informed.scores(measured, 0).numpy()
         except Refusal as refusal:
             yield result.model_copy(update={"note": str(refusal)})
             continue

@@ -100,9 +100,9 @@ def _scores(
     findings: Findings,
 ) -> Float[ndarray, " samples"] | None:
     try:
-        if attack.informed:
+        if attack.needs_side_information:
             labels = torch.from_numpy(truth.labels)
-            attack = attack.told(
+            attack = attack.with_side_information(
                 trainable_by_round(setup, truth.target, next(iter(cubes.values())), labels)
             )
         return attack.scores(cubes, truth.target).numpy()

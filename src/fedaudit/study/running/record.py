@@ -170,8 +170,10 @@ def _untested(run: Setup) -> list[str]:
 def _adapted(run: Setup) -> bool:
     """True if the coalition is attacked as one, or an attack knows which classes it deals out."""
     audit = run.study.audit
-    told = any(assigns_classes(run.defenses.get(c)) for c in (*audit.targets, *audit.merge))
-    return bool(audit.merge) or (told and any(a.informed for a in run.attacks.values()))
+    assigned = any(assigns_classes(run.defenses.get(c)) for c in (*audit.targets, *audit.merge))
+    return bool(audit.merge) or (
+        assigned and any(a.needs_side_information for a in run.attacks.values())
+    )
 
 
 def _content_hash(

@@ -183,8 +183,16 @@ def _without_uninformed(run: Setup) -> Setup:
         return run
     return replace(
         run,
-        attacks={name: attack for name, attack in run.attacks.items() if not attack.informed},
-        refused={name: why for name, why in run.refused.items() if not attack_named(name).informed},
+        attacks={
+            name: attack
+            for name, attack in run.attacks.items()
+            if not attack.needs_side_information
+        },
+        refused={
+            name: why
+            for name, why in run.refused.items()
+            if not attack_named(name).needs_side_information
+        },
     )
 
 
