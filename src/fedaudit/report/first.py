@@ -57,7 +57,7 @@ from fedaudit.report.text.games import (
     times_text,
     without_mechanism,
 )
-from fedaudit.report.text.membership import ALARMS, member_status, of_thousand, room
+from fedaudit.report.text.membership import ALARMS, member_status, of_thousand, upper_bounds
 from fedaudit.report.text.sources import (
     excess_size,
     labels_of_named,
@@ -138,7 +138,7 @@ def _identified_tile(best: Estimate | None, figures: list[Estimate]) -> Tile | N
         found, tone = _judged(best)
         price = f"{found} · at 1 false alarm in {ALARMS[best.metric]}"
         return Tile(label, of_thousand(best.value), f"{price} · {_place(best, figures)}", tone)
-    left = room([figure for figure in figures if figure.metric != AUC])
+    left = upper_bounds([figure for figure in figures if figure.metric != AUC])
     return Tile(label, "none shown", f"room for {left}") if left else None
 
 

@@ -135,7 +135,7 @@ def bullets(figures: list[Estimate]) -> tuple[Bullet, ...]:
     )
 
 
-def room(figures: list[Estimate]) -> str:
+def upper_bounds(figures: list[Estimate]) -> str:
     """Largest upper confidence limits, as words; empty without any."""
     parts = []
     high = _highest(figures, AUC)
@@ -249,7 +249,7 @@ def _is_same(one: Estimate, other: Estimate) -> bool:
 
 def _none_identified(figures: list[Estimate]) -> str:
     """For a leak that the AUC shows and no rate at few false alarms."""
-    left = room([figure for figure in figures if figure.metric != AUC])
+    left = upper_bounds([figure for figure in figures if figure.metric != AUC])
     if not left:
         return ""
     return f"At few false alarms, no attack is above guessing; the data leave room for {left}."
@@ -263,7 +263,7 @@ def _left_open(figures: list[Estimate]) -> str:
         if alone
         else ""
     )
-    left = room(figures)
+    left = upper_bounds(figures)
     return (f"The data leave room for {left}." if left else "") + marked
 
 
@@ -381,6 +381,6 @@ def _hidden(figures: list[Estimate]) -> str:
         else ""
     )
     return (
-        f"What could still be hidden: {room(figures)}. {unknown}"
+        f"What could still be hidden: {upper_bounds(figures)}. {unknown}"
         "This is a measurement, not a proof: a stronger attack may exist."
     )

@@ -308,4 +308,4 @@ def _silently() -> Iterator[Progress]:
 
 
 def _nothing(text: str) -> None:
-    """Tells nobody."""
+    """Logs nothing."""
