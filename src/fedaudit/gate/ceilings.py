@@ -261,8 +261,7 @@ def _of_runs(asked: Asked, *, each: bool = False) -> Iterator[tuple[FigureRun, E
         if figure.metric == asked.metric and figure.contrast == asked.contrast:
             found.setdefault(_run(figure), []).append(figure)
     for run in _runs(asked.record, asked.policy.membership, each=each):
-        for figure in found.get(run, [None]):
-            yield run, figure
+        yield from ((run, one) for one in found.get(run, [None]))
 
 
 def _members(asked: Asked) -> Iterator[Judged]:
