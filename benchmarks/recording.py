@@ -26,7 +26,7 @@ from fedaudit.core.values import Model, cross_entropy
 from fedaudit.live.audited import audit_samples
 from fedaudit.live.beginning import record
 from fedaudit.live.network import network_of
-from fedaudit.live.recording import Heard
+from fedaudit.live.recording import RoundEntry
 from fedaudit.live.rounds import Answers, round_of_uploads
 from fedaudit.models.resnet import resnet18
 from fedaudit.observe.kept_files import write_round
@@ -89,7 +89,7 @@ def writing(turns: int) -> None:
     audit = audit_samples({0: pictures(4, "member")}, pictures(4, "unseen"))
     shape = network_of(network, audit, cross_entropy).shape
     clients = tuple(range(CLIENTS))
-    told = Heard(round=1, asked=clients, answered=clients, measured=True)
+    told = RoundEntry(round=1, asked=clients, answered=clients, measured=True)
     uploads = {client: network() for client in clients}
     given = Answers(network().state_dict(), uploads, {}, None)
     round = round_of_uploads(told, given, shape, "models", {})

@@ -21,7 +21,7 @@ from fedaudit.fl.algorithms.ifca_mir import IfcaMir
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.fl.visits import Done, Job, TurnContext, refuse_unfit, visited
 from fedaudit.fl.wire.packets import Packet, pack_done, pack_jobs, unpack_done, unpack_jobs
-from fedaudit.live.recording import heard_of
+from fedaudit.live.recording import round_entry
 from fedaudit.live.rounds import Answers, Kind, round_of_uploads
 from fedaudit.live.weights import Shape, Weights, array_from
 from fedaudit.models import architecture
@@ -161,7 +161,7 @@ def module() -> nn.Module:
 def recorded(came: Weights) -> None:
     """What a recorder makes of arrays that came of a client."""
     sent = _shape().model
-    told = heard_of(1, (0,), (0,), 0)
+    told = round_entry(1, (0,), (0,), 0)
     refusals = list[Refusal]()
     for kind in get_args(Kind):
         try:

@@ -20,7 +20,7 @@ from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.junit import junit_xml
 from fedaudit.gate.policy import DEFAULT_POLICY, Policy, policy_from, read_policy
 from fedaudit.live.files import read_audit
-from fedaudit.live.recording import heard, read_recording
+from fedaudit.live.recording import read_recording, read_round_log
 from fedaudit.observe.measurements import MeasuredRound, read_measured, write_measured
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.pack.packing import write_pack
@@ -106,7 +106,7 @@ def _recording(content: bytes) -> None:
 
 def _log(content: bytes) -> None:
     file("log/rounds.jsonl", content)
-    heard(FOLDER / "log")
+    read_round_log(FOLDER / "log")
 
 
 def _audit(content: bytes) -> None:

@@ -22,7 +22,7 @@ from PIL import Image
 from fedaudit.core.errors import Refusal
 from fedaudit.datasets.arrays import AnyArray
 from fedaudit.datasets.catalog import load
-from fedaudit.live.recording import LOG_FILE, heard
+from fedaudit.live.recording import LOG_FILE, read_round_log
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.results.read import read_comparison, read_record
 
@@ -236,7 +236,7 @@ def axes(folder: Path) -> Callable[[], object]:
 def rounds(folder: Path) -> Callable[[], object]:
     line = '{"round":1,"asked":[],"answered":[],"measured":false}\n'
     (folder / LOG_FILE).write_text(line * 400_000)
-    return lambda: heard(folder)
+    return lambda: read_round_log(folder)
 
 
 BOMBS: tuple[Callable[[Path], Callable[[], object]], ...] = (

@@ -12,7 +12,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from fedaudit.live.attack import attack_recording
-from fedaudit.live.recording import heard
+from fedaudit.live.recording import read_round_log
 
 FOLDER = Path(__file__).parents[2] / "examples" / "flower"
 PAGE = Path(__file__).parents[2] / "docs" / "flower.md"
@@ -95,7 +95,7 @@ def test_the_projects_run_and_the_recording_is_complete(
     trained = [m for m in grid.received if m.metadata.message_type == "train"]
     assert len(trained) == 6
     if app.folder == AUDITED:
-        assert all(one.measured and one.complete for one in heard(tmp_path / "recording"))
+        assert all(one.measured and one.complete for one in read_round_log(tmp_path / "recording"))
         found = attack_recording(tmp_path / "recording", ("avg-cosine",), tmp_path / "out")
         assert any(f.metric == "epsilon" for f in found.findings), "each client tossed fair coins"
         assert all(message.metadata.message_type == "query.audit" for message in grid.sent[:3])

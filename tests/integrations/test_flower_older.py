@@ -25,7 +25,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.integrations.flower import RecordingGrid, RecordingStrategy, identity_mod
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record
-from fedaudit.live.recording import heard
+from fedaudit.live.recording import read_round_log
 from fedaudit.observe.measurements import read_measured
 from tests.integrations.federation import CLIENTS, StubGrid, initial
 from tests.integrations.test_flower_secure_sum import AUDIT, NAMES, ROUNDS, Client
@@ -54,7 +54,7 @@ def test_a_workflow_of_the_older_interface_is_recorded_through_its_grid(tmp_path
     with RecordingGrid(StubGrid(app()), recorder) as grid:
         legacy = LegacyContext(context(), ServerConfig(num_rounds=ROUNDS), strategy())
         DefaultWorkflow()(grid, legacy)
-    told = heard(tmp_path / "r")
+    told = read_round_log(tmp_path / "r")
     assert [(one.round, one.answered, one.measured, one.note) for one in told] == [
         (index, tuple(range(CLIENTS)), True, "") for index in range(1, ROUNDS + 1)
     ]

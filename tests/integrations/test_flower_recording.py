@@ -47,7 +47,7 @@ from fedaudit.live.attack import attack_recording
 from fedaudit.live.audited import fair_split
 from fedaudit.live.beginning import record
 from fedaudit.live.recorder import Recorder
-from fedaudit.live.recording import heard
+from fedaudit.live.recording import read_round_log
 from fedaudit.observe.measurements import read_measured
 from tests.integrations.federation import CLIENTS, StubGrid, client_app, initial
 from tests.live.federation import data, network
@@ -158,7 +158,7 @@ def test_any_strategy_is_recorded_as_its_messages_say(name: str, tmp_path: Path)
     strategy = RecordingStrategy(inner, recorder(tmp_path / "flower"))
     strategy.start(grid, initial(), num_rounds=ROUNDS)
     same(measured(tmp_path / "flower"), by_hand(grid, tmp_path / "hand", inner.ends))
-    assert [(one.asked, one.complete) for one in heard(tmp_path / "flower")] == [
+    assert [(one.asked, one.complete) for one in read_round_log(tmp_path / "flower")] == [
         ((0, 1, 2), True)
     ] * ROUNDS
 
@@ -200,9 +200,9 @@ def test_lost_clients_are_in_the_record_by_the_message_that_they_were_sent(tmp_p
         client_app([identity_mod]), fails=lambda client, index: (client, index) == (1, 2)
     )
     RecordingStrategy(FedAvg(), recorder(tmp_path)).start(grid, initial(), num_rounds=ROUNDS)
-    assert [one.answered for one in heard(tmp_path)] == [(0, 1, 2), (0, 2), (0, 1, 2)]
-    assert [one.asked for one in heard(tmp_path)] == [(0, 1, 2)] * 3
-    assert [one.complete for one in heard(tmp_path)] == [True, False, True]
+    assert [one.answered for one in read_round_log(tmp_path)] == [(0, 1, 2), (0, 2), (0, 1, 2)]
+    assert [one.asked for one in read_round_log(tmp_path)] == [(0, 1, 2)] * 3
+    assert [one.complete for one in read_round_log(tmp_path)] == [True, False, True]
     found = attack_recording(tmp_path, (), tmp_path / "out")
     assert any("did not answer, in round 2." in text for text in found.untested)
 
@@ -210,7 +210,7 @@ def test_lost_clients_are_in_the_record_by_the_message_that_they_were_sent(tmp_p
 def test_a_client_that_never_answered_makes_the_record_incomplete_too(tmp_path: Path) -> None:
     grid = StubGrid(client_app([identity_mod]), fails=lambda client, index: client == 1)
     RecordingStrategy(FedAvg(), recorder(tmp_path)).start(grid, initial(), num_rounds=1)
-    (one,) = heard(tmp_path)
+    (one,) = read_round_log(tmp_path)
     assert (one.asked, one.answered, one.unnamed, one.complete) == ((0, 2), (0, 2), 1, False)
 
 
@@ -219,7 +219,7 @@ def test_a_round_in_which_everybody_failed_is_told_of(tmp_path: Path) -> None:
     strategy = RecordingStrategy(FedAvg(), recorder(tmp_path, strict=False))
     with pytest.warns(RuntimeWarning, match=r"round 1 .* no client answered .*3 errors.*died"):
         strategy.start(grid, initial(), num_rounds=2)
-    assert [(one.measured, one.complete) for one in heard(tmp_path)] == [
+    assert [(one.measured, one.complete) for one in read_round_log(tmp_path)] == [
         (False, False),
         (True, True),
     ]
@@ -283,7 +283,7 @@ def test_a_node_that_changes_its_client_is_told_of_and_costs_those_rounds(tmp_pa
     said = r"round 2 .* says that it is client 5, and in round 1 it said client 1; leave a node"
     with pytest.warns(RuntimeWarning, match=said):
         strategy.start(StubGrid(app), initial(), num_rounds=3)
-    first, second, third = heard(tmp_path)
+    first, second, third = read_round_log(tmp_path)
     assert [one.measured for one in (first, second, third)] == [True, False, True]
     # Whose upload it was, nobody knows.
     assert (second.asked, second.answered, second.unnamed) == ((0, 2), (0, 2), 1)
@@ -294,14 +294,14 @@ def test_a_strict_recording_ends_with_a_node_that_changes_its_client(tmp_path: P
     app = client_app([claiming(lambda place, index: place + index)])
     with pytest.raises(BadInput, match="round 1 it said client"):
         RecordingStrategy(FedAvg(), recorder(tmp_path)).start(StubGrid(app), initial(), 2)
-    assert [one.measured for one in heard(tmp_path)] == [True]
+    assert [one.measured for one in read_round_log(tmp_path)] == [True]
 
 
 def test_where_no_uploads_are_seen_it_does_not_matter_who_a_node_is(tmp_path: Path) -> None:
     app = client_app([claiming(lambda place, index: place + index)])
     made = recorder(tmp_path, view="globals", attacks=("blackbox-loss",))
     RecordingStrategy(FedAvg(), made).start(StubGrid(app), initial(), num_rounds=2)
-    assert [one.measured for one in heard(tmp_path)] == [True, True]
+    assert [one.measured for one in read_round_log(tmp_path)] == [True, True]
 
 
 def test_a_node_takes_the_place_of_one_that_is_gone_but_two_are_not_one_by_turns() -> None:
@@ -337,7 +337,7 @@ def test_arrays_of_what_are_no_numbers_cost_the_round(kind: str, tmp_path: Path)
     strategy = RecordingStrategy(Trusting(FedAvg()), recorder(tmp_path, strict=False))
     with pytest.warns(RuntimeWarning, match="client 1's upload has '1.weight', which holds"):
         strategy.start(StubGrid(client_app([odd, identity_mod])), initial(), num_rounds=1)
-    assert [one.measured for one in heard(tmp_path)] == [False]
+    assert [one.measured for one in read_round_log(tmp_path)] == [False]
 
 
 def test_a_nodes_words_steer_no_terminal(tmp_path: Path) -> None:
@@ -351,7 +351,7 @@ def test_a_nodes_words_steer_no_terminal(tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning, match="2 sets of arrays") as warned, suppress(Exception):
         # Flower itself makes nothing of such replies.
         strategy.start(StubGrid(client_app([shouting, identity_mod])), initial(), num_rounds=1)
-    texts = [str(one.message) for one in warned] + [one.note for one in heard(tmp_path)]
+    texts = [str(one.message) for one in warned] + [one.note for one in read_round_log(tmp_path)]
     assert len(texts) >= 2
     assert all("\x1b" not in text and len(text) < 1000 for text in texts)
 
@@ -389,7 +389,7 @@ def test_a_client_that_sends_nonsense_does_not_end_the_training(
     strategy = RecordingStrategy(Trusting(FedAvg()), recorder(tmp_path, strict=False))
     with pytest.warns(RuntimeWarning, match="round 1 .* a reply cannot be read"):
         strategy.start(StubGrid(client_app([nonsense, identity_mod])), initial(), num_rounds=1)
-    assert [one.measured for one in heard(tmp_path)] == [False]
+    assert [one.measured for one in read_round_log(tmp_path)] == [False]
 
 
 def test_two_nodes_of_one_client_are_refused(tmp_path: Path) -> None:
@@ -407,7 +407,7 @@ def test_nodes_that_are_late_are_waited_for(tmp_path: Path) -> None:
     assert sum(m.metadata.message_type == "train" for m in plain.sent) == 1, "Flower's own way"
     grid = StubGrid(client_app([identity_mod]), late=3)
     RecordingStrategy(few, recorder(tmp_path)).start(grid, initial(), num_rounds=1)
-    assert heard(tmp_path)[0].asked == (0, 1, 2)
+    assert read_round_log(tmp_path)[0].asked == (0, 1, 2)
 
 
 def test_too_few_nodes_are_warned_of_once_and_a_strict_recording_stops(tmp_path: Path) -> None:
@@ -472,7 +472,7 @@ def test_a_strategy_with_a_start_of_its_own_keeps_it(tmp_path: Path) -> None:
     strategy.start(StubGrid(client_app([identity_mod])), initial())
     assert strategy.begun
     assert strategy.fraction_train == 0.9
-    assert [one.measured for one in heard(tmp_path)] == [True, True]
+    assert [one.measured for one in read_round_log(tmp_path)] == [True, True]
     assert "configure_train" not in vars(inner), "the strategy is as it was"
 
 
@@ -535,8 +535,8 @@ def test_strategies_are_recorded_through_the_grid_as_well(tmp_path: Path) -> Non
     with RecordingGrid(stub, recorder(tmp_path / "flower")) as grid:
         inner.start(grid, initial(), num_rounds=2)
     same(measured(tmp_path / "flower"), by_hand(stub, tmp_path / "hand", inner.ends))
-    assert [one.answered for one in heard(tmp_path / "flower")] == [(0, 2), (0, 1)]
-    assert [(one.asked, one.unnamed) for one in heard(tmp_path / "flower")] == [
+    assert [one.answered for one in read_round_log(tmp_path / "flower")] == [(0, 2), (0, 1)]
+    assert [(one.asked, one.unnamed) for one in read_round_log(tmp_path / "flower")] == [
         ((0, 2), 1),
         ((0, 1, 2), 0),
     ]
@@ -555,4 +555,4 @@ def test_clients_that_are_sent_different_models_are_recorded_each_with_its_own(
                 Message(RecordDict({"arrays": model, "config": config}), node, "train")
                 for model, node in zip(models, grid.get_node_ids(), strict=True)
             )
-    assert [(one.measured, one.complete) for one in heard(tmp_path)] == [(True, True)] * 2
+    assert [(one.measured, one.complete) for one in read_round_log(tmp_path)] == [(True, True)] * 2

@@ -25,7 +25,7 @@ from fedaudit.integrations.flower import RecordingGrid, identity_mod
 from fedaudit.integrations.flower.secure_sum import SumRecordingStrategy
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record
-from fedaudit.live.recording import Heard, heard
+from fedaudit.live.recording import RoundEntry, read_round_log
 from fedaudit.observe.measurements import read_measured
 from tests.integrations.federation import CLIENTS, StubGrid, initial, trained
 from tests.live.federation import data, network
@@ -134,7 +134,9 @@ def test_the_sum_that_is_recorded_is_that_of_the_uploads(secret: tuple, tmp_path
             torch.testing.assert_close(
                 mine.measured.signals[name], values, rtol=2e-2, atol=2e-2, msg=name
             )
-    assert [(one.answered, one.complete) for one in heard(folder)] == [((0, 1, 2), True)] * ROUNDS
+    assert [(one.answered, one.complete) for one in read_round_log(folder)] == [
+        ((0, 1, 2), True)
+    ] * ROUNDS
 
 
 def test_attacks_that_need_uploads_are_refused_and_the_others_run(secret: tuple) -> None:  # type: ignore[type-arg]
@@ -159,7 +161,7 @@ def proxy(cid: str) -> ClientProxy:
     return Mock(spec=ClientProxy, cid=cid)  # type: ignore[no-any-return]
 
 
-def told(folder: Path, *rounds: dict[str, object]) -> list[Heard]:
+def told(folder: Path, *rounds: dict[str, object]) -> list[RoundEntry]:
     """What a recorder hears of rounds in which clients say what is given, by their names."""
     arrays = initial().to_numpy_ndarrays()
     parameters = ndarrays_to_parameters(arrays)
@@ -173,7 +175,7 @@ def told(folder: Path, *rounds: dict[str, object]) -> list[Heard]:
                 for cid, client in said.items()
             ]
             strategy.aggregate_fit(index, answers, [])
-    return heard(folder)
+    return read_round_log(folder)
 
 
 @pytest.mark.parametrize("said", [-1, 10**16, True, "1", 1.0])
@@ -202,7 +204,7 @@ def test_a_sum_that_cannot_be_read_ends_no_training(tmp_path: Path) -> None:
         broken = FitRes(OK, Parameters([b"no array"], "numpy.ndarray"), 10, {"partition-id": 0})
         with pytest.warns(RuntimeWarning, match="the sum cannot be read"):
             strategy.aggregate_fit(1, [(proxy("a"), broken)], [])
-    assert [one.measured for one in heard(tmp_path)] == [False]
+    assert [one.measured for one in read_round_log(tmp_path)] == [False]
 
 
 def test_numpy_clients_of_the_older_interface_are_recorded_upload_by_upload(tmp_path: Path) -> None:
@@ -220,7 +222,7 @@ def test_numpy_clients_of_the_older_interface_are_recorded_upload_by_upload(tmp_
     with RecordingGrid(grid, recorder) as watched:
         legacy = LegacyContext(Context(1, 1, {}, RecordDict(), {}), config, strategy)
         DefaultWorkflow()(watched, legacy)
-    assert [(one.round, one.measured, one.complete) for one in heard(folder)] == [
+    assert [(one.round, one.measured, one.complete) for one in read_round_log(folder)] == [
         (1, True, True),
         (2, True, True),
     ]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedaudit.live.attack import attack_recording
-from fedaudit.live.recording import heard
+from fedaudit.live.recording import read_round_log
 
 FOLDER = Path(__file__).parents[2] / "examples" / "nvflare"
 PAGE = Path(__file__).parents[2] / "docs" / "nvflare.md"
@@ -84,7 +84,7 @@ def test_the_project_runs_in_the_simulator_and_the_recording_is_complete(tmp_pat
     )
     assert done.returncode == 0, done.stderr[-5000:]
     every = (1, 2, 3, 4, 5)
-    rounds = [(one.round, one.measured, one.asked, one.answered) for one in heard(folder)]
+    rounds = [(one.round, one.measured, one.asked, one.answered) for one in read_round_log(folder)]
     assert rounds == [(1, True, every, every), (2, True, every, every)]
     found = attack_recording(folder, ("avg-cosine",), tmp_path / "out").findings
     assert any(figure.metric == "epsilon" for figure in found), "each site tossed fair coins"

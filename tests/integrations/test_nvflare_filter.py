@@ -29,7 +29,7 @@ from fedaudit.integrations.nvflare.making import Makes
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record
 from fedaudit.live.recorder import Recorder
-from fedaudit.live.recording import heard
+from fedaudit.live.recording import read_round_log
 from fedaudit.observe.measurements import read_measured
 from tests.live.federation import Live, data, module, network, rounds
 
@@ -156,7 +156,7 @@ def test_losses_are_those_of_the_models_that_sites_have(
             torch.testing.assert_close(
                 stored.measured.signals["loss"][column].float(), expected, rtol=1e-4, atol=1e-4
             )
-    assert all(one.complete and one.measured for one in heard(tmp_path / "recording"))
+    assert all(one.complete and one.measured for one in read_round_log(tmp_path / "recording"))
     assert attack_recording(tmp_path / "recording", (), tmp_path / "out").findings
 
 
@@ -168,7 +168,7 @@ def test_a_site_that_fails_and_one_that_says_nothing_are_in_the_record(tmp_path:
     made.receive(0, "site-0", whole(live, 0))
     made.receive(0, "site-1", make_reply(ReturnCode.EXECUTION_EXCEPTION))
     made.event(EventType.ABOUT_TO_END_RUN)
-    (one,) = heard(tmp_path / "recording")
+    (one,) = read_round_log(tmp_path / "recording")
     assert (one.asked, one.answered, one.complete) == ((0, 1, 2), (0,), False)
     assert one.measured
 
@@ -197,7 +197,7 @@ def test_what_cannot_be_read_is_named_and_costs_the_round_alone(
     made.event(EventType.ABOUT_TO_END_RUN)
     (line,) = made.log
     assert re.search(says, line)
-    assert [one.measured for one in heard(tmp_path / "recording")] == [False, True]
+    assert [one.measured for one in read_round_log(tmp_path / "recording")] == [False, True]
     assert made.panics == []
 
 
@@ -210,7 +210,7 @@ def test_a_weight_that_is_none_counts_as_one(steps: object, tmp_path: Path) -> N
     made.receive(0, "site-0", message(DataKind.WEIGHTS, numpy_of(live.uploads[0]), **meta))
     made.event(EventType.ABOUT_TO_END_RUN)
     assert made.log == []
-    assert [one.measured for one in heard(tmp_path / "recording")] == [True]
+    assert [one.measured for one in read_round_log(tmp_path / "recording")] == [True]
 
 
 def test_a_model_sent_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_other_tasks_are_not_recorded_and_a_run_without_training_is_told_of(tmp_
     made.receive(0, "site-0", whole(live, 0))
     made.event(EventType.ABOUT_TO_END_RUN)
     assert "no site was sent a task 'learn'" in made.log[0]
-    assert heard(tmp_path / "recording") == []
+    assert read_round_log(tmp_path / "recording") == []
 
 
 def test_a_run_that_cannot_be_recorded_ends_before_anybody_trains(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_a_view_without_uploads_reads_none(tmp_path: Path) -> None:
         made.update(numpy_of(live.after))
     made.event(EventType.ABOUT_TO_END_RUN)
     assert made.log == []
-    assert [one.measured for one in heard(tmp_path / "recording")] == [True, True]
+    assert [one.measured for one in read_round_log(tmp_path / "recording")] == [True, True]
 
 
 def test_a_job_names_the_filter_by_its_arguments_and_copies_nothing_of_fedaudit(

@@ -13,7 +13,7 @@ from fedaudit.integrations.nvflare.ledger import NvflareLedger, Upload, client_o
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record
 from fedaudit.live.recorder import Recorder
-from fedaudit.live.recording import Heard, heard
+from fedaudit.live.recording import RoundEntry, read_round_log
 from fedaudit.observe.measurements import read_measured
 from tests.live.federation import data, network, rounds
 
@@ -81,7 +81,7 @@ def test_whole_models_are_recorded_as_by_hand(view: str, tmp_path: Path) -> None
     watched(tmp_path / "ledger", view=view, attacks=())
     by_hand(tmp_path / "hand", view=view, attacks=())
     same(tmp_path / "ledger", tmp_path / "hand")
-    assert len(heard(tmp_path / "ledger")) == len(list(rounds()))
+    assert len(read_round_log(tmp_path / "ledger")) == len(list(rounds()))
 
 
 def test_differences_are_added_to_what_was_sent(tmp_path: Path) -> None:
@@ -118,8 +118,8 @@ def asked(folder: Path, *sites: str, **how: object) -> NvflareLedger:
     return ledger
 
 
-def told(folder: Path) -> Heard:
-    (one,) = heard(folder)
+def told(folder: Path) -> RoundEntry:
+    (one,) = read_round_log(folder)
     return one
 
 
@@ -159,7 +159,7 @@ def test_results_of_rounds_that_are_over_and_second_results_are_passed_over(tmp_
     ledger.hear("site-1", upload())
     ledger.hear("second", upload())
     ledger.end()
-    first, second = heard(tmp_path)
+    first, second = read_round_log(tmp_path)
     assert (first.answered, second.answered) == ((0,), (0,))
     assert first.measured
     assert second.measured

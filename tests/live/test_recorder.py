@@ -24,7 +24,7 @@ from fedaudit.live.audited import Part, fair_split, join_audits
 from fedaudit.live.beginning import record
 from fedaudit.live.files import SAMPLES_FILE
 from fedaudit.live.recorder import Recorder
-from fedaudit.live.recording import LOG_FILE, Recording, heard, read_recording
+from fedaudit.live.recording import LOG_FILE, Recording, read_recording, read_round_log
 from fedaudit.observe.kept_files import read_rounds
 from fedaudit.observe.measurements import read_measured
 from fedaudit.observe.views import VIEWS, seen_from
@@ -90,7 +90,7 @@ def test_a_client_that_sees_no_uploads_records_the_global_models(tmp_path: Path)
     assert {index for index, _ in following} == {1, 2, 3}, "nothing followed the last"
     for key, values in following.items():
         torch.testing.assert_close(given[key], values, rtol=1e-4, atol=1e-5)
-    assert heard(tmp_path / "next")[-1].note == "no model followed"
+    assert read_round_log(tmp_path / "next")[-1].note == "no model followed"
 
 
 def in_forms(params: dict[str, Tensor]) -> dict[str, object]:
@@ -143,7 +143,7 @@ def test_the_live_model_is_left_as_it_is(tmp_path: Path) -> None:
 def test_rounds_are_measured_every_so_often_and_all_are_heard_of(tmp_path: Path) -> None:
     folder = recorded(tmp_path, every=2)
     assert {index for index, _ in measured(folder)} == {2, 4}
-    assert [(one.round, one.measured) for one in heard(folder)] == [
+    assert [(one.round, one.measured) for one in read_round_log(folder)] == [
         (1, False),
         (2, True),
         (3, False),
@@ -168,7 +168,7 @@ def test_a_round_in_which_nobody_answered_is_told_of_and_measures_nothing(tmp_pa
         recorder.round(2, sent=second.sent, uploads=second.uploads)
         with pytest.warns(RuntimeWarning, match="round 3 .* the line was cut"):
             recorder.missed(3, "the line was cut", asked=[0, 1], answered=[1], unnamed=1)
-    told = heard(tmp_path)
+    told = read_round_log(tmp_path)
     assert [one.measured for one in told] == [False, True, False]
     assert [one.complete for one in told] == [False, True, False]
     assert (told[2].asked, told[2].answered, told[2].unnamed) == ((0, 1), (1,), 1)
@@ -180,7 +180,7 @@ def test_who_was_asked_and_did_not_answer_is_in_the_record(tmp_path: Path) -> No
         for one in rounds():
             some = {c: p for c, p in one.uploads.items() if (c, one.number) != (2, 3)}
             recorder.round(one.number, sent=one.sent, uploads=some, asked=[0, 1, 2])
-    assert [one.complete for one in heard(tmp_path)] == [True, True, False, True]
+    assert [one.complete for one in read_round_log(tmp_path)] == [True, True, False, True]
     found = attack_recording(tmp_path, (), tmp_path / "out")
     assert any("did not answer, in round 3." in text for text in found.untested)
 
@@ -216,7 +216,7 @@ def test_a_recording_that_was_stopped_is_gone_on_with(usual: Path, tmp_path: Pat
         with record(tmp_path, network, AUDIT, attacks=FEW, strict=True) as recorder:
             for one in list(rounds())[:last]:
                 recorder.round(one.number, sent=one.sent, uploads=one.uploads)
-    assert [one.round for one in heard(tmp_path)] == [1, 2, 3, 4], "each once"
+    assert [one.round for one in read_round_log(tmp_path)] == [1, 2, 3, 4], "each once"
     for key, values in measured(tmp_path).items():
         assert torch.equal(values, measured(usual)[key])
 
@@ -531,7 +531,7 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     folder = recorded(tmp_path)
     text = (folder / LOG_FILE).read_text()
     (folder / LOG_FILE).write_text(text + '{"round": 5, "ask')
-    assert [one.round for one in heard(folder)] == [1, 2, 3, 4]
+    assert [one.round for one in read_round_log(folder)] == [1, 2, 3, 4]
     assert json.loads((folder / RECORDING_FILE).read_text())["format"] == "fedaudit-recording"
     assert read_recording(folder).targets == (0, 1, 2)
 
@@ -543,7 +543,7 @@ def test_a_recording_goes_on_after_a_line_that_was_cut_off(tmp_path: Path) -> No
     with (tmp_path / LOG_FILE).open("a") as file:
         file.write('{"round": 3, "ask')
     recorded(tmp_path)
-    assert [one.round for one in heard(tmp_path)] == [1, 2, 3, 4]
+    assert [one.round for one in read_round_log(tmp_path)] == [1, 2, 3, 4]
 
 
 def test_without_its_log_a_recording_says_what_it_did_not_hear(tmp_path: Path) -> None:
@@ -569,7 +569,7 @@ def test_nothing_that_goes_wrong_ends_the_loop(
         monkeypatch.setattr("fedaudit.live.recorder.add_heard", full)
         with pytest.warns(RuntimeWarning, match="No space left on device"):
             recorder.round(1, sent=one.sent, uploads=one.uploads)
-    assert heard(tmp_path) == []
+    assert read_round_log(tmp_path) == []
 
 
 def test_fair_splits_leave_about_half_of_the_audited_samples_to_nobody() -> None:
@@ -726,7 +726,7 @@ def test_the_example_of_an_own_loop_runs_and_has_sixty_lines_at_most(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(example["main"].__globals__, "ROUNDS", 2)
     example["main"]()
-    assert [one.measured for one in heard(tmp_path / "runs" / "own-loop")] == [False, True]
+    assert [one.measured for one in read_round_log(tmp_path / "runs" / "own-loop")] == [False, True]
 
 
 def test_a_recorder_says_what_it_records(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import RECORDING_FILE, opened_to_append
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record
-from fedaudit.live.recording import LOG_FILE, Heard, add_heard, heard
+from fedaudit.live.recording import LOG_FILE, RoundEntry, append_round, read_round_log
 from tests.live.federation import data, network, rounds
 
 FEW = ("blackbox-loss", "avg-cosine")
@@ -44,7 +44,9 @@ def test_a_loop_that_raises_warnings_has_its_missed_rounds_in_the_recording(tmp_
         simplefilter("error")
         with pytest.raises(RuntimeWarning, match="nobody came"):
             recorder.missed(1, "nobody came")
-    assert [one.note for one in heard(tmp_path)] == ["round 1 is not recorded: nobody came"]
+    assert [one.note for one in read_round_log(tmp_path)] == [
+        "round 1 is not recorded: nobody came"
+    ]
 
 
 @pytest.mark.parametrize("weight", [math.inf, math.nan, -1.0, 1e308])
@@ -77,7 +79,7 @@ def test_where_no_uploads_are_seen_a_round_that_comes_late_is_told_of(tmp_path: 
         with pytest.warns(RuntimeWarning, match="round 2 is not recorded: it comes after round 3"):
             recorder.round(2, sent=second.sent)
         recorder.round(4, sent=last.sent, after=last.after)
-    assert [(one.round, one.measured) for one in heard(tmp_path)] == [
+    assert [(one.round, one.measured) for one in read_round_log(tmp_path)] == [
         (1, True),
         (2, False),
         (3, True),
@@ -96,8 +98,8 @@ def test_a_recording_that_was_stopped_before_its_first_round_is_gone_on_with(
 def test_a_disk_that_fills_up_leaves_no_half_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = Heard(round=1, asked=(0,), answered=(0,), measured=False)
-    add_heard(told, tmp_path)
+    told = RoundEntry(round=1, asked=(0,), answered=(0,), measured=False)
+    append_round(told, tmp_path)
     opened = opened_to_append
 
     class Full:
@@ -119,9 +121,9 @@ def test_a_disk_that_fills_up_leaves_no_half_line(
     with monkeypatch.context() as patch:
         patch.setattr("fedaudit.live.recording.opened_to_append", lambda path: Full(opened(path)))
         with pytest.raises(OSError, match="No space left"):
-            add_heard(told, tmp_path)
-    add_heard(told.model_copy(update={"round": 2}), tmp_path)
-    assert [one.round for one in heard(tmp_path)] == [1, 2]
+            append_round(told, tmp_path)
+    append_round(told.model_copy(update={"round": 2}), tmp_path)
+    assert [one.round for one in read_round_log(tmp_path)] == [1, 2]
 
 
 @pytest.mark.parametrize(("folder", "name"), [("my rün", "my-r-n"), ("...", "recording")])

@@ -13,7 +13,7 @@ from fedaudit.metrics.source import (
     ABSTAINED,
     by_label_distribution,
     confusion,
-    named_owner,
+    inferred_source,
     paired,
     source_null,
     source_success,
@@ -22,23 +22,23 @@ from fedaudit.metrics.source import (
 
 def test_the_likeliest_client_is_named_and_the_first_of_equals() -> None:
     posterior = np.array([[0.2, 0.5, 1 / 3], [0.7, 0.5, 1 / 3], [0.1, 0.0, 1 / 3]])
-    assert named_owner(posterior).tolist() == [1, 0, 0]
+    assert inferred_source(posterior).tolist() == [1, 0, 0]
 
 
 def test_nobody_is_named_where_no_chance_is_large_enough() -> None:
     posterior = np.array([[0.9, 0.5], [0.1, 0.5]])
-    assert named_owner(posterior, least=0.6).tolist() == [0, ABSTAINED]
+    assert inferred_source(posterior, least=0.6).tolist() == [0, ABSTAINED]
 
 
 @pytest.mark.parametrize("least", [-0.1, 1.5, float("nan")])
 def test_a_threshold_that_is_no_chance_is_refused(least: float) -> None:
     with pytest.raises(BadInput, match="least is a chance"):
-        named_owner(np.ones((1, 1)), least=least)
+        inferred_source(np.ones((1, 1)), least=least)
 
 
 def test_chances_that_are_no_numbers_are_refused() -> None:
     with pytest.raises(BadInput, match="1 of 2 samples have a chance that is not a number"):
-        named_owner(np.array([[0.5, np.nan], [0.5, 0.2]]))
+        inferred_source(np.array([[0.5, np.nan], [0.5, 0.2]]))
 
 
 def test_success_is_the_share_of_owners_named_with_an_exact_interval() -> None:

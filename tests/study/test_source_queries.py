@@ -9,7 +9,7 @@ import torch
 from fedaudit.attacks.catalog import attack_named
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import ClientId
-from fedaudit.metrics.source import named_owner, source_success
+from fedaudit.metrics.source import inferred_source, source_success
 from fedaudit.observe.measurements import Measurements
 from fedaudit.study.figures.source_queries import asked, asked_alone, chances, one_by_one
 from fedaudit.study.setup.build import setup
@@ -49,7 +49,7 @@ def test_of_clients_that_are_alike_owners_are_named_as_often_as_by_guessing(name
     alike = replace(losses((0, 1, 2, 3), rounds=2), values=-values.expand(-1, 4, -1).clone())
     attack = attack_named(name)
     found = chances(RUN, attack, asked_alone(attack, {"loss": alike}, samples), samples)
-    success = source_success(named_owner(found), samples.owner)
+    success = source_success(inferred_source(found), samples.owner)
     assert success.value == 1 / 4
     assert success.low < 1 / 4 < success.high
 

@@ -161,7 +161,7 @@ class Attack:
                 sources.
         """
         if isinstance(self.rule, SourceRule):
-            raise BadInput("this attack names owners and scores no membership; ask its posterior")
+            raise BadInput("this attack infers sources and scores no membership; ask its posterior")
         return self.rule(*self._cubes(measured), target=target)
 
     @property
@@ -183,7 +183,7 @@ class Attack:
                 membership.
         """
         if not isinstance(self.rule, SourceRule):
-            raise BadInput("this attack scores membership and names no owner; ask its scores")
+            raise BadInput("this attack scores membership and infers no source; ask its scores")
         return self.rule.posterior(*self._cubes(measured), sizes=sizes)
 
     @property

@@ -13,7 +13,7 @@ from fedaudit.attacks.ami.game import Contest, shared_out
 from fedaudit.core.errors import BadInput
 from fedaudit.core.progress import Progress
 from fedaudit.fl.training.parallel import side_by_side
-from fedaudit.games.mechanism import noise_apart
+from fedaudit.games.mechanism import decompose_noise
 from fedaudit.games.records import Dealt
 from fedaudit.games.rounds import Labels, PlayedInRounds, RoundGames, defense_of
 from fedaudit.games.settings import GameStudy
@@ -165,7 +165,7 @@ def _most_distance(study: GameStudy) -> float | None:
     A record that replaces another moves a sum of clipped gradients by two clips, and so does it
     an upload that is clipped as a whole. Of a sum the noise of all its clients is seen.
     """
-    apart = noise_apart(defense_of(study.rounds), study.game.batch)
+    apart = decompose_noise(defense_of(study.rounds), study.game.batch)
     if apart is None or not apart.noise_multiplier:
         return None
     return clipped_distance(

@@ -23,7 +23,7 @@ from fedaudit.fl.algorithms.fedsgd import FedSGD, received_gradient
 from fedaudit.fl.server import Tampering
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.games.mechanism import Apart, noise_apart
+from fedaudit.games.mechanism import NoiseDecomposition, decompose_noise
 from fedaudit.games.settings import RoundsSection
 from fedaudit.models.mlp import mlp
 from fedaudit.study.settings.options import check_options
@@ -148,10 +148,10 @@ class RoundGames:
     how: RoundsSection
 
     @cached_property
-    def apart(self) -> Apart | None:
+    def apart(self) -> NoiseDecomposition | None:
         """The defense without its noise; None where every round has to be simulated."""
         batch = self.contest.rules.batch
-        return None if self.how.every_round else noise_apart(defense_of(self.how), batch)
+        return None if self.how.every_round else decompose_noise(defense_of(self.how), batch)
 
     @property
     def simulated(self) -> int:
@@ -311,8 +311,8 @@ class RoundGames:
     def _quiet(self) -> Defense:
         """A client's own defense, without the noise that is drawn apart."""
         defense = defense_of(self.how)
-        apart = noise_apart(defense, self.contest.rules.batch) if self.apart else None
-        return apart.quiet if apart else defense
+        apart = decompose_noise(defense, self.contest.rules.batch) if self.apart else None
+        return apart.deterministic if apart else defense
 
     def _honest(self, number: int, neuron: Neurons) -> Model:
         """The model of an honest server: a fresh network with room for the neurons."""

@@ -18,7 +18,7 @@ from fedaudit.datasets.draws.audit_set import AuditSet, Deal
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.live.files import read_audit, read_untrained
-from fedaudit.live.recording import Heard, Recording, heard, read_recording
+from fedaudit.live.recording import Recording, RoundEntry, read_recording, read_round_log
 from fedaudit.observe.measurements import Stored, fault_in, read_measured, tell_of_unhashed
 from fedaudit.observe.round import EVERYBODY
 from fedaudit.observe.views import View, view_named
@@ -215,7 +215,7 @@ def _attacked(
     log: Callable[[str], None],
 ) -> Record:
     clock = Clock()
-    recording, audit, told = read_recording(folder), read_audit(folder), heard(folder)
+    recording, audit, told = read_recording(folder), read_audit(folder), read_round_log(folder)
     stored = _stored(folder, recording, len(audit))
     tell_of_unhashed(folder, log)
     unasked = sorted(set(names) - set(recording.attacks))
@@ -285,7 +285,7 @@ def _stored(folder: Path, recording: Recording, samples: int) -> list[Stored]:
     return stored
 
 
-def _clients(stored: Sequence[Stored], told: Sequence[Heard]) -> list[int]:
+def _clients(stored: Sequence[Stored], told: Sequence[RoundEntry]) -> list[int]:
     measured = {c for one in stored for c in (*one.measured.clients, *one.measured.stands_for)}
     return sorted((measured | {c for one in told for c in one.asked}) - {EVERYBODY})
 
@@ -308,7 +308,7 @@ def _config(
     return {name: made_plain(value) for name, value in known.items()}
 
 
-def _missing(told: Sequence[Heard], *, blind: bool) -> list[str]:
+def _missing(told: Sequence[RoundEntry], *, blind: bool) -> list[str]:
     """Notes for readers on parts that were not heard or not recorded."""
     found = []
     partial = [one.round for one in told if not one.complete]

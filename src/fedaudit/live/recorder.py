@@ -20,13 +20,13 @@ from fedaudit.live.network import Network
 from fedaudit.live.recording import (
     ByClient,
     Called,
-    Heard,
     Recording,
-    add_heard,
-    heard_of,
-    heard_to_go_on,
+    RoundEntry,
+    append_round,
+    mended_round_log,
     numbers_of,
     refuse_otherwise_called,
+    round_entry,
     write_recording,
 )
 from fedaudit.live.rounds import Answers, Kind, Sent, round_of_globals, round_of_uploads
@@ -75,8 +75,8 @@ class Recorder:
             self.recording, samples, net.architecture, clients=clients, rounds=(MAX_ROUND,)
         )
         self._evaluation = evaluation_split(self._setup)
-        self._past = {one.round for one in heard_to_go_on(folder)}
-        self._waiting: tuple[Model, Heard] | None = None
+        self._past = {one.round for one in mended_round_log(folder)}
+        self._waiting: tuple[Model, RoundEntry] | None = None
         if not self._past:
             watch = _Watch(log)
             if len(set(clients)) * net.shape.numbers >= _LARGE:
@@ -131,16 +131,16 @@ class Recorder:
         """
         if self.has(index):
             return
-        told: Heard | None = None
+        entry: RoundEntry | None = None
         try:
             numbers = self._numbers(*(asked or ()), *(uploads or ()), *(weights or ()))
             came = {numbers[client]: upload for client, upload in (uploads or {}).items()}
             shares = {numbers[client]: share for client, share in (weights or {}).items()}
-            told = heard_of(index, [numbers[client] for client in asked or ()], came, unnamed)
-            self._hear(told, Answers(sent, came, shares, after))
+            entry = round_entry(index, [numbers[client] for client in asked or ()], came, unnamed)
+            self._hear(entry, Answers(sent, came, shares, after))
         # Whatever it is: no audit may end another's training.
         except Exception as error:
-            self._failed(index, told, error)
+            self._failed(index, entry, error)
 
     def missed(
         self,
@@ -165,15 +165,15 @@ class Recorder:
         """
         if self.has(index):
             return
-        told, failure = None, BadInput(reason)
+        entry, failure = None, BadInput(reason)
         try:
             numbers = self._numbers(*asked, *answered)
-            told = heard_of(
+            entry = round_entry(
                 index, [numbers[c] for c in asked], [numbers[c] for c in answered], unnamed
             )
         except BadInput as error:
             failure = error
-        self._failed(index, told, failure)
+        self._failed(index, entry, failure)
 
     def begin_at(self, index: int, what: str) -> None:
         """Says so if a run begins with a round that another run has told of before.
@@ -238,21 +238,21 @@ class Recorder:
             write_recording(self.recording, self._folder)
         return numbers
 
-    def _hear(self, told: Heard, given: Answers) -> None:
+    def _hear(self, entry: RoundEntry, given: Answers) -> None:
         if not given.uploads:
             if self.sees_uploads:
                 raise BadInput("no client's upload came back")
-            self._follow(told, cast("Weights", given.sent), given.after)
-        elif told.round % self.recording.every:
-            self._note(told)
+            self._follow(entry, cast("Weights", given.sent), given.after)
+        elif entry.round % self.recording.every:
+            self._note(entry)
         else:
             sizes = self.recording.sizes
-            self._measure(round_of_uploads(told, given, self._shape, self._uploads, sizes), told)
+            self._measure(round_of_uploads(entry, given, self._shape, self._uploads, sizes), entry)
 
-    def _follow(self, told: Heard, sent: Weights, after: Weights | None) -> None:
+    def _follow(self, entry: RoundEntry, sent: Weights, after: Weights | None) -> None:
         """A round of which only the model sent is known: measured when the next one comes."""
-        now = self._shape.model_of(sent, whose=f"the model sent in round {told.round}")
-        if self._waiting is not None and told.round < self._waiting[1].round:
+        now = self._shape.model_of(sent, whose=f"the model sent in round {entry.round}")
+        if self._waiting is not None and entry.round < self._waiting[1].round:
             raise BadInput(
                 f"it comes after round {self._waiting[1].round}, and where no uploads are seen a "
                 "round ends with the model that is sent next; tell of rounds in their order"
@@ -262,16 +262,16 @@ class Recorder:
             before, heard_then = waiting
             self._between(before, now, heard_then)
         if after is None:
-            self._waiting = (now, told)
+            self._waiting = (now, entry)
         else:
-            self._between(now, self._shape.model_of(after, whose="after"), told)
+            self._between(now, self._shape.model_of(after, whose="after"), entry)
 
-    def _between(self, base: Model, after: Model, told: Heard) -> None:
-        if told.round % self.recording.every:
-            self._note(told)
+    def _between(self, base: Model, after: Model, entry: RoundEntry) -> None:
+        if entry.round % self.recording.every:
+            self._note(entry)
         else:
             client = self.recording.targets[0]
-            self._measure(round_of_globals(told, base, after, client), told)
+            self._measure(round_of_globals(entry, base, after, client), entry)
 
     def _cost(self, seconds: float, untrained: MeasuredRound) -> str:
         """Cost of a measured round, by that of an untrained model."""
@@ -291,7 +291,7 @@ class Recorder:
             f"process, {size_of(disk)} of disk and {size_of(memory)} of memory each time{advice}"
         )
 
-    def _measure(self, round: Round, told: Heard) -> None:
+    def _measure(self, round: Round, entry: RoundEntry) -> None:
         began = monotonic()
         (seen,) = seen_from([round], self._setup.view)
         samples = self._setup.deal.audit.samples
@@ -299,32 +299,32 @@ class Recorder:
             seen, self._setup.signals, samples, workers=self._workers, device=self._device
         )
         write_round(self._folder, seen, self.recording.keep)
-        notes = {"complete": str(told.complete), "run": self.recording.key}
+        notes = {"complete": str(entry.complete), "run": self.recording.key}
         notes |= accuracy_notes(self._setup, self._evaluation, seen, self._device)
         write_measured(self._folder, measured, notes)
-        self._note(told.model_copy(update={"measured": True}))
+        self._note(entry.model_copy(update={"measured": True}))
         passed = monotonic() - began
         if passed >= _EVERY:
-            self._log(f"round {told.round} is measured, in {time_of(passed)}")
+            self._log(f"round {entry.round} is measured, in {time_of(passed)}")
 
-    def _note(self, told: Heard) -> None:
-        add_heard(told, self._folder)
-        self._past.add(told.round)
+    def _note(self, entry: RoundEntry) -> None:
+        append_round(entry, self._folder)
+        self._past.add(entry.round)
 
-    def _failed(self, index: int, told: Heard | None, error: Exception) -> None:
+    def _failed(self, index: int, entry: RoundEntry | None, error: Exception) -> None:
         if self._strict:
             raise error
         # Somebody else may have chosen the words: clients, nodes, those who name parameters.
         text = plain(f"round {index} is not recorded: {error}")
         # Before the warning, which some loops have raised.
-        if told is not None:
-            self._failed_quietly(told, text)
+        if entry is not None:
+            self._failed_quietly(entry, text)
         warnings.warn(f"fedaudit: {text}", RuntimeWarning, stacklevel=3)
 
-    def _failed_quietly(self, told: Heard, note: str) -> None:
+    def _failed_quietly(self, entry: RoundEntry, note: str) -> None:
         # A full disk is what may have been in the way in the first place.
         with suppress(OSError):
-            self._note(told.model_copy(update={"note": note[:2000]}))
+            self._note(entry.model_copy(update={"note": note[:2000]}))
 
 
 class _Watch:

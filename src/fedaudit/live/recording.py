@@ -193,7 +193,7 @@ _MOST_ROUNDS = 300_000
 _MOST_NAMED = 5
 
 
-class Heard(Part):
+class RoundEntry(Part):
     """One round, measured or not.
 
     Attributes:
@@ -218,22 +218,22 @@ class Heard(Part):
         return set(self.asked) == set(self.answered) and self.unnamed == 0
 
 
-def heard_of(
+def round_entry(
     index: int, asked: Collection[ClientId], answered: Collection[ClientId], unnamed: int
-) -> Heard:
+) -> RoundEntry:
     """Log entry of a round that is not measured, or not yet.
 
     Args:
         index: Its number.
         asked: Clients that were sent something, besides those that answered.
         answered: Clients whose upload came back.
-        unnamed: See :class:`Heard`.
+        unnamed: See :class:`RoundEntry`.
 
     Raises:
         BadInput: No rounds or clients have such numbers.
     """
     try:
-        return Heard(
+        return RoundEntry(
             round=index,
             asked=tuple(sorted({*asked, *answered})),
             answered=tuple(sorted(answered)),
@@ -248,7 +248,7 @@ def heard_of(
         ) from error
 
 
-def heard(folder: Path) -> list[Heard]:
+def read_round_log(folder: Path) -> list[RoundEntry]:
     """All rounds that a recording heard of, in the order they came.
 
     A last line that is cut off, as a power failure leaves it, is left out.
@@ -262,27 +262,27 @@ def heard(folder: Path) -> list[Heard]:
         raise Damaged(f"{folder / LOG_FILE} has over {_MOST_ROUNDS:,} rounds; it is no recording's")
     lines = text.split("\n")[:-1]
     try:
-        return [Heard.model_validate(parsed_json(line)) for line in lines]
+        return [RoundEntry.model_validate(parsed_json(line)) for line in lines]
     except (ValueError, RecursionError) as error:
         raise Damaged(
             f"{folder / LOG_FILE} is no log of rounds ({error}); restore it from a copy"
         ) from error
 
 
-def heard_to_go_on(folder: Path) -> list[Heard]:
+def mended_round_log(folder: Path) -> list[RoundEntry]:
     """The same, with a line that was cut off taken out of the file, so that others can follow.
 
     Raises:
         BadInput: The log is a link or no regular file.
         Damaged: Another line cannot be read.
     """
-    found, text = heard(folder), _log(folder)
+    found, text = read_round_log(folder), _log(folder)
     if text and not text.endswith("\n"):
         write_whole(folder / LOG_FILE, text[: text.rfind("\n") + 1])
     return found
 
 
-def add_heard(one: Heard, folder: Path) -> None:
+def append_round(one: RoundEntry, folder: Path) -> None:
     """Adds a line for one round; whole, or not at all.
 
     Raises:

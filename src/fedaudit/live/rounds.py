@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, cast
 from fedaudit.core.errors import BadInput
 from fedaudit.core.params import plus, scaled, weighted_sum
 from fedaudit.core.values import ClientId, Model
-from fedaudit.live.recording import ByClient, Heard, number_of
+from fedaudit.live.recording import ByClient, RoundEntry, number_of
 from fedaudit.live.weights import Shape, Weights, is_array
 from fedaudit.observe.round import Exposed, Round
 
@@ -32,7 +32,7 @@ class Answers(NamedTuple):
 
 
 def round_of_uploads(
-    told: Heard, given: Answers, shape: Shape, kind: Kind, sizes: Mapping[ClientId, int]
+    entry: RoundEntry, given: Answers, shape: Shape, kind: Kind, sizes: Mapping[ClientId, int]
 ) -> Round:
     """A round of which the uploads are known.
 
@@ -54,10 +54,10 @@ def round_of_uploads(
         after = _mean(exposed, shares)
     else:
         after = shape.model_of(given.after, whose="after")
-    return _round(told, exposed, shares, after)
+    return _round(entry, exposed, shares, after)
 
 
-def round_of_globals(told: Heard, base: Model, after: Model, client: ClientId) -> Round:
+def round_of_globals(entry: RoundEntry, base: Model, after: Model, client: ClientId) -> Round:
     """A round of which the global models before and after it are known, and no uploads.
 
     Args:
@@ -67,23 +67,23 @@ def round_of_globals(told: Heard, base: Model, after: Model, client: ClientId) -
         client: That stands for all; views without uploads forget it.
     """
     change = plus(after.params, base.params, -1.0)
-    return _round(told, {client: Exposed(base, after, change)}, {client: 1.0}, after)
+    return _round(entry, {client: Exposed(base, after, change)}, {client: 1.0}, after)
 
 
 def _round(
-    told: Heard,
+    entry: RoundEntry,
     exposed: Mapping[ClientId, Exposed],
     shares: Mapping[ClientId, float],
     after: Model,
 ) -> Round:
     return Round(
-        index=told.round,
+        index=entry.round,
         exposed=exposed,
         sent={},
         uploads={},
         weights=shares,
-        asked=told.asked,
-        answered=told.answered,
+        asked=entry.asked,
+        answered=entry.answered,
         after={"global": after},
     )
 

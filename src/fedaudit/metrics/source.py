@@ -17,13 +17,13 @@ ABSTAINED = -1
 
 
 class AttackSuccessRate(NamedTuple):
-    """A share of samples whose owner was named.
+    """Attack success rate: the share of samples whose source was inferred.
 
     Attributes:
         value: The share, of the samples that were answered.
         low: Lower limit (Clopper-Pearson, 95 %).
         high: Upper limit.
-        right: Samples whose owner was named.
+        right: Samples whose source was inferred.
         answered: Samples for which somebody was named.
     """
 
@@ -35,10 +35,10 @@ class AttackSuccessRate(NamedTuple):
 
 
 class SourceNull(NamedTuple):
-    """Distribution of a source attack's success when its answers ignore the owners.
+    """Distribution of a source attack's success when its answers ignore the sources.
 
     Attributes:
-        mean: Mean success over permutations of the owners.
+        mean: Mean success over permutations of the sources.
         spread: Their standard deviation.
         high: Their 95 % quantile.
         p_value: One-sided: how often a permutation reaches the true success, never 0.
@@ -51,7 +51,7 @@ class SourceNull(NamedTuple):
 
 
 class Paired(NamedTuple):
-    """Two ways of naming owners, compared on the same samples.
+    """Two ways of inferring sources, compared on the same samples.
 
     Attributes:
         difference: Success of the first less that of the second, of all samples.
@@ -63,13 +63,13 @@ class Paired(NamedTuple):
     p_value: float
 
 
-def named_owner(
+def inferred_source(
     posterior: Float[ndarray, "clients samples"], *, least: float = 0.0
 ) -> Int[ndarray, " samples"]:
-    """The likeliest owner of each sample, as a position among the clients.
+    """The likeliest source of each sample, as a position among the clients.
 
     Args:
-        posterior: Chance of each client to be the owner; columns sum to 1.
+        posterior: Chance of each client to be the source; columns sum to 1.
         least: Nobody is named (``ABSTAINED``) where no client's chance reaches this; in [0, 1].
 
     Raises:
@@ -89,13 +89,13 @@ def named_owner(
 
 
 def source_success(
-    named: Int[ndarray, " samples"], owner: Int[ndarray, " samples"]
+    named: Int[ndarray, " samples"], source: Int[ndarray, " samples"]
 ) -> AttackSuccessRate:
     """The attack success rate, of the samples for which somebody was named.
 
     Args:
         named: Whom the attack names, ``ABSTAINED`` for nobody.
-        owner: Who it was.
+        source: The client that each sample is really from.
 
     Raises:
         BadInput: No samples.
@@ -103,9 +103,9 @@ def source_success(
     Source: SIA, section 4.2 (attack success rate).
     Differs: With an interval, and silent answers are counted apart.
     """
-    _check(named, owner)
+    _check(named, source)
     answered = named != ABSTAINED
-    right = int((named == owner).sum())
+    right = int((named == source).sum())
     total = int(answered.sum())
     if not total:
         return AttackSuccessRate(0.0, 0.0, 1.0, 0, 0)
@@ -115,13 +115,13 @@ def source_success(
 
 def source_null(
     named: Int[ndarray, " samples"],
-    owner: Int[ndarray, " samples"],
+    source: Int[ndarray, " samples"],
     *,
     within: Int[ndarray, " samples"] | None = None,
     permutations: int = 1_000,
     rng: np.random.Generator,
 ) -> SourceNull:
-    """Success when owners are shuffled among the samples, or among those of one class.
+    """Success when sources are shuffled among the samples, or among those of one class.
 
     Shuffled among all, the mean is what guessing gives. Shuffled within classes it is what the
     attack owes to the clients' different class mixes: it keeps which classes each client has and
@@ -129,7 +129,7 @@ def source_null(
 
     Args:
         named: Whom the attack names; those for whom it names nobody never count as right.
-        owner: Who it was.
+        source: The client that each sample is really from.
         within: Class of each sample; None shuffles among all.
         permutations: How many.
         rng: Decides the shuffles.
@@ -137,12 +137,12 @@ def source_null(
     Raises:
         BadInput: No samples.
     """
-    _check(named, owner)
-    groups = np.zeros(len(owner), dtype=np.int64) if within is None else within
-    right = int((named == owner).sum())
+    _check(named, source)
+    groups = np.zeros(len(source), dtype=np.int64) if within is None else within
+    right = int((named == source).sum())
     found = np.concatenate(
         [
-            _right_when_shuffled(named, owner, groups, min(_AT_ONCE, permutations - done), rng)
+            _right_when_shuffled(named, source, groups, min(_AT_ONCE, permutations - done), rng)
             for done in range(0, permutations, _AT_ONCE)
         ]
     )
@@ -160,7 +160,7 @@ def by_label_distribution(
 ) -> Int[ndarray, " samples"]:
     """The label-distribution baseline: the client of whose data the sample's class is most.
 
-    Equally many samples of every client are asked about, so that the likeliest owner of a sample
+    Equally many samples of every client are asked about, so that the likeliest source of a sample
     of a class is the client with the largest share of it among its own data, not the one with
     the largest count (Bayes' rule with equal priors); the first of several. It looks at no model,
     and knows of each client only how many samples of which class it has.
@@ -189,27 +189,27 @@ def by_label_distribution(
 
 
 def confusion(
-    named: Int[ndarray, " samples"], owner: Int[ndarray, " samples"], clients: int
+    named: Int[ndarray, " samples"], source: Int[ndarray, " samples"], clients: int
 ) -> Int[ndarray, "clients clients"]:
     """Confusion matrix: samples of each client (row) attributed to each client (column).
 
     Args:
         named: Whom the attack names; silent answers are left out.
-        owner: Who it was.
+        source: The client that each sample is really from.
         clients: How many there are.
 
     Raises:
         BadInput: No samples.
     """
-    _check(named, owner)
+    _check(named, source)
     answered = named != ABSTAINED
     counts = np.zeros((clients, clients), dtype=np.int64)
-    np.add.at(counts, (owner[answered], named[answered]), 1)
+    np.add.at(counts, (source[answered], named[answered]), 1)
     return counts
 
 
 def paired(one_right: Bool[ndarray, " samples"], other_right: Bool[ndarray, " samples"]) -> Paired:
-    """Tests if one attack names more owners than another, on the same samples.
+    """Tests if one attack infers more sources than another, on the same samples.
 
     Args:
         one_right: Where the first way is right.
@@ -224,7 +224,7 @@ def paired(one_right: Bool[ndarray, " samples"], other_right: Bool[ndarray, " sa
 
 
 def one_sided(difference: float, p_value: float) -> float:
-    """The p-value of "the first way names no more owners" from that of :func:`paired`.
+    """The p-value of "the first way infers no more sources" from that of :func:`paired`.
 
     Half of it where the first names more, as the exact test is symmetric; 1 elsewhere, which is
     larger than it need be.
@@ -238,21 +238,21 @@ def one_sided(difference: float, p_value: float) -> float:
 
 def _right_when_shuffled(
     named: Int[ndarray, " samples"],
-    owner: Int[ndarray, " samples"],
+    source: Int[ndarray, " samples"],
     groups: Int[ndarray, " samples"],
     count: int,
     rng: np.random.Generator,
 ) -> Int[ndarray, " shuffles"]:
-    """Agreement of the answers with each of some shuffles of the owners, within groups."""
+    """Agreement of the answers with each of some shuffles of the sources, within groups."""
     # Whole numbers plus a fraction: in order of groups, and at random within each.
-    at_random = (groups + rng.random((count, len(owner)))).argsort(axis=1)
+    at_random = (groups + rng.random((count, len(source)))).argsort(axis=1)
     in_order = np.argsort(groups, kind="stable")
-    return np.asarray((named[in_order] == owner[at_random]).sum(axis=1), dtype=np.int64)
+    return np.asarray((named[in_order] == source[at_random]).sum(axis=1), dtype=np.int64)
 
 
-def _check(named: Int[ndarray, " samples"], owner: Int[ndarray, " samples"]) -> None:
-    if not len(owner) or len(named) != len(owner):
+def _check(named: Int[ndarray, " samples"], source: Int[ndarray, " samples"]) -> None:
+    if not len(source) or len(named) != len(source):
         raise BadInput(
             f"source inference needs at least one sample and an answer for each, got "
-            f"{len(named)} answers for {len(owner)} samples"
+            f"{len(named)} answers for {len(source)} samples"
         )

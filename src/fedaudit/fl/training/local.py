@@ -15,7 +15,7 @@ from fedaudit.core.modules import loaded
 from fedaudit.core.values import Batch, Model, Samples, cross_entropy
 from fedaudit.defenses.base import Defense, Objective, Turn
 from fedaudit.fl.training.dense import cross_entropy_slope
-from fedaudit.fl.training.manual_backprop import OwnSlope, WrittenOut, written_out
+from fedaudit.fl.training.manual_backprop import OutputGradient, WrittenOut, written_out
 from fedaudit.fl.training.optimizers import Adam, Anchored, Optimizer, Sgd
 
 Schedule = Callable[[int, int], float]
@@ -230,14 +230,14 @@ def _by_hand(
         otherwise(batch)
         return
     params = list(objective.params.values())
-    own: OwnSlope | None = None
+    own: OutputGradient | None = None
     if objective.per_sample is not cross_entropy or batch.y.is_floating_point():
-        own = OwnSlope(objective, batch, params)
+        own = OutputGradient(objective, batch, params)
     slope = own or partial(cross_entropy_slope, y=batch.y)
     if isinstance(optimizer, Sgd) and optimizer.plain:
         written.descend(batch.x, slope, lr=optimizer.lr)
         if own:
-            own.descend_beside(lr=optimizer.lr)
+            own.descend_direct(lr=optimizer.lr)
     else:
         gradients = written.gradients(batch.x, slope)
-        optimizer.step(params, own.with_beside(gradients) if own else gradients)
+        optimizer.step(params, own.with_direct(gradients) if own else gradients)

@@ -169,7 +169,7 @@ def written_out(module: nn.Module) -> WrittenOut | None:
     return None
 
 
-class OwnSlope:
+class OutputGradient:
     """The slope of a batch's loss, whatever that makes of the outputs.
 
     The loss is asked once. Where it looks at parameters in another way than through these
@@ -177,12 +177,12 @@ class OwnSlope:
     kept, to be added to what comes back through the outputs.
 
     Attributes:
-        beside: One for each parameter, once the slope was asked for; None for nothing.
+        direct: One for each parameter, once the slope was asked for; None for nothing.
     """
 
     def __init__(self, objective: Objective, batch: Batch, params: Sequence[Tensor]) -> None:
         self._objective, self._batch, self._params = objective, batch, params
-        self.beside: Sequence[Tensor | None] = [None] * len(params)
+        self.direct: Sequence[Tensor | None] = [None] * len(params)
 
     def __call__(
         self, outputs: Float[Tensor, "samples outputs"]
@@ -196,21 +196,21 @@ class OwnSlope:
             leaf = outputs.detach().requires_grad_()
             # A loss may change outputs in place, as it may those of a network; a leaf it may not.
             loss = self._objective.loss(leaf.clone(), self._batch)
-            found, *self.beside = torch.autograd.grad(
+            found, *self.direct = torch.autograd.grad(
                 loss, [leaf, *self._params], allow_unused=True
             )
         return torch.zeros_like(outputs) if found is None else found * len(outputs)
 
-    def with_beside(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+    def with_direct(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """Gradients that came back through the outputs, and what did not come that way."""
         return [
             through if found is None else through + found
-            for through, found in zip(gradients, self.beside, strict=True)
+            for through, found in zip(gradients, self.direct, strict=True)
         ]
 
     @torch.no_grad()
-    def descend_beside(self, *, lr: float) -> None:
+    def descend_direct(self, *, lr: float) -> None:
         """One step of plain gradient descent along what did not come through the outputs."""
-        for param, found in zip(self._params, self.beside, strict=True):
+        for param, found in zip(self._params, self.direct, strict=True):
             if found is not None:
                 param.add_(found, alpha=-lr)

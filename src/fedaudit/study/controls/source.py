@@ -7,7 +7,7 @@ import torch
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import Refusal
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.metrics.source import named_owner, source_null, source_success
+from fedaudit.metrics.source import inferred_source, source_null, source_success
 from fedaudit.results.record import ControlResult
 from fedaudit.study.controls.membership import measured_untrained
 from fedaudit.study.figures.source_queries import asked, chances
@@ -45,7 +45,7 @@ def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlR
         except Refusal as refusal:
             yield result.model_copy(update={"note": str(refusal)})
             continue
-        named = named_owner(posterior)
+        named = inferred_source(posterior)
         rng = seeded_numpy(run.seed, "untrained owners")
         null = source_null(named, samples.owner, within=samples.labels, rng=rng)
         limit = min(null.mean + _SPREADS * null.spread, 1.0)

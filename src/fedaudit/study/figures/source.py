@@ -13,7 +13,7 @@ from fedaudit.core.seeds import seeded_numpy
 from fedaudit.metrics.source import (
     by_label_distribution,
     confusion,
-    named_owner,
+    inferred_source,
     paired,
     source_null,
     source_success,
@@ -79,7 +79,7 @@ def _result(
 ) -> SourceResult:
     cubes = asked_alone(attack, measured, samples)
     posterior = chances(run, attack, cubes, samples)
-    named = named_owner(posterior)
+    named = inferred_source(posterior)
     right = named == samples.owner
     success = source_success(named, samples.owner)
     counts = run.deal.class_counts(run.dataset.classes)
@@ -113,7 +113,7 @@ def _result(
         chained=chained(run, attack, measured, right, samples),
         rounds=list(run.measured_rounds),
         by_round=[
-            source_success(named_owner(chances(run, attack, one, samples)), samples.owner).value
+            source_success(inferred_source(chances(run, attack, one, samples)), samples.owner).value
             for one in rounds
         ],
         overfitting=overfitting(notes, samples.clients),
@@ -135,5 +135,5 @@ def _by_class(right: Bool[ndarray, " samples"], samples: SourceQueries) -> list[
 def _answered(
     posterior: Float[ndarray, "clients samples"], samples: SourceQueries, least: float
 ) -> Answered:
-    success = source_success(named_owner(posterior, least=least), samples.owner)
+    success = source_success(inferred_source(posterior, least=least), samples.owner)
     return Answered(least=least, answered=success.answered, right=success.right)
