@@ -133,7 +133,7 @@ def _blind(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult]:
 
 
 def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterator[ControlResult]:
-    """All attacks on models that nobody trained: the measuring itself must find nothing."""
+    """All attacks on untrained models: the measuring itself must find nothing."""
     once, twice = measured_untrained(setup, truth.kept, device)
     confidence = 1 - FALSE_ALARM / (len(setup.on_membership) * _repetitions(setup))
     for name, attack in setup.on_membership.items():
@@ -149,7 +149,7 @@ def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterat
         )
         try:
             slow = any(signal.name not in twice for signal in attack.signals)
-            # A model that nobody trained can have been trained on anything.
+            # An untrained model can have been trained on anything.
             informed = attack.with_side_information(dict.fromkeys((1, 2), torch.tensor(True)))
             scores = informed.scores(once if slow else twice, truth.target).numpy()
         except Refusal as refusal:

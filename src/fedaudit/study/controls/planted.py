@@ -35,7 +35,7 @@ def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
     Without a control of this kind "AUC 0.51" cannot be told from a broken attack. Half of the
     canaries, samples with wrong labels drawn at random, are trained on by the target, several
     times over, so that the global model memorises them too and even attacks that look at it
-    alone can find them; the other half is trained on by nobody. No defense is in force, and the
+    alone can find them; no client trains on the other half. No defense is in force, and the
     twin trains gently, by federated averaging and settings of its own: a run that has converged or
     jumps about leaves updates in which no attack on gradients finds anything.
 

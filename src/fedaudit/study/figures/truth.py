@@ -72,8 +72,8 @@ class Findings:
 def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
     """The audited samples as one target's figures see them.
 
-    Where a shift makes clients differ, other clients' samples are left out: they could be told
-    from the target's by the shift alone. Where the study asks what an evaluation finds when
+    Where a shift makes clients differ, other clients' samples are left out: the shift
+    alone distinguishes them from the target's. Where the study asks what an evaluation finds when
     nobody is a member, only unseen samples are kept, and a random half is called members.
     """
     audit = setup.deal.audit

@@ -198,7 +198,7 @@ def audit(
 
     An audit that was stopped goes on where it was when it is asked for again with the same
     settings, objects and folder. Objects of a script or notebook are known by their source, so
-    that a changed one is told from what it was.
+    that a changed one is another.
 
     Args:
         federation: What is audited.

@@ -92,7 +92,7 @@ class AuditSection(Section):
         options: A published draw's own settings (share, n_unseen, n_other).
         fair: Samples whose owner a fair draw decides, for each target; also called ``samples``.
         extra_other: Further audited samples of other clients.
-        extra_unseen: Further audited samples of nobody.
+        extra_unseen: Further audited samples that no client trains on.
         background: Samples of each target beside the audited ones; None tops it up.
         every: Measured rounds are this far apart; 0 means every max(1, rounds // 10).
         view: What the adversary sees.
@@ -189,7 +189,7 @@ class RiskSection(Section):
             to ask for continued ones.
         sizes: Where the server has too few samples for shadows as large as the clusters,
             "proportional" scales all down alike; "capped" gives each half of the samples at most.
-        samples: Of the server's own for shadow models, which nobody trains on or audits; 0 for
+        samples: Of the server's own for shadow models, neither trained on nor audited; 0 for
             all there are.
         low: The lowest risk (balanced accuracy) that some client may accept.
         high: The highest; each client's own is drawn in between.
@@ -331,7 +331,7 @@ class Study(Section):
         if len(self.models) > self.partition.clients:
             raise ValueError(
                 f"there are {len(self.models)} models and {self.partition.clients} clients, so "
-                "that some would be nobody's; give at most one a client"
+                "that no client would train some of them; give at most one a client"
             )
 
     @property

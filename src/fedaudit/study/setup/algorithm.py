@@ -165,7 +165,7 @@ def accepted(study: Study) -> Preference:
 
 
 def refuse_unmeasured(study: Study, world: GroupedData, seed: int, algorithm: Algorithm) -> None:
-    """Refuses what keeps models' risk from being measured, whether or not clients are told.
+    """Refuses what keeps models' risk from being measured, whether or not clients get to know it.
 
     Args:
         study: Its settings.
@@ -174,7 +174,7 @@ def refuse_unmeasured(study: Study, world: GroupedData, seed: int, algorithm: Al
         algorithm: Nothing is refused where its clients do not choose among models.
 
     Raises:
-        BadInput: As :func:`server_risk` and :func:`accepted`; or clients would never be told.
+        BadInput: As :func:`server_risk` and :func:`accepted`; or clients would never know it.
     """
     rounds = study.training.rounds
     if isinstance(algorithm, IfcaMir) and algorithm.every >= rounds:
@@ -188,7 +188,7 @@ def refuse_unmeasured(study: Study, world: GroupedData, seed: int, algorithm: Al
 
 
 def _samples(world: GroupedData, count: int, seed: int, besides: Deal | None) -> Samples:
-    """Training samples that nobody trains on and nobody audits."""
+    """Training samples that are neither trained on nor audited."""
     left = untouched(world.dataset, world.deal)
     if besides is not None:
         left = left[torch.isin(left, untouched(world.dataset, besides))]

@@ -175,7 +175,7 @@ def _algorithm_and_defenses(
 
 
 def _without_uninformed(run: Setup) -> Setup:
-    """The run without attacks that nobody asked for and that a defense gives nothing to know."""
+    """The run without attacks of the default set that need side information there is none of."""
     audit = run.study.audit
     if run.study.attacks or any(
         assigns_classes(run.defenses.get(client)) for client in (*audit.targets, *audit.merge)

@@ -145,7 +145,7 @@ def grouped(study: Study, dataset: Dataset, deal: Deal, seed: int) -> GroupedDat
 
 
 def _refuse_different_targets(study: Study) -> None:
-    """One set of samples of nobody cannot be like several clients that a shift makes different."""
+    """One set of unseen samples cannot be like several clients that a shift makes different."""
     audit, given = study.audit, study.shift
     together = sorted({*audit.targets, *audit.merge})
     if given is None or len(together) < 2:

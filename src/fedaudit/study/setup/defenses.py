@@ -19,7 +19,7 @@ def defenses_of(study: Study) -> dict[ClientId, Defense]:
 
     Raises:
         BadInput: A defense, setting or client that does not exist, a client in two groups, or
-            a defense that nobody is left to use.
+            a defense that no client is left to use.
     """
     found: dict[ClientId, Defense] = {}
     for group in study.defense.groups(study.partition.clients):

@@ -36,11 +36,10 @@ class HoldOutRule(NamedTuple):
 def exclude_held_out(deal: Deal, given: HoldOutRule) -> Deal:
     """The deal with the truth about samples that clients hold out of their training.
 
-    An audited sample that its owner holds out (as validation data, say) is nobody's: it counts
-    as unseen. Where samples are held out by a rule on each sample alone, the same samples
-    leave the fair draw whoever owns them, so that among the rest membership stays as fair as it
-    was drawn; where it does not, no sample is fair any more. Clients keep their data, and with
-    it their weights.
+    An audited sample that its client holds out (as validation data, say) counts as unseen. Where
+    samples are held out by a rule on each sample alone, the same samples leave the fair draw
+    whoever owns them, so that among the rest membership stays as fair as it was drawn; where it
+    does not, no sample is fair any more. Clients keep their data, and with it their weights.
 
     Args:
         deal: As dealt.

@@ -31,7 +31,7 @@ class Watched(NamedTuple):
     """The known parts of a federation that was somebody else's.
 
     Attributes:
-        untrained: Signals of all audited samples on models that nobody trained.
+        untrained: Signals of all audited samples on untrained models.
         config: What is said of it in place of a study's settings.
         missing: What is not known of it, in sentences for the reader.
         names: Of clients that have one.
