@@ -17,9 +17,9 @@ import torch
 from benchmarks.training import SMALL, Case, medians
 from fedaudit.core.values import Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense, Visit
+from fedaudit.defenses.cofedmid import CoFedMID
 from fedaudit.defenses.cofedmid.compensation import Compensation
 from fedaudit.defenses.cofedmid.partition import ClassGuided
-from fedaudit.defenses.cofedmid.whole import CoFedMID
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Sent

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from fedaudit.attacks.catalog import ATTACKS
-from fedaudit.catalogue import CATALOGUES, catalogue_markdown, explanation, listing
+from fedaudit.catalogue import CATALOGUES, explanation, listing
 from fedaudit.catalogue.docstrings import parsed
 from fedaudit.catalogue.entries import CatalogueEntry
 from fedaudit.core.errors import BadInput
@@ -103,7 +103,7 @@ def test_a_misspelt_catalogue_gets_the_nearest() -> None:
 
 
 def test_the_page_has_every_entry_and_tables_of_even_width() -> None:
-    page = catalogue_markdown()
+    page = (Path(__file__).parents[1] / "docs/catalogue.md").read_text()
     assert all(f"`{entry.name}`" in page for entry in ENTRIES)
     for block in page.split("\n\n"):
         if block.startswith("| "):

@@ -14,9 +14,9 @@ from fedaudit.core.values import Architecture, Batch, Model, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense, Guarantee, Objective, Turn, Visit, Workload
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.clip import ClientDP
+from fedaudit.defenses.cofedmid import CoFedMID
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.defenses.cofedmid.partition import ClassGuided
-from fedaudit.defenses.cofedmid.whole import CoFedMID
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.hamp import Hamp
 from fedaudit.defenses.mixup import MixUp

@@ -11,9 +11,9 @@ from fedaudit.core.values import Architecture, Setting
 from fedaudit.defenses.base import Plan
 from fedaudit.defenses.catalog import made
 from fedaudit.defenses.chain import Chain
+from fedaudit.defenses.cofedmid import CoFedMID
 from fedaudit.defenses.cofedmid.compensation import Compensation
 from fedaudit.defenses.cofedmid.partition import ClassGuided
-from fedaudit.defenses.cofedmid.whole import CoFedMID
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.models import architecture

@@ -13,8 +13,8 @@ from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import NOBODY, Architecture, ClientId, Samples
 from fedaudit.datasets.draws.audit_set import AuditSet, Deal
 from fedaudit.defenses.base import Defense, Visit
+from fedaudit.defenses.cofedmid import CoFedMID
 from fedaudit.defenses.cofedmid.validation import held_out
-from fedaudit.defenses.cofedmid.whole import CoFedMID
 from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import IfcaMirOfClients

@@ -1,4 +1,4 @@
-"""Everything that fedaudit knows, for people: tables, explanations and the catalogue page.
+"""Everything that fedaudit knows, for people: tables and explanations.
 
 Everything is read from the plain dictionaries that the code itself uses and from the
 docstrings of what is in them, so that it cannot fall behind.
@@ -6,6 +6,5 @@ docstrings of what is in them, so that it cannot fall behind.
 
 from fedaudit.catalogue.console import explanation, listing
 from fedaudit.catalogue.entries import CATALOGUES
-from fedaudit.catalogue.page import catalogue_markdown
 
-__all__ = ["CATALOGUES", "catalogue_markdown", "explanation", "listing"]
+__all__ = ["CATALOGUES", "explanation", "listing"]

@@ -9,10 +9,10 @@ from fedaudit.core.values import ClientId, Setting
 from fedaudit.defenses.augment import Augmentation
 from fedaudit.defenses.base import Defense
 from fedaudit.defenses.clip import ClientDP
+from fedaudit.defenses.cofedmid import CoFedMID
 from fedaudit.defenses.cofedmid.compensation import Compensation
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.defenses.cofedmid.partition import ClassGuided
-from fedaudit.defenses.cofedmid.whole import CoFedMID
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.foreign import imported_filter
 from fedaudit.defenses.hamp import Hamp

@@ -111,7 +111,7 @@ def play_point(
 
 
 def actual_estimate(at: At, actual: float | None, delta: float) -> Estimate:
-    """What a mechanism's probabilities give; known, not estimated."""
+    """The estimate that a mechanism's probabilities give; known, not estimated."""
     if actual is None:
         return at(metric=ACTUAL, value=None, note="there is no bound")
     method = f"of the mechanism itself, delta {delta:g}"

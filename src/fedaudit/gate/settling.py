@@ -93,7 +93,7 @@ def more_samples(
 
 
 def more_games(point: PointPlayed, ceiling: float) -> RequiredSamples:
-    """What would settle the success of a point: more games by its rates, of each kind as many."""
+    """Games that would settle the success of a point: more by its rates, of each kind as many."""
     tpr, tnr, adv = point.tpr, point.tnr, point.adv
 
     def limits(times: int) -> tuple[float, float] | None:

@@ -128,7 +128,7 @@ class Detection(Detector):
         return found
 
     def success(self, server: str) -> float | None:
-        """How often a kind of server would be right; None where it was not measured."""
+        """Success rate for a kind of server; None where it was not measured."""
         return next(
             (
                 one.value

@@ -85,12 +85,12 @@ class Rate(NamedTuple):
 
     @property
     def hits(self) -> int:
-        """How many of them were counted."""
+        """Number of them that were counted."""
         return round(self.value * self.total)
 
 
 class TrainingLength(Part):
-    """How long neurons were trained that stop as soon as they tell validation records apart.
+    """Epochs of neurons that stop training as soon as they tell validation records apart.
 
     Attributes:
         least: Epochs of one target.
@@ -206,7 +206,7 @@ class InRounds(Part):
 
 
 class GamePoint(Part):
-    """How one point of a study of games was played.
+    """The play of one point of a study of games.
 
     Attributes:
         label: Of the point; empty for the study's own settings.
@@ -338,7 +338,7 @@ class PointPlayed(GamePoint):
 
     @property
     def proven_epsilon(self) -> float:
-        """What the success proves, at least."""
+        """The least epsilon that the success proves."""
         return self.figure(PROVEN) or 0.0
 
     @property
@@ -349,7 +349,7 @@ class PointPlayed(GamePoint):
 
     @property
     def refuted(self) -> bool:
-        """Whether the success contradicts the claimed epsilon."""
+        """True if the success contradicts the claimed epsilon."""
         claimed = self.claimed_epsilon
         return claimed is not None and self.proven_epsilon > claimed
 

@@ -310,7 +310,7 @@ class Record(Part):
 
     @property
     def kind(self) -> Literal["study", "games"]:
-        """Whether it is of attacks on a federation or of security games."""
+        """The kind of study: of attacks on a federation, or of security games."""
         return "games" if self.points else "study"
 
     @property

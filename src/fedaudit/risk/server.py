@@ -18,7 +18,7 @@ from fedaudit.risk.catalog import TrainMia
 from fedaudit.risk.shadow_models import Shadows, ShadowTraining, refuse_few, shadow_models
 
 
-class Judged(NamedTuple):
+class ShadowSuccess(NamedTuple):
     """Success of an attack on members of a model's shadows.
 
     Attributes:
@@ -91,7 +91,7 @@ class ServerRisk:
         judged = self.judged(clusters, seed=seed)
         return [GUESS if one is None else one.estimate for one in judged]
 
-    def judged(self, clusters: Sequence[Cluster], *, seed: int) -> list[Judged | None]:
+    def judged(self, clusters: Sequence[Cluster], *, seed: int) -> list[ShadowSuccess | None]:
         """The risk of each model, with its limits and the attack that found it.
 
         Args:
@@ -121,7 +121,7 @@ class ServerRisk:
         inside, outside = evidence.chunk(2)
         return _Seen(inside, outside)
 
-    def _judged(self, shadows: Shadows, seen: list[_Seen]) -> Judged | None:
+    def _judged(self, shadows: Shadows, seen: list[_Seen]) -> ShadowSuccess | None:
         if not seen:
             return None
         parts = _halves(seen[0]) if len(seen) == 1 else seen
@@ -131,7 +131,7 @@ class ServerRisk:
         found = counted_balanced_accuracy(*(sum(column) for column in zip(*counts, strict=True)))
         verdict = self.measure.fitted(*_joined(seen))
         decide = Decision(self.measure, verdict, shadows.base, self.device)
-        return Judged(found.value, found.low, found.high, decide, len(shadows.inside[0]))
+        return ShadowSuccess(found.value, found.low, found.high, decide, len(shadows.inside[0]))
 
     def _tried(self, one: _Seen, others: list[_Seen]) -> _Counts:
         verdict = self.measure.fitted(*_joined(others))

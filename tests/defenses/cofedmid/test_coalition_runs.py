@@ -19,11 +19,11 @@ from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Batch, Model, Samples
 from fedaudit.defenses.base import Defense, Turn, Visit
 from fedaudit.defenses.chain import Chain
+from fedaudit.defenses.cofedmid import CoFedMID
 from fedaudit.defenses.cofedmid.compensation import Compensation, unconfident
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.defenses.cofedmid.partition import ClassGuided
 from fedaudit.defenses.cofedmid.validation import held_out
-from fedaudit.defenses.cofedmid.whole import CoFedMID
 from fedaudit.engines.workers import Workers
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate

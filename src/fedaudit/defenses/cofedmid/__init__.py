@@ -2,8 +2,30 @@
 
 The modules of the method are defenses of their own: which classes each client trains on
 (``partition``), which of the samples left out come back (``compensation``), and noise that
-cancels in the average (``neutral``). ``whole`` puts them together.
+cancels in the average (``neutral``). :class:`CoFedMID` puts them together.
 
 Source: Bai et al., "United We Defend: Collaborative Membership Inference Defenses in Federated
     Learning" (CoFedMID).
 """
+
+from dataclasses import dataclass
+
+from fedaudit.defenses.cofedmid.compensation import Compensation
+from fedaudit.defenses.cofedmid.neutral import NeutralNoise
+
+
+@dataclass(frozen=True)
+class CoFedMID(NeutralNoise, Compensation):
+    """A coalition trains on few classes each, brings some samples back, and adds cancelling noise.
+
+    Class-guided partition and utility-aware compensation act on what is trained on and on the
+    loss, aggregation-neutral noise on the upload. Every module can be turned off: m_max and
+    m_min at the number of classes, recycle at 0, sigma at 0. Settings are those of the modules.
+
+    Source: CoFedMID, section 4 and algorithm 4.
+    Differs: See the modules: class-guided, compensation and neutral-noise.
+    """
+
+    def __post_init__(self) -> None:
+        Compensation.__post_init__(self)
+        NeutralNoise.__post_init__(self)

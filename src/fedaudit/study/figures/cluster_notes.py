@@ -26,7 +26,7 @@ from fedaudit.results.clusters import (
     ModelState,
 )
 from fedaudit.results.fields import Part
-from fedaudit.risk.server import Judged, ServerRisk
+from fedaudit.risk.server import ServerRisk, ShadowSuccess
 from fedaudit.study.figures.cluster_sides import sides
 from fedaudit.study.figures.served import model_of_each, outputs_served
 from fedaudit.study.setup.algorithm import server_risk
@@ -151,13 +151,13 @@ def _told(round: Round, models: int) -> Sequence[float | None]:
     return told
 
 
-def _shadows(cluster: Cluster, judge: Judged | None) -> dict[str, int]:
+def _shadows(cluster: Cluster, judge: ShadowSuccess | None) -> dict[str, int]:
     """On how many samples a model was trained, and on how many its shadows."""
     return {} if judge is None else {"samples": cluster.samples, "shadow_samples": judge.size}
 
 
 def _real_risk(
-    seen: _Seen, judge: Judged | None, name: str, clients: Sequence[ClientId]
+    seen: _Seen, judge: ShadowSuccess | None, name: str, clients: Sequence[ClientId]
 ) -> dict[str, float | int]:
     """Success on its real members of the attack that was fitted on a model's shadows."""
     run, round = seen.run, seen.round
