@@ -9,7 +9,8 @@ from typing import NamedTuple
 import pytest
 
 from fedaudit.core.errors import BadInput
-from fedaudit.results.record import Environment
+from fedaudit.results.read import read_record
+from fedaudit.results.record import Environment, own_hash
 from tests.report.records import record
 
 ROOT = Path(__file__).parents[1]
@@ -70,6 +71,15 @@ def test_no_record_is_kept_that_nobody_could_make_again(
     keep(Environment(commit=head.stdout.strip()), tmp_path)
     with pytest.raises(BadInput, match=said):
         keep(Environment(commit=commit), tmp_path)
+
+
+def test_records_of_games_have_their_own_content_hash() -> None:
+    played = [
+        path for path in (ROOT / "records").glob("ami-*/*.json") if path.stem == path.parent.name
+    ]
+    games = [record for record in map(read_record, played) if record.kind == "games"]
+    assert len(games) == 8
+    assert all(record.content_hash == own_hash(record) for record in games)
 
 
 def test_a_study_says_how_many_records_nobody_could_make_again() -> None:

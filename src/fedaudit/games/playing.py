@@ -46,8 +46,6 @@ from fedaudit.results.games import (
     TrainingLength,
 )
 
-_BINS = 40
-
 _CHUNKS_AT_ONCE = 32
 """Chunks of targets that are shared out among the cores before progress is shown."""
 

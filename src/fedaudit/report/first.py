@@ -45,12 +45,12 @@ from fedaudit.report.text.games import (
     GameVerdict,
     ShownPoint,
     behind_mechanism,
+    contradicted,
     epsilon,
     far_above,
     in_rounds,
     least_right,
     most_right,
-    overtaken,
     short,
     shown_points,
     times_named,
@@ -265,7 +265,7 @@ def _success_tile(label: str, shown: Sequence[ShownPoint], *, most: bool = True)
 
 
 def _contradicted_tile(claiming: Sequence[ShownPoint]) -> Tile:
-    wrong = sum(one.point.refuted or overtaken(one.point) for one in claiming)
+    wrong = sum(contradicted(one.point) for one in claiming)
     detail = "points whose success refutes the epsilon that they claim"
     value = f"{count(wrong)} of {count(len(claiming))}"
     return Tile("Claimed epsilon contradicted", value, detail, "alarm" if wrong else "")
@@ -394,7 +394,7 @@ def _three(record: Record, topics: list[str]) -> tuple[Tile, ...]:
 def first_of_games(record: Record, said: GameVerdict) -> First:
     """The first screen of a record of games, which has no controls but its own bounds."""
     shown_ = shown_points(record.games)
-    wrong = sum(one.point.refuted or overtaken(one.point) for one in shown_)
+    wrong = sum(contradicted(one.point) for one in shown_)
     claiming = [one for one in shown_ if one.point.claimed_epsilon is not None]
     of = len(claiming) or len(shown_)
     what = "claimed ε" if claiming else "noise bounds"

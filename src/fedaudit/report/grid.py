@@ -5,21 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from rich.table import Table
-from rich.text import Text
-
 Tone = Literal["", "alarm", "raised", "weak", "clear", "strong", "good", "muted"]
-
-_STYLES: dict[Tone, str] = {
-    "": "",
-    "alarm": "bold red",
-    "raised": "bold",
-    "weak": "bold yellow",
-    "clear": "bold dark_orange",
-    "strong": "bold red",
-    "good": "green",
-    "muted": "dim",
-}
 
 
 @dataclass(frozen=True)
@@ -127,58 +113,6 @@ def named(text: str, detail: str = "", tone: Tone = "", *, limit: int = 48) -> C
 
 MOST_KEPT = 400
 """Characters of a name that are kept beside its short form."""
-
-
-def split(grid: Grid) -> list[Grid]:
-    """A table for each heading over its columns, for places too narrow for all of them.
-
-    Notes and remark stand below the last one.
-    """
-    parts, start = [], 0
-    for heading in grid.headings:
-        end = start + heading.span
-        if heading.text:
-            parts.append(
-                Grid(
-                    f"{grid.caption} · {_one_line(heading)}",
-                    (grid.columns[0], *grid.columns[start:end]),
-                    tuple((row[0], *row[start:end]) for row in grid.rows),
-                )
-            )
-        start = end
-    if not parts:
-        return [grid]
-    return [*parts[:-1], replace(parts[-1], notes=grid.notes, remark=grid.remark)]
-
-
-def _one_line(heading: Heading) -> str:
-    return f"{heading.text} ({heading.detail})" if heading.detail else heading.text
-
-
-def to_rich(grid: Grid) -> Table:
-    """The table for a terminal; headings over columns become part of the columns' names."""
-    table = Table(title=grid.caption, title_justify="left", caption=_below(grid) or None)
-    table.caption_justify = "left"
-    over = [_one_line(heading) for heading in grid.headings for _ in range(heading.span)]
-    over = over or [""] * len(grid.columns)
-    for column, above in zip(grid.columns, over, strict=True):
-        name = Text("\n".join(part for part in (above, column.text) if part))
-        table.add_column(name, justify="right" if column.numeric else "left")
-    for row in grid.rows:
-        table.add_row(*(_rich_cell(cell) for cell in row))
-    return table
-
-
-def _rich_cell(cell: Cell) -> Text:
-    text = Text(cell.text + (f" ({cell.mark})" if cell.mark else ""), style=_STYLES[cell.tone])
-    if cell.detail:
-        text.append("\n" + cell.detail, style="dim")
-    return text
-
-
-def _below(grid: Grid) -> Text:
-    lines = [grid.remark] if grid.remark else []
-    return Text("\n".join(lines + [f"{letter}: {note}" for letter, note in grid.notes]))
 
 
 def without_constants(grid: Grid, kept: Sequence[str]) -> Grid:

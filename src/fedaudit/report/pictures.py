@@ -32,7 +32,7 @@ from fedaudit.report.reading import (
 )
 from fedaudit.report.tables.comparison import labels_of
 from fedaudit.report.text.clusters import clustered_of, figure_text, group_names, label_of
-from fedaudit.report.text.games import epsilon, families, overtaken, shown_points
+from fedaudit.report.text.games import contradicted, epsilon, families, shown_points
 from fedaudit.report.text.sources import labels_of_named, look_of_source, on_sources
 from fedaudit.report.words import (
     NO_DEFENSE,
@@ -297,7 +297,7 @@ def games_picture(record: Record) -> Picture:
     for name, inside in list(groups.items())[:MOST_LINES]:
         marks = []
         for one in inside:
-            adv, wrong = one.point.adv, one.point.refuted or overtaken(one.point)
+            adv, wrong = one.point.adv, contradicted(one.point)
             limits = interval(adv.low, adv.high, "accuracy")
             look = DEFENDED[0] if wrong else PLAIN
             said = f"{shortened(one.name, 80)}: right in {percent(adv.value)} ({limits})"
@@ -315,7 +315,7 @@ def games_picture(record: Record) -> Picture:
         lines.append(
             Line(shortened(name, 60), (tuple(marks),), (" to ".join(shares),), (limits,), "")
         )
-    wrong = any(one.point.refuted or overtaken(one.point) for one in shown_points(record.games))
+    wrong = any(contradicted(one.point) for one in shown_points(record.games))
     keys = (key("success", PLAIN), key("contradicts its ε or noise bound", DEFENDED[0]))
     left = len(groups) - len(lines)
     return _alone(

@@ -38,9 +38,9 @@ from fedaudit.report.text.games import (
     Families,
     ShownPoint,
     by_signs,
+    contradicted,
     epsilon,
     families,
-    overtaken,
     shown_points,
 )
 from fedaudit.report.words import count, percent, plural
@@ -417,7 +417,7 @@ def success_figure(groups: Families) -> Figures:
     ]
     keys.append(LegendEntry(_HONEST, _HONEST, swatch(_CEILING, marked=False)))
     keys.append(LegendEntry(_GUESSING, _GUESSING, swatch(_GUESS, marked=False)))
-    if any(point.refuted or overtaken(point) for point in points):
+    if any(contradicted(point) for point in points):
         keys.append(LegendEntry(_WRONG, _WRONG, swatch(_REFUTED, lined=False)))
     for place, paper in enumerate(papers):
         keys.append(LegendEntry(paper.label, series_name(paper.label), swatch(_paper_look(place))))
@@ -476,7 +476,7 @@ def _success_panel(way: Way, looks: dict[str, Style], papers: Sequence[Printed])
 
 def _rings(inside: Sequence[ShownPoint], way: Way, aside: float) -> list[Spec]:
     """A ring round each point that contradicts its epsilon."""
-    wrong = [one for one in inside if one.point.refuted or overtaken(one.point)]
+    wrong = [one for one in inside if contradicted(one.point)]
     if not wrong:
         return []
     return [

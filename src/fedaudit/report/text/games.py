@@ -177,6 +177,11 @@ def overtaken(point: PointPlayed) -> bool:
     return actual is not None and point.proven_epsilon > actual * (1 + 1e-9)
 
 
+def contradicted(point: PointPlayed) -> bool:
+    """True where the success refutes the claimed epsilon, the actual one or the noise."""
+    return point.refuted or overtaken(point)
+
+
 def provable(point: PointPlayed) -> float:
     """The epsilon that as many games prove where the server is never wrong."""
     right = [_MISSED ** (1 / rate.total) for rate in (point.tpr, point.tnr)]
@@ -460,7 +465,7 @@ def game_verdict(record: Record) -> GameVerdict:
     """The verdict on a record of games."""
     shown = shown_points(record.games)
     status = _status(behind_mechanism(shown) or shown)
-    refuted = [one for one in shown if one.point.refuted or overtaken(one.point)]
+    refuted = [one for one in shown if contradicted(one.point)]
     return GameVerdict(
         status="claim contradicted" if refuted else status,
         look="strong leak" if refuted else status,
