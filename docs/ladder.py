@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 
 from fedaudit.core.files import write_whole
 from fedaudit.models import architecture
+from fedaudit.report.text.sources import on_sources
 from fedaudit.results.ladder import (
     FINAL_ATTACK,
     UPLOAD_ATTACKS,
@@ -33,7 +34,7 @@ from fedaudit.results.ladder import (
     samples_of,
     strongest,
 )
-from fedaudit.results.older import completed
+from fedaudit.results.metrics import TEST_ACCURACY, TRAIN_ACCURACY, UPLOAD_GAP
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 
@@ -101,12 +102,12 @@ class Rung(NamedTuple):
     @property
     def train(self) -> float:
         """Training accuracy of the last global model."""
-        return fmean(one.train_accuracy for one in self.record.utility)
+        return fmean(one.number for one in self.record.where(metric=TRAIN_ACCURACY))
 
     @property
     def test(self) -> float:
         """Test accuracy of the last global model."""
-        return fmean(one.test_accuracy for one in self.record.utility)
+        return fmean(one.number for one in self.record.where(metric=TEST_ACCURACY))
 
     def of(self, *path: str) -> float:
         """A number among the settings."""
@@ -142,7 +143,7 @@ class Rung(NamedTuple):
 def rungs(studies: Sequence[str]) -> list[Rung]:
     """Every record of these studies, from the smallest gap to the largest."""
     found = [
-        _rung(study, path, completed(read_record(path)))
+        _rung(study, path, read_record(path))
         for study in studies
         for path in sorted((ROOT / "records" / study).glob("*.json"))
     ]
@@ -153,7 +154,7 @@ def _rung(study: str, path: Path, record: Record) -> Rung:
     of_uploads, gap, samples = strongest(record), loss_gap(record), samples_of(record)
     overall = generalisation_gap(record)
     (final,) = aucs(record, [FINAL_ATTACK], "unseen")
-    uploads = [one.upload_gap for one in record.utility if one.upload_gap is not None]
+    uploads = [one.number for one in record.where(metric=UPLOAD_GAP)]
     assert of_uploads is not None
     assert None not in (gap, samples, overall)
     return Rung(
@@ -600,8 +601,8 @@ def _changes(found: Sequence[Change]) -> str:
 def _sources(made_from: Sequence[Rung]) -> str:
     rows = []
     for one in made_from:
-        for figure in one.record.source_figures:
-            over = figure.over_label_baseline
+        for figure in on_sources(one.record):
+            over = figure.over_baseline
             if over is None:
                 continue
             limits = f" ({over.low:.2f} to {over.high:.2f})" if over.low is not None else ""
@@ -610,8 +611,8 @@ def _sources(made_from: Sequence[Rung]) -> str:
                     NAMES[one.study],
                     one.variant or "as it is",
                     f"{one.loss_gap:.2f}",
-                    f"{figure.success.value:.2f}",
-                    f"{over.value:.2f}{limits}",
+                    f"{figure.success.number:.2f}",
+                    f"{over.number:.2f}{limits}",
                 ]
             )
     head = ["data", "run", "gap of uploads", "success (`sia-mean`)", "beyond label distributions"]

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from fedaudit.report.grid import Grid
 from fedaudit.report.tables.games import points_table, rounds_table
-from fedaudit.results import clusters
+from fedaudit.report.text.sources import Named, on_sources
+from fedaudit.results import metrics as clusters
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance, near_guessing
-from fedaudit.results.older import completed
+from fedaudit.results.metrics import TEST_ACCURACY, TRAIN_ACCURACY
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
-from fedaudit.results.source_figures import SourceFigure
 
 ROOT = Path(__file__).parents[1]
 PAGE, FOLDER = ROOT / "docs" / "results.md", ROOT / "docs" / "results"
@@ -101,7 +101,7 @@ def _study(name: str, command: str, note: str) -> Study | Games:
 
 def _records(folder: Path, name: str) -> dict[str, Record]:
     found = {
-        path.stem.removeprefix(name).removeprefix("-") or "as it is": completed(read_record(path))
+        path.stem.removeprefix(name).removeprefix("-") or "as it is": read_record(path)
         for path in sorted(folder.glob("*.json"), key=lambda path: (len(path.stem), path.stem))
     }
     order = list(_variants(name))
@@ -146,10 +146,10 @@ def _list(all_studies: Sequence[Study | Games]) -> str:
 
 def _learned(record: Record) -> str:
     """Accuracies of the study as it is, so that a reader sees where there is nothing to leak."""
-    if not record.utility:
+    found = [record.where(metric=metric) for metric in (TRAIN_ACCURACY, TEST_ACCURACY)]
+    if not all(found):
         return "–"
-    shares = ([u.train_accuracy for u in record.utility], [u.test_accuracy for u in record.utility])
-    return " / ".join(f"{100 * fmean(share):.0f}%" for share in shares)
+    return " / ".join(f"{100 * fmean(one.number for one in runs):.0f}%" for runs in found)
 
 
 def _section(study: Study) -> str:
@@ -165,7 +165,7 @@ def _section(study: Study) -> str:
     parts += [warning] if (warning := _near_guessing(study)) else []
     parts += [_table(study, panel) for panel in _panels(study)]
     parts += [_sources(study)] if any(record.sources for record in study.records.values()) else []
-    parts += [_clusters(study)] if any(r.cluster_means for r in study.records.values()) else []
+    parts += [_clusters(study)] if any(r.clusters for r in study.records.values()) else []
     return "\n\n".join(parts)
 
 
@@ -291,13 +291,17 @@ def _sources(study: Study) -> str:
     head = ["", "accuracy", *attacks, *levels_named]
     lines = [_row(head), _row(["---"] * len(head))]
     for name, record in study.records.items():
-        found = {one.attack: one for one in record.source_figures}
+        found = {one.success.attack: one for one in on_sources(record)}
         if not found:
             continue
         first = found[attacks[0]]
-        runs = [run for run in record.sources if run.attack == first.attack]
-        best = fmean(max(run.by_round or [run.success]) for run in runs)
-        levels = (first.mixes, first.label_baseline, best, first.chance)
+        runs = [run for run in record.sources if run.attack == first.success.attack]
+        alone = record.where(topic="source", attack=first.success.attack, against="")
+        success = {(one.defense, one.view, one.seed): one.number for one in alone}
+        best = fmean(
+            max(run.by_round or [success[run.defense, run.view, run.seed]]) for run in runs
+        )
+        levels = (first.mixes, first.baseline, best, first.chance)
         cells = [_named_share(found[attack]) if attack in found else "–" for attack in attacks]
         shares = ["–" if level is None else f"{100 * level:.1f}%" for level in levels]
         gaps = [abs(gap) for run in runs for gap in run.overfitting]
@@ -306,8 +310,8 @@ def _sources(study: Study) -> str:
     return f"{title}\n\n" + "\n".join(lines)
 
 
-def _named_share(one: SourceFigure) -> str:
-    value = f"{100 * one.success.value:.1f}%"
+def _named_share(one: Named) -> str:
+    value = f"{100 * one.success.number:.1f}%"
     strong = f"**{value}**" if one.above_mixes else value
     if one.success.low is None or one.success.high is None:
         return strong
@@ -364,11 +368,11 @@ def _cluster_cell(record: Record, column: ClusterColumn) -> str:
     def shown(value: float) -> str:
         return f"{100 * value:.1f}%" if column.share else f"{value:.3g}"
 
-    for mean in record.cluster_means:
-        if (mean.figure, mean.group) == (column.figure, column.group):
-            if mean.low is None or mean.high is None:
-                return shown(mean.value)
-            return f"{shown(mean.value)} ({shown(mean.low)}–{shown(mean.high)})"
+    at = {"topic": "clusters", "metric": column.figure, "group": column.group, "seed": None}
+    for mean in record.where(**at)[:1]:
+        if mean.low is None or mean.high is None:
+            return shown(mean.number)
+        return f"{shown(mean.number)} ({shown(mean.low)}–{shown(mean.high)})"
     return "–"
 
 
@@ -377,7 +381,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _accuracy(record: Record) -> str:
-    known = [one.test_accuracy for one in record.utility if one.test_accuracy is not None]
+    known = [one.number for one in record.where(metric=TEST_ACCURACY)]
     return f"{100 * sum(known) / len(known):.1f}%" if known else "–"
 
 

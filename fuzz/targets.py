@@ -27,7 +27,6 @@ from fedaudit.pack.packing import write_pack
 from fedaudit.pack.verifying import verify
 from fedaudit.report.page import report_html
 from fedaudit.results.comparison import write_comparison_file
-from fedaudit.results.older import completed
 from fedaudit.results.read import read_comparison, read_record
 from fedaudit.study.comparing import compared
 from fedaudit.study.settings.file import read_studies
@@ -40,11 +39,11 @@ _CEILING = b"above_class_mixes = 0.5\n"
 
 
 def _record(content: bytes) -> None:
-    completed(read_record(file("record.json", content)))
+    read_record(file("record.json", content))
 
 
 def _report(content: bytes) -> None:
-    report_html(completed(read_record(file("record.json", content))))
+    report_html(read_record(file("record.json", content)))
 
 
 def _everything() -> Policy:
@@ -222,7 +221,7 @@ def _policy_seeds() -> list[bytes]:
 
 def _comparison_seeds() -> list[bytes]:
     paths = sorted((ROOT / "records" / "sia-mnist").glob("*.json"))
-    records = [completed(read_record(path)) for path in paths]
+    records = [read_record(path) for path in paths]
     made = compared(records, [str(path) for path in paths])
     write_comparison_file(made, FOLDER / "seed.json")
     return [(FOLDER / "seed.json").read_bytes()]

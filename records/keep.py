@@ -19,7 +19,6 @@ from pathlib import Path
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import RECORD_FILE
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.older import completed
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Environment, Record, write_record
 
@@ -43,7 +42,7 @@ def keep(runs: Path, name: str, *, rung: bool = False) -> int:
         return 1
     found = sorted(runs.glob("*/record.json"))
     for path in found:
-        record = completed(read_record(path))
+        record = read_record(path)
         refuse_without_commit(record.environment, path)
         own = record.name == name or len(found) == 1
         if rung or not own or path.stat().st_size > MOST_BYTES:
@@ -53,7 +52,9 @@ def keep(runs: Path, name: str, *, rung: bool = False) -> int:
                 update={"trajectories": loss, "estimates": whole, **{part: [] for part in DRAWN}}
             )
         if rung:
-            record = record.model_copy(update={"usage": [], "estimates": of_rung(record)})
+            record = record.model_copy(
+                update={"usage": [], "estimates": [*of_rung(record), *record.others]}
+            )
         write_record(record, HERE / name / f"{path.parent.name}.json")
     return len(found)
 

@@ -193,7 +193,7 @@ def empty_objects(folder: Path) -> Callable[[], object]:
 
 def faults(folder: Path) -> Callable[[], object]:
     """A record that is wrong in a million places."""
-    made = {"format": "fedaudit-record", "version": 2, "estimates": [{}] * 1_000_000}
+    made = {"format": "fedaudit-record", "version": 3, "estimates": [{}] * 1_000_000}
     (folder / "b.json").write_text(json.dumps(made))
     return lambda: read_record(folder / "b.json")
 

@@ -454,9 +454,13 @@ def test_records_are_made_again_past_a_failure_and_not_twice(
             made.parent.mkdir(parents=True)
             moved = record(name=name)
             if name == "two":
-                *others, last = moved.utility
-                last = last.model_copy(update={"train_accuracy": last.train_accuracy - 1e-9})
-                moved = moved.model_copy(update={"utility": [*others, last]})
+                estimates = [
+                    one.model_copy(update={"value": one.number - 1e-9})
+                    if one.metric == "train_accuracy"
+                    else one
+                    for one in moved.estimates
+                ]
+                moved = moved.model_copy(update={"estimates": estimates})
             write_record(moved, made)
         return 3 if does == "fail" else 0
 

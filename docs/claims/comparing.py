@@ -11,8 +11,8 @@ from docs.claims.figures import Asked, hypervolumes, rows
 from docs.claims.pairs import pairs, sides
 from fedaudit.metrics import Limited, averaged
 from fedaudit.results.aggregate import Values, difference, mean_of, over_gaps
-from fedaudit.results.clusters import MODEL_RISK
 from fedaudit.results.comparison import Difference
+from fedaudit.results.metrics import MODEL_RISK
 
 LEAST = {
     "membership": (0.7, 0.65),

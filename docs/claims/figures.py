@@ -17,6 +17,7 @@ from fedaudit.results.aggregate import Value, Values, gap_between
 from fedaudit.results.cluster_groups import models_of_groups
 from fedaudit.results.clusters import ClusterResult
 from fedaudit.results.detector import SIGN_AUC
+from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
     EPOCHS,
     HELD_OUT,
@@ -26,10 +27,10 @@ from fedaudit.results.games import (
     PointPlayed,
     Spread,
 )
-from fedaudit.results.older import completed
+from fedaudit.results.metrics import SUCCESS_RATE
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, Trajectory, UsageRow
-from fedaudit.results.sources import SourceResult
+from fedaudit.results.sources import LABEL_BASELINE, LABELS, SourceResult
 from fedaudit.study.settings.defense import DefenseSection
 
 LATE = (0.6, 1.0)
@@ -90,7 +91,7 @@ def rows(study: str, variant: str) -> Mapping[Asked, Values] | None:
 def rows_at(path: Path) -> Mapping[Asked, Values]:
     """All figures of a record by seed, under None what it says over its runs."""
     found: dict[Asked, dict[int | None, Value]] = {}
-    record = completed(read_record(path))
+    record = read_record(path)
     for asked, seed, value in _of_games(record) if record.kind == "games" else _of_record(record):
         found.setdefault(asked, {})[seed] = value
     return {asked: {s: {None: v} for s, v in by.items()} for asked, by in found.items()}
@@ -197,30 +198,29 @@ def _of_record(record: Record) -> Iterator[tuple[Asked, int | None, Value]]:
             # A rate with too few non-members for a lower limit above 0 has that one.
             low = 0.0 if f.low is None and f.high is not None else f.low
             yield asked, f.seed, Value(f.value, low, f.high, f.method, f.metric == "auc")
-    for u in record.utility:
-        yield (
-            Asked("test_accuracy"),
-            u.seed,
-            Value(u.test_accuracy, u.test_low, u.test_high, SHARES),
-        )
-        yield Asked("train_accuracy"), u.seed, Value(u.train_accuracy)
-        yield Asked("generalisation_gap"), u.seed, Value(u.generalisation_gap)
+    for u in record.where(topic="utility"):
+        yield Asked(u.metric), u.seed, Value(u.number, u.low, u.high, u.method)
     for seed in record.seeds:
         usage = [row for row in record.usage if row.seed == seed]
         yield from ((Asked(name), seed, value) for name, value in of_usage(usage))
         lines = [line for line in record.trajectories if (line.signal, line.seed) == ("loss", seed)]
         yield from ((asked, seed, value) for asked, value in of_loss(lines))
     for run in record.sources:
-        for name, of in _of_sources(run):
+        at = {"attack": run.attack, "defense": run.defense, "view": run.view, "seed": run.seed}
+        figures = {one.against: one for one in record.where(metric=SUCCESS_RATE, **at)}
+        for name, of in _of_sources(run, figures):
             yield Asked(name, run.attack), run.seed, of
     for result in record.clusters:
         yield from ((asked, result.seed, value) for asked, value in of_convergence(result))
-    for mean in record.cluster_means:
-        of = Value(mean.value, mean.low, mean.high, mean.method)
-        yield Asked(mean.figure, group=mean.group), None, of
-        if len(mean.seeds) > 1 or mean.low is None:
-            for seed, value in zip(mean.seeds, mean.values, strict=True):
-                yield Asked(mean.figure, group=mean.group), seed, Value(value)
+    on_clusters = record.where(topic="clusters")
+    for mean in on_clusters:
+        if mean.seed is None:
+            asked = Asked(mean.metric, group=mean.group)
+            yield asked, None, Value(mean.number, mean.low, mean.high, mean.method)
+            same = (mean.defense, mean.metric, mean.group)
+            runs = [one for one in on_clusters if (one.defense, one.metric, one.group) == same]
+            if len(runs) > 2 or mean.low is None:
+                yield from ((asked, one.seed, Value(one.number)) for one in runs if one is not mean)
 
 
 def of_convergence(result: ClusterResult) -> Iterator[tuple[Asked, Value]]:
@@ -272,21 +272,22 @@ def of_loss(lines: list[Trajectory]) -> Iterator[tuple[Asked, Value]]:
                 yield asked, Value(member - fmean(known))
 
 
-def _of_sources(run: SourceResult) -> Iterator[tuple[str, Value]]:
+def _of_sources(run: SourceResult, figures: Mapping[str, Estimate]) -> Iterator[tuple[str, Value]]:
     """What a source attack found in one run, and what of it is beyond class mixes."""
 
     def share(of: float) -> Value:
         limits = clopper_pearson(round(of * run.samples), run.samples)
         return Value(of, *limits, SHARES, cancels=True)
 
-    success = share(run.success)
+    success = share(figures[""].number)
     yield "success", success
     # A mean over a thousand shuffles: its own error is small beside that of the success.
-    mixes = Value(run.by_class_mix, run.by_class_mix, run.by_class_mix, "", cancels=True)
-    yield "excess", gap_between(success, mixes)
-    if run.label_baseline is not None:
+    level = figures[LABELS].level or 0.0
+    yield "excess", gap_between(success, Value(level, level, level, "", cancels=True))
+    baseline = figures[LABEL_BASELINE].level if LABEL_BASELINE in figures else None
+    if baseline is not None:
         # On the same samples, which are rather named together than apart: wide enough.
-        yield "over_label_baseline", gap_between(success, share(run.label_baseline))
+        yield "over_label_baseline", gap_between(success, share(baseline))
     if run.by_round:
         yield "best_round", share(max(run.by_round))
         yield "least_round", share(min(run.by_round))

@@ -66,9 +66,9 @@ def accuracy(audited: "_Audited | Record") -> "Figure":
         Unsupported: matplotlib is not installed.
     """
     figure, axes = _figure("round", "test accuracy")
-    for one in _record_of(audited).utility:
+    for one in _record_of(audited).accuracies:
         label = f"defense: {one.defense}, seed {one.seed}"
-        axes.plot(one.rounds, one.accuracy_by_round, marker="o", label=label)
+        axes.plot(one.rounds, one.accuracy, marker="o", label=label)
     axes.legend(fontsize="small")
     return figure
 

@@ -75,7 +75,7 @@ def found(*figures: Estimate, groups: Sequence[Estimate] = (), **changes: object
     seeds: Sequence[int] = sorted({f.seed for f in figures if f.seed is not None}) or [1]
     base = record(details=False, defenses=(("none", 1.0),), strengths=(1.0,), name="of-tests")
     update: dict[str, object] = {
-        "estimates": [*figures, *groups],
+        "estimates": [*figures, *groups, *base.where(topic="utility")],
         "seeds": list(seeds),
         "attacks": [ran(name) for name in names],
         "controls": [control(kind) for kind in KINDS],

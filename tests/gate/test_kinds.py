@@ -7,6 +7,7 @@ from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.verdict import Check, Verdict
 from fedaudit.results.record import Record
+from fedaudit.results.sources import LABELS
 from tests.gate.parts import control, policy
 from tests.report.clustered import clustered
 from tests.report.games import HONEST, NONE, REFUTED, played, point
@@ -32,8 +33,9 @@ def about_owners(*seeds: int, right: int = 60, mixes: float = 0.3) -> Record:
 
 def test_success_is_held_against_the_ceiling_less_what_class_mixes_explain() -> None:
     one = about_owners(1)
-    (run,) = one.sources
-    low, high = run.low - run.by_class_mix, run.high - run.by_class_mix
+    (excess,) = one.where(topic="source", against=LABELS, seed=1)
+    assert None not in (excess.low, excess.high)
+    low, high = excess.low or 0.0, excess.high or 0.0
     assert said(one, SOURCES.format(high)).outcome is Outcome.PASS
     assert said(one, SOURCES.format(high - 1e-4)).outcome is Outcome.INCONCLUSIVE
     assert said(one, SOURCES.format(low)).outcome is Outcome.INCONCLUSIVE
@@ -52,8 +54,8 @@ def test_the_worst_seed_of_a_source_attack_decides_unless_means_are_asked_for() 
 
 def test_what_would_settle_a_source_attack_settles_it() -> None:
     one = about_owners(1)
-    (run,) = one.sources
-    top = run.success - run.by_class_mix + 0.01
+    (excess,) = one.where(topic="source", against=LABELS, seed=1)
+    top = excess.number + 0.01
     worst = ceiling(said(one, SOURCES.format(top))).worst
     assert worst is not None
     assert worst.more is not None

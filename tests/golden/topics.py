@@ -14,6 +14,7 @@ from fedaudit.results.games import (
     PREDICTED_NEGATIVES,
     SIGN_SUCCESS,
 )
+from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
 from fedaudit.study.running.run import run_study
@@ -135,29 +136,35 @@ def _membership(record: Record) -> Iterator[tuple[str, Numbers]]:
     for c in record.controls:
         name = f"control {c.control} {c.attack} client {c.target} seed {c.seed}"
         yield name, (c.value, c.low, c.high, c.passed)
-    for u in record.utility:
-        numbers = (u.test_accuracy, u.test_low, u.test_high, u.train_accuracy, u.n_test)
-        yield f"accuracy seed {u.seed}", numbers
+    trained = {one.seed: one.value for one in record.where(metric="train_accuracy")}
+    for u in record.where(metric="test_accuracy"):
+        yield f"accuracy seed {u.seed}", (u.value, u.low, u.high, trained[u.seed], u.samples)
     for use in record.usage:
         yield f"usage client {use.client} seed {use.seed}", (*use.distinct, use.extra_bytes)
 
 
 def _sources(record: Record) -> Iterator[tuple[str, Numbers]]:
     for one in record.sources:
-        limits = (one.success, one.low, one.high, one.null_high, one.by_class_mix)
-        tests = (one.p_value, one.class_p_value, one.label_baseline, one.label_baseline_p_value)
+        at = {"topic": "source", "attack": one.attack, "seed": one.seed}
+        success, excess, baseline = record.where(**at)
+        tests = [test for figure in (success, excess, baseline) for test in figure.tests]
+        limits = (success.value, success.low, success.high, tests[0].high, tests[1].level)
+        p_values = (tests[0].p_value, tests[1].p_value, tests[2].level, tests[2].p_value)
         right = (one.samples, sum(row[at] for at, row in enumerate(one.confusion)))
-        yield f"{one.attack} seed {one.seed}", (*limits, *tests, *right)
-    for mean in record.source_figures:
-        adjusted = (mean.guessing.adjusted, mean.class_mixes.adjusted, mean.above_mixes)
-        success, excess = mean.success, mean.excess
-        yield f"{mean.attack} over seeds", (success.value, success.low, success.high, *adjusted)
-        yield f"{mean.attack} beyond class mixes", (excess.value, excess.low, excess.high)
+        yield f"{one.attack} seed {one.seed}", (*limits, *p_values, *right)
+    for name in dict.fromkeys(one.attack for one in record.sources):
+        success, excess, _ = record.where(topic="source", attack=name, seed=None)
+        above = above_chance(success) and above_chance(excess)
+        adjusted = (success.tests[0].adjusted, excess.tests[0].adjusted, above)
+        yield f"{name} over seeds", (success.value, success.low, success.high, *adjusted)
+        yield f"{name} beyond class mixes", (excess.value, excess.low, excess.high)
 
 
 def _clusters(record: Record) -> Iterator[tuple[str, Numbers]]:
-    for mean in record.cluster_means:
-        yield f"{mean.figure} of {mean.group}", (mean.value, mean.low, mean.high, *mean.values)
+    for mean in record.where(topic="clusters", seed=None):
+        runs = record.where(topic="clusters", metric=mean.metric, group=mean.group)
+        values = [one.value for one in runs if one.seed is not None]
+        yield f"{mean.metric} of {mean.group}", (mean.value, mean.low, mean.high, *values)
     for one in record.clusters:
         for at, model in enumerate(one.rounds[-1].models):
             name = f"model {at} seed {one.seed}"
@@ -185,10 +192,10 @@ def _compared(found: Comparison) -> Iterator[tuple[str, Numbers]]:
         changed = (change.value, change.low, change.high) if change else ()
         name = f"row {entry.row} {entry.part} {entry.attack} {entry.contrast} {entry.metric}"
         yield name, (entry.value, entry.low, entry.high, entry.above, *changed)
-    for row in found.accuracies:
-        change = row.change
+    for row in found.on("utility"):
+        change, figure = row.change, row.figure
         changed = (change.value, change.low, change.high) if change else ()
-        yield f"row {row.row} accuracy", (row.value, row.low, row.high, *changed)
+        yield f"row {row.row} accuracy", (figure.value, figure.low, figure.high, *changed)
     for at, front in enumerate(found.fronts):
         if front.attack == "strongest attack":
             area = (front.hypervolume, front.low, front.high, front.gain)

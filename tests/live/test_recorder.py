@@ -30,7 +30,6 @@ from fedaudit.observe.measurements import read_measured
 from fedaudit.observe.views import VIEWS, seen_from
 from fedaudit.pack.remaking import not_shown, remade
 from fedaudit.pack.suppressing import suppressed
-from fedaudit.results.older import completed
 from fedaudit.results.record import OF_A_RECORDER, OF_A_RECORDING, Record
 from fedaudit.signals.measure import measure, measure_by_block, measure_round
 from tests.live.federation import NET, ROUNDS, data, module, network, rounds, trained
@@ -289,11 +288,11 @@ def attacked(usual: Path) -> Record:
 def test_a_recording_is_attacked_like_a_study(attacked: Record) -> None:
     assert attacked.watched
     assert {f.attack for f in attacked.findings} >= {"blackbox-loss", "avg-cosine", "fedmia-1"}
-    assert [one.attack for one in attacked.source_figures] == ["sia"]
+    assert {one.attack for one in attacked.where(topic="source")} == {"sia"}
     controls = {c.control for c in attacked.controls}
     assert controls == {"permuted members", "blind classifier", "untrained model"}
     assert all(c.passed for c in attacked.controls)
-    assert attacked.utility[0].n_test == int((AUDIT.owner == NOBODY).sum())
+    assert attacked.where(metric="test_accuracy")[0].samples == int((AUDIT.owner == NOBODY).sum())
     assert any(f.metric == "epsilon" for f in attacked.findings), "a fair draw gives bounds"
     assert "training" not in attacked.config
     assert attacked.config.keys() <= OF_A_RECORDER
@@ -318,13 +317,13 @@ def test_a_pack_of_a_recording_is_held_by_it_and_by_another_of_the_same_run(
     other = recorded(tmp_path / "other")
     assert attacked.watched
     for folder in (usual, other):
-        made, _ = suppressed(completed(attacked))
+        made, _ = suppressed(attacked)
         assert list(remade(made, folder, smallest_group=10)) == []
     few = attack_recording(usual, ("blackbox-loss",), tmp_path / "few")
-    made, counts = suppressed(completed(few))
+    made, counts = suppressed(few)
     assert list(remade(made, usual, smallest_group=10, counts=counts)) == []
-    forged = made.model_copy(update={"utility": []})
-    said = ["the record has 0 utility, and the run gives 1"]
+    forged = made.model_copy(update={"accuracies": []})
+    said = ["the record has 0 accuracies, and the run gives 1"]
     assert list(remade(forged, usual, smallest_group=10)) == said
 
 
@@ -361,7 +360,7 @@ def attacked_before(attacked: Record, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_settings_that_the_recording_does_not_have_are_found(
     path: str, value: object, usual: Path, attacked: Record
 ) -> None:
-    made, _ = suppressed(completed(attacked))
+    made, _ = suppressed(attacked)
     config = json.loads(json.dumps(made.config))
     *sections, last = path.split(".")
     place = config
@@ -377,7 +376,7 @@ def test_settings_that_the_recording_does_not_have_are_found(
 def test_name_and_start_of_another_recording_are_named_as_not_checked(
     usual: Path, attacked: Record
 ) -> None:
-    made, _ = suppressed(completed(attacked))
+    made, _ = suppressed(attacked)
     names = {"name": "another", "key": "ab" * 16, "started": "2026-01-01T00:00:00+00:00"}
     config = json.loads(json.dumps(made.config)) | {"name": "another"}
     config["recording"] |= names

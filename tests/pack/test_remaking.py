@@ -87,7 +87,7 @@ def less_seen(record: Json) -> None:
 
 
 def fitted_better(record: Json) -> None:
-    record["utility"][0]["test_accuracy"] = 0.9
+    record["accuracies"][0]["accuracy"] = [0.9] * len(record["accuracies"][0]["rounds"])
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def fitted_better(record: Json) -> None:
         (harmless, "estimates of the record are not what the run gives, such as that of "),
         (passed, "controls of the record are not what the run gives"),
         (less_seen, "curves, and the run gives"),
-        (fitted_better, "test_accuracy is 0.9 instead of"),
+        (fitted_better, "accuracies of the record are not what the run gives"),
     ],
 )
 def test_a_record_that_was_forged_before_it_was_packed_is_found_by_its_recording(

@@ -79,14 +79,16 @@ def test_sources_lose_small_classes_and_go_with_their_figures_where_few_were_ask
     assert [row.label for row in given.sources[0].classes] == [1]
     none = suppressed(one, 13).record  # 120 samples of 10 clients are 12 of each
     assert none.sources == []
-    assert none.source_figures == []
+    assert none.where(topic="source") == []
     assert reread(none) == none
 
 
 @settings(max_examples=20)
 @given(st.integers(0, 150))
 def test_to_suppress_again_changes_nothing_and_what_is_left_is_a_record(smallest: int) -> None:
-    whole = FULL.model_copy(update={"sources": [source("sia")], "source_figures": []})
+    one = source("sia")
+    estimates = [*FULL.estimates, *one.figures]
+    whole = FULL.model_copy(update={"sources": [one.answers], "estimates": estimates})
     once = suppressed(whole, smallest).record
     again = suppressed(once, smallest)
     assert again.record == once

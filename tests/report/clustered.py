@@ -4,14 +4,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.results.cluster_means import cluster_means
-from fedaudit.results.clusters import (
-    ClusterResult,
-    ClusterRound,
-    FairnessGap,
-    GroupAccuracy,
-    ModelState,
-)
+from fedaudit.results.aggregate import each_over_runs
+from fedaudit.results.cluster_figures import cluster_figures, served_figure
+from fedaudit.results.clusters import ClusterResult, ClusterRound, ModelState
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.metrics import ACCURACY, FAIRNESS_GAPS
 from fedaudit.results.record import Record
 from tests.report.records import HOSTILE, HOSTILE_LINK, HOSTILE_TAG, limits, record
 
@@ -47,8 +44,6 @@ def clustered(
     for step in range(1, rounds + 1):
         choice = _chosen(choice, group, thresholds, step, rng, weighs=algorithm == "ifca-mir")
         found.append(_round(5 * step, choice % models, models, algorithm == "ifca-mir", rng))
-    used = [found[-1].models[model] for model in found[-1].choice]
-    pairs = list(zip(used, thresholds, strict=True))
     groups = ["majority", "minority"] if minority else ["everybody"]
     result: dict[str, object] = {
         "algorithm": algorithm,
@@ -59,11 +54,6 @@ def clustered(
         "group": group.tolist(),
         "thresholds": thresholds.tolist(),
         "rounds": found,
-        "violations": sum(m.risk is not None and m.risk > t for m, t in pairs),
-        "sure_violations": sum(m.low is not None and m.low > t for m, t in pairs),
-        "expected_violations": sum(m.estimated is not None and m.estimated > t for m, t in pairs),
-        "accuracy": _accuracies(groups, group, rng),
-        "fairness": _gaps(rng) if minority else [],
         "fairness_note": "" if minority else "there is one group of clients",
     }
     return ClusterResult.model_validate({**result, **changes})
@@ -114,52 +104,44 @@ def _round(
     return ClusterRound(round=index, choice=choice.tolist(), models=states)
 
 
-def _accuracies(names: list[str], group: Choices, rng: np.random.Generator) -> list[GroupAccuracy]:
-    """Of each group, and of everybody last where there are several."""
+def figures(run: ClusterResult, gaps: tuple[str, ...] = FAIRNESS_GAPS) -> list[Estimate]:
+    """The figures of a run, with made-up accuracies of its groups and gaps between them."""
+    rng, group = seeded_numpy(run.seed, "served", run.algorithm), np.array(run.group)
     parts = []
-    for place, name in enumerate(names):
+    for place, name in enumerate(run.group_names):
         tested = 10_000 * int((group == place).sum()) // len(group)
-        parts.append((name, int((group == place).sum()), tested, 0.83 - 0.04 * place))
-    if len(names) > 1:
-        parts.append(("everybody", len(group), 10_000, 0.824))
-    found = []
-    for name, size, tested, share in parts:
+        parts.append((name, tested, 0.83 - 0.04 * place))
+    if len(run.group_names) > 1:
+        parts.append(("everybody", 10_000, 0.824))
+    served = []
+    for name, tested, share in parts:
         right = int(tested * min(share + rng.normal(0, 0.004), 1))
-        low, high = limits(right, tested)
-        found.append(
-            GroupAccuracy(
-                group=name,
-                clients=size,
-                right=right,
-                tested=tested,
-                accuracy=right / tested,
-                low=low,
-                high=high,
-            )
-        )
-    return found
+        found = (right / tested, *limits(right, tested))
+        served.append(served_figure(run, ACCURACY, found, group=name, samples=tested))
+    for name, size in zip(gaps, (0.011, 0.042, 0.045), strict=True):
+        value = size + float(rng.uniform(0, 0.003))
+        if len(run.group_names) > 1:
+            served.append(served_figure(run, name, (value, value - 0.004, value + 0.009)))
+    return cluster_figures(run, served)
 
 
-def _gaps(rng: np.random.Generator) -> list[FairnessGap]:
-    sizes = {"demographic parity": 0.011, "equal opportunity": 0.042, "equalised odds": 0.045}
-    return [
-        FairnessGap(metric=name, value=value, low=value - 0.004, high=value + 0.009)
-        for name, size in sizes.items()
-        if (value := size + float(rng.uniform(0, 0.003)))
-    ]
+def over_runs(*runs: ClusterResult) -> list[Estimate]:
+    """Figures over runs."""
+    return each_over_runs([one for run in runs for one in figures(run)])
 
 
 def with_clusters(*results: ClusterResult, membership: bool = False, **rest: object) -> Record:
     """A record of clustered learning, and with ``membership`` of attacks on members too."""
     changes = {"details": False, "defenses": (("none", 1.0),), "strengths": (1.9, 0.4), **rest}
     plain = record(**changes)  # type: ignore[arg-type]
-    only: dict[str, object] = {} if membership else {"estimates": [], "attacks": []}
-    seeds = [result.seed for result in results]
+    only: dict[str, object] = {} if membership else {"attacks": []}
+    others = plain.estimates if membership else plain.where(topic="utility")
+    runs = [one for run in results for one in figures(run)]
     return plain.model_copy(
         update={
             "clusters": list(results),
-            "cluster_means": cluster_means(results),
-            "seeds": seeds,
+            "estimates": [*others, *runs, *each_over_runs(runs)],
+            "seeds": [result.seed for result in results],
             **only,
         }
     )
@@ -168,24 +150,21 @@ def with_clusters(*results: ClusterResult, membership: bool = False, **rest: obj
 def hostile_clusters() -> Record:
     """A record of clustered learning whose every free text tries to break out of the page."""
     bad = HOSTILE + HOSTILE_TAG + HOSTILE_LINK + "x" * 3000
-    names = [HOSTILE, HOSTILE_TAG, "everybody"]
-    runs = [clustered(name, clients=20, minority=4, rounds=3) for name in ("ifca", "ifca-mir")]
-    return with_clusters(
-        *(
-            run.model_copy(
-                update={
-                    "algorithm": f"{at} {bad}",
-                    "defense": HOSTILE_TAG,
-                    "measure": HOSTILE_LINK,
-                    "group_names": names[:2],
-                    "fairness_note": bad,
-                    "accuracy": [
-                        one.model_copy(update={"group": name})
-                        for one, name in zip(run.accuracy, names, strict=True)
-                    ],
-                    "fairness": [one.model_copy(update={"metric": bad}) for one in run.fairness],
-                }
-            )
-            for at, run in enumerate(runs)
+    runs = [
+        clustered(name, clients=20, minority=4, rounds=3).model_copy(
+            update={
+                "algorithm": f"{at} {bad}",
+                "defense": HOSTILE_TAG,
+                "measure": HOSTILE_LINK,
+                "group_names": [HOSTILE, HOSTILE_TAG],
+                "fairness_note": bad,
+            }
         )
+        for at, name in enumerate(("ifca", "ifca-mir"))
+    ]
+    gaps = (bad, f"{bad} too", f"{bad} as well")
+    found = [one for run in runs for one in figures(run, gaps)]
+    given = with_clusters(*runs)
+    return given.model_copy(
+        update={"estimates": [*given.where(topic="utility"), *found, *each_over_runs(found)]}
     )

@@ -8,10 +8,13 @@ from numpy.typing import NDArray
 from scipy.stats import beta, rankdata
 
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.metrics import rate_limits
-from fedaudit.results.estimate import Estimate
+from fedaudit.metrics import Limited, rate_limits
+from fedaudit.results.aggregate import corrected, each_over_runs
+from fedaudit.results.estimate import GUESSING, Estimate, Test
 from fedaudit.results.guessing import alpha_of
+from fedaudit.results.metrics import GENERALISATION_GAP, TEST_ACCURACY, TRAIN_ACCURACY
 from fedaudit.results.record import (
+    AccuracyByRound,
     AttackRow,
     ClientRow,
     ControlResult,
@@ -21,11 +24,11 @@ from fedaudit.results.record import (
     Histogram,
     Record,
     Trajectory,
-    UtilityResult,
     ViewRow,
 )
-from fedaudit.results.sources import Answered, Chained, ClassSuccess, SourceResult
-from fedaudit.results.sources_over_seeds import source_figures
+from fedaudit.results.source_figures import Baseline, source_figures
+from fedaudit.results.sources import LABELS, Answered, Chained, ClassSuccess, SourceResult
+from fedaudit.study.figures.source import SourceFound
 from tests.estimates import estimate
 
 HOSTILE = "</script><script>document.documentElement.dataset.hacked='1'</script>"
@@ -265,20 +268,34 @@ CONTROLS = (
 )
 
 
-def utility(defense: str, seed: int, accuracy: float) -> UtilityResult:
+def utility(defense: str, seed: int, accuracy: float) -> list[Estimate]:
     low, high = limits(int(accuracy * 2000), 2000)
-    rounds = list(range(0, 40, 2))
-    return UtilityResult(
+    at = Estimate(
+        topic="utility",
         defense=defense,
         seed=seed,
-        test_accuracy=accuracy,
-        test_low=low,
-        test_high=high,
-        n_test=2000,
-        train_accuracy=min(accuracy + 0.11, 1),
-        generalisation_gap=0.11,
+        metric=TEST_ACCURACY,
+        value=accuracy,
+        low=low,
+        high=high,
+        method="Clopper-Pearson 95%",
+        samples=2000,
+    )
+    alone = {"low": None, "high": None, "method": "", "samples": 0}
+    others = {TRAIN_ACCURACY: min(accuracy + 0.11, 1), GENERALISATION_GAP: 0.11}
+    return [
+        at,
+        *(at.model_copy(update={"metric": m, "value": v, **alone}) for m, v in others.items()),
+    ]
+
+
+def accuracy_by_round(defense: str, seed: int, accuracy: float) -> AccuracyByRound:
+    rounds = list(range(0, 40, 2))
+    return AccuracyByRound(
+        defense=defense,
+        seed=seed,
         rounds=rounds,
-        accuracy_by_round=[0.1 + (accuracy - 0.1) * (1 - np.exp(-r / 8)) for r in rounds],
+        accuracy=[0.1 + (accuracy - 0.1) * (1 - np.exp(-r / 8)) for r in rounds],
     )
 
 
@@ -369,6 +386,11 @@ def record(
             note="Indicative, not a bound: samples of one run share one model.",
         )
     )
+    trained = [
+        (defense, seed, 0.871 - 0.03 * at - 0.004 * seed)
+        for at, (defense, _) in enumerate(defenses)
+        for seed in seeds
+    ]
     return Record(
         name=name,
         content_hash="9f2c" * 16,
@@ -394,7 +416,11 @@ def record(
         ),
         attacks=attack_rows(attacks),
         clients=clients(),
-        estimates=[*findings, *(parts if details else [])],
+        estimates=[
+            *findings,
+            *(parts if details else []),
+            *(one for run in trained for one in utility(*run)),
+        ],
         curves=curves if details else [],
         trajectories=lines if details else [],
         histograms=bars if details else [],
@@ -412,11 +438,7 @@ def record(
         if details
         else [],
         controls=list(controls),
-        utility=[
-            utility(defense, seed, 0.871 - 0.03 * at - 0.004 * seed)
-            for at, (defense, _) in enumerate(defenses)
-            for seed in seeds
-        ],
+        accuracies=[accuracy_by_round(*run) for run in trained],
         untested=[
             "Attacks by a server that tampers with the model it sends.",
             "Reconstruction of samples, and inference of properties of a whole client.",
@@ -458,8 +480,10 @@ def source(
     mixes: float = 0.2,
     p_value: float = 1 / 1001,
     class_p_value: float = 1 / 1001,
+    baseline: float | None = 0.25,
+    baseline_p: float | None = 0.5,
     **changes: object,
-) -> SourceResult:
+) -> SourceFound:
     """What a source attack found; wrong answers name the next client."""
     samples = clients * each
     confusion = [[0] * clients for _ in range(clients)]
@@ -473,16 +497,6 @@ def source(
         "seed": seed,
         "clients": list(range(clients)),
         "samples": samples,
-        "success": right / samples,
-        "low": low,
-        "high": high,
-        "null_high": min(1.5 / clients, 1.0),
-        "p_value": p_value,
-        "label_baseline": 0.25,
-        "label_baseline_change": right / samples - 0.25,
-        "label_baseline_p_value": 0.5,
-        "by_class_mix": mixes,
-        "class_p_value": class_p_value,
         "confusion": confusion,
         "classes": [
             ClassSuccess(label=0, samples=samples, right=right),
@@ -497,16 +511,34 @@ def source(
         "by_round": [0.5, min(right / samples + 0.1, 1.0), right / samples],
         "overfitting": [0.01 * client for client in range(clients)],
     }
-    return SourceResult.model_validate({**found, **changes})
+    answers = SourceResult.model_validate({**found, **changes})
+    figures = source_figures(
+        answers,
+        Limited(right / samples, low, high),
+        Test(null=GUESSING, level=1 / clients, high=min(1.5 / clients, 1.0), p_value=p_value),
+        Test(null=LABELS, level=mixes, p_value=class_p_value),
+        None if baseline is None else Baseline(baseline, right / samples - baseline, baseline_p),
+    )
+    return SourceFound(answers, figures)
 
 
-def with_sources(*sources: SourceResult, membership: bool = False, **rest: object) -> Record:
+def over_runs(*sources: SourceFound, alpha: float = 0.05) -> list[Estimate]:
+    """Figures of source attacks over their runs."""
+    return corrected(each_over_runs([one for run in sources for one in run.figures]), alpha)
+
+
+def with_sources(*sources: SourceFound, membership: bool = False, **rest: object) -> Record:
     """A record that is about owners, and with ``membership`` about members too."""
     changes = {"details": False, "defenses": (("none", 1.0),), **rest}
     plain = record(**changes)  # type: ignore[arg-type]
-    only: dict[str, object] = {} if membership else {"estimates": [], "attacks": []}
-    figures = source_figures(sources, alpha_of(plain))
-    return plain.model_copy(update={"sources": list(sources), "source_figures": figures, **only})
+    only: dict[str, object] = {} if membership else {"attacks": []}
+    others = plain.estimates if membership else plain.where(topic="utility")
+    runs = [one for run in sources for one in run.figures]
+    update: dict[str, object] = {
+        "sources": [one.answers for one in sources],
+        "estimates": [*others, *runs, *over_runs(*sources, alpha=alpha_of(plain))],
+    }
+    return plain.model_copy(update={**only, **update})
 
 
 def hostile() -> Record:
@@ -536,19 +568,21 @@ def hostile() -> Record:
             c.model_copy(update={"control": bad, "note": bad, "expected": bad, "attack": bad})
             for c in plain.controls
         ],
-        "estimates": [
-            f.model_copy(
-                update={
-                    "attack": renamed(f.attack),
-                    "note": HOSTILE_TAG,
-                    "method": HOSTILE_TAG,
-                    "group": f.by and HOSTILE_TAG + f.group,
-                }
-            )
-            for f in plain.estimates
-        ],
-        "utility": [u.model_copy(update={"defense": HOSTILE_TAG}) for u in plain.utility],
+        "accuracies": [a.model_copy(update={"defense": HOSTILE_TAG}) for a in plain.accuracies],
     }
+    estimates = [
+        f.model_copy(
+            update={
+                "attack": renamed(f.attack),
+                "note": HOSTILE_TAG,
+                "method": HOSTILE_TAG,
+                "group": f.by and HOSTILE_TAG + f.group,
+            }
+        )
+        if f.topic == "membership"
+        else f.model_copy(update={"defense": HOSTILE_TAG})
+        for f in plain.estimates
+    ]
     for field in ("curves", "histograms", "exposed"):
         update[field] = [
             part.model_copy(update={"attack": renamed(part.attack)})
@@ -562,5 +596,6 @@ def hostile() -> Record:
         for place in range(2)
         for seed in (1, 2)
     ]
-    update |= {"sources": owners, "source_figures": source_figures(owners, 0.05)}
-    return plain.model_copy(update=update)
+    update["sources"] = [one.answers for one in owners]
+    figures = [*(figure for one in owners for figure in one.figures), *over_runs(*owners)]
+    return plain.model_copy(update={**update, "estimates": [*estimates, *figures]})

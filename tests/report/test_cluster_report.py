@@ -16,11 +16,10 @@ from fedaudit.report.tables.comparison import cluster_comparison
 from fedaudit.report.terminal import print_record
 from fedaudit.report.text.clusters import above, clustered_of, movement_sentence, shown_models
 from fedaudit.report.text.verdict import as_text, verdict
-from fedaudit.results.cluster_means import cluster_means
 from fedaudit.results.clusters import ClusterResult, ClusterRound, ModelState
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
-from tests.report.clustered import clustered, hostile_clusters, with_clusters
+from tests.report.clustered import clustered, hostile_clusters, over_runs, with_clusters
 from tests.report.records import HOSTILE, HOSTILE_LINK, HOSTILE_TAG, source, with_sources
 
 ONE = clustered()
@@ -78,9 +77,6 @@ def tiny(*choices: list[int], **changes: object) -> ClusterResult:
         "group": [0, 0, 0, 0, 1, 1],
         "thresholds": [0.51, 0.6, 0.7, 0.8, 0.68, 0.75],
         "rounds": rounds,
-        "violations": 2,
-        "sure_violations": 0,
-        "expected_violations": 2,
         **changes,
     }
     return SMALL.model_copy(update=changed)
@@ -112,8 +108,9 @@ def test_the_status_is_the_size_of_the_riskiest_models_leak_by_its_lower_limit()
 
 
 def test_membership_sources_and_clusters_stand_side_by_side() -> None:
-    record = with_sources(source(), membership=True).model_copy(
-        update={"clusters": [ONE], "cluster_means": cluster_means([ONE])}
+    record = with_sources(source(), membership=True)
+    record = record.model_copy(
+        update={"clusters": [ONE], "estimates": [*record.estimates, *over_runs(ONE)]}
     )
     assert "Membership, source and cluster audit" in words(report_html(record))
     text = verdict(record)
@@ -149,11 +146,11 @@ def test_violations_are_told_with_what_noise_alone_would_give() -> None:
         ModelState(clients=3, risk=0.5, low=0.4, high=0.6, members=1, others=1) for _ in range(2)
     ]
     rounds = [ClusterRound(round=1, choice=[0, 0, 0, 0, 1, 1], models=models)]
-    record = with_clusters(tiny(rounds=rounds, violations=1))
+    record = with_clusters(tiny(rounds=rounds))
     # A quarter of six clients.
     assert (
         verdict(record).headline
-        == "1 of 6 (1.5 by chance) clients use a model riskier than they accept"
+        == "0 of 6 (1.5 by chance) clients use a model riskier than they accept"
     )
     assert "Noise alone would put 1.5 there, were the true risk of every model 50%" in as_text(
         record
@@ -336,8 +333,10 @@ def test_a_comparison_has_the_papers_tables_with_paired_changes() -> None:
     ]
     grid = grids["Violations"]
     assert [one[0].text for one in grid.rows] == ["ifca", "ifca-mir"]
-    means = [cluster_means(record.clusters) for record in records]
-    plain, mir = (next(m for m in part if m.figure == "violations").values for part in means)
+    at = {"topic": "clusters", "metric": "violations", "group": "everybody"}
+    plain, mir = (
+        [one.number for one in record.where(**at) if one.seed is not None] for record in records
+    )
     change = sum(b - a for a, b in zip(plain, mir, strict=True)) / 3
     first = grid.rows[1][1].detail.split("\n")[0]
     assert first.startswith(f"Δ −{abs(change):.1f}")

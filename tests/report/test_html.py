@@ -221,7 +221,7 @@ def test_the_flawed_redraw_has_a_banner_and_sound_evaluation_has_none() -> None:
 
 def test_a_record_with_next_to_nothing_still_makes_a_report() -> None:
     bare = record(details=False, controls=()).model_copy(
-        update={"estimates": [], "attacks": [], "clients": [], "utility": [], "untested": []}
+        update={"estimates": [], "attacks": [], "clients": [], "accuracies": [], "untested": []}
     )
     document = report_html(bare)
     assert "This record holds no figures of attacks." in document

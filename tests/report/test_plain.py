@@ -377,12 +377,15 @@ def test_what_means_of_seeds_lack_is_one_point_with_its_range() -> None:
 
 
 def hardly_learned(given: Record, train: float) -> Record:
-    rows = [row.model_copy(update={"train_accuracy": train}) for row in given.utility]
+    figures = [
+        one.model_copy(update={"value": train}) if one.metric == "train_accuracy" else one
+        for one in given.estimates
+    ]
     clients = [
         ClientRow(client=place, samples=500, audited=0, class_counts=[50] * 10)
         for place in range(4)
     ]
-    return given.model_copy(update={"utility": rows, "clients": clients})
+    return given.model_copy(update={"estimates": figures, "clients": clients})
 
 
 @pytest.mark.parametrize(("train", "warned"), [(0.056, True), (0.185, True), (0.195, False)])

@@ -35,7 +35,8 @@ def texts(grid: Grid, column: int) -> list[str]:
 
 def only(*figures: Estimate) -> Record:
     base = record(strengths=(1.0,), defenses=(("none", 1.0),), details=False)
-    return base.model_copy(update={"estimates": list(figures)})
+    estimates = [*figures, *base.where(topic="utility")]
+    return base.model_copy(update={"estimates": estimates})
 
 
 def auc(value: float | None, **rest: object) -> Estimate:

@@ -22,9 +22,11 @@ from fedaudit.report.tables.sources import (
 from fedaudit.report.terminal import print_record
 from fedaudit.report.text.sources import size_reached_by
 from fedaudit.report.text.verdict import as_text, verdict
+from fedaudit.results import estimate as estimates
 from fedaudit.results.record import ControlResult, Record
-from fedaudit.results.sources import SourceResult
+from fedaudit.results.sources import LABELS
 from fedaudit.study.comparing import compared
+from fedaudit.study.figures.source import SourceFound
 from tests.estimates import estimate
 from tests.report.records import CONTROLS, utility, with_sources
 from tests.report.records import source as found
@@ -81,7 +83,7 @@ def test_owners_that_class_mixes_give_away_are_above_guessing_and_no_leak_of_sam
 
 
 def test_samples_that_could_not_be_named_at_all_are_told_of() -> None:
-    runs = [found(seed=seed).model_copy(update={"absent": [3] * seed}) for seed in (0, 1)]
+    runs = [found(seed=seed, absent=[3] * seed) for seed in (0, 1)]
     (one,) = verdict(with_sources(*runs)).found
     assert one.sentences[0].found.endswith(
         "No measured round shows a model of up to 1 of 10 clients: none of their samples can be "
@@ -149,9 +151,13 @@ def test_what_the_test_alone_finds_is_marked_as_of_open_size() -> None:
 
 def test_figures_are_shown_as_the_record_has_them() -> None:
     record = with_sources(found())
-    (figure,) = record.source_figures
-    quiet = figure.model_copy(update={"above_mixes": False})
-    assert verdict(record.model_copy(update={"source_figures": [quiet]})).status == "above guessing"
+    quiet = [
+        one.model_copy(update={"tests": [estimates.Test(null=LABELS, significant=False)]})
+        if one.against == LABELS
+        else one
+        for one in record.estimates
+    ]
+    assert verdict(record.model_copy(update={"estimates": quiet})).status == "above guessing"
 
 
 def test_membership_is_told_first_and_sources_after_it() -> None:
@@ -289,7 +295,7 @@ EMPTY: dict[str, object] = {
     ],
     ids=["empty", "two", "forty", "seeds", "none-and-all", "settings", "uneven", "zero"],
 )
-def test_every_page_is_whole(results: tuple[SourceResult, ...]) -> None:
+def test_every_page_is_whole(results: tuple[SourceFound, ...]) -> None:
     record = with_sources(*results)
     for of in (record, with_sources(*results, membership=True)):
         assert 'id="sources"' in report_html(of)
@@ -316,7 +322,8 @@ def test_a_map_of_very_many_clients_has_no_lines_that_would_hide_it() -> None:
 
 def test_a_record_without_samples_of_its_own_settings_says_its_guarantee_below_the_table() -> None:
     budget = estimate(metric="formal_epsilon", value=2.5, contrast="unseen", method="Renyi")
-    record = with_sources(found()).model_copy(update={"estimates": [budget]})
+    record = with_sources(found())
+    record = record.model_copy(update={"estimates": [budget, *record.estimates]})
     document = report_html(record)
     assert "2.500" in words(document)
     assert 'id="every"' in document
@@ -338,8 +345,12 @@ def defended(right: int, seeds: tuple[int, ...] = (1,)) -> Record:
     return record.model_copy(
         update={
             "name": "defended",
-            "estimates": [budget, a_round],
-            "utility": [utility("dp-sgd", seed, 0.5 + 0.01 * seed) for seed in seeds],
+            "estimates": [
+                budget,
+                a_round,
+                *record.where(topic="source"),
+                *(one for seed in seeds for one in utility("dp-sgd", seed, 0.5 + 0.01 * seed)),
+            ],
         }
     )
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from fedaudit.results.record import Environment, Record, UsageRow, UtilityResult, ViewRow
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.record import Environment, Record, UsageRow, ViewRow
 from fedaudit.study.settings.values import study_from
 from tests.estimates import estimate
 
@@ -60,19 +61,22 @@ def given(
         view=ViewRow(name="uploads", sees=[], description="A server."),
         attacks=[],
         clients=[],
-        estimates=findings,
-        utility=[
-            UtilityResult(
-                defense=label,
-                seed=seed,
-                test_accuracy=value,
-                test_low=value - 0.01,
-                test_high=value + 0.01,
-                n_test=1000,
-                train_accuracy=1.0,
-                generalisation_gap=1 - value,
-            )
-            for seed, value in accuracy.items()
+        estimates=[
+            *findings,
+            *(
+                Estimate(
+                    topic="utility",
+                    defense=label,
+                    seed=seed,
+                    metric="test_accuracy",
+                    value=value,
+                    low=value - 0.01,
+                    high=value + 0.01,
+                    method="Clopper-Pearson 95%",
+                    samples=1000,
+                )
+                for seed, value in accuracy.items()
+            ),
         ],
         usage=list(usage),
     )

@@ -1,20 +1,18 @@
 """Means over seeds of clustered learning, from results small enough to check by eye."""
 
+from collections.abc import Sequence
+
 import pytest
 
+from fedaudit.results.aggregate import each_over_runs
+from fedaudit.results.cluster_figures import cluster_figures, served_figure
 from fedaudit.results.cluster_groups import choices, models_of_groups, moves
-from fedaudit.results.cluster_means import cluster_means
-from fedaudit.results.clusters import (
-    ClusterMean,
-    ClusterResult,
-    ClusterRound,
-    FairnessGap,
-    GroupAccuracy,
-    ModelState,
-)
-from fedaudit.results.compare_clusters import cluster_entries, paired_change
-from fedaudit.results.comparison import Row
-from fedaudit.results.older import completed, settled
+from fedaudit.results.clusters import ClusterResult, ClusterRound, ModelState
+from fedaudit.results.compare_figures import figure_entries, paired_change
+from fedaudit.results.comparison import Difference, Row
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.metrics import ACCURACY
+from fedaudit.results.older import settled
 from tests.report.clustered import clustered, with_clusters
 
 GROUPS = [0, 0, 0, 0, 1, 1]
@@ -36,9 +34,7 @@ def states(*sizes: int, risks: tuple[float | None, ...] = (0.52, 0.7)) -> list[M
 def result(
     *choices: list[int],
     seed: int = 1,
-    accuracy: float = 0.8,
     risks: tuple[float | None, ...] = (0.52, 0.7),
-    violations: int = 2,
 ) -> ClusterResult:
     rounds = [
         ClusterRound(
@@ -48,7 +44,6 @@ def result(
         )
         for at, choice in enumerate(choices)
     ]
-    parts = [("majority", 0.84), ("minority", 0.72), ("everybody", accuracy)]
     return ClusterResult(
         algorithm="ifca",
         seed=seed,
@@ -58,26 +53,54 @@ def result(
         group=GROUPS,
         thresholds=[0.51, 0.6, 0.7, 0.8, 0.6, 0.75],
         rounds=rounds,
-        violations=violations,
-        sure_violations=1,
-        expected_violations=2,
-        accuracy=[
-            GroupAccuracy(
-                group=name, clients=3, right=8, tested=10, accuracy=share, low=0.1, high=0.95
-            )
-            for name, share in parts
-        ],
-        fairness=[FairnessGap(metric="equal opportunity", value=0.1, low=0.05, high=0.2)],
     )
 
 
-def mean_of(means: list[ClusterMean], figure: str, group: str = "everybody") -> ClusterMean:
-    (found,) = [one for one in means if (one.figure, one.group) == (figure, group)]
+def figures_of(
+    runs: Sequence[ClusterResult], accuracies: Sequence[float] = (0.8,)
+) -> list[Estimate]:
+    """Figures of the runs and over them, with these accuracies of everybody in turn."""
+    found = []
+    for at, run in enumerate(runs):
+        share = accuracies[at % len(accuracies)]
+        parts = [("majority", 0.84), ("minority", 0.72), ("everybody", share)]
+        served = [
+            served_figure(run, ACCURACY, (share, 0.1, 0.95), group=name, samples=10)
+            for name, share in parts
+            if name in (*run.group_names, "everybody")
+        ]
+        served.append(served_figure(run, "equal opportunity", (0.1, 0.05, 0.2)))
+        found += cluster_figures(run, served)
+    return [*found, *each_over_runs(found)]
+
+
+def counts(**by_seed: int) -> list[Estimate]:
+    """Violations in some runs, by seed, and over them."""
+    runs = [
+        Estimate(topic="clusters", metric="violations", seed=int(seed[1:]), value=value, ceiling=6)
+        for seed, value in by_seed.items()
+    ]
+    return [*each_over_runs(runs), *runs]
+
+
+def change_of(after: list[Estimate], before: list[Estimate]) -> Difference | None:
+    return paired_change(after[0], before[0], after[1:], before[1:])
+
+
+def mean_of(figures: list[Estimate], metric: str, group: str = "everybody") -> Estimate:
+    (found,) = [
+        one for one in figures if (one.metric, one.group, one.seed) == (metric, group, None)
+    ]
     return found
 
 
+def seeds_of(figures: list[Estimate], metric: str, group: str = "everybody") -> list[int | None]:
+    same = [one for one in figures if (one.metric, one.group) == (metric, group)]
+    return [one.seed for one in same if one.seed is not None]
+
+
 def test_each_group_has_the_model_that_most_of_its_clients_chose() -> None:
-    means = cluster_means([result([0, 0, 0, 1, 1, 1])])
+    means = figures_of([result([0, 0, 0, 1, 1, 1])])
     assert models_of_groups(result([0, 0, 0, 1, 1, 1])) == {0: 0, 1: 1}
     assert mean_of(means, "risk of the model", "majority").value == 0.52
     assert mean_of(means, "risk of the model", "minority").value == 0.7
@@ -87,7 +110,7 @@ def test_each_group_has_the_model_that_most_of_its_clients_chose() -> None:
 def test_where_both_groups_chose_one_model_the_minoritys_is_the_other_one_and_it_is_said() -> None:
     run = result([0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0])
     assert models_of_groups(run) == {0: 0, 1: 1}
-    one = mean_of(cluster_means([run]), "risk of the model", "minority")
+    one = mean_of(figures_of([run]), "risk of the model", "minority")
     assert one.value == 0.7
     assert "use another group's model" in one.note
 
@@ -95,21 +118,21 @@ def test_where_both_groups_chose_one_model_the_minoritys_is_the_other_one_and_it
 def test_where_nobody_trains_the_other_model_the_minority_has_none() -> None:
     empty = result([0] * 6, risks=(0.52, None), seed=2)
     assert models_of_groups(empty) == {0: 0, 1: None}
-    means = cluster_means([result([0, 0, 0, 0, 1, 1]), empty])
+    means = figures_of([result([0, 0, 0, 0, 1, 1]), empty])
     one = mean_of(means, "risk of the model", "minority")
-    assert (one.seeds, one.value) == ([1], 0.7)
+    assert (seeds_of(means, "risk of the model", "minority"), one.value) == ([1], 0.7)
     assert "1 of 2 runs do not have this figure" in one.note
 
 
 def test_a_clients_risk_is_that_of_the_model_it_uses() -> None:
-    means = cluster_means([result([0, 0, 0, 0, 0, 1])])
+    means = figures_of([result([0, 0, 0, 0, 0, 1])])
     assert mean_of(means, "mean risk of a client", "minority").value == pytest.approx(0.61)
     assert mean_of(means, "mean risk of a client").value == pytest.approx((5 * 0.52 + 0.7) / 6)
     assert mean_of(means, "error of the estimate").value == pytest.approx(0.02)
 
 
 def test_violations_are_counted_group_by_group() -> None:
-    means = cluster_means([result([0, 0, 0, 0, 1, 1])])
+    means = figures_of([result([0, 0, 0, 0, 1, 1])])
     # 0.52 is above 0.51, and 0.7 above 0.6.
     assert mean_of(means, "violations", "majority").value == 1
     assert mean_of(means, "violations", "minority").value == 1
@@ -127,72 +150,59 @@ def counted(run: ClusterResult, members: int) -> ClusterResult:
 
 def test_violations_have_their_noise_floor_beside_them() -> None:
     run = result([0, 0, 0, 0, 1, 1])
-    assert not [one for one in cluster_means([run]) if one.figure == "violations by chance"]
+    assert not [one for one in figures_of([run]) if one.metric == "violations by chance"]
     # Of one member and one other: a quarter of the draws is above every threshold.
-    means = cluster_means([counted(run, 1)])
+    means = figures_of([counted(run, 1)])
     assert mean_of(means, "violations by chance").value == pytest.approx(6 / 4, abs=0.05)
-    many = mean_of(cluster_means([counted(run, 5000)]), "violations by chance")
+    many = mean_of(figures_of([counted(run, 5000)]), "violations by chance")
     # The one who accepts 51 % is two standard errors away, the others twenty and more.
     assert many.value == pytest.approx(0.0228, abs=0.006)
 
 
-def test_an_older_record_is_completed_with_the_noise_floor_of_its_violations() -> None:
-    record = with_clusters(counted(result([0, 0, 0, 0, 1, 1]), 1))
-    assert completed(record) is record
-    before = [one for one in record.cluster_means if one.figure != "violations by chance"]
-    old = record.model_copy(update={"cluster_means": before})
-    assert mean_of(completed(old).cluster_means, "violations by chance").value > 1
-    assert len(completed(old).cluster_means) == len(record.cluster_means)
-
-
 def test_one_run_keeps_its_own_interval_and_several_on_one_test_set_are_no_surer() -> None:
-    one = mean_of(cluster_means([result([0, 0, 0, 0, 1, 1])]), "accuracy")
+    one = mean_of(figures_of([result([0, 0, 0, 0, 1, 1])]), "accuracy")
     assert (one.low, one.high, one.method) == (0.1, 0.95, "Clopper-Pearson 95%")
-    runs = [result(GROUPS, seed=seed, accuracy=0.8 + 0.01 * seed) for seed in (1, 2, 3)]
-    mean = mean_of(cluster_means(runs), "accuracy")
+    runs = [result(GROUPS, seed=seed) for seed in (1, 2, 3)]
+    mean = mean_of(figures_of(runs, (0.81, 0.82, 0.83)), "accuracy")
     assert mean.value == pytest.approx(0.82)
     assert (mean.low, mean.high) == pytest.approx((0.1, 0.95))
     assert mean.method == "Clopper-Pearson 95%, over these 3 runs"
     assert mean.further is not None
     assert mean.further.method == "an interval over further runs needs 5 seeds, got 3"
-    assert mean.values == pytest.approx([0.81, 0.82, 0.83])
 
 
 def test_agreement_is_one_for_the_groups_themselves_and_nothing_for_one_model_for_all() -> None:
     turned = [1 - group for group in GROUPS]
-    assert mean_of(cluster_means([result(turned)]), "agreement with the groups").value == 1.0
-    assert mean_of(cluster_means([result([0] * 6)]), "agreement with the groups").value == 0.0
+    assert mean_of(figures_of([result(turned)]), "agreement with the groups").value == 1.0
+    assert mean_of(figures_of([result([0] * 6)]), "agreement with the groups").value == 0.0
 
 
 def test_moves_are_counted_client_by_client() -> None:
     run = result([0, 0, 0, 0, 1, 1], [1, 0, 0, 0, 1, 0], [0, 0, 0, 0, 1, 0])
     assert moves(run) == [[0, 5], [0]]
-    means = cluster_means([run])
+    means = figures_of([run])
     assert mean_of(means, "clients that moved").value == 2
     assert mean_of(means, "clients that moved at the end").value == 1
 
 
 def test_one_measured_round_says_nothing_of_moves() -> None:
-    assert not [m for m in cluster_means([result(GROUPS)]) if "moved" in m.figure]
+    assert not [m for m in figures_of([result(GROUPS)]) if "moved" in m.metric]
 
 
 def test_one_group_has_figures_of_everybody_alone() -> None:
-    means = cluster_means([clustered(minority=0, clients=12)])
+    means = figures_of([clustered(minority=0, clients=12)])
     assert {mean.group for mean in means} == {"everybody"}
-    assert len({mean.figure for mean in means}) == len(means)
+    over_runs = [one for one in means if one.seed is None]
+    assert len({one.metric for one in over_runs}) == len(over_runs)
 
 
 def test_algorithms_are_kept_apart() -> None:
-    means = cluster_means([clustered(name, clients=40) for name in ("ifca", "ifca-mir")])
+    means = figures_of([clustered(name, clients=40) for name in ("ifca", "ifca-mir")])
     assert {mean.algorithm for mean in means} == {"ifca", "ifca-mir"}
 
 
 def test_changes_are_paired_by_seed() -> None:
-    ifca = [result(GROUPS, seed=s, violations=v) for s, v in ((1, 4), (2, 5), (3, 6))]
-    mir = [result(GROUPS, seed=s, violations=v) for s, v in ((3, 3), (2, 3), (9, 0))]
-    change = paired_change(
-        mean_of(cluster_means(mir), "violations"), mean_of(cluster_means(ifca), "violations")
-    )
+    change = change_of(counts(s3=3, s2=3, s9=0), counts(s1=4, s2=5, s3=6))
     assert change is not None
     # 3 - 6 and 3 - 5; seed 9 has no partner.
     assert (change.value, change.runs) == (-2.5, 2)
@@ -204,12 +214,10 @@ def test_changes_are_paired_by_seed() -> None:
 
 def test_five_common_seeds_say_what_further_pairs_would_give() -> None:
     ifca, mir = (
-        [result(GROUPS, seed=s, violations=v) for s, v in enumerate(counts)]
-        for counts in ((4, 5, 6, 4, 6), (2, 2, 4, 1, 3))
+        counts(**{f"s{seed}": value for seed, value in enumerate(values)})
+        for values in ((4, 5, 6, 4, 6), (2, 2, 4, 1, 3))
     )
-    change = paired_change(
-        mean_of(cluster_means(mir), "violations"), mean_of(cluster_means(ifca), "violations")
-    )
+    change = change_of(mir, ifca)
     assert change is not None
     assert change.further is not None
     # 2, 3, 2, 3, 3 fewer: a mean of 2.6 and a standard deviation of the root of 0.3.
@@ -219,25 +227,22 @@ def test_five_common_seeds_say_what_further_pairs_would_give() -> None:
 def test_the_risk_of_a_model_is_surer_over_more_runs() -> None:
     one, many = (
         mean_of(
-            cluster_means([result([0, 0, 0, 0, 1, 1], seed=s) for s in range(runs)]),
+            figures_of([result([0, 0, 0, 0, 1, 1], seed=s) for s in range(runs)]),
             "risk of the model",
             "minority",
         )
         for runs in (1, 4)
     )
     assert None not in (one.low, one.high, many.low, many.high)
-    assert (many.high or 0) - many.value == pytest.approx(((one.high or 0) - one.value) / 2)
-    assert many.value - (many.low or 0) == pytest.approx((one.value - (one.low or 0)) / 2)
+    assert (many.high or 0) - many.number == pytest.approx(((one.high or 0) - one.number) / 2)
+    assert many.number - (many.low or 0) == pytest.approx((one.number - (one.low or 0)) / 2)
 
 
 def test_one_common_seed_gives_a_change_without_interval_and_none_gives_none() -> None:
-    one, two = (
-        mean_of(cluster_means([result(GROUPS, seed=1, violations=v)]), "violations") for v in (4, 1)
-    )
-    change = paired_change(two, one)
+    change = change_of(counts(s1=1), counts(s1=4))
     assert change is not None
     assert (change.value, change.low, change.method) == (-3.0, None, "one seed")
-    assert paired_change(two, one.model_copy(update={"seeds": [7]})) is None
+    assert change_of(counts(s1=1), counts(s7=4)) is None
 
 
 def test_each_row_of_a_comparison_has_its_figures() -> None:
@@ -246,7 +251,7 @@ def test_each_row_of_a_comparison_has_its_figures() -> None:
         Row(source=0, defense="none", family="none"),
         Row(source=1, defense="none", family="none", base=0),
     ]
-    entries = cluster_entries(rows, records)
+    entries = figure_entries(rows, records)
     assert all(entry.change is None for entry in entries if entry.row == 0)
     assert all(entry.change is not None for entry in entries if entry.row == 1)
 
@@ -271,13 +276,13 @@ def test_to_take_part_for_the_first_time_is_no_move() -> None:
 
 def test_who_takes_no_part_counts_neither_for_a_model_nor_in_a_mean() -> None:
     everybody, without = result([1, 0, 0, 0, 1, 0]), late([1, 1, 1, 1, 1, None])
-    count = mean_of(cluster_means([without]), "clients with the model", "minority")
+    count = mean_of(figures_of([without]), "clients with the model", "minority")
     assert count.value == 1
-    risk = mean_of(cluster_means([without]), "mean risk of a client", "minority")
+    risk = mean_of(figures_of([without]), "mean risk of a client", "minority")
     assert risk.value == pytest.approx(0.7)
-    assert mean_of(cluster_means([everybody]), risk.figure, "minority").value < 0.7
+    assert mean_of(figures_of([everybody]), risk.metric, "minority").number < 0.7
     (agreement, of_all) = (
-        mean_of(cluster_means([one]), "agreement with the groups").value
+        mean_of(figures_of([one]), "agreement with the groups").value
         for one in (without, everybody)
     )
     assert agreement != of_all

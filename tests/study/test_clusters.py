@@ -73,6 +73,11 @@ def result() -> ClusterResult:
     return one
 
 
+def number(metric: str) -> float:
+    (one,) = found().where(topic="clusters", metric=metric, group="everybody", seed=1)
+    return one.number
+
+
 def noted(notes: dict[str, str]) -> Stored:
     """A measured round of which nothing but the notes is of interest."""
     return Stored(
@@ -130,20 +135,21 @@ def test_accuracy_is_of_each_groups_samples_by_its_clients_models() -> None:
     place = run.groups.place[run.dataset.test.ids.numpy()]
     minority = place < 2
     expected = {"majority": right[~minority], "minority": right[minority], "everybody": right}
-    assert {one.group: one.right for one in result().accuracy} == {
+    accuracies = found().where(topic="clusters", metric="accuracy", seed=1)
+    assert {one.group: round(one.number * one.samples) for one in accuracies} == {
         name: int(part.sum()) for name, part in expected.items()
     }
-    assert [one.clients for one in result().accuracy] == [4, 2, 6]
-    assert found().utility[0].test_accuracy == pytest.approx(right.mean())
+    (test,) = found().where(metric="test_accuracy")
+    assert test.value == pytest.approx(right.mean())
 
 
 def test_violations_are_clients_with_more_risk_than_they_accept() -> None:
     last, accepted = result().rounds[-1], result().thresholds
     risks = [last.models[choice].risk for choice in last.choice]
-    assert result().violations == sum(
+    assert number("violations") == sum(
         risk is not None and risk > most for risk, most in zip(risks, accepted, strict=True)
     )
-    assert result().sure_violations <= result().violations
+    assert number("sure violations") <= number("violations")
     run, _ = made()
     assert isinstance(run.algorithm, IfcaMir)
     seed = seed_for(1, "federation")
@@ -262,8 +268,8 @@ def test_plain_ifca_tells_nobody_and_is_judged_all_the_same() -> None:
     notes = cluster_notes(run, last)
     one = cluster_result(run, [noted(notes)])
     assert one is not None
-    assert [model.told for model in one.rounds[0].models] == [None, None]
-    assert any(model.risk is not None for model in one.rounds[0].models)
+    assert [model.told for model in one.choices.rounds[0].models] == [None, None]
+    assert any(model.risk is not None for model in one.choices.rounds[0].models)
 
 
 def test_federated_averaging_has_no_clusters() -> None:
@@ -411,10 +417,11 @@ def test_who_never_took_part_has_no_model_and_violates_nothing() -> None:
     first = {client: round.index for round in reversed(rounds) for client in round.asked}
     found = cluster_result(run, [noted(cluster_notes(run, rounds[-1]))])
     assert found is not None
-    assert found.joined == [first.get(client) for client in range(CLIENTS)]
-    assert None in found.joined
+    assert found.choices.joined == [first.get(client) for client in range(CLIENTS)]
+    assert None in found.choices.joined
     # Everybody accepts less than any model's risk.
-    assert found.violations == found.expected_violations == len(first)
+    counted = {one.metric: one.value for one in found.figures if one.group == "everybody"}
+    assert counted["violations"] == counted["expected violations"] == len(first)
 
 
 @pytest.mark.parametrize(("share", "apart"), [(0.001, "0 of"), (0.999, "57 of")])

@@ -173,4 +173,4 @@ def test_a_study_file_writes_a_chain_as_tables_and_its_record_names_all_parts(
     record = run_study(read_studies(path)[0], tmp_path / "out")
     label = "gradient-noise + quantization, data-sampling"
     assert {figure.defense for figure in record.findings} == {label}
-    assert record.utility[0].defense == label
+    assert {one.defense for one in record.where(topic="utility")} == {label}

@@ -11,10 +11,10 @@ import torch
 from pydantic import ValidationError
 
 from fedaudit.core.errors import BadInput, NotVisible
-from fedaudit.results.older import completed
+from fedaudit.results.estimate import Estimate
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
-from fedaudit.results.sources import SourceResult
+from fedaudit.results.sources import LABEL_BASELINE, LABELS, SourceResult
 from fedaudit.study.figures.accuracy import evaluation_split
 from fedaudit.study.figures.source import source_results
 from fedaudit.study.figures.source_queries import asked
@@ -53,28 +53,33 @@ def result(name: str = "sia", of: Record | None = None) -> SourceResult:
     return next(s for s in (of or record()).sources if s.attack == name)
 
 
+def figure(name: str = "sia", of: Record | None = None, against: str = "") -> Estimate:
+    (found,) = (of or record()).where(topic="source", attack=name, against=against, seed=1)
+    return found
+
+
 @pytest.mark.parametrize("name", SIA)
 def test_overfitted_clients_are_told_apart_beyond_their_class_mixes(name: str) -> None:
-    found = result(name)
+    found, beyond = figure(name), figure(name, against=LABELS)
     assert found.samples == 48
-    assert found.low > found.chance == 0.25
-    assert found.p_value < 0.01
-    assert found.class_p_value < 0.01
-    assert found.success > found.by_class_mix
+    assert (found.low or 0) > (found.level or 0) == 0.25
+    assert (found.tests[0].p_value or 0) < 0.01
+    assert (beyond.tests[0].p_value or 0) < 0.01
+    assert beyond.number > 0
 
 
 def test_a_record_adds_up() -> None:
     found = result()
     confusion = np.array(found.confusion)
-    assert np.trace(confusion) == round(found.success * found.samples)
+    assert np.trace(confusion) == round(figure().number * found.samples)
     assert confusion.sum(1).tolist() == [12] * 4
     assert sum(one.samples for one in found.classes) == found.samples
     assert sum(one.right for one in found.classes) == np.trace(confusion)
     assert [one.least for one in found.answers] == sorted(one.least for one in found.answers)
     answered = [one.answered for one in found.answers]
     assert answered == sorted(answered, reverse=True)
-    assert found.label_baseline is not None
-    assert found.label_baseline_change == pytest.approx(found.success - found.label_baseline)
+    over = figure(against=LABEL_BASELINE)
+    assert over.number == pytest.approx(figure().number - (over.level or 0))
 
 
 def test_clients_that_no_measured_round_shows_are_told(tmp_path: Path) -> None:
@@ -96,11 +101,12 @@ def test_of_clients_with_classes_of_their_own_class_mixes_explain_all(tmp_path: 
         audit={"draw": "sia", "fair": 1, "every": 1, "options": {"per_client": 12}},
         attacks={"sia": {}},
     )
-    found = result(of=run_study(study, tmp_path))
-    assert found.by_class_mix > 0.7
-    assert found.class_p_value > 0.05
+    made = run_study(study, tmp_path)
+    (labels,) = figure(of=made, against=LABELS).tests
+    assert (labels.level or 0) > 0.7
+    assert (labels.p_value or 0) > 0.05
     # All the more above guessing.
-    assert found.null_high < 0.4
+    assert (figure(of=made).tests[0].high or 1) < 0.4
     # The baseline by hand: of whose data a sample's class is the largest share.
     run = setup(study, 1, None)
     samples = asked(run)
@@ -113,15 +119,16 @@ def test_of_clients_with_classes_of_their_own_class_mixes_explain_all(tmp_path: 
         for label in samples.labels.tolist()
     ]
     right = [row.index(max(row)) == owner for row, owner in zip(held, samples.owner, strict=True)]
-    assert found.label_baseline is not None
-    assert found.label_baseline == pytest.approx(np.mean(right))
-    assert found.label_baseline > 0.7
+    baseline = figure(of=made, against=LABEL_BASELINE).level
+    assert baseline is not None
+    assert baseline == pytest.approx(np.mean(right))
+    assert baseline > 0.7
 
 
 def test_success_round_by_round_is_of_the_attack_on_one_round() -> None:
     found = result()
     assert found.rounds == [2, 4]
-    assert found.by_round[-1] == found.success
+    assert found.by_round[-1] == figure().number
     assert result("sia-mean").by_round == []
 
 
@@ -133,15 +140,8 @@ def test_overfitting_is_counted_for_every_client() -> None:
 
 
 def test_the_gap_of_uploads_is_the_mean_of_what_is_counted_for_each_client() -> None:
-    (utility,) = record().utility
-    assert utility.upload_gap == pytest.approx(np.mean(result().overfitting))
-    # A record of an older version has it where a source attack says it of each client.
-    older = record().model_copy(
-        update={"utility": [utility.model_copy(update={"upload_gap": None})]}
-    )
-    assert completed(older).utility == [utility]
-    nobody_asked = older.model_copy(update={"sources": [], "source_figures": []})
-    assert completed(nobody_asked).utility[0].upload_gap is None
+    (gap,) = record().where(metric="upload_gap")
+    assert gap.value == pytest.approx(np.mean(result().overfitting))
 
 
 def test_overfitting_is_counted_on_all_classes_of_a_test_part_in_their_order(
@@ -205,6 +205,7 @@ def test_a_recording_is_asked_about_owners_afterwards(tmp_path: Path) -> None:
     run_study(source_study(attacks={"loss-series": {}}), tmp_path / "run")
     again = reattack(tmp_path / "run", ["sia"], tmp_path / "again")
     assert result(of=again) == result()
+    assert figure(of=again) == figure()
 
 
 def test_the_hash_is_over_what_is_said_of_owners(tmp_path: Path) -> None:
@@ -236,7 +237,6 @@ def test_where_nobody_is_a_member_owners_are_not_asked_for() -> None:
         {"samples": 47},
         {"by_round": [0.5]},
         {"overfitting": [0.1]},
-        {"low": 0.99, "success": 0.5},
         {"clients": [0]},
         {"answers": [{"least": 0.5, "answered": 1, "right": 2}]},
         {"chained": [{"fpr": 0.1, "realised_fpr": 0.1, "called": 1, "right": 2}]},
@@ -260,7 +260,7 @@ def test_a_study_of_any_algorithm_is_whole(name: str, tmp_path: Path) -> None:
     found = run_study(small_study(**ALGORITHMS[name]), tmp_path)
     assert {row.name for row in found.attacks if row.status == "refused"} == {"seqmia"}
     assert not [row for row in found.attacks if row.status == "failed"]
-    assert found.utility[0].test_accuracy > 0.3 or name == "fedsgd"
+    assert found.where(metric="test_accuracy")[0].number > 0.3 or name == "fedsgd"
 
 
 def test_one_local_epoch_of_fedavg_is_what_was_published_as_fedsgd(tmp_path: Path) -> None:
@@ -269,6 +269,7 @@ def test_one_local_epoch_of_fedavg_is_what_was_published_as_fedsgd(tmp_path: Pat
     one = run_study(legacy, tmp_path / "a")
     two = run_study(source_study(training=once), tmp_path / "b")
     assert result(of=one) == result(of=two)
+    assert figure(of=one) == figure(of=two)
 
 
 def fedmd_study(**changes: object) -> Study:
@@ -300,13 +301,16 @@ def test_fedmd_is_audited_through_students(tmp_path: Path) -> None:
     assert [row.status for row in found.attacks] == ["run"] * 3
     assert result(of=found).rounds == [1, 2, 3]
     # The mean of the clients' own nets, each on its own samples and on the test part.
-    (utility,) = found.utility
-    assert utility.train_accuracy > 0.5
-    assert utility.n_test < 200
+    train, test, gap = (
+        found.where(metric=name)[0]
+        for name in ("train_accuracy", "test_accuracy", "generalisation_gap")
+    )
+    assert train.number > 0.5
+    assert test.samples < 200
     # As many samples of each, so that the clients' nets overfit on average as the whole does;
     # that one's test accuracy is of a whole number of samples.
     gaps = result(of=found).overfitting
-    assert np.mean(gaps) == pytest.approx(utility.generalisation_gap, abs=0.5 / utility.n_test)
+    assert np.mean(gaps) == pytest.approx(gap.number, abs=0.5 / test.samples)
 
 
 def test_of_fedmd_the_whole_catalogue_without_what_needs_updates_is_run(tmp_path: Path) -> None:

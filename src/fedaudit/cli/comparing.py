@@ -27,7 +27,6 @@ def compare(*records: Path, out: Path | None = None) -> None:
     from fedaudit.report.page import write_comparison
     from fedaudit.report.terminal import print_comparison
     from fedaudit.results.comparison import COMPARISON_FILE, write_comparison_file
-    from fedaudit.results.older import completed
     from fedaudit.results.read import read_record
     from fedaudit.study.comparing import compared, named_records, relative
     from fedaudit.study.running.outputs import refuse_missing_folder
@@ -43,7 +42,7 @@ def compare(*records: Path, out: Path | None = None) -> None:
     else:
         paths = [record_at(record) for record in records]
     target = out or (again.with_suffix(".html") if again else Path("comparison.html"))
-    found = [completed(read_record(path)) for path in paths]
+    found = [read_record(path) for path in paths]
     refuse_other_comparison(target, paths)
     refuse_missing_folder(target)
     comparison = compared(found, [relative(path, target.parent) for path in paths])

@@ -22,13 +22,12 @@ def report(record: Path, /, *, out: Path | None = None) -> None:
         The HTML file; by default report.html beside the record. Only HTML is ever replaced.
     """
     from fedaudit.report.page import write_report
-    from fedaudit.results.older import completed
     from fedaudit.results.read import read_record
     from fedaudit.study.running.outputs import refuse_foreign_page, refuse_missing_folder
 
     path = record_at(record)
     target = out or path.with_name(REPORT_FILE)
-    whole = completed(read_record(path))
+    whole = read_record(path)
     refuse_missing_folder(target)
     refuse_foreign_page(target, [path])
     write_report(whole, target)

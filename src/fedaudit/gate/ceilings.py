@@ -49,10 +49,10 @@ from fedaudit.report.grid import shortened
 from fedaudit.report.words import defense_name, metric_name, plural
 from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.games import ACTUAL, PROVEN, SUCCESS, PointPlayed
+from fedaudit.results.guessing import above_chance
 from fedaudit.results.older import AT_THRESHOLD
 from fedaudit.results.record import Record
-from fedaudit.results.source_figures import SourceFigure
-from fedaudit.results.sources import SourceResult
+from fedaudit.results.sources import LABELS
 
 CONTRASTS = {
     "unseen": "unseen samples",
@@ -362,62 +362,41 @@ def _sources(asked: Asked) -> Iterator[Judged]:
     assert policy is not None
     attacks = judged_sources(record, policy)
     _refuse_too_many(len(attacks) * len(set(record.seeds)))
+    each = policy.seeds == "each"
     for attack in attacks:
-        if policy.seeds != "each":
-            means = [one for one in record.source_figures if one.attack == attack]
-            yield from (_over_runs(one, asked) for one in means)
-            missing: Sequence[int | None] = () if means else (None,)
-        else:
-            runs = [one for one in record.sources if one.attack == attack]
-            yield from (_of_one_run(one, asked) for one in runs)
-            there = {one.seed for one in runs}
-            missing = [seed for seed in dict.fromkeys(record.seeds) if seed not in there]
-        for seed in missing:
-            yield Judged(str(FigureRun(attack, "none", None, seed)), None, _MISSING)
+        figures = record.where(topic="source", attack=attack)
+        excess = [one for one in figures if one.against == LABELS]
+        for one in excess:
+            if (one.seed is not None) == each:
+                yield _excess(one, figures, asked)
+        there = {one.seed for one in excess}
+        for seed in dict.fromkeys(record.seeds) if each else (None,):
+            if seed not in there:
+                yield Judged(str(FigureRun(attack, "none", None, seed)), None, _MISSING)
 
 
-def _of_one_run(one: SourceResult, asked: Asked) -> Judged:
-    # The level is a mean over a thousand shuffles: its own error is small beside the success's.
-    less, success = one.by_class_mix, Limited(one.success, one.low, one.high)
-    run = FigureRun(one.attack, one.defense, None, one.seed)
-    return Judged(
-        str(run),
-        Estimate(
-            topic="source",
-            metric=_EXCESS,
-            against="label distributions",
-            value=one.success - less,
-            low=one.low - less,
-            high=one.high - less,
-            method=EXACT,
-        ),
-        doubt=asked.trust.doubt(one.attack, None, one.seed),
-        more=partial(more_samples, success, one.samples, asked.ceiling, less=less),
-    )
-
-
-def _over_runs(one: SourceFigure, asked: Asked) -> Judged:
+def _excess(one: Estimate, figures: Sequence[Estimate], asked: Asked) -> Judged:
+    """Success of one run, or over runs, beyond label distributions."""
     assert asked.policy.sources is not None
-    found, ceiling = one.excess, asked.ceiling
-    doubt = asked.trust.doubt(one.attack, None, None)
-    if not (doubt or one.above_mixes or ceiling < 0):
+    what = str(FigureRun(one.attack, one.defense, None, one.seed))
+    doubt = asked.trust.doubt(one.attack, None, one.seed)
+    alike = [f for f in figures if (f.defense, f.view) == (one.defense, one.view)]
+    success = next(f for f in alike if f.seed == one.seed and not f.against)
+    figure = one.model_copy(update={"metric": _EXCESS})
+    if one.seed is not None:
+        # The level is a mean over a thousand shuffles: its error is small beside the success's.
+        limits = Limited(success.number, success.low or 0.0, success.high or 0.0)
+        more = partial(more_samples, limits, success.samples, asked.ceiling, less=one.level or 0.0)
+        return Judged(what, figure.model_copy(update={"method": EXACT}), doubt=doubt, more=more)
+    above = above_chance(success) and above_chance(one)
+    if not (doubt or above or asked.ceiling < 0):
         doubt = (
             "the record's test, corrected over all source attacks, does not find it above class "
             "mixes"
         )
-    figure = Estimate(
-        topic="source",
-        metric=_EXCESS,
-        against="label distributions",
-        value=found.value,
-        low=found.low,
-        high=found.high,
-        method=found.method,
-        further=found.further,
-    )
-    what = str(FigureRun(one.attack, one.defense, None, None))
     if asks_further(asked.policy.sources.seeds):
-        return Judged(what, *_further(figure, len(one.seeds), ceiling, doubt))
+        runs = sum(f.seed is not None and f.against == one.against for f in alike)
+        return Judged(what, *_further(figure, runs, asked.ceiling, doubt))
     return Judged(what, figure, doubt=doubt)
 
 

@@ -20,7 +20,6 @@ from fedaudit.gate.verdict import Check, Verdict, concluded, demand
 from fedaudit.report.grid import shortened
 from fedaudit.report.reading import cleaned
 from fedaudit.results.games import PointPlayed
-from fedaudit.results.older import completed
 from fedaudit.results.record import Record
 
 
@@ -53,9 +52,8 @@ def _evaluated(record: Record, policy: Policy) -> Verdict:
         checks, limits = list(_of_games(safe, policy)), of_games()
         unjudged: list[str] = []
     else:
-        whole = completed(safe)
-        checks = list(_of_study(whole, policy))
-        limits, unjudged = correction(whole, policy, checks), _unjudged(whole, policy)
+        checks = list(_of_study(safe, policy))
+        limits, unjudged = correction(safe, policy, checks), _unjudged(safe, policy)
     outcome = concluded(checks)
     return Verdict(
         record=safe.name,

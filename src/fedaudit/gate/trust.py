@@ -108,7 +108,7 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
     asked, unsettled = policy.evidence, Outcome.INCONCLUSIVE
     unsound = _unsound(record)
     yield demand("evidence", "a sound evaluation", [unsound] if unsound else [], unsettled)
-    if record.utility and asked.least_learned:
+    if record.where(topic="utility") and asked.least_learned:
         yield demand("evidence", "models that learned", _unlearned(record, asked), unsettled)
     missing = asked.least_seeds - len(set(record.seeds))
     if asked.least_seeds > 1:

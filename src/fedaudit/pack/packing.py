@@ -25,7 +25,7 @@ from fedaudit.pack.signing import SIGNATURE_FILE, private_key
 from fedaudit.pack.suppressing import SMALLEST_GROUP, counted, suppressed
 from fedaudit.report.page import report_html
 from fedaudit.report.reproducing import study_file
-from fedaudit.results.older import completed, settled
+from fedaudit.results.older import settled
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, own_hash, record_json
 
@@ -81,7 +81,7 @@ def write_pack(
         # As it stands, since its content hash can be made again from it.
         _refuse_other_hash(whole)
     else:
-        packed, gone = suppressed(completed(whole), smallest_group)
+        packed, gone = suppressed(whole, smallest_group)
         counts = counted(gone, packed)
     texts[RECORD_FILE] = record_json(packed)
     made = made_from(packed, asked)

@@ -16,7 +16,6 @@ from fedaudit.live.recording import read_recording
 from fedaudit.pack.suppressing import counted, suppressed
 from fedaudit.pack.verifying import FROM_THE_RUN, Verified, made_where, not_shown_alone
 from fedaudit.report.grid import shortened
-from fedaudit.results.older import completed
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.study.running.folder import recorded_study
@@ -104,7 +103,7 @@ def remade(
     with TemporaryDirectory() as folder:
         whole = _attacked(record, recording, Path(folder) / "again", data_dir, trust)
     # By way of its text, as the pack has it.
-    again = Record.model_validate_json(completed(whole).model_dump_json())
+    again = Record.model_validate_json(whole.model_dump_json())
     made, hidden = suppressed(again, smallest_group)
     yield from _other_settings(record, made)
     for field in Record.model_fields:

@@ -67,16 +67,16 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
             for one in record.sources
             if (one.attack, one.defense, one.view) not in owners
         ],
-        "source_figures": [
-            one
-            for one in record.source_figures
-            if (one.attack, one.defense, one.view) not in owners
-        ],
     }
     groups = [one for one in parts if min(one.n_members, one.n_nonmembers) >= smallest]
     counts = {name: _touched(getattr(record, name), rows) for name, rows in lists.items()}
     counts |= {"findings": _touched(whole, findings), "groups": _touched(parts, groups)}
-    kept = [*findings, *groups, *record.others]
+    others = [
+        one
+        for one in record.others
+        if one.topic != "source" or (one.attack, one.defense, one.view) not in owners
+    ]
+    kept = [*findings, *groups, *others]
     return Suppressed(record.model_copy(update={**lists, "estimates": kept}), counts)
 
 

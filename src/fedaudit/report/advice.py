@@ -55,7 +55,8 @@ class Advice(NamedTuple):
 def advice(record: Record) -> Advice | None:
     """The place of a federation on the ladder; None where its record lacks what that takes."""
     aligned = record.evaluation == "aligned" and not record.nobody_is_a_member
-    if not aligned or record.clusters or len({one.defense for one in record.utility}) > 1:
+    defenses = {one.defense for one in record.where(topic="utility")}
+    if not aligned or record.clusters or len(defenses) > 1:
         return None
     if record.view.name == "uploads":
         return _of_uploads(record, ladder())
@@ -115,7 +116,7 @@ def _alike(record: Record) -> bool:
 
 
 def _in_force(record: Record) -> list[str]:
-    return sorted({one.defense for one in record.utility} - {"none"})
+    return sorted({one.defense for one in record.where(topic="utility")} - {"none"})
 
 
 def _lowered(record: Record, changes: Sequence[Change], found: Auc) -> tuple[str, ...]:

@@ -25,8 +25,8 @@ from fedaudit.report.pictures import comparison_picture, first_picture, games_pi
 from fedaudit.report.reading import (
     CHANCE_VIOLATIONS,
     STRONGEST_ATTACK,
+    TEST_ACCURACY,
     VIOLATIONS,
-    ClusterMean,
     Comparison,
     Estimate,
     Record,
@@ -149,19 +149,18 @@ def _source_tiles(record: Record) -> list[Tile]:
     if best is None:
         return []
     attack = labels_of_named(named)[named.index(best)]
-    figure = best.figure
-    found = "above guessing" if figure.above_guessing else "not above guessing"
-    limits = interval(figure.success.low, figure.success.high, "accuracy") or "no interval"
-    tone = "raised" if figure.above_guessing else ""
-    detail = f"{found} ({percent(figure.chance)}) · {limits} · {shortened(attack, 60)}"
-    size = excess_size(figure)
+    found = "above guessing" if best.above_guessing else "not above guessing"
+    limits = interval(best.success.low, best.success.high, "accuracy") or "no interval"
+    tone = "raised" if best.above_guessing else ""
+    detail = f"{found} ({percent(best.chance)}) · {limits} · {shortened(attack, 60)}"
+    size = excess_size(best)
     said = a_leak(size) if size else "not above them"
-    beyond = f"{said} · they alone {percent(figure.mixes)} · {points_in_words(figure.excess)}"
+    beyond = f"{said} · they alone {percent(best.mixes)} · {points_in_words(best.excess)}"
     return [
-        Tile("Attack success rate", percent(figure.success.value), detail, tone),
+        Tile("Attack success rate", percent(best.success.number), detail, tone),
         Tile(
             "Beyond label distributions",
-            f"{points(figure.excess.value)} points",
+            f"{points(best.excess.number)} points",
             beyond,
             tone_of(size) if size else "",
         ),
@@ -179,7 +178,7 @@ def _cluster_tiles(record: Record) -> list[Tile]:
             total = f"of {plural(len(one.runs[0].clients), 'client')}"
             total += f" · {figure_text(floor)} by chance" if floor else ""
             found.append(
-                _cluster_tile("Violations", above, total, label, "raised" if above.value else "")
+                _cluster_tile("Violations", above, total, label, "raised" if above.number else "")
             )
         if worst is not None:
             size = risk_size(worst)
@@ -190,7 +189,7 @@ def _cluster_tiles(record: Record) -> list[Tile]:
     return found
 
 
-def _cluster_tile(name: str, mean: ClusterMean, said: str, label: str, tone: str) -> Tile:
+def _cluster_tile(name: str, mean: Estimate, said: str, label: str, tone: str) -> Tile:
     limits = limits_text(mean)
     parts = (said, limits and f"95% interval {limits}", label)
     detail = " · ".join(part for part in parts if part)
@@ -212,16 +211,17 @@ def _place(figure: Estimate, figures: list[Estimate]) -> str:
 
 
 def _utility_tile(record: Record) -> list[Tile]:
-    plain = [r for r in record.utility if defense_name(r.defense) == defense_name(NO_DEFENSE)]
-    results = plain or record.utility
+    whole = record.where(topic="utility", metric=TEST_ACCURACY)
+    plain = [one for one in whole if defense_name(one.defense) == defense_name(NO_DEFENSE)]
+    results = plain or whole
     if not results:
         return []
-    middle = sum(result.test_accuracy for result in results) / len(results)
+    middle = sum(result.number for result in results) / len(results)
     first = results[0]
     detail = (
         f"mean of {plural(len(results), 'run')}"
         if len(results) > 1
-        else interval(first.test_low, first.test_high, "accuracy")
+        else interval(first.low, first.high, "accuracy")
     )
     defense = shortened(defense_name(first.defense), 32)
     return [Tile("Test accuracy", percent(middle), f"{detail} · {defense}")]

@@ -254,7 +254,7 @@ def report_html(record: Record) -> str:
         exposed_note=exposed_note(record),
         controls=controls_summary(record) if record.controls else None,
         every_control=controls_table(record) if record.controls else None,
-        utility=utility_table(record) if record.utility else None,
+        utility=utility_table(record) if record.where(topic="utility") else None,
         clients=clients_table(record) if record.clients else None,
         every_figure=every_figure_table(record),
         again=reproducing(record),
@@ -281,7 +281,7 @@ def figures_of(record: Record) -> dict[str, Figures]:
         target_figure(record),
         group_figure(record.groups, "client"),
         group_figure(record.groups, "class"),
-        accuracy_figure(record.utility, chosen=bool(record.clusters)),
+        accuracy_figure(record.accuracies, chosen=bool(record.clusters)),
         *source_figures(record),
         *cluster_figures(record),
     ]

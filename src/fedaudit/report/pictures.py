@@ -26,14 +26,13 @@ from fedaudit.report.reading import (
     VIOLATIONS,
     Comparison,
     Estimate,
-    OwnerEntry,
     Record,
     rate_of,
 )
-from fedaudit.report.tables.comparison import labels_of
+from fedaudit.report.tables.comparison import attacks_of, labels_of
 from fedaudit.report.text.clusters import clustered_of, figure_text, group_names, label_of
 from fedaudit.report.text.games import contradicted, epsilon, families, shown_points
-from fedaudit.report.text.sources import labels_of_named, look_of_source, on_sources
+from fedaudit.report.text.sources import Named, labels_of_named, look_of_source, on_sources
 from fedaudit.report.words import (
     NO_DEFENSE,
     capital,
@@ -179,47 +178,40 @@ def _sources(record: Record) -> Picture:
     named = on_sources(record)
     if not named:
         return ()
-    values = [
-        one.figure.success.value if one.figure.success.high is None else one.figure.success.high
-        for one in named
-    ]
-    chances = {round(one.figure.chance, 6) for one in named}
+    values = [one.success.number if one.success.high is None else one.success.high for one in named]
+    chances = {round(one.chance, 6) for one in named}
     track = percent_track(
         "Attack success rate",
-        [*values, *(one.figure.label_baseline or 0.0 for one in named)],
+        [*values, *(one.baseline or 0.0 for one in named)],
         guess=max(chances) if len(chances) == 1 else None,
     )
     lines = []
     labels = labels_of_named(named)
-    for one, label in sorted(
-        zip(named, labels, strict=True), key=lambda p: -p[0].figure.success.value
-    ):
-        figure = one.figure
-        look = PLAIN if figure.defense in ("", NO_DEFENSE) else DEFENDED[0]
-        limits = interval(figure.success.low, figure.success.high, "accuracy")
-        said = f"{label}: success {percent(figure.success.value)} {f'({limits})' if limits else ''}"
-        marks = [
-            Mark(figure.success.value, figure.success.low, figure.success.high, look, said.strip())
-        ]
-        beside = f"label distributions alone {percent(figure.mixes)}"
-        if figure.label_baseline is not None:
-            beside = f"baseline {percent(figure.label_baseline)}"
-            said = f"label-distribution baseline {percent(figure.label_baseline)}"
-            marks.append(Mark(figure.label_baseline, None, None, BASELINE, said))
-        mark = look_of_source(figure)
+    for one, label in sorted(zip(named, labels, strict=True), key=lambda p: -p[0].success.number):
+        success = one.success
+        look = PLAIN if success.defense in ("", NO_DEFENSE) else DEFENDED[0]
+        limits = interval(success.low, success.high, "accuracy")
+        said = f"{label}: success {percent(success.number)} {f'({limits})' if limits else ''}"
+        marks = [Mark(success.number, success.low, success.high, look, said.strip())]
+        beside = f"label distributions alone {percent(one.mixes)}"
+        if one.baseline is not None:
+            beside = f"baseline {percent(one.baseline)}"
+            said = f"label-distribution baseline {percent(one.baseline)}"
+            marks.append(Mark(one.baseline, None, None, BASELINE, said))
+        mark = look_of_source(one)
         lines.append(
             Line(
                 shortened(label, 40),
                 (tuple(marks),),
-                (f"{mark.sign}{percent(figure.success.value)}",),
+                (f"{mark.sign}{percent(success.number)}",),
                 (f"{limits} · {beside}" if limits else beside,),
                 mark.tone,
             )
         )
     keys = [key("attack", PLAIN)]
-    if any(one.figure.defense not in ("", NO_DEFENSE) for one in named):
+    if any(one.success.defense not in ("", NO_DEFENSE) for one in named):
         keys.append(key("with a defense", DEFENDED[0]))
-    if any(one.figure.label_baseline is not None for one in named):
+    if any(one.baseline is not None for one in named):
         keys.append(key("label-distribution baseline, without any model", BASELINE))
     return _alone(
         "Source inference against guessing",
@@ -251,14 +243,14 @@ def _clusters(record: Record) -> Picture:
                 if part
             )
             limits = interval(risk.low, risk.high, "accuracy")
-            said = f"{label}: risk {percent(risk.value)}" + (f" ({limits})" if limits else "")
-            marks = [Mark(risk.value, risk.low, risk.high, PLAIN, said)]
+            said = f"{label}: risk {percent(risk.number)}" + (f" ({limits})" if limits else "")
+            marks = [Mark(risk.number, risk.low, risk.high, PLAIN, said)]
             values += [v for v in (risk.value, risk.low, risk.high) if v is not None]
             if guess is not None:
-                told = f"{label}: estimated {percent(guess.value)}"
-                marks.append(Mark(guess.value, None, None, BASELINE, told))
-                values.append(guess.value)
-            share = above.value / sizes[name] if above is not None and sizes[name] else None
+                told = f"{label}: estimated {percent(guess.number)}"
+                marks.append(Mark(guess.number, None, None, BASELINE, told))
+                values.append(guess.number)
+            share = above.number / sizes[name] if above is not None and sizes[name] else None
             shares += [] if share is None else [share]
             many = "" if above is None else f"{figure_text(above)} of {sizes[name]}"
             lines.append(
@@ -270,7 +262,7 @@ def _clusters(record: Record) -> Picture:
                         if share is None
                         else (Mark(share, None, None, DEFENDED[0], f"{label}: {many} clients"),),
                     ),
-                    (percent(risk.value), many),
+                    (percent(risk.number), many),
                     (limits, "" if share is None else percent(share)),
                 )
             )
@@ -335,27 +327,26 @@ def comparison_picture(comparison: Comparison) -> Picture:
     labels = labels_of(comparison)
     lines: list[Line] = []
     reaches: list[float] = []
-    best: dict[int, OwnerEntry] = {}
-    for entry in comparison.owners:
-        before = best.get(entry.row)
-        if before is None or entry.figure.success.value > before.figure.success.value:
-            best[entry.row] = entry
-    for row, entry in best.items():
-        figure, sign = entry.figure, look_of_source(entry.figure)
-        success = figure.success
+    best: dict[int, Named] = {}
+    for row in range(len(comparison.rows)):
+        for one in attacks_of(comparison, row):
+            if row not in best or one.success.number > best[row].success.number:
+                best[row] = one
+    for row, one in best.items():
+        success, sign = one.success, look_of_source(one)
         limits = interval(success.low, success.high, "accuracy")
-        said = f"{labels[row]}, {figure.attack}: success {percent(success.value)} ({limits})"
-        marks = [Mark(success.value, success.low, success.high, PLAIN, said)]
-        reaches.append(success.value if success.high is None else success.high)
-        if figure.label_baseline is not None:
-            told = f"label-distribution baseline {percent(figure.label_baseline)}"
-            marks.append(Mark(figure.label_baseline, None, None, BASELINE, told))
-            reaches.append(figure.label_baseline)
-        value = f"{sign.sign}{percent(success.value)}"
+        said = f"{labels[row]}, {success.attack}: success {percent(success.number)} ({limits})"
+        marks = [Mark(success.number, success.low, success.high, PLAIN, said)]
+        reaches.append(success.number if success.high is None else success.high)
+        if one.baseline is not None:
+            told = f"label-distribution baseline {percent(one.baseline)}"
+            marks.append(Mark(one.baseline, None, None, BASELINE, told))
+            reaches.append(one.baseline)
+        value = f"{sign.sign}{percent(success.number)}"
         name = shortened(labels[row], 60)
         lines.append(Line(name, (tuple(marks),), (value,), (limits,), sign.tone))
     if lines:
-        guess = max(entry.figure.chance for entry in best.values())
+        guess = max(one.chance for one in best.values())
         track = percent_track("Attack success rate", reaches, guess=guess)
         return _alone(
             "Source inference, row by row",
@@ -366,15 +357,13 @@ def comparison_picture(comparison: Comparison) -> Picture:
             tuple(lines[:MOST_LINES]),
             (key("strongest attack", PLAIN), key("label-distribution baseline", BASELINE)),
         )
-    for one in comparison.clusters:
-        risk = one.figure
-        if risk.figure != MODEL_RISK:
-            continue
+    for entry in comparison.on("clusters", MODEL_RISK):
+        risk = entry.figure
         limits = interval(risk.low, risk.high, "accuracy")
-        label = f"{shortened(labels[one.row], 50)} · {shortened(risk.group, 24)}’s model"
-        marks = [Mark(risk.value, risk.low, risk.high, PLAIN, f"{label}: {percent(risk.value)}")]
+        label = f"{shortened(labels[entry.row], 50)} · {shortened(risk.group, 24)}’s model"
+        marks = [Mark(risk.number, risk.low, risk.high, PLAIN, f"{label}: {percent(risk.number)}")]
         reaches += [v for v in (risk.value, risk.low, risk.high) if v is not None]
-        lines.append(Line(label, (tuple(marks),), (percent(risk.value),), (limits,)))
+        lines.append(Line(label, (tuple(marks),), (percent(risk.number),), (limits,)))
     if not lines:
         return ()
     return _alone(

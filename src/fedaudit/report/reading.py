@@ -19,37 +19,15 @@ from fedaudit.results.cluster_groups import (
     models_of_groups,
     used_by,
 )
-from fedaudit.results.clusters import (
-    ACCURACY,
-    AGREEMENT,
-    CHANCE_VIOLATIONS,
-    CLIENT_ESTIMATE,
-    CLIENT_RISK,
-    ESTIMATE_ERROR,
-    EVERYBODY,
-    EXPECTED_VIOLATIONS,
-    MODEL_ESTIMATE,
-    MODEL_RISK,
-    MOVED,
-    MOVED_AT_THE_END,
-    OWN_MODEL,
-    SURE_VIOLATIONS,
-    VIOLATIONS,
-    ClusterMean,
-    ClusterResult,
-    ClusterRound,
-    ModelState,
-)
+from fedaudit.results.clusters import EVERYBODY, ClusterResult, ClusterRound, ModelState
 from fedaudit.results.comparison import (
     EVERY_ATTACK,
     STRONGEST_ATTACK,
-    Accuracy,
-    ClusterEntry,
     Comparison,
     Difference,
     Entry,
+    FigureEntry,
     Front,
-    OwnerEntry,
     Row,
 )
 from fedaudit.results.detector import (
@@ -61,7 +39,7 @@ from fedaudit.results.detector import (
     Detection,
     WeightSpread,
 )
-from fedaudit.results.estimate import Estimate, Interval, tests_of
+from fedaudit.results.estimate import Estimate, Interval, Test, tests_of
 from fedaudit.results.games import (
     CLAIMED_SUCCESS,
     DISTANCE,
@@ -85,8 +63,29 @@ from fedaudit.results.guessing import (
     by_test_alone,
     near_guessing,
 )
+from fedaudit.results.metrics import (
+    ACCURACY,
+    AGREEMENT,
+    CHANCE_VIOLATIONS,
+    CLIENT_ESTIMATE,
+    CLIENT_RISK,
+    COUNTS,
+    ESTIMATE_ERROR,
+    EXPECTED_VIOLATIONS,
+    GENERALISATION_GAP,
+    MODEL_ESTIMATE,
+    MODEL_RISK,
+    MOVED,
+    MOVED_AT_THE_END,
+    OWN_MODEL,
+    SURE_VIOLATIONS,
+    TEST_ACCURACY,
+    TRAIN_ACCURACY,
+    VIOLATIONS,
+)
 from fedaudit.results.older import AT_THRESHOLD, settled
 from fedaudit.results.record import (
+    AccuracyByRound,
     AttackRow,
     ControlResult,
     Curve,
@@ -96,10 +95,8 @@ from fedaudit.results.record import (
     Record,
     Trajectory,
     UsageRow,
-    UtilityResult,
 )
-from fedaudit.results.source_figures import Mean, SourceFigure, Tested
-from fedaudit.results.sources import SourceResult
+from fedaudit.results.sources import LABEL_BASELINE, LABELS, SourceResult
 
 __all__ = [
     "ACCURACY",
@@ -109,6 +106,7 @@ __all__ = [
     "CLAIMED_SUCCESS",
     "CLIENT_ESTIMATE",
     "CLIENT_RISK",
+    "COUNTS",
     "DETECTED",
     "DISTANCE",
     "EPOCHS",
@@ -119,8 +117,11 @@ __all__ = [
     "EXPECTED_VIOLATIONS",
     "FALSE_ALARMS",
     "FIT",
+    "GENERALISATION_GAP",
     "HEADLINE_METRICS",
     "HELD_OUT",
+    "LABELS",
+    "LABEL_BASELINE",
     "MODEL_ESTIMATE",
     "MODEL_RISK",
     "MOVED",
@@ -135,11 +136,11 @@ __all__ = [
     "SIGN_SUCCESS",
     "STRONGEST_ATTACK",
     "SURE_VIOLATIONS",
+    "TEST_ACCURACY",
+    "TRAIN_ACCURACY",
     "VIOLATIONS",
-    "Accuracy",
+    "AccuracyByRound",
     "AttackRow",
-    "ClusterEntry",
-    "ClusterMean",
     "ClusterResult",
     "ClusterRound",
     "Comparison",
@@ -151,25 +152,22 @@ __all__ = [
     "Environment",
     "Estimate",
     "ExposedSample",
+    "FigureEntry",
     "Front",
     "Histogram",
     "InRounds",
     "Interval",
-    "Mean",
     "ModelState",
-    "OwnerEntry",
     "PointPlayed",
     "Rate",
     "Record",
     "Row",
-    "SourceFigure",
     "SourceResult",
     "Spread",
     "TargetCertificate",
-    "Tested",
+    "Test",
     "Trajectory",
     "UsageRow",
-    "UtilityResult",
     "WeightSpread",
     "above_chance",
     "alpha_of",

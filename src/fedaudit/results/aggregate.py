@@ -1,15 +1,26 @@
 """One figure over seeds and clients, and how far it is from another row's."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import rate_of
-from fedaudit.metrics import Limited, averaged, held_together, over_further_runs, summed
+from fedaudit.metrics import (
+    Limited,
+    averaged,
+    combined,
+    held_together,
+    holm,
+    over_further_runs,
+    summed,
+)
 from fedaudit.metrics.intervals import FEWEST_RUNS, ConfidenceLimits, LimitsAt, too_few_runs
+from fedaudit.metrics.source import one_sided
 from fedaudit.results.comparison import Difference
-from fedaudit.results.estimate import Estimate, Interval
+from fedaudit.results.estimate import Coordinates, Estimate, Interval, Test
+from fedaudit.results.metrics import COUNTS, errors_cancel
 
 
 class Value(NamedTuple):
@@ -67,15 +78,56 @@ def these_runs(runs: int) -> str:
     return f"these {runs} runs" if runs > 1 else "the one run"
 
 
+def each_over_runs(figures: Sequence[Estimate]) -> list[Estimate]:
+    """Every figure over its runs, in the order of the figures; of one run that figure itself.
+
+    Args:
+        figures: Of runs; those that differ in nothing but the seed are one figure.
+    """
+    groups: dict[tuple[object, ...], list[Estimate]] = {}
+    for figure in figures:
+        groups.setdefault(without_seed(figure), []).append(figure)
+    runs: dict[tuple[str, ...], set[int | None]] = {}
+    for figure in figures:
+        runs.setdefault(_study_of(figure), set()).add(figure.seed)
+    return [
+        over_runs(given).model_copy(
+            update={"note": _notes_of(given, len(runs[_study_of(given[0])]))}
+        )
+        for given in groups.values()
+    ]
+
+
+def _study_of(figure: Estimate) -> tuple[str, ...]:
+    return figure.topic, figure.algorithm, figure.attack, figure.defense, figure.view
+
+
+def without_seed(figure: Estimate) -> tuple[object, ...]:
+    """What a figure is of, whichever run it was found in."""
+    names = [name for name in Coordinates.model_fields if name != "seed"]
+    return figure.metric, figure.against, *(getattr(figure, name) for name in names)
+
+
+def _notes_of(given: Sequence[Estimate], runs: int) -> str:
+    said = Counter(figure.note for figure in given if figure.note)
+    notes = [f"in {times} of {runs} runs {note}" for note, times in said.items()]
+    if len(given) < runs:
+        notes.append(f"{runs - len(given)} of {runs} runs do not have this figure")
+    return "; ".join(notes)
+
+
 def over_runs(figures: Sequence[Estimate], limits: Sequence[LimitsAt] = ()) -> Estimate:
     """One figure of several runs: what these runs gave, and what further ones would.
 
-    Runs that refused it, all for want of samples, are left out and told of.
+    Runs that refused it, all for want of samples, are left out and told of. Tests of the runs are
+    combined, each as a one-sided one.
 
     Args:
         figures: The same figure of each run.
         limits: At any confidence, of each run that gave it: for rates, whose runs each set a
             threshold of their own. Without them a rate over runs has no limits.
+
+    Source: Fisher 1925, section 21.1 (tests of several runs).
     """
     given = [figure for figure in figures if figure.value is not None]
     missing = [figure for figure in figures if figure.value is None]
@@ -83,56 +135,126 @@ def over_runs(figures: Sequence[Estimate], limits: Sequence[LimitsAt] = ()) -> E
     if not given:
         note = f"0 of {len(figures)} seeds gave this figure{why}"
         return figures[0].model_copy(update={"seed": None, "note": note})
+    if len(figures) == 1:
+        return given[0].model_copy(update={"seed": None, "tests": _tests_over_runs(given)})
     values = [figure.value or 0.0 for figure in given]
     rate = rate_of(given[0].metric) is not None
     here, used = _limits_of(given, limits), _at_thresholds(given) if rate else None
     left_out = f" of {len(figures)}" if missing else ""
+    least, most = given[0].range
+    if given[0].metric in COUNTS:
+        most = max(figure.ceiling or 0.0 for figure in given)
     return given[0].model_copy(
         update={
             "seed": None,
             "value": fmean(values),
-            # All that is averaged are shares; summed variances do not know that.
+            # Summed variances do not know what the figure can be.
             "low": None if here is None else _least(here.low, given),
-            "high": None if here is None else min(here.high, 1.0),
+            "high": None if here is None else min(here.high, most),
             "method": "" if here is None and used is None else _method(given),
+            "tests": _tests_over_runs(given),
             "n_members": sum(figure.n_members for figure in figures),
             "n_nonmembers": sum(figure.n_nonmembers for figure in figures),
+            "samples": sum(figure.samples for figure in figures),
             "realised_fpr": None,
             "at_threshold": None
             if used is None
             else Interval(low=max(used.low, 0.0), high=min(used.high, 1.0)),
             "note": f"mean over {len(given)}{left_out} seeds{why}",
-            "further": further_runs(values, within=(0.0, 1.0)),
+            "further": further_runs(values, within=(least, most)) if len(given) > 1 else None,
         }
     )
 
 
+def _tests_over_runs(given: Sequence[Estimate]) -> list[Test]:
+    """The tests that all runs have, as one of each null hypothesis."""
+    found = []
+    for null in dict.fromkeys(test.null for test in given[0].tests):
+        both = [(figure, test) for figure in given if (test := figure.test(null)) is not None]
+        p_values = [_one_sided(figure, test) for figure, test in both]
+        known = [p for p in p_values if p is not None]
+        if len(both) == len(given):
+            found.append(
+                Test(
+                    null=null,
+                    level=_mean_of_known([test.level for _, test in both]),
+                    high=_mean_of_known([test.high for _, test in both]),
+                    p_value=combined(known) if len(known) == len(given) else None,
+                )
+            )
+    return found
+
+
+def _one_sided(figure: Estimate, test: Test) -> float | None:
+    if test.p_value is None or not test.two_sided:
+        return test.p_value
+    return one_sided(figure.value or 0.0, test.p_value)
+
+
+def _mean_of_known(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(values) else None
+
+
+def corrected(figures: Sequence[Estimate], alpha: float) -> list[Estimate]:
+    """The figures with every test corrected for all tests of its null hypothesis among them.
+
+    Args:
+        figures: A family for each null hypothesis: all that a reader could pick the largest from.
+        alpha: Error of each family, in (0, 1).
+
+    Source: Holm 1979.
+    """
+    changed = {at: dict[str, Test]() for at in range(len(figures))}
+    for null in dict.fromkeys(test.null for figure in figures for test in figure.tests):
+        family = [
+            (at, test)
+            for at, figure in enumerate(figures)
+            if (test := figure.test(null)) is not None and test.p_value is not None
+        ]
+        found = holm([test.p_value for _, test in family], alpha=alpha)
+        outcomes = zip(family, found.adjusted, found.significant, strict=True)
+        for (at, test), adjusted, significant in outcomes:
+            outcome = {"adjusted": adjusted, "significant": bool(significant)}
+            changed[at][null] = test.model_copy(update=outcome)
+    return [
+        figure.model_copy(
+            update={"tests": [changed[at].get(test.null, test) for test in figure.tests]}
+        )
+        for at, figure in enumerate(figures)
+    ]
+
+
 def _least(low: float, given: Sequence[Estimate]) -> float | None:
-    """A lower limit; none where no run has any and 0 is all that is left."""
-    return None if low <= 0 and all(one.low is None for one in given) else max(low, 0.0)
+    """A lower limit; none where no run has any and the least there can be is all that is left."""
+    least = given[0].range.least
+    return None if low <= least and all(one.low is None for one in given) else max(low, least)
 
 
 def _limits_of(given: Sequence[Estimate], limits: Sequence[LimitsAt]) -> ConfidenceLimits | None:
     if rate_of(given[0].metric) is not None:
         return held_together(limits) if len(limits) == len(given) else None
-    return _summed([(figure.value, figure.low, figure.high) for figure in given])
+    known = [(figure.value, figure.low, figure.high) for figure in given]
+    return _taken_together(known, summed if errors_cancel(given[0].metric) else averaged)
 
 
 def _at_thresholds(given: Sequence[Estimate]) -> ConfidenceLimits | None:
     """Of the share of members above the thresholds that the runs used: counts of each run."""
     limits = [one.at_threshold or Interval() for one in given]
-    return _summed([(f.value, at.low, at.high) for f, at in zip(given, limits, strict=True)])
+    known = [(f.value, at.low, at.high) for f, at in zip(given, limits, strict=True)]
+    return _taken_together(known, summed)
 
 
-def _summed(
+def _taken_together(
     runs: Sequence[tuple[float | None, float | None, float | None]],
+    how: Callable[[Sequence[Limited]], ConfidenceLimits],
 ) -> ConfidenceLimits | None:
     known = [
         Limited(value, low, high)
         for value, low, high in runs
         if value is not None and low is not None and high is not None
     ]
-    return summed(known) if len(known) == len(runs) else None
+    return how(known) if len(known) == len(runs) else None
 
 
 def _method(given: Sequence[Estimate]) -> str:

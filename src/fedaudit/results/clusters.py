@@ -4,27 +4,10 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from fedaudit.results.estimate import Interval
 from fedaudit.results.fields import Drawn, Part, Share, Whole, refuse_disorder, refuse_ragged
 
 EVERYBODY = "everybody"
 """The group of all clients."""
-
-ACCURACY = "accuracy"
-MODEL_RISK = "risk of the model"
-MODEL_ESTIMATE = "estimated risk of the model"
-CLIENT_RISK = "mean risk of a client"
-CLIENT_ESTIMATE = "mean estimated risk of a client"
-ESTIMATE_ERROR = "error of the estimate"
-VIOLATIONS = "violations"
-SURE_VIOLATIONS = "sure violations"
-EXPECTED_VIOLATIONS = "expected violations"
-CHANCE_VIOLATIONS = "violations by chance"
-OWN_MODEL = "clients with the model"
-MOVED = "clients that moved"
-MOVED_AT_THE_END = "clients that moved at the end"
-AGREEMENT = "agreement with the groups"
-"""Figures of ``ClusterMean``; fairness gaps go by the names that ``FairnessGap`` has."""
 
 
 class ModelState(Part):
@@ -85,53 +68,10 @@ class ClusterRound(Part):
     models: list[ModelState]
 
 
-class GroupAccuracy(Part):
-    """Test samples like those of one group of clients, classified by these clients' models.
-
-    Attributes:
-        group: Its name.
-        clients: How many there are.
-        right: Samples that the model of the client whose shift they have classifies correctly.
-        tested: Such samples.
-        accuracy: Their share, with Clopper-Pearson limits.
-    """
-
-    group: str
-    clients: Whole
-    right: Whole
-    tested: Whole
-    accuracy: Share
-    low: Share
-    high: Share
-
-    @model_validator(mode="after")
-    def _possible(self) -> "GroupAccuracy":
-        refuse_disorder(self.low, self.accuracy, self.high)
-        return self
-
-
-class FairnessGap(Part):
-    """Difference in how groups are treated: absolute, 0 is equal treatment.
-
-    Attributes:
-        metric: "demographic parity", "equal opportunity" or "equalised odds"; with many classes
-            the mean over classes, one against the rest.
-        value: The gap at the last measured round, with bootstrap limits.
-    """
-
-    metric: str
-    value: Share
-    low: Share
-    high: Share
-
-    @model_validator(mode="after")
-    def _possible(self) -> "FairnessGap":
-        refuse_disorder(self.low, None, self.high)
-        return self
-
-
 class ClusterResult(Part):
-    """Models of one run: their clients, their membership risk, and how well they serve these.
+    """Who trained which model in one run, at what membership risk.
+
+    The figures of the run are estimates (``fedaudit.results.cluster_figures``).
 
     Attributes:
         algorithm: Its name in the catalogue.
@@ -145,13 +85,7 @@ class ClusterResult(Part):
         rounds: The measured rounds.
         joined: For each client the first round that it took part in, None where there was none;
             empty where all clients did from the first.
-        violations: Clients whose model's risk is above their threshold at the end; never one that
-            took no part, whose samples are in no model.
-        sure_violations: Those of them whose threshold lies below the lower limit of that risk.
-        expected_violations: As the server's estimates have it.
-        accuracy: Group by group, and of "everybody" last where there are several.
-        fairness: Gaps between the groups; empty with one group.
-        fairness_note: Why there are none.
+        fairness_note: Why there are no fairness gaps between the groups.
     """
 
     algorithm: str
@@ -164,11 +98,6 @@ class ClusterResult(Part):
     thresholds: list[Share]
     rounds: Annotated[list[ClusterRound], Field(min_length=1)]
     joined: list[Whole | None] = Field(default_factory=list)
-    violations: Whole
-    sure_violations: Whole
-    expected_violations: Whole
-    accuracy: Annotated[list[GroupAccuracy], Field(min_length=1)]
-    fairness: list[FairnessGap] = Field(default_factory=list)
     fairness_note: str = ""
 
     @model_validator(mode="after")
@@ -184,46 +113,4 @@ class ClusterResult(Part):
                 raise ValueError(f"model {max(one.choice)} of {len(models)}")
         if max(self.group) >= len(self.group_names):
             raise ValueError(f"group {max(self.group)} of {len(self.group_names)}")
-        if max(self.violations, self.expected_violations) > len(self.clients):
-            raise ValueError(f"more violations than the {len(self.clients)} clients")
-        return self
-
-
-class ClusterMean(Part):
-    """A figure of clustered learning over the runs of a study.
-
-    Attributes:
-        algorithm: Its name in the catalogue.
-        defense: Name of the defense in force, "none" without.
-        figure: What it is: one of the names at the top of this file, or a fairness metric.
-        group: Of clients; "everybody" for all of them.
-        seeds: Root seeds of the runs that have this figure.
-        values: One a seed.
-        value: Their mean.
-        low: Lower limit for these runs. None where nothing makes an interval, and for numbers of
-            clients, which are counted in these runs.
-        high: Upper limit; None likewise.
-        method: How the interval was made.
-        further: What further runs would give; None of one run, and in older records.
-        note: What to bear in mind, such as runs without this figure.
-    """
-
-    algorithm: str
-    defense: str = "none"
-    figure: str
-    group: str
-    seeds: Annotated[list[Whole], Field(min_length=1)]
-    values: list[Drawn]
-    value: Drawn
-    low: Drawn | None = None
-    high: Drawn | None = None
-    method: str = ""
-    note: str = ""
-    further: Interval | None = None
-
-    @model_validator(mode="after")
-    def _possible(self) -> "ClusterMean":
-        refuse_ragged(seeds=self.seeds, values=self.values)
-        # A bootstrap of an absolute gap may leave out the gap itself.
-        refuse_disorder(self.low, None, self.high)
         return self

@@ -10,9 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedaudit.core.files import write_whole
-from fedaudit.results.clusters import ClusterMean
-from fedaudit.results.estimate import Interval
-from fedaudit.results.source_figures import SourceFigure
+from fedaudit.results.estimate import Estimate, Interval
 
 COMPARISON_FORMAT = "fedaudit-comparison"
 COMPARISON_FILE = "comparison.json"
@@ -111,42 +109,18 @@ class Entry(_Part):
     note: str = ""
 
 
-class Accuracy(_Part):
-    """Test accuracy of a row over seeds, and its change against the row's base."""
-
-    row: int
-    value: float
-    low: float | None
-    high: float | None
-    method: str
-    seeds: int
-    further: Interval | None = None
-    change: Difference | None = None
-
-
-class OwnerEntry(_Part):
-    """A source attack in a row: how often it names the client that a sample is from.
+class FigureEntry(_Part):
+    """A figure of utility, sources or clusters in a row, over the runs of its record.
 
     Attributes:
-        figure: Over the seeds of the row's record.
-        change: Of success, against the row's base, paired by seed; None where there is no such
-            base, or no seed that both have.
+        runs: That have the figure.
+        change: Against the row's base, paired by seed; None where there is no such base, or no
+            seed that both have.
     """
 
     row: int
-    figure: SourceFigure
-    change: Difference | None = None
-
-
-class ClusterEntry(_Part):
-    """A figure of clustered learning in a row, and its change against the row's base.
-
-    Attributes:
-        change: Paired by seed; None for a row without a base, or no seed that both have.
-    """
-
-    row: int
-    figure: ClusterMean
+    figure: Estimate
+    runs: int
     change: Difference | None = None
 
 
@@ -194,14 +168,22 @@ class Comparison(_Part):
     """Everything that a comparison of records says."""
 
     format: Literal["fedaudit-comparison"] = "fedaudit-comparison"
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     sources: list[Source]
     rows: list[Row]
     entries: list[Entry]
-    accuracies: list[Accuracy]
-    owners: list[OwnerEntry] = Field(default_factory=list)
-    clusters: list[ClusterEntry] = Field(default_factory=list)
+    figures: list[FigureEntry] = Field(default_factory=list)
     fronts: list[Front] = Field(default_factory=list)
+
+    def on(self, topic: str, metric: str = "", against: str = "") -> list[FigureEntry]:
+        """The figures on a topic, of one metric where it is named."""
+        return [
+            one
+            for one in self.figures
+            if one.figure.topic == topic
+            and one.figure.metric == (metric or one.figure.metric)
+            and one.figure.against == against
+        ]
 
 
 def write_comparison_file(comparison: Comparison, path: Path) -> None:

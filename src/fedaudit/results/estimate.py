@@ -4,7 +4,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from fedaudit.results.fields import Drawn, Part, Share, Whole, range_of, refuse_disorder
+from fedaudit.results.fields import Drawn, Part, Share, Whole, refuse_disorder
+from fedaudit.results.metrics import Range, range_of
 
 NO_DEFENSE = "none"
 """Name of the defense in force where there is none."""
@@ -21,6 +22,7 @@ class Coordinates(Part):
 
     Attributes:
         topic: What was asked: "membership", "source", "clusters", "utility".
+        algorithm: By which clients choose between models; empty elsewhere.
         attack: Catalogue name of the attack; empty for a figure of the run itself.
         defense: Name of the defense in force, "none" without.
         view: What the adversary saw.
@@ -30,10 +32,11 @@ class Coordinates(Part):
             holds them.
         group: Name of that group, or of a group of clients.
         point: Label of a point of a sweep, as in a study of games.
-        seed: Root seed of the run; None for a figure over several runs.
+        seed: Root seed of the run; None for a figure over the runs of a study.
     """
 
     topic: str = "membership"
+    algorithm: str = ""
     attack: str = ""
     defense: str = NO_DEFENSE
     view: str = "uploads"
@@ -60,13 +63,15 @@ class Interval(Part):
 
 
 class Test(Part):
-    """A one-sided test of a figure.
+    """A test that a figure is above what its null hypothesis gives.
 
     Attributes:
         null: What would explain the figure: "guessing", ...
         level: The figure to be expected under the null hypothesis.
         high: Upper 95% quantile of the figure under it.
-        p_value: Not corrected; None in records that state the outcome alone.
+        p_value: Not corrected; over runs, theirs combined by Fisher's method. None in records that
+            state the outcome alone.
+        two_sided: True for a p-value of a figure that is other than the level, either way.
         adjusted: The smallest error over the family at which it is significant (Holm).
         significant: Whether it is at the study's own error, corrected over the study's family;
             None of a test that is in no family, as that of one run of several.
@@ -76,6 +81,7 @@ class Test(Part):
     level: Drawn | None = None
     high: Drawn | None = None
     p_value: Share | None = None
+    two_sided: bool = False
     adjusted: Share | None = None
     significant: bool | None = None
 
@@ -100,7 +106,8 @@ class Estimate(Coordinates):
         n_nonmembers: Non-members behind it.
         samples: Samples behind a figure that does not divide them into these.
         realised_fpr: False-positive rate really reached at the threshold, for rates at one.
-        ceiling: The most this figure could have been with a perfect attack.
+        ceiling: The most this figure could have been with a perfect attack; of numbers of clients
+            how many there are.
         note: Why a figure is refused or what to bear in mind ("inconclusive: needs ...").
     """
 
@@ -122,9 +129,7 @@ class Estimate(Coordinates):
 
     @model_validator(mode="after")
     def _possible(self) -> "Estimate":
-        least, most = range_of(self.metric)
-        if self.against:
-            least -= most
+        least, most = self.range
         for number in (self.value, self.low, self.high, self.ceiling):
             if number is not None and not least <= number <= most:
                 raise ValueError(f"{number:g} is not in [{least:g}, {most:g}]")
@@ -136,14 +141,39 @@ class Estimate(Coordinates):
                 refuse_disorder(limits.low, self.value, limits.high)
         return self
 
-    def tested(self, null: str = GUESSING) -> bool | None:
-        """The answer of a test on a figure against a null hypothesis; None without that test."""
-        return next((test.significant for test in self.tests if test.null == null), None)
+    @property
+    def number(self) -> float:
+        """The value of a figure that was not refused.
+
+        Raises:
+            ValueError: It was.
+        """
+        if self.value is None:
+            raise ValueError(f"{self.metric} was refused: {self.note}")
+        return self.value
+
+    @property
+    def range(self) -> Range:
+        """The range that the figure lies in."""
+        least, most = range_of(self.metric)
+        return Range(least - most, most) if self.against else Range(least, most)
+
+    def test(self, null: str = "") -> Test | None:
+        """The test of a null hypothesis; the figure's own, by default. None without that test."""
+        asked = null or self.against or GUESSING
+        return next((test for test in self.tests if test.null == asked), None)
 
     @property
     def significant(self) -> bool | None:
-        """The answer of the corrected test against guessing; None if untested."""
-        return self.tested()
+        """The answer of its own corrected test; None if untested."""
+        test = self.test()
+        return None if test is None else test.significant
+
+    @property
+    def level(self) -> float | None:
+        """The figure to be expected under its null hypothesis; None where no test states it."""
+        test = self.test()
+        return None if test is None else test.level
 
 
 def tests_of(significant: bool | None) -> list[Test]:

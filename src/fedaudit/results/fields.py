@@ -1,8 +1,8 @@
 """Ranges of a record's fields, so that a reader never shows an impossible figure."""
 
-from collections.abc import Mapping, Sized
+from collections.abc import Sized
 from itertools import pairwise
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
@@ -18,7 +18,6 @@ Drawn = Annotated[float, Field(ge=-1e100, le=1e100)]
 """A signal or score as it is drawn: losses of a run that diverged are large."""
 
 _ROUNDING = 1e-6
-_SHARES = ("auc", "accuracy", "_rate", "_share", "tpr")
 
 
 class Part(BaseModel):
@@ -44,27 +43,6 @@ class Part(BaseModel):
             elif isinstance(part, list):
                 waiting += part
         return schema
-
-
-class Range(NamedTuple):
-    """Limits, both included."""
-
-    least: float
-    most: float
-
-
-def range_of(metric: str) -> Range:
-    """The range of a figure: shares in [0, 1], budgets from 0, anything else within reason."""
-    if metric.startswith("tpr@") or metric.endswith(_SHARES):
-        return Range(0.0, 1.0)
-    return Range(0.0, MOST) if "epsilon" in metric else Range(-MOST, MOST)
-
-
-def without(given: object, *names: str) -> object:
-    """A part of a record as it was read, less keys of an older version that are no longer true."""
-    if not isinstance(given, Mapping):
-        return given
-    return {key: value for key, value in given.items() if key not in names}
 
 
 def refuse_disorder(low: float | None, value: float | None, high: float | None) -> None:

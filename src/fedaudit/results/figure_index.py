@@ -8,6 +8,7 @@ from fedaudit.results.aggregate import Value, Values
 from fedaudit.results.comparison import Row
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance
+from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.record import Record
 
 
@@ -114,11 +115,7 @@ def _most_summarised(figures: Sequence[Estimate]) -> list[Estimate]:
 
 def _accuracy(record: Record, defense: str) -> Values:
     return {
-        result.seed: {
-            None: Value(
-                result.test_accuracy, result.test_low, result.test_high, "Clopper-Pearson 95%"
-            )
-        }
-        for result in record.utility
-        if (result.defense or NO_DEFENSE) == defense
+        one.seed: {None: Value(one.value, one.low, one.high, one.method)}
+        for one in record.where(topic="utility", metric=TEST_ACCURACY)
+        if one.value is not None and (one.defense or NO_DEFENSE) == defense
     }

@@ -12,11 +12,12 @@ from pydantic import Field, model_validator
 
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.fields import MOST, Drawn, Part, Seconds, Share, Whole, refuse_disorder
+from fedaudit.results.metrics import SUCCESS_RATE
 
 GAMES = "games"
 """Topic of a point's figures."""
 
-SUCCESS = "attack_success_rate"
+SUCCESS = SUCCESS_RATE
 """Mean of the two rates below (Adv): 50% is guessing. Its ``ceiling`` is the largest that the
 actual epsilon, or the noise on gradients, allows any server; 1 without a bound."""
 TRUE_POSITIVES = "true_positive_rate"

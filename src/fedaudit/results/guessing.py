@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from fedaudit.core.metric_names import HEADLINE_METRICS, chance_of, rate_of
 from fedaudit.results.estimate import Estimate
+from fedaudit.results.metrics import TRAIN_ACCURACY
 from fedaudit.results.record import Record
 
 LEAST_LEARNED = 0.1
@@ -41,9 +42,9 @@ def near_guessing(record: Record, least: float = LEAST_LEARNED) -> list[NearGues
     if guess is None:
         return []
     below: dict[str, list[tuple[int, float]]] = {}
-    for row in record.utility:
-        if least and row.train_accuracy - guess < least * (1 - guess):
-            below.setdefault(row.defense, []).append((row.seed, row.train_accuracy))
+    for one in record.where(topic="utility", metric=TRAIN_ACCURACY):
+        if least and one.seed is not None and one.number - guess < least * (1 - guess):
+            below.setdefault(one.defense, []).append((one.seed, one.number))
     return [
         NearGuessing(defense, tuple(seed for seed, _ in rows), min(a for _, a in rows), guess)
         for defense, rows in below.items()
@@ -100,6 +101,10 @@ def by_interval_alone(figure: Estimate) -> bool:
 
 
 def _excludes_guessing(figure: Estimate) -> bool | None:
+    level = 0.0 if figure.against else figure.level
+    if level is not None:
+        least = figure.value if figure.low is None else figure.low
+        return None if least is None else least > level
     if figure.metric not in HEADLINE_METRICS:
         return None
     chance = chance_of(figure.metric)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.results.estimate import Estimate
+from fedaudit.results.metrics import GENERALISATION_GAP
 from fedaudit.results.record import Record, Trajectory
 
 UPLOAD_ATTACKS = ("loss-series", "avg-cosine", "fedmia-1", "fedmia-2")
@@ -155,7 +156,8 @@ def samples_of(record: Record) -> float | None:
 
 def generalisation_gap(record: Record) -> float | None:
     """Of the last global model, the mean over seeds."""
-    gaps = [one.generalisation_gap for one in record.utility]
+    found = record.where(topic="utility", metric=GENERALISATION_GAP)
+    gaps = [one.value for one in found if one.value is not None]
     return fmean(gaps) if gaps else None
 
 

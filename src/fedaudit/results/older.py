@@ -3,14 +3,10 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 
 from fedaudit.core.metric_names import rate_of
-from fedaudit.results.clusters import CHANCE_VIOLATIONS, ClusterMean
 from fedaudit.results.estimate import Estimate, Interval
-from fedaudit.results.guessing import alpha_of
-from fedaudit.results.record import Record, UtilityResult
-from fedaudit.results.source_figures import Mean, SourceFigure
+from fedaudit.results.record import Record, replaced
 
 AT_THRESHOLD = "at the threshold used"
 """What limits of a rate in a record of an older version are limits of."""
@@ -39,34 +35,6 @@ def settled(config: Mapping[str, object]) -> dict[str, object]:
     return found
 
 
-def completed(record: Record) -> Record:
-    """The record with all that follows from it; one of this version as it is."""
-    changes: dict[str, object] = {}
-    # Few records come this far, and the arithmetic takes longer to load than a report to write.
-    if record.sources and not record.source_figures:
-        changes["source_figures"] = _source_figures(record)
-    if record.sources and all(one.upload_gap is None for one in record.utility):
-        changes["utility"] = _with_upload_gaps(record)
-    if record.clusters and not any(one.figure == CHANCE_VIOLATIONS for one in record.cluster_means):
-        from fedaudit.results.cluster_means import cluster_means
-
-        floors = [one for one in cluster_means(record.clusters) if one.figure == CHANCE_VIOLATIONS]
-        if floors:
-            changes["cluster_means"] = [*record.cluster_means, *floors]
-    return record.model_copy(update=changes) if changes else record
-
-
-def _with_upload_gaps(record: Record) -> list[UtilityResult]:
-    """Source attacks have long said of each client how much it overfits."""
-    gaps = {(one.defense, one.seed): one.overfitting for one in record.sources if one.overfitting}
-    return [
-        one.model_copy(update={"upload_gap": fmean(gaps[one.defense, one.seed])})
-        if (one.defense, one.seed) in gaps
-        else one
-        for one in record.utility
-    ]
-
-
 def restated(record: Record) -> Record:
     """The record with its older limits called what they are.
 
@@ -76,18 +44,11 @@ def restated(record: Record) -> Record:
 
     They had one interval over several runs, by Student's t from two runs on. It says what further
     runs would give: it is kept as that from five seeds on, and dropped below. What these runs gave
-    follows from the single runs and is made anew for AUCs, balanced accuracies, source attacks and
-    clusters; a rate over runs takes limits at other errors, which no record holds.
+    follows from the single runs and is made anew for AUCs and balanced accuracies; a rate over runs
+    takes limits at other errors, which no record holds.
     """
     findings = [_at_threshold(figure) for figure in record.findings]
-    found = [*_findings_over_runs(findings), *record.groups, *record.others]
-    changes: dict[str, object] = {"estimates": found}
-    means = [mean for one in record.source_figures for mean in (one.success, one.excess)]
-    if record.sources and any(map(_is_over_runs, means)):
-        changes["source_figures"] = _source_figures(record)
-    if any(map(_is_over_runs, record.cluster_means)):
-        changes["cluster_means"] = _cluster_means(record)
-    return record.model_copy(update=changes)
+    return replaced(record, [*_findings_over_runs(findings), *record.groups])
 
 
 def _at_threshold(figure: Estimate) -> Estimate:
@@ -105,7 +66,7 @@ def _at_threshold(figure: Estimate) -> Estimate:
     )
 
 
-def _is_over_runs(mean: Mean | Estimate | ClusterMean) -> bool:
+def _is_over_runs(mean: Estimate) -> bool:
     """True if a figure has the interval over runs that older versions made."""
     return _OVER_RUNS.fullmatch(mean.method.removesuffix(", so limits of the runs")) is not None
 
@@ -138,25 +99,7 @@ def _over_runs(figure: Estimate, behind: Sequence[Estimate]) -> Estimate:
     return figure.model_copy(update=update)
 
 
-def _cluster_means(record: Record) -> list[ClusterMean]:
-    """They follow from the runs; without these, only what was said of further ones is left."""
-    from fedaudit.results.cluster_means import cluster_means
-
-    if record.clusters:
-        return cluster_means(record.clusters)
-    return [
-        one.model_copy(update=_as_further(one)) if _is_over_runs(one) else one
-        for one in record.cluster_means
-    ]
-
-
-def _source_figures(record: Record) -> list[SourceFigure]:
-    from fedaudit.results.sources_over_seeds import source_figures
-
-    return source_figures(record.sources, alpha_of(record))
-
-
-def _as_further(mean: Estimate | ClusterMean) -> dict[str, object]:
+def _as_further(mean: Estimate) -> dict[str, object]:
     """An older interval read as what it is, where there are runs enough for it."""
     from fedaudit.metrics.intervals import FEWEST_RUNS, too_few_runs
 

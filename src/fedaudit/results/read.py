@@ -16,6 +16,7 @@ from fedaudit.results.older import restated
 from fedaudit.results.record import FORMAT, VERSION, Record
 from fedaudit.results.text import LONGEST, MAX_DEPTH, deeper_than, is_plain, is_plain_json, texts
 from fedaudit.results.version_1 import VERSION_1, from_version_1
+from fedaudit.results.version_2 import VERSION_2, from_version_2
 
 MAX_BYTES = 256 * 2**20
 _LONGEST_NUMBER = 400
@@ -46,13 +47,16 @@ def read_record(path: Path, *, max_bytes: int = MAX_BYTES) -> Record:
 
 def _as_record(parsed: object, path: Path) -> Record:
     document = _of_kind(parsed, path, _RECORD)
-    if document["version"] == VERSION_1:
+    version = document["version"]
+    if version == VERSION_1:
         document = from_version_1(document)
     if deeper_than(document.get("config"), MAX_DEPTH):
         raise Damaged(
             f"{path} has a configuration nested over {MAX_DEPTH} levels deep, which no study "
             "has; take the original record"
         )
+    if version != VERSION:
+        document = _converted(document, path)
     found = _fitting(Record, document, path, "the record format")
     metrics = len({figure.metric for figure in found.findings})
     if metrics > _MOST_METRICS:
@@ -61,7 +65,14 @@ def _as_record(parsed: object, path: Path) -> Record:
             "no study has so many; take the original record"
         )
     _refuse_nobody(found, path)
-    return restated(found)
+    return found if version == VERSION else restated(found)
+
+
+def _converted(document: dict[str, object], path: Path) -> dict[str, object]:
+    try:
+        return from_version_2(document)
+    except ValidationError as error:
+        raise Damaged(f"{path} does not fit the record format: {_sentence(error)}") from None
 
 
 def _refuse_nobody(record: Record, path: Path) -> None:
@@ -116,13 +127,14 @@ _RECORD = _Kind(
     "record",
     FORMAT,
     "give the record that `fedaudit run`, `attack` or `games` wrote",
-    (VERSION_1, VERSION),
+    (VERSION_1, VERSION_2, VERSION),
 )
 _COMPARISON = _Kind(
     "comparison",
     "comparison",
     COMPARISON_FORMAT,
     "give the one that `fedaudit compare` wrote, or two or more records",
+    (2,),
 )
 
 

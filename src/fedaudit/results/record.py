@@ -9,13 +9,14 @@ import hashlib
 import json
 from collections.abc import Sequence
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, field_serializer, field_validator, model_validator
 
 from fedaudit.core.files import write_whole
-from fedaudit.results.clusters import ClusterMean, ClusterResult
+from fedaudit.results.clusters import ClusterResult
 from fedaudit.results.compact import compact, expanded
 from fedaudit.results.detector import Detection, Detector, detection
 from fedaudit.results.estimate import Estimate
@@ -30,11 +31,10 @@ from fedaudit.results.fields import (
     refuse_ragged,
 )
 from fedaudit.results.games import FOR_PEOPLE, GamePoint, PointPlayed, points_played
-from fedaudit.results.source_figures import SourceFigure
 from fedaudit.results.sources import SourceResult
 
 FORMAT = "fedaudit-record"
-VERSION = 2
+VERSION = 3
 OF_A_RECORDER = frozenset({"name", "recording", "figures", "attacks", "code"})
 """Settings that the record of a live recording has: nothing else is known of the federation."""
 OF_A_RECORDING = frozenset({"name", "key", "view", "every", "keep", "attacks", "targets"}) | {
@@ -149,35 +149,17 @@ class ControlResult(Part):
         return self
 
 
-class UtilityResult(Part):
-    """Accuracies of the trained model, with Clopper-Pearson intervals.
-
-    Attributes:
-        train_accuracy: On samples that clients train on.
-        generalisation_gap: Training less test accuracy.
-        upload_gap: The same of the clients' own models (that they sent, or keep where they send
-            none), each on its client's samples, in the last measured round: the mean over clients.
-            None where it was not counted: where no single upload is seen, mostly in clustered
-            federations, and in older records (:func:`fedaudit.results.older.completed`).
-        rounds: Measured ones.
-    """
+class AccuracyByRound(Part):
+    """Test accuracy of one run's models after each measured round."""
 
     defense: str = "none"
     seed: Whole
-    test_accuracy: Share
-    test_low: Share
-    test_high: Share
-    n_test: Whole
-    train_accuracy: Share
-    generalisation_gap: Change
-    upload_gap: Change | None = None
-    rounds: list[Whole] = Field(default_factory=list)
-    accuracy_by_round: list[Share] = Field(default_factory=list)
+    rounds: list[Whole]
+    accuracy: list[Share]
 
     @model_validator(mode="after")
-    def _possible(self) -> "UtilityResult":
-        refuse_disorder(self.test_low, self.test_accuracy, self.test_high)
-        refuse_ragged(rounds=self.rounds, accuracy_by_round=self.accuracy_by_round)
+    def _possible(self) -> "AccuracyByRound":
+        refuse_ragged(rounds=self.rounds, accuracy=self.accuracy)
         return self
 
 
@@ -267,19 +249,16 @@ class Record(Part):
         made_as: Content hash of the record of an older format that this one was converted from.
         watched: The federation was somebody else's: it was watched, and how it trained is not
             known.
-        sources: What each source attack found in each run.
-        source_figures: The same over runs, with what is above guessing; it follows from
-            ``sources`` and the configuration; empty in older records
-            (:func:`fedaudit.results.older.completed`).
+        accuracies: Of the models, round by round; figures of utility are estimates.
+        sources: The answers of each source attack in each run.
         clusters: Who trained which model of a clustered federation in each run, at what risk.
-        cluster_means: The same over runs, for groups of clients.
         points: How the points of a study of games were played; empty of other studies.
         detector: How a client's detection of planted models was measured; None where it was not.
         untested: What this study says nothing about, in plain words.
     """
 
     format: Literal["fedaudit-record"] = "fedaudit-record"
-    version: Literal[2] = 2
+    version: Literal[3] = 3
     name: str
     content_hash: str
     made_as: str = ""
@@ -298,15 +277,19 @@ class Record(Part):
     histograms: list[Histogram] = Field(default_factory=list)
     exposed: list[ExposedSample] = Field(default_factory=list)
     controls: list[ControlResult] = Field(default_factory=list)
-    utility: list[UtilityResult] = Field(default_factory=list)
+    accuracies: list[AccuracyByRound] = Field(default_factory=list)
     usage: list[UsageRow] = Field(default_factory=list)
     sources: list[SourceResult] = Field(default_factory=list)
-    source_figures: list[SourceFigure] = Field(default_factory=list)
     clusters: list[ClusterResult] = Field(default_factory=list)
-    cluster_means: list[ClusterMean] = Field(default_factory=list)
     points: list[GamePoint] = Field(default_factory=list)
     detector: Detector | None = None
     untested: list[str] = Field(default_factory=list)
+
+    def where(self, **at: object) -> list[Estimate]:
+        """The estimates that have these values of fields: of coordinates, metric or against."""
+        names = attrgetter(*at)
+        wanted = tuple(at.values()) if len(at) > 1 else next(iter(at.values()))
+        return [one for one in self.estimates if names(one) == wanted]
 
     @property
     def kind(self) -> Literal["study", "games"]:
@@ -349,12 +332,12 @@ class Record(Part):
 
     @model_validator(mode="after")
     def _figures_of_sources_fit(self) -> "Record":
-        runs: dict[tuple[str, str, str], list[int]] = {}
-        for one in self.sources:
-            runs.setdefault((one.attack, one.defense, one.view), []).append(one.seed)
-        seeds = {(f.attack, f.defense, f.view): f.seeds for f in self.source_figures}
-        if self.source_figures and (seeds != runs or len(seeds) != len(self.source_figures)):
-            raise ValueError("source_figures are not those of the attacks and seeds in sources")
+        runs = {(one.attack, one.defense, one.view, one.seed) for one in self.sources}
+        figures = self.where(topic="source", against="")
+        if len(runs) != len(self.sources) or runs != {
+            (one.attack, one.defense, one.view, one.seed) for one in figures if one.seed is not None
+        }:
+            raise ValueError("figures of sources are not those of the attacks and seeds in sources")
         return self
 
     @model_validator(mode="after")

@@ -1,105 +1,68 @@
-"""The part of a record that says what each source attack found over all runs, and what it shows."""
+"""The figures of source inference in one run."""
 
-from typing import Annotated
+from typing import NamedTuple
 
-from pydantic import Field, model_validator
-
-from fedaudit.results.estimate import Interval
-from fedaudit.results.fields import Change, Part, Share, Whole, refuse_disorder, without
-
-
-class Mean(Part):
-    """A share, or a difference of shares, over the runs of a study.
-
-    Attributes:
-        value: That of the one run, or the mean.
-        low: Lower limit for these runs; None where nothing makes an interval.
-        high: Upper limit; None likewise.
-        method: How the interval was made, with its level.
-        further: What further runs would give; None of one run, and in older records.
-    """
-
-    value: Change
-    low: Change | None
-    high: Change | None
-    method: str
-    further: Interval | None = None
-
-    @model_validator(mode="after")
-    def _possible(self) -> "Mean":
-        refuse_disorder(self.low, self.value, self.high)
-        if self.further is not None:
-            refuse_disorder(self.further.low, self.value, self.further.high)
-        return self
-
-    def above(self, level: float) -> bool:
-        """True if the interval lies above a level; the value alone where there is none."""
-        return (self.value if self.low is None else self.low) > level
+from fedaudit.metrics import Limited
+from fedaudit.results.estimate import Estimate, Test
+from fedaudit.results.metrics import SUCCESS_RATE
+from fedaudit.results.sources import LABEL_BASELINE, LABELS, SourceResult
 
 
-class Tested(Part):
-    """A test of the attack success rate against something that knows no model.
+class Baseline(NamedTuple):
+    """Success of naming the client of whose data a sample's class is the largest share.
 
     Attributes:
-        p_value: One-sided; the runs' combined by Fisher's method, not corrected.
-        adjusted: The smallest error over all source attacks of the study at which it would be
-            significant (Holm).
-        significant: Whether it is at the study's own error.
+        success: Share of samples whose client that names.
+        change: The attack's success less that.
+        p_value: Two-sided, exact, on the same samples; None where only both successes are known.
     """
 
-    p_value: Share
-    adjusted: Share
-    significant: bool
+    success: float
+    change: float
+    p_value: float | None
 
 
-class SourceFigure(Part):
-    """One attack on sources under one defense and view, over the runs of a study.
+def source_figures(
+    found: SourceResult, success: Limited, guessing: Test, labels: Test, baseline: Baseline | None
+) -> list[Estimate]:
+    """The figures of one attack in one run: its success, and what of it is beyond label mixes.
 
-    Each attack answers once a run: from the round, or the rounds, that it says beforehand. These
-    answers are what is tested. Success in single rounds is in the runs' own results, untested.
-
-    Attributes:
-        attack: Catalogue name.
-        defense: Name of the defense in force, "none" without.
-        view: What the adversary saw.
-        seeds: Root seeds of the runs.
-        chance: Success of a guess.
-        success: Share of samples whose owner is named.
-        null_high: 95% quantile of the success when owners are shuffled among the samples, mean.
-        mixes: Success when owners are shuffled within each class, mean.
-        excess: Success less that, run by run.
-        label_baseline: Success of naming the client of whose data the sample's class is the
-            largest share, mean; None in records of a version that took the largest count.
-        over_label_baseline: Success less that, run by run; None likewise.
-        guessing: Against shuffled owners.
-        class_mixes: Against owners shuffled within each class.
-        label_baseline_test: Against the label-distribution baseline on the same samples; None
-            where a run was not tested.
-        above_guessing: By test and interval.
-        above_mixes: By test and interval, and above guessing too.
-        above_label_baseline: Likewise; of one run, which has no such interval, by the test. None
-            where the test is.
+    Args:
+        found: The answers.
+        success: Share of samples whose client was named, with Clopper-Pearson limits.
+        guessing: Against shuffled owners, with their mean and 95 % quantile.
+        labels: Against owners shuffled within each class, with the mean success.
+        baseline: None where it is not known.
     """
-
-    attack: str
-    defense: str = "none"
-    view: str = "uploads"
-    seeds: Annotated[list[Whole], Field(min_length=1)]
-    chance: Share
-    success: Mean
-    null_high: Share
-    mixes: Share
-    excess: Mean
-    label_baseline: Share | None = None
-    over_label_baseline: Mean | None = None
-    guessing: Tested
-    class_mixes: Tested
-    label_baseline_test: Tested | None = None
-    above_guessing: bool
-    above_mixes: bool
-    above_label_baseline: bool | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_counts(cls, given: object) -> object:
-        return without(given, "blind", "over_blind", "blind_guess", "above_blind")
+    whole = Estimate(
+        topic="source",
+        attack=found.attack,
+        defense=found.defense,
+        view=found.view,
+        seed=found.seed,
+        metric=SUCCESS_RATE,
+        value=success.value,
+        low=success.low,
+        high=success.high,
+        method="Clopper-Pearson 95%",
+        samples=found.samples,
+        tests=[guessing],
+    )
+    # The level is a mean over a thousand shuffles: its own error is small beside the success's.
+    less = labels.level or 0.0
+    excess = {
+        "against": LABELS,
+        "value": success.value - less,
+        "low": success.low - less,
+        "high": success.high - less,
+        "tests": [labels],
+    }
+    figures = [whole, whole.model_copy(update=excess)]
+    if baseline is None:
+        return figures
+    test = Test(
+        null=LABEL_BASELINE, level=baseline.success, p_value=baseline.p_value, two_sided=True
+    )
+    nothing = dict.fromkeys(("low", "high"))
+    over = {"against": LABEL_BASELINE, "value": baseline.change, "method": "", "tests": [test]}
+    return [*figures, whole.model_copy(update={**nothing, **over})]

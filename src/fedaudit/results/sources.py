@@ -4,15 +4,14 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from fedaudit.results.fields import (
-    Change,
-    Part,
-    Share,
-    Whole,
-    refuse_disorder,
-    refuse_ragged,
-    without,
-)
+from fedaudit.results.fields import Change, Part, Share, Whole, refuse_ragged
+
+LABELS = "label distributions"
+"""Null hypothesis: the clients' different label distributions explain the answers, which are right
+as often when owners are shuffled within each class."""
+LABEL_BASELINE = "label-distribution baseline"
+"""Null hypothesis: the answers are right as often as naming the client of whose data the sample's
+class is the largest share, without a look at any model."""
 
 
 class Answered(Part):
@@ -66,7 +65,7 @@ class ClassSuccess(Part):
 
 
 class SourceResult(Part):
-    """Source inference of one attack in one run.
+    """The clients that one attack names in one run; how often it is right is an estimate.
 
     As many samples of every client are asked about, so that a guess is right once in as many
     times as there are clients.
@@ -78,17 +77,6 @@ class SourceResult(Part):
         seed: Root seed of the run.
         clients: In the order of ``confusion``.
         samples: Asked about, over all clients.
-        success: Share whose owner was named; Clopper-Pearson limits.
-        null_high: 95% quantile of the success when owners are shuffled among the samples.
-        p_value: One-sided: how often a shuffle does as well.
-        label_baseline: Success of naming the client of whose data the sample's class is the
-            largest share; None in records of a version that took the largest count.
-        label_baseline_change: Success less that; None likewise.
-        label_baseline_p_value: Two-sided, exact, on the same samples; None likewise, and where the
-            other two were found afterwards, from who had which classes.
-        by_class_mix: Mean success when owners are shuffled within each class: what the attack
-            owes to the clients' different class mixes.
-        class_p_value: One-sided: how often such a shuffle does as well.
         confusion: Samples of each client (row) said to be each client's (column).
         classes: Class by class.
         answers: With silence allowed.
@@ -107,16 +95,6 @@ class SourceResult(Part):
     seed: Whole
     clients: Annotated[list[Whole], Field(min_length=2)]
     samples: Annotated[Whole, Field(ge=1)]
-    success: Share
-    low: Share
-    high: Share
-    null_high: Share
-    p_value: Share
-    label_baseline: Share | None = None
-    label_baseline_change: Change | None = None
-    label_baseline_p_value: Share | None = None
-    by_class_mix: Share
-    class_p_value: Share
     confusion: list[list[Whole]]
     classes: list[ClassSuccess]
     answers: list[Answered]
@@ -126,11 +104,6 @@ class SourceResult(Part):
     overfitting: list[Change] = Field(default_factory=list)
     absent: list[Whole] = Field(default_factory=list)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_counts(cls, given: object) -> object:
-        return without(given, "blind", "blind_change", "blind_p_value")
-
     @property
     def chance(self) -> float:
         """Success of a guess."""
@@ -138,7 +111,6 @@ class SourceResult(Part):
 
     @model_validator(mode="after")
     def _possible(self) -> "SourceResult":
-        refuse_disorder(self.low, self.success, self.high)
         refuse_ragged(clients=self.clients, confusion=self.confusion)
         for row in self.confusion:
             refuse_ragged(clients=self.clients, confusion=row)

@@ -7,9 +7,8 @@ from typing import Literal
 
 from fedaudit.core.errors import BadInput
 from fedaudit.results.aggregate import Values, difference, estimated, mean_of, restricted
-from fedaudit.results.compare_clusters import cluster_entries
-from fedaudit.results.compare_sources import owner_entries
-from fedaudit.results.comparison import EVERY_ATTACK, Accuracy, Comparison, Entry, Row, Source
+from fedaudit.results.compare_figures import figure_entries
+from fedaudit.results.comparison import EVERY_ATTACK, Comparison, Entry, Row, Source
 from fedaudit.results.figure_index import FigureIndex, Key, audited, figure_index_of, inside
 from fedaudit.results.fronts import fronts
 from fedaudit.results.read import read_comparison
@@ -55,9 +54,7 @@ def compared(records: Sequence[Record], paths: Sequence[str] = ()) -> Comparison
         ],
         rows=rows,
         entries=_entries(rows, known, keys),
-        accuracies=_accuracies(rows, known),
-        owners=owner_entries(rows, records),
-        clusters=cluster_entries(rows, records),
+        figures=figure_entries(rows, records),
         fronts=fronts(
             rows,
             [{(k.attack, k.contrast, k.metric): v for k, v in one.values.items()} for one in known],
@@ -167,25 +164,3 @@ def _entry(
         change=change,
         note=note if estimate is None else "",
     )
-
-
-def _accuracies(rows: Sequence[Row], known: Sequence[FigureIndex]) -> list[Accuracy]:
-    found = []
-    for at, (row, one) in enumerate(zip(rows, known, strict=True)):
-        estimate = estimated(one.accuracy)
-        if estimate is None:
-            continue
-        base = None if row.base is None else known[row.base].accuracy
-        found.append(
-            Accuracy(
-                row=at,
-                value=estimate.value,
-                low=estimate.low,
-                high=estimate.high,
-                method=estimate.method,
-                seeds=estimate.seeds,
-                further=estimate.further,
-                change=None if base is None else difference(one.accuracy, base),
-            )
-        )
-    return found

@@ -36,7 +36,7 @@ def rows_of(records: Sequence[Record]) -> list[Row]:
 def defenses_of(record: Record) -> list[str]:
     """Names of the defenses that a record has figures of, no defense first."""
     named = [figure.defense for figure in record.findings if is_compared(figure)]
-    named += [result.defense for result in record.utility]
+    named += [one.defense for one in record.where(topic="utility")]
     found = list(dict.fromkeys(name or NONE for name in named))
     return sorted(found, key=lambda name: name != NONE) or [NONE]
 

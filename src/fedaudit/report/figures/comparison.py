@@ -325,7 +325,7 @@ def _even(limit: float | None) -> float | None:
 
 def tradeoff_figure(comparison: Comparison) -> Figures | None:
     """Highest AUC against accuracy, a point a row: for comparisons without a defense."""
-    accuracies = {one.row: one.value for one in comparison.accuracies}
+    accuracies = {one.row: one.figure.number for one in comparison.on("utility")}
     aucs = [
         entry
         for entry in comparison.entries

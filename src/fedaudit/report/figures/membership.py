@@ -31,13 +31,13 @@ from fedaudit.report.figures.drawing import (
 )
 from fedaudit.report.grid import shortened
 from fedaudit.report.reading import (
+    AccuracyByRound,
     AttackRow,
     Curve,
     Estimate,
     Histogram,
     Record,
     Trajectory,
-    UtilityResult,
 )
 from fedaudit.report.tables.membership import group_name, target_figures
 from fedaudit.report.words import (
@@ -427,14 +427,16 @@ def _group_setting(group: Estimate) -> tuple[str, ...]:
     )
 
 
-def accuracy_figure(utility: Sequence[UtilityResult], *, chosen: bool = False) -> Figures | None:
+def accuracy_figure(
+    accuracies: Sequence[AccuracyByRound], *, chosen: bool = False
+) -> Figures | None:
     """Test accuracy by round, a curve for each defense and seed.
 
     Args:
-        utility: Of every run.
+        accuracies: Of every run.
         chosen: Whether clients choose between models, so that there is no global one.
     """
-    parts = [result for result in utility if result.rounds]
+    parts = [result for result in accuracies if result.rounds]
     if not parts:
         return None
     defenses = distinct(result.defense for result in parts)
@@ -443,7 +445,7 @@ def accuracy_figure(utility: Sequence[UtilityResult], *, chosen: bool = False) -
     for result in parts:
         line = series_line(
             result.rounds,
-            result.accuracy_by_round,
+            result.accuracy,
             looks[result.defense],
             f"{defense_name(result.defense)}, seed {result.seed}",
             marks=8,

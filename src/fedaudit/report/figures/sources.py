@@ -1,6 +1,6 @@
 """Figures of source inference: success by round, confusion, overfitting."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fedaudit.report.evidence import distinct
 from fedaudit.report.figures.drawing import (
@@ -18,7 +18,7 @@ from fedaudit.report.figures.drawing import (
     swatch,
 )
 from fedaudit.report.grid import shortened
-from fedaudit.report.reading import Record
+from fedaudit.report.reading import LABELS, Estimate, Record
 from fedaudit.report.text.sources import Run, on_sources, strongest_on_sources
 from fedaudit.report.words import count, defense_name
 
@@ -57,6 +57,9 @@ def rounds_figure(record: Record) -> Figures | None:
     runs = [run for run in in_order(record) if run.by_round]
     if not runs:
         return None
+    explained = {
+        _key(one): one.level or 0.0 for one in record.where(topic="source", against=LABELS)
+    }
     seeds = distinct(run.seed for run in runs)
     looks = {seed: style(place) for place, seed in enumerate(seeds)}
     keys = [
@@ -73,7 +76,7 @@ def rounds_figure(record: Record) -> Figures | None:
 
     def panels(inside: list[Run]) -> tuple[Panel, ...]:
         traces = [line for run in inside for line in _round_lines(run, looks[run.seed])]
-        traces += _levels(inside)
+        traces += _levels(inside, explained)
         spec = spec_of(
             traces,
             xaxis={"title": {"text": "Round"}, "tickformat": "d", **_ticks(inside)},
@@ -130,12 +133,12 @@ def _round_lines(run: Run, look: Style) -> list[Spec]:
     return [line, oracle]
 
 
-def _levels(runs: Sequence[Run]) -> list[Spec]:
+def _levels(runs: Sequence[Run], explained: Mapping[tuple[object, ...], float]) -> list[Spec]:
     """Success of guessing and of label distributions alone, as lines over all measured rounds."""
     rounds = [index for run in runs for index in run.rounds]
     ends = [min(rounds), max(rounds)]
     chance = sum(run.chance for run in runs) / len(runs)
-    mixes = sum(run.by_class_mix for run in runs) / len(runs)
+    mixes = sum(explained[_key(run)] for run in runs) / len(runs)
     return [
         series_line(ends, [level] * 2, look, name, hover="%{y:.1%}")
         for level, look, name in (
@@ -245,6 +248,10 @@ def _client_dots(run: Run, look: Style) -> Spec:
         "marker": {"size": 9, "color": look.color, "symbol": look.symbol, "opacity": 0.85},
         "hovertemplate": hover_text("%{text}: %{y:.1%} named at %{x:.1%}", f"Seed {run.seed}"),
     }
+
+
+def _key(one: Run | Estimate) -> tuple[object, ...]:
+    return one.attack, one.defense, one.view, one.seed
 
 
 def _setting(run: Run) -> tuple[str, ...]:

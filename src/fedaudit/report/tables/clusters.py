@@ -19,6 +19,7 @@ from fedaudit.report.reading import (
     CHANCE_VIOLATIONS,
     CLIENT_ESTIMATE,
     CLIENT_RISK,
+    COUNTS,
     ESTIMATE_ERROR,
     EXPECTED_VIOLATIONS,
     MODEL_ESTIMATE,
@@ -28,14 +29,13 @@ from fedaudit.report.reading import (
     OWN_MODEL,
     SURE_VIOLATIONS,
     VIOLATIONS,
-    ClusterMean,
+    Estimate,
     ModelState,
     Record,
     choices,
     groups_by_size,
 )
 from fedaudit.report.text.clusters import (
-    COUNTS,
     RISK,
     Clustered,
     Run,
@@ -140,7 +140,7 @@ def _figures(one: Clustered, label: str, kept: Sequence[str] = ()) -> Grid:
     )
 
 
-def _of(one: Clustered, figure: str, groups: Sequence[str]) -> list[ClusterMean]:
+def _of(one: Clustered, figure: str, groups: Sequence[str]) -> list[Estimate]:
     return [mean for group in groups if (mean := one.mean(figure, group))]
 
 
@@ -152,10 +152,10 @@ def _method(one: Clustered) -> str:
     )
 
 
-def _mean_cell(mean: ClusterMean | None, notes: Footnotes) -> Cell:
+def _mean_cell(mean: Estimate | None, notes: Footnotes) -> Cell:
     if mean is None:
         return _EMPTY
-    tone: Tone = "raised" if mean.figure == VIOLATIONS and mean.value else ""
+    tone: Tone = "raised" if mean.metric == VIOLATIONS and mean.number else ""
     lines = (limits_text(mean), further_limits(mean))
     return Cell(
         figure_text(mean), "\n".join(line for line in lines if line), tone, notes.mark(mean.note)
@@ -300,18 +300,18 @@ def cluster_seeds_table(record: Record) -> Grid | None:
     rows = []
     for one in studies:
         for run in one.runs:
-            cells = [_of_seed(one.mean(figure), run.seed) for figure in figures]
+            cells = [_of_seed(one.runs_of(figure), run.seed) for figure in figures]
             rows.append((named(run.algorithm), named(run.defense), Cell(str(run.seed)), *cells))
     names = tuple(FIGURES[figure] for figure in figures)
     columns = columns_of("Algorithm", "Defense", "Seed", *names, numeric=names)
     return without_constants(Grid("Seed by seed", columns, tuple(rows)), ("Seed", *names))
 
 
-def _of_seed(mean: ClusterMean | None, seed: int) -> Cell:
-    if mean is None or seed not in mean.seeds:
+def _of_seed(runs: Sequence[Estimate], seed: int) -> Cell:
+    one = next((one for one in runs if one.seed == seed), None)
+    if one is None:
         return _EMPTY
-    value = mean.values[mean.seeds.index(seed)]
-    return Cell(count(round(value)) if mean.figure in COUNTS else percent(value))
+    return Cell(count(round(one.number)) if one.metric in COUNTS else percent(one.number))
 
 
 @dataclass(frozen=True)

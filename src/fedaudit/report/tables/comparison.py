@@ -1,6 +1,6 @@
 """Tables of records side by side: rows, attacks, sources, clusters, utility."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
@@ -15,6 +15,7 @@ from fedaudit.report.reading import (
     CHANCE_VIOLATIONS,
     CLIENT_ESTIMATE,
     CLIENT_RISK,
+    COUNTS,
     ESTIMATE_ERROR,
     EVERY_ATTACK,
     EVERYBODY,
@@ -26,28 +27,26 @@ from fedaudit.report.reading import (
     MOVED_AT_THE_END,
     OWN_MODEL,
     SURE_VIOLATIONS,
+    TEST_ACCURACY,
+    TRAIN_ACCURACY,
     VIOLATIONS,
-    Accuracy,
-    ClusterEntry,
     Comparison,
     Difference,
     Entry,
     Estimate,
-    OwnerEntry,
+    FigureEntry,
     Record,
     Row,
-    UtilityResult,
     tests_of,
 )
 from fedaudit.report.tables.clusters import FIGURES
 from fedaudit.report.text.clusters import (
-    COUNTS,
     PLAIN_INDEX,
     figure_text,
     further_limits,
     limits_text,
 )
-from fedaudit.report.text.sources import look_of_source, points
+from fedaudit.report.text.sources import Named, look_of_source, named_in, points
 from fedaudit.report.text.verdict import learning_warning
 from fedaudit.report.words import (
     MISSING,
@@ -197,7 +196,7 @@ def _attack_table(
     given = dict.fromkeys(entry.attack for entry in entries)
     attacks = sorted(given, key=lambda attack: attack != EVERY_ATTACK)
     labels, notes = labels_of(comparison), Footnotes()
-    costs = {one.row: one for one in comparison.accuracies}
+    costs = {one.row: one for one in comparison.on("utility")}
     rows = []
     for line in _lines(comparison, entries):
         cells = [_cell(line.entries.get(attack), notes) for attack in attacks]
@@ -279,14 +278,15 @@ def _figure(entry: Entry) -> Estimate:
     )
 
 
-def cost_cell(accuracy: Accuracy | None, *, plain: bool) -> Cell:
+def cost_cell(accuracy: FigureEntry | None, *, plain: bool) -> Cell:
     """The change of accuracy, or the accuracy itself in brackets where nothing is defended."""
     if accuracy is None:
         return Cell(MISSING, tone="muted")
     change = accuracy.change
     if change is None or plain:
-        limits = interval(accuracy.low, accuracy.high, "accuracy")
-        return Cell(f"({percent(accuracy.value)})", limits)
+        figure = accuracy.figure
+        limits = interval(figure.low, figure.high, "accuracy")
+        return Cell(f"({percent(figure.number)})", limits)
     return Cell(signed(change.value, "accuracy") + star(change), _limits(change, "accuracy"))
 
 
@@ -326,7 +326,7 @@ def _remark(comparison: Comparison, entries: Sequence[Entry]) -> str:
         "▲ above guessing for at least one audited client by the corrected test, and by the "
         "interval too (△: by the test alone); the word is the size of the leak."
     ]
-    if comparison.accuracies:
+    if comparison.on("utility"):
         parts.append("In brackets: the accuracy itself, where nothing is defended.")
     if changes:
         how = listed([shortened(m, 80) for m in dict.fromkeys(c.method for c in changes)][:3])
@@ -352,7 +352,8 @@ def utility_table(comparison: Comparison) -> Grid:
     """Test accuracy of each row, with the change against its base."""
     labels = labels_of(comparison)
     rows = []
-    for one in comparison.accuracies:
+    accuracies = comparison.on("utility")
+    for one in accuracies:
         change = Cell(MISSING, tone="muted")
         if one.change is not None:
             change = Cell(
@@ -362,12 +363,15 @@ def utility_table(comparison: Comparison) -> Grid:
         rows.append(
             (
                 heading_of(comparison.rows[one.row], labels[one.row]),
-                Cell(percent(one.value), interval(one.low, one.high, "accuracy")),
+                Cell(
+                    percent(one.figure.number),
+                    interval(one.figure.low, one.figure.high, "accuracy"),
+                ),
                 change,
             )
         )
-    methods = dict.fromkeys(one.method for one in comparison.accuracies)
-    changes = dict.fromkeys(one.change.method for one in comparison.accuracies if one.change)
+    methods = dict.fromkeys(one.figure.method for one in accuracies)
+    changes = dict.fromkeys(one.change.method for one in accuracies if one.change)
     numeric = ("Test accuracy", "Change")
     how = f" Change against {_against(comparison)}: {listed(list(changes)[:3])}." if changes else ""
     return Grid(
@@ -438,26 +442,34 @@ _REMARK = (
 
 def source_comparison(comparison: Comparison, records: Sequence[Record]) -> Grid | None:
     """Success of each source attack, row by row; None where no record has any."""
-    of_row = [_attacks(comparison, at) for at in range(len(comparison.rows))]
+    of_row = [
+        {one.success.attack: one for one in attacks_of(comparison, at)}
+        for at in range(len(comparison.rows))
+    ]
+    changes = {(one.row, one.figure.attack): one.change for one in comparison.on("source")}
     attacks = distinct(attack for found in of_row for attack in found)
     if not attacks:
         return None
-    costs, labels = {one.row: one for one in comparison.accuracies}, labels_of(comparison)
+    costs, labels = {one.row: one for one in comparison.on("utility")}, labels_of(comparison)
     budgets = [_budgets(records[row.source], row) for row in comparison.rows]
     formal = [name for name in _FORMAL if any(name in found for found in budgets)]
     rows = []
     for at, row in enumerate(comparison.rows):
         if not of_row[at]:
             continue
-        used = [one for one in records[row.source].utility if _is_of(one.defense, row)]
+        used = [
+            one for one in records[row.source].where(topic="utility") if _is_of(one.defense, row)
+        ]
         rows.append(
             (
                 heading_of(row, labels[at]),
-                _accuracy_cell(used, lambda one: one.train_accuracy),
-                _accuracy_cell(used, lambda one: one.test_accuracy),
+                *(_accuracy_cell(used, metric) for metric in (TRAIN_ACCURACY, TEST_ACCURACY)),
                 _EMPTY if row.base is None else cost_cell(costs.get(at), plain=False),
                 *(_budget_cell(budgets[at].get(name)) for name in formal),
-                *(_attack_cell(of_row[at].get(attack)) for attack in attacks),
+                *(
+                    _attack_cell(of_row[at].get(attack), changes.get((at, attack)))
+                    for attack in attacks
+                ),
             )
         )
     accuracies = ("Train accuracy", "Test accuracy", "Δ accuracy")
@@ -474,24 +486,26 @@ def _is_of(defense: str, row: Row) -> bool:
     return (defense or NO_DEFENSE) == row.family
 
 
-def _attacks(comparison: Comparison, row: int) -> dict[str, OwnerEntry]:
-    return {one.figure.attack: one for one in comparison.owners if one.row == row}
+def attacks_of(comparison: Comparison, row: int) -> list[Named]:
+    """The source attacks that a row of a comparison has."""
+    return named_in(
+        one.figure for one in comparison.figures if one.row == row and one.figure.topic == "source"
+    )
 
 
-def _accuracy_cell(
-    used: Sequence[UtilityResult], accuracy: Callable[[UtilityResult], float]
-) -> Cell:
-    return Cell(percent(fmean(accuracy(one) for one in used))) if used else _EMPTY
+def _accuracy_cell(used: Sequence[Estimate], metric: str) -> Cell:
+    values = [one.number for one in used if one.metric == metric]
+    return Cell(percent(fmean(values))) if values else _EMPTY
 
 
-def _attack_cell(one: OwnerEntry | None) -> Cell:
+def _attack_cell(one: Named | None, change: Difference | None) -> Cell:
     if one is None:
         return _EMPTY
-    figure, look = one.figure, look_of_source(one.figure)
-    limits = interval(figure.success.low, figure.success.high, "accuracy") or "no interval"
-    lines = [look.word, limits, f"mixes {percent(figure.mixes)}"]
-    lines += [] if one.change is None else _change(one.change)
-    text = f"{look.sign}{percent(figure.success.value)}"
+    look, success = look_of_source(one), one.success
+    limits = interval(success.low, success.high, "accuracy") or "no interval"
+    lines = [look.word, limits, f"mixes {percent(one.mixes)}"]
+    lines += [] if change is None else _change(change)
+    text = f"{look.sign}{percent(success.number)}"
     return Cell(text, "\n".join(line for line in lines if line), look.tone)
 
 
@@ -547,7 +561,7 @@ def cluster_comparison(comparison: Comparison) -> list[Grid]:
     """A table for each kind of figure, a row for each row of the comparison that has any."""
     placed = {figure for figures in TABLES.values() for figure in figures}
     gaps = distinct(
-        one.figure.figure for one in comparison.clusters if one.figure.figure not in placed
+        one.figure.metric for one in comparison.on("clusters") if one.figure.metric not in placed
     )
     tables = {**TABLES, FAIRNESS: tuple(gaps)}
     found = [_table(comparison, name, figures) for name, figures in tables.items()]
@@ -556,9 +570,9 @@ def cluster_comparison(comparison: Comparison) -> list[Grid]:
 
 def _table(comparison: Comparison, caption: str, figures: Sequence[str]) -> Grid | None:
     entries = {
-        (one.row, one.figure.figure, one.figure.group): one
-        for one in comparison.clusters
-        if one.figure.figure in figures
+        (one.row, one.figure.metric, one.figure.group): one
+        for one in comparison.on("clusters")
+        if one.figure.metric in figures
     }
     if not entries:
         return None
@@ -567,7 +581,7 @@ def _table(comparison: Comparison, caption: str, figures: Sequence[str]) -> Grid
         key=lambda key: figures.index(key[0]),
     )
     labels = labels_of(comparison)
-    algorithms = {one.row: one.figure.algorithm for one in comparison.clusters}
+    algorithms = {one.row: one.figure.algorithm for one in comparison.on("clusters")}
     rows = [
         (
             named(algorithms[at], shortened(labels[at], 160)),
@@ -596,12 +610,12 @@ def _column(figure: str, group: str) -> str:
     return "Everybody" if group == EVERYBODY else capital(shortened(group, 24))
 
 
-def _cluster_cell(entry: ClusterEntry | None) -> Cell:
+def _cluster_cell(entry: FigureEntry | None) -> Cell:
     if entry is None:
         return _EMPTY
     lines = [limits_text(entry.figure), further_limits(entry.figure)]
     if entry.change is not None:
-        lines += change_lines(entry.change, entry.figure.figure)
+        lines += change_lines(entry.change, entry.figure.metric)
     return Cell(figure_text(entry.figure), "\n".join(line for line in lines if line))
 
 
@@ -627,7 +641,7 @@ def _signed(value: float, figure: str) -> str:
     return sign + size
 
 
-def _cluster_remark(entries: Sequence[ClusterEntry]) -> str:
+def _cluster_remark(entries: Sequence[FigureEntry]) -> str:
     methods = distinct(one.figure.method for one in entries if one.figure.method)
     changes = distinct(one.change.method for one in entries if one.change is not None)
     notes = distinct(one.figure.note for one in entries if one.figure.note)

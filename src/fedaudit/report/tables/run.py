@@ -1,11 +1,20 @@
 """Tables of what stands around the figures: controls, utility, clients, the attacks’ make-up."""
 
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report.evidence import SIZES, distinct
 from fedaudit.report.grid import Cell, Footnotes, Grid, Tone, columns_of, named, shortened
-from fedaudit.report.reading import AttackRow, ControlResult, Record, UtilityResult
+from fedaudit.report.reading import (
+    GENERALISATION_GAP,
+    TEST_ACCURACY,
+    TRAIN_ACCURACY,
+    AttackRow,
+    ControlResult,
+    Estimate,
+    Record,
+)
 from fedaudit.report.words import (
     MISSING,
     count,
@@ -113,11 +122,14 @@ def _where(control: ControlResult) -> str:
 def utility_table(record: Record) -> Grid:
     """Accuracy of the trained models, seed by seed, and their mean where there are several."""
     rows: list[tuple[Cell, ...]] = []
-    for defense in distinct(result.defense for result in record.utility):
-        results = [result for result in record.utility if result.defense == defense]
-        rows += [_utility_row(result) for result in results]
-        if len(results) > 1:
-            rows.append(_mean_utility(defense, results))
+    figures = record.where(topic="utility")
+    for defense in distinct(one.defense for one in figures):
+        own = [one for one in figures if one.defense == defense]
+        seeds = distinct(one.seed for one in own)
+        runs = [{one.metric: one for one in own if one.seed == seed} for seed in seeds]
+        rows += [_utility_row(run) for run in runs]
+        if len(runs) > 1:
+            rows.append(_mean_utility(defense, runs))
     names = ("Test accuracy", "Train accuracy", "Gap", "Test samples")
     return Grid(
         caption="Utility of the trained model",
@@ -127,30 +139,27 @@ def utility_table(record: Record) -> Grid:
     )
 
 
-def _utility_row(result: UtilityResult) -> tuple[Cell, ...]:
+def _utility_row(run: Mapping[str, Estimate]) -> tuple[Cell, ...]:
+    test = run[TEST_ACCURACY]
     return (
-        named(defense_name(result.defense)),
-        Cell(str(result.seed)),
-        Cell(
-            percent(result.test_accuracy), interval(result.test_low, result.test_high, "accuracy")
-        ),
-        Cell(percent(result.train_accuracy)),
-        Cell(percent(result.generalisation_gap)),
-        Cell(count(result.n_test)),
+        named(defense_name(test.defense)),
+        Cell(str(test.seed)),
+        Cell(percent(test.number), interval(test.low, test.high, "accuracy")),
+        *(Cell(percent(run[metric].number)) for metric in (TRAIN_ACCURACY, GENERALISATION_GAP)),
+        Cell(count(test.samples)),
     )
 
 
-def _mean_utility(defense: str, results: list[UtilityResult]) -> tuple[Cell, ...]:
-    def mean(values: list[float]) -> Cell:
+def _mean_utility(defense: str, runs: Sequence[Mapping[str, Estimate]]) -> tuple[Cell, ...]:
+    def mean(metric: str) -> Cell:
+        values = [run[metric].number for run in runs]
         return Cell(percent(fmean(values)), interval(min(values), max(values), "accuracy"))
 
     return (
         named(defense_name(defense)),
-        Cell(f"mean of {plural(len(results), 'seed')}"),
-        mean([result.test_accuracy for result in results]),
-        mean([result.train_accuracy for result in results]),
-        mean([result.generalisation_gap for result in results]),
-        Cell(count(sum(result.n_test for result in results))),
+        Cell(f"mean of {plural(len(runs), 'seed')}"),
+        *(mean(metric) for metric in (TEST_ACCURACY, TRAIN_ACCURACY, GENERALISATION_GAP)),
+        Cell(count(sum(run[TEST_ACCURACY].samples for run in runs))),
     )
 
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from fedaudit.report.evidence import about_members, distinct
 from fedaudit.report.grid import Cell, Grid, columns_of, named, shortened, without_constants
-from fedaudit.report.reading import Mean, Record, SourceFigure, Tested, alpha_of
+from fedaudit.report.reading import LABEL_BASELINE, LABELS, Estimate, Record, Test, alpha_of
 from fedaudit.report.text.membership import Bullet
 from fedaudit.report.text.sources import (
     SOURCE_SIZES,
@@ -57,14 +57,14 @@ def source_table(record: Record) -> Grid:
             (
                 named(label, limit=80),
                 _success_cell(one),
-                Cell(percent(one.figure.chance)),
-                Cell(f"≤ {percent(one.figure.null_high)}"),
-                _baseline_cell(one.figure),
-                Cell(percent(one.figure.mixes)),
-                _excess_cell(one.figure.excess),
-                _p_cell(one.figure.guessing),
-                _p_cell(one.figure.class_mixes),
-                _p_cell(one.figure.label_baseline_test),
+                Cell(percent(one.chance)),
+                Cell(f"≤ {percent(_null_high(one.success))}"),
+                _baseline_cell(one),
+                Cell(percent(one.mixes)),
+                _excess_cell(one.excess),
+                _p_cell(_test_of(one.success)),
+                _p_cell(_test_of(one.excess)),
+                _p_cell(_test_of(one.over_baseline)),
             )
         )
     names = (
@@ -87,14 +87,14 @@ def source_table(record: Record) -> Grid:
 
 
 def _how(found: Sequence[Named]) -> str:
-    methods = distinct(one.figure.success.method for one in found)
+    methods = distinct(one.success.method for one in found)
     several = any(len(one.runs) > 1 for one in found)
     means = (
         " Figures are means over seeds, and p-values of the seeds are combined by Fisher's method."
     )
     return (
         f"Intervals: {', '.join(methods)}.{means if several else ''}"
-        f"{about_runs(one.figure.success.further for one in found)} Shuffled owners: 95% of "
+        f"{about_runs(one.success.further for one in found)} Shuffled owners: 95% of "
         "shuffles of the owners among all samples stay below. Label baseline (of the "
         "label-distribution baseline): the client of whose data the sample's class is the largest "
         "share, without a look at any model. Label distributions alone: what is right on "
@@ -104,32 +104,37 @@ def _how(found: Sequence[Named]) -> str:
 
 
 def _success_cell(one: Named) -> Cell:
-    look, success = look_of_source(one.figure), one.figure.success
+    look, success = look_of_source(one), one.success
     lines = [look.word, interval(success.low, success.high, "accuracy") or "no interval"]
     lines.append(further_text(success.further, partial(interval, metric="accuracy")))
-    lines.append(plural(len(one.runs), "seed") if len(one.runs) > 1 else asked_in(one.runs[0]))
-    text = f"{look.sign}{percent(success.value)}"
+    lines.append(plural(len(one.runs), "seed") if len(one.runs) > 1 else asked_in(success))
+    text = f"{look.sign}{percent(success.number)}"
     return Cell(text, "\n".join(line for line in lines if line), look.tone)
 
 
-def _baseline_cell(one: SourceFigure) -> Cell:
-    if one.label_baseline is None or one.over_label_baseline is None:
+def _null_high(success: Estimate) -> float:
+    high = _test_of(success).high
+    return 1.0 if high is None else high
+
+
+def _baseline_cell(one: Named) -> Cell:
+    if one.baseline is None or one.over_baseline is None:
         return _EMPTY
-    return Cell(percent(one.label_baseline), f"attack {points(one.over_label_baseline.value)}")
+    return Cell(percent(one.baseline), f"attack {points(one.over_baseline.number)}")
 
 
-def _p_cell(test: Tested | None) -> Cell:
-    if test is None:
+def _p_cell(test: Test) -> Cell:
+    if test.p_value is None or test.adjusted is None:
         return _EMPTY
     return Cell(number(test.adjusted), f"alone {number(test.p_value)}")
 
 
-def _excess_cell(excess: Mean) -> Cell:
+def _excess_cell(excess: Estimate) -> Cell:
     if excess.low is None or excess.high is None:
-        return Cell(points(excess.value), "no interval")
+        return Cell(points(excess.number), "no interval")
     further = further_text(excess.further, _span)
     lines = (_span(excess.low, excess.high), further)
-    return Cell(points(excess.value), "\n".join(line for line in lines if line))
+    return Cell(points(excess.number), "\n".join(line for line in lines if line))
 
 
 def _span(low: float, high: float) -> str:
@@ -268,24 +273,36 @@ def seeds_table(record: Record) -> Grid | None:
         "Label distributions alone",
     )
     p_values = ("p: guessing", "p: label distributions", "p: label baseline")
-    rows = [
-        (
-            *_where(run),
-            Cell(percent(run.success), interval(run.low, run.high, "accuracy")),
-            Cell(asked_in(run)),
-            Cell(f"≤ {percent(run.null_high)}"),
-            _given(run.label_baseline, percent),
-            Cell(percent(run.by_class_mix)),
-            Cell(number(run.p_value)),
-            Cell(number(run.class_p_value)),
-            _given(run.label_baseline_p_value, number),
+    figures: dict[tuple[object, ...], dict[str, Estimate]] = {}
+    for one in record.where(topic="source"):
+        at = (one.attack, one.defense, one.view, one.seed)
+        figures.setdefault(at, {})[one.against] = one
+    rows = []
+    for run in record.sources:
+        of_run = figures[run.attack, run.defense, run.view, run.seed]
+        success = of_run[""]
+        labels, baseline = (_test_of(of_run.get(one)) for one in (LABELS, LABEL_BASELINE))
+        rows.append(
+            (
+                *_where(run),
+                Cell(percent(success.number), interval(success.low, success.high, "accuracy")),
+                Cell(asked_in(success)),
+                Cell(f"≤ {percent(_null_high(success))}"),
+                _given(baseline.level, percent),
+                _given(labels.level, percent),
+                _given(_test_of(success).p_value, number),
+                _given(labels.p_value, number),
+                _given(baseline.p_value, number),
+            )
         )
-        for run in record.sources
-    ]
     columns = columns_of(*_WHERE, *names, *p_values, numeric=(*names, *p_values))
     remark = "Intervals: Clopper-Pearson 95%. p-values are not corrected here."
     grid = Grid("Seed by seed", columns, tuple(rows), remark=remark)
     return without_constants(grid, ("Seed", *names, *p_values))
+
+
+def _test_of(figure: Estimate | None) -> Test:
+    return (None if figure is None else figure.test()) or Test()
 
 
 def _given(value: float | None, words: Callable[[float], str]) -> Cell:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple, TypeAlias
 
 from fedaudit.report.evidence import LEAKS, ROOM_FOR_DOUBT, Size, Status, a_leak, distinct, largest
@@ -13,6 +13,7 @@ from fedaudit.report.reading import (
     ACCURACY,
     AGREEMENT,
     CHANCE_VIOLATIONS,
+    COUNTS,
     ESTIMATE_ERROR,
     EVERYBODY,
     EXPECTED_VIOLATIONS,
@@ -23,9 +24,9 @@ from fedaudit.report.reading import (
     OWN_MODEL,
     SURE_VIOLATIONS,
     VIOLATIONS,
-    ClusterMean,
     ClusterResult,
     ClusterRound,
+    Estimate,
     Record,
     choices,
     clients_of,
@@ -56,17 +57,27 @@ class Clustered:
 
     Attributes:
         runs: One a seed.
-        means: Figures over the runs, by name and group.
+        figures: Of the runs, and over them.
     """
 
     algorithm: str
     defense: str
     runs: tuple[Run, ...]
-    means: Mapping[tuple[str, str], ClusterMean]
+    figures: tuple[Estimate, ...]
 
-    def mean(self, figure: str, group: str = EVERYBODY) -> ClusterMean | None:
+    @cached_property
+    def means(self) -> Mapping[tuple[str, str], Estimate]:
+        """Figures over the runs, by name and group."""
+        return {(one.metric, one.group): one for one in self.figures if one.seed is None}
+
+    def mean(self, figure: str, group: str = EVERYBODY) -> Estimate | None:
         """A figure over the runs; None where no run has it."""
         return self.means.get((figure, group))
+
+    def runs_of(self, figure: str, group: str = EVERYBODY) -> list[Estimate]:
+        """A figure of each run that has it."""
+        found = [one for one in self.figures if (one.metric, one.group) == (figure, group)]
+        return [one for one in found if one.seed is not None]
 
 
 class ShownModel(NamedTuple):
@@ -90,11 +101,7 @@ def clustered_of(record: Record) -> tuple[Clustered, ...]:
         Clustered(
             *key,
             tuple(run for run in record.clusters if (run.algorithm, run.defense) == key),
-            {
-                (mean.figure, mean.group): mean
-                for mean in record.cluster_means
-                if (mean.algorithm, mean.defense) == key
-            },
+            tuple(record.where(topic="clusters", algorithm=key[0], defense=key[1])),
         )
         for key in keys
     )
@@ -165,21 +172,21 @@ def _over(run: Run, state: ClusterRound, model: int | None, risks: list[float | 
     return found
 
 
-def risk_size(mean: ClusterMean | None) -> Size | None:
+def risk_size(mean: Estimate | None) -> Size | None:
     """Size of the leak that a model's risk is at least; None where it is not above guessing.
 
     By the advantage over guessing that the lower limit shows, with the words of other leaks.
     """
     if mean is None:
         return None
-    least = mean.value if mean.low is None else mean.low
+    least = mean.number if mean.low is None else mean.low
     return size_reached_by(2 * least - 1)
 
 
-def riskiest(one: Clustered) -> ClusterMean | None:
+def riskiest(one: Clustered) -> Estimate | None:
     """The risk of the riskiest of the groups' models; None where none was measured."""
     found = [mean for name in group_names(one) if (mean := one.mean(MODEL_RISK, name))]
-    return max(found, key=lambda mean: mean.value, default=None)
+    return max(found, key=lambda mean: mean.number, default=None)
 
 
 def gravest_size(studies: tuple[Clustered, ...]) -> Size | None:
@@ -193,46 +200,37 @@ def gravest_size(studies: tuple[Clustered, ...]) -> Size | None:
     return largest(sizes)
 
 
-COUNTS = (
-    VIOLATIONS,
-    SURE_VIOLATIONS,
-    EXPECTED_VIOLATIONS,
-    CHANCE_VIOLATIONS,
-    OWN_MODEL,
-    MOVED,
-    MOVED_AT_THE_END,
-)
-"""Figures that are numbers of clients; all others are shares, but for the agreement."""
-
 PLAIN_INDEX = (AGREEMENT,)
 """Figures that are neither shares nor counts."""
 
 
-def figure_text(mean: ClusterMean) -> str:
+def figure_text(mean: Estimate) -> str:
     """A figure's value as it stands in tables."""
-    if mean.figure in COUNTS:
-        return amount(mean.value)
+    if mean.metric in COUNTS:
+        return amount(mean.number)
     return (
-        f"{mean.value:.2f}".replace("-", "−") if mean.figure in PLAIN_INDEX else percent(mean.value)
+        f"{mean.number:.2f}".replace("-", "−")
+        if mean.metric in PLAIN_INDEX
+        else percent(mean.number)
     )
 
 
-def limits_text(mean: ClusterMean) -> str:
+def limits_text(mean: Estimate) -> str:
     """Its interval; empty without one."""
     if mean.low is None or mean.high is None:
         return ""
     return _limits(mean, mean.low, mean.high)
 
 
-def further_limits(mean: ClusterMean) -> str:
+def further_limits(mean: Estimate) -> str:
     """Limits for further runs; empty without it."""
     return further_text(mean.further, partial(_limits, mean))
 
 
-def _limits(mean: ClusterMean, low: float, high: float) -> str:
-    if mean.figure in COUNTS:
+def _limits(mean: Estimate, low: float, high: float) -> str:
+    if mean.metric in COUNTS:
         return f"{amount(low)}–{amount(high)}"
-    if mean.figure in PLAIN_INDEX:
+    if mean.metric in PLAIN_INDEX:
         return f"{low:.2f} to {high:.2f}".replace("-", "−")
     return interval(low, high, "accuracy")
 
@@ -242,7 +240,7 @@ def amount(value: float) -> str:
     return count(round(value)) if abs(value - round(value)) < 1e-6 else f"{value:.1f}"
 
 
-def in_words(mean: ClusterMean) -> str:
+def in_words(mean: Estimate) -> str:
     """ "12.4 (95% interval 9.1–15.7)"."""
     limits = limits_text(mean)
     return figure_text(mean) + (f" (95% interval {limits})" if limits else "")
@@ -286,18 +284,18 @@ def violations_sentence(one: Clustered) -> str:
         f"{in_words(mean)} of {total} {use} a model whose membership risk is above what they "
         f"accept{_over_seeds(one)}."
     )
-    if sure is not None and mean.value:
-        number = amount(sure.value) if sure.value else "none"
+    if sure is not None and mean.number:
+        number = amount(sure.number) if sure.number else "none"
         said += f" Even the lower limit of that risk is for {number} of them."
     floor = one.mean(CHANCE_VIOLATIONS)
     if floor is not None:
         said += (
-            f" Noise alone would put {amount(floor.value)} there, were the true risk of every "
+            f" Noise alone would put {amount(floor.number)} there, were the true risk of every "
             "model 50%."
         )
     if len(group_names(one)) > 1:
         parts = [
-            f"{amount(found.value)} of {count(size)} of the {_name(name)}"
+            f"{amount(found.number)} of {count(size)} of the {_name(name)}"
             for name, size in _sizes(one)
             if (found := one.mean(VIOLATIONS, name)) is not None
         ]
@@ -325,18 +323,18 @@ def estimate_sentence(one: Clustered) -> str:
         guess, truth = one.mean(MODEL_ESTIMATE, name), one.mean(MODEL_RISK, name)
         if guess is not None and truth is not None:
             parts.append(
-                f"{_model_of(one, name)}: {percent(guess.value)} estimated, "
-                f"{percent(truth.value)} true ({_side(guess, truth)})"
+                f"{_model_of(one, name)}: {percent(guess.number)} estimated, "
+                f"{percent(truth.number)} true ({_side(guess, truth)})"
             )
     expected, real = one.mean(EXPECTED_VIOLATIONS), one.mean(VIOLATIONS)
     counts = ""
     if expected is not None and real is not None:
         counts = (
-            f" Going by the estimates, {amount(expected.value)} clients would be above what they "
-            f"accept; by the true risks {amount(real.value)} are."
+            f" Going by the estimates, {amount(expected.number)} clients would be above what they "
+            f"accept; by the true risks {amount(real.number)} are."
         )
     return _scaled(one) + (
-        f"the server’s estimates are off by {_points(error.value)} points in the mean over "
+        f"the server’s estimates are off by {_points(error.number)} points in the mean over "
         f"clients. {capital('; '.join(parts))}.{counts}"
     )
 
@@ -357,13 +355,13 @@ def _scaled(one: Clustered) -> str:
     )
 
 
-def _side(guess: ClusterMean, truth: ClusterMean) -> str:
+def _side(guess: Estimate, truth: Estimate) -> str:
     """True where an estimate lies within the interval of the truth."""
     if truth.low is None or truth.high is None:
         return "no interval"
-    if truth.low <= guess.value <= truth.high:
+    if truth.low <= guess.number <= truth.high:
         return "within its interval"
-    return "too high" if guess.value > truth.high else "too low"
+    return "too high" if guess.number > truth.high else "too low"
 
 
 def movement_sentence(one: Clustered) -> str:
@@ -371,7 +369,7 @@ def movement_sentence(one: Clustered) -> str:
     parts = []
     if len(group_names(one)) > 1:
         parts = [
-            f"{amount(mean.value)} of {count(size)} clients of the {_name(name)} use "
+            f"{amount(mean.number)} of {count(size)} clients of the {_name(name)} use "
             f"{_model_of(one, name)}"
             for name, size in _sizes(one)
             if (mean := one.mean(OWN_MODEL, name)) is not None
@@ -380,14 +378,14 @@ def movement_sentence(one: Clustered) -> str:
     if moved is None or last is None:
         return f"{listed(parts)} at the end.{_absent(one)}" if parts else ""
     changed = (
-        f"{amount(moved.value)} of {count(len(one.runs[0].clients))} changed model between "
-        f"measured rounds, {amount(last.value)} of them before the last one."
+        f"{amount(moved.number)} of {count(len(one.runs[0].clients))} changed model between "
+        f"measured rounds, {amount(last.number)} of them before the last one."
     )
     agreement = one.mean(AGREEMENT)
     near = ""
     if agreement is not None:
         near = (
-            f" Models and groups agree by {agreement.value:.2f} (adjusted Rand index: 1 is the "
+            f" Models and groups agree by {agreement.number:.2f} (adjusted Rand index: 1 is the "
             "groups themselves, 0 chance)."
         ).replace("-", "−")
     said = f"{listed(parts)} at the end. {changed}" if parts else changed
@@ -424,10 +422,10 @@ def cluster_headline(studies: Sequence[Clustered]) -> str:
         if mean is not None:
             total = count(len(one.runs[0].clients))
             floor = one.mean(CHANCE_VIOLATIONS)
-            chance = "" if floor is None else f"{amount(floor.value)} by chance"
+            chance = "" if floor is None else f"{amount(floor.number)} by chance"
             notes = [note for note in (label_of(one, tuple(studies)), chance) if note]
             said = f" ({'; '.join(notes)})" if notes else ""
-            parts.append(f"{amount(mean.value)} of {total}{said}")
+            parts.append(f"{amount(mean.number)} of {total}{said}")
     if not parts:
         return "Nobody’s membership risk was measured"
     mean_ = "On average " if any(len(one.runs) > 1 for one in studies) else ""

@@ -1,6 +1,6 @@
 """Source inference: each attack with its runs, the size of a leak, and sentences about both."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from fedaudit.report.evidence import (
@@ -16,7 +16,14 @@ from fedaudit.report.evidence import (
     tone_of,
 )
 from fedaudit.report.grid import shortened
-from fedaudit.report.reading import Mean, Record, SourceFigure, SourceResult
+from fedaudit.report.reading import (
+    LABEL_BASELINE,
+    LABELS,
+    Estimate,
+    Record,
+    SourceResult,
+    above_chance,
+)
 from fedaudit.report.text.membership import Bullet, Sentence
 from fedaudit.report.words import NO_DEFENSE, count, defense_name, interval, percent, plural
 
@@ -51,27 +58,71 @@ class Named(NamedTuple):
     """One attack under one defense and view.
 
     Attributes:
-        figure: Over its runs.
+        success: Over its runs.
+        excess: The same less what label distributions alone explain.
+        over_baseline: The same less the label-distribution baseline; None where it is not known.
         runs: One a seed.
     """
 
-    figure: SourceFigure
-    runs: tuple[Run, ...]
+    success: Estimate
+    excess: Estimate
+    over_baseline: Estimate | None
+    runs: tuple[Run, ...] = ()
+
+    @property
+    def chance(self) -> float:
+        """Success of a guess."""
+        return self.success.level or 0.0
+
+    @property
+    def mixes(self) -> float:
+        """Success that label distributions alone explain."""
+        return self.excess.level or 0.0
+
+    @property
+    def baseline(self) -> float | None:
+        """Success of the label-distribution baseline."""
+        return None if self.over_baseline is None else self.over_baseline.level
+
+    @property
+    def above_guessing(self) -> bool:
+        """Whether the success is, by test and interval."""
+        return bool(above_chance(self.success))
+
+    @property
+    def above_mixes(self) -> bool:
+        """Whether it is above label distributions, and above guessing too."""
+        return self.above_guessing and bool(above_chance(self.excess))
 
 
 def on_sources(record: Record) -> tuple[Named, ...]:
     """Every source attack of a record, those without a defense first."""
-    found = [Named(figure, _runs_of(figure, record)) for figure in record.source_figures]
-    return tuple(sorted(found, key=lambda one: one.figure.defense not in ("", NO_DEFENSE)))
+    found = named_in(record.where(topic="source", seed=None), record.sources)
+    return tuple(sorted(found, key=lambda one: one.success.defense not in ("", NO_DEFENSE)))
+
+
+def named_in(figures: Iterable[Estimate], answers: Sequence[Run] = ()) -> list[Named]:
+    """The attacks that figures are of, with their answers in each run."""
+    found: dict[tuple[str, str, str], dict[str, Estimate]] = {}
+    for one in figures:
+        found.setdefault((one.attack, one.defense, one.view), {})[one.against] = one
+    runs: dict[tuple[str, str, str], list[Run]] = {}
+    for run in answers:
+        runs.setdefault((run.attack, run.defense, run.view), []).append(run)
+    return [
+        Named(one[""], one[LABELS], one.get(LABEL_BASELINE), tuple(runs.get(key, ())))
+        for key, one in found.items()
+        if {"", LABELS} <= one.keys()
+    ]
 
 
 def labels_of_named(named: Sequence[Named]) -> list[str]:
     """A name for each: the attack, and its defense and view where these differ."""
     parts = [
         (
-            shortened(one.figure.attack, 60),
-            shortened(defense_name(one.figure.defense), 60),
-            f"view: {shortened(one.figure.view)}",
+            shortened(one.success.attack, 60),
+            shortened(defense_name(one.success.defense), 60),
+            f"view: {shortened(one.success.view)}",
         )
         for one in named
     ]
@@ -87,7 +138,7 @@ def strongest_on_sources(named: Sequence[Named]) -> Named | None:
     return max(named, key=_shown, default=None)
 
 
-def excess_size(figure: SourceFigure) -> Size | None:
+def excess_size(figure: Named) -> Size | None:
     """Size of the leak that is shown at least beyond label distributions; None where none is."""
     if not figure.above_mixes:
         return None
@@ -106,7 +157,7 @@ def beyond(excess: float, level: float) -> float:
     return excess / (1 - level) if level < 1 else 0.0
 
 
-def most_beyond(figure: SourceFigure) -> Size | None:
+def most_beyond(figure: Named) -> Size | None:
     """The largest leak that the data leave room for, held against guessing.
 
     Against guessing and not against label distributions, so that "no leak shown" covers both.
@@ -115,36 +166,30 @@ def most_beyond(figure: SourceFigure) -> Size | None:
     return size_reached_by(beyond(highest_of(figure.success) - chance, chance))
 
 
-def look_of_source(figure: SourceFigure) -> Look:
+def look_of_source(figure: Named) -> Look:
     """Marking of a success in tables."""
     if not figure.above_guessing:
-        return Look("△ ", "", "size open") if figure.guessing.significant else Look()
+        return Look("△ ", "", "size open") if figure.success.significant else Look()
     size = excess_size(figure)
     if size is None:
         return Look("◇ ", "", "mixes may be all")
     return Look("▲ ", tone_of(size), size)
 
 
-def least_of(mean: Mean) -> float:
+def least_of(mean: Estimate) -> float:
     """The lower limit; the value where there is none."""
-    return mean.value if mean.low is None else mean.low
+    return mean.number if mean.low is None else mean.low
 
 
-def highest_of(mean: Mean) -> float:
+def highest_of(mean: Estimate) -> float:
     """The upper limit; 1 where there is none."""
     return 1.0 if mean.high is None else mean.high
 
 
 def _shown(one: Named) -> tuple[bool, bool, float]:
-    figure = one.figure
-    value = beyond(least_of(figure.excess), figure.mixes)
-    strength = value if figure.above_mixes else figure.success.value
-    return figure.above_mixes, figure.above_guessing, strength
-
-
-def _runs_of(figure: SourceFigure, record: Record) -> tuple[Run, ...]:
-    key = (figure.attack, figure.defense, figure.view)
-    return tuple(run for run in record.sources if (run.attack, run.defense, run.view) == key)
+    value = beyond(least_of(one.excess), one.mixes)
+    strength = value if one.above_mixes else one.success.number
+    return one.above_mixes, one.above_guessing, strength
 
 
 SOURCE_HEADLINES: Mapping[Status, str] = {
@@ -194,15 +239,14 @@ def only_sources(record: Record) -> bool:
 
 def source_status(named: Sequence[Named]) -> Status:
     """The verdict on sources alone."""
-    figures = [one.figure for one in named]
-    size = largest([found for figure in figures if (found := excess_size(figure))])
+    size = largest([found for figure in named if (found := excess_size(figure))])
     if size is not None:
         return LEAKS[size]
-    if any(figure.above_guessing for figure in figures):
+    if any(figure.above_guessing for figure in named):
         return "above guessing"
     doubtful = ("strong", ROOM_FOR_DOUBT)
     # A test that finds something, in one seed of several, is no sign of none.
-    open_still = any(f.guessing.significant or most_beyond(f) in doubtful for f in figures)
+    open_still = any(f.success.significant or most_beyond(f) in doubtful for f in named)
     return "inconclusive" if open_still else "no leak shown"
 
 
@@ -210,7 +254,7 @@ def source_meaning(status: Status, named: Sequence[Named]) -> str:
     """Consequences of the verdict on sources, and their limits."""
     if status != "no leak shown":
         return SOURCE_MEANINGS[status]
-    highs = [highest_of(one.figure.success) for one in named]
+    highs = [highest_of(one.success) for one in named]
     return (
         f"{SOURCE_MEANINGS[status]} What could still be hidden: owners named in up to "
         f"{percent(max(highs))} of cases. This is a measurement, not a proof: a stronger attack "
@@ -240,10 +284,12 @@ def guessing(record: Record) -> str:
 def source_bullets(record: Record) -> tuple[Bullet, ...]:
     """Findings of source inference: a bullet for each defense and view."""
     named = on_sources(record)
-    settings = distinct((one.figure.defense, one.figure.view) for one in named)
+    settings = distinct((one.success.defense, one.success.view) for one in named)
     found = []
     for defense, view in settings:
-        inside = [one for one in named if (one.figure.defense, one.figure.view) == (defense, view)]
+        inside = [
+            one for one in named if (one.success.defense, one.success.view) == (defense, view)
+        ]
         parts = ["Source inference"]
         parts += [defense_name(defense)] if len({d for d, _ in settings}) > 1 else []
         parts += [f"view: {view}"] if len({v for _, v in settings}) > 1 else []
@@ -258,34 +304,34 @@ def source_sentence(named: Sequence[Named]) -> str:
     best = strongest_on_sources(named)
     if best is None:
         return "no attack gave an answer."
-    sentences = (_success_sentence(best.figure), _mixes_sentence(best.figure), _absent(best))
+    sentences = (_success_sentence(best), _mixes_sentence(best), _absent(best))
     return " ".join(filter(None, sentences))
 
 
-def _success_sentence(best: SourceFigure) -> str:
-    name = shortened(best.attack, 60)
-    seeds = f" on average over {plural(len(best.seeds), 'seed')}" if len(best.seeds) > 1 else ""
-    rate = f"{percent(best.success.value)} ({limits_in_words(best.success)})"
+def _success_sentence(best: Named) -> str:
+    name = shortened(best.success.attack, 60)
+    seeds = f" on average over {plural(len(best.runs), 'seed')}" if len(best.runs) > 1 else ""
+    rate = f"{percent(best.success.number)} ({limits_in_words(best.success)})"
     guess = percent(best.chance)
     if best.above_guessing:
         return (
             f"the strongest attack, {name}, names the owner of {rate}{seeds}; a guess is right for "
             f"{guess}."
         )
-    tested = ", by the test more in at least one seed" if best.guessing.significant else ""
+    tested = ", by the test more in at least one seed" if best.success.significant else ""
     return (
         f"no attack is shown to name owners more often than guessing; the highest is {name} with "
         f"{rate}{seeds}{tested}, a guess is right for {guess}."
     )
 
 
-def _mixes_sentence(best: SourceFigure) -> str:
+def _mixes_sentence(best: Named) -> str:
     level = (
         f"The clients' different label distributions alone explain {percent(best.mixes)}: so "
         f"many are "
         "right when owners are shuffled within each class."
     )
-    rest = f"{points(best.excess.value)} points ({points_in_words(best.excess)})"
+    rest = f"{points(best.excess.number)} points ({points_in_words(best.excess)})"
     size = excess_size(best)
     if size is not None:
         return f"{level} The rest, {rest}, is above what such shuffles give: {a_leak(size)}."
@@ -310,7 +356,7 @@ def label_sentence(record: Record) -> str:
     best = strongest_on_sources(on_sources(record))
     if best is None:
         return ""
-    baseline = best.figure.label_baseline
+    baseline = best.baseline
     if baseline is None:
         return (
             "This record has no label-distribution baseline: the version that made it took the "
@@ -322,14 +368,14 @@ def label_sentence(record: Record) -> str:
     )
 
 
-def limits_in_words(figure: Mean) -> str:
+def limits_in_words(figure: Estimate) -> str:
     """ "95% interval 39.1–57.6%"."""
     if figure.low is None:
         return "no interval"
     return f"95% interval {interval(figure.low, figure.high, 'accuracy')}"
 
 
-def points_in_words(figure: Mean) -> str:
+def points_in_words(figure: Estimate) -> str:
     """The limits of a difference in percentage points."""
     if figure.low is None or figure.high is None:
         return "no interval"
@@ -353,9 +399,9 @@ def source_audited(record: Record) -> str:
     )
 
 
-def asked_in(run: Run) -> str:
+def asked_in(success: Estimate) -> str:
     """Samples whose owner was named, of all: "58/120"."""
-    return f"{count(round(run.success * run.samples))}/{count(run.samples)}"
+    return f"{count(round(success.number * success.samples))}/{count(success.samples)}"
 
 
 def _span(amounts: Sequence[int]) -> str:

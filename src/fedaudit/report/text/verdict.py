@@ -361,7 +361,7 @@ def learning_warning(record: Record) -> str:
     rows = near_guessing(record)
     if not rows:
         return ""
-    several = len({one.defense for one in record.utility}) > 1
+    several = len({one.defense for one in record.where(topic="utility")}) > 1
     told = [
         (f"with {shortened(defense_name(one.defense), 60)} " if several else "")
         + f"the training accuracy is {percent(one.train_accuracy)}, where always naming the most "

@@ -14,7 +14,14 @@ from fedaudit.metrics import Share, generalisation_gap, share
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.round import Round
 from fedaudit.results.clusters import EVERYBODY
-from fedaudit.results.record import UtilityResult
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.metrics import (
+    GENERALISATION_GAP,
+    TEST_ACCURACY,
+    TRAIN_ACCURACY,
+    UPLOAD_GAP,
+)
+from fedaudit.results.record import AccuracyByRound
 from fedaudit.study.figures.served import outputs_served
 from fedaudit.study.setup.holdout import left_to_train
 from fedaudit.study.setup.parts import Setup
@@ -116,26 +123,33 @@ def counts_fit(run: Setup, notes: Mapping[str, str]) -> bool:
     )
 
 
-def utility(run: Setup, stored: Sequence[Stored]) -> UtilityResult:
+def utility(run: Setup, stored: Sequence[Stored]) -> list[Estimate]:
     """Accuracies of the run's models, as counted in the measured rounds; the mean of several."""
-    tested = len(run.dataset.test)
-    counts = [_mean_count(one.notes, _TEST) for one in stored]
-    notes = stored[-1].notes
-    test = share(round(counts[-1]), tested)
+    tested, notes = len(run.dataset.test), stored[-1].notes
+    test = share(round(_mean_count(notes, _TEST)), tested)
     totals = sum(int(notes[f"{_TOTAL}{name}"]) for name in _models(notes))
     train: Share = share(sum(int(notes[f"{_TRAIN}{name}"]) for name in _models(notes)), totals)
-    return UtilityResult(
+    at = {"topic": "utility", "defense": run.study.defense.label, "seed": run.seed}
+    limits = {"low": test.low, "high": test.high, "method": "Clopper-Pearson 95%"}
+    found = {TRAIN_ACCURACY: train.value, GENERALISATION_GAP: generalisation_gap(train, test).value}
+    gap = _upload_gap(notes)
+    if gap is not None:
+        found[UPLOAD_GAP] = gap
+    given = [
+        {"metric": TEST_ACCURACY, "value": test.value, "samples": tested, **limits},
+        *({"metric": metric, "value": value} for metric, value in found.items()),
+    ]
+    return [Estimate.model_validate(at | one) for one in given]
+
+
+def accuracy_by_round(run: Setup, stored: Sequence[Stored]) -> AccuracyByRound:
+    """Test accuracy after each measured round; the mean of several models."""
+    tested = len(run.dataset.test)
+    return AccuracyByRound(
         defense=run.study.defense.label,
         seed=run.seed,
-        test_accuracy=test.value,
-        test_low=test.low,
-        test_high=test.high,
-        n_test=tested,
-        train_accuracy=train.value,
-        generalisation_gap=generalisation_gap(train, test).value,
-        upload_gap=_upload_gap(notes),
         rounds=[one.measured.index for one in stored],
-        accuracy_by_round=[count / tested for count in counts],
+        accuracy=[_mean_count(one.notes, _TEST) / tested for one in stored],
     )
 
 

@@ -18,14 +18,8 @@ from fedaudit.metrics import share
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.fairness import fairness_gaps
 from fedaudit.observe.round import Round
-from fedaudit.results.clusters import (
-    EVERYBODY,
-    ClusterRound,
-    FairnessGap,
-    GroupAccuracy,
-    ModelState,
-)
-from fedaudit.results.fields import Part
+from fedaudit.results.clusters import EVERYBODY, ClusterRound, ModelState
+from fedaudit.results.fields import Part, Share, Whole
 from fedaudit.risk.server import ServerRisk, ShadowSuccess
 from fedaudit.study.figures.cluster_sides import sides
 from fedaudit.study.figures.served import model_of_each, outputs_served
@@ -36,6 +30,41 @@ from fedaudit.study.setup.parts import Setup
 
 STATE, END = "clusters", "clusters/end"
 """Names of the notes."""
+
+
+class GroupAccuracy(Part):
+    """Test samples like those of one group of clients, classified by these clients' models.
+
+    Attributes:
+        group: Its name.
+        clients: How many there are.
+        right: Samples that the model of the client whose shift they have classifies correctly.
+        tested: Such samples.
+        accuracy: Their share, with Clopper-Pearson limits.
+    """
+
+    group: str
+    clients: Whole
+    right: Whole
+    tested: Whole
+    accuracy: Share
+    low: Share
+    high: Share
+
+
+class FairnessGap(Part):
+    """How differently the groups are treated: an absolute difference, 0 is equal treatment.
+
+    Attributes:
+        metric: "demographic parity", "equal opportunity" or "equalised odds"; with many classes
+            the mean over classes, one against the rest.
+        value: The gap at the last measured round, with bootstrap limits.
+    """
+
+    metric: str
+    value: Share
+    low: Share
+    high: Share
 
 
 class AtTheEnd(Part):

@@ -1,25 +1,32 @@
 """Clustered learning over a whole run, put together from what was noted round by round."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-import numpy as np
-from jaxtyping import Float
-from numpy import ndarray
 from pydantic import ValidationError
 
 from fedaudit.core.errors import Damaged
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import ClientId
 from fedaudit.fl.visits import cohort_of
-from fedaudit.metrics.violations import violations
 from fedaudit.observe.measurements import Stored
-from fedaudit.results.clusters import ClusterResult, ClusterRound, ModelState
+from fedaudit.results.cluster_figures import cluster_figures, served_figure
+from fedaudit.results.clusters import ClusterResult, ClusterRound
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.metrics import ACCURACY
 from fedaudit.study.figures.cluster_notes import END, STATE, AtTheEnd, is_clustered
 from fedaudit.study.setup.algorithm import accepted
 from fedaudit.study.setup.parts import Setup
 
 
-def clusters_of(runs: Sequence[Setup], stored: Sequence[Sequence[Stored]]) -> list[ClusterResult]:
+class ClusterFound(NamedTuple):
+    """The models and clients of one run, and its figures."""
+
+    choices: ClusterResult
+    figures: list[Estimate]
+
+
+def clusters_of(runs: Sequence[Setup], stored: Sequence[Sequence[Stored]]) -> list[ClusterFound]:
     """Each run's models; nothing where clients do not choose.
 
     Args:
@@ -33,7 +40,7 @@ def clusters_of(runs: Sequence[Setup], stored: Sequence[Sequence[Stored]]) -> li
     return [result for result in results if result is not None]
 
 
-def cluster_result(run: Setup, stored: Sequence[Stored]) -> ClusterResult | None:
+def cluster_result(run: Setup, stored: Sequence[Stored]) -> ClusterFound | None:
     """One run's models, their clients and their risk; None where clients do not choose.
 
     Args:
@@ -72,20 +79,9 @@ def joined(run: Setup) -> list[int | None]:
     return [first.get(client) for client in clients]
 
 
-def _result(run: Setup, rounds: Sequence[ClusterRound], end: AtTheEnd) -> ClusterResult:
-    clients, groups, limits = sorted(run.deal.clients), run.groups, thresholds(run)
-    since, last = joined(run), rounds[-1]
-    used = [
-        last.models[choice] if first else ModelState(clients=0)
-        for choice, first in zip(last.choice, since, strict=True)
-    ]
-    real = violations(
-        _risks([model.risk for model in used]),
-        np.array(limits),
-        lows=_risks([model.low for model in used]),
-    )
-    expected = violations(_risks([model.estimated for model in used]), np.array(limits))
-    return ClusterResult(
+def _result(run: Setup, rounds: Sequence[ClusterRound], end: AtTheEnd) -> ClusterFound:
+    clients, groups, since = sorted(run.deal.clients), run.groups, joined(run)
+    choices = ClusterResult(
         algorithm=run.study.algorithm.name,
         defense=run.study.defense.label,
         seed=run.seed,
@@ -93,17 +89,22 @@ def _result(run: Setup, rounds: Sequence[ClusterRound], end: AtTheEnd) -> Cluste
         clients=clients,
         group_names=list(groups.names),
         group=[groups.group[client] for client in clients],
-        thresholds=limits,
+        thresholds=thresholds(run),
         rounds=list(rounds),
         joined=[] if set(since) == {1} else since,
-        violations=real.above,
-        sure_violations=real.sure,
-        expected_violations=expected.above,
-        accuracy=end.accuracy,
-        fairness=end.fairness,
         fairness_note=end.fairness_note,
     )
-
-
-def _risks(values: Sequence[float | None]) -> Float[ndarray, " clients"]:
-    return np.array([np.nan if value is None else value for value in values])
+    served = [
+        served_figure(
+            choices,
+            ACCURACY,
+            (one.accuracy, one.low, one.high),
+            group=one.group,
+            samples=one.tested,
+        )
+        for one in end.accuracy
+    ]
+    served += [
+        served_figure(choices, gap.metric, (gap.value, gap.low, gap.high)) for gap in end.fairness
+    ]
+    return ClusterFound(choices, cluster_figures(choices, served))

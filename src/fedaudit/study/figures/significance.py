@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from fedaudit.core.metric_names import EPSILON
-from fedaudit.metrics import combined, holm
+from fedaudit.metrics import combined
+from fedaudit.results import aggregate
 from fedaudit.results.aggregate import over_runs
-from fedaudit.results.estimate import Estimate, tests_of
+from fedaudit.results.estimate import Estimate, Test, tests_of
 from fedaudit.study.figures.truth import Findings
 
 
@@ -39,10 +40,12 @@ def corrected(findings: Findings, alpha: float) -> list[Estimate]:
 def _with_significance(
     figures: Sequence[Estimate], p_values: Mapping[int, float], alpha: float
 ) -> list[Estimate]:
-    places = sorted(p_values)
-    significant = holm([p_values[place] for place in places], alpha=alpha).significant
-    by_place = dict(zip(places, significant, strict=True))
+    tested = [
+        figure.model_copy(update={"tests": [Test(p_value=p_values[at])] if at in p_values else []})
+        for at, figure in enumerate(figures)
+    ]
+    # The outcome alone is kept: a study tests thousands of figures.
     return [
-        figure.model_copy(update={"tests": tests_of(by_place.get(place))})
-        for place, figure in enumerate(figures)
+        figure.model_copy(update={"tests": tests_of(figure.significant)})
+        for figure in aggregate.corrected(tested, alpha)
     ]

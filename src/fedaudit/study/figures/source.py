@@ -1,6 +1,7 @@
 """Source inference in one run: who has each sample that somebody has, and how often that is so."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -10,6 +11,7 @@ from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import Refusal
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seeded_numpy
+from fedaudit.metrics import Limited
 from fedaudit.metrics.source import (
     by_label_distribution,
     confusion,
@@ -19,7 +21,9 @@ from fedaudit.metrics.source import (
     source_success,
 )
 from fedaudit.observe.measurements import Measurements
-from fedaudit.results.sources import Answered, ClassSuccess, SourceResult
+from fedaudit.results.estimate import GUESSING, Estimate, Test
+from fedaudit.results.source_figures import Baseline, source_figures
+from fedaudit.results.sources import LABELS, Answered, ClassSuccess, SourceResult
 from fedaudit.study.figures.accuracy import overfitting
 from fedaudit.study.figures.chained import chained
 from fedaudit.study.figures.source_queries import (
@@ -35,13 +39,20 @@ LEAST_CHANCES = (0.2, 0.3, 0.5, 0.7, 0.9)
 """How sure an adversary may want to be before it names somebody."""
 
 
+class SourceFound(NamedTuple):
+    """The answers of one source attack in one run, and its figures."""
+
+    answers: SourceResult
+    figures: list[Estimate]
+
+
 def source_results(
     run: Setup,
     measured: Mapping[str, Measurements],
     failed: dict[str, dict[str, str]],
     notes: Mapping[str, str],
     progress: Progress = quiet,
-) -> list[SourceResult]:
+) -> list[SourceFound]:
     """The result of each source attack of a run.
 
     Args:
@@ -51,7 +62,7 @@ def source_results(
         notes: Of the last measured round.
         progress: Called after each attack.
     """
-    samples, found = asked(run), list[SourceResult]()
+    samples, found = asked(run), list[SourceFound]()
     phase = f"seed {run.seed}: source inference"
     for done, (name, attack) in enumerate(run.on_source.items()):
         progress(phase, done, len(run.on_source))
@@ -76,7 +87,7 @@ def _result(
     measured: Mapping[str, Measurements],
     samples: SourceQueries,
     notes: Mapping[str, str],
-) -> SourceResult:
+) -> SourceFound:
     cubes = asked_alone(attack, measured, samples)
     posterior = chances(run, attack, cubes, samples)
     named = inferred_source(posterior)
@@ -90,23 +101,13 @@ def _result(
     null = source_null(named, samples.owner, rng=rng)
     mixed = source_null(named, samples.owner, within=samples.labels, rng=rng)
     rounds = one_by_one(attack, cubes)
-    return SourceResult(
+    answers = SourceResult(
         attack=name,
         defense=run.study.defense.label,
         view=run.view.name,
         seed=run.seed,
         clients=list(samples.clients),
         samples=len(samples.owner),
-        success=success.value,
-        low=success.low,
-        high=success.high,
-        null_high=null.high,
-        p_value=null.p_value,
-        label_baseline=source_success(baseline, samples.owner).value,
-        label_baseline_change=change.difference,
-        label_baseline_p_value=change.p_value,
-        by_class_mix=mixed.mean,
-        class_p_value=mixed.p_value,
         confusion=confusion(named, samples.owner, len(samples.clients)).tolist(),
         classes=_by_class(right, samples),
         answers=[_answered(posterior, samples, least) for least in LEAST_CHANCES],
@@ -119,6 +120,14 @@ def _result(
         overfitting=overfitting(notes, samples.clients),
         absent=sorted({*samples.clients}.difference(*(m.clients for m in cubes.values()))),
     )
+    figures = source_figures(
+        answers,
+        Limited(success.value, success.low, success.high),
+        Test(null=GUESSING, level=answers.chance, high=null.high, p_value=null.p_value),
+        Test(null=LABELS, level=mixed.mean, p_value=mixed.p_value),
+        Baseline(source_success(baseline, samples.owner).value, change.difference, change.p_value),
+    )
+    return SourceFound(answers, figures)
 
 
 def _by_class(right: Bool[ndarray, " samples"], samples: SourceQueries) -> list[ClassSuccess]:

@@ -6,13 +6,12 @@ from pathlib import Path
 from fedaudit.core.files import RECORD_FILE, SCORES_FILE
 from fedaudit.observe.measurements import Stored, stacked
 from fedaudit.results.record import ControlResult, Record, write_record
-from fedaudit.results.sources import SourceResult
 from fedaudit.study.controls.membership import controls
 from fedaudit.study.controls.planted import planted_leak
 from fedaudit.study.controls.source import source_controls
 from fedaudit.study.figures.analysis import analyse
 from fedaudit.study.figures.sample_scores import write_scores
-from fedaudit.study.figures.source import source_results
+from fedaudit.study.figures.source import SourceFound, source_results
 from fedaudit.study.figures.truth import Findings
 from fedaudit.study.running.environment import Clock, environment
 from fedaudit.study.running.record import assembled
@@ -43,7 +42,7 @@ def conclude(
     """
     # First, so that a folder that cannot be written is found out before the work.
     out.mkdir(parents=True, exist_ok=True)
-    findings, checks, sources = Findings(), list[ControlResult](), list[SourceResult]()
+    findings, checks, sources = Findings(), list[ControlResult](), list[SourceFound]()
     for run, rounds in zip(runs, stored, strict=True):
         log(f"seed {run.seed}: attacks and their figures")
         measured = stacked(one.measured for one in rounds)

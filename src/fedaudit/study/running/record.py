@@ -8,7 +8,8 @@ from fedaudit.attacks.catalog import attack_named
 from fedaudit.core.values import Sees
 from fedaudit.metrics.intervals import FEWEST_RUNS
 from fedaudit.observe.measurements import Stored
-from fedaudit.results.cluster_means import cluster_means
+from fedaudit.results.aggregate import corrected as corrected_by_hypothesis
+from fedaudit.results.aggregate import each_over_runs
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import (
     AttackRow,
@@ -20,12 +21,12 @@ from fedaudit.results.record import (
     ViewRow,
 )
 from fedaudit.results.sources import SourceResult
-from fedaudit.results.sources_over_seeds import source_figures
 from fedaudit.results.text import made_plain, plain
-from fedaudit.study.figures.accuracy import utility
+from fedaudit.study.figures.accuracy import accuracy_by_round, utility
 from fedaudit.study.figures.cluster_results import clusters_of
 from fedaudit.study.figures.guarantees import formal_epsilons
 from fedaudit.study.figures.significance import corrected
+from fedaudit.study.figures.source import SourceFound
 from fedaudit.study.figures.truth import Findings
 from fedaudit.study.running.identity import settings_of
 from fedaudit.study.settings.sections import ServerSection, Study
@@ -40,15 +41,19 @@ def assembled(
     checks: list[ControlResult],
     environment: Environment,
     usage: Sequence[UsageRow] = (),
-    sources: Sequence[SourceResult] = (),
+    sources: Sequence[SourceFound] = (),
 ) -> Record:
     """The record of runs of one study."""
     first, study = runs[0], runs[0].study
     clusters = clusters_of(runs, stored)
-    figures = corrected(findings, study.figures.alpha) + formal_epsilons(runs)
+    alpha = study.figures.alpha
+    figures = corrected(findings, alpha) + formal_epsilons(runs)
+    on_sources = [figure for one in sources for figure in one.figures]
+    on_clusters = [figure for one in clusters for figure in one.figures]
+    answers = [one.answers for one in sources]
     return Record(
         name=study.name,
-        content_hash=_content_hash(first, stored, [*figures, *sources]),
+        content_hash=_content_hash(first, stored, [*figures, *on_sources, *answers]),
         config=_config(study) if first.watched is None else dict(first.watched.config),
         seeds=list(study.seeds),
         evaluation=study.figures.evaluation,
@@ -62,18 +67,30 @@ def assembled(
         ),
         attacks=_attack_rows(first, findings),
         clients=_clients(first),
-        estimates=[*figures, *findings.groups],
+        estimates=[
+            *figures,
+            *findings.groups,
+            *(
+                one
+                for run, rounds in zip(runs, stored, strict=True)
+                for one in utility(run, rounds)
+            ),
+            *on_sources,
+            *corrected_by_hypothesis(each_over_runs(on_sources), alpha),
+            *on_clusters,
+            *each_over_runs(on_clusters),
+        ],
         curves=findings.curves,
         trajectories=findings.trajectories,
         histograms=findings.histograms,
         exposed=findings.exposed,
         controls=[c.model_copy(update={"note": plain(c.note)}) for c in checks],
-        utility=[utility(run, rounds) for run, rounds in zip(runs, stored, strict=True)],
+        accuracies=[
+            accuracy_by_round(run, rounds) for run, rounds in zip(runs, stored, strict=True)
+        ],
         usage=list(usage),
-        sources=list(sources),
-        source_figures=source_figures(sources, study.figures.alpha),
-        clusters=clusters,
-        cluster_means=cluster_means(clusters),
+        sources=answers,
+        clusters=[one.choices for one in clusters],
         untested=_untested(first),
     )
 
