@@ -14,8 +14,7 @@ from fedaudit.attacks.catalog import attack_named
 from fedaudit.core.values import NOBODY
 from fedaudit.observe.measurements import Measurements
 from fedaudit.results.sources import Chained
-from fedaudit.study.figures.chained import chained
-from fedaudit.study.figures.source_queries import SourceQueries, asked
+from fedaudit.study.figures.source import SourceQueries, chained, source_queries
 from fedaudit.study.setup.build import setup
 from fedaudit.study.setup.parts import Setup
 from tests.study.studies import small_study
@@ -33,7 +32,7 @@ def run() -> tuple[Setup, SourceQueries]:
         1,
         None,
     )
-    samples = asked(made)
+    samples = source_queries(made)
     assert samples is not None
     return made, samples
 
@@ -98,7 +97,7 @@ def test_rounds_in_which_a_client_was_not_measured_are_left_out() -> None:
 
 def test_without_samples_of_nobody_there_is_no_such_audit() -> None:
     made = setup(small_study(audit={"draw": "sia", "fair": 1}), 1, None)
-    samples = asked(made)
+    samples = source_queries(made)
     assert samples is not None
     right = np.ones(len(samples.kept), dtype=np.bool_)
     assert chained(made, attack_named("sia"), {}, right, samples) == []

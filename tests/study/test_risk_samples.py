@@ -5,7 +5,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from fedaudit.core.seeds import seeded
-from fedaudit.study.figures.cluster_sides import Sides, sides
+from fedaudit.study.figures.cluster_notes import RiskSamples, risk_samples
 from fedaudit.study.setup.build import setup
 from fedaudit.study.setup.parts import Setup
 from tests.study.studies import small_study
@@ -18,9 +18,9 @@ def run(**partition: object) -> Setup:
     return setup(small_study(algorithm={"name": "ifca"}, **changes), 1, None)
 
 
-def asked(given: Setup, like: Bool[Tensor, " samples"]) -> Sides:
+def asked(given: Setup, like: Bool[Tensor, " samples"]) -> RiskSamples:
     trained = [given.deal.clients[client] for client in (0, 1)]
-    return sides(given, trained, like, rng=seeded(1, "asked"))
+    return risk_samples(given, trained, like, rng=seeded(1, "asked"))
 
 
 def everything(given: Setup) -> Bool[Tensor, " samples"]:

@@ -11,7 +11,7 @@ from fedaudit.core.seeds import seeded
 from fedaudit.core.values import ClientId
 from fedaudit.metrics.source import inferred_source, source_success
 from fedaudit.observe.measurements import Measurements
-from fedaudit.study.figures.source_queries import asked, asked_alone, chances, one_by_one
+from fedaudit.study.figures.source import at_queries, posteriors, round_by_round, source_queries
 from fedaudit.study.setup.build import setup
 from tests.study.studies import small_study
 
@@ -34,7 +34,7 @@ def losses(clients: tuple[ClientId, ...], rounds: int = 1) -> Measurements:
 
 
 def test_as_many_samples_of_every_client_are_asked_about() -> None:
-    samples = asked(RUN)
+    samples = source_queries(RUN)
     assert samples is not None
     assert np.bincount(samples.owner).tolist() == [6] * 4
     owner = np.array(samples.clients)[samples.owner]
@@ -43,22 +43,22 @@ def test_as_many_samples_of_every_client_are_asked_about() -> None:
 
 @pytest.mark.parametrize("name", ["sia", "sia-mean", "sia-product", "sia-likelihood"])
 def test_of_clients_that_are_alike_owners_are_named_as_often_as_by_guessing(name: str) -> None:
-    samples = asked(RUN)
+    samples = source_queries(RUN)
     assert samples is not None
     values = torch.rand((2, 1, len(RUN.deal.audit)), generator=seeded(1, "alike"))
     alike = replace(losses((0, 1, 2, 3), rounds=2), values=-values.expand(-1, 4, -1).clone())
     attack = attack_named(name)
-    found = chances(RUN, attack, asked_alone(attack, {"loss": alike}, samples), samples)
+    found = posteriors(RUN, attack, at_queries(attack, {"loss": alike}, samples), samples)
     success = source_success(inferred_source(found), samples.owner)
     assert success.value == 1 / 4
     assert success.low < 1 / 4 < success.high
 
 
 def test_chances_stand_at_the_clients_that_were_measured() -> None:
-    samples = asked(RUN)
+    samples = source_queries(RUN)
     assert samples is not None
-    cubes = asked_alone(SIA, {"loss": losses((0, 2, 3))}, samples)
-    found = chances(RUN, SIA, cubes, samples)
+    cubes = at_queries(SIA, {"loss": losses((0, 2, 3))}, samples)
+    found = posteriors(RUN, SIA, cubes, samples)
     assert found.shape == (4, 24)
     assert (found[1] == 0).all()
     np.testing.assert_allclose(found.sum(0), 1)
@@ -67,16 +67,16 @@ def test_chances_stand_at_the_clients_that_were_measured() -> None:
 
 
 def test_a_round_alone_is_that_round() -> None:
-    samples = asked(RUN)
+    samples = source_queries(RUN)
     assert samples is not None
     both = losses((0, 1, 2, 3), rounds=2)
     both = replace(both, values=torch.stack([both.values[0], both.values[0].roll(1, 0)]))
-    first, second = one_by_one(SIA, asked_alone(SIA, {"loss": both}, samples))
+    first, second = round_by_round(SIA, at_queries(SIA, {"loss": both}, samples))
     assert (first["loss"].rounds, second["loss"].rounds) == ((1,), (2,))
-    named = [chances(RUN, SIA, one, samples).argmax(0) for one in (first, second)]
+    named = [posteriors(RUN, SIA, one, samples).argmax(0) for one in (first, second)]
     assert named[0].tolist() == samples.owner.tolist()
     assert named[1].tolist() == ((samples.owner + 1) % 4).tolist()
 
 
 def test_an_attack_that_needs_several_rounds_has_none_alone() -> None:
-    assert one_by_one(attack_named("sia-mean"), {"loss": losses((0, 1, 2, 3))}) == []
+    assert round_by_round(attack_named("sia-mean"), {"loss": losses((0, 1, 2, 3))}) == []

@@ -16,8 +16,7 @@ from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.results.sources import LABEL_BASELINE, LABELS, SourceResult
 from fedaudit.study.figures.accuracy import evaluation_split
-from fedaudit.study.figures.source import source_results
-from fedaudit.study.figures.source_queries import asked
+from fedaudit.study.figures.source import source_queries, source_results
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import Study
@@ -109,7 +108,7 @@ def test_of_clients_with_classes_of_their_own_class_mixes_explain_all(tmp_path: 
     assert (figure(of=made).tests[0].high or 1) < 0.4
     # The baseline by hand: of whose data a sample's class is the largest share.
     run = setup(study, 1, None)
-    samples = asked(run)
+    samples = source_queries(run)
     assert samples is not None
     held = [
         [
@@ -195,7 +194,7 @@ def test_a_client_without_audited_samples_is_said_to_be_the_reason(tmp_path: Pat
     study = small_study(
         partition={"clients": 8}, audit={"fair": 5, "every": 2}, attacks={"sia": {}}
     )
-    assert asked(setup(study, 1, None)) is None
+    assert source_queries(setup(study, 1, None)) is None
     (row,) = run_study(study, tmp_path).attacks
     assert row.status == "failed"
     assert "no audited sample" in row.note

@@ -26,9 +26,9 @@ from fedaudit.results.clusters import EVERYBODY as EVERY_CLIENT
 from fedaudit.results.record import Record
 from fedaudit.results.text import made_plain, plain
 from fedaudit.study.figures.accuracy import counts_fit
-from fedaudit.study.running.conclusion import conclude
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import refuse_other_record
+from fedaudit.study.running.record import conclude
 from fedaudit.study.settings.sections import (
     AuditSection,
     DataSection,

@@ -10,7 +10,7 @@ from fedaudit.core.seeds import seeded_numpy
 from fedaudit.metrics.source import inferred_source, source_null, source_success
 from fedaudit.results.record import ControlResult
 from fedaudit.study.controls.membership import measured_untrained
-from fedaudit.study.figures.source_queries import asked, chances
+from fedaudit.study.figures.source import posteriors, source_queries
 from fedaudit.study.setup.parts import Setup
 
 _SPREADS = 5
@@ -24,7 +24,7 @@ def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlR
         run: The run.
         device: Where untrained models are measured.
     """
-    samples = asked(run)
+    samples = source_queries(run)
     if not run.on_source or samples is None:
         return
     once, twice = measured_untrained(run, samples.kept, device)
@@ -41,7 +41,7 @@ def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlR
         )
         slow = any(signal.name not in twice for signal in attack.signals)
         try:
-            posterior = chances(run, attack, once if slow else twice, samples)
+            posterior = posteriors(run, attack, once if slow else twice, samples)
         except Refusal as refusal:
             yield result.model_copy(update={"note": str(refusal)})
             continue

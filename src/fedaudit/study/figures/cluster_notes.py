@@ -1,17 +1,18 @@
-"""Clustered learning, round by round: who uses which model, at what risk, and how served."""
+"""Clustered learning, round by round: clients' models, their risk, accuracy and fairness."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import NotVisible, Refusal
 from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
 from fedaudit.core.values import ClientId, Model, Samples
+from fedaudit.datasets.partitions.schemes import Iid
 from fedaudit.fl.algorithms.base import ChoosesModels
 from fedaudit.fl.algorithms.ifca_mir import Cluster, IfcaMir
 from fedaudit.metrics import share
@@ -21,10 +22,9 @@ from fedaudit.observe.round import Round
 from fedaudit.results.clusters import EVERYBODY, ClusterRound, ModelState
 from fedaudit.results.fields import Part, Share, Whole
 from fedaudit.risk.server import ServerRisk, ShadowSuccess
-from fedaudit.study.figures.cluster_sides import sides
-from fedaudit.study.figures.served import model_of_each, outputs_served
+from fedaudit.study.figures.accuracy import model_of_each, outputs_served
 from fedaudit.study.setup.algorithm import server_risk
-from fedaudit.study.setup.dealing import GroupedData
+from fedaudit.study.setup.dealing import GroupedData, partition_of
 from fedaudit.study.setup.holdout import left_to_train
 from fedaudit.study.setup.parts import Setup
 
@@ -65,6 +65,10 @@ class FairnessGap(Part):
     value: Share
     low: Share
     high: Share
+
+
+MOST_RISK_SAMPLES = 5_000
+"""Real members of a model, and as many unseen samples, that its risk is measured on, at most."""
 
 
 class AtTheEnd(Part):
@@ -194,7 +198,7 @@ def _real_risk(
         return {}
     rng = seeded(run.seed, "asked about", round.index, name)
     like = torch.isin(seen.place, torch.tensor(clients))
-    members, others = sides(run, [seen.trained[c] for c in clients], like, rng=rng)
+    members, others = risk_samples(run, [seen.trained[c] for c in clients], like, rng=rng)
     if not len(others):
         return {"estimated": judge.estimate}
     start = _start(round, clients)
@@ -275,3 +279,53 @@ def _accuracy(name: str, clients: int, right: Tensor) -> GroupAccuracy:
         low=counted.low,
         high=counted.high,
     )
+
+
+class RiskSamples(NamedTuple):
+    """Samples that a model was trained on, and others like them that it was not."""
+
+    members: Samples
+    others: Samples
+
+
+def risk_samples(
+    run: Setup,
+    trained: Sequence[Samples],
+    like: Bool[Tensor, " samples"],
+    *,
+    rng: torch.Generator,
+) -> RiskSamples:
+    """Members and non-members that are asked about.
+
+    Where clients' classes are skewed, there are as many samples of each class on both sides:
+    otherwise a class that the clients have much of, and that their model therefore expects, would
+    pass for membership.
+
+    Args:
+        run: The run.
+        trained: What each of the model's clients trains on.
+        like: Test samples that are shifted as these clients' are.
+        rng: Draws those that are asked about.
+    """
+    tests = run.dataset.test.take(like)
+    if isinstance(partition_of(run.study), Iid):
+        return RiskSamples(_some(trained, rng), _some([tests], rng))
+    labels, free = torch.cat([samples.labels for samples in trained]), tests.labels
+    inside, outside = torch.zeros_like(labels).bool(), torch.zeros_like(free).bool()
+    for number in range(run.dataset.classes):
+        members, others = ((of == number).nonzero().flatten() for of in (labels, free))
+        most = min(len(members), len(others))
+        inside[members[torch.randperm(len(members), generator=rng)[:most]]] = True
+        outside[others[torch.randperm(len(others), generator=rng)[:most]]] = True
+    parts = torch.split(inside, [len(samples) for samples in trained])
+    kept = [samples.take(part) for samples, part in zip(trained, parts, strict=True)]
+    return RiskSamples(_some(kept, rng), _some([tests.take(outside)], rng))
+
+
+def _some(parts: Sequence[Samples], rng: torch.Generator) -> Samples:
+    """A random part of all samples; they are not joined first, since that may fill the memory."""
+    sizes = [len(part) for part in parts]
+    chosen = torch.zeros(sum(sizes), dtype=torch.bool)
+    chosen[torch.randperm(len(chosen), generator=rng)[:MOST_RISK_SAMPLES]] = True
+    of_parts = zip(parts, torch.split(chosen, sizes), strict=True)
+    return Samples.joined(*(part.take(mine) for part, mine in of_parts))

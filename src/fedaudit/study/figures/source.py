@@ -1,16 +1,23 @@
-"""Source inference in one run: who has each sample that somebody has, and how often that is so."""
+"""Source inference in one run: attack success rate, its baselines, and membership first.
+
+Attacks are asked for the client of as many audited samples of each; the label-distribution baseline
+and shuffles within classes say what class mixes alone explain.
+"""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+import torch
+from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import Refusal
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seeded_numpy
+from fedaudit.core.values import NOBODY, ClientId, Sees
 from fedaudit.metrics import Limited
 from fedaudit.metrics.source import (
     by_label_distribution,
@@ -23,20 +30,87 @@ from fedaudit.metrics.source import (
 from fedaudit.observe.measurements import Measurements
 from fedaudit.results.estimate import GUESSING, Estimate, Test
 from fedaudit.results.source_figures import Baseline, source_figures
-from fedaudit.results.sources import LABELS, Answered, ClassSuccess, SourceResult
+from fedaudit.results.sources import LABELS, Answered, Chained, ClassSuccess, SourceResult
 from fedaudit.study.figures.accuracy import overfitting
-from fedaudit.study.figures.chained import chained
-from fedaudit.study.figures.source_queries import (
-    SourceQueries,
-    asked,
-    asked_alone,
-    chances,
-    one_by_one,
-)
 from fedaudit.study.setup.parts import Setup
 
 LEAST_CHANCES = (0.2, 0.3, 0.5, 0.7, 0.9)
-"""How sure an adversary may want to be before it names somebody."""
+"""Posteriors that an adversary may ask for before it answers (selective prediction)."""
+
+CHAINED_FPRS = (0.01, 0.1)
+"""False-positive rates of the membership decision that comes before source inference."""
+
+
+class SourceQueries(NamedTuple):
+    """Samples whose owner is asked for, as many of each client.
+
+    Attributes:
+        kept: Their positions in the audit set.
+        owner: Their clients, as positions among all clients.
+        labels: Their classes.
+        clients: All clients, ascending.
+    """
+
+    kept: Int[ndarray, " samples"]
+    owner: Int[ndarray, " samples"]
+    labels: Int[ndarray, " samples"]
+    clients: tuple[ClientId, ...]
+
+
+def source_queries(run: Setup) -> SourceQueries | None:
+    """As many audited samples of every client as the one with fewest has; None if one has none."""
+    audit, clients = run.deal.audit, tuple(sorted(run.deal.clients))
+    rng = seeded_numpy(run.seed, "source")
+    theirs = [rng.permutation(np.flatnonzero(audit.owner == client)) for client in clients]
+    each = min(len(positions) for positions in theirs)
+    if not each:
+        return None
+    kept = np.sort(np.concatenate([positions[:each] for positions in theirs]))
+    owner = np.searchsorted(clients, audit.owner[kept])
+    return SourceQueries(kept, owner, audit.samples.labels.numpy()[kept], clients)
+
+
+def at_queries(
+    attack: Attack, measured: Mapping[str, Measurements], samples: SourceQueries
+) -> dict[str, Measurements]:
+    """The signals of an attack at the samples whose owner is asked for."""
+    kept, names = torch.from_numpy(samples.kept), {signal.name for signal in attack.signals}
+    return {
+        name: replace(m, values=m.values[:, :, kept])
+        for name, m in measured.items()
+        if name in names
+    }
+
+
+def posteriors(
+    run: Setup, attack: Attack, cubes: Mapping[str, Measurements], samples: SourceQueries
+) -> Float[ndarray, "clients samples"]:
+    """Chances of all clients, in their order; none for who was never measured."""
+    found = attack.posterior(cubes, run.deal.sizes).numpy()
+    clients = cubes[attack.signals[0].name].clients
+    chances = np.zeros((len(samples.clients), len(samples.kept)))
+    chances[np.searchsorted(samples.clients, clients)] = found
+    return chances
+
+
+def round_by_round(
+    attack: Attack, cubes: Mapping[str, Measurements]
+) -> list[dict[str, Measurements]]:
+    """The measurements of each round alone, for an attack that needs no more."""
+    if Sees.ROUNDS in attack.needs:
+        return []
+    rounds = next(iter(cubes.values())).rounds
+    return [{name: _only(m, row) for name, m in cubes.items()} for row in range(len(rounds))]
+
+
+def _only(m: Measurements, row: int) -> Measurements:
+    return replace(
+        m,
+        values=m.values[row : row + 1],
+        rounds=m.rounds[row : row + 1],
+        bases=m.bases[row : row + 1],
+        stands_for=m.stands_for[row : row + 1],
+    )
 
 
 class SourceFound(NamedTuple):
@@ -62,7 +136,7 @@ def source_results(
         notes: Of the last measured round.
         progress: Called after each attack.
     """
-    samples, found = asked(run), list[SourceFound]()
+    samples, found = source_queries(run), list[SourceFound]()
     phase = f"seed {run.seed}: source inference"
     for done, (name, attack) in enumerate(run.on_source.items()):
         progress(phase, done, len(run.on_source))
@@ -88,8 +162,8 @@ def _result(
     samples: SourceQueries,
     notes: Mapping[str, str],
 ) -> SourceFound:
-    cubes = asked_alone(attack, measured, samples)
-    posterior = chances(run, attack, cubes, samples)
+    cubes = at_queries(attack, measured, samples)
+    posterior = posteriors(run, attack, cubes, samples)
     named = inferred_source(posterior)
     right = named == samples.owner
     success = source_success(named, samples.owner)
@@ -100,7 +174,7 @@ def _result(
     rng = seeded_numpy(run.seed, "shuffled owners")
     null = source_null(named, samples.owner, rng=rng)
     mixed = source_null(named, samples.owner, within=samples.labels, rng=rng)
-    rounds = one_by_one(attack, cubes)
+    rounds = round_by_round(attack, cubes)
     answers = SourceResult(
         attack=name,
         defense=run.study.defense.label,
@@ -114,7 +188,9 @@ def _result(
         chained=chained(run, attack, measured, right, samples),
         rounds=list(run.measured_rounds),
         by_round=[
-            source_success(inferred_source(chances(run, attack, one, samples)), samples.owner).value
+            source_success(
+                inferred_source(posteriors(run, attack, one, samples)), samples.owner
+            ).value
             for one in rounds
         ],
         overfitting=overfitting(notes, samples.clients),
@@ -146,3 +222,36 @@ def _answered(
 ) -> Answered:
     success = source_success(inferred_source(posterior, least=least), samples.owner)
     return Answered(least=least, answered=success.answered, right=success.right)
+
+
+def chained(
+    run: Setup,
+    attack: Attack,
+    measured: Mapping[str, Measurements],
+    right: Bool[ndarray, " samples"],
+    samples: SourceQueries,
+) -> list[Chained]:
+    """Samples called members where some audited ones are no client's, and each one's client.
+
+    A sample counts for a member where the attack's signal is high at some client: the largest
+    over the clients of its mean over the rounds.
+    """
+    nobodys = np.flatnonzero(run.deal.audit.owner == NOBODY)
+    if not len(nobodys):
+        return []
+    values = measured[attack.signals[0].name].values.double()
+    score = values.nanmean(0).nan_to_num(-torch.inf).amax(0).numpy()
+    found = []
+    for fpr in CHAINED_FPRS:
+        allowed = int(fpr * len(nobodys))
+        threshold = np.sort(score[nobodys])[::-1][allowed] if allowed < len(nobodys) else -np.inf
+        called = score[samples.kept] > threshold
+        found.append(
+            Chained(
+                fpr=fpr,
+                realised_fpr=float((score[nobodys] > threshold).mean()),
+                called=int(called.sum()),
+                right=int((called & right).sum()),
+            )
+        )
+    return found

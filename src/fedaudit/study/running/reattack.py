@@ -18,7 +18,6 @@ from fedaudit.observe.tensors import read_tensors
 from fedaudit.observe.views import seen_from
 from fedaudit.results.record import Record
 from fedaudit.signals.measure import measure_round
-from fedaudit.study.running.conclusion import conclude
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import STUDY_FILE, recorded_study, refuse_other_record
 from fedaudit.study.running.identity import with_code
@@ -30,6 +29,7 @@ from fedaudit.study.running.learning import (
 )
 from fedaudit.study.running.observing import measured_on, stored_rounds
 from fedaudit.study.running.pool import is_measured, run_folder
+from fedaudit.study.running.record import conclude
 from fedaudit.study.running.run import SHADOW
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.settings.values import study_from

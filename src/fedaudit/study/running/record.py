@@ -1,13 +1,19 @@
-"""The record of a study, put together from its runs and what was found in them."""
+"""The record of a study: figures, controls and usage of its runs, put together and written."""
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
 
 from fedaudit.attacks.catalog import attack_named
+from fedaudit.core.files import RECORD_FILE, SCORES_FILE
 from fedaudit.core.values import Sees
 from fedaudit.metrics.intervals import FEWEST_RUNS
-from fedaudit.observe.measurements import Stored
+from fedaudit.observe.measurements import Stored, stacked
+from fedaudit.observe.usage import Usage, read_usage
 from fedaudit.results.aggregate import corrected as corrected_by_hypothesis
 from fedaudit.results.aggregate import each_over_runs
 from fedaudit.results.estimate import Estimate
@@ -19,19 +25,80 @@ from fedaudit.results.record import (
     Record,
     UsageRow,
     ViewRow,
+    write_record,
 )
 from fedaudit.results.sources import SourceResult
 from fedaudit.results.text import made_plain, plain
+from fedaudit.study.controls.membership import controls
+from fedaudit.study.controls.planted import planted_leak
+from fedaudit.study.controls.source import source_controls
 from fedaudit.study.figures.accuracy import accuracy_by_round, utility
+from fedaudit.study.figures.analysis import analyse
 from fedaudit.study.figures.cluster_results import clusters_of
 from fedaudit.study.figures.guarantees import formal_epsilons
+from fedaudit.study.figures.sample_scores import write_scores
 from fedaudit.study.figures.significance import corrected
-from fedaudit.study.figures.source import SourceFound
+from fedaudit.study.figures.source import SourceFound, source_results
 from fedaudit.study.figures.truth import Findings
-from fedaudit.study.running.identity import settings_of
+from fedaudit.study.running.environment import Clock, environment
+from fedaudit.study.running.identity import run_key, settings_of
+from fedaudit.study.running.observing import measured_on
 from fedaudit.study.settings.sections import ServerSection, Study
 from fedaudit.study.setup.defenses import assigns_classes
-from fedaudit.study.setup.parts import Setup
+from fedaudit.study.setup.parts import Setup, Work
+
+MOST_CLIENTS = 50
+"""Of larger federations, only the audited clients have rows."""
+
+
+def conclude(
+    runs: Sequence[Setup],
+    stored: Sequence[Sequence[Stored]],
+    out: Path,
+    work: Work,
+    clock: Clock,
+    log: Callable[[str], None] = lambda text: None,
+    *,
+    places: Mapping[int, Path],
+) -> Record:
+    """Makes figures, controls and record from what was measured, and writes record and scores.
+
+    Args:
+        runs: The runs of one study.
+        stored: For each run, its measured rounds.
+        out: Folder of the record.
+        work: How controls train and measure.
+        clock: For the record's times.
+        log: Takes lines of text for the user.
+        places: Folder of each run, by seed.
+    """
+    # First, so that a folder that cannot be written is found out before the work.
+    out.mkdir(parents=True, exist_ok=True)
+    findings, checks, sources = Findings(), list[ControlResult](), list[SourceFound]()
+    for run, rounds in zip(runs, stored, strict=True):
+        log(f"seed {run.seed}: attacks and their figures")
+        measured = stacked(one.measured for one in rounds)
+        if run.on_membership:
+            analyse(run, measured, findings, work.progress)
+        sources += source_results(run, measured, findings.failed, rounds[-1].notes, work.progress)
+        log(f"seed {run.seed}: controls")
+        if run.on_membership:
+            checks += controls(run, findings, work.device, work.progress)
+        checks += source_controls(run, work.device)
+        if run.study.figures.planted_leak:
+            log(f"seed {run.seed}: a twin run with a planted leak")
+            checks += planted_leak(run, work)
+    usage = [
+        row
+        for run, rounds in zip(runs, stored, strict=True)
+        for row in usage_rows(run, places[run.seed], rounds)
+    ]
+    made = environment(clock, work.device)
+    record = assembled(runs, stored, findings, checks, made, usage, sources)
+    # The record first: scores without one are taken for somebody else's.
+    write_record(record, out / RECORD_FILE)
+    write_scores(runs, findings, out / SCORES_FILE)
+    return record
 
 
 def assembled(
@@ -219,3 +286,48 @@ def _content_hash(
     for figure in figures:
         digest.update(figure.model_dump_json(exclude_defaults=True).encode())
     return digest.hexdigest()
+
+
+def usage_rows(run: Setup, place: Path, stored: Sequence[Stored]) -> list[UsageRow]:
+    """Uses of each client's samples, and the cost of its defense.
+
+    Args:
+        run: The run.
+        place: Its folder; one that an older fedaudit wrote tells nothing.
+        stored: Its measured rounds, for the kind of device.
+    """
+    usage = read_usage(place, run_key(run.study, run.seed, measured_on(stored)))
+    if usage is None:
+        return []
+    targets = run.study.audit.targets
+    told = usage.clients if len(usage.clients) <= MOST_CLIENTS else targets
+    return [_row(run, usage, client) for client in usage.clients if client in told]
+
+
+def _row(run: Setup, usage: Usage, client: int) -> UsageRow:
+    at = usage.clients.index(client)
+    return UsageRow(
+        defense=run.study.defense.label,
+        seed=run.seed,
+        client=client,
+        defended=client in run.defenses,
+        samples=len(usage.ids[client]),
+        distinct=usage.distinct[:, at].tolist(),
+        times_used=_histogram(usage.used[client]),
+        times_recycled=_histogram(usage.recycled[client]),
+        extra_bytes=int(usage.extra_bytes[:, at].sum()),
+        seconds=float(usage.seconds[:, at].sum()),
+        filter_cosine=_mean(usage.filter_cosine[:, at]),
+    )
+
+
+def _mean(cosines: Tensor) -> float | None:
+    """Over the rounds that have one."""
+    known = cosines[~cosines.isnan()]
+    # Rounding may leave a cosine just outside of what it can be.
+    return float(known.mean().clamp(-1, 1)) if len(known) else None
+
+
+def _histogram(times: Tensor) -> list[int]:
+    """Counts of samples used 0 times, once, twice ..."""
+    return np.bincount(times.numpy()).tolist() if len(times) else []

@@ -18,13 +18,13 @@ from fedaudit.engines.local import local_engine
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.results.record import Record
-from fedaudit.study.running.conclusion import conclude
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import claim
 from fedaudit.study.running.identity import with_code
 from fedaudit.study.running.learning import fitted_attacks, known_examples, shadow_examples
 from fedaudit.study.running.observing import disk_needed, observe, stored_rounds
 from fedaudit.study.running.pool import is_measured, locked, place_of, write_run_places
+from fedaudit.study.running.record import conclude
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.algorithm import shadow_cost
 from fedaudit.study.setup.build import setup
