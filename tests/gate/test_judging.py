@@ -8,8 +8,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome, gravity
 from fedaudit.gate.verdict import Check, Verdict
-from fedaudit.results.estimate import Estimate, Interval
-from fedaudit.results.older import restated
+from fedaudit.results.estimate import AT_THRESHOLD, Estimate, Interval
 from fedaudit.results.record import Record
 from tests.estimates import estimate
 from tests.gate.parts import KINDS, auc, bound, control, found, policy, ran, tpr
@@ -147,15 +146,6 @@ def test_seeds_that_would_settle_what_further_runs_give_are_counted() -> None:
     assert (worst.more.what, worst.more.then) == ("seeds", Outcome.PASS)
 
 
-def test_an_older_record_is_judged_by_what_its_single_runs_say_of_these_runs() -> None:
-    """Its interval over two seeds is of further runs, and dropped; that of these runs is made."""
-    mean = auc(0.3, 0.8, seed=None, method="Student t over 2 seeds 95%")
-    runs = [auc(0.52, 0.58, seed=seed) for seed in (1, 2)]
-    record = restated(found(mean, *runs, seeds=[1, 2]))
-    assert outcome(record, asking('auc = 0.6\nseeds = "these runs"')) is Outcome.PASS
-    assert outcome(record, asking('auc = 0.6\nseeds = "mean"')) is Outcome.INCONCLUSIVE
-
-
 def test_a_rate_that_a_sample_is_too_small_for_says_how_many_are_missing() -> None:
     small = tpr(3, n_nonmembers=60, value=None, low=None, high=None, note="inconclusive")
     worst = only(verdict(found(small), asking('tpr = {"0.01" = 0.05}'))).worst
@@ -193,8 +183,9 @@ def test_a_rate_with_too_few_nonmembers_for_a_lower_limit_can_pass_and_never_fai
 
 @pytest.mark.parametrize("ceiling", [0.001, 0.9])
 def test_limits_at_the_threshold_used_neither_pass_nor_fail_a_gate(ceiling: float) -> None:
-    older = tpr(20, method="Clopper-Pearson 95%", low=0.025, high=0.061)
-    record = restated(found(older, auc(0.48, 0.52)))
+    limits = Interval(low=0.025, high=0.061)
+    older = tpr(20, method=f"Clopper-Pearson 95% {AT_THRESHOLD}", low=None, high=None)
+    record = found(older.model_copy(update={"at_threshold": limits}), auc(0.48, 0.52))
     checks = verdict(record, asking(f'auc = 0.6\ntpr = {{"0.01" = {ceiling}}}')).checks
     rate = next(check for check in checks if check.metric == "tpr@0.01")
     assert rate.outcome is Outcome.INCONCLUSIVE

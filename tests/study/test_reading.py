@@ -1,17 +1,12 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.metrics import evaluate
-from fedaudit.results.estimate import Interval
-from fedaudit.results.older import restated
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
 from fedaudit.results.text import LONGEST, is_plain, made_plain, plain
-from tests.estimates import estimate
 from tests.report.records import record
 from tests.study.compare_records import given
 
@@ -28,110 +23,14 @@ def altered(tmp_path: Path, **changes: object) -> Path:
     return written(tmp_path, json.dumps({**SMALL.model_dump(), **changes}))
 
 
-def of_version_1(tmp_path: Path, **lists: object) -> Path:
-    """A record of version 1 with these lists of figures."""
-    document = SMALL.model_dump(exclude={"estimates", "made_as"})
-    return written(tmp_path, json.dumps({**document, "version": 1, **lists}))
+def with_figures(tmp_path: Path, *figures: dict[str, object]) -> Path:
+    return altered(tmp_path, estimates=list(figures))
 
 
 def test_what_was_written_is_read_back_the_same(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     write_record(SMALL, path)
     assert read_record(path) == SMALL
-
-
-def test_limits_of_rates_in_older_records_are_those_at_the_threshold_used(tmp_path: Path) -> None:
-    figures = [
-        {"metric": metric, "seed": seed, "value": 0.2, "low": 0.1, "high": 0.3, "method": method}
-        for metric, seed, method in (
-            ("tpr@0.01", 1, "Clopper-Pearson 95%"),
-            ("tpr@0.01", 1, "order statistics and Clopper-Pearson 95%"),
-            ("tpr@0.01", None, "Student t over 3 seeds 95%"),
-            ("balanced_accuracy", 1, "Clopper-Pearson 95%"),
-            ("auc", 1, "DeLong 95%"),
-        )
-    ]
-    older, *others, auc = read_record(of_version_1(tmp_path, findings=figures)).findings
-    assert (older.value, older.low, older.high) == (0.2, None, None)
-    assert older.at_threshold == Interval(low=0.1, high=0.3)
-    assert older.method == "Clopper-Pearson 95% at the threshold used"
-    today, mean, accuracy = others
-    assert (mean.low, mean.high) == (None, None)
-    assert [today, accuracy, auc] == [
-        estimate(figure) for place, figure in enumerate(figures) if place in (1, 3, 4)
-    ]
-
-
-def over(seeds: int, metric: str, *, low: float, high: float) -> list[dict[str, object]]:
-    """A mean over seeds as older versions wrote it, and the runs behind it."""
-    method = "Clopper-Pearson 95%" if metric.startswith("tpr") else "DeLong 95%"
-    given = {"attack": "a", "contrast": "unseen", "target": 0, "metric": metric, "value": 0.6}
-    given |= {"n_members": 50, "n_nonmembers": 50}
-    mean = {"seed": None, "low": low, "high": high, "method": f"Student t over {seeds} seeds 95%"}
-    runs = [
-        given | {"seed": seed, "low": 0.5, "high": 0.7, "method": method} for seed in range(seeds)
-    ]
-    return [given | mean, *runs]
-
-
-def test_an_older_interval_over_five_seeds_is_of_further_runs_and_that_of_these_is_made(
-    tmp_path: Path,
-) -> None:
-    figures = over(5, "auc", low=0.3, high=0.9)
-    mean = read_record(of_version_1(tmp_path, findings=figures)).findings[0]
-    assert (mean.low, mean.high) == pytest.approx((0.6 - 0.1 / 5**0.5, 0.6 + 0.1 / 5**0.5))
-    assert mean.method == "DeLong 95%, over these 5 runs"
-    assert mean.further is not None
-    assert (mean.further.low, mean.further.high) == (0.3, 0.9)
-    assert mean.further.method == "Student t over 5 seeds 95%"
-
-
-def test_an_older_interval_over_two_seeds_is_dropped_and_that_of_these_runs_is_made(
-    tmp_path: Path,
-) -> None:
-    figures = over(2, "auc", low=0.335, high=0.888)
-    mean = read_record(of_version_1(tmp_path, findings=figures)).findings[0]
-    assert (mean.low, mean.high) == pytest.approx((0.6 - 0.1 / 2**0.5, 0.6 + 0.1 / 2**0.5))
-    assert mean.further is not None
-    assert (mean.further.low, mean.further.high) == (None, None)
-    assert mean.further.method == "an interval over further runs needs 5 seeds, got 2"
-
-
-def test_no_limits_of_a_rate_over_seeds_are_invented_for_an_older_record(tmp_path: Path) -> None:
-    mean = read_record(
-        of_version_1(tmp_path, findings=over(3, "tpr@0.01", low=0.1, high=0.9))
-    ).findings[0]
-    assert (mean.low, mean.high) == (None, None)
-    reach = 0.1 / 3**0.5
-    assert mean.at_threshold is not None
-    limits = (mean.at_threshold.low, mean.at_threshold.high)
-    assert limits == pytest.approx((0.6 - reach, 0.6 + reach))
-
-
-def test_a_mean_that_is_not_that_of_its_runs_gets_no_limits_from_them(tmp_path: Path) -> None:
-    mean, *runs = over(2, "auc", low=0.3, high=0.9)
-    figures = [mean | {"value": 0.8}, *runs]
-    read = read_record(of_version_1(tmp_path, findings=figures)).findings[0]
-    assert (read.value, read.low, read.high) == (0.8, None, None)
-
-
-def test_limits_of_rates_are_restated_once(tmp_path: Path) -> None:
-    figure = {"metric": "tpr@0.01", "seed": 1, "value": 0.2, "low": 0.1, "high": 0.3, "method": "x"}
-    once = read_record(of_version_1(tmp_path, findings=[figure]))
-    write_record(once, tmp_path / "again.json")
-    assert read_record(tmp_path / "again.json") == once
-
-
-def test_limits_that_a_rate_has_today_are_not_taken_for_older_ones() -> None:
-    found = evaluate(np.arange(2000.0), np.arange(2000) % 2, fprs=(0.01,))
-    rates = [one for one in found if one.metric == "tpr@0.01" and one.high is not None]
-    figures = [
-        estimate(metric=r.metric, seed=1, value=r.value, low=r.low, high=r.high, method=r.method)
-        for r in rates
-    ]
-    record = SMALL.model_copy(update={"estimates": figures})
-    assert figures
-    assert restated(record) == record
 
 
 @pytest.mark.parametrize("side", ["n_members", "n_nonmembers"])
@@ -141,23 +40,29 @@ def test_a_figure_of_nobody_on_a_side_is_refused(side: str, metric: str, tmp_pat
     figure |= {"value": 0.5, "low": 0.4, "high": 0.6, "method": "DeLong 95%", "contrast": "unseen"}
     figure |= {"n_members": 9, "n_nonmembers": 9, side: 0}
     with pytest.raises(Damaged, match="it takes one of each to tell them apart"):
-        read_record(of_version_1(tmp_path, findings=[figure]))
+        read_record(with_figures(tmp_path, figure))
     nothing = {"value": None, "low": None, "high": None}
-    assert read_record(of_version_1(tmp_path, findings=[figure | nothing])).findings
+    assert read_record(with_figures(tmp_path, figure | nothing)).findings
 
 
 def test_a_group_of_nobody_on_a_side_is_refused(tmp_path: Path) -> None:
-    row: dict[str, object] = {"attack": "a", "contrast": "mixed", "by": "class", "group": "1"}
+    row: dict[str, object] = {
+        "metric": "auc",
+        "attack": "a",
+        "contrast": "mixed",
+        "by": "class",
+        "group": "1",
+    }
     row |= {"target": 0, "seed": 1, "value": 0.5, "low": 0.4, "high": 0.6}
     row |= {"n_members": 0, "n_nonmembers": 9}
     with pytest.raises(Damaged, match="0 members and 9 non-members"):
-        read_record(of_version_1(tmp_path, findings=[], groups=[row]))
+        read_record(with_figures(tmp_path, row))
 
 
 def test_budgets_need_no_samples(tmp_path: Path) -> None:
     proven = {"metric": "formal_epsilon", "value": 2.0}
     bound = {"attack": "a", "metric": "epsilon", "value": 0.0, "low": 0.0, "n_members": 4}
-    assert len(read_record(of_version_1(tmp_path, findings=[proven, bound])).findings) == 2
+    assert len(read_record(with_figures(tmp_path, proven, bound)).findings) == 2
 
 
 def test_a_missing_file_and_a_folder_are_refused_by_name(tmp_path: Path) -> None:
@@ -184,7 +89,7 @@ def test_other_json_is_said_not_to_be_a_record(tmp_path: Path, text: str) -> Non
         read_record(written(tmp_path, text))
 
 
-@pytest.mark.parametrize("version", [4, "1", None, True, 1.0])
+@pytest.mark.parametrize("version", [2, 4, "3", None, True, 3.0])
 def test_another_version_is_refused_with_what_to_do(tmp_path: Path, version: object) -> None:
     with pytest.raises(BadInput, match=r"of version .*use the fedaudit that wrote it"):
         read_record(altered(tmp_path, version=version))

@@ -47,10 +47,9 @@ from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon
 from fedaudit.metrics.intervals import FEWEST_RUNS, Limited, too_few_runs
 from fedaudit.report.grid import shortened
 from fedaudit.report.words import defense_name, metric_name, plural
-from fedaudit.results.estimate import Estimate, Interval
+from fedaudit.results.estimate import AT_THRESHOLD, Estimate, Interval
 from fedaudit.results.games import ACTUAL, PROVEN, SUCCESS, PointPlayed
 from fedaudit.results.guessing import above_chance
-from fedaudit.results.older import AT_THRESHOLD
 from fedaudit.results.record import Record
 from fedaudit.results.sources import LABELS
 

@@ -39,7 +39,7 @@ from fedaudit.results.detector import (
     Detection,
     WeightSpread,
 )
-from fedaudit.results.estimate import Estimate, Interval, Test, tests_of
+from fedaudit.results.estimate import AT_THRESHOLD, Estimate, Interval, Test, tests_of
 from fedaudit.results.games import (
     CLAIMED_SUCCESS,
     DISTANCE,
@@ -83,7 +83,7 @@ from fedaudit.results.metrics import (
     TRAIN_ACCURACY,
     VIOLATIONS,
 )
-from fedaudit.results.older import AT_THRESHOLD, settled
+from fedaudit.results.older import settled
 from fedaudit.results.record import (
     AccuracyByRound,
     AttackRow,

@@ -9,6 +9,8 @@ from fedaudit.results.metrics import Range, range_of
 
 NO_DEFENSE = "none"
 """Name of the defense in force where there is none."""
+AT_THRESHOLD = "at the threshold used"
+"""Of limits that take a rate's threshold as given; no verdict rests on them."""
 GUESSING = "guessing"
 """Null hypothesis: the attack does as well as a guess."""
 BOOTSTRAP = "bootstrap"

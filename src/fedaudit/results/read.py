@@ -12,11 +12,8 @@ from fedaudit.core.files import TooLarge, parsed_json, read_text
 from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY
 from fedaudit.results.comparison import COMPARISON_FORMAT, Comparison
 from fedaudit.results.fields import MOST
-from fedaudit.results.older import restated
 from fedaudit.results.record import FORMAT, VERSION, Record
 from fedaudit.results.text import LONGEST, MAX_DEPTH, deeper_than, is_plain, is_plain_json, texts
-from fedaudit.results.version_1 import VERSION_1, from_version_1
-from fedaudit.results.version_2 import VERSION_2, from_version_2
 
 MAX_BYTES = 256 * 2**20
 _LONGEST_NUMBER = 400
@@ -30,8 +27,7 @@ def read_record(path: Path, *, max_bytes: int = MAX_BYTES) -> Record:
 
     The file is treated as hostile: it is bounded in size and depth, holds plain JSON without
     repeated keys or numbers that are not finite, without text that steers a screen, and must fit
-    the format to the last field: no figure that cannot be. Limits of rates in a record of an older
-    version are those at the threshold used (:func:`fedaudit.results.older.restated`).
+    the format to the last field: no figure that cannot be.
 
     Args:
         path: A record file.
@@ -47,16 +43,11 @@ def read_record(path: Path, *, max_bytes: int = MAX_BYTES) -> Record:
 
 def _as_record(parsed: object, path: Path) -> Record:
     document = _of_kind(parsed, path, _RECORD)
-    version = document["version"]
-    if version == VERSION_1:
-        document = from_version_1(document)
     if deeper_than(document.get("config"), MAX_DEPTH):
         raise Damaged(
             f"{path} has a configuration nested over {MAX_DEPTH} levels deep, which no study "
             "has; take the original record"
         )
-    if version != VERSION:
-        document = _converted(document, path)
     found = _fitting(Record, document, path, "the record format")
     metrics = len({figure.metric for figure in found.findings})
     if metrics > _MOST_METRICS:
@@ -65,14 +56,7 @@ def _as_record(parsed: object, path: Path) -> Record:
             "no study has so many; take the original record"
         )
     _refuse_nobody(found, path)
-    return found if version == VERSION else restated(found)
-
-
-def _converted(document: dict[str, object], path: Path) -> dict[str, object]:
-    try:
-        return from_version_2(document)
-    except ValidationError as error:
-        raise Damaged(f"{path} does not fit the record format: {_sentence(error)}") from None
+    return found
 
 
 def _refuse_nobody(record: Record, path: Path) -> None:
@@ -127,7 +111,7 @@ _RECORD = _Kind(
     "record",
     FORMAT,
     "give the record that `fedaudit run`, `attack` or `games` wrote",
-    (VERSION_1, VERSION_2, VERSION),
+    (VERSION,),
 )
 _COMPARISON = _Kind(
     "comparison",
