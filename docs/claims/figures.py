@@ -124,6 +124,7 @@ def hypervolumes(study: str, family: str, attack: str, contrast: str, target: in
     return {seed: {None: Value(area)} for seed, area in areas.items()}
 
 
+@cache
 def defenses_of(path: Path) -> str:
     """The defense of a committed record, with what is chained to it."""
     defense = DefenseSection.model_validate(read_record(path).config["defense"])
