@@ -106,7 +106,7 @@ def test_perturbed_features_have_their_true_epsilon_stated_beside_the_nominal_on
     features = setup(small_study(), 1, None).dataset.train.features[0].numel()
     assert features > 1
     assert figure.value == pytest.approx(BitRandPublished(5.0).true_epsilon(features))
-    assert figure.method == "nominal epsilon 5; log ratios summed over bits"
+    assert figure.method == "claimed epsilon 5; log ratios summed over bits"
     assert figure.note == (
         "unit: one record's features against any other features; labels are not protected"
     )
@@ -117,4 +117,4 @@ def test_a_mask_that_all_records_share_proves_nothing_and_the_record_says_why(
 ) -> None:
     figure = proven("bitrand", tmp_path, nominal_epsilon=5.0, shared_mask=True)
     assert figure.value is None
-    assert figure.note == "there is no guarantee: nominal epsilon 5; one mask for all records"
+    assert figure.note == "there is no guarantee: claimed epsilon 5; one mask for all records"

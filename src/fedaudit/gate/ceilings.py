@@ -480,7 +480,7 @@ CEILINGS = (
         "games",
         "true_epsilon",
         ACTUAL,
-        "true epsilon",
+        "actual epsilon",
         _points,
         as_known_or_failed,
         shown="epsilon",

@@ -103,7 +103,7 @@ def _contradictions(record: Record, points: Sequence[PointPlayed]) -> Iterator[C
         certain = faults or not unsure
         otherwise = Outcome.FAIL if certain else Outcome.INCONCLUSIVE
         found = faults if certain else unsure
-        yield demand("games", "named epsilons not contradicted", found, otherwise)
+        yield demand("games", "claimed epsilons not contradicted", found, otherwise)
 
 
 def _unjudged(record: Record, policy: Policy) -> list[str]:

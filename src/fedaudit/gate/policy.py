@@ -199,7 +199,7 @@ seeds = "each"                            # the worst run; or "these runs", "fur
 
 [games]                                   # records of `fedaudit games`
 success = 0.6
-contradicted = true                       # success that refutes the named epsilon fails
+contradicted = true                       # success that refutes the claimed epsilon fails
 # true_epsilon = 8.0
 # mechanisms = ["bitwise-rr"]
 

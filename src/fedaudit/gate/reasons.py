@@ -19,7 +19,7 @@ _BOUNDS = (
 
 
 def paragraph(record: str, policy: str, outcome: Outcome, checks: Sequence[Check]) -> str:
-    """Why the verdict is what it is, for somebody who has not read the record.
+    """Reason why the verdict is what it is, for somebody who has not read the record.
 
     Args:
         record: Name of the record.

@@ -46,7 +46,7 @@ class Trust:
     confidence: float
 
     def doubt(self, attack: str, target: int | None, seed: int | None) -> str:
-        """Why a figure of this attack may be too high; empty where nothing says so.
+        """Reason why a figure of this attack may be too high; empty where nothing says so.
 
         Args:
             attack: Its catalogue name.

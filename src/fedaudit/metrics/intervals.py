@@ -335,7 +335,7 @@ def over_further_runs(
 
 
 def too_few_runs(runs: int) -> str:
-    """Why nothing is said about further runs."""
+    """Reason why nothing is said about further runs."""
     return f"an interval over further runs needs {FEWEST_RUNS} seeds, got {runs}"
 
 

@@ -75,7 +75,7 @@ def n_needed(fpr: float) -> int:
 
 
 def inconclusive(fpr: float, n_nonmembers: int) -> str | None:
-    """Why a rate at this false-positive rate cannot be given, or None where it can.
+    """Reason why a rate at this false-positive rate cannot be given, or None where it can.
 
     Raises:
         BadInput: The rate is not in (0, 1].

@@ -182,7 +182,7 @@ def tell_of_unhashed(folder: Path, log: Callable[[str], None]) -> None:
 
 
 def fault_in(measured: MeasuredRound, clients: Collection[ClientId], samples: int) -> str:
-    """Why a measured round cannot be of a run with these clients and so many samples.
+    """Reason why a measured round cannot be of a run with these clients and so many samples.
 
     Args:
         measured: As it was read.

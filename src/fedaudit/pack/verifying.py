@@ -163,7 +163,7 @@ def made_where(record: Record) -> str:
 
 
 def _unsigned(folder: Path, key: "Ed25519PublicKey") -> str:
-    """Why the manifest is not signed by a key; empty where it is."""
+    """Reason why the manifest is not signed by a key; empty where it is."""
     fault = _unreadable(folder / SIGNATURE_FILE, most=SIGNATURE_BYTES)
     if fault:
         return f"{SIGNATURE_FILE} {fault}: the pack is not signed by that key"
@@ -242,7 +242,7 @@ def _changed(folder: Path, manifest: Manifest) -> Iterator[str]:
 
 
 def _unreadable(path: Path, *, most: int = MAX_BYTES) -> str:
-    """Why a file is not read; empty where it is. A link is never followed."""
+    """Reason why a file is not read; empty where it is. A link is never followed."""
     try:
         kind = path.lstat()
     except OSError as error:

@@ -103,7 +103,7 @@ def _study_of(figure: Estimate) -> tuple[str, ...]:
 
 
 def without_seed(figure: Estimate) -> tuple[object, ...]:
-    """What a figure is of, whichever run it was found in."""
+    """Coordinates of a figure, whichever run it was found in."""
     names = [name for name in Coordinates.model_fields if name != "seed"]
     return figure.metric, figure.against, *(getattr(figure, name) for name in names)
 

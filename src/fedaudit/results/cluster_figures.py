@@ -81,7 +81,7 @@ def served_figure(
     group: str = EVERYBODY,
     samples: int = 0,
 ) -> Estimate:
-    """How well, or how evenly, groups of clients are served.
+    """Accuracy of each group of clients, and how far apart groups are.
 
     Args:
         run: Who trained which model.

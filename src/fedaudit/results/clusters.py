@@ -69,7 +69,7 @@ class ClusterRound(Part):
 
 
 class ClusterResult(Part):
-    """Who trained which model in one run, at what membership risk.
+    """Choices of models in one run, and the membership risk of each model.
 
     The figures of the run are estimates (``fedaudit.results.cluster_figures``).
 

@@ -20,7 +20,7 @@ from fedaudit.results.record import Record
 
 
 class _Key(NamedTuple):
-    """What a figure is of, within a row; of several views of a record the first counts."""
+    """Coordinates of a figure within a row; of several views of a record the first counts."""
 
     topic: str
     attack: str

@@ -100,7 +100,7 @@ def _least(figure: Estimate) -> float | None:
 
 
 def _notes(figures: Sequence[Estimate]) -> dict[Key, str]:
-    """Why figures were refused; of several reasons the first."""
+    """Reason why figures were refused; of several reasons the first."""
     found: dict[Key, str] = {}
     for figure in figures:
         if figure.value is None:

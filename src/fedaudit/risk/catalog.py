@@ -109,7 +109,7 @@ _TARGET = 0
 
 
 def why_unfit(attack: Attack) -> str:
-    """Why an attack cannot measure what one model gives away; empty if it can."""
+    """Reason why an attack cannot measure what one model gives away; empty if it can."""
     if attack.infers_source:
         return "asks whose a sample is, not whether it was trained on"
     for sight, why in _LACKING.items():

@@ -71,7 +71,7 @@ def test_the_true_epsilon_is_stated_with_the_nominal_one_beside_it(defense: Loca
     assert found.epsilon == pytest.approx(defense.true_epsilon(12))
     assert found.unit.startswith("one record's features against any other features")
     assert found.unit.endswith("labels are not protected")
-    assert f"nominal epsilon {defense.nominal:g}" in found.method
+    assert f"claimed epsilon {defense.nominal:g}" in found.method
 
 
 def test_the_published_ones_state_far_more_than_they_are_said_to_have() -> None:

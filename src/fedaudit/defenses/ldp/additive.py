@@ -194,7 +194,7 @@ class LdpGaussian(_InBall):
         if self.epsilon == inf:
             return Guarantee(inf, UNIT)
         epsilon = epsilon_of_gaussian(self.sigma / (2 * self.clip), delta)
-        said = f"nominal epsilon {self.epsilon:g} at delta {self.delta:g}"
+        said = f"claimed epsilon {self.epsilon:g} at delta {self.delta:g}"
         return Guarantee(epsilon, UNIT, f"{said}; {self.method}, delta {delta:g}")
 
     def perturbed(

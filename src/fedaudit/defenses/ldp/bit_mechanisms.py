@@ -144,7 +144,7 @@ class BitRandPublished(BitMechanism):
     """Turns every bit of a feature at random, the sign least often and the last bit most often.
 
     The published bound holds one direction of the likelihood ratio down and leaves the other one
-    free, so that the true epsilon of a record is hundreds to thousands of times the nominal one:
+    free, so that the actual epsilon of a record is hundreds to thousands of times the claimed one:
     for 512 features of 10 bits 2,207 at 1, 5,350 at 3, 9,239 at 5 and 20,038 at 10.
 
     Attributes:
@@ -152,7 +152,7 @@ class BitRandPublished(BitMechanism):
             nothing. It is not what is guaranteed: see the formal epsilon of a record.
 
     Source: Lai et al. 2021 (BitRand); AMI, appendix C, Eq. (23), alpha at its upper bound.
-    Differs: The true epsilon is worked out and stated. Records are perturbed independently
+    Differs: The actual epsilon is worked out and stated. Records are perturbed independently
         unless ``shared_mask`` is set.
     """
 
@@ -188,8 +188,8 @@ class BitRandPublished(BitMechanism):
 class OmePublished(BitMechanism):
     """Keeps nearly every bit at an even place of a record and erases nearly every other one.
 
-    The nominal epsilon is spread over all bits of a record and moves one probability by a
-    fraction of a per cent; the true epsilon of 512 features of 10 bits is 35,342 whatever it is.
+    The claimed epsilon is spread over all bits of a record and moves one probability by a
+    fraction of a per cent; the actual epsilon of 512 features of 10 bits is 35,342 whatever it is.
     The published proof multiplies ratios of even and odd bits, which cancel; two records that
     differ in even bits alone do not.
 
@@ -199,7 +199,7 @@ class OmePublished(BitMechanism):
         alpha: Odds with which a 1 at an even place is kept, above 0.
 
     Source: Lyu et al. 2020 (OME); AMI, appendix C, Eq. (22), and its published code (alpha 100).
-    Differs: The true epsilon is worked out and stated. Places are counted through the whole
+    Differs: The actual epsilon is worked out and stated. Places are counted through the whole
         record, as printed, which is the same for every feature where it has an even number of
         bits.
     """

@@ -139,7 +139,7 @@ class LocalDP(Defense):
         """Proven guarantee for each record's features, after all rounds: the actual epsilon."""
         self._refuse_none(work.features)
         epsilon = self.true_epsilon(work.features)
-        return Guarantee(epsilon, UNIT, f"nominal epsilon {self.nominal:g}; {self.method}")
+        return Guarantee(epsilon, UNIT, f"claimed epsilon {self.nominal:g}; {self.method}")
 
     def _refuse_none(self, features: int) -> None:
         if features < 1:

@@ -114,7 +114,7 @@ def resume(
 def _fault(
     standing: Standing, rounds: int, beginning: Standing, clients: Collection[ClientId]
 ) -> str:
-    """Why this run cannot stand there; empty if it can."""
+    """Reason why this run cannot stand there; empty if it can."""
     if not 1 <= standing.round <= rounds:
         return f"it is of round {str(standing.round)[:20]}, and the run has {rounds}"
     strangers = sorted({*standing.memories, *standing.defenses} - set(clients))

@@ -306,7 +306,7 @@ class FlowerLedger:
         )
 
     def _fault(self, page: _Page) -> str:
-        """Why a round cannot be recorded; empty if it can."""
+        """Reason why a round cannot be recorded; empty if it can."""
         if not page.sent:
             return "no model was sent"
         if not page.answered:

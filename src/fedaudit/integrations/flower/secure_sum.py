@@ -129,7 +129,7 @@ class SumRecordingStrategy(Strategy):
         )
 
     def _fault(self, results: Fitted, known: Sequence[ClientId]) -> str:
-        """Why a round cannot be recorded; empty if it can."""
+        """Reason why a round cannot be recorded; empty if it can."""
         if not results:
             return "no client answered"
         if len({id(result.parameters) for _, result in results}) > 1:

@@ -90,7 +90,7 @@ def refusing(refusal: Refusal) -> RecordDict:
 
 
 def refusal_in(reply: Message) -> str:
-    """Why a node refuses; empty if it does not."""
+    """Reason why a node refuses; empty if it does not."""
     record = reply.content.config_records.get(_REFUSED)
     return "" if record is None else plain(str(record.get("said", "")))[:1000] or "no reason given"
 

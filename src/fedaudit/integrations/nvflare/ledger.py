@@ -190,7 +190,7 @@ class NvflareLedger:
         return found, fault
 
     def _fault(self, page: _Page) -> str:
-        """Why a round cannot be recorded; empty if it can."""
+        """Reason why a round cannot be recorded; empty if it can."""
         if not page.sent:
             return "no model was sent"
         if not page.answered:

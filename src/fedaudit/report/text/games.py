@@ -161,7 +161,7 @@ def times_text(ratio: float) -> str:
 
 
 def far_above(point: PointPlayed) -> bool:
-    """True where the actual epsilon is far above the named one, or has no bound at all."""
+    """True where the actual epsilon is far above the claimed one, or has no bound at all."""
     if point.claimed_epsilon is None:
         return False
     if point.actual_epsilon is None:
@@ -293,7 +293,7 @@ def by_signs(shown: Sequence[ShownPoint]) -> list[ShownPoint]:
 
 
 def contradiction(one: ShownPoint) -> str:
-    """Why a point's success and an epsilon cannot both be."""
+    """Reason why a point's success and an epsilon cannot both be."""
     point = one.point
     told = f"{short(one)}: the server is right in {right_in(point.adv)} of games, which "
     if point.rounds is not None:
@@ -318,7 +318,7 @@ def contradiction(one: ShownPoint) -> str:
 
 
 def claims_of(shown: Sequence[ShownPoint]) -> list[str]:
-    """Mechanisms whose actual epsilon is far above the named one, or is none."""
+    """Mechanisms whose actual epsilon is far above the claimed one, or is none."""
     found = []
     for name, inside in families(shown).items():
         far = [one.point for one in inside if far_above(one.point)]
@@ -445,7 +445,7 @@ class GameVerdict(NamedTuple):
         played: What was played.
         found: For each mechanism how surely the server tells.
         contradictions: Points whose success refutes an epsilon; the gravest warnings.
-        claims: Mechanisms whose actual epsilon is not the named one.
+        claims: Mechanisms whose actual epsilon is not the claimed one.
         meaning: What follows.
         limits: What the games cannot show.
     """

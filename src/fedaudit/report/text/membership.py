@@ -216,7 +216,7 @@ def _auc_sentence(best: Estimate, figures: list[Estimate]) -> str:
 
 
 def _allowing(best: Estimate) -> str:
-    """Why a figure whose interval lies above 0.5 is still not called above guessing."""
+    """Reason why a figure whose interval lies above 0.5 is still not called above guessing."""
     alone = by_interval_alone(best)
     return " once the number of figures tested is allowed for" if alone else ""
 

@@ -86,12 +86,12 @@ class Named(NamedTuple):
 
     @property
     def above_guessing(self) -> bool:
-        """Whether the success is, by test and interval."""
+        """True where success is above guessing, by test and interval."""
         return bool(above_chance(self.success))
 
     @property
     def above_mixes(self) -> bool:
-        """Whether it is above label distributions, and above guessing too."""
+        """True where it is above label distributions, and above guessing too."""
         return self.above_guessing and bool(above_chance(self.excess))
 
 

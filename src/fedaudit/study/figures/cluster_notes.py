@@ -53,7 +53,7 @@ class GroupAccuracy(Part):
 
 
 class FairnessGap(Part):
-    """How differently the groups are treated: an absolute difference, 0 is equal treatment.
+    """An absolute difference between the groups; 0 is equal treatment.
 
     Attributes:
         metric: "demographic parity", "equal opportunity" or "equalised odds"; with many classes
