@@ -81,7 +81,7 @@ def served_figure(
     group: str = EVERYBODY,
     samples: int = 0,
 ) -> Estimate:
-    """Accuracy of each group of clients, and how far apart groups are.
+    """Accuracy of a group of clients in one run, or a fairness gap between groups.
 
     Args:
         run: Who trained which model.
