@@ -5,7 +5,9 @@ import re
 import pytest
 
 from fedaudit.report.advice import advice
+from fedaudit.report.first import first_screen
 from fedaudit.report.page import report_html
+from fedaudit.report.text.verdict import verdict
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.ladder import ladder, loss_gap, strongest
 from fedaudit.results.record import Record, replaced
@@ -109,3 +111,20 @@ def test_who_has_the_final_model_is_held_against_the_generalisation_gap() -> Non
     assert "The final model is 11.0% better" in found.stands
     assert f"to {ladder().final.at(0.11) + ladder().final.spread:.2f} is to be" in found.stands
     assert not found.drawing
+
+
+def test_what_to_do_next_begins_with_what_lowered_such_a_leak_at_little_cost() -> None:
+    leaking = federation(auc=0.95)
+    found = advice(leaking)
+    assert found is not None
+    helped = [one for one in ladder().changes if one.auc[0] - one.auc[1] >= 0.03]
+    cheap = [
+        one
+        for one in helped
+        if one.accuracy[0] - one.accuracy[1] <= 0.05 and one.accuracy[1] >= 0.2
+    ]
+    most = max(cheap, key=lambda one: one.auc[0] - one.auc[1])
+    assert f"AUC {most.auc[0]:.3f} → {most.auc[1]:.3f}" in found.step
+    assert first_screen(leaking, verdict(leaking)).next[0] == found.step
+    hidden = federation(auc=0.5)
+    assert found.step not in first_screen(hidden, verdict(hidden)).next

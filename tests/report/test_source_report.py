@@ -164,7 +164,7 @@ def test_membership_is_told_first_and_sources_after_it() -> None:
     both = verdict(with_sources(found(), membership=True))
     assert both.status == "strong leak"
     first, second = both.headline.split(". ")
-    assert first == "Strong leakage: training data can be told from other data"
+    assert first == "Strong leakage: members can be distinguished from non-members"
     assert second.startswith("Clear source leakage")
     assert [bullet.label for bullet in both.found] == ["", "Source inference"]
     assert "It also asked of 120 samples, 12 of each of 10 clients: which client is it from?" in (

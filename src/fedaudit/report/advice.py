@@ -23,6 +23,10 @@ from fedaudit.results.ladder import (
 LEAST_LOWERED = 0.03
 """By how much a change must have lowered an AUC, and end below what is found here, to be named."""
 
+_USABLE = 0.2
+"""Test accuracy below which a model is of no use on the ladder's data (ten classes and more)."""
+_LITTLE = 0.05
+"""What a change may cost in test accuracy."""
 _DEFENSES = ("clipping", "dp-sgd")
 _KINDS = {
     "epochs": "Fewer local epochs",
@@ -45,11 +49,14 @@ class Advice(NamedTuple):
         stands: Which rung this is, what is to be expected there and what was found.
         lowered: What took it down there, each with its figures; empty where nothing did.
         drawing: The ladder with this federation on it, as SVG; empty for a final model.
+        step: The change that took most off an AUC there, as something to do: of those that cost
+            hardly any accuracy, where there are such; empty where none helped.
     """
 
     stands: str
     lowered: tuple[str, ...]
     drawing: Markup
+    step: str = ""
 
 
 def advice(record: Record) -> Advice | None:
@@ -76,7 +83,8 @@ def _of_uploads(record: Record, known: Ladder) -> Advice | None:
         f"{_range(known.uploads, expected)} is to be expected of the strongest of four attacks "
         f"there. {_compared(record, found, expected, known.uploads)}"
     )
-    return Advice(stands, _lowered(record, known.changes, found), _drawing(known, found, gap))
+    helped = _helped(record, known.changes, found)
+    return Advice(stands, _lowered(helped), _drawing(known, found, gap), _step(helped))
 
 
 def _of_final(record: Record, known: Ladder) -> Advice | None:
@@ -119,26 +127,36 @@ def _in_force(record: Record) -> list[str]:
     return sorted({one.defense for one in record.where(topic="utility")} - {"none"})
 
 
-def _lowered(record: Record, changes: Sequence[Change], found: Auc) -> tuple[str, ...]:
-    """A sentence for each kind of change that helped and can still be made here."""
+def _helped(record: Record, changes: Sequence[Change], found: Auc) -> dict[str, list[Change]]:
+    """Changes that helped on the ladder and can still be made here, by kind."""
     training = record.config.get("training")
     now = training if isinstance(training, Mapping) else {}
-    sentences = []
-    for kind, words in _KINDS.items():
-        done = now.get(kind) == _ONE_ALREADY.get(kind, "")
-        if done or (kind in _DEFENSES and _in_force(record)):
+    helped: dict[str, list[Change]] = {}
+    for one in changes:
+        done = now.get(one.kind) == _ONE_ALREADY.get(one.kind, "")
+        if done or (one.kind in _DEFENSES and _in_force(record)):
             continue
-        helped = [
-            one
-            for one in changes
-            if one.kind == kind
-            and one.auc[0] - one.auc[1] >= LEAST_LOWERED
-            and found.low > 0.5
-            and one.auc[1] <= found.value - LEAST_LOWERED
-        ]
-        if helped:
-            sentences.append(f"{words}: {'; '.join(map(_figures, helped))}.")
-    return tuple(sentences)
+        lower = one.auc[0] - one.auc[1] >= LEAST_LOWERED
+        usable = one.accuracy[1] >= _USABLE
+        if lower and usable and found.low > 0.5 and one.auc[1] <= found.value - LEAST_LOWERED:
+            helped.setdefault(one.kind, []).append(one)
+    return {kind: helped[kind] for kind in _KINDS if kind in helped}
+
+
+def _lowered(helped: Mapping[str, Sequence[Change]]) -> tuple[str, ...]:
+    """A sentence for each kind of change."""
+    return tuple(
+        f"{_KINDS[kind]}: {'; '.join(map(_figures, changes))}." for kind, changes in helped.items()
+    )
+
+
+def _step(helped: Mapping[str, Sequence[Change]]) -> str:
+    every = [one for changes in helped.values() for one in changes]
+    if not every:
+        return ""
+    cheap = [one for one in every if one.accuracy[0] - one.accuracy[1] <= _LITTLE]
+    most = max(cheap or every, key=lambda one: one.auc[0] - one.auc[1])
+    return f"{_KINDS[most.kind]} lowered it on the leak ladder: {_figures(most)}."
 
 
 def _figures(one: Change) -> str:

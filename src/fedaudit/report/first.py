@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, get_args
 
 from fedaudit.core.metric_names import AUC
+from fedaudit.report.advice import Advice, advice
 from fedaudit.report.evidence import (
     Status,
     a_leak,
@@ -349,19 +350,22 @@ def first_screen(record: Record, said: PlainVerdict) -> First:
         _three(record, topics),
         f"{held} of {len(ran)} controls hold" if ran else "No control was run",
         bool(ran) and held == len(ran),
-        next_steps(said),
+        next_steps(said, advice(record)),
     )
 
 
-def next_steps(said: PlainVerdict) -> tuple[str, ...]:
+def next_steps(said: PlainVerdict, known: Advice | None = None) -> tuple[str, ...]:
     """Steps to take after a verdict, most important first.
 
-    Advice that rests on further figures of a record belongs here, before the general steps.
+    Args:
+        said: The verdict.
+        known: Of the leak ladder: what lowered such a leak elsewhere comes before general steps.
     """
     if said.warning and said.status not in ("void", "control failed"):
         return _UNLEARNED
-    leaks = ("clear leak", "weak leak", "trace of a leak", "above guessing")
-    return _NEXT["strong leak" if said.status in leaks else said.status]
+    leaks = ("strong leak", "clear leak", "weak leak", "trace of a leak", "above guessing")
+    steps = _NEXT["strong leak" if said.status in leaks else said.status]
+    return (known.step, *steps) if known and known.step and said.status in leaks else steps
 
 
 def _topics(record: Record) -> list[str]:

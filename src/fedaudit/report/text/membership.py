@@ -48,7 +48,7 @@ from fedaudit.report.words import (
 HEADLINES: Mapping[Status, str] = {
     "void": "These figures say nothing about leakage",
     "control failed": "A control failed: do not rely on these figures yet",
-    "strong leak": "Strong leakage: training data can be told from other data",
+    "strong leak": "Strong leakage: members can be distinguished from non-members",
     "clear leak": "Clear leakage: training data can be told apart clearly better than by guessing",
     "weak leak": "Weak leakage: training data can be told apart somewhat better than by guessing",
     "trace of a leak": "A trace of leakage: training data can be told apart, hardly better than "
