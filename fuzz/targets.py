@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -164,13 +165,24 @@ def _short(pattern: str) -> Callable[[], list[bytes]]:
 
     def found() -> list[bytes]:
         whole = [json.loads(content) for content in _kept(pattern)()]
-        # Only the outermost lists: columns of one length stay so.
-        return [
-            json.dumps({k: v[:1] if isinstance(v, list) else v for k, v in one.items()}).encode()
-            for one in whole
-        ]
+        return [json.dumps(_cut(one)).encode() for one in whole]
 
     return found
+
+
+def _cut(document: dict[str, Any]) -> dict[str, Any]:
+    """Only the outermost lists: columns of one length stay so, and a source attack its figures."""
+    cut = {k: v[:1] if isinstance(v, list) else v for k, v in document.items()}
+    if document.get("sources"):
+        first = document["sources"][0]
+        cut["estimates"] = [
+            one
+            for one in document["estimates"]
+            if one.get("topic") == "source"
+            and one["attack"] == first["attack"]
+            and one.get("seed", first["seed"]) == first["seed"]
+        ]
+    return cut
 
 
 def _tensor_seeds() -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Who may import whom (docs: "The idea that orders everything"), read from the source."""
+"""Which room may import which (docs/architecture.md), read from the source."""
 
 import ast
 import subprocess

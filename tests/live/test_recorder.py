@@ -565,7 +565,7 @@ def test_nothing_that_goes_wrong_ends_the_loop(
         def full(told: object, folder: Path) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("fedaudit.live.recorder.add_heard", full)
+        monkeypatch.setattr("fedaudit.live.recorder.append_round", full)
         with pytest.warns(RuntimeWarning, match="No space left on device"):
             recorder.round(1, sent=one.sent, uploads=one.uploads)
     assert read_round_log(tmp_path) == []

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedaudit.core.errors import Damaged
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.file import read_studies
@@ -50,9 +51,12 @@ def started(study: Path, out: Path) -> subprocess.Popen[bytes]:
 
 
 def rounds_done(out: Path) -> int:
-    """Whole rounds of all seeds, as their checkpoints say."""
+    """Whole rounds of all seeds, as their checkpoints say; 0 while one is being replaced."""
     paths = [out / f"seed-{seed}" / "checkpoint.safetensors" for seed in (1, 2)]
-    return sum(int(read_tensors(path)[1]["round"]) for path in paths if path.exists())
+    try:
+        return sum(int(read_tensors(path)[1]["round"]) for path in paths if path.exists())
+    except Damaged:
+        return 0
 
 
 def content_hash(out: Path) -> str:

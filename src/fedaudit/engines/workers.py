@@ -172,7 +172,9 @@ class Workers:
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise BadInput(f"workers must be at least 1, got {self.count}")
+            raise BadInput(
+                f"workers must be at least 1, got {self.count}; --workers 0 takes a process a core"
+            )
 
     @contextmanager
     def session(

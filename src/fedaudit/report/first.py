@@ -330,6 +330,7 @@ _NEXT: Mapping[Status, tuple[str, ...]] = {
         "Audit a stronger adversary: one that sees every round, or more attacks.",
     ),
 }
+_LEAKS = ("strong leak", "clear leak", "weak leak", "trace of a leak", "above guessing")
 _UNLEARNED = (
     "Train the model until it has learned its training data, then audit again.",
     "Or audit fewer samples a client, which are learned sooner.",
@@ -363,9 +364,9 @@ def next_steps(said: PlainVerdict, known: Advice | None = None) -> tuple[str, ..
     """
     if said.warning and said.status not in ("void", "control failed"):
         return _UNLEARNED
-    leaks = ("strong leak", "clear leak", "weak leak", "trace of a leak", "above guessing")
-    steps = _NEXT["strong leak" if said.status in leaks else said.status]
-    return (known.step, *steps) if known and known.step and said.status in leaks else steps
+    leaks = said.status in _LEAKS
+    steps = _NEXT["strong leak" if leaks else said.status]
+    return (known.step, *steps) if known and known.step and leaks else steps
 
 
 def _topics(record: Record) -> list[str]:
@@ -477,6 +478,29 @@ def best_tradeoff(comparison: Comparison) -> TradeOff | None:
     return min(found, key=lambda one: one.leakage + one.error, default=None)
 
 
+def _undefended(record: Record) -> bool:
+    return {one.defense for one in record.findings} == {NO_DEFENSE}
+
+
+def _nothing_to_lower(comparison: Comparison, plain: Status, held: int, controls: int) -> First:
+    """Where no attack is above guessing undefended, nothing follows about defenses."""
+    return First(
+        "inconclusive",
+        "nothing to lower",
+        f"Undefended the verdict is “{plain}”: which defense lowers a leak cannot be said here",
+        "",
+        comparison_picture(comparison),
+        (),
+        f"{held} of {controls} controls hold" if controls else "No control was run",
+        bool(controls) and held == controls,
+        (
+            "Audit more samples and seeds of the undefended federation, or one that learns its "
+            "training data by heart, until an attack is above guessing.",
+            "Then compare again.",
+        ),
+    )
+
+
 def first_of_comparison(
     comparison: Comparison, records: Sequence[Record], verdicts: Sequence[PlainVerdict]
 ) -> First:
@@ -486,6 +510,9 @@ def first_of_comparison(
     held = sum(bool(control.passed) for control in controls)
     failed = any(said.status in ("void", "control failed") for said in verdicts)
     look: Status = "control failed" if failed else "inconclusive"
+    plain = [said.status for one, said in zip(records, verdicts, strict=True) if _undefended(one)]
+    if plain and not failed and not any(status in _LEAKS for status in plain):
+        return _nothing_to_lower(comparison, gravest(plain), held, len(controls))
     if best is None:
         grave = gravest([said.status for said in verdicts])
         text = f"{len(comparison.rows)} rows side by side; the gravest verdict is “{grave}”"

@@ -31,7 +31,7 @@ from fedaudit.results.fields import (
     refuse_ragged,
 )
 from fedaudit.results.games import FOR_PEOPLE, GamePoint, PointPlayed, points_played
-from fedaudit.results.sources import SourceResult
+from fedaudit.results.sources import LABELS, SourceResult
 
 FORMAT = "fedaudit-record"
 VERSION = 3
@@ -338,6 +338,12 @@ class Record(Part):
             (one.attack, one.defense, one.view, one.seed) for one in figures if one.seed is not None
         }:
             raise ValueError("figures of sources are not those of the attacks and seeds in sources")
+        attacks = {(attack, defense, view) for attack, defense, view, _ in runs}
+        for against in ("", LABELS):
+            over = self.where(topic="source", against=against, seed=None)
+            given = {(one.attack, one.defense, one.view) for one in over if one.value is not None}
+            if given != attacks:
+                raise ValueError("figures of sources over all runs are not those of the attacks")
         return self
 
     @model_validator(mode="after")

@@ -1,0 +1,35 @@
+"""Every metric of the table is a number of scores and membership alone."""
+
+import math
+from statistics import fmean
+
+import numpy as np
+import pytest
+
+from fedaudit.metrics import METRICS, Metric
+
+TABLE = {name: metric for name, metric in METRICS.items() if isinstance(metric, Metric)}
+"""Of the others, which make intervals of their own, known answers and brute force are the tests."""
+EACH = pytest.mark.parametrize("metric", TABLE.values(), ids=TABLE)
+RNG = np.random.default_rng(5)
+IS_MEMBER = np.arange(200) < 80
+SCORES = RNG.normal(size=200) + IS_MEMBER
+
+
+@EACH
+def test_a_metric_does_not_depend_on_the_order_of_samples(metric: Metric) -> None:
+    order = RNG.permutation(len(SCORES))
+    assert metric.of(SCORES[order], IS_MEMBER[order]) == pytest.approx(metric.of(SCORES, IS_MEMBER))
+
+
+@EACH
+def test_a_metric_does_not_depend_on_the_scale_of_scores(metric: Metric) -> None:
+    assert metric.of(3 * SCORES + 7, IS_MEMBER) == pytest.approx(metric.of(SCORES, IS_MEMBER))
+
+
+@EACH
+def test_a_metric_is_finite_and_larger_for_an_attack_that_is_always_right(metric: Metric) -> None:
+    perfect, found = metric.of(IS_MEMBER + 0.0, IS_MEMBER), metric.of(SCORES, IS_MEMBER)
+    guessed = fmean(metric.of(RNG.normal(size=200), IS_MEMBER) for _ in range(20))
+    assert all(map(math.isfinite, (perfect, found, guessed)))
+    assert perfect > found > guessed
