@@ -86,9 +86,9 @@ def test_sources_lose_small_classes_and_go_with_their_figures_where_few_were_ask
 @settings(max_examples=20)
 @given(st.integers(0, 150))
 def test_to_suppress_again_changes_nothing_and_what_is_left_is_a_record(smallest: int) -> None:
-    one = source("sia")
-    estimates = [*FULL.estimates, *one.figures]
-    whole = FULL.model_copy(update={"sources": [one.answers], "estimates": estimates})
+    one = with_sources(source("sia"))
+    estimates = [*FULL.estimates, *one.where(topic="source")]
+    whole = FULL.model_copy(update={"sources": one.sources, "estimates": estimates})
     once = suppressed(whole, smallest).record
     again = suppressed(once, smallest)
     assert again.record == once
