@@ -6,9 +6,9 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from fedaudit.report.page import comparison_html, report_html
-from fedaudit.report.reading import cleaned
 from fedaudit.report.terminal import print_record
 from fedaudit.report.text.verdict import as_text
+from fedaudit.report.words import cleaned
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
 from tests.report.records import record

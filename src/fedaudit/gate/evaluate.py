@@ -18,7 +18,7 @@ from fedaudit.gate.sample_size import searching
 from fedaudit.gate.trust import control_checks, evidence_checks, trust_in
 from fedaudit.gate.verdict import Check, Verdict, concluded, demand
 from fedaudit.report.grid import shortened
-from fedaudit.report.reading import cleaned
+from fedaudit.report.words import cleaned
 from fedaudit.results.games import PointPlayed
 from fedaudit.results.record import Record
 

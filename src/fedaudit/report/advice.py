@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from fedaudit.report.reading import Record
 from fedaudit.report.words import count, defense_name, number, percent
 from fedaudit.results.ladder import (
     FINAL_ATTACK,
@@ -19,6 +18,7 @@ from fedaudit.results.ladder import (
     loss_gap,
     strongest,
 )
+from fedaudit.results.record import Record
 
 LEAST_LOWERED = 0.03
 """By how much a change must have lowered an AUC, and end below what is found here, to be named."""

@@ -3,17 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeVar, get_args
 
-from fedaudit.core.metric_names import AUC
+from fedaudit.core.metric_names import AUC, HEADLINE_METRICS, rate_of
 from fedaudit.report.grid import Tone, shortened
-from fedaudit.report.reading import (
-    HEADLINE_METRICS,
-    Estimate,
-    Record,
-    above_chance,
-    by_test_alone,
-    rate_of,
-)
 from fedaudit.report.words import NO_DEFENSE, defense_name
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.guessing import above_chance, by_test_alone
+from fedaudit.results.record import Record
 
 Size = Literal["trace", "weak", "clear", "strong"]
 

@@ -23,16 +23,6 @@ from fedaudit.report.figures.comparison import front_name
 from fedaudit.report.figures.forest import Picture
 from fedaudit.report.grid import shortened
 from fedaudit.report.pictures import comparison_picture, first_picture, games_picture
-from fedaudit.report.reading import (
-    CHANCE_VIOLATIONS,
-    STRONGEST_ATTACK,
-    TEST_ACCURACY,
-    VIOLATIONS,
-    Comparison,
-    Estimate,
-    Record,
-    above_chance,
-)
 from fedaudit.report.text.clusters import (
     cluster_status,
     clustered_of,
@@ -81,6 +71,11 @@ from fedaudit.report.words import (
     plural,
     shown,
 )
+from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.guessing import above_chance
+from fedaudit.results.metrics import CHANCE_VIOLATIONS, TEST_ACCURACY, VIOLATIONS
+from fedaudit.results.record import Record
 
 
 class Tile(NamedTuple):

@@ -46,7 +46,6 @@ from fedaudit.report.first import (
     tiles,
 )
 from fedaudit.report.grid import Grid, clean, columns_of, shortened
-from fedaudit.report.reading import Comparison, Record, cleaned
 from fedaudit.report.reproducing import (
     Again,
     needed_data,
@@ -86,7 +85,9 @@ from fedaudit.report.tables.run import (
 from fedaudit.report.tables.sources import kind_of, source_section
 from fedaudit.report.text.games import CERTIFICATES, game_verdict
 from fedaudit.report.text.verdict import verdict
-from fedaudit.report.words import NO_DEFENSE, capital, plural, sentence, sight_name
+from fedaudit.report.words import NO_DEFENSE, capital, cleaned, plural, sentence, sight_name
+from fedaudit.results.comparison import Comparison
+from fedaudit.results.record import Record
 
 
 def rendered(template: str, *, figures: Mapping[str, Figures], **values: object) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedaudit.core.metric_names import AUC
+from fedaudit.core.metric_names import AUC, rate_of
 from fedaudit.report.evidence import distinct, headline, label_among, leading, look_of, says_nothing
 from fedaudit.report.figures.drawing import LegendEntry, Style
 from fedaudit.report.figures.forest import (
@@ -19,16 +19,6 @@ from fedaudit.report.figures.forest import (
     percent_track,
 )
 from fedaudit.report.grid import shortened
-from fedaudit.report.reading import (
-    EVERYBODY,
-    MODEL_ESTIMATE,
-    MODEL_RISK,
-    VIOLATIONS,
-    Comparison,
-    Estimate,
-    Record,
-    rate_of,
-)
 from fedaudit.report.tables.comparison import attacks_of, labels_of
 from fedaudit.report.text.clusters import clustered_of, figure_text, group_names, label_of
 from fedaudit.report.text.games import contradicted, epsilon, families, shown_points
@@ -46,6 +36,11 @@ from fedaudit.report.words import (
     shown,
     with_interval,
 )
+from fedaudit.results.clusters import EVERYBODY
+from fedaudit.results.comparison import Comparison
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.metrics import MODEL_ESTIMATE, MODEL_RISK, VIOLATIONS
+from fedaudit.results.record import Record
 
 MOST_LINES = 20
 """Rows of a picture at most; the tables have the others."""

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from fedaudit.report.grid import shortened
-from fedaudit.report.reading import Environment, Record, settled
+from fedaudit.results.older import settled
+from fedaudit.results.record import Environment, Record
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 

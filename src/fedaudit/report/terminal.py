@@ -15,9 +15,11 @@ from fedaudit.report.first import (
     first_screen,
 )
 from fedaudit.report.grid import shortened
-from fedaudit.report.reading import Comparison, Record, cleaned
 from fedaudit.report.text.games import game_verdict, poor_fits, shown_points
 from fedaudit.report.text.verdict import verdict
+from fedaudit.report.words import cleaned
+from fedaudit.results.comparison import Comparison
+from fedaudit.results.record import Record
 
 MOST_LINES = 36
 """Lines of a conclusion at most, so that it and the names of files fit on one screen."""

@@ -1,11 +1,20 @@
-"""Numbers, names and sentences as a reader sees them; per cent appears only in this package."""
+"""Numbers, names and sentences as a reader sees them, and records with text made safe to show."""
 
 import re
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
-from fedaudit.core.metric_names import AUC, EPSILON, FORMAL_EPSILON, FORMAL_EPSILON_OF_A_ROUND
-from fedaudit.report.grid import shortened
-from fedaudit.report.reading import AT_THRESHOLD, SIGHTS, Estimate, Interval, rate_of
+from pydantic import BaseModel
+
+from fedaudit.core.metric_names import (
+    AUC,
+    EPSILON,
+    FORMAL_EPSILON,
+    FORMAL_EPSILON_OF_A_ROUND,
+    rate_of,
+)
+from fedaudit.report.grid import clean, shortened
+from fedaudit.results.estimate import AT_THRESHOLD, Estimate, Interval
 
 MISSING = "–"
 
@@ -227,3 +236,72 @@ def is_share(metric: str) -> bool:
 
 def _as_it_is(name: str) -> str:
     return shortened(name.replace("_", " "))
+
+
+SIGHTS = {
+    "predictions": "model outputs",
+    "global_model": "the model sent out",
+    "update": "how training changed it",
+    "uploads": "each client's upload",
+    "rounds": "several rounds",
+    "auxiliary_data": "data of the adversary's own",
+    "chooses_model": "the choice of the model sent out",
+}
+"""Things that an adversary sees and that attacks need."""
+
+_IN_NOTES = {key.upper(): words for key, words in SIGHTS.items()} | {
+    "other_client": "other clients'"
+}
+_NOTED = re.compile(rf"\b({'|'.join(_IN_NOTES)})\b")
+
+Model = TypeVar("Model", bound=BaseModel)
+
+_AS_IT_IS = {"config"}
+"""A study's settings are shown as a study file, which escapes what it must."""
+_NUMBERS = {float, int, bool, type(None)}
+"""Most of a record, which needs no look at each."""
+
+
+def cleaned(model: Model) -> Model:
+    """A record or comparison without control or direction characters in any text.
+
+    Notes, which readers of all kinds see, get words in the place of the program's own names.
+
+    Names that a page or a terminal shows must not turn round the text beside them, whichever
+    field they stand in, so nothing of a record is shown before it went through here. What is
+    clean already is given back as it is: nearly all of a record, whose copy would take long.
+    """
+    update = {
+        name: safe
+        for name, value in vars(model).items()
+        if type(value) not in _NUMBERS
+        and name not in _AS_IT_IS
+        and (safe := _in_words(value) if name == "note" else _cleaned(value)) is not value
+    }
+    return model.model_copy(update=update) if update else model
+
+
+def _in_words(note: object) -> object:
+    return in_words(clean(note)) if isinstance(note, str) else _cleaned(note)
+
+
+def _cleaned(value: object) -> object:
+    """The value itself where nothing in it changes."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, BaseModel):
+        return cleaned(value)
+    if isinstance(value, list | tuple):
+        if _NUMBERS.issuperset(map(type, value)):
+            return value
+        parts = [_cleaned(part) for part in value]
+        same = all(part is old for part, old in zip(parts, value, strict=True))
+        return value if same else type(value)(parts)
+    if isinstance(value, dict):
+        return {_cleaned(key): _cleaned(part) for key, part in value.items()}
+    return value
+
+
+def in_words(note: str) -> str:
+    """A note with words in the place of names that only the program's own text has."""
+    return _NOTED.sub(lambda found: _IN_NOTES[found[1]], note)

@@ -21,7 +21,6 @@ from fedaudit.report.figures.drawing import (
     swatch,
 )
 from fedaudit.report.grid import shortened
-from fedaudit.report.reading import ModelState, Record, choices, clients_of, groups_by_size, used_by
 from fedaudit.report.text.clusters import (
     Run,
     ShownModel,
@@ -31,6 +30,9 @@ from fedaudit.report.text.clusters import (
     surely_above,
 )
 from fedaudit.report.words import capital, count, defense_name, percent, plural
+from fedaudit.results.cluster_groups import choices, clients_of, groups_by_size, used_by
+from fedaudit.results.clusters import ModelState
+from fedaudit.results.record import Record
 
 
 def each(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from fedaudit.core.metric_names import AUC
+from fedaudit.core.metric_names import AUC, HEADLINE_METRICS
 from fedaudit.report.figures.drawing import (
     RESERVED,
     Choice,
@@ -21,16 +21,6 @@ from fedaudit.report.figures.drawing import (
     swatch,
 )
 from fedaudit.report.grid import Cell, Grid, columns_of, named, shortened
-from fedaudit.report.reading import (
-    HEADLINE_METRICS,
-    STRONGEST_ATTACK,
-    Comparison,
-    Entry,
-    Front,
-    Record,
-    Row,
-    UsageRow,
-)
 from fedaudit.report.tables.comparison import case_of, labels_of, settings_text
 from fedaudit.report.words import (
     MISSING,
@@ -44,6 +34,8 @@ from fedaudit.report.words import (
     number,
     percent,
 )
+from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison, Entry, Front, Row
+from fedaudit.results.record import Record, UsageRow
 
 
 class Cost(NamedTuple):

@@ -15,17 +15,17 @@ from fedaudit.report.figures.drawing import (
 )
 from fedaudit.report.figures.games import outline
 from fedaudit.report.grid import Cell, Grid, Heading, columns_of, named, shortened
-from fedaudit.report.reading import (
+from fedaudit.report.words import count, interval, listed, number, percent, plural
+from fedaudit.results.detector import (
     DETECTED,
     FALSE_ALARMS,
     OTHERS_AUC,
     OWN_AUC,
     SIGN_AUC,
     Detection,
-    Estimate,
     WeightSpread,
 )
-from fedaudit.report.words import count, interval, listed, number, percent, plural
+from fedaudit.results.estimate import Estimate
 
 SERVERS = {
     "planted": "As published",

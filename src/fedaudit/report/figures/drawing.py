@@ -7,8 +7,8 @@ from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 from markupsafe import Markup
 
 from fedaudit.report.grid import shortened
-from fedaudit.report.reading import Curve, Histogram, Trajectory
 from fedaudit.report.words import ORIGINS, defense_name
+from fedaudit.results.record import Curve, Histogram, Trajectory
 
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A7A7A")
 """Okabe and Ito's palette; its black and yellow give way to a grey that reads on any ground."""

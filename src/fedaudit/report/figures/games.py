@@ -25,14 +25,6 @@ from fedaudit.report.figures.drawing import (
 )
 from fedaudit.report.figures.rounds import rounds_figure
 from fedaudit.report.grid import shortened
-from fedaudit.report.reading import (
-    EPOCHS,
-    PREDICTED_NEGATIVES,
-    PointPlayed,
-    Rate,
-    Record,
-    Spread,
-)
 from fedaudit.report.text.games import (
     NO_MECHANISM,
     Families,
@@ -44,6 +36,8 @@ from fedaudit.report.text.games import (
     shown_points,
 )
 from fedaudit.report.words import count, percent, plural
+from fedaudit.results.games import EPOCHS, PREDICTED_NEGATIVES, PointPlayed, Rate, Spread
+from fedaudit.results.record import Record
 
 _WIDE = 20.0
 """Largest over smallest epsilon from which on the axis is logarithmic."""

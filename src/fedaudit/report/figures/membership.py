@@ -30,15 +30,6 @@ from fedaudit.report.figures.drawing import (
     upright,
 )
 from fedaudit.report.grid import shortened
-from fedaudit.report.reading import (
-    AccuracyByRound,
-    AttackRow,
-    Curve,
-    Estimate,
-    Histogram,
-    Record,
-    Trajectory,
-)
 from fedaudit.report.tables.membership import group_name, target_figures
 from fedaudit.report.words import (
     ORIGINS,
@@ -50,6 +41,8 @@ from fedaudit.report.words import (
     listed,
     signal_name,
 )
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.record import AccuracyByRound, AttackRow, Curve, Histogram, Record, Trajectory
 
 MOST_TOLD_APART = 4
 """Curves in colour; eight of them could not be told apart at 1% and below."""

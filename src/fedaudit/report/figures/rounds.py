@@ -19,7 +19,6 @@ from fedaudit.report.figures.drawing import (
     swatch,
 )
 from fedaudit.report.grid import shortened
-from fedaudit.report.reading import DISTANCE, Record
 from fedaudit.report.text.games import (
     ShownPoint,
     defense_words,
@@ -28,6 +27,8 @@ from fedaudit.report.text.games import (
     shown_points,
 )
 from fedaudit.report.words import count
+from fedaudit.results.games import DISTANCE
+from fedaudit.results.record import Record
 
 MOST_LINES = 6
 MOST_CHOICES = 12

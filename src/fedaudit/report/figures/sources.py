@@ -18,9 +18,11 @@ from fedaudit.report.figures.drawing import (
     swatch,
 )
 from fedaudit.report.grid import shortened
-from fedaudit.report.reading import LABELS, Estimate, Record
 from fedaudit.report.text.sources import Run, on_sources, strongest_on_sources
 from fedaudit.report.words import count, defense_name
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.record import Record
+from fedaudit.results.sources import LABELS
 
 MOST_WRITTEN = 15
 """Clients up to which a confusion map has its numbers written in."""

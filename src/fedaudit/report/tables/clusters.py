@@ -13,28 +13,6 @@ from fedaudit.report.grid import (
     shortened,
     without_constants,
 )
-from fedaudit.report.reading import (
-    ACCURACY,
-    AGREEMENT,
-    CHANCE_VIOLATIONS,
-    CLIENT_ESTIMATE,
-    CLIENT_RISK,
-    COUNTS,
-    ESTIMATE_ERROR,
-    EXPECTED_VIOLATIONS,
-    MODEL_ESTIMATE,
-    MODEL_RISK,
-    MOVED,
-    MOVED_AT_THE_END,
-    OWN_MODEL,
-    SURE_VIOLATIONS,
-    VIOLATIONS,
-    Estimate,
-    ModelState,
-    Record,
-    choices,
-    groups_by_size,
-)
 from fedaudit.report.text.clusters import (
     RISK,
     Clustered,
@@ -62,35 +40,40 @@ from fedaudit.report.words import (
     plural,
     sentence,
 )
+from fedaudit.results import metrics
+from fedaudit.results.cluster_groups import choices, groups_by_size
+from fedaudit.results.clusters import ModelState
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.record import Record
 
 _EMPTY = Cell(MISSING, tone="muted")
 
 FIGURES = {
-    ACCURACY: "Accuracy",
-    MODEL_RISK: "Risk of the group’s model",
-    MODEL_ESTIMATE: "Estimated risk of the group’s model",
-    CLIENT_RISK: "Mean risk of a client",
-    CLIENT_ESTIMATE: "Estimated mean risk of a client",
-    ESTIMATE_ERROR: "Error of the estimate",
-    VIOLATIONS: "Violations",
-    SURE_VIOLATIONS: "Sure violations",
-    EXPECTED_VIOLATIONS: "Violations as estimated",
-    CHANCE_VIOLATIONS: "Violations by chance",
-    OWN_MODEL: "Clients with the group’s model",
-    MOVED: "Clients that changed model",
-    MOVED_AT_THE_END: "… before the last measured round",
-    AGREEMENT: "Agreement of models and groups",
+    metrics.ACCURACY: "Accuracy",
+    metrics.MODEL_RISK: "Risk of the group’s model",
+    metrics.MODEL_ESTIMATE: "Estimated risk of the group’s model",
+    metrics.CLIENT_RISK: "Mean risk of a client",
+    metrics.CLIENT_ESTIMATE: "Estimated mean risk of a client",
+    metrics.ESTIMATE_ERROR: "Error of the estimate",
+    metrics.VIOLATIONS: "Violations",
+    metrics.SURE_VIOLATIONS: "Sure violations",
+    metrics.EXPECTED_VIOLATIONS: "Violations as estimated",
+    metrics.CHANCE_VIOLATIONS: "Violations by chance",
+    metrics.OWN_MODEL: "Clients with the group’s model",
+    metrics.MOVED: "Clients that changed model",
+    metrics.MOVED_AT_THE_END: "… before the last measured round",
+    metrics.AGREEMENT: "Agreement of models and groups",
 }
 """Names of figures; fairness gaps go by their own names."""
 
 SHORT = (
-    ACCURACY,
-    MODEL_RISK,
-    MODEL_ESTIMATE,
-    CLIENT_RISK,
-    VIOLATIONS,
-    CHANCE_VIOLATIONS,
-    OWN_MODEL,
+    metrics.ACCURACY,
+    metrics.MODEL_RISK,
+    metrics.MODEL_ESTIMATE,
+    metrics.CLIENT_RISK,
+    metrics.VIOLATIONS,
+    metrics.CHANCE_VIOLATIONS,
+    metrics.OWN_MODEL,
 )
 """Figures of the terminal's table."""
 
@@ -155,7 +138,7 @@ def _method(one: Clustered) -> str:
 def _mean_cell(mean: Estimate | None, notes: Footnotes) -> Cell:
     if mean is None:
         return _EMPTY
-    tone: Tone = "raised" if mean.metric == VIOLATIONS and mean.number else ""
+    tone: Tone = "raised" if mean.metric == metrics.VIOLATIONS and mean.number else ""
     lines = (limits_text(mean), further_limits(mean))
     return Cell(
         figure_text(mean), "\n".join(line for line in lines if line), tone, notes.mark(mean.note)
@@ -296,7 +279,14 @@ def cluster_seeds_table(record: Record) -> Grid | None:
     studies = clustered_of(record)
     if all(len(one.runs) == 1 for one in studies):
         return None
-    figures = (ACCURACY, CLIENT_RISK, VIOLATIONS, SURE_VIOLATIONS, EXPECTED_VIOLATIONS, MOVED)
+    figures = (
+        metrics.ACCURACY,
+        metrics.CLIENT_RISK,
+        metrics.VIOLATIONS,
+        metrics.SURE_VIOLATIONS,
+        metrics.EXPECTED_VIOLATIONS,
+        metrics.MOVED,
+    )
     rows = []
     for one in studies:
         for run in one.runs:
@@ -311,7 +301,7 @@ def _of_seed(runs: Sequence[Estimate], seed: int) -> Cell:
     one = next((one for one in runs if one.seed == seed), None)
     if one is None:
         return _EMPTY
-    return Cell(count(round(one.number)) if one.metric in COUNTS else percent(one.number))
+    return Cell(count(round(one.number)) if one.metric in metrics.COUNTS else percent(one.number))
 
 
 @dataclass(frozen=True)

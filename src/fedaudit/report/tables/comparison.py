@@ -6,39 +6,9 @@ from functools import partial
 from statistics import fmean
 from typing import NamedTuple
 
-from fedaudit.core.metric_names import FORMAL_EPSILON, FORMAL_EPSILON_OF_A_ROUND
+from fedaudit.core.metric_names import FORMAL_EPSILON, FORMAL_EPSILON_OF_A_ROUND, HEADLINE_METRICS
 from fedaudit.report.evidence import distinct, headline, look_of
 from fedaudit.report.grid import Cell, Footnotes, Grid, Heading, clean, columns_of, named, shortened
-from fedaudit.report.reading import (
-    ACCURACY,
-    AGREEMENT,
-    CHANCE_VIOLATIONS,
-    CLIENT_ESTIMATE,
-    CLIENT_RISK,
-    COUNTS,
-    ESTIMATE_ERROR,
-    EVERY_ATTACK,
-    EVERYBODY,
-    EXPECTED_VIOLATIONS,
-    HEADLINE_METRICS,
-    MODEL_ESTIMATE,
-    MODEL_RISK,
-    MOVED,
-    MOVED_AT_THE_END,
-    OWN_MODEL,
-    SURE_VIOLATIONS,
-    TEST_ACCURACY,
-    TRAIN_ACCURACY,
-    VIOLATIONS,
-    Comparison,
-    Difference,
-    Entry,
-    Estimate,
-    FigureEntry,
-    Record,
-    Row,
-    tests_of,
-)
 from fedaudit.report.tables.clusters import FIGURES
 from fedaudit.report.text.clusters import (
     PLAIN_INDEX,
@@ -66,6 +36,18 @@ from fedaudit.report.words import (
     plural,
     shown,
 )
+from fedaudit.results import metrics
+from fedaudit.results.clusters import EVERYBODY
+from fedaudit.results.comparison import (
+    EVERY_ATTACK,
+    Comparison,
+    Difference,
+    Entry,
+    FigureEntry,
+    Row,
+)
+from fedaudit.results.estimate import Estimate, tests_of
+from fedaudit.results.record import Record
 
 MOST_SETTINGS = 4
 """Settings named in a row's heading; all of them stand in the table of rows."""
@@ -463,7 +445,10 @@ def source_comparison(comparison: Comparison, records: Sequence[Record]) -> Grid
         rows.append(
             (
                 heading_of(row, labels[at]),
-                *(_accuracy_cell(used, metric) for metric in (TRAIN_ACCURACY, TEST_ACCURACY)),
+                *(
+                    _accuracy_cell(used, metric)
+                    for metric in (metrics.TRAIN_ACCURACY, metrics.TEST_ACCURACY)
+                ),
                 _EMPTY if row.base is None else cost_cell(costs.get(at), plain=False),
                 *(_budget_cell(budgets[at].get(name)) for name in formal),
                 *(
@@ -541,16 +526,28 @@ def _budget_remark(budgets: Sequence[Mapping[str, Estimate]]) -> str:
 
 
 TABLES = {
-    "Accuracy, each client with the model that it chose": (ACCURACY,),
-    "Membership risk: balanced accuracy, 50% is guessing": (MODEL_RISK, CLIENT_RISK),
-    "Violations: clients whose model is riskier than they accept": (
-        VIOLATIONS,
-        SURE_VIOLATIONS,
-        EXPECTED_VIOLATIONS,
-        CHANCE_VIOLATIONS,
+    "Accuracy, each client with the model that it chose": (metrics.ACCURACY,),
+    "Membership risk: balanced accuracy, 50% is guessing": (
+        metrics.MODEL_RISK,
+        metrics.CLIENT_RISK,
     ),
-    "What the server estimates": (MODEL_ESTIMATE, CLIENT_ESTIMATE, ESTIMATE_ERROR),
-    "Who went where": (OWN_MODEL, MOVED, MOVED_AT_THE_END, AGREEMENT),
+    "Violations: clients whose model is riskier than they accept": (
+        metrics.VIOLATIONS,
+        metrics.SURE_VIOLATIONS,
+        metrics.EXPECTED_VIOLATIONS,
+        metrics.CHANCE_VIOLATIONS,
+    ),
+    "What the server estimates": (
+        metrics.MODEL_ESTIMATE,
+        metrics.CLIENT_ESTIMATE,
+        metrics.ESTIMATE_ERROR,
+    ),
+    "Who went where": (
+        metrics.OWN_MODEL,
+        metrics.MOVED,
+        metrics.MOVED_AT_THE_END,
+        metrics.AGREEMENT,
+    ),
 }
 """The figures of each table; those of no table, which are the fairness gaps, have one more."""
 
@@ -621,7 +618,7 @@ def _cluster_cell(entry: FigureEntry | None) -> Cell:
 
 def change_lines(change: Difference, figure: str) -> list[str]:
     """A paired change with its interval: of shares in points, of counts in clients."""
-    unit = "" if figure in (*COUNTS, *PLAIN_INDEX) else " points"
+    unit = "" if figure in (*metrics.COUNTS, *PLAIN_INDEX) else " points"
     first = f"Δ {_signed(change.value, figure)}{unit}{star(change)}"
     further = further_text(change.further, partial(_change_limits, figure))
     if change.low is None or change.high is None:
@@ -634,7 +631,7 @@ def _change_limits(figure: str, low: float, high: float) -> str:
 
 
 def _signed(value: float, figure: str) -> str:
-    if figure not in (*COUNTS, *PLAIN_INDEX):
+    if figure not in (*metrics.COUNTS, *PLAIN_INDEX):
         return points(value)
     size = f"{abs(value):.2f}" if figure in PLAIN_INDEX else f"{abs(value):.1f}"
     sign = "" if float(size) == 0 else "+" if value > 0 else "−"

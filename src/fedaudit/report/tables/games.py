@@ -4,22 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fedaudit.report.grid import Cell, Grid, Heading, columns_of, named
-from fedaudit.report.reading import (
-    CLAIMED_SUCCESS,
-    DISTANCE,
-    EPOCHS,
-    EXPECTED_SUCCESS,
-    FIT,
-    HELD_OUT,
-    PLANTED_SHARE,
-    PREDICTED_NEGATIVES,
-    SIGN_SUCCESS,
-    InRounds,
-    PointPlayed,
-    Rate,
-    Record,
-    TargetCertificate,
-)
 from fedaudit.report.text.games import (
     IN_ROUNDS,
     ShownPoint,
@@ -34,6 +18,22 @@ from fedaudit.report.text.games import (
     times_text,
 )
 from fedaudit.report.words import MISSING, count, interval, number, percent
+from fedaudit.results.games import (
+    CLAIMED_SUCCESS,
+    DISTANCE,
+    EPOCHS,
+    EXPECTED_SUCCESS,
+    FIT,
+    HELD_OUT,
+    PLANTED_SHARE,
+    PREDICTED_NEGATIVES,
+    SIGN_SUCCESS,
+    InRounds,
+    PointPlayed,
+    Rate,
+    TargetCertificate,
+)
+from fedaudit.results.record import Record
 
 _EMPTY = Cell(MISSING, tone="muted")
 _NO_BOUND = Cell("no bound", tone="muted")

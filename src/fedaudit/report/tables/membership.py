@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from fedaudit.core.metric_names import AUC
+from fedaudit.core.metric_names import AUC, HEADLINE_METRICS, rate_of
 from fedaudit.report.evidence import (
     RunsBehind,
     above_chance_attacks,
@@ -28,7 +28,6 @@ from fedaudit.report.grid import (
     shortened,
     without_constants,
 )
-from fedaudit.report.reading import HEADLINE_METRICS, Estimate, ExposedSample, Record, rate_of
 from fedaudit.report.words import (
     MISSING,
     about_runs,
@@ -45,6 +44,8 @@ from fedaudit.report.words import (
     plural,
     shown,
 )
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.record import ExposedSample, Record
 
 
 class SampleCounts(NamedTuple):

@@ -6,15 +6,6 @@ from statistics import fmean
 from fedaudit.core.metric_names import AUC
 from fedaudit.report.evidence import SIZES, distinct
 from fedaudit.report.grid import Cell, Footnotes, Grid, Tone, columns_of, named, shortened
-from fedaudit.report.reading import (
-    GENERALISATION_GAP,
-    TEST_ACCURACY,
-    TRAIN_ACCURACY,
-    AttackRow,
-    ControlResult,
-    Estimate,
-    Record,
-)
 from fedaudit.report.words import (
     MISSING,
     count,
@@ -26,6 +17,9 @@ from fedaudit.report.words import (
     sight_name,
     signal_name,
 )
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.metrics import GENERALISATION_GAP, TEST_ACCURACY, TRAIN_ACCURACY
+from fedaudit.results.record import AttackRow, ControlResult, Record
 
 _RANK: dict[bool | None, int] = {False: 0, True: 1, None: 2}
 

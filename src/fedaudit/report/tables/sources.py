@@ -6,7 +6,6 @@ from functools import partial
 
 from fedaudit.report.evidence import about_members, distinct
 from fedaudit.report.grid import Cell, Grid, columns_of, named, shortened, without_constants
-from fedaudit.report.reading import LABEL_BASELINE, LABELS, Estimate, Record, Test, alpha_of
 from fedaudit.report.text.membership import Bullet
 from fedaudit.report.text.sources import (
     SOURCE_SIZES,
@@ -33,6 +32,10 @@ from fedaudit.report.words import (
     percent,
     plural,
 )
+from fedaudit.results.estimate import Estimate, Test
+from fedaudit.results.guessing import alpha_of
+from fedaudit.results.record import Record
+from fedaudit.results.sources import LABEL_BASELINE, LABELS
 
 _EMPTY = Cell(MISSING, tone="muted")
 

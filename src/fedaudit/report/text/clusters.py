@@ -9,30 +9,6 @@ from typing import NamedTuple, TypeAlias
 from fedaudit.report.evidence import LEAKS, ROOM_FOR_DOUBT, Size, Status, a_leak, distinct, largest
 from fedaudit.report.figures.drawing import Style, style
 from fedaudit.report.grid import shortened
-from fedaudit.report.reading import (
-    ACCURACY,
-    AGREEMENT,
-    CHANCE_VIOLATIONS,
-    COUNTS,
-    ESTIMATE_ERROR,
-    EVERYBODY,
-    EXPECTED_VIOLATIONS,
-    MODEL_ESTIMATE,
-    MODEL_RISK,
-    MOVED,
-    MOVED_AT_THE_END,
-    OWN_MODEL,
-    SURE_VIOLATIONS,
-    VIOLATIONS,
-    ClusterResult,
-    ClusterRound,
-    Estimate,
-    Record,
-    choices,
-    clients_of,
-    groups_by_size,
-    models_of_groups,
-)
 from fedaudit.report.text.membership import Bullet, Sentence
 from fedaudit.report.text.sources import size_reached_by
 from fedaudit.report.words import (
@@ -46,6 +22,11 @@ from fedaudit.report.words import (
     plural,
     sentence,
 )
+from fedaudit.results import metrics
+from fedaudit.results.cluster_groups import choices, clients_of, groups_by_size, models_of_groups
+from fedaudit.results.clusters import EVERYBODY, ClusterResult, ClusterRound
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.record import Record
 
 Run: TypeAlias = ClusterResult
 """Results of one run."""
@@ -185,7 +166,7 @@ def risk_size(mean: Estimate | None) -> Size | None:
 
 def riskiest(one: Clustered) -> Estimate | None:
     """The risk of the riskiest of the groups' models; None where none was measured."""
-    found = [mean for name in group_names(one) if (mean := one.mean(MODEL_RISK, name))]
+    found = [mean for name in group_names(one) if (mean := one.mean(metrics.MODEL_RISK, name))]
     return max(found, key=lambda mean: mean.number, default=None)
 
 
@@ -195,18 +176,18 @@ def gravest_size(studies: tuple[Clustered, ...]) -> Size | None:
         size
         for one in studies
         for name in group_names(one)
-        if (size := risk_size(one.mean(MODEL_RISK, name)))
+        if (size := risk_size(one.mean(metrics.MODEL_RISK, name)))
     ]
     return largest(sizes)
 
 
-PLAIN_INDEX = (AGREEMENT,)
+PLAIN_INDEX = (metrics.AGREEMENT,)
 """Figures that are neither shares nor counts."""
 
 
 def figure_text(mean: Estimate) -> str:
     """A figure's value as it stands in tables."""
-    if mean.metric in COUNTS:
+    if mean.metric in metrics.COUNTS:
         return amount(mean.number)
     return (
         f"{mean.number:.2f}".replace("-", "−")
@@ -228,7 +209,7 @@ def further_limits(mean: Estimate) -> str:
 
 
 def _limits(mean: Estimate, low: float, high: float) -> str:
-    if mean.metric in COUNTS:
+    if mean.metric in metrics.COUNTS:
         return f"{amount(low)}–{amount(high)}"
     if mean.metric in PLAIN_INDEX:
         return f"{low:.2f} to {high:.2f}".replace("-", "−")
@@ -275,7 +256,7 @@ def sentences(one: Clustered) -> tuple[Sentence, ...]:
 
 def violations_sentence(one: Clustered) -> str:
     """Number of clients use a model that is riskier than they accept."""
-    mean, sure = one.mean(VIOLATIONS), one.mean(SURE_VIOLATIONS)
+    mean, sure = one.mean(metrics.VIOLATIONS), one.mean(metrics.SURE_VIOLATIONS)
     if mean is None:
         return ""
     total = count(len(one.runs[0].clients))
@@ -287,7 +268,7 @@ def violations_sentence(one: Clustered) -> str:
     if sure is not None and mean.number:
         number = amount(sure.number) if sure.number else "none"
         said += f" Even the lower limit of that risk is for {number} of them."
-    floor = one.mean(CHANCE_VIOLATIONS)
+    floor = one.mean(metrics.CHANCE_VIOLATIONS)
     if floor is not None:
         said += (
             f" Noise alone would put {amount(floor.number)} there, were the true risk of every "
@@ -297,7 +278,7 @@ def violations_sentence(one: Clustered) -> str:
         parts = [
             f"{amount(found.number)} of {count(size)} of the {_name(name)}"
             for name, size in _sizes(one)
-            if (found := one.mean(VIOLATIONS, name)) is not None
+            if (found := one.mean(metrics.VIOLATIONS, name)) is not None
         ]
         said += f" By group: {listed(parts)}."
     return said
@@ -305,7 +286,7 @@ def violations_sentence(one: Clustered) -> str:
 
 def risk_sentence(one: Clustered) -> str:
     """The true risk of each group's model."""
-    found = [(n, mean) for n in group_names(one) if (mean := one.mean(MODEL_RISK, n))]
+    found = [(n, mean) for n in group_names(one) if (mean := one.mean(metrics.MODEL_RISK, n))]
     if not found:
         return ""
     parts = [f"{_model_of(one, name)} {in_words(mean)}" for name, mean in found]
@@ -315,18 +296,18 @@ def risk_sentence(one: Clustered) -> str:
 
 def estimate_sentence(one: Clustered) -> str:
     """Accuracy of the server's estimates, without hiding where they mislead."""
-    error = one.mean(ESTIMATE_ERROR)
+    error = one.mean(metrics.ESTIMATE_ERROR)
     if error is None:
         return "the server estimated no risk, so that nobody could have been warned."
     parts = []
     for name in group_names(one):
-        guess, truth = one.mean(MODEL_ESTIMATE, name), one.mean(MODEL_RISK, name)
+        guess, truth = one.mean(metrics.MODEL_ESTIMATE, name), one.mean(metrics.MODEL_RISK, name)
         if guess is not None and truth is not None:
             parts.append(
                 f"{_model_of(one, name)}: {percent(guess.number)} estimated, "
                 f"{percent(truth.number)} true ({_side(guess, truth)})"
             )
-    expected, real = one.mean(EXPECTED_VIOLATIONS), one.mean(VIOLATIONS)
+    expected, real = one.mean(metrics.EXPECTED_VIOLATIONS), one.mean(metrics.VIOLATIONS)
     counts = ""
     if expected is not None and real is not None:
         counts = (
@@ -372,16 +353,16 @@ def movement_sentence(one: Clustered) -> str:
             f"{amount(mean.number)} of {count(size)} clients of the {_name(name)} use "
             f"{_model_of(one, name)}"
             for name, size in _sizes(one)
-            if (mean := one.mean(OWN_MODEL, name)) is not None
+            if (mean := one.mean(metrics.OWN_MODEL, name)) is not None
         ]
-    moved, last = one.mean(MOVED), one.mean(MOVED_AT_THE_END)
+    moved, last = one.mean(metrics.MOVED), one.mean(metrics.MOVED_AT_THE_END)
     if moved is None or last is None:
         return f"{listed(parts)} at the end.{_absent(one)}" if parts else ""
     changed = (
         f"{amount(moved.number)} of {count(len(one.runs[0].clients))} changed model between "
         f"measured rounds, {amount(last.number)} of them before the last one."
     )
-    agreement = one.mean(AGREEMENT)
+    agreement = one.mean(metrics.AGREEMENT)
     near = ""
     if agreement is not None:
         near = (
@@ -409,7 +390,7 @@ def accuracy_sentence(one: Clustered) -> str:
     found = [
         f"{_name(name)} {in_words(mean)}"
         for name in (EVERYBODY, *group_names(one))
-        if (mean := one.mean(ACCURACY, name)) is not None
+        if (mean := one.mean(metrics.ACCURACY, name)) is not None
     ]
     return f"{listed(list(dict.fromkeys(found)))}." if found else ""
 
@@ -418,10 +399,10 @@ def cluster_headline(studies: Sequence[Clustered]) -> str:
     """The violations, as the verdict's heading has them."""
     parts = []
     for one in studies:
-        mean = one.mean(VIOLATIONS)
+        mean = one.mean(metrics.VIOLATIONS)
         if mean is not None:
             total = count(len(one.runs[0].clients))
-            floor = one.mean(CHANCE_VIOLATIONS)
+            floor = one.mean(metrics.CHANCE_VIOLATIONS)
             chance = "" if floor is None else f"{amount(floor.number)} by chance"
             notes = [note for note in (label_of(one, tuple(studies)), chance) if note]
             said = f" ({'; '.join(notes)})" if notes else ""

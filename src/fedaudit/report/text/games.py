@@ -6,7 +6,10 @@ from typing import NamedTuple
 
 from fedaudit.report.evidence import LEAKS, ROOM_FOR_DOUBT, Status
 from fedaudit.report.grid import shortened
-from fedaudit.report.reading import (
+from fedaudit.report.text.membership import Sentence
+from fedaudit.report.text.sources import size_reached_by
+from fedaudit.report.words import capital, count, interval, listed, number, percent, plural
+from fedaudit.results.games import (
     CLAIMED_SUCCESS,
     DISTANCE,
     FIT,
@@ -14,11 +17,8 @@ from fedaudit.report.reading import (
     InRounds,
     PointPlayed,
     Rate,
-    Record,
 )
-from fedaudit.report.text.membership import Sentence
-from fedaudit.report.text.sources import size_reached_by
-from fedaudit.report.words import capital, count, interval, listed, number, percent, plural
+from fedaudit.results.record import Record
 
 NO_DEFENSE = "none"
 IN_ROUNDS = "in rounds"

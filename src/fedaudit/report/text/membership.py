@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from fedaudit.core.metric_names import AUC
+from fedaudit.core.metric_names import AUC, rate_of
 from fedaudit.report.evidence import (
     LEAKS,
     ROOM_FOR_DOUBT,
@@ -25,14 +25,6 @@ from fedaudit.report.evidence import (
     strongest,
 )
 from fedaudit.report.grid import shortened
-from fedaudit.report.reading import (
-    Estimate,
-    Record,
-    above_chance,
-    by_interval_alone,
-    by_test_alone,
-    rate_of,
-)
 from fedaudit.report.words import (
     capital,
     contrast_meaning,
@@ -44,6 +36,9 @@ from fedaudit.report.words import (
     number,
     with_interval,
 )
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.guessing import above_chance, by_interval_alone, by_test_alone
+from fedaudit.results.record import Record
 
 HEADLINES: Mapping[Status, str] = {
     "void": "These figures say nothing about leakage",

@@ -16,16 +16,12 @@ from fedaudit.report.evidence import (
     tone_of,
 )
 from fedaudit.report.grid import shortened
-from fedaudit.report.reading import (
-    LABEL_BASELINE,
-    LABELS,
-    Estimate,
-    Record,
-    SourceResult,
-    above_chance,
-)
 from fedaudit.report.text.membership import Bullet, Sentence
 from fedaudit.report.words import NO_DEFENSE, count, defense_name, interval, percent, plural
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.guessing import above_chance
+from fedaudit.results.record import Record
+from fedaudit.results.sources import LABEL_BASELINE, LABELS, SourceResult
 
 Run: TypeAlias = SourceResult
 """Result of one attack in one run."""

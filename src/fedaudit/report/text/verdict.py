@@ -15,14 +15,6 @@ from fedaudit.report.evidence import (
     says_nothing,
 )
 from fedaudit.report.grid import shortened
-from fedaudit.report.reading import (
-    ControlResult,
-    Estimate,
-    Record,
-    by_test_alone,
-    cleaned,
-    near_guessing,
-)
 from fedaudit.report.text.clusters import (
     cluster_bullets,
     cluster_headline,
@@ -55,6 +47,7 @@ from fedaudit.report.text.sources import (
 from fedaudit.report.words import (
     NO_DEFENSE,
     capital,
+    cleaned,
     contrast_name,
     contrast_order,
     count,
@@ -68,6 +61,9 @@ from fedaudit.report.words import (
     sentence,
     shown,
 )
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.guessing import by_test_alone, near_guessing
+from fedaudit.results.record import ControlResult, Record
 
 MOST_BELOW = 3
 """Figures below guessing that are named; of more, their number stands."""
