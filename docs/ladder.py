@@ -475,8 +475,8 @@ round; a record has it from the signals of its loss."""
 
 CAVEATS = """The gap of uploads is measured on the samples that are attacked: it says what is there
 to be found, and is no forecast from settings alone. All clients have about as many samples and the
-same class mix, and everybody takes part in every round: of others the ladder says nothing. AUCs
-are means over samples; who stands out is in a report."""
+same label distribution, and everybody takes part in every round: of others the ladder says
+nothing. AUCs are means over samples; who stands out is in a report."""
 
 
 def _row(cells: Sequence[str]) -> str:

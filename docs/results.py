@@ -279,15 +279,22 @@ def _sources(study: Study) -> str:
     """Source inference: what is said of owners, beside what classes alone say."""
     attacks = list(dict.fromkeys(run.attack for r in study.records.values() for run in r.sources))
     title = (
-        "Share of samples whose owner is named. Class mixes alone: of the answers of the first "
-        "attack, what is right when owners are shuffled within classes; label baseline: naming the "
-        "client of whose data the sample's class is the largest share (– where the record is of "
-        "a version that took the largest count); oracle round: the best of the first attack's "
-        "rounds, chosen afterwards, as the paper's tables have it; overfitting: of the clients' "
-        "models in the last round, training less test accuracy without its sign, the mean, in "
-        "points. **Bold** is more than class mixes explain, by test and interval."
+        "Share of samples whose owner is named. Label distributions alone: of the answers of "
+        "the first attack, what is right when owners are shuffled within classes; label "
+        "baseline: naming the client of whose data the sample's class is the largest share (– "
+        "where the record is of a version that took the largest count); oracle round: the best "
+        "of the first attack's rounds, chosen afterwards, as the paper's tables have it; "
+        "overfitting: of the clients' models in the last round, training less test accuracy "
+        "without its sign, the mean, in points. **Bold** is more than label distributions "
+        "explain, by test and interval."
     )
-    levels_named = ("class mixes alone", "label baseline", "oracle round", "guess", "overfitting")
+    levels_named = (
+        "label distributions alone",
+        "label baseline",
+        "oracle round",
+        "guess",
+        "overfitting",
+    )
     head = ["", "accuracy", *attacks, *levels_named]
     lines = [_row(head), _row(["---"] * len(head))]
     for name, record in study.records.items():

@@ -513,3 +513,11 @@ def test_a_row_is_made_again_by_the_commands_that_made_its_records(
         BadInput, match="no claim is called 'ami-weigts'; did you mean 'ami-weights'"
     ):
         again.again("ami-weigts", data_dir="", out=tmp_path)
+
+
+def test_how_far_figures_made_again_are_apart_is_said_of_those_that_can_be_compared() -> None:
+    assert again._words([0.0, 0.0]) == "2 equal to the digit"
+    assert again._words([0.0, 0.002]) == "1 of 2 are others, by 0.002 at most"
+    only = "1 of 2 are others; 1 with a value or limits on one side only"
+    assert again._words([0.0, math.inf]) == only
+    assert "by 0.002 at most; 1 with" in again._words([0.002, math.inf])

@@ -179,7 +179,7 @@ def compared(unit: Unit) -> str:
 
 
 def _distance(before: Value, now: Value | None) -> float:
-    """The largest of the differences of value and limits; without end if one is missing."""
+    """The largest of the differences of value and limits; infinite if one is missing."""
     if now is None or [one is None for one in before[:3]] != [one is None for one in now[:3]]:
         return math.inf
     both = zip((before.value, before.low, before.high), (now.value, now.low, now.high), strict=True)
@@ -190,4 +190,8 @@ def _words(distances: Sequence[float]) -> str:
     others = [distance for distance in distances if distance]
     if not others:
         return f"{len(distances)} equal to the digit"
-    return f"{len(others)} of {len(distances)} are others, by {max(others):.2g} at most"
+    finite = [distance for distance in others if distance < math.inf]
+    by = f", by {max(finite):.2g} at most" if finite else ""
+    missing = len(others) - len(finite)
+    one_side = f"; {missing} with a value or limits on one side only" if missing else ""
+    return f"{len(others)} of {len(distances)} are others{by}{one_side}"

@@ -274,7 +274,7 @@ def of_loss(lines: list[Trajectory]) -> Iterator[tuple[Asked, Value]]:
 
 
 def _of_sources(run: SourceResult, figures: Mapping[str, Estimate]) -> Iterator[tuple[str, Value]]:
-    """What a source attack found in one run, and what of it is beyond class mixes."""
+    """What a source attack found in one run, and what of it is beyond label distributions."""
 
     def share(of: float) -> Value:
         limits = clopper_pearson(round(of * run.samples), run.samples)

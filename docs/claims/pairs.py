@@ -130,7 +130,7 @@ def take_pairs(runs: Path, study: str) -> int:
                 for seed in seeds
             ]
         except BadInput as error:
-            # Other clients, samples or class mixes: the difference is that of the records' figures.
+            # Other clients, samples or label distributions: the records' figures are compared.
             print(f"not paired, {one.variant or study} and {other.variant or study}: {error}")
             continue
         gap = over_gaps([Value(d.value, d.low, d.high, d.method, cancels=True) for d in taken])

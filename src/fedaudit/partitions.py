@@ -1,7 +1,7 @@
 """Clients and how data are dealt to them, for :class:`fedaudit.Federation`.
 
-``Dirichlet(10, beta=1.0)``: ten clients with class mixes of one Dirichlet draw. There are all of
-``fedaudit list partitions``; :func:`own` takes a :class:`Partition` of one's own.
+``Dirichlet(10, beta=1.0)``: ten clients with label distributions of one Dirichlet draw. There are
+all of ``fedaudit list partitions``; :func:`own` takes a :class:`Partition` of one's own.
 """
 
 from collections.abc import Callable

@@ -104,6 +104,17 @@ def test_a_comparison_opens_with_its_best_trade_off() -> None:
     assert said.headline in comparison_html(comparison, records)
 
 
+def test_nothing_is_said_of_defenses_where_nothing_leaks_undefended() -> None:
+    quiet = [
+        record(strengths=(0.0,), details=False, defenses=((name, 0.0),))
+        for name in ("none", "cofedmid")
+    ]
+    said = first_of_comparison(compared(quiet), quiet, [verdict(one) for one in quiet])
+    assert (said.look, said.status) == ("inconclusive", "nothing to lower")
+    assert not said.numbers
+    assert "Then compare again." in said.next
+
+
 def test_games_stand_against_guessing_and_say_what_they_contradict() -> None:
     whole = played()
     first = first_of_games(whole, game_verdict(whole))

@@ -2,11 +2,21 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given as for_any
+from hypothesis import strategies as st
 
 from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
-from fedaudit.results.text import LONGEST, is_plain, made_plain, plain
+from fedaudit.results.text import (
+    LONGEST,
+    is_plain,
+    is_plain_json,
+    made_plain,
+    plain,
+    texts,
+)
 from tests.report.records import record
 from tests.study.compare_records import given
 
@@ -57,6 +67,37 @@ def test_a_group_of_nobody_on_a_side_is_refused(tmp_path: Path) -> None:
     row |= {"n_members": 0, "n_nonmembers": 9}
     with pytest.raises(Damaged, match="0 members and 9 non-members"):
         read_record(with_figures(tmp_path, row))
+
+
+@pytest.mark.parametrize(
+    ("topic", "metric"),
+    [("source", "source_success"), ("clusters", "risk"), ("utility", TEST_ACCURACY)],
+)
+def test_a_figure_that_is_never_refused_has_a_value(
+    topic: str, metric: str, tmp_path: Path
+) -> None:
+    figure: dict[str, object] = {"topic": topic, "metric": metric, "contrast": "", "value": None}
+    with pytest.raises(Damaged, match=f"{metric} of topic {topic} has no value"):
+        read_record(with_figures(tmp_path, figure))
+
+
+TEXTS = st.text(max_size=20) | st.sampled_from(["\u202e", "\x1b[2J", "a\nb", '"', "\\", "é"])
+DOCUMENTS = st.recursive(
+    TEXTS | st.integers() | st.none(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+)
+
+
+@for_any(DOCUMENTS, st.booleans())
+def test_a_document_that_is_plain_as_a_whole_has_plain_texts_only(
+    document: object, ascii_only: bool
+) -> None:
+    if is_plain_json(json.dumps(document, ensure_ascii=ascii_only)):
+        assert all(is_plain(text) for text in texts(document))
+
+
+def test_the_text_of_a_record_is_seen_to_be_plain_without_looking_at_each() -> None:
+    assert is_plain_json(SMALL.model_dump_json())
 
 
 def test_budgets_need_no_samples(tmp_path: Path) -> None:

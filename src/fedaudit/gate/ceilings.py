@@ -60,6 +60,8 @@ CONTRASTS = {
 }
 MOST_FIGURES = 50_000
 """Of one kind; studies have some hundreds."""
+ALPHA = 0.05
+"""Error of a bound on epsilon from games, over all points that are judged together."""
 
 _MISSING = "the record has no such one"
 
@@ -196,10 +198,6 @@ def proven_epsilon(point: PointPlayed, points: int) -> float:
     said_in, silent = point.tpr, point.tnr
     counts = Counts(said_in.hits, said_in.total, silent.total - silent.hits, silent.total)
     return clopper_pearson_epsilon(counts, delta=point.delta, alpha=ALPHA / max(1, points)).value
-
-
-ALPHA = 0.05
-"""Error of a bound on epsilon from games, over all points that are judged together."""
 
 
 def point_name(point: PointPlayed, record: Record) -> str:
@@ -390,8 +388,8 @@ def _excess(one: Estimate, figures: Sequence[Estimate], asked: Asked) -> Judged:
     above = above_chance(success) and above_chance(one)
     if not (doubt or above or asked.ceiling < 0):
         doubt = (
-            "the record's test, corrected over all source attacks, does not find it above class "
-            "mixes"
+            "the record's test, corrected over all source attacks, does not find it above label "
+            "distributions"
         )
     if asks_further(asked.policy.sources.seeds):
         runs = sum(f.seed is not None and f.against == one.against for f in alike)
@@ -472,7 +470,13 @@ CEILINGS = (
         _formal,
         as_known,
     ),
-    Ceiling("sources", "above_class_mixes", _EXCESS, "success above class mixes", _sources),
+    Ceiling(
+        "sources",
+        "above_class_mixes",
+        _EXCESS,
+        "success beyond label distributions",
+        _sources,
+    ),
     Ceiling("clusters", "risk", _RISK, "real risk of every model", _models),
     Ceiling("games", "success", SUCCESS, "games won (Adv)", _points, shown="adv_share"),
     Ceiling("games", "epsilon", PROVEN, "proven epsilon", _points, by_lower_bound, shown="epsilon"),

@@ -74,7 +74,7 @@ class SourcesPolicy(Table):
     """Ceilings on naming the client that a sample is from.
 
     Attributes:
-        above_class_mixes: Of the success less what the clients' class mixes alone explain.
+        above_class_mixes: Of the success less what the clients' label distributions alone explain.
         attacks: Those that must be there, and that are judged; all of the record if empty.
         seeds: As for membership.
     """

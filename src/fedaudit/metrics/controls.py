@@ -175,7 +175,7 @@ def blind_classifier(
         features: The inputs, one row a sample.
         is_member: The truth, one a sample.
         rng: Draws the sample, the two parts and the classifiers' seeds.
-        labels: Class indices; a class mix that differs between the sides is a shift too.
+        labels: Class indices; a label distribution that differs between the sides is a shift too.
         settings: Sizes.
         confidence: Confidence of the interval, in (0, 1).
 

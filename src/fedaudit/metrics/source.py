@@ -124,8 +124,8 @@ def source_null(
     """Success when sources are shuffled among the samples, or among those of one class.
 
     Shuffled among all, the mean is what guessing gives. Shuffled within classes it is what the
-    attack owes to the clients' different class mixes: it keeps which classes each client has and
-    forgets which samples.
+    attack owes to the clients' different label distributions: it keeps which classes each client
+    has and forgets which samples.
 
     Args:
         named: Whom the attack names; those for whom it names nobody never count as right.

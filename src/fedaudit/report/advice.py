@@ -111,14 +111,16 @@ def _compared(record: Record, found: Auc, expected: float, rule: ProbitLine) -> 
     if abs(found.value - expected) <= rule.spread:
         return f"{here}, as expected."
     if found.value > expected:
-        alike = "" if _alike(record) else " Clients there have the same class mix, unlike here."
+        alike = (
+            "" if _alike(record) else " Clients there have alike label distributions, unlike here."
+        )
         return f"{here}, more than nine of ten federations there have.{alike}"
     defenses = [defense_name(name) for name in _in_force(record)]
     return f"{here}, less than expected{f', with {defenses[0]}' if defenses else ''}."
 
 
 def _alike(record: Record) -> bool:
-    """True if all clients have the same class mix, as far as is known."""
+    """True if all clients have the same label distribution, as far as is known."""
     partition = record.config.get("partition")
     return not isinstance(partition, Mapping) or partition.get("scheme") == "iid"
 

@@ -6,6 +6,7 @@ from typing import NamedTuple, get_args
 from fedaudit.core.metric_names import AUC
 from fedaudit.report.advice import Advice, advice
 from fedaudit.report.evidence import (
+    LEAKS,
     Status,
     a_leak,
     about_members,
@@ -325,7 +326,7 @@ _NEXT: Mapping[Status, tuple[str, ...]] = {
         "Audit a stronger adversary: one that sees every round, or more attacks.",
     ),
 }
-_LEAKS = ("strong leak", "clear leak", "weak leak", "trace of a leak", "above guessing")
+_LEAKS: tuple[Status, ...] = (*LEAKS.values(), "above guessing")
 _UNLEARNED = (
     "Train the model until it has learned its training data, then audit again.",
     "Or audit fewer samples a client, which are learned sooner.",
@@ -478,7 +479,7 @@ def _undefended(record: Record) -> bool:
 
 
 def _nothing_to_lower(comparison: Comparison, plain: Status, held: int, controls: int) -> First:
-    """Where no attack is above guessing undefended, nothing follows about defenses."""
+    """The first screen of a comparison whose undefended rows have no attack above guessing."""
     return First(
         "inconclusive",
         "nothing to lower",

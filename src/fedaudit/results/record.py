@@ -45,6 +45,8 @@ OF_A_RECORDING = frozenset({"name", "key", "view", "every", "keep", "attacks", "
     "started",
 }
 """What stands in its table ``recording``."""
+_NEVER_REFUSED = frozenset({"source", "clusters", "utility"})
+"""Topics whose figures are counts and means of what was seen, so that each has a value."""
 NAMES_OWNERS = "arg max"
 """How the rule over clients ends of an attack that names owners and scores no membership."""
 
@@ -209,7 +211,7 @@ class AttackRow(Part):
 
 
 class ClientRow(Part):
-    """A client's size and class mix, and how many audited samples it holds."""
+    """A client's size and label distribution, and how many audited samples it holds."""
 
     client: Whole
     samples: Whole
@@ -331,6 +333,13 @@ class Record(Part):
         return compact(estimates)
 
     @model_validator(mode="after")
+    def _figures_are_there(self) -> "Record":
+        for one in self.estimates:
+            if one.topic in _NEVER_REFUSED and one.value is None:
+                raise ValueError(f"{one.metric} of topic {one.topic} has no value")
+        return self
+
+    @model_validator(mode="after")
     def _figures_of_sources_fit(self) -> "Record":
         runs = {(one.attack, one.defense, one.view, one.seed) for one in self.sources}
         figures = self.where(topic="source", against="")
@@ -341,7 +350,7 @@ class Record(Part):
         attacks = {(attack, defense, view) for attack, defense, view, _ in runs}
         for against in ("", LABELS):
             over = self.where(topic="source", against=against, seed=None)
-            given = {(one.attack, one.defense, one.view) for one in over if one.value is not None}
+            given = {(one.attack, one.defense, one.view) for one in over}
             if given != attacks:
                 raise ValueError("figures of sources over all runs are not those of the attacks")
         return self

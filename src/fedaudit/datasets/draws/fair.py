@@ -45,8 +45,8 @@ def draw(
 ) -> Deal:
     """Draws audited samples first and decides by a fair draw who trains on each.
 
-    The partition settles every client's class mix. Audited samples are drawn from the training
-    part with the mix of their target. Each of ``n_fair`` of them goes independently, with
+    The partition settles every client's label distribution. Audited samples are drawn from the
+    training part with the mix of their target. Each of ``n_fair`` of them goes independently, with
     chance 1/3 each, to the target, to another client (any of them alike) or to nobody; the
     extra ones go to other clients or to nobody. Members, other clients' and unseen samples are
     therefore exchangeable: no shift between them can pass for leakage. What clients need beside
@@ -57,14 +57,14 @@ def draw(
     given the number of audited samples that it can expect, so sizes come out close to, not
     equal to, what the partition says; see :attr:`Deal.sizes`.
 
-    With several targets each has a panel of its own, drawn with its class mix. Samples of
+    With several targets each has a panel of its own, drawn with its label distribution. Samples of
     another target's panel count by their owner like any other; only a target's own panel is
     fair for it.
 
     Args:
         dataset: Its training part is drawn from; its test part stays untouched.
         clients: Number of clients, at least 2.
-        partition: Class mix and size of every client.
+        partition: Label distribution and size of every client.
         n_fair: Fairly drawn samples for each target; about a third become members.
         seed: Root seed of all choices.
         targets: Clients under audit.
@@ -207,9 +207,9 @@ def _check_enough(target: ClientId, need: Counts, left: Counts) -> None:
     if short.any():
         worst = int(short.argmax())
         raise BadInput(
-            f"the audit of client {target} needs {need.sum()} training samples of its class mix "
-            f"and is {short.sum()} short: {need[worst]} of class {worst} are needed and "
-            f"{left[worst]} left; lower the number of fairly drawn samples (audit.fair, or "
+            f"the audit of client {target} needs {need.sum()} training samples of its label "
+            f"distribution and is {short.sum()} short: {need[worst]} of class {worst} are needed "
+            f"and {left[worst]} left; lower the number of fairly drawn samples (audit.fair, or "
             "shadow.fair for a shadow federation) and of extra ones, or make the clients' classes "
             "more alike (a larger beta)"
         )

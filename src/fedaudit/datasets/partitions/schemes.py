@@ -53,9 +53,9 @@ class Dirichlet:
 
     Without ``samples_per_client`` the clients' shares of each class are one Dirichlet draw, and
     every sample is dealt exactly once; clients differ in size. With it, each client draws its
-    own class mix and takes its samples from the classes' pools; where a class runs out, demand
-    is cut at random and the gap filled at random from what is left over, so that clients keep
-    their size and their mix is a little milder than drawn.
+    own label distribution and takes its samples from the classes' pools; where a class runs
+    out, demand is cut at random and the gap filled at random from what is left over, so
+    that clients keep their size and their mix is a little milder than drawn.
 
     Attributes:
         beta: Concentration, above 0; infinity would be IID.

@@ -18,7 +18,7 @@ _SPREADS = 5
 
 
 def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlResult]:
-    """Source attacks on models that nobody trained: they can know no more than class mixes.
+    """Source attacks on models that nobody trained: they can know no more than label distributions.
 
     Args:
         run: The run.
@@ -34,8 +34,8 @@ def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlR
             attack=name,
             defense=run.study.defense.label,
             seed=run.seed,
-            expected="owners named no more often than class mixes explain, on models that nobody "
-            "trained",
+            expected="owners named no more often than label distributions explain, on models that "
+            "nobody trained",
             value=None,
             passed=None,
         )

@@ -1,7 +1,7 @@
 """Source inference in one run: attack success rate, its baselines, and membership first.
 
 Attacks are asked for the client of as many audited samples of each; the label-distribution baseline
-and shuffles within classes say what class mixes alone explain.
+and shuffles within classes say what label distributions alone explain.
 """
 
 from collections.abc import Mapping
