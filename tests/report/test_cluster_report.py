@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from fedaudit.report.figures.clusters import migration_panel
-from fedaudit.report.figures.drawing import Spec
+from fedaudit.report.figures.drawing import Band, Bars, Panel, Series
 from fedaudit.report.first import tiles
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import comparison_html, figures_of, report_html
@@ -19,6 +19,7 @@ from fedaudit.report.text.verdict import as_text, verdict
 from fedaudit.results.clusters import ClusterResult, ClusterRound, ModelState
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
+from tests.report.charts import lines, of_kind
 from tests.report.clustered import clustered, hostile_clusters, over_runs, with_clusters
 from tests.report.records import HOSTILE, HOSTILE_LINK, HOSTILE_TAG, source, with_sources
 
@@ -43,14 +44,12 @@ def row(grid: Grid, name: str) -> list[str]:
     return [cell.text for cell in found[1:]]
 
 
-def traces(figure: str, record: Record, panel: int = 0) -> list[Spec]:
-    data = figures_of(record)[figure].choices[0].panels[panel].spec["data"]
-    assert isinstance(data, list)
-    return data
+def panel_of(figure: str, record: Record, panel: int = 0) -> Panel:
+    return figures_of(record)[figure].choices[0].panels[panel]
 
 
-def trace(figure: str, name: str, record: Record, panel: int = 0) -> Spec:
-    return [one for one in traces(figure, record, panel) if one["name"] == name][-1]
+def trace(figure: str, name: str, record: Record, panel: int = 0) -> Series:
+    return lines(panel_of(figure, record, panel))[name]
 
 
 def tiny(*choices: list[int], **changes: object) -> ClusterResult:
@@ -196,34 +195,27 @@ def test_bars_hold_all_clients_of_a_group_and_bands_those_who_move() -> None:
     run = tiny([0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 1])
     panel = migration_panel(run, 0)
     assert panel.title == "Majority: 4 clients"
-    data = panel.spec["data"]
-    assert isinstance(data, list)
-    bars = {one["name"]: one for one in data if one["type"] == "bar"}
-    assert bars["Majority’s model"]["y"] == [4, 3]
-    assert bars["Minority’s model"]["base"] == [4, 3]
-    bands = [one for one in data if one.get("fill") == "toself"]
-    heights = [max(one["y"][:9]) - min(one["y"][9:]) for one in bands]
-    assert sorted(round(height) for height in heights) == [1, 3]
-    (moved,) = [one for one in data if one.get("text")]
-    assert moved["text"] == ["1 from Majority’s model"]
+    bars = {one.name: (one.low, one.high) for one in of_kind(panel, Bars)}
+    assert bars == {"Majority’s model": ((0, 0), (4, 3)), "Minority’s model": ((4, 3), (4, 4))}
+    heights = [band.high[0] - band.low[0] for band in of_kind(panel, Band)]  # type: ignore[operator]
+    assert sorted(heights) == [1, 3]
+    assert lines(panel)["Minority’s model"].texts == ["1 from Majority’s model"]
 
 
 def test_bands_leave_no_client_out_and_count_none_twice() -> None:
     for group in (0, 1):
-        data = migration_panel(ONE, group).spec["data"]
-        assert isinstance(data, list)
-        bands = [one for one in data if one.get("fill") == "toself"]
+        bands = of_kind(migration_panel(ONE, group), Band)
         for at in range(len(ONE.rounds) - 1):
-            between = [one for one in bands if at < one["x"][0] < at + 1]
-            sizes = [one["y"][0] - one["y"][-1] for one in between]
+            between = [one for one in bands if at < one.x[0] < at + 1]
+            sizes = [one.high[0] - one.low[0] for one in between]  # type: ignore[operator]
             assert sum(sizes) == pytest.approx(ONE.group.count(group))
 
 
 def test_thresholds_are_in_order_and_violations_are_marked() -> None:
     record = with_clusters(tiny([0, 0, 0, 0, 1, 1]))
     fine = trace("clusters-thresholds", "Accepts this risk", record)
-    assert (fine["x"], fine["y"]) == ([2, 3, 4], [0.6, 0.7, 0.8])
-    assert trace("clusters-thresholds", "Accepts less: a violation", record)["y"] == [0.51]
+    assert (fine.x, fine.y) == ([2, 3, 4], [0.6, 0.7, 0.8])
+    assert trace("clusters-thresholds", "Accepts less: a violation", record).y == [0.51]
     titles = [p.title for p in figures_of(record)["clusters-thresholds"].choices[0].panels]
     assert titles == [
         "Majority’s model: 1 of 4 accept less",
@@ -233,7 +225,7 @@ def test_thresholds_are_in_order_and_violations_are_marked() -> None:
 
 def test_risk_is_drawn_as_told_as_estimated_and_as_it_is() -> None:
     record = with_clusters(ONE)
-    names = {str(one["name"]) for one in traces("clusters-risk", record)}
+    names = {one.name for one in of_kind(panel_of("clusters-risk", record), Series)}
     assert names == {"True risk", "Estimated by the server", "Announced to clients", "Guessing"}
     keys = [key.name for key in figures_of(with_clusters(clustered("ifca")))["clusters-risk"].keys]
     assert keys == ["True risk", "Estimated by the server", "Guessing"]
@@ -241,8 +233,8 @@ def test_risk_is_drawn_as_told_as_estimated_and_as_it_is() -> None:
 
 def test_violations_are_drawn_round_by_round() -> None:
     record = with_clusters(tiny([1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 1, 1]))
-    assert trace("clusters-violations", "By the true risk", record)["y"] == [3, 2]
-    assert trace("clusters-violations", "Sure: by the lower limit", record)["y"] == [2, 0]
+    assert trace("clusters-violations", "By the true risk", record).y == [3, 2]
+    assert trace("clusters-violations", "Sure: by the lower limit", record).y == [2, 0]
 
 
 def test_rounds_have_a_line_for_each_model() -> None:
@@ -361,10 +353,7 @@ def test_clients_that_took_part_in_no_round_are_in_no_bar_and_it_is_said() -> No
     (study,) = clustered_of(with_clusters(one))
     assert "1 of 6 took part in no round" in movement_sentence(study)
     panel = migration_panel(one, 1)
-    data = panel.spec["data"]
-    assert isinstance(data, list)
-    bars = [trace["y"] for trace in data if trace["type"] == "bar"]
-    assert sum(sum(heights) for heights in bars) == 1
+    assert sum(sum(one.high) - sum(one.low) for one in of_kind(panel, Bars)) == 1
     assert "took part" not in movement_sentence(clustered_of(with_clusters(ONE))[0])
 
 
@@ -374,14 +363,12 @@ def test_an_interval_stops_where_nobody_trained_the_model() -> None:
     middle = one.rounds[1]
     gap = middle.model_copy(update={"models": [middle.models[0], empty]})
     changed = one.model_copy(update={"rounds": [one.rounds[0], gap, one.rounds[2]]})
-    band = traces("clusters-risk", with_clusters(changed), panel=1)[0]
-    assert band["x"] == [1, 1, None, 3, 3]
-    assert band["y"] == pytest.approx([0.73, 0.67, None, 0.73, 0.67])
+    (band,) = of_kind(panel_of("clusters-risk", with_clusters(changed), panel=1), Band)
+    assert (band.x, band.low[1], band.high[1]) == ([1, 2, 3], None, None)
+    assert (band.low[0], band.high[2]) == pytest.approx((0.67, 0.73))
 
 
 def test_few_clients_are_counted_in_whole_ones() -> None:
     one = with_clusters(tiny([0, 0, 0, 0, 1, 1]))
     panel = figures_of(one)["clusters-thresholds"].choices[0].panels[1]
-    axis = panel.spec["layout"]
-    assert isinstance(axis, dict)
-    assert axis["xaxis"]["dtick"] == 1
+    assert panel.x.step == 1

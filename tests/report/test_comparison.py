@@ -1,6 +1,5 @@
 """The comparison as a reader sees it."""
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -13,7 +12,7 @@ from fedaudit.report.figures.comparison import (
     usage_figure,
     usage_table,
 )
-from fedaudit.report.figures.drawing import RESERVED, style
+from fedaudit.report.figures.drawing import RESERVED, Series, style
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import comparison_html, write_comparison
 from fedaudit.report.tables.comparison import (
@@ -27,6 +26,7 @@ from fedaudit.report.words import MISSING
 from fedaudit.results.comparison import Row
 from fedaudit.results.record import UsageRow
 from fedaudit.study.comparing import compared
+from tests.report.charts import of_kind
 from tests.report.test_browser import BROWSER, as_on_a_phone, dom, is_sound, notes_of
 from tests.study.compare_records import PLAIN, STRONG, WEAK, given, noise
 
@@ -128,11 +128,11 @@ def test_the_front_draws_the_line_over_points_that_are_not_beaten() -> None:
     assert figure is not None
     first = "Membership advantage (2 AUC − 1), strongest attack, v. unseen"
     assert figure.choices[0].label == first
-    line, marks = json.loads(json.dumps(figure.choices[1].panels[0].spec))["data"]
-    assert line["x"] == pytest.approx([0.09, 0.10, 0.29])
-    assert marks["marker"]["symbol"] == ["cross", "circle", "circle", "circle-open"]
-    assert len(set(marks["marker"]["color"])) == 2
-    assert len(set(marks["marker"]["color"][1:])) == 1
+    line, marks = of_kind(figure.choices[1].panels[0], Series)
+    assert line.x == pytest.approx([0.09, 0.10, 0.29])
+    assert [look.symbol for look in marks.looks] == ["cross", "circle", "circle", "circle-open"]
+    assert len({look.color for look in marks.looks}) == 2
+    assert len({look.color for look in marks.looks[1:]}) == 1
 
 
 def test_no_defense_has_the_cross_to_itself() -> None:
@@ -154,10 +154,10 @@ def test_a_front_of_nearly_equal_points_does_not_fill_the_picture() -> None:
     ]
     figure = front_figure(THREE.model_copy(update={"fronts": flat}))
     assert figure is not None
-    layout = json.loads(json.dumps(figure.choices[0].panels[0].spec["layout"]))
-    for axis in ("xaxis", "yaxis"):
-        low, high = layout[axis]["range"]
-        assert high - low == pytest.approx(0.03)
+    panel = figure.choices[0].panels[0]
+    for axis in (panel.x, panel.y):
+        assert axis.ends is not None
+        assert axis.ends[1] - axis.ends[0] == pytest.approx(0.03)
 
 
 def test_hypervolumes_stand_with_what_the_defense_adds() -> None:
@@ -203,10 +203,8 @@ def test_use_of_data_is_that_of_the_clients_that_defend() -> None:
     assert table.rows[1][5].detail == "1.50 times"
     figure = usage_figure(both, [plain, weak])
     assert figure is not None
-    panels = [json.loads(json.dumps(panel.spec))["data"][1] for panel in figure.choices[0].panels]
-    assert panels[0]["y"] == [0.5, 0.3]
-    assert panels[1]["y"] == [0.75, 0.65]
-    assert panels[2]["y"] == [0.4, 0.8, 1.0]
+    shares = [of_kind(panel, Series)[1].y for panel in figure.choices[0].panels]
+    assert shares == [[0.5, 0.3], [0.75, 0.65], [0.4, 0.8, 1.0]]
 
 
 def test_a_filters_cosine_has_a_column_where_there_is_a_filter() -> None:

@@ -1,23 +1,15 @@
-import json
 from itertools import pairwise
 
 import pytest
 
-from fedaudit.report.figures.drawing import style
+from fedaudit.report.figures.drawing import Band, Series, style
 from fedaudit.report.figures.membership import roc_figure
 from fedaudit.report.page import figures_of
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Curve
 from tests.estimates import estimate
+from tests.report.charts import of_kind
 from tests.report.records import record
-
-Traces = list[dict[str, object]]
-
-
-def traces(spec: dict[str, object]) -> Traces:
-    found = spec["data"]
-    assert isinstance(found, list)
-    return found
 
 
 def test_every_kind_of_figure_is_drawn_where_the_record_has_its_data() -> None:
@@ -40,14 +32,14 @@ def test_a_roc_has_a_panel_a_contrast_and_a_choice_a_setting() -> None:
         "Members v. other clients'",
         "Members v. mixed",
     ]
-    assert len(traces(roc.choices[0].panels[0].spec)) == 1 + 8
+    assert len(roc.choices[0].panels[0].series) == 1 + 8
 
 
 def test_both_axes_of_a_roc_are_logarithmic_and_0_1_and_1_per_cent_are_marked() -> None:
-    spec = figures_of(record())["roc"].choices[0].panels[0].spec
-    layout = json.loads(json.dumps(spec["layout"]))
-    assert (layout["xaxis"]["type"], layout["yaxis"]["type"]) == ("log", "log")
-    assert [shape["x0"] for shape in layout["shapes"]] == [0.001, 0.01]
+    panel = figures_of(record())["roc"].choices[0].panels[0]
+    assert panel.x.log
+    assert panel.y.log
+    assert panel.uprights == (0.001, 0.01)
 
 
 def test_points_at_zero_go_to_the_edge_of_a_logarithmic_axis() -> None:
@@ -56,10 +48,10 @@ def test_points_at_zero_go_to_the_edge_of_a_logarithmic_axis() -> None:
     )
     figure = roc_figure([curve])
     assert figure is not None
-    chance, line = traces(figure.choices[0].panels[0].spec)
-    assert line["x"] == [0.0005, 0.001, 1]
-    assert line["y"] == [0.00005, 0.2, 1]
-    assert chance["x"] == chance["y"]
+    chance, line = of_kind(figure.choices[0].panels[0], Series)
+    assert line.x == [0.0005, 0.001, 1]
+    assert line.y == [0.00005, 0.2, 1]
+    assert chance.x == chance.y
 
 
 def test_no_two_of_the_first_thirty_series_share_colour_dash_and_marker() -> None:
@@ -69,16 +61,15 @@ def test_no_two_of_the_first_thirty_series_share_colour_dash_and_marker() -> Non
 
 
 def test_colour_is_never_the_only_cue_between_origins() -> None:
-    spec = figures_of(record())["trajectories"].choices[0].panels[0].spec
-    lines = [trace for trace in traces(spec) if "marker" in trace]
-    looks = json.loads(json.dumps(lines))
-    assert len({trace["line"]["dash"] for trace in looks}) == 3
-    assert len({trace["marker"]["symbol"] for trace in looks}) == 3
+    panel = figures_of(record())["trajectories"].choices[0].panels[0]
+    looks = [line.look for line in of_kind(panel, Series)]
+    assert len({look.dash for look in looks}) == len({look.symbol for look in looks}) == 3
+    assert len(of_kind(panel, Band)) == 3
 
 
 def test_a_missing_mean_leaves_a_gap() -> None:
-    spec = figures_of(record())["trajectories"].choices[0].panels[1].spec
-    assert any(None in trace["y"] for trace in traces(spec) if isinstance(trace["y"], list))
+    panel = figures_of(record())["trajectories"].choices[0].panels[1]
+    assert any(None in line.y for line in of_kind(panel, Series))
 
 
 def test_the_strongest_attack_is_the_first_choice_of_the_map_of_clients() -> None:
@@ -87,21 +78,16 @@ def test_the_strongest_attack_is_the_first_choice_of_the_map_of_clients() -> Non
 
 
 def test_a_histogram_shows_shares_that_add_up_to_one() -> None:
-    spec = figures_of(record())["histograms"].choices[0].panels[0].spec
-    for trace in traces(spec):
-        shares = trace["y"]
-        assert isinstance(shares, list)
-        assert sum(shares) == pytest.approx(1)
+    panel = figures_of(record())["histograms"].choices[0].panels[0]
+    for line in of_kind(panel, Series):
+        assert sum(share for share in line.y if isinstance(share, float)) == pytest.approx(1)
 
 
 def test_only_the_strongest_curves_of_a_roc_have_a_colour() -> None:
     roc = figures_of(record())["roc"]
-    curves = json.loads(json.dumps(traces(roc.choices[0].panels[0].spec)))[1:]
-    grey = [curve for curve in curves if curve["name"] == "other attacks"]
-    assert len(grey) == 4
-    assert {curve["line"]["color"] for curve in grey} == {"#9AA3AD"}
-    assert [curve["name"] for curve in curves[:4]] == ["other attacks"] * 4
-    assert curves[4]["name"] == "fedmia-2"
+    curves = of_kind(roc.choices[0].panels[0], Series)[1:]
+    assert [curve.name for curve in curves[:5]] == ["other attacks"] * 4 + ["fedmia-2"]
+    assert {curve.look.color for curve in curves[:4]} == {"#9AA3AD"}
     assert any("seqmia" in key.name for key in roc.keys if key.series == "other attacks")
 
 
@@ -112,10 +98,7 @@ def test_a_loss_is_drawn_as_what_it_is_minus_the_loss() -> None:
 
 def test_a_histogram_says_what_its_scores_are() -> None:
     panels = figures_of(record())["histograms"].choices[0].panels
-    titles = {
-        panel.title: json.loads(json.dumps(panel.spec["layout"]))["xaxis"]["title"]["text"]
-        for panel in panels
-    }
+    titles = {panel.title: panel.x.title for panel in panels}
     assert titles["loss-series"] == "Mean of minus the loss"
     assert titles["blackbox-loss"] == "Minus the loss, last round"
     assert titles["fedmia-1"] == "Score"
@@ -129,14 +112,13 @@ def test_several_audited_clients_have_a_map_with_the_strongest_attack_first() ->
     figures = [of(a, t, v) for a, t, v in (("a", 3, 0.6), ("a", 0, 0.7), ("b", 0, 0.8))]
     drawn = figures_of(record(details=False).model_copy(update={"estimates": figures}))["target"]
     assert [choice.label for choice in drawn.choices] == ["b", "a"]
-    (trace,) = traces(drawn.choices[1].panels[0].spec)
-    assert (trace["y"], trace["x"]) == (["Client 0", "Client 3"], [0.7, 0.6])
+    (dots,) = of_kind(drawn.choices[1].panels[0], Series)
+    assert (dots.y, dots.x) == (["Client 0", "Client 3"], [0.7, 0.6])
     assert "target" not in figures_of(record())
 
 
 def test_the_map_of_other_clients_says_whose_members_it_is_of() -> None:
     panel = figures_of(record())["client"].choices[0].panels[0]
     assert "members of client 0 v. samples of each other client" in panel.title
-    (trace,) = traces(panel.spec)
-    assert isinstance(trace["y"], list)
-    assert trace["y"][0] == "v. client 1"
+    (dots,) = of_kind(panel, Series)
+    assert dots.y[0] == "v. client 1"

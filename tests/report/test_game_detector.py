@@ -2,6 +2,7 @@
 
 from fedaudit.report.figures.detector import detector_table, detector_words, weights_figure
 from fedaudit.report.page import report_html
+from tests.report.charts import lines
 from tests.report.games import NONE, detector, hostile_games, played, sign
 
 
@@ -54,9 +55,10 @@ def test_weights_are_drawn_as_shares() -> None:
     assert figure is not None
     assert [key.name for key in figure.keys] == ["Honest", "As published"]
     (panel,) = figure.choices[0].panels
-    data = panel.spec["data"]
-    assert isinstance(data, list)
-    assert [trace["y"] for trace in data] == [[0.0, 0.75, 0.25, 0.0], [0.0, 0.5, 0.5, 0.0]]
+    assert [line.y for line in lines(panel).values()] == [
+        [0.0, 0.75, 0.25, 0.0],
+        [0.0, 0.5, 0.5, 0.0],
+    ]
     assert weights_figure(detector(weights=None)) is None
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from fedaudit.cli import main
 from fedaudit.games.run import read_points, run_games
 from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon
-from fedaudit.report.figures.drawing import Spec
+from fedaudit.report.figures.drawing import Series
 from fedaudit.report.figures.games import MOST_LINES_OF_SUCCESS as MOST_LINES
 from fedaudit.report.figures.games import epsilon_axis, game_figures
 from fedaudit.report.first import game_tiles
@@ -34,6 +34,7 @@ from fedaudit.results.games import (
     TrainingLength,
 )
 from fedaudit.results.record import Record
+from tests.report.charts import lines
 from tests.report.games import (
     CERTIFIED,
     HONEST,
@@ -71,14 +72,8 @@ def names(*points: PointPlayed) -> list[str]:
     return [one.name for one in shown_points(points)]
 
 
-def traces(record: Record, figure: str, choice: int = 0, panel: int = 0) -> list[Spec]:
-    data = game_figures(record)[figure].choices[choice].panels[panel].spec["data"]
-    assert isinstance(data, list)
-    return data
-
-
-def trace(record: Record, figure: str, name: str, choice: int = 0) -> Spec:
-    return [one for one in traces(record, figure, choice) if one["name"] == name][-1]
+def traces(record: Record, figure: str, choice: int = 0) -> dict[str, Series]:
+    return lines(game_figures(record)[figure].choices[choice].panels[0])
 
 
 def labels(record: Record, figure: str) -> list[str]:
@@ -272,23 +267,20 @@ def test_success_is_drawn_with_intervals_against_both_epsilons() -> None:
         "against the claimed epsilon",
         "against the actual epsilon",
     ]
-    line = trace(ALL, "games-success", "bitrand")
-    low, high = CERTIFIED.adv.low, CERTIFIED.adv.high
-    errors = line["error_y"]
-    assert isinstance(errors, dict)
-    assert line["y"] == [0.6, 0.6]
-    assert errors["array"][1] == pytest.approx(high - 0.6)
-    assert errors["arrayminus"][1] == pytest.approx(0.6 - low)
+    line = traces(ALL, "games-success")["bitrand"]
+    assert line.y == [0.6, 0.6]
+    assert line.limits[1] == CERTIFIED.adv
     for choice in (0, 1):
-        ceiling = trace(ALL, "games-success", "Most under an honest ε", choice)
-        pairs = zip(ceiling["x"], ceiling["y"], strict=True)  # type: ignore[call-overload]
-        assert all(y == pytest.approx(1 / (1 + math.exp(-x))) for x, y in pairs)
-    assert trace(ALL, "games-success", "Contradicts the claimed ε")["y"] == [0.95]
+        ceiling = traces(ALL, "games-success", choice)["Most under an honest ε"]
+        pairs = zip(ceiling.x, ceiling.y, strict=True)
+        assert all(y == pytest.approx(1 / (1 + math.exp(-float(x)))) for x, y in pairs)
+    assert traces(ALL, "games-success")["Contradicts the claimed ε"].y == [0.95]
 
 
 def test_the_level_without_a_mechanism_goes_across() -> None:
-    levels = [one for one in traces(ALL, "games-success") if one["name"] == "no mechanism"]
-    assert levels[0]["y"] == [0.99, 0.99]
+    series = game_figures(ALL)["games-success"].choices[0].panels[0].series
+    levels = [one for one in series if isinstance(one, Series) and one.name == "no mechanism"]
+    assert levels[0].y == [0.99, 0.99]
     bare = played(NONE)
     assert labels(bare, "games-success") == ["against the claimed epsilon"]
     assert len(game_figures(bare)["games-kinds"].choices) == 1
@@ -297,8 +289,7 @@ def test_the_level_without_a_mechanism_goes_across() -> None:
 def test_small_epsilons_have_a_view_of_their_own_beside_large_ones() -> None:
     wide = played(NONE, point(), HONEST, point("ldp-laplace", 1e5, 1e5))
     assert labels(wide, "games-success")[0] == "against the claimed epsilon, up to 20"
-    near = {one["name"] for one in traces(wide, "games-success", 0)}
-    far = {one["name"] for one in traces(wide, "games-success", 1)}
+    near, far = (traces(wide, "games-success", choice).keys() for choice in (0, 1))
     assert far - near == {"ldp-laplace"}
 
 
@@ -307,10 +298,10 @@ def test_the_papers_figures_stand_only_beside_its_own_mechanisms() -> None:
     papers = [key.name for key in drawn.keys if key.name.startswith("AMI paper")]
     assert "AMI paper, BitRand, CIFAR-10: ≥ 62%" in papers
     assert "CIFAR-10 (100)" in drawn.caption
-    mark = trace(ALL, "games-success", "AMI paper, BitRand, CelebA: ≥ 67%")
-    assert mark["y"] == [0.67, 0.67]
-    true = {one["name"] for one in traces(ALL, "games-success", 1)}
-    assert not any(str(name).startswith("AMI paper") for name in true)
+    mark = traces(ALL, "games-success")["AMI paper, BitRand, CelebA: ≥ 67%"]
+    assert mark.y == [0.67, 0.67]
+    true = traces(ALL, "games-success", 1)
+    assert not any(name.startswith("AMI paper") for name in true)
     other = game_figures(played(NONE, HONEST))["games-success"]
     assert not any("paper" in key.name for key in other.keys)
 
@@ -323,18 +314,16 @@ def test_both_kinds_of_games_are_drawn_mechanism_by_mechanism() -> None:
         "ome",
         "bitwise-rr",
     ]
-    assert trace(ALL, "games-kinds", "TPR")["y"] == [0.6, 0.6]
-    assert trace(ALL, "games-kinds", "Predicted TNR")["y"] == [0.8, 0.8]
+    assert traces(ALL, "games-kinds")["TPR"].y == [0.6, 0.6]
+    assert traces(ALL, "games-kinds")["Predicted TNR"].y == [0.8, 0.8]
 
 
 def test_the_neurons_values_are_drawn_as_shares_of_each_kind() -> None:
     assert labels(ALL, "games-spread") == ["bitrand, ε 5"]
-    assert trace(ALL, "games-spread", "The target")["y"] == [0.0, 0.0, 0.1, 0.5, 0.4, 0.0]
+    assert traces(ALL, "games-spread")["The target"].y == [0.0, 0.0, 0.1, 0.5, 0.4, 0.0]
     panel = game_figures(ALL)["games-spread"].choices[0].panels[0]
     assert "about 90.0% of the target’s copies and 10.0% of other records" in panel.summary
-    layout = panel.spec["layout"]
-    assert isinstance(layout, dict)
-    assert [line["x0"] for line in layout["shapes"]] == [0.0]
+    assert panel.uprights == (0.0,)
     assert "games-spread" not in game_figures(played(NONE, point()))
 
 
@@ -391,8 +380,7 @@ def test_places_on_the_axis_are_in_order_and_none_is_last() -> None:
         assert places == sorted(places, key=float) or 0.0 in values
         assert all(math.isfinite(place) for place in places)
         assert places[-1] == max(places)
-        spec = axis.spec()
-        assert len(spec["tickvals"]) == len(spec["ticktext"]) >= 1  # type: ignore[arg-type]
+        assert axis.scale().ticks
 
 
 def test_the_same_record_makes_the_same_bytes(tmp_path: Path) -> None:

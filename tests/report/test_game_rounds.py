@@ -6,7 +6,7 @@ import pytest
 
 from fedaudit.metrics.games import gaussian_success
 from fedaudit.report.figures.games import game_figures
-from fedaudit.report.figures.rounds import rounds_figure
+from fedaudit.report.figures.sweeps import rounds_figure
 from fedaudit.report.first import game_tiles
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import report_html
@@ -29,6 +29,7 @@ from fedaudit.results.games import (
     PointPlayed,
 )
 from fedaudit.results.record import Record
+from tests.report.charts import lines
 from tests.report.games import NONE, played, point
 from tests.report.records import HOSTILE, HOSTILE_TAG
 
@@ -104,7 +105,7 @@ def test_they_stand_in_a_table_of_their_own_and_in_no_figure_of_epsilons() -> No
     for ident in ("games-success", "games-kinds"):
         for choice in figures[ident].choices:
             for panel in choice.panels:
-                assert "rounds" not in str(panel.spec)
+                assert "rounds" not in str(panel)
     assert set(game_figures(ONLY)) == {"games-rounds"}
     assert rounds_table(played()) is None
     assert rounds_figure(played()) is None
@@ -123,15 +124,13 @@ def test_success_is_drawn_against_rounds_below_both_limits() -> None:
     figure = rounds_figure(SOME)
     assert figure is not None
     (choice,) = figure.choices
-    data = choice.panels[0].spec["data"]
-    assert isinstance(data, list)
-    by_name = {trace["name"]: trace for trace in data}
-    assert by_name["1 neuron, batch 20"]["x"] == [1, 10]
-    assert by_name["1 neuron, batch 20"]["y"] == [0.55, 0.7]
+    by_name = lines(choice.panels[0])
+    assert by_name["1 neuron, batch 20"].x == [1, 10]
+    assert by_name["1 neuron, batch 20"].y == [0.55, 0.7]
     for name, part in (("Most that the noise allows", 1.0), ("Most that a silent neuron", 0.5)):
-        limit = next(trace for key, trace in by_name.items() if key.startswith(name))
-        assert limit["y"][0] == pytest.approx(gaussian_success(part))
-        assert limit["y"][-1] == pytest.approx(gaussian_success(part * math.sqrt(10)))
+        limit = next(line for key, line in by_name.items() if key.startswith(name))
+        assert limit.y[0] == pytest.approx(gaussian_success(part))
+        assert limit.y[-1] == pytest.approx(gaussian_success(part * math.sqrt(10)))
 
 
 def test_the_verdict_counts_sums_and_noise_as_defenses() -> None:

@@ -1,11 +1,13 @@
 """Which points of a study of games are drawn as a sweep of one setting."""
 
-from fedaudit.report.figures.drawing import Figures
-from fedaudit.report.figures.games import Sweep, game_figures, sweep_figure, sweeps
+from fedaudit.report.figures.drawing import Figures, Series
+from fedaudit.report.figures.games import game_figures
+from fedaudit.report.figures.sweeps import Sweep, sweep_figure, sweeps
 from fedaudit.report.page import report_html
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import EPOCHS, GAMES, PointPlayed, TrainingLength
 from fedaudit.results.record import Record
+from tests.report.charts import lines, of_kind
 from tests.report.games import NONE, hostile_games, played, point
 
 
@@ -68,10 +70,9 @@ def test_one_line_shows_both_kinds_of_games_and_several_the_success_alone() -> N
     one = record(NONE, turned(70, neuron__hidden=5), turned(80, neuron__hidden=50))
     figure = drawn(one)
     assert figure is not None
-    traces = figure.choices[0].panels[0].spec["data"]
-    assert isinstance(traces, list)
-    assert [trace["name"] for trace in traces] == ["TNR", "TPR", "Adv"]
-    assert traces[2]["y"] == [0.7, 0.8, NONE.adv.value]
+    drawn_lines = lines(figure.choices[0].panels[0])
+    assert list(drawn_lines) == ["TNR", "TPR", "Adv"]
+    assert drawn_lines["Adv"].y == [0.7, 0.8, NONE.adv.value]
     assert [choice.label for choice in figure.choices] == ["Success against hidden"]
 
 
@@ -83,10 +84,9 @@ def test_epochs_are_drawn_where_training_stopped_by_itself() -> None:
     assert figure is not None
     (panel,) = figure.choices[1].panels
     assert figure.choices[1].label == "Epochs against hidden"
-    lines = panel.spec["data"]
-    assert isinstance(lines, list)
-    assert lines[0]["y"] == [9.5, 9.0, 8.5]
-    assert lines[0]["error_y"]["array"] == [0.5, 1.0, 1.5]
+    (line,) = of_kind(panel, Series)
+    assert line.y == [9.5, 9.0, 8.5]
+    assert [(one.low, one.high) for one in line.limits] == [(8.0, 10.0)] * 3
 
 
 def test_without_any_epsilon_sweeps_stand_for_the_curves_against_it() -> None:

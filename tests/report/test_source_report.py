@@ -6,6 +6,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from fedaudit.report.figures.drawing import Heat
 from fedaudit.report.figures.sources import MOST_APART, MOST_WRITTEN
 from fedaudit.report.first import tiles
 from fedaudit.report.grid import Grid
@@ -28,6 +29,7 @@ from fedaudit.results.sources import LABELS
 from fedaudit.study.comparing import compared
 from fedaudit.study.figures.source import SourceFound
 from tests.estimates import estimate
+from tests.report.charts import lines, of_kind
 from tests.report.records import CONTROLS, utility, with_sources
 from tests.report.records import source as found
 
@@ -255,21 +257,20 @@ def test_there_is_a_map_for_each_attack_and_seed_and_the_strongest_stands_first(
     labels = [choice.label for choice in figures["sources-confusion"].choices]
     assert labels == ["b · seed 1", "b · seed 2", "a · seed 1"]
     assert [c.label for c in figures["sources-overfitting"].choices] == ["b", "a"]
-    heat = figures["sources-confusion"].choices[0].panels[0].spec["data"][0]  # type: ignore[index]
+    (heat,) = of_kind(figures["sources-confusion"].choices[0].panels[0], Heat)
     # Rows are owners: of client 0's samples, three are said to be client 1's; none the other way.
-    assert heat["z"][0][:3] == [9 / 12, 3 / 12, 0]
-    assert heat["z"][1][0] == 0
-    assert heat["text"][0][:3] == ["9", "3", ""]
+    assert heat.shares[0][:3] == [9 / 12, 3 / 12, 0]
+    assert heat.shares[1][0] == 0
+    assert heat.counts[0][:3] == ["9", "3", "0"]
+    assert heat.written
 
 
 def test_guessing_and_class_mixes_are_lines_over_the_rounds() -> None:
     (choice,) = figures_of(with_sources(*SEEDS))["sources-by-round"].choices
-    traces = choice.panels[0].spec["data"]
-    assert isinstance(traces, list)
-    levels = {trace["name"]: trace["y"] for trace in traces}
+    levels = {name: list(line.y) for name, line in lines(choice.panels[0]).items()}
     assert levels["Guessing"] == pytest.approx([0.1, 0.1])
     assert levels["Label distributions alone"] == pytest.approx([0.2, 0.2])
-    assert levels["Oracle round: chosen afterwards"] == [pytest.approx(64 / 120 + 0.1)]
+    assert levels["Oracle round: chosen afterwards"] == pytest.approx([64 / 120 + 0.1])
 
 
 EMPTY: dict[str, object] = {
@@ -308,16 +309,14 @@ def test_every_page_is_whole(results: tuple[SourceFound, ...]) -> None:
 def test_a_map_of_many_clients_has_no_numbers_written_in() -> None:
     clients = MOST_WRITTEN + 1
     figures = figures_of(with_sources(found(clients=clients)))
-    heat = figures["sources-confusion"].choices[0].panels[0].spec["data"][0]  # type: ignore[index]
-    assert "texttemplate" not in heat
-    assert len(heat["z"]) == clients
-    assert heat["xgap"] == heat["ygap"] == 1
+    (heat,) = of_kind(figures["sources-confusion"].choices[0].panels[0], Heat)
+    assert (len(heat.shares), heat.written, heat.apart) == (clients, False, True)
 
 
 def test_a_map_of_very_many_clients_has_no_lines_that_would_hide_it() -> None:
     figures = figures_of(with_sources(found(clients=MOST_APART + 1)))
-    heat = figures["sources-confusion"].choices[0].panels[0].spec["data"][0]  # type: ignore[index]
-    assert heat["xgap"] == heat["ygap"] == 0
+    (heat,) = of_kind(figures["sources-confusion"].choices[0].panels[0], Heat)
+    assert not heat.apart
 
 
 def test_a_record_without_samples_of_its_own_settings_says_its_guarantee_below_the_table() -> None:

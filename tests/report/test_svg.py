@@ -7,9 +7,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fedaudit.report.figures.drawing import OKABE_ITO, Panel, Spec, Style, series_line, spec_of
+from fedaudit.report.figures.drawing import OKABE_ITO, Panel, Scale, Series, Style
 from fedaudit.report.figures.svg import drawn, hovering
 from fedaudit.report.page import comparison_html, report_html
+from fedaudit.results.games import Rate
 from fedaudit.results.record import UsageRow
 from fedaudit.study.comparing import compared
 from tests.report.clustered import clustered, with_clusters
@@ -46,8 +47,11 @@ def _compared(records: list[object]) -> str:
     return comparison_html(compared(records), records)  # type: ignore[arg-type]
 
 
-def panel(*traces: Spec, **layout: object) -> Panel:
-    return Panel("a panel", "what it shows", spec_of(traces, **layout))
+ANY = Scale()
+
+
+def panel(*series: Series, x: Scale = ANY, y: Scale = ANY) -> Panel:
+    return Panel("a panel", "what it shows", x, y, series)
 
 
 def places(markup: str) -> list[tuple[float, float]]:
@@ -76,9 +80,8 @@ def test_a_page_is_smaller_than_two_megabytes_by_far(page: str) -> None:
 
 
 def test_marks_stand_where_a_linear_axis_says() -> None:
-    line = series_line([0, 5, 10], [0.0, 0.5, None], LOOK, "one", marks=3)
-    axes = {"xaxis": {"range": [0, 10]}, "yaxis": {"range": [0, 2]}}
-    markup = drawn(panel(line, **axes))
+    line = Series("one", [0, 5, 10], [0.0, 0.5, None], LOOK, marks=3)
+    markup = drawn(panel(line, x=Scale(ends=(0, 10)), y=Scale(ends=(0, 2))))
     assert places(markup) == [(0, 100), (50, 75)]
     assert 'd="M0 1000L500 750"' in markup
     assert 'stroke-dasharray="7 4"' in markup
@@ -86,43 +89,42 @@ def test_marks_stand_where_a_linear_axis_says() -> None:
 
 
 def test_marks_stand_where_a_logarithmic_axis_says() -> None:
-    line = series_line([0.001, 0.1], [0.01, 1.0], LOOK, "one", marks=2)
-    axis = {"type": "log", "range": [-3, 0]}
-    markup = drawn(panel(line, xaxis=axis, yaxis=axis))
+    line = Series("one", [0.001, 0.1], [0.01, 1.0], LOOK, marks=2)
+    axis = Scale(ends=(-3, 0), log=True)
+    markup = drawn(panel(line, x=axis, y=axis))
     assert places(markup) == [(0, 66.67), (66.67, 0)]
 
 
 def test_a_step_goes_across_before_it_goes_up() -> None:
-    line = series_line([0, 5, 10], [0, 1, 1], LOOK, "one", shape="hv")
-    axes = {"xaxis": {"range": [0, 10]}, "yaxis": {"range": [0, 1]}}
-    assert 'd="M0 1000H500V0H1000"' in drawn(panel(line, **axes))
+    line = Series("one", [0, 5, 10], [0, 1, 1], LOOK, steps=True)
+    markup = drawn(panel(line, x=Scale(ends=(0, 10)), y=Scale(ends=(0, 1))))
+    assert 'd="M0 1000H500V0H1000"' in markup
 
 
 def test_limits_reach_from_the_lower_to_the_upper_one() -> None:
-    bars = {"type": "data", "array": [2.0], "arrayminus": [1.0], "color": "#0072B2"}
-    line = series_line([5], [5], LOOK, "one", marks=1) | {"error_y": bars}
-    axes = {"xaxis": {"range": [0, 10]}, "yaxis": {"range": [0, 10]}}
-    assert 'x1="50%" x2="50%" y1="60%" y2="30%"' in drawn(panel(line, **axes))
+    line = Series("one", [5], [5], LOOK, marks=1, limits=[Rate(5.0, 4.0, 7.0, 1)])
+    axis = Scale(ends=(0, 10))
+    assert 'x1="50%" x2="50%" y1="60%" y2="30%"' in drawn(panel(line, x=axis, y=axis))
 
 
 def test_ticks_have_as_many_decimals_as_their_step_needs() -> None:
-    line = series_line([0, 1], [0.5, 0.53], LOOK, "one")
-    axis = {"tickformat": ".0%", "range": [0.5, 0.53], "nticks": 6}
-    texts = re.findall(r'class="ty"[^>]*>([^<]*)<', drawn(panel(line, yaxis=axis)))
+    line = Series("one", [0, 1], [0.5, 0.53], LOOK)
+    axis = Scale(form="%", ends=(0.5, 0.53), count=6)
+    texts = re.findall(r'class="ty"[^>]*>([^<]*)<', drawn(panel(line, y=axis)))
     assert texts == ["50.0%", "50.5%", "51.0%", "51.5%", "52.0%", "52.5%", "53.0%"]
 
 
 def test_a_name_that_is_markup_stays_text() -> None:
-    line = series_line([0, 1], [0, 1], LOOK, '"><img src=x>', marks=2, hover="%{y:.1%}")
-    markup = drawn(panel(line, xaxis={"title": {"text": "<script>"}}))
+    line = Series('"><img src=x>', [0, 1], [0, 1], LOOK, "%{y:.1%}", marks=2)
+    markup = drawn(panel(line, x=Scale("<script>")))
     assert "<img" not in markup
     assert "<script" not in markup
     assert json.dumps(hovering(panel(line))).count("<img") == 2, "as text, which JSON carries"
 
 
 def test_the_values_under_the_pointer_are_the_values_drawn() -> None:
-    line = series_line([1, 2], [0.12345678, None], LOOK, "one", hover="%{y:.1%} in round %{x}")
-    silent = series_line([1, 2], [0.5, 0.5], LOOK, "guessing")
+    line = Series("one", [1, 2], [0.12345678, None], LOOK, "%{y:.1%} in round %{x}")
+    silent = Series("guessing", [1, 2], [0.5, 0.5], LOOK)
     told = json.loads(json.dumps(hovering(panel(line, silent))))
     (series,) = told["series"]
     assert series["x"] == [1, 2]
@@ -131,13 +133,13 @@ def test_the_values_under_the_pointer_are_the_values_drawn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trace", "wrong"),
+    ("line", "wrong"),
     [
-        ({"type": "pie", "x": [1], "y": [1]}, "no drawing for a trace of type 'pie'"),
-        (series_line([1], [float("nan")], LOOK, "one"), "nan where a number belongs"),
-        (series_line([1], [1], LOOK._replace(symbol="moon"), "one", marks=1), "'moon'"),
+        (Series("one", [1], [float("nan")], LOOK), "nan where a number belongs"),
+        (Series("one", ["a"], [1], LOOK), "'a' where a number belongs"),
+        (Series("one", [1], [1], LOOK._replace(symbol="moon"), marks=1), "'moon'"),
     ],
 )
-def test_what_has_no_drawing_is_refused(trace: Spec, wrong: str) -> None:
+def test_what_has_no_drawing_is_refused(line: Series, wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
-        drawn(panel(trace))
+        drawn(panel(line))

@@ -1,24 +1,24 @@
 """Figures of a comparison: privacy-utility trade-off, hypervolumes, use of training data."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC, HEADLINE_METRICS
 from fedaudit.report.figures.drawing import (
+    GREY,
     RESERVED,
     Choice,
+    Drawn,
     Figures,
-    LegendEntry,
     Panel,
-    Spec,
+    Scale,
+    Series,
     Style,
-    error_bars,
-    series_line,
+    legend,
+    round_scale,
     series_name,
-    spec_of,
     style,
-    swatch,
 )
 from fedaudit.report.grid import Cell, Grid, columns_of, named, shortened
 from fedaudit.report.tables.comparison import case_of, labels_of, settings_text
@@ -127,8 +127,7 @@ def _sum(times: Sequence[int]) -> int:
 LEAST_SPAN = 0.03
 """Of both axes of a front: differences of a thousandth must not fill the picture."""
 
-_GREY = Style("#7A7A7A", "dot", "circle")
-_UNDEFENDED = _GREY._replace(symbol=RESERVED)
+_UNDEFENDED = Style(GREY, "dot", RESERVED)
 
 
 def front_figure(comparison: Comparison) -> Figures | None:
@@ -154,14 +153,13 @@ def front_figure(comparison: Comparison) -> Figures | None:
             {f.contrast for f in group}, key=lambda name: (-bare.get(name, 0.0), name)
         )
     )
-    keys = tuple(LegendEntry(name, series_name(name), swatch(look)) for name, look in looks.items())
     return Figures(
         "fronts",
         "Leakage against test error, a point a strength of a defense, each a mean over seeds: low "
         "and to the left is good. Lines join points that no other of the defense beats; hollow "
         "ones are beaten. The grey cross is no defense on the same clients.",
         choices,
-        (*keys, LegendEntry("no defense, on the same clients", "", swatch(_UNDEFENDED))),
+        (*legend(looks), *legend({"no defense, on the same clients": _UNDEFENDED}, hides=False)),
     )
 
 
@@ -204,66 +202,61 @@ def _groups(fronts: Sequence[Front]) -> dict[tuple[str, str], list[Front]]:
 
 def _panel(fronts: Sequence[Front], looks: dict[str, Style], labels: Sequence[str]) -> Panel:
     metric, contrast = fronts[0].metric, fronts[0].contrast
-    traces: list[Spec] = []
+    series: list[Drawn] = []
     for front in fronts:
         name = front_name(front)
         if name in looks:
-            traces += _traces(front, name, looks[name], labels)
+            series += _traces(front, name, looks[name], labels)
     points = [point for front in fronts for point in front.points]
-    spec = spec_of(
-        traces,
-        xaxis={
-            "title": {"text": "Test error"},
-            "tickformat": ".4~%",
-            "nticks": 6,
-            "range": _room([point.error for point in points]),
-        },
-        yaxis={
-            "title": {"text": leakage_name(metric)},
-            "tickformat": ".5~f" if metric == AUC else ".4~%",
-            "nticks": 6,
-            "range": _room([point.leakage for point in points]),
-        },
-        height=430,
-    )
     title = f"Members v. {contrast_name(contrast).lower()}"
     said = listed([f"{front_name(f)} {number(f.hypervolume)}" for f in fronts[:8]])
     return Panel(
         title,
         f"{title}: {leakage_name(metric)} against test error, {shortened(fronts[0].attack)}. "
         f"Hypervolumes: {said}.",
-        spec,
+        Scale("Test error", "%", _room([point.error for point in points]), count=6),
+        Scale(
+            leakage_name(metric),
+            "" if metric == AUC else "%",
+            _room([point.leakage for point in points]),
+            count=6,
+        ),
+        series,
+        height=430,
     )
 
 
-def _room(values: Sequence[float]) -> list[float]:
+def _room(values: Sequence[float]) -> tuple[float, float]:
     """Limits of an axis: some room about the points, never so little that noise looks large."""
     low, high = min(values), max(values)
     margin = max((high - low) / 10, (LEAST_SPAN - (high - low)) / 2)
-    return [low - margin, high + margin]
+    return low - margin, high + margin
 
 
-def _traces(front: Front, name: str, look: Style, labels: Sequence[str]) -> list[Spec]:
+def _traces(front: Front, name: str, look: Style, labels: Sequence[str]) -> tuple[Series, ...]:
     """The line over the points that are not beaten, and all points upon it."""
     best = sorted((point.error, point.leakage) for point in front.points if point.on_front)
-    line = series_line([x for x, _ in best], [y for _, y in best], look, name, shape="hv")
-    line |= {"hoverinfo": "skip"}
-    bare = 1 if front.gain is not None else 0
-    looks = [_UNDEFENDED] * bare + [look] * (len(front.points) - bare)
-    symbols = [
-        of.symbol + ("" if point.on_front else "-open")
-        for of, point in zip(looks, front.points, strict=True)
-    ]
-    marks = series_line(
-        [p.error for p in front.points], [p.leakage for p in front.points], look, name, marks=1
+    looks = [look] * len(front.points)
+    if front.gain is not None:
+        looks[0] = _UNDEFENDED
+    return (
+        Series(name, [x for x, _ in best], [y for _, y in best], look, steps=True),
+        Series(
+            name,
+            [point.error for point in front.points],
+            [point.leakage for point in front.points],
+            look,
+            "%{text}<br>leakage %{y:.3f}, error %{x:.1%}",
+            "",
+            joined=False,
+            size=10,
+            looks=[
+                of if point.on_front else of._replace(symbol=f"{of.symbol}-open")
+                for of, point in zip(looks, front.points, strict=True)
+            ],
+            texts=[series_name(labels[point.row]) for point in front.points],
+        ),
     )
-    marks |= {
-        "mode": "markers",
-        "marker": {"size": 10, "color": [of.color for of in looks], "symbol": symbols},
-        "text": [series_name(labels[point.row]) for point in front.points],
-        "hovertemplate": "%{text}<br>leakage %{y:.3f}, error %{x:.1%}<extra></extra>",
-    }
-    return [line, marks]
 
 
 def hypervolume_tables(comparison: Comparison) -> list[Grid]:
@@ -331,50 +324,44 @@ def tradeoff_figure(comparison: Comparison) -> Figures | None:
         _tradeoff_panel([e for e in aucs if e.contrast == contrast], accuracies, labels)
         for contrast in contrasts
     )
-    keys = tuple(
-        LegendEntry(labels[row], series_name(labels[row]), swatch(style(row))) for row in accuracies
-    )
     return Figures(
         "tradeoff",
         "Highest AUC of any attack against test accuracy. Good is low and to the right; the "
         "dotted line is guessing.",
         (Choice("", panels),),
-        keys,
+        legend({labels[row]: style(row) for row in accuracies}),
     )
 
 
 def _tradeoff_panel(
     entries: Sequence[Entry], accuracies: dict[int, float], labels: Sequence[str]
 ) -> Panel:
-    traces = []
+    series = []
     for row, accuracy in accuracies.items():
         mine = [entry for entry in entries if entry.row == row]
         best = max(mine, key=lambda entry: entry.value or 0.0, default=None)
-        if best is None or best.value is None:
-            continue
-        trace = series_line([accuracy], [best.value], style(row), labels[row], marks=1)
-        trace |= {"mode": "markers", "hovertemplate": "AUC %{y:.3f}, accuracy %{x:.1%}"}
-        trace["marker"] = {"symbol": style(row).symbol, "size": 11, "color": style(row).color}
-        if best.low is not None and best.high is not None:
-            trace["error_y"] = error_bars([best], color=style(row).color, thickness=1.5, width=4)
-        traces.append(trace)
-    guessing: Spec = {
-        "type": "line",
-        "xref": "paper",
-        "x0": 0,
-        "x1": 1,
-        "y0": 0.5,
-        "y1": 0.5,
-        "line": {"color": _GREY.color, "width": 1, "dash": "dot"},
-    }
-    spec = spec_of(
-        traces,
-        xaxis={"title": {"text": "Test accuracy"}, "tickformat": ".1%", "nticks": 5},
-        yaxis={"title": {"text": "Highest AUC"}, "range": [0.45, 1.02], "nticks": 6},
-        shapes=[guessing],
-    )
+        if best is not None and best.value is not None:
+            series.append(
+                Series(
+                    labels[row],
+                    [accuracy],
+                    [best.value],
+                    style(row),
+                    "AUC %{y:.3f}, accuracy %{x:.1%}",
+                    joined=False,
+                    size=11,
+                    limits=[best],
+                )
+            )
     title = f"Members v. {contrast_name(entries[0].contrast).lower()}"
-    return Panel(title, f"{title}: highest AUC against test accuracy.", spec)
+    return Panel(
+        title,
+        f"{title}: highest AUC against test accuracy.",
+        Scale("Test accuracy", "%", count=5),
+        Scale("Highest AUC", ends=(0.45, 1.02), count=6),
+        series,
+        levels=(0.5,),
+    )
 
 
 _CAPTION = (
@@ -402,72 +389,51 @@ _COLUMNS = (
 )
 
 
-class _Lines(NamedTuple):
-    """A row's line in each panel."""
-
-    own: Spec
-    of_all: Spec
-    at_most: Spec
-
-
 def usage_figure(comparison: Comparison, records: Sequence[Record]) -> Figures | None:
     """Samples used in each round, and how often each is used over the run; a line a row."""
     usage = usage_by_row(comparison, records)
     if not any(usage.values()):
         return None
     labels = labels_of(comparison)
-    looks = {row: style(place) for place, row in enumerate(usage)}
-    lines = [_lines(parts, looks[row], labels[row]) for row, parts in usage.items() if own(parts)]
-    keys = tuple(
-        LegendEntry(labels[row], series_name(labels[row]), swatch(looks[row])) for row in usage
-    )
-    return Figures("usage", _CAPTION, (Choice("", _panels(lines)),), keys)
+    looks = {labels[row]: style(place) for place, row in enumerate(usage)}
+    rows = {labels[row]: parts for row, parts in usage.items() if own(parts)}
 
+    def by_round(title: str, summary: str, shares: Mapping[str, Sequence[float]]) -> Panel:
+        hover = "%{y:.1%} in round %{x}"
+        lines = [
+            Series(name, range(1, len(values) + 1), values, looks[name], hover, marks=6)
+            for name, values in shares.items()
+        ]
+        return Panel(title, summary, round_scale(), _USED, lines)
 
-def _lines(parts: Sequence[UsageRow], look: Style, name: str) -> _Lines:
-    mine = own(parts)
-    at_most = shares_used_at_most(mine)
-    return _Lines(
-        _by_round(shares_by_round(mine), look, name),
-        _by_round(shares_of_all(parts), look, name),
-        series_line(
-            range(len(at_most)),
-            at_most,
-            look,
-            name,
-            shape="hv",
-            marks=6,
-            hover="%{y:.1%} of samples used at most %{x} times",
-        ),
-    )
-
-
-def _by_round(shares: Sequence[float], look: Style, name: str) -> Spec:
-    rounds = range(1, len(shares) + 1)
-    return series_line(rounds, shares, look, name, marks=6, hover="%{y:.1%} in round %{x}")
-
-
-def _panels(lines: Sequence[_Lines]) -> tuple[Panel, ...]:
-    share = {"title": {"text": "Share of samples"}, "tickformat": ".0%", "rangemode": "tozero"}
-    rounds = {"title": {"text": "Round"}, "tickformat": "d", "nticks": 8}
-    times = {"title": {"text": "Times used"}, "tickformat": "d", "nticks": 6}
-    return (
-        Panel(
+    at_most = {name: shares_used_at_most(own(parts)) for name, parts in rows.items()}
+    hover = "%{y:.1%} of samples used at most %{x} times"
+    panels = (
+        by_round(
             "A client's own, round by round",
             "Share of its samples that a client trains on in each round.",
-            spec_of([line.own for line in lines], xaxis=rounds, yaxis=share),
+            {name: shares_by_round(own(parts)) for name, parts in rows.items()},
         ),
-        Panel(
+        by_round(
             "The federation's, round by round",
             "Share of all samples that any client trains on in each round.",
-            spec_of([line.of_all for line in lines], xaxis=rounds, yaxis=share),
+            {name: shares_of_all(parts) for name, parts in rows.items()},
         ),
         Panel(
             "Used at most so often over the run",
             "Share of a client's samples that are used at most so many times over the run.",
-            spec_of([line.at_most for line in lines], xaxis=times, yaxis=share),
+            Scale("Times used", "d", count=6),
+            _USED,
+            [
+                Series(name, range(len(values)), values, looks[name], hover, steps=True, marks=6)
+                for name, values in at_most.items()
+            ],
         ),
     )
+    return Figures("usage", _CAPTION, (Choice("", panels),), legend(looks))
+
+
+_USED = Scale("Share of samples", "%", from_zero=True)
 
 
 def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | None:

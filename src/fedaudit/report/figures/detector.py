@@ -4,16 +4,15 @@ from collections.abc import Mapping
 
 from fedaudit.report.figures.drawing import (
     OKABE_ITO,
+    SHARES,
     Choice,
     Figures,
-    LegendEntry,
     Panel,
+    Scale,
     Style,
-    series_name,
-    spec_of,
-    swatch,
+    legend,
+    outline,
 )
-from fedaudit.report.figures.games import outline
 from fedaudit.report.grid import Cell, Grid, Heading, columns_of, named, shortened
 from fedaudit.report.words import count, interval, listed, number, percent, plural
 from fedaudit.results.detector import (
@@ -23,7 +22,6 @@ from fedaudit.results.detector import (
     OWN_AUC,
     SIGN_AUC,
     Detection,
-    WeightSpread,
 )
 from fedaudit.results.estimate import Estimate
 
@@ -106,39 +104,26 @@ def detector_words(found: Detection) -> list[str]:
 
 def weights_figure(found: Detection) -> Figures | None:
     """Weights of the units that servers take, before and after."""
-    if found.weights is None or not any(sum(one.counts) for one in found.weights.outlines):
+    drawn = [one for one in found.weights.outlines if sum(one.counts)] if found.weights else []
+    if found.weights is None or not drawn:
         return None
-    drawn = [one for one in found.weights.outlines if sum(one.counts)][:_MOST_SERVERS]
-    looks = [Style(OKABE_ITO[at], dash, "circle") for at, dash in enumerate(_DASHES)]
-    names = [_server(one.server) if one.server else "Honest" for one in drawn]
+    edges, looks, series = found.weights.edges, {}, []
+    for one, color, dash in zip(drawn, OKABE_ITO, _DASHES, strict=False):
+        name = _server(one.server) if one.server else "Honest"
+        looks[name] = Style(color, dash)
+        series.append(outline(edges, one.counts, looks[name], name))
+    summary = f"Weights of {listed(list(looks))} in the first layer."
     return Figures(
         "games-weights",
         "Weights of the first layer’s units that a neuron takes, in the last honest model of the "
         "first federation and with a neuron planted in it; weights beyond the ends are in the "
         "outer bins. The AMI paper shows such histograms (Fig. 14) and finds them alike.",
-        (Choice("", (_weights_panel(found.weights, drawn_names=names, looks=looks),)),),
-        tuple(
-            LegendEntry(name, series_name(name), swatch(look, marked=False))
-            for name, look in zip(names, looks, strict=False)
-        ),
+        (Choice("", (Panel("", summary, Scale("Weight", count=9), SHARES, series),)),),
+        legend(looks, marked=False),
     )
 
 
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "solid")
-
-
-def _weights_panel(spread: WeightSpread, *, drawn_names: list[str], looks: list[Style]) -> Panel:
-    drawn = [one for one in spread.outlines if sum(one.counts)]
-    traces = [
-        outline(spread.edges, one.counts, look, name)
-        for one, look, name in zip(drawn, looks, drawn_names, strict=False)
-    ]
-    spec = spec_of(
-        traces,
-        xaxis={"title": {"text": "Weight"}, "nticks": 9},
-        yaxis={"title": {"text": "Share"}, "tickformat": ".0%", "rangemode": "tozero", "nticks": 5},
-    )
-    return Panel("", f"Weights of {listed(drawn_names)} in the first layer.", spec)
 
 
 def _cells(found: Mapping[str, Estimate] | None) -> tuple[Cell, Cell]:

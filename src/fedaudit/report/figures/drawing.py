@@ -1,8 +1,12 @@
-"""The parts that figures are made of: styles, panels, choices between settings, lines."""
+"""The parts that figures are made of: styles, panels with their axes and series, choices, legends.
 
-from collections.abc import Callable, Sequence
+A figure is data until :mod:`svg` draws it. Text under the pointer has values in its places, as in
+"%{y:.1%} in round %{x}".
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from markupsafe import Markup
 
@@ -28,13 +32,16 @@ MARKS = {
 RESERVED = "cross"
 """The marker of no defense, which no series has."""
 
+GREY = "#7A7A7A"
+"""Of what no attack reaches or needs: guessing, baselines, limits."""
+
 
 class Style(NamedTuple):
     """Colour, dash and marker of a series."""
 
     color: str
-    dash: str
-    symbol: str
+    dash: str = "solid"
+    symbol: str = "circle"
 
 
 class LegendEntry(NamedTuple):
@@ -70,7 +77,7 @@ ORIGIN_STYLES = {
 
 def swatch(look: Style, *, marked: bool = True, lined: bool = True) -> Markup:
     """A legend's drawing of a style. Holds fixed strings only, so it is safe as markup."""
-    mark = MARKS[look.symbol] if marked else ""
+    mark = MARKS[look.symbol.removesuffix("-open")] if marked else ""
     line = (
         f'<path d="M0 7h34" stroke="{look.color}" stroke-width="2" '
         f'stroke-dasharray="{DASHES[look.dash]}"/>'
@@ -82,24 +89,236 @@ def swatch(look: Style, *, marked: bool = True, lined: bool = True) -> Markup:
     )
 
 
-def see_through(color: str, opacity: float) -> str:
-    """A colour as rgba with an opacity, for bands and areas."""
-    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
-    return f"rgba({red},{green},{blue},{opacity})"
+def legend(
+    looks: Mapping[str, Style],
+    *,
+    marked: bool = True,
+    lined: bool = True,
+    hides: bool = True,
+    series: str = "",
+    limit: int = 80,
+) -> tuple[LegendEntry, ...]:
+    """Lines of a legend.
 
-
-Spec = dict[str, object]
+    Args:
+        looks: Styles of series by their names.
+        marked: Whether swatches have a mark.
+        lined: Whether they have a line.
+        hides: Whether a click on a line hides its series.
+        series: Name of the series, where the legend says more than that.
+        limit: Characters of a name at most.
+    """
+    return tuple(
+        LegendEntry(
+            shortened(name, limit),
+            series_name(series or name) if hides else "",
+            swatch(look, marked=marked, lined=lined),
+        )
+        for name, look in looks.items()
+    )
 
 
 Item = TypeVar("Item")
+Number = int | float
+Place = Number | str
+"""A number, or a name of an axis that has names."""
 
 
-class Panel(NamedTuple):
-    """One set of axes; ``summary`` says in words what it shows."""
+@runtime_checkable
+class WithLimits(Protocol):
+    """A figure that may have limits."""
+
+    @property
+    def value(self) -> float | None:
+        """The figure."""
+        ...
+
+    @property
+    def low(self) -> float | None:
+        """Its lower limit."""
+        ...
+
+    @property
+    def high(self) -> float | None:
+        """Its upper limit."""
+        ...
+
+
+@dataclass(frozen=True)
+class Scale:
+    """An axis of a panel.
+
+    Attributes:
+        title: What it measures.
+        form: "%" for shares, "d" for whole numbers.
+        ends: Where it starts and ends, of a logarithmic one in exponents of ten, of one with names
+            in their places; None for what the series reach.
+        count: How many ticks there are, about; None for all names.
+        ticks: Values at which it is marked, with their texts; chosen where there are none.
+        step: From one tick to the next; chosen if None.
+        log: Whether it is logarithmic.
+        from_zero: Whether it starts at zero.
+        names: Of an axis of categories.
+        grid: Whether lines cross the panel at its ticks.
+    """
+
+    title: str = ""
+    form: Literal["", "%", "d"] = ""
+    ends: tuple[Number, Number] | None = None
+    count: int | None = None
+    ticks: Mapping[Number, str] | None = None
+    step: Number | None = None
+    log: bool = False
+    from_zero: bool = False
+    names: Sequence[str] = ()
+    grid: bool = True
+
+
+def round_scale(rounds: Sequence[int] = (), *, title: str = "Round", named: int = 6) -> Scale:
+    """An axis of rounds; few are named one by one, since marks between them would mean nothing."""
+    shown = sorted(set(rounds))
+    if shown and len(shown) <= named:
+        return Scale(title, "d", ticks={at: f"{at:,}" for at in shown})
+    return Scale(title, "d", count=8)
+
+
+SHARES = Scale("Share", "%", from_zero=True, count=5)
+"""Axis of the share of samples in a bin."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Values at places, as a line, as marks or both.
+
+    Attributes:
+        name: As a reader sees it; a click on this name in the legend hides it.
+        x: Places on the horizontal axis.
+        y: Values, one a place; None leaves a gap.
+        look: Its style.
+        hover: The text of a point under the pointer; without one it says nothing.
+        beside: What stands below that text; the name, if None.
+        joined: Whether a line joins the values.
+        steps: Whether that line goes across first and then up.
+        marks: How many marks a line carries at most; what is not joined has all.
+        size: Of the marks; 0 for points that show under the pointer alone.
+        looks: Styles of single marks, where they differ.
+        texts: What "%{text}" stands for, one a place.
+        limits: Figures whose intervals are drawn, one a place.
+        across: Whether these lie along the horizontal axis.
+        shade: Opacity of the area down to zero.
+        width: Of the line.
+        opacity: Of everything.
+    """
+
+    name: str
+    x: Sequence[Place]
+    y: Sequence[Place | None]
+    look: Style
+    hover: str = ""
+    beside: str | None = None
+    joined: bool = True
+    steps: bool = False
+    marks: int = 0
+    size: Number = 7
+    looks: Sequence[Style] = ()
+    texts: Sequence[str] = ()
+    limits: Sequence[WithLimits] = ()
+    across: bool = False
+    shade: float = 0.0
+    width: Number = 2
+    opacity: float = 1.0
+
+    def reach(self, across: bool) -> Iterator[Number]:
+        """Every value that an axis has to hold."""
+        yield from (one for one in (self.x if across else self.y) if isinstance(one, float | int))
+        for one in self.limits if self.across == across else ():
+            yield from (limit for limit in (one.low, one.high) if limit is not None)
+
+
+@dataclass(frozen=True)
+class Band:
+    """An area between two lines, in parts where either has a gap."""
+
+    name: str
+    x: Sequence[Number]
+    low: Sequence[Number | None]
+    high: Sequence[Number | None]
+    color: str
+    opacity: float
+
+    def reach(self, across: bool) -> Iterator[Number]:
+        """Every value that an axis has to hold."""
+        values = self.x if across else (*self.low, *self.high)
+        yield from (value for value in values if value is not None)
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Upright bars at 0, 1, 2, ... from their lower to their upper ends."""
+
+    name: str
+    low: Sequence[Number]
+    high: Sequence[Number]
+    width: float
+    color: str
+    hover: str
+
+    def reach(self, across: bool) -> Iterator[Number]:
+        """Every value that an axis has to hold."""
+        yield from (range(len(self.low)) if across else (*self.low, *self.high))
+
+
+@dataclass(frozen=True)
+class Heat:
+    """Fields of a map, darker for larger shares.
+
+    Attributes:
+        names: Of rows and columns.
+        shares: Row by row.
+        counts: What each is a share of, under the pointer.
+        written: Whether counts stand in the fields as well.
+        apart: Whether lines part the fields.
+        hover: The text of a field under the pointer.
+    """
+
+    names: Sequence[str]
+    shares: Sequence[Sequence[float]]
+    counts: Sequence[Sequence[str]]
+    written: bool
+    apart: bool
+    hover: str
+
+    def reach(self, across: bool) -> Iterator[Number]:
+        """Every value that an axis has to hold: its axes have names."""
+        yield from ()
+
+
+Drawn = Series | Band | Bars | Heat
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes.
+
+    Attributes:
+        title: Above it.
+        summary: What it shows, in words.
+        x: The horizontal axis.
+        y: The vertical one.
+        series: What it shows, the first below the others.
+        uprights: Values of the horizontal axis at which a dotted line crosses it.
+        levels: The same of the vertical one.
+        height: In pixels, if it has its own.
+    """
 
     title: str
     summary: str
-    spec: Spec
+    x: Scale
+    y: Scale
+    series: Sequence[Drawn]
+    uprights: Sequence[Number] = ()
+    levels: Sequence[Number] = ()
+    height: int | None = None
 
 
 class Choice(NamedTuple):
@@ -128,54 +347,15 @@ class Figures:
     shape: str = "wide"
 
 
-@runtime_checkable
-class WithLimits(Protocol):
-    """A figure that may have limits."""
-
-    @property
-    def value(self) -> float | None:
-        """The figure."""
-        ...
-
-    @property
-    def low(self) -> float | None:
-        """Its lower limit."""
-        ...
-
-    @property
-    def high(self) -> float | None:
-        """Its upper limit."""
-        ...
-
-
-def error_bars(
-    figures: Sequence[WithLimits], *, color: str, thickness: float = 1.2, width: int = 3
-) -> Spec:
-    """Bars from each figure to its limits; none where it has no limits."""
-
-    def reach(far: float | None, near: float | None) -> float:
-        return 0.0 if far is None or near is None else max(far - near, 0.0)
-
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": [reach(one.high, one.value) for one in figures],
-        "arrayminus": [reach(one.value, one.low) for one in figures],
-        "color": color,
-        "thickness": thickness,
-        "width": width,
-    }
-
-
 def series_name(text: str) -> str:
-    """The name of a series, as its traces and its key in the legend carry it."""
+    """The name of a series, as its drawing and its key in the legend carry it."""
     return shortened(text, 40)
 
 
 def choices_of(
     items: Sequence[Item],
     setting: Callable[[Item], tuple[str, ...]],
-    panels: Callable[[list[Item]], tuple[Panel, ...]],
+    panels: Callable[[list[Item]], Sequence[Panel]],
 ) -> tuple[Choice, ...]:
     """One choice a setting, labelled by what differs between settings."""
     inside: dict[tuple[str, ...], list[Item]] = {}
@@ -185,87 +365,31 @@ def choices_of(
     return tuple(
         Choice(
             " · ".join(part for part, differs in zip(key, varies, strict=True) if differs),
-            panels(found),
+            tuple(panels(found)),
         )
         for key, found in inside.items()
     )
 
 
-def series_line(
-    x: Sequence[int | float],
-    y: Sequence[int | float | None],
-    look: Style,
-    name: str,
-    *,
-    shape: str = "linear",
-    marks: int = 0,
-    hover: str = "",
-) -> Spec:
-    """A trace in a style.
-
-    Args:
-        x: Places on the horizontal axis.
-        y: Values, one a place; None leaves a gap.
-        look: Its style.
-        name: The series as a reader sees it.
-        shape: "linear", or "hv" for steps.
-        marks: How many markers it carries at most.
-        hover: The text of a point under the pointer, beside the name.
-    """
-    trace: Spec = {
-        "type": "scatter",
-        "name": series_name(name),
-        "x": list(x),
-        "y": list(y),
-        "mode": "lines+markers" if marks else "lines",
-        "line": {"color": look.color, "dash": look.dash, "width": 2, "shape": shape},
-    }
-    if marks:
-        trace["marker"] = {"symbol": look.symbol, "size": 7, "maxdisplayed": marks}
-    if hover:
-        trace["hovertemplate"] = hover_text(hover, name)
-    return trace
+def level(ends: Sequence[Number], value: float, look: Style, name: str, hover: str = "") -> Series:
+    """A line across at one value: guessing, or what a baseline gives."""
+    return Series(name, [ends[0], ends[-1]], [value] * 2, look, hover)
 
 
-def hover_text(text: str, name: str) -> str:
-    """The text of a point under the pointer, and the name of the series beside it."""
-    return f"{text}<extra>{series_name(name)}</extra>"
-
-
-def origin_line(
-    x: Sequence[int | float],
-    y: Sequence[int | float | None],
-    origin: str,
-    *,
-    hover: str,
-    shape: str = "linear",
-    marks: int = 0,
-) -> Spec:
-    """A trace of the samples of one origin."""
-    look, name = ORIGIN_STYLES[origin], ORIGINS[origin]
-    return series_line(x, y, look, name, shape=shape, marks=marks, hover=hover)
-
-
-def spec_of(traces: Sequence[Spec], **layout: object) -> Spec:
-    """The traces of a panel and its axes, as plain values in plotly's notation.
-
-    Traces are scatter (lines, markers, fills, error bars), bar and heatmap; :mod:`svg` draws
-    them, and refuses what it does not know.
-    """
-    return {"data": list(traces), "layout": layout}
-
-
-def upright(at: float) -> Spec:
-    """A dotted line across the panel at a place on the horizontal axis."""
-    return {
-        "type": "line",
-        "x0": at,
-        "x1": at,
-        "yref": "paper",
-        "y0": 0,
-        "y1": 1,
-        "line": {"color": "#7A7A7A", "width": 1, "dash": "dot"},
-    }
+def outline(
+    edges: Sequence[float], amounts: Sequence[int], look: Style, name: str, shade: float = 0.14
+) -> Series:
+    """Shares of samples in bins, as one stepped outline that starts and ends on the axis."""
+    shares = [amount / sum(amounts) for amount in amounts]
+    return Series(
+        name,
+        [edges[0], *edges],
+        [0.0, *shares, 0.0],
+        look,
+        "%{y:.1%} from %{x:.3g} on",
+        steps=True,
+        shade=shade,
+    )
 
 
 def run_setting(part: Curve | Trajectory | Histogram) -> tuple[str, ...]:
@@ -275,8 +399,5 @@ def run_setting(part: Curve | Trajectory | Histogram) -> tuple[str, ...]:
 
 def origin_keys(origins: Sequence[str]) -> tuple[LegendEntry, ...]:
     """The legend of origins, in a report's order."""
-    return tuple(
-        LegendEntry(ORIGINS[origin], series_name(ORIGINS[origin]), swatch(look))
-        for origin, look in ORIGIN_STYLES.items()
-        if origin in origins
-    )
+    looks = {ORIGINS[o]: look for o, look in ORIGIN_STYLES.items() if o in origins}
+    return legend(looks)

@@ -1,29 +1,27 @@
-"""Figures of security games: success and epsilon, kinds of games, sweeps, neuron values."""
+"""Figures of security games: success and epsilon, kinds of games, neuron values."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from fedaudit.report.figures.drawing import (
+    GREY,
     OKABE_ITO,
+    SHARES,
     Choice,
+    Drawn,
     Figures,
-    LegendEntry,
     Panel,
-    Spec,
+    Scale,
+    Series,
     Style,
-    WithLimits,
-    error_bars,
-    hover_text,
-    see_through,
-    series_line,
+    legend,
+    level,
+    outline,
     series_name,
-    spec_of,
-    swatch,
-    upright,
 )
-from fedaudit.report.figures.rounds import rounds_figure
+from fedaudit.report.figures.sweeps import SYMBOLS, kinds_keys, rounds_figure, sweep_figure
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.games import (
     NO_MECHANISM,
@@ -35,8 +33,8 @@ from fedaudit.report.text.games import (
     families,
     shown_points,
 )
-from fedaudit.report.words import count, percent, plural
-from fedaudit.results.games import EPOCHS, PREDICTED_NEGATIVES, PointPlayed, Rate, Spread
+from fedaudit.report.words import count, percent
+from fedaudit.results.games import PREDICTED_NEGATIVES, PointPlayed, Rate, Spread
 from fedaudit.results.record import Record
 
 _WIDE = 20.0
@@ -89,22 +87,15 @@ class EpsilonAxis:
         """Both ends of the axis, with the place for none."""
         return [self._at(0.0), self._at(1 + 2 * _ASIDE if self.none else 1.0)]
 
-    def spec(self) -> Spec:
-        """The axis in a panel's notation."""
+    def scale(self) -> Scale:
+        """The axis as a panel has it."""
         left, right = (math.log10(end) if self.log else end for end in self.ends())
         room = 0.03 * (right - left)
-        places = self._ticks()
-        texts = [epsilon(tick) for tick in places]
+        ticks = {tick: epsilon(tick) for tick in self._ticks()}
         if self.none:
-            places, texts = [*places, self.place(None)], [*texts, self.none]
-        axis: Spec = {
-            "title": {"text": self.title},
-            "range": [left - room, right + (0 if self.none else room)],
-            "tickmode": "array",
-            "tickvals": places,
-            "ticktext": texts,
-        }
-        return axis | ({"type": "log"} if self.log else {})
+            ticks[self.place(None)] = self.none
+        ends = (left - room, right + (0 if self.none else room))
+        return Scale(self.title, ends=ends, ticks=ticks, log=self.log)
 
     def _share(self, value: float | None) -> float:
         if value is None:
@@ -262,38 +253,21 @@ def dots(
     aside: float,
     figure: Callable[[PointPlayed], Rate],
     said: str,
-) -> Spec:
+) -> Series:
     """Points of one line with their intervals; those without an epsilon are not joined."""
     values = [figure(one.point) for one in inside]
     budgets = [way.of(one.point) for one in inside]
-    line = series_line(
+    return Series(
+        name,
         [way.axis.place(budget, aside=aside) for budget in budgets],
         [value.value for value in values],
         look,
-        name,
-        marks=len(inside) + 1,
-        hover=f"%{{text}}: {said} %{{y:.1%}}",
+        f"%{{text}}: {said} %{{y:.1%}}",
+        joined=None not in budgets,
+        marks=len(inside),
+        texts=[series_name(one.name) for one in inside],
+        limits=values,
     )
-    return line | {
-        "mode": "markers" if None in budgets else "lines+markers",
-        "text": [series_name(one.name) for one in inside],
-        "error_y": error_bars(values, color=look.color),
-    }
-
-
-def share_axis(title: str, least: float) -> Spec:
-    """An axis of shares up to all.
-
-    Args:
-        title: Of the axis.
-        least: Where it starts.
-    """
-    return {
-        "title": {"text": title},
-        "tickformat": ".0%",
-        "range": [least, 1.04],
-        "nticks": 7,
-    }
 
 
 def left_out(number: int, kind: str) -> str:
@@ -308,8 +282,7 @@ def left_out(number: int, kind: str) -> str:
     return f" {count(number)} more {kind}{'s' * (number > 1)} would not fit; the table has them."
 
 
-_TARGET = Style(OKABE_ITO[1], "solid", "circle")
-_OTHERS = Style(OKABE_ITO[0], "dash", "square")
+_SPREAD = {"The target": Style(OKABE_ITO[1]), "Other records": Style(OKABE_ITO[0], "dash")}
 
 
 def spread_figure(record: Record) -> Figures | None:
@@ -329,45 +302,27 @@ def spread_figure(record: Record) -> Figures | None:
         "the two overlap there, the surer the server; one record of the others right of it is "
         "enough to spoil a batch.",
         choices,
-        (
-            LegendEntry("The target", "The target", swatch(_TARGET, marked=False)),
-            LegendEntry("Other records", "Other records", swatch(_OTHERS, marked=False)),
-        ),
+        legend(_SPREAD, marked=False),
     )
 
 
 def _spread_panel(name: str, spread: Spread) -> Panel:
-    traces = [
-        outline(spread.edges, amounts, look, said)
-        for amounts, look, said in (
-            (spread.of_others, _OTHERS, "Other records"),
-            (spread.of_target, _TARGET, "The target"),
-        )
-        if sum(amounts)
+    amounts = {"Other records": spread.of_others, "The target": spread.of_target}
+    series = [
+        outline(spread.edges, found, _SPREAD[said], said)
+        for said, found in amounts.items()
+        if sum(found)
     ]
-    spec = spec_of(
-        traces,
-        xaxis={"title": {"text": "Value of the neuron"}, "nticks": 7},
-        yaxis={"title": {"text": "Share"}, "tickformat": ".0%", "rangemode": "tozero", "nticks": 5},
-        shapes=[upright(0.0)],
+    others, own = (percent(_right_of_zero(spread.edges, found)) for found in amounts.values())
+    return Panel(
+        name,
+        f"Values of the neuron for {name}: about {own} of the target’s copies and {others} "
+        "of other records above zero.",
+        Scale("Value of the neuron", count=7),
+        SHARES,
+        series,
+        uprights=(0.0,),
     )
-    fired = [
-        percent(_right_of_zero(spread.edges, amounts))
-        for amounts in (spread.of_target, spread.of_others)
-    ]
-    summary = (
-        f"Values of the neuron for {name}: about {fired[0]} of the target’s copies and {fired[1]} "
-        "of other records above zero."
-    )
-    return Panel(name, summary, spec)
-
-
-def outline(edges: Sequence[float], amounts: Sequence[int], look: Style, name: str) -> Spec:
-    """Bins as one stepped outline that starts and ends on the axis."""
-    shares = [amount / sum(amounts) for amount in amounts]
-    x, y = [edges[0], *edges], [0.0, *shares, 0.0]
-    line = series_line(x, y, look, name, shape="hv", hover="%{y:.1%} from %{x:.3g} on")
-    return line | {"fill": "tozeroy", "fillcolor": see_through(look.color, 0.14)}
 
 
 def _right_of_zero(edges: Sequence[float], amounts: Sequence[int]) -> float:
@@ -380,13 +335,12 @@ MOST_LINES_OF_SUCCESS = 14
 
 _HEIGHT = 400
 
-_GUESS = Style("#7A7A7A", "dot", "circle")
-_CEILING = Style("#7A7A7A", "solid", "circle")
-_REFUTED = Style("#C3362B", "solid", "circle")
-_PRINTED = Style("#8A6FB0", "solid", "star")
+_GUESS = Style(GREY, "dot")
+_CEILING = Style(GREY)
+_REFUTED = Style("#C3362B", symbol="circle-open")
+_PRINTED = "#8A6FB0"
 
 _COLORS = OKABE_ITO[:6]
-_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "star")
 _GUESSING, _HONEST, _WRONG = "Guessing", "Most under an honest ε", "Contradicts the claimed ε"
 
 _PAPER_CAPTION = (
@@ -405,16 +359,13 @@ def success_figure(groups: Families) -> Figures:
     looked = ways(drawn)
     papers = _papers(points, looked[0].axis)
     choices = tuple(Choice(way.label, (_success_panel(way, looks, papers),)) for way in looked)
-    keys = [
-        LegendEntry(shortened(name), series_name(name), swatch(look))
-        for name, look in looks.items()
-    ]
-    keys.append(LegendEntry(_HONEST, _HONEST, swatch(_CEILING, marked=False)))
-    keys.append(LegendEntry(_GUESSING, _GUESSING, swatch(_GUESS, marked=False)))
-    if any(contradicted(point) for point in points):
-        keys.append(LegendEntry(_WRONG, _WRONG, swatch(_REFUTED, lined=False)))
-    for place, paper in enumerate(papers):
-        keys.append(LegendEntry(paper.label, series_name(paper.label), swatch(_paper_look(place))))
+    wrong = any(contradicted(point) for point in points)
+    keys = (
+        *legend(looks),
+        *legend({_HONEST: _CEILING, _GUESSING: _GUESS}, marked=False),
+        *legend({_WRONG: _REFUTED} if wrong else {}, lined=False),
+        *legend({paper.label: look for paper, look in papers.items()}),
+    )
     return Figures(
         "games-success",
         "How often the server is right (Adv), with its 95% interval. The grey line is the most "
@@ -424,7 +375,7 @@ def success_figure(groups: Families) -> Figures:
         + (_PAPER_CAPTION if papers else "")
         + left_out(len(groups) - len(drawn), "line"),
         choices,
-        tuple(keys),
+        keys,
     )
 
 
@@ -439,66 +390,48 @@ def _looks(names: Families) -> dict[str, Style]:
         dash = ("solid", "dot", "dashdot")[at // len(_COLORS) % 3]
         if point.shared_mask or point.mechanism == NO_MECHANISM:
             dash = "dash" if point.shared_mask else "longdash"
-        looks[name] = Style(_COLORS[at % len(_COLORS)], dash, _SYMBOLS[place % len(_SYMBOLS)])
+        looks[name] = Style(_COLORS[at % len(_COLORS)], dash, SYMBOLS[place % len(SYMBOLS)])
     return looks
 
 
-def _success_panel(way: Way, looks: dict[str, Style], papers: Sequence[Printed]) -> Panel:
+def _success_panel(way: Way, looks: Mapping[str, Style], papers: Mapping[Printed, Style]) -> Panel:
     axis, drawn = way.axis, way.groups
-    printed = papers if way.of is named else ()
-    traces = [
-        series_line(axis.ends(), [0.5, 0.5], _GUESS, _GUESSING, hover="%{y:.0%}"),
-        *([] if axis.bare else [_ceiling(axis)]),
-        *(_printed(paper, place, axis) for place, paper in enumerate(printed)),
-    ]
+    ends, steps = axis.ends(), axis.steps()
+    series: list[Drawn] = [level(ends, 0.5, _GUESS, _GUESSING, "%{y:.0%}")]
+    if not axis.bare:
+        most = [1 / (1 + math.exp(-step)) for step in steps]
+        series.append(Series(_HONEST, steps, most, _CEILING, "at most %{y:.2%}"))
+    if way.of is named:
+        series += [_printed(paper, look, axis) for paper, look in papers.items()]
     middle, apart = (len(drawn) - 1) / 2, min(0.012, 0.05 / len(drawn))
     for place, (name, inside) in enumerate(drawn.items()):
         aside = (place - middle) * apart
         if inside[0].point.mechanism == NO_MECHANISM:
-            traces += [
-                series_line(axis.ends(), [one.point.adv.value] * 2, looks[name], name)
-                | {"hoverinfo": "skip"}
-                for one in inside
-            ]
-        traces.append(dots(inside, looks[name], name, way, aside, _adv, "right in"))
-        traces += _rings(inside, way, aside)
+            series += [level(ends, one.point.adv.value, looks[name], name) for one in inside]
+        series.append(dots(inside, looks[name], name, way, aside, _adv, "right in"))
+        wrong = [one for one in inside if contradicted(one.point)]
+        series += [_rings(wrong, way, aside)] if wrong else []
     low = min(one.point.adv.low for inside in drawn.values() for one in inside)
-    yaxis = share_axis("Right (Adv)", min(0.38, low - 0.03))
-    spec = spec_of(traces, xaxis=axis.spec(), yaxis=yaxis, height=_HEIGHT)
-    return Panel("", f"Success of the server, {len(drawn)} lines; the table has the numbers.", spec)
+    said = f"Success of the server, {len(drawn)} lines; the table has the numbers."
+    y = Scale("Right (Adv)", "%", (min(0.38, low - 0.03), 1.04), count=7)
+    return Panel("", said, axis.scale(), y, series, height=_HEIGHT)
 
 
-def _rings(inside: Sequence[ShownPoint], way: Way, aside: float) -> list[Spec]:
+def _rings(wrong: Sequence[ShownPoint], way: Way, aside: float) -> Series:
     """A ring round each point that contradicts its epsilon."""
-    wrong = [one for one in inside if contradicted(one.point)]
-    if not wrong:
-        return []
-    return [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": _WRONG,
-            "x": [way.axis.place(way.of(one.point), aside=aside) for one in wrong],
-            "y": [one.point.adv.value for one in wrong],
-            "text": [f"proves ε ≥ {epsilon(one.point.proven_epsilon)}" for one in wrong],
-            "marker": {
-                "symbol": "circle-open",
-                "size": 17,
-                "color": _REFUTED.color,
-                "line": {"width": 3},
-            },
-            "hovertemplate": hover_text("%{text}", _WRONG),
-        }
-    ]
+    return Series(
+        _WRONG,
+        [way.axis.place(way.of(one.point), aside=aside) for one in wrong],
+        [one.point.adv.value for one in wrong],
+        _REFUTED,
+        "%{text}",
+        joined=False,
+        size=17,
+        texts=[f"proves ε ≥ {epsilon(one.point.proven_epsilon)}" for one in wrong],
+    )
 
 
-def _ceiling(axis: EpsilonAxis) -> Spec:
-    steps = axis.steps()
-    most = [1 / (1 + math.exp(-step)) for step in steps]
-    return series_line(steps, most, _CEILING, _HONEST, hover="at most %{y:.2%}")
-
-
-def _papers(points: Sequence[PointPlayed], axis: EpsilonAxis) -> tuple[Printed, ...]:
+def _papers(points: Sequence[PointPlayed], axis: EpsilonAxis) -> dict[Printed, Style]:
     """Marks of the paper for the mechanisms that were played, as far as the axis goes."""
     there = {
         mechanism
@@ -506,226 +439,38 @@ def _papers(points: Sequence[PointPlayed], axis: EpsilonAxis) -> tuple[Printed, 
         if any(p.mechanism == mechanism and p.claimed_epsilon is not None for p in points)
     }
     reach = axis.most if there else 0.0
-    return tuple(one for one in PRINTED if one.mechanism in there and one.epsilons[0] < reach)
-
-
-def _printed(paper: Printed, place: int, axis: EpsilonAxis) -> Spec:
-    line = series_line(
-        [axis.place(min(at, axis.most)) for at in paper.epsilons],
-        [paper.adv] * 2,
-        _paper_look(place),
-        paper.label,
-        marks=2,
-        hover=f"{paper.said} (ε {paper.epsilons[0]:g} to {paper.epsilons[1]:g})",
-    )
-    thin = {"color": _PRINTED.color, "dash": _paper_look(place).dash, "width": 1.2}
-    return line | {"line": thin, "opacity": 0.85}
-
-
-def _paper_look(place: int) -> Style:
+    found = [one for one in PRINTED if one.mechanism in there and one.epsilons[0] < reach]
     dashes = ("solid", "dash", "dot", "dashdot", "longdash")
     symbols = ("star", "triangle-up", "square", "diamond", "triangle-down", "circle")
-    return _PRINTED._replace(dash=dashes[place % len(dashes)], symbol=symbols[place % len(symbols)])
+    return {
+        one: Style(_PRINTED, dashes[at % len(dashes)], symbols[at % len(symbols)])
+        for at, one in enumerate(found)
+    }
+
+
+def _printed(paper: Printed, look: Style, axis: EpsilonAxis) -> Series:
+    first, last = paper.epsilons
+    return Series(
+        paper.label,
+        [axis.place(min(at, axis.most)) for at in paper.epsilons],
+        [paper.adv] * 2,
+        look,
+        f"{paper.said} (ε {first:g} to {last:g})",
+        marks=2,
+        width=1.2,
+        opacity=0.85,
+    )
 
 
 def _adv(point: PointPlayed) -> Rate:
     return point.adv
 
 
-LEAST_VALUES = 3
-"""Values of a setting from which on it is drawn: two are read in the table."""
-
-MOST_LINES = 6
-MOST_SETTINGS = 8
-
-_MUCH = 20.0
-"""Largest over smallest value from which on the axis is logarithmic."""
-
-_EPSILONS = ("mechanism.options.epsilon", "mechanism.options.nominal_epsilon")
-_ADV = Style(OKABE_ITO[0], "solid", "circle")
-_TPR = Style(OKABE_ITO[1], "dash", "square")
-_TNR = Style(OKABE_ITO[2], "dot", "diamond")
-
-Figure = Callable[[PointPlayed], WithLimits | None]
-
-
-class Placed(NamedTuple):
-    """A point where its setting puts it."""
-
-    at: float
-    point: PointPlayed
-
-
-class Sweep(NamedTuple):
-    """A setting with the points that differ in nothing else.
-
-    Attributes:
-        setting: Its dotted name.
-        lines: Points in the order of its values; by the other settings in which they differ from
-            the study, as words.
-    """
-
-    setting: str
-    lines: dict[str, list[Placed]]
-
-    @property
-    def short(self) -> str:
-        """The setting without its sections."""
-        return shortened(self.setting.rpartition(".")[2], 40)
-
-
-def sweep_figure(points: Sequence[PointPlayed], config: object) -> Figures | None:
-    """Success against each setting that was turned through several numbers; None for none.
-
-    Epsilons are not among them: they have a figure of their own.
-    """
-    found = sweeps(points, config)[:MOST_SETTINGS]
-    choices = [Choice(f"Success against {one.short}", (_sweep_panel(one),)) for one in found]
-    choices += [
-        Choice(f"Epochs against {one.short}", (panel,))
-        for one in found
-        if (panel := _epochs_panel(one)) is not None
-    ]
-    if not choices:
-        return None
-    return Figures(
-        "games-sweeps",
-        "Points that differ in one setting only, with 95% intervals. Success: how often the server "
-        "is right (Adv); with one line also both kinds of games apart. Epochs: how long neurons "
-        "were trained until they told validation records apart, mean over targets.",
-        tuple(choices),
-        (
-            LegendEntry("Adv", "Adv", swatch(_ADV)),
-            LegendEntry("TPR: “in” where the target is in the batch", "TPR", swatch(_TPR)),
-            LegendEntry("TNR: “out” where it is not", "TNR", swatch(_TNR)),
-        )
-        if any(len(one.lines) == 1 for one in found)
-        else (),
-    )
-
-
-def sweeps(points: Sequence[PointPlayed], config: object) -> list[Sweep]:
-    """The settings that take several numbers while all others stay as they are."""
-    names = list(dict.fromkeys(name for point in points for name in point.settings))
-    found = [
-        _sweep(points, name, _number(_own(config, name))) for name in names if name not in _EPSILONS
-    ]
-    return [one for one in found if one.lines]
-
-
-def _sweep(points: Sequence[PointPlayed], name: str, own: float | None) -> Sweep:
-    lines: dict[str, list[Placed]] = {}
-    for point in points:
-        at = _number(point.settings[name]) if name in point.settings else own
-        if at is None:
-            continue
-        others = sorted((key, value) for key, value in point.settings.items() if key != name)
-        words = ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in others)
-        lines.setdefault(words, []).append(Placed(at, point))
-    long = {
-        words: sorted(placed, key=lambda one: one.at)
-        for words, placed in lines.items()
-        if len({one.at for one in placed}) >= LEAST_VALUES
-    }
-    return Sweep(name, dict(list(long.items())[:MOST_LINES]))
-
-
-def _own(config: object, name: str) -> object:
-    """The study's own value of a setting; None where it has none."""
-    for part in name.split("."):
-        config = config.get(part) if isinstance(config, dict) else None
-    return config
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        found = float(value)
-    except ValueError:
-        return None
-    return found if math.isfinite(found) else None
-
-
-def _sweep_panel(one: Sweep) -> Panel:
-    if len(one.lines) == 1:
-        (placed,) = one.lines.values()
-        kinds: tuple[tuple[str, Style, Figure], ...] = (
-            ("TNR", _TNR, lambda point: point.tnr),
-            ("TPR", _TPR, lambda point: point.tpr),
-            ("Adv", _ADV, lambda point: point.adv),
-        )
-        traces = [_line(placed, look, name, figure, "%{y:.1%}") for name, look, figure in kinds]
-    else:
-        traces = [
-            _line(placed, _look(at), words or "as it is", lambda point: point.adv, "%{y:.1%}")
-            for at, (words, placed) in enumerate(one.lines.items())
-        ]
-    played = [at.point for placed in one.lines.values() for at in placed]
-    least = min(0.5, *(f.low for p in played for f in (p.adv, p.tpr, p.tnr))) - 0.04
-    yaxis: Spec = {"title": {"text": "Share of games"}, "tickformat": ".0%", "range": [least, 1.04]}
-    return _panel(one, traces, yaxis, "Success")
-
-
-def _epochs_panel(one: Sweep) -> Panel | None:
-    known = {
-        words: [at for at in placed if at.point.training is not None]
-        for words, placed in one.lines.items()
-    }
-    traces = [
-        _line(
-            placed,
-            _look(at),
-            words or "as it is",
-            lambda point: point.estimate(EPOCHS),
-            "%{y:,.0f}",
-        )
-        for at, (words, placed) in enumerate(known.items())
-        if len(placed) >= LEAST_VALUES
-    ]
-    if not traces:
-        return None
-    yaxis: Spec = {"title": {"text": "Epochs"}, "rangemode": "tozero", "nticks": 6}
-    return _panel(one, traces, yaxis, "Epochs of training")
-
-
-def _epochs(point: PointPlayed) -> WithLimits | None:
-    return point.estimate(EPOCHS)
-
-
-def _panel(one: Sweep, traces: Sequence[Spec], yaxis: Spec, what: str) -> Panel:
-    values = sorted({at.at for placed in one.lines.values() for at in placed})
-    much = values[0] > 0 and values[-1] > _MUCH * values[0]
-    xaxis: Spec = {"title": {"text": one.short}}
-    if much:
-        # Only values that were played: a logarithmic axis has few numbers of its own.
-        xaxis |= {"type": "log", "tickvals": values, "ticktext": [f"{v:g}" for v in values]}
-    summary = f"{what} against {one.short}, {plural(len(one.lines), 'line')}."
-    return Panel("", summary, spec_of(traces, xaxis=xaxis, yaxis=yaxis, height=380))
-
-
-def _line(placed: Sequence[Placed], look: Style, name: str, figure: Figure, hover: str) -> Spec:
-    shown = [(one.at, found) for one in placed if (found := figure(one.point)) is not None]
-    line = series_line(
-        [at for at, _ in shown],
-        [found.value for _, found in shown],
-        look,
-        name,
-        marks=len(shown),
-        hover=f"%{{x:g}}: {hover}",
-    )
-    return line | {"error_y": error_bars([found for _, found in shown], color=look.color)}
-
-
-def _look(place: int) -> Style:
-    return Style(OKABE_ITO[place % 6], "solid", _SYMBOLS[place % len(_SYMBOLS)])
-
-
 MOST_PANELS = 12
 
-_TPR_KIND = Style(OKABE_ITO[1], "solid", "circle")
-_TNR_KIND = Style(OKABE_ITO[0], "dash", "square")
-_PREDICTED = Style("#7A7A7A", "dot", "diamond")
+_TPR = Style(OKABE_ITO[1])
+_TNR = Style(OKABE_ITO[0], "dash", "square")
+_PREDICTED = Style(GREY, "dot", "diamond")
 
 
 def game_figures(record: Record) -> dict[str, Figures]:
@@ -756,29 +501,24 @@ def kinds_figure(groups: Families) -> Figures:
         "records of a batch share their noise. Points without such an "
         "epsilon stand in the table only." + left_out(len(groups) - len(drawn), "panel"),
         choices,
-        (
-            LegendEntry("TPR: “in” where the target is in the batch", "TPR", swatch(_TPR_KIND)),
-            LegendEntry("TNR: “out” where it is not", "TNR", swatch(_TNR_KIND)),
-            LegendEntry("Predicted TNR", "Predicted TNR", swatch(_PREDICTED)),
-        ),
+        (*kinds_keys(_TPR, _TNR), *legend({"Predicted TNR": _PREDICTED})),
     )
 
 
 def _kinds_panel(name: str, way: Way) -> Panel:
     inside = way.groups[name]
-    predicted = series_line(
+    predicted = Series(
+        "Predicted TNR",
         [way.axis.place(way.of(one.point)) for one in inside],
         [one.point.figure(PREDICTED_NEGATIVES) for one in inside],
         _PREDICTED,
-        "Predicted TNR",
+        "%{y:.1%}",
         marks=20,
-        hover="%{y:.1%}",
     )
-    traces = [
+    series = [
         predicted,
-        dots(inside, _TNR_KIND, "TNR", way, 0.006, lambda point: point.tnr, "TNR"),
-        dots(inside, _TPR_KIND, "TPR", way, -0.006, lambda point: point.tpr, "TPR"),
+        dots(inside, _TNR, "TNR", way, 0.006, lambda point: point.tnr, "TNR"),
+        dots(inside, _TPR, "TPR", way, -0.006, lambda point: point.tpr, "TPR"),
     ]
-    yaxis = share_axis("Share of games", -0.04)
-    spec = spec_of(traces, xaxis=way.axis.spec(), yaxis=yaxis)
-    return Panel(shortened(name), f"TPR and TNR of {shortened(name)}.", spec)
+    said, y = f"TPR and TNR of {shortened(name)}.", Scale("Share of games", "%", (-0.04, 1.04))
+    return Panel(shortened(name), said, way.axis.scale(), y, series)

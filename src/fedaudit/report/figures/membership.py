@@ -1,33 +1,31 @@
-"""Figures of membership inference: ROC, signals, scores, risk by client and class."""
+"""Figures of membership inference: ROC, signals, scores, risk by client and class, accuracy."""
 
 import math
 from collections.abc import Iterable, Sequence
 from statistics import fmean
-from typing import NamedTuple
 
 from fedaudit.report.evidence import distinct
 from fedaudit.report.figures.drawing import (
+    GREY,
     OKABE_ITO,
     ORIGIN_STYLES,
+    SHARES,
+    Band,
     Choice,
+    Drawn,
     Figures,
-    LegendEntry,
     Panel,
-    Spec,
+    Scale,
+    Series,
     Style,
     choices_of,
-    error_bars,
-    hover_text,
+    legend,
     origin_keys,
-    origin_line,
+    outline,
+    round_scale,
     run_setting,
-    see_through,
-    series_line,
     series_name,
-    spec_of,
     style,
-    swatch,
-    upright,
 )
 from fedaudit.report.grid import shortened
 from fedaudit.report.tables.membership import group_name, target_figures
@@ -47,8 +45,8 @@ from fedaudit.results.record import AccuracyByRound, AttackRow, Curve, Histogram
 MOST_TOLD_APART = 4
 """Curves in colour; eight of them could not be told apart at 1% and below."""
 
-_NEUTRAL = Style("#7A7A7A", "dot", "circle")
-_GREY = Style("#9AA3AD", "solid", "circle")
+_NEUTRAL = Style(GREY, "dot")
+_PALE = Style("#9AA3AD")
 _OTHERS = "other attacks"
 _LOWEST_RATE = 1e-5
 
@@ -73,13 +71,12 @@ def roc_figure(curves: Sequence[Curve]) -> Figures | None:
             for contrast in contrasts
         )
 
-    keys = [
-        LegendEntry(shortened(attack), series_name(attack), swatch(looks[attack]))
-        for attack in told
-    ]
-    if others:
-        names = "others: " + listed([shortened(attack) for attack in others])
-        keys.append(LegendEntry(shortened(names, 200), _OTHERS, swatch(_GREY, marked=False)))
+    names = "others: " + listed([shortened(attack) for attack in others])
+    keys = (
+        *legend(looks),
+        *(legend({names: _PALE}, marked=False, series=_OTHERS, limit=200) if others else ()),
+        *legend({"guessing": _NEUTRAL}, marked=False, hides=False),
+    )
     return Figures(
         "roc",
         "True-positive against false-positive rate, both axes logarithmic, so that the left "
@@ -94,7 +91,7 @@ def roc_figure(curves: Sequence[Curve]) -> Figures | None:
             else ""
         ),
         choices_of(curves, _curve_setting, panels),
-        (*keys, LegendEntry("guessing", "", swatch(_NEUTRAL, marked=False))),
+        keys,
         "square",
     )
 
@@ -122,42 +119,36 @@ def _floor(curves: Iterable[Curve]) -> float:
 
 def _roc_panel(curves: list[Curve], looks: dict[str, Style], floor: float) -> Panel:
     contrast = curves[0].contrast
-    axis: Spec = {
-        "type": "log",
-        "range": [math.log10(floor), 0.02],
-        "tickvals": [1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1],
-        "ticktext": ["0.001%", "0.01%", "0.1%", "1%", "10%", "100%"],
-    }
-    chance = series_line([floor, 1], [floor, 1], _NEUTRAL, "guessing") | {"hoverinfo": "skip"}
-    spec = spec_of(
-        # Grey ones first, so that they lie below.
-        [
-            chance,
-            *(_roc_curve(c, None, floor) for c in curves if c.attack not in looks),
-            *(_roc_curve(c, looks[c.attack], floor) for c in curves if c.attack in looks),
-        ],
-        xaxis=axis | {"title": {"text": "False-positive rate"}},
-        yaxis=axis | {"title": {"text": "True-positive rate"}},
-        shapes=[upright(0.001), upright(0.01)],
+    ticks = {1e-5: "0.001%", 1e-4: "0.01%", 1e-3: "0.1%", 1e-2: "1%", 1e-1: "10%", 1.0: "100%"}
+    x, y = (
+        Scale(f"{kind}-positive rate", "%", (math.log10(floor), 0.02), ticks=ticks, log=True)
+        for kind in ("False", "True")
     )
     meaning = contrast_meaning(contrast)
     return Panel(
         f"Members v. {contrast_name(contrast).lower()}",
         f"Curves of {len(curves)} attacks telling members from {meaning}; "
         "the table of attacks gives their numbers.",
-        spec,
+        x,
+        y,
+        # Grey ones first, so that they lie below.
+        [
+            Series("guessing", [floor, 1], [floor, 1], _NEUTRAL),
+            *(_roc_curve(c, None, floor) for c in curves if c.attack not in looks),
+            *(_roc_curve(c, looks[c.attack], floor) for c in curves if c.attack in looks),
+        ],
+        uprights=(0.001, 0.01),
     )
 
 
-def _roc_curve(curve: Curve, look: Style | None, floor: float) -> Spec:
+def _roc_curve(curve: Curve, look: Style | None, floor: float) -> Series:
     # A logarithmic axis has no zero: such points go to the edge, below it for the TPR.
     fpr = [max(rate, floor) for rate in curve.fpr]
     tpr = [max(rate, floor / 10) for rate in curve.tpr]
-    hover = "TPR %{y:.2%} at FPR %{x:.3%}"
+    hover, name = "TPR %{y:.2%} at FPR %{x:.3%}", curve.attack
     if look is None:
-        line = series_line(fpr, tpr, _GREY, _OTHERS, shape="hv")
-        return line | {"hovertemplate": hover_text(hover, curve.attack), "opacity": 0.55}
-    return series_line(fpr, tpr, look, curve.attack, shape="hv", marks=5, hover=hover)
+        return Series(_OTHERS, fpr, tpr, _PALE, hover, name, steps=True, opacity=0.55)
+    return Series(name, fpr, tpr, look, hover, steps=True, marks=5)
 
 
 def _curve_setting(curve: Curve) -> tuple[str, ...]:
@@ -188,33 +179,19 @@ def trajectory_figure(trajectories: Sequence[Trajectory]) -> Figures | None:
 
 
 def _trajectory_panel(parts: list[Trajectory]) -> Panel:
-    traces: list[Spec] = []
-    for part in parts:
-        traces += _band(part)
+    looks = [(part, ORIGINS[part.origin], ORIGIN_STYLES[part.origin]) for part in parts]
     # Means lie above all bands.
-    for part in parts:
-        hover = "%{y:.4g} in round %{x}"
-        traces.append(origin_line(part.rounds, part.mean, part.origin, hover=hover, marks=8))
+    series: list[Drawn] = [
+        Band(origin, part.rounds, part.low, part.high, look.color, 0.16)
+        for part, origin, look in looks
+    ]
+    series += [
+        Series(origin, part.rounds, part.mean, look, "%{y:.4g} in round %{x}", marks=8)
+        for part, origin, look in looks
+    ]
     name = capital(signal_name(parts[0].signal))
-    spec = spec_of(
-        traces,
-        xaxis={"title": {"text": "Round"}, "tickformat": "d", "nticks": 8},
-        yaxis={"title": {"text": "Signal"}, "nticks": 6},
-    )
-    return Panel(name, f"{name} over rounds, by origin of the samples.", spec)
-
-
-def _band(part: Trajectory) -> list[Spec]:
-    edge: Spec = {
-        "type": "scatter",
-        "name": series_name(ORIGINS[part.origin]),
-        "mode": "lines",
-        "line": {"width": 0},
-        "hoverinfo": "skip",
-    }
-    fill = {"fill": "tonexty", "fillcolor": see_through(ORIGIN_STYLES[part.origin].color, 0.16)}
-    lower = edge | {"x": part.rounds, "y": part.low}
-    return [lower, edge | fill | {"x": part.rounds, "y": part.high}]
+    summary = f"{name} over rounds, by origin of the samples."
+    return Panel(name, summary, round_scale(), Scale("Signal", count=6), series)
 
 
 def histogram_figure(
@@ -250,27 +227,14 @@ def _unit(attack: AttackRow) -> str:
 
 def _histogram_panel(part: Histogram, unit: str) -> Panel:
     counts = {"member": part.member, "other_client": part.other_client, "unseen": part.unseen}
-    traces = [
-        _outline(part.edges, amounts, origin) for origin, amounts in counts.items() if sum(amounts)
+    series = [
+        outline(part.edges, amounts, ORIGIN_STYLES[origin], ORIGINS[origin], 0.12)
+        for origin, amounts in counts.items()
+        if sum(amounts)
     ]
-    spec = spec_of(
-        traces,
-        xaxis={"title": {"text": series_name(capital(unit or "score"))}, "nticks": 6},
-        yaxis={"title": {"text": "Share"}, "tickformat": ".0%", "rangemode": "tozero", "nticks": 5},
-    )
-    name = shortened(part.attack)
-    return Panel(name, f"Scores that {name} gives, by origin of the samples.", spec)
-
-
-def _outline(edges: list[float], amounts: list[int], origin: str) -> Spec:
-    """Bins as one stepped outline that starts and ends on the axis."""
-    total = sum(amounts)
-    shares = [amount / total for amount in amounts]
-    x = [edges[0], *edges]
-    y = [0.0, *shares, 0.0]
-    line = origin_line(x, y, origin, hover="%{y:.1%} from %{x:.3g} on", shape="hv")
-    color = see_through(ORIGIN_STYLES[origin].color, 0.12)
-    return line | {"fill": "tozeroy", "fillcolor": color}
+    name, score = shortened(part.attack), series_name(capital(unit or "score"))
+    summary = f"Scores that {name} gives, by origin of the samples."
+    return Panel(name, summary, Scale(score, count=6), SHARES, series)
 
 
 _CAPTIONS = {
@@ -283,15 +247,6 @@ _CAPTIONS = {
 }
 
 
-class Dot(NamedTuple):
-    """A row of the figure."""
-
-    name: str
-    value: float | None
-    low: float | None
-    high: float | None
-
-
 def target_figure(record: Record) -> Figures | None:
     """AUC of each audited client, the strongest attack first; None where only one was audited."""
     figures = target_figures(record)
@@ -300,9 +255,8 @@ def target_figure(record: Record) -> Figures | None:
     figures = sorted(figures, key=lambda figure: figure.target or 0)
 
     def panels(inside: list[Estimate]) -> tuple[Panel, ...]:
-        dots = [Dot(f"Client {f.target}", f.value, f.low, f.high) for f in inside]
-        title = _title(inside[0].attack, inside[0].contrast, inside[0].defense)
-        return (_panel(dots, title, "audited client"),)
+        names = [f"Client {figure.target}" for figure in inside]
+        return (_panel(inside, names, _title(inside[0]), "audited client"),)
 
     return Figures(
         "target",
@@ -338,20 +292,18 @@ def group_figure(groups: Sequence[Estimate], by: str) -> Figures | None:
     parts.sort(key=lambda part: (-best[part.attack], contrast_order(part.contrast)))
 
     def panels(inside: list[Estimate]) -> tuple[Panel, ...]:
-        dots = [Dot(_row_name(group), group.value, group.low, group.high) for group in inside]
-        title = _title(inside[0].attack, inside[0].contrast, inside[0].defense)
-        return (_panel(dots, _of(inside[0], title), by),)
+        names = [
+            f"v. {group_name(group).lower()}" if by == "client" else group_name(group)
+            for group in inside
+        ]
+        return (_panel(inside, names, _of(inside[0]), by),)
 
     return Figures(by, _CAPTIONS[by], choices_of(parts, _group_setting, panels), shape="tall")
 
 
-def _row_name(group: Estimate) -> str:
-    return f"v. client {group.group}" if group.by == "client" else group_name(group)
-
-
-def _of(group: Estimate, title: str) -> str:
+def _of(group: Estimate) -> str:
     if group.by != "client":
-        return title
+        return _title(group)
     whose = "the target" if group.target is None else f"client {group.target}"
     return (
         f"{shortened(group.attack)}: members of {whose} v. samples of each other client, "
@@ -359,45 +311,36 @@ def _of(group: Estimate, title: str) -> str:
     )
 
 
-def _title(attack: str, contrast: str, defense: str) -> str:
-    against = contrast_name(contrast).lower()
-    return f"{shortened(attack)}: members v. {against}, {shortened(defense_name(defense))}"
+def _title(one: Estimate) -> str:
+    against = contrast_name(one.contrast).lower()
+    return f"{shortened(one.attack)}: members v. {against}, {shortened(defense_name(one.defense))}"
 
 
-def _panel(dots: Sequence[Dot], title: str, by: str) -> Panel:
-    names = [series_name(dot.name) for dot in dots]
-    spec = spec_of(
-        [_dots([dot for dot in dots if dot.value is not None])],
-        xaxis={"title": {"text": "AUC"}, "range": _range(dots), "nticks": 8},
-        yaxis={
-            "type": "category",
-            "categoryorder": "array",
-            "categoryarray": names,
-            "range": [len(names) - 0.5, -0.5],
-            "dtick": 1,
-        },
-        shapes=[upright(0.5)],
-        height=110 + 30 * len(names),
+def _panel(figures: Sequence[Estimate], names: Sequence[str], title: str, by: str) -> Panel:
+    """AUCs with their limits, a row each."""
+    rows = [series_name(name) for name in names]
+    given = [(f, row) for f, row in zip(figures, rows, strict=True) if f.value is not None]
+    limits = [limit for f in figures for limit in (f.low, f.high, f.value) if limit is not None]
+    dots = Series(
+        "",
+        [figure.number for figure, _ in given],
+        [row for _, row in given],
+        Style(OKABE_ITO[0]),
+        "%{y}: AUC %{x:.3f}",
+        joined=False,
+        size=10,
+        limits=[figure for figure, _ in given],
+        across=True,
     )
-    return Panel(title, f"AUC of {title} by {by}; the table has the numbers.", spec)
-
-
-def _dots(given: Sequence[Dot]) -> Spec:
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [dot.value or 0.0 for dot in given],
-        "y": [series_name(dot.name) for dot in given],
-        "marker": {"size": 10, "color": OKABE_ITO[0], "symbol": "circle"},
-        "error_x": error_bars(given, color=OKABE_ITO[0], thickness=2.0, width=4),
-        "hovertemplate": "%{y}: AUC %{x:.3f}<extra></extra>",
-    }
-
-
-def _range(dots: Sequence[Dot]) -> list[float]:
-    limits = [limit for dot in dots for limit in (dot.low, dot.high, dot.value)]
-    known = [limit for limit in limits if limit is not None]
-    return [min([0.45, *known]) - 0.02, max([0.75, *known]) + 0.02]
+    return Panel(
+        title,
+        f"AUC of {title} by {by}; the table has the numbers.",
+        Scale("AUC", ends=(min([0.45, *limits]) - 0.02, max([0.75, *limits]) + 0.02), count=8),
+        Scale(names=rows, ends=(len(rows) - 0.5, -0.5)),
+        [dots],
+        uprights=(0.5,),
+        height=110 + 30 * len(rows),
+    )
 
 
 def _target_setting(figure: Estimate) -> tuple[str, ...]:
@@ -434,29 +377,23 @@ def accuracy_figure(
         return None
     defenses = distinct(result.defense for result in parts)
     looks = {defense: style(position) for position, defense in enumerate(defenses)}
-    traces = []
-    for result in parts:
-        line = series_line(
+    series = [
+        Series(
+            f"{defense_name(result.defense)}, seed {result.seed}",
             result.rounds,
             result.accuracy,
             looks[result.defense],
-            f"{defense_name(result.defense)}, seed {result.seed}",
+            "%{y:.1%} after round %{x}",
             marks=8,
-            hover="%{y:.1%} after round %{x}",
         )
-        traces.append(line)
-    spec = spec_of(
-        traces,
-        xaxis={"title": {"text": "Round"}, "tickformat": "d", "nticks": 8},
-        yaxis={"title": {"text": "Test accuracy"}, "tickformat": ".0%", "nticks": 6},
-    )
+        for result in parts
+    ]
+    y = Scale("Test accuracy", "%", count=6)
+    panel = Panel("", "Test accuracy by round.", round_scale(), y, series)
     return Figures(
         "accuracy",
         f"Accuracy of {'the models that clients chose' if chosen else 'the global model'} on test "
         "samples, round by round; a line for each seed.",
-        (Choice("", (Panel("", "Test accuracy by round.", spec),)),),
-        tuple(
-            LegendEntry(shortened(defense_name(name)), "", swatch(look))
-            for name, look in looks.items()
-        ),
+        (Choice("", (panel,)),),
+        legend({defense_name(name): look for name, look in looks.items()}, hides=False),
     )
