@@ -111,7 +111,7 @@ def test_what_a_script_defines_travels_and_what_no_process_can_have_is_refused(
 
 
 def test_a_model_that_all_items_have_is_in_memory_once() -> None:
-    from fedaudit.engines.parcels import packed_together
+    from fedaudit.engines.ray_tasks import packed_together
 
     model, own = torch.ones(1000), [torch.zeros(10), torch.zeros(10)]
     parcels = packed_together([{"model": model, "own": one} for one in own], put=lambda part: part)

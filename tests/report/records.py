@@ -26,9 +26,8 @@ from fedaudit.results.record import (
     Trajectory,
     ViewRow,
 )
-from fedaudit.results.source_figures import Baseline, source_figures
 from fedaudit.results.sources import LABELS, Answered, Chained, ClassSuccess, SourceResult
-from fedaudit.study.figures.source import SourceFound
+from fedaudit.study.figures.source import Baseline, SourceFound, source_figures
 from tests.estimates import estimate
 
 HOSTILE = "</script><script>document.documentElement.dataset.hacked='1'</script>"

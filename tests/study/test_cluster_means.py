@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import pytest
 
 from fedaudit.results.aggregate import each_over_runs
-from fedaudit.results.cluster_figures import cluster_figures, served_figure
 from fedaudit.results.cluster_groups import choices, models_of_groups, moves
 from fedaudit.results.clusters import ClusterResult, ClusterRound, ModelState
 from fedaudit.results.compare_figures import figure_entries, paired_change
@@ -13,6 +12,7 @@ from fedaudit.results.comparison import Difference, Row
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.metrics import ACCURACY
 from fedaudit.results.older import settled
+from fedaudit.study.figures.cluster_results import cluster_figures, served_figure
 from tests.report.clustered import clustered, with_clusters
 
 GROUPS = [0, 0, 0, 0, 1, 1]

@@ -71,7 +71,7 @@ class ClusterRound(Part):
 class ClusterResult(Part):
     """Choices of models in one run, and the membership risk of each model.
 
-    The figures of the run are estimates (``fedaudit.results.cluster_figures``).
+    The figures of the run are estimates (``fedaudit.study.figures.cluster_results``).
 
     Attributes:
         algorithm: Its name in the catalogue.
