@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from fedaudit import cli
+from fedaudit.catalogue import CATALOGUES
 from fedaudit.cli import running
+from fedaudit.core.errors import LISTED
 from fedaudit.study.running import reattack
 from fedaudit.study.settings.sections import Study
 
@@ -123,7 +125,9 @@ def test_explain_shows_an_entry(capsys: pytest.CaptureFixture[str]) -> None:
         (("report", "nowhere"), "nowhere is not there"),
         (("report", "one", "two"), "Unused Tokens"),
         (("compare", "one"), "at least two records"),
-        (("attack", "nowhere"), "nowhere is no recording"),
+        (("attack", "nowhere"), "nowhere is not there"),
+        (("verify", "nowhere"), "nowhere is not there"),
+        (("explain", "fedmia2"), "did you mean 'fedmia-2'? `fedaudit list` lists all"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -225,3 +229,67 @@ def test_a_refusal_steers_no_terminal_whatever_it_quotes(
 ) -> None:
     assert exit_code("report", str(tmp_path / "\x1b[2J\r\u202e")) == 2
     assert "/\ufffd[2J\ufffd\ufffd is not there" in one_sentence(capsys)
+
+
+def test_list_fits_a_terminal_of_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("list", "attacks") == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "A member's gradient points along the last update." in shown
+
+
+def test_help_of_list_names_every_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("list", "--help") == 0
+    shown = capsys.readouterr().out
+    assert list(LISTED.values()) == list(CATALOGUES)
+    assert all(kind in shown for kind in CATALOGUES)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("--training.rounds=abc", "--training.rounds: it should be a whole number, got 'abc'"),
+        ("--training.round=3", "there is no setting named 'training.round'"),
+        ("--rounds=3", "settings are named with their section: --training.rounds"),
+    ],
+)
+def test_a_wrong_override_is_not_blamed_on_the_file(
+    override: str, said: str, study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("run", str(study), override) == 2
+    told = one_sentence(capsys)
+    assert said in told
+    assert str(study) not in told
+
+
+GAMES = """
+name = "played"
+[game]
+games = 20
+"""
+
+
+def test_either_command_knows_a_study_of_the_other_kind(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("games", str(study)) == 2
+    assert f"carry it out with `fedaudit run {study}`" in one_sentence(capsys)
+    of_games = tmp_path / "games.toml"
+    of_games.write_text(GAMES)
+    assert exit_code("run", str(of_games), "--variant", "all") == 2
+    assert "--variant is of studies that train" in one_sentence(capsys)
+    played: list[tuple[object, ...]] = []
+    monkeypatch.setattr(running, "games", lambda *given, **_: played.append(given))
+    assert exit_code("run", str(of_games), "--game.games=10") == 0
+    assert played == [(of_games, "--game.games=10")]
+
+
+def test_every_argument_of_every_command_has_a_text(capsys: pytest.CaptureFixture[str]) -> None:
+    commands = [name for name in cli.app if not name.startswith("-")]
+    assert "games" in commands
+    for command in commands:
+        assert exit_code(command, "--help") == 0
+        for line in capsys.readouterr().out.splitlines():
+            words = line.strip("│* ").split()
+            bare = len(words) < 2 or words[1] == "[required]"
+            assert not (bare and words and words[0].isupper()), (command, line)

@@ -37,7 +37,10 @@ FLOORS: dict[str, str] = {
     "fl": "core observe engines defenses fl.training",
     "risk": "core observe metrics.balanced signals attacks defenses.base fl.training "
     "fl.algorithms.ifca_mir fl.algorithms.fedavg fl.visits",
-    "study.settings": "core observe.layout results.text attacks.catalog fl.training.local",
+    # Settings hold names, spelled as the catalogues have them.
+    "study.settings": "core observe.layout observe.views results.text attacks.catalog models "
+    "fl.training.local fl.algorithms.catalog defenses.catalog datasets.draws.fair "
+    "datasets.partitions.schemes metrics.table risk.catalog",
     "study.setup": EVERYTHING_BELOW,
     "study.figures": EVERYTHING_BELOW,
     "study.controls": EVERYTHING_BELOW,

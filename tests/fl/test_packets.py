@@ -330,7 +330,7 @@ def test_an_answer_fits_its_question() -> None:
     ("wrong", "said"),
     [
         (answer(update(OTHER.initial(0))), "shape"),
-        (answer(Gradient(update().values)), "a Gradient instead of a Update"),
+        (answer(Gradient(update().values)), "a Gradient instead of an Update"),
         (answer(Logits({"outputs": torch.zeros(2, 2)})), "a Logits instead"),
         (answer(replace(update(), choice=1)), "model 1, and 1 were sent"),
         (answer(replace(update(), choice=-1)), "model -1"),

@@ -43,7 +43,7 @@ def test_what_no_other_process_finds_is_refused(makes: object) -> None:
     [
         ("no_such_module:whole", "add its file to the job with add_server_file"),
         (f"{HERE}:no_such", "add its file to the job with add_server_file"),
-        (f"{HERE}:nothing", "makes a NoneType; return what fedaudit.record returns"),
+        (f"{HERE}:nothing", "makes None; return what fedaudit.record returns"),
         (f"{HERE}:changes", "makes a recorder of updates; leave uploads out"),
     ],
 )

@@ -252,7 +252,7 @@ def test_all_that_the_view_allows_is_recorded_by_default(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (lambda: 3, "makes a int"),
+        (lambda: 3, "makes an int"),
         (lambda: nn.Linear(3, 10), "cannot be run on 3 samples of shape"),
         (lambda: nn.Sequential(nn.Linear(64, 10), nn.Flatten(0)), "one row of logits"),
     ],

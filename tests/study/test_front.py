@@ -299,7 +299,7 @@ def test_clients_have_networks_of_their_own_as_a_file_would_say_it(tmp_path: Pat
             {"algorithm": fa.algorithms.FedMD(public="digits", nets="2; 3", rounds=2)},
             "nets and the study's models are both the clients' networks",
         ),
-        ({"models": [3]}, "a model is a torch.nn.Module, .* got a int"),
+        ({"models": [3]}, "a model is a torch.nn.Module, .* got an int"),
     ],
 )
 def test_networks_that_cannot_be_the_clients_are_refused_before_training(

@@ -188,7 +188,7 @@ def test_a_full_disk_is_said_before_anything_is_trained(
     [
         ({"partition": {"clients": 2000}}, "clients cannot share|given out|short"),
         ({"attacks": {"fedmia2": {}}}, "did you mean 'fedmia-2'"),
-        ({"defense": {"name": "gradient_noise"}}, "did you mean 'gradient-noise'"),
+        ({"defense": {"name": "gradient-nois"}}, "did you mean 'gradient-noise'"),
         ({"defense": {"name": "client-dp"}}, "needs clip, noise_multiplier"),
         ({"attacks": {"fedmia-1": {"sigma": 3}}}, "setting of this attack"),
         ({"audit": {"every": 9}}, "only 4 rounds"),
@@ -221,6 +221,11 @@ def test_other_figures_of_a_recording_need_no_other_run(quick: Carried, tmp_path
     assert again.evaluation == "redraw"
     with pytest.raises(BadInput, match=r"'training\.rounds' cannot be changed on a recording"):
         reattack(quick.folder, [], tmp_path / "b", figures={"training.rounds": 2})
+
+
+def test_a_misspelt_attack_is_refused_before_the_folder_for_its_record(quick: Carried) -> None:
+    with pytest.raises(BadInput, match=r"no attack named 'fedmia2'; did you mean 'fedmia-2'\?"):
+        reattack(quick.folder, ["fedmia2"], quick.folder)
 
 
 def altered(path: Path, name: str, value: float) -> None:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.core.values import ClientId, Sees, Setting
 from fedaudit.observe.measurements import Measurements
 from fedaudit.signals.base import Signal
@@ -286,7 +286,5 @@ def _replaced(part: Part, name: str, value: Setting) -> Part:
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if type(value) is not type(default):
-        raise BadInput(
-            f"{name} takes a {type(default).__name__} (such as {default!r}), got {value!r}"
-        )
+        raise BadInput(f"{name} takes {type_of(default)} (such as {default!r}), got {value!r}")
     return replace(part, **{name: value})  # type: ignore[type-var]

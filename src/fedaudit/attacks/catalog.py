@@ -1,5 +1,7 @@
 """The catalogues of attacks, on membership and on sources: tables to hold against the papers."""
 
+from collections.abc import Iterable
+
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.membership.assignment_aware import WhereAssigned
 from fedaudit.attacks.membership.fedmia import OneSidedLikelihood
@@ -7,7 +9,7 @@ from fedaudit.attacks.membership.seqmia import SequenceReader
 from fedaudit.attacks.membership.single_client import Last, Mean, Slope
 from fedaudit.attacks.sia import SourceAtLast, SourceByProduct, SourceByTail, SourceOnAverage
 from fedaudit.core.errors import unknown_name
-from fedaudit.core.importing import named
+from fedaudit.core.importing import as_catalogued, installed, is_own, named, unknown_part
 from fedaudit.signals.outputs import (
     Confidence,
     Entropy,
@@ -111,6 +113,22 @@ def attack_named(name: str) -> Attack:
         fits=lambda found: isinstance(found, Attack) or _makes_attacks(found),
     )
     return found() if isinstance(found, type) else found  # type: ignore[call-arg]
+
+
+def catalogued(names: Iterable[str]) -> list[str]:
+    """Names of attacks as the catalogue spells them, each of which is one.
+
+    The user's own (``module:object``) are left as they are, and nothing is imported.
+
+    Raises:
+        BadInput: There is no attack of a name; the nearest is named.
+    """
+    known = ATTACKS | SOURCE_ATTACKS
+    found = [as_catalogued("attack", name, known) for name in names]
+    for name in found:
+        if not (is_own(name) or name in known or name in installed("attack")):
+            raise unknown_part("attack", name, known)
+    return found
 
 
 def _makes_attacks(found: object) -> bool:

@@ -1,16 +1,22 @@
 """The catalogue on the command line: tables, and all about one entry."""
 
 import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from fedaudit.catalogue.docstrings import Doc
 from fedaudit.catalogue.entries import CATALOGUES, CatalogueEntry, Option
-from fedaudit.core.errors import unknown_name
+from fedaudit.core.errors import LISTED, folded_name, unknown_name
 from fedaudit.core.importing import installed, package_of, stray_groups
 
 _WIDTH = 88
+_WIDE = 120
+"""Columns of a terminal from which on every fact of an entry has a column of its own."""
+_MORE = "All about one of them: fedaudit explain NAME"
 _LEFT_OUT = ("needs", "runs in view")
 
 
@@ -21,10 +27,12 @@ def listing(kind: str = "") -> RenderableType:
         BadInput: No catalogue of that name.
     """
     if not kind:
-        return Group(*(_table(one) for one in CATALOGUES), *stray_groups())
+        return Group(*(_Catalogue(one) for one in CATALOGUES), *stray_groups(), _MORE)
+    # One entry of it may be meant, or all.
+    kind = LISTED.get(kind, kind)
     if kind not in CATALOGUES:
         raise unknown_name("catalogue", kind, CATALOGUES)
-    return _table(kind)
+    return Group(_Catalogue(kind), _MORE)
 
 
 def explanation(name: str) -> str:
@@ -34,46 +42,47 @@ def explanation(name: str) -> str:
         BadInput: No entry of that name in any catalogue.
     """
     entries = [entry for kind in CATALOGUES for entry in (*CATALOGUES[kind](), *_brought(kind))]
-    found = [entry for entry in entries if entry.name == name]
+    found = [entry for entry in entries if folded_name(entry.name) == folded_name(name)]
     if not found:
-        raise unknown_name("entry in any catalogue", name, {entry.name for entry in entries})
+        known = {entry.name for entry in entries}
+        raise unknown_name("entry in any catalogue", name, known, listed="fedaudit list")
     return "\n\n".join(_explained(entry) for entry in found)
 
 
-def _table(kind: str) -> Table:
-    entries = CATALOGUES[kind]()
-    table = Table(title=kind, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    table.add_column("name", no_wrap=True)
-    facts = [fact for fact in entries[0].facts if fact not in _LEFT_OUT]
-    for column in (*facts, "what it is"):
-        table.add_column(column)
-    for entry in (*entries, *_brought(kind)):
-        shown = (entry.facts.get(fact, "") for fact in facts)
-        table.add_row(entry.name, *shown, _plain(entry.doc.first))
-    table.add_row()
-    return table
+@dataclass(frozen=True)
+class _Catalogue:
+    """A catalogue in columns, or where there is no room for them with facts below the text."""
+
+    kind: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        entries = [*CATALOGUES[self.kind](), *_brought(self.kind)]
+        facts = [fact for fact in entries[0].facts if fact not in _LEFT_OUT]
+        wide = options.max_width >= _WIDE
+        table = Table(title=self.kind, title_justify="left", title_style="bold", box=None)
+        table.pad_edge = False
+        table.add_column("name", no_wrap=True)
+        for column in (*(facts if wide else ()), "what it is"):
+            table.add_column(column)
+        for entry in entries:
+            found = {fact: entry.facts.get(fact, "") for fact in facts}
+            if wide:
+                table.add_row(entry.name, *found.values(), _plain(entry.doc.first))
+                continue
+            said = "; ".join(f"{fact}: {text}" for fact, text in found.items() if text)
+            below = Text(f"\n{said}", style="dim") if said else ""
+            table.add_row(entry.name, Text.assemble(_plain(entry.doc.first), below))
+        table.add_row()
+        yield table
 
 
 def _brought(kind: str) -> list[CatalogueEntry]:
     """Entries that installed packages bring to a catalogue, listed without importing them."""
-    singular = _BROUGHT.get(kind, "")
+    singular = next(one for one, plural in LISTED.items() if plural == kind)
     return [
         CatalogueEntry(singular, name, Doc(first=f"Of {package_of(one)}, as {one.value}."))
         for name, one in installed(singular).items()
     ]
-
-
-_BROUGHT = {
-    "attacks": "attack",
-    "views": "view",
-    "algorithms": "algorithm",
-    "defenses": "defense",
-    "models": "model",
-    "data": "data set",
-    "partitions": "partition",
-    "metrics": "metric",
-}
-"""Catalogues to which packages bring entries, and what one entry of each is."""
 
 
 def _explained(entry: CatalogueEntry) -> str:

@@ -72,6 +72,16 @@ def _setting_name(option: str, command: str) -> str:
     if not dot and section not in sections:
         others = GAMES_OPTIONS if command == "games" else RUN_OPTIONS
         options = [f"--{name}" for name in (*others, *sections)]
+        within = [
+            f"--{one}.{section}"
+            for one, field in sections.items()
+            if section.replace("-", "_") in getattr(field.annotation, "model_fields", {})
+        ]
+        if within:
+            raise BadInput(
+                f"there is no option of fedaudit {command} named {option!r}; settings are named "
+                f"with their section: {' or '.join(within)}"
+            )
         raise unknown_name(f"option of fedaudit {command}", option, options)
     if section != "attacks":
         return f"{section}{dot}{rest.replace('-', '_')}"

@@ -7,13 +7,14 @@ from cyclopts import Parameter
 
 from fedaudit.cli.application import DataDir, Folder, app, log
 from fedaudit.cli.overrides import settings_from
+from fedaudit.core.errors import BadInput
 from fedaudit.core.files import RECORD_FILE, REPORT_FILE
 from fedaudit.core.importing import code_named_in
 
 
 @app.command
 def games(
-    study: Path,
+    study: Annotated[Path, Parameter(help="A study of games, a TOML file.")],
     /,
     *overrides: Annotated[
         str,
@@ -32,10 +33,17 @@ def games(
     """
     from fedaudit.core.progress import bars
     from fedaudit.games.run import read_points, run_games
+    from fedaudit.games.settings import GameStudy, kind_of
     from fedaudit.report.page import write_report
     from fedaudit.report.terminal import print_record
     from fedaudit.study.running.outputs import refuse_page_alone
+    from fedaudit.study.settings.toml import read_toml
 
+    if kind_of(read_toml(study, "the study")) not in (GameStudy, None):
+        raise BadInput(
+            f"{study} is a study of a federation that is trained, not of games; carry it out with "
+            f"`fedaudit run {study}`"
+        )
     points = read_points(study, settings_from(overrides, command="games"))
     folder = out or Path("runs") / points[0].study.name
     # Before anything is played, as it would be the last thing to be refused.

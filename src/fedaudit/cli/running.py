@@ -18,6 +18,8 @@ from fedaudit.cli.application import (
 )
 from fedaudit.cli.comparing import compare, refuse_other_comparison
 from fedaudit.cli.overrides import settings_from
+from fedaudit.cli.playing import games
+from fedaudit.core.errors import BadInput
 from fedaudit.core.files import ATTACKED, RECORD_FILE, REPORT_FILE, own_place
 from fedaudit.core.importing import code_named_in
 
@@ -50,7 +52,9 @@ def demo(
 
 @app.command(name="run")
 def run_command(
-    study: Path,
+    study: Annotated[
+        Path, Parameter(help="A TOML file: a study, or one of games (see `fedaudit games`).")
+    ],
     /,
     *overrides: Annotated[
         str,
@@ -75,6 +79,20 @@ def run_command(
     A run that was stopped goes on where it was when it is started again. Studies and variants
     with the same settings of data, training and defense share their runs.
     """
+    from fedaudit.games.settings import GameStudy, kind_of
+    from fedaudit.study.settings.toml import read_toml
+
+    if kind_of(read_toml(study, "the study")) is GameStudy:
+        others = {"variant": variant, "pool": pool, "workers": workers}
+        others |= {"device": device != "cpu", "engine": engine != "local"}
+        given = [name for name, value in others.items() if value]
+        if given:
+            raise BadInput(
+                f"{study} is a study of games, all of which are played in this process, and "
+                f"--{given[0]} is of studies that train; leave it out"
+            )
+        games(study, *overrides, out=out, data_dir=data_dir)
+        return
     # A study is a program, and whoever carries it out runs it.
     with code_named_in(study, trusted=True, folder=study.parent):
         _carry_out(study, overrides, variant, out, pool, data_dir, workers, device, engine)
@@ -140,9 +158,9 @@ def attack(
     """
     from fedaudit.core.devices import device_named
     from fedaudit.core.progress import bars
-    from fedaudit.live.attack import attack_recording, changed_figures
+    from fedaudit.live.attack import attack_recording
     from fedaudit.live.recording import is_recording
-    from fedaudit.study.running.reattack import reattack
+    from fedaudit.study.running.reattack import changed_figures, reattack
 
     first = next((i for i, name in enumerate(names) if name.startswith("--")), len(names))
     folder = out or own_place(recording, ATTACKED)

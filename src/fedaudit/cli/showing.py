@@ -7,6 +7,7 @@ from cyclopts import Parameter
 
 from fedaudit.cli.application import app, log
 from fedaudit.cli.naming import record_at
+from fedaudit.core.errors import LISTED
 from fedaudit.core.files import REPORT_FILE
 
 
@@ -34,11 +35,14 @@ def report(record: Path, /, *, out: Path | None = None) -> None:
     log(f"report: {target}")
 
 
-@app.command(name="list")
+_CATALOGUES = ", ".join(LISTED.values())
+
+
+@app.command(name="list", help=f"List what fedaudit knows by name: {_CATALOGUES}.")
 def list_command(
-    kind: Annotated[str, Parameter(help="One catalogue only, such as attacks.")] = "", /
+    kind: Annotated[str, Parameter(help=f"One catalogue only: {_CATALOGUES}.")] = "", /
 ) -> None:
-    """List what fedaudit knows: attacks, defenses, data sets, models, views, partitions."""
+    """Prints one catalogue, or all of them."""
     from rich.console import Console
 
     from fedaudit.catalogue import listing
@@ -47,8 +51,13 @@ def list_command(
 
 
 @app.command
-def explain(name: str, /) -> None:
-    """Explain an attack, defense, view, model or other entry: what it does and its source."""
+def explain(
+    name: Annotated[
+        str, Parameter(help="Of anything that `fedaudit list` shows, such as fedmia-2.")
+    ],
+    /,
+) -> None:
+    """Explain one attack, defense, model or other part: what it does, its settings and source."""
     from fedaudit.catalogue import explanation
 
     log(explanation(name))

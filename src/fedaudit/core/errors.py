@@ -8,7 +8,7 @@ them as one sentence and exits with code 2.
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 FAULT = 70
 """Exit code for a fault of the program (EX_SOFTWARE of BSD's sysexits), which no verdict has."""
@@ -52,9 +52,72 @@ def option(name: str) -> str:
     return f"--{name}" if _on_command_line.get() else f"{name.replace('-', '_')}="
 
 
-def unknown_name(kind: str, given: str, known: Iterable[str]) -> BadInput:
-    """A refusal for a misspelt catalogue name, naming the nearest entry that exists."""
-    names = sorted(known)
-    close = get_close_matches(given, names, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return BadInput(f"there is no {kind} named {given!r}; {hint}known: {', '.join(names)}")
+LISTED = {
+    "attack": "attacks",
+    "signal": "signals",
+    "view": "views",
+    "algorithm": "algorithms",
+    "defense": "defenses",
+    "model": "models",
+    "data set": "data",
+    "partition": "partitions",
+    "draw": "draws",
+    "metric": "metrics",
+    "schedule": "schedules",
+}
+"""Every catalogue as ``fedaudit list`` has it, by what one entry is wanted as."""
+
+_FEW = 12
+_AS_NEAR = 0.1
+"""How much less like a misspelt name another may be than the nearest, to be named beside it."""
+
+
+def unknown_name(kind: str, given: str, known: Iterable[str], *, listed: str = "") -> BadInput:
+    """A refusal for a misspelt name, naming the nearest that exist, or all where they are few.
+
+    Args:
+        kind: What it is wanted as ("defense").
+        given: As it is spelt.
+        known: Every name that there is.
+        listed: The command that lists them; that of the kind's catalogue by default.
+    """
+    names = sorted({*known})
+    near = nearest(given, names)
+    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    command = listed or (f"fedaudit list {LISTED[kind]}" if kind in LISTED else "")
+    if len(names) <= _FEW or not (near or command):
+        rest = f"known: {', '.join(names)}"
+    elif command:
+        rest = f"`{command}` lists all {len(names)}"
+    else:
+        rest = ""
+    return BadInput(f"there is no {kind} named {given!r}; {hint}{rest}".rstrip())
+
+
+def nearest(given: str, known: Iterable[str], *, most: int = 3) -> list[str]:
+    """Names like a misspelt one, likest first; case, hyphens and underscores are no difference."""
+    folded: dict[str, list[str]] = {}
+    for name in known:
+        folded.setdefault(folded_name(name), []).append(name)
+    typed = folded_name(given)
+    first = get_close_matches(typed, folded, n=1, cutoff=0.5)
+    if not first:
+        return []
+    least = SequenceMatcher(None, first[0], typed).ratio() - _AS_NEAR
+    close = first if first[0] == typed else get_close_matches(typed, folded, most, max(0.5, least))
+    return [name for one in close for name in folded[one]][:most]
+
+
+def folded_name(name: str) -> str:
+    """A name in the one form that all its spellings share."""
+    return name.lower().replace("_", "-")
+
+
+def an(noun: str) -> str:
+    """A noun with its article: "an attack"."""
+    return f"an {noun}" if noun[:1] in "aeiouAEIOU" else f"a {noun}"
+
+
+def type_of(value: object) -> str:
+    """The type of a value that is another than was wanted, for a message: "an int", "None"."""
+    return "None" if value is None else an(type(value).__name__)

@@ -124,6 +124,20 @@ def opened_to_append(path: Path) -> FileIO:
     return FileIO(number, "ab")
 
 
+def refuse_absent(path: Path, meant: str) -> None:
+    """Refuses a path at which there is nothing.
+
+    Args:
+        path: That was given.
+        meant: What it should be of, for the message: "the folder of a pack".
+
+    Raises:
+        BadInput: Nothing is there.
+    """
+    if not path.exists():
+        raise BadInput(f"{path} is not there; give {meant}")
+
+
 def read_text(path: Path, *, max_bytes: int) -> str:
     """The UTF-8 text of a regular file that is not too large.
 

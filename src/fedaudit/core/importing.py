@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeVar, cast
 
-from fedaudit.core.errors import BadInput, Refusal, unknown_name
+from fedaudit.core.errors import BadInput, Refusal, an, folded_name, nearest, type_of, unknown_name
 
 Entry = TypeVar("Entry")
 
@@ -171,6 +171,7 @@ def named(
         BadInput: There is no such entry; or the object cannot be imported, must not be, or is
             something else.
     """
+    name = as_catalogued(kind, name, catalogue)
     if name in catalogue:
         return catalogue[name]
     if not is_own(name) and name not in installed(kind):
@@ -178,9 +179,27 @@ def named(
     found = _found(name, kind)
     if not fits(found):
         raise BadInput(
-            f"{name!r} is {_said(found)}, and {_an(kind)} of your own is {wanted}; name one"
+            f"{name!r} is {_said(found)}, and {an(kind)} of your own is {wanted}; name one"
         )
     return cast(Entry, found)
+
+
+def as_catalogued(kind: str, name: str, catalogue: Iterable[str]) -> str:
+    """A name as the catalogue or an installed package spells it, whichever way it was typed.
+
+    Hyphens and underscores, and upper and lower case, are taken for each other; a name that is
+    of nothing there, or of several things, stays as it is.
+
+    Args:
+        kind: What it is wanted as.
+        name: As somebody typed it.
+        catalogue: The catalogue's names.
+    """
+    known = {*catalogue, *installed(kind)}
+    if name in known or is_own(name):
+        return name
+    found = [one for one in known if folded_name(one) == folded_name(name)]
+    return found[0] if len(found) == 1 else name
 
 
 def unknown_part(kind: str, name: str, catalogue: Iterable[str]) -> BadInput:
@@ -191,9 +210,9 @@ def unknown_part(kind: str, name: str, catalogue: Iterable[str]) -> BadInput:
         name: As it is spelt.
         catalogue: The catalogue's names.
     """
-    refusal = unknown_name(kind, name, [*catalogue, *installed(kind), OWN])
+    refusal = unknown_name(kind, name, [*catalogue, *installed(kind)])
     strange = stray_groups()
-    return BadInput(f"{refusal}; {strange[0]}") if strange else refusal
+    return BadInput("; ".join([f"{refusal}; one of your own is named as {OWN}", *strange[:1]]))
 
 
 @cache
@@ -225,7 +244,7 @@ def installed(kind: str) -> dict[str, EntryPoint]:
         other = found.setdefault(one.name, one)
         if other.value != one.value:
             raise BadInput(
-                f"{package_of(other)} and {package_of(one)} both give {_an(kind)} named "
+                f"{package_of(other)} and {package_of(one)} both give {an(kind)} named "
                 f"{one.name!r}; remove one of them, or name the object as {one.value!r}"
             )
     return found
@@ -262,7 +281,7 @@ def imported(path: str, kind: str) -> Callable[..., object]:
     """
     found = _found(path, kind)
     if not callable(found):
-        raise BadInput(f"{path!r} is a {type(found).__name__}, not a class or function")
+        raise BadInput(f"{path!r} is {type_of(found)}, not a class or function")
     return found
 
 
@@ -357,7 +376,7 @@ def _found(name: str, kind: str) -> object:
         )
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
-        raise BadInput(f"{_an(kind)} of your own is named 'package.module:callable', got {path!r}")
+        raise BadInput(f"{an(kind)} of your own is named 'package.module:callable', got {path!r}")
     if namer.distrusted is not None:
         raise BadInput(
             f"{namer.distrusted} names the {kind} {path[:200]!r}, and to import the module "
@@ -422,8 +441,8 @@ def _refuse_shadowed(name: str, module: ModuleType, folder: Path) -> None:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    close = get_close_matches(name, sorted(known), n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}? " if close else ""
+    near = nearest(name, sorted(known), most=1)
+    return f"did you mean {near[0]!r}? " if near else ""
 
 
 def _said(found: object) -> str:
@@ -431,8 +450,4 @@ def _said(found: object) -> str:
         return f"the class {found.__qualname__}"
     if inspect.isroutine(found):
         return f"the function {getattr(found, '__name__', repr(found))}"
-    return _an(type(found).__name__)
-
-
-def _an(noun: str) -> str:
-    return f"an {noun}" if noun[0] in "aeiouAEIOU" else f"a {noun}"
+    return type_of(found)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.core.devices import CPU, by_kind, computing_on
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.values import Architecture, Model, Samples, chunks
 
 SUPPORTED = (
@@ -174,7 +174,7 @@ def _logits(module: nn.Module, name: str, features: Tensor) -> Tensor:
     found = outputs_tried(module, name, features)
     if not isinstance(found, Tensor):
         raise BadInput(
-            f"model {name!r} returns a {type(found).__name__}; {SUPPORTED}: give a subclass whose "
+            f"model {name!r} returns {type_of(found)}; {SUPPORTED}: give a subclass whose "
             "forward returns the logits alone"
         )
     if found.ndim != 2 or len(found) != len(features) or not found.is_floating_point():

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import GivenObject, source_digest
 from fedaudit.core.values import Setting
 
@@ -65,7 +65,7 @@ def spelled(value: object, options: Mapping[str, object], *, kind: str) -> Spell
         return spelled(value.func, {**value.keywords, **options}, kind=kind)
     if not isinstance(value, type | types.FunctionType):
         raise BadInput(
-            f"the {kind} is a {type(value).__name__}, not a class or function; give one of these"
+            f"the {kind} is {type_of(value)}, not a class or function; give one of these"
         )
     settings = {
         name: _plain(f"{name} of the {kind} {_name(value)!r}", one) for name, one in options.items()
@@ -341,7 +341,7 @@ def _plain(what: str, value: object) -> Setting:
     if isinstance(value, bool | int | float | str):
         return value
     raise BadInput(
-        f"{what} is a {type(value).__name__}, and a setting is a number, a text, or true or false; "
+        f"{what} is {type_of(value)}, and a setting is a number, a text, or true or false; "
         "give an object that is made already, or a function that has it within"
     )
 

@@ -10,7 +10,7 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.core.naming import DataPart
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ __all__ = ["Dataset", "cifar", "digits", "hf", "idx", "images", "npz", "samples"
 
 def _of_file(kind: str, path: object, options: dict[str, object]) -> DataPart:
     if not isinstance(path, Path | str):
-        raise BadInput(f"{kind} data are named by a path, got a {type(path).__name__}")
+        raise BadInput(f"{kind} data are named by a path, got {type_of(path)}")
     given = Path(path)
     if kind == "npz":
         # The data directory's names are without it.

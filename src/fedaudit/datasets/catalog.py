@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
-from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.core.importing import called, installed, is_own, named
 from fedaudit.core.values import Setting
 from fedaudit.datasets.dataset import Dataset
@@ -108,7 +108,7 @@ def _own(name: str, data_dir: Path | None, seed: int, options: Mapping[str, Sett
     made: object = called("data set", name, source, **passed, **options)
     if not isinstance(made, Dataset):
         raise BadInput(
-            f"the data set {name!r} is made as a {type(made).__name__}; return a "
+            f"the data set {name!r} is made as {type_of(made)}; return a "
             "fedaudit.datasets.dataset.Dataset"
         )
     return made
@@ -179,6 +179,6 @@ def _missing(name: str, folder: Path, kinds: Sequence[str]) -> BadInput:
     entries = [path for path in folder.iterdir() if path.is_dir() or path.suffix == ".npz"]
     there = {path.name.removesuffix(".npz") for path in entries} | set(MADE)
     return BadInput(
-        f"{unknown_name('data set', name, there)}; looked in {folder} for {looked}; put it "
+        f"{unknown_name(f'data set in {folder}', name, there)}; looked for {looked}; put it "
         f"there, or point data_dir or {DATA_DIR_VARIABLE} at the folder that has it"
     )

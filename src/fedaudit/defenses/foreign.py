@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import imported
 from fedaudit.core.params import flat
 from fedaudit.core.values import Params
@@ -60,7 +60,7 @@ class Filter(Defense):
         """The result in the upload's own order and precision, if it is one."""
         if not isinstance(result, Mapping):
             raise BadInput(
-                f"{self._what} returned a {type(result).__name__}; a filter takes tensors by "
+                f"{self._what} returned {type_of(result)}; a filter takes tensors by "
                 "name and returns tensors by the same names"
             )
         if set(result) != set(raw):
@@ -76,7 +76,7 @@ class Filter(Defense):
             given = (
                 f"a {value.dtype} tensor of shape {tuple(value.shape)}"
                 if isinstance(value, Tensor)
-                else f"a {type(value).__name__}"
+                else f"{type_of(value)}"
             )
             raise BadInput(
                 f"{self._what} returned {given} as {name!r}; return a real tensor of shape "

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedaudit.core.devices import CPU, params_on
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, an, type_of
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import ClientId, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Defense, Visit
@@ -133,7 +133,7 @@ def refuse_unfit(job: Job, done: Done, algorithm: Algorithm) -> None:
 
 def _upload_fault(sent: Sent, upload: Upload, algorithm: Algorithm) -> str:
     if not isinstance(upload, algorithm.upload_kind):
-        return f"a {type(upload).__name__} instead of a {algorithm.upload_kind.__name__}"
+        return f"{type_of(upload)} instead of {an(algorithm.upload_kind.__name__)}"
     if not isinstance(upload, Update | Gradient):
         return _differs(upload.values, sent.extra, "the outputs")
     choice = upload.choice if isinstance(upload, Update) else 0

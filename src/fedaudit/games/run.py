@@ -69,7 +69,9 @@ def read_points(path: Path, overrides: dict[str, object] | None = None) -> list[
         Point(
             one.label,
             {name: plain(str(value)) for name, value in one.changes.items()},
-            settings_from(one.values, GameStudy, source=str(path)),
+            settings_from(
+                one.values, GameStudy, source=one.source(path), overrides=overrides or ()
+            ),
         )
         for one in variants
     ]

@@ -1,11 +1,21 @@
 """Settings of a study of games, every one named, with its range and its default."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from fedaudit.study.settings.base import Count, Digest, Positive, Section, Settings
-from fedaudit.study.settings.sections import DataSection
+from fedaudit.study.settings.names import DefenseName
+from fedaudit.study.settings.sections import DataSection, Study
+
+
+def kind_of(values: Mapping[str, object]) -> type["GameStudy"] | type[Study] | None:
+    """The kind of study that a file's tables are of; None where they could be of either."""
+    for kind, other in ((GameStudy, Study), (Study, GameStudy)):
+        if values.keys() & (kind.model_fields.keys() - other.model_fields.keys()):
+            return kind
+    return None
 
 
 class RecordsSection(Section):
@@ -76,7 +86,7 @@ class NeuronSection(Section):
 class MechanismSection(Section):
     """Mechanism on clients' records: "none", or a defense that perturbs features."""
 
-    name: str = "none"
+    name: DefenseName = "none"
     options: Settings = Field(default_factory=dict)
 
 
@@ -135,7 +145,7 @@ class RoundsSection(Section):
     """
 
     play: Literal["signs", "rounds"] = "signs"
-    defense: str = "none"
+    defense: DefenseName = "none"
     options: Settings = Field(default_factory=dict)
     averaged: Annotated[int, Field(ge=1, le=10**6, strict=True)] = 1
     neurons: Annotated[int, Field(ge=1, le=1000, strict=True)] = 1

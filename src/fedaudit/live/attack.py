@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.catalog import ATTACK_SETS, DEFAULT_SET, attack_named
+from fedaudit.attacks.catalog import ATTACK_SETS, DEFAULT_SET, attack_named, catalogued
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.core.importing import code_named_in, is_own, sources_of
 from fedaudit.core.origin import Origin
@@ -124,7 +124,7 @@ def attacks_in(view: View, names: Sequence[str]) -> tuple[dict[str, Attack], dic
         NotVisible: One that is asked for needs more than the view shows.
     """
     if names:
-        return {name: _possible(name, view) for name in names}, {}
+        return {name: _possible(name, view) for name in catalogued(names)}, {}
     found, refused = {}, {}
     for name in ATTACK_SETS[DEFAULT_SET]:
         try:
@@ -218,6 +218,7 @@ def _attacked(
     recording, audit, told = read_recording(folder), read_audit(folder), read_round_log(folder)
     stored = _stored(folder, recording, len(audit))
     tell_of_unhashed(folder, log)
+    names = catalogued(names)
     unasked = sorted(set(names) - set(recording.attacks))
     if unasked:
         raise BadInput(
@@ -255,20 +256,6 @@ def _attacked(
     return conclude(
         [run], [stored], out, Work(progress=progress), clock, log, places={SEED: folder}
     )
-
-
-def changed_figures(settings: Mapping[str, object]) -> dict[str, object]:
-    """Settings of figures by their own names, from dotted ones.
-
-    Raises:
-        BadInput: A setting of something else.
-    """
-    others = [name for name in settings if not name.startswith("figures.")]
-    if others:
-        raise BadInput(
-            f"{others[0]!r} cannot be changed on a recording; only settings of figures can"
-        )
-    return {name.removeprefix("figures."): value for name, value in settings.items()}
 
 
 def _stored(folder: Path, recording: Recording, samples: int) -> list[Stored]:

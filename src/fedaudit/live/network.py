@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.modules import SUPPORTED, as_taken, outputs_tried, refuse_unfit
 from fedaudit.core.values import Architecture, Model, PerSampleLoss, Samples, cross_entropy
 from fedaudit.datasets.draws.audit_set import AuditSet
@@ -89,7 +89,7 @@ def _made(model: Given) -> tuple[nn.Module, Callable[[], nn.Module]]:
         said = " ".join(str(error).split())[:200]
         raise BadInput(f"model is {name}, which makes no network ({said}); {_GIVE}") from error
     if not isinstance(found, nn.Module):
-        raise BadInput(f"model makes a {type(found).__name__}; {_GIVE}")
+        raise BadInput(f"model makes {type_of(found)}; {_GIVE}")
     return _plain(found), partial(_made_plain, model)
 
 
@@ -182,13 +182,13 @@ def _named(outputs: object) -> object:
 def _logits_of(module: nn.Module, args: tuple[object, ...], outputs: object) -> Tensor:
     found = _named(outputs)
     if not isinstance(found, Tensor):
-        raise BadInput(f"a {type(module).__name__} returned no logits, and did before")
+        raise BadInput(f"{type_of(module)} returned no logits, and did before")
     return found
 
 
 def _two_logits(module: nn.Module, args: tuple[object, ...], outputs: object) -> Tensor:
     if not isinstance(outputs, Tensor):
-        raise BadInput(f"a {type(module).__name__} returned no logit, and did before")
+        raise BadInput(f"{type_of(module)} returned no logit, and did before")
     logit = outputs.reshape(-1)
     return torch.stack([torch.zeros_like(logit), logit], dim=1)
 

@@ -16,6 +16,7 @@ from fedaudit.core.files import (
     parsed_json,
     read_object,
     read_text,
+    refuse_absent,
     write_whole,
 )
 from fedaudit.core.seeds import seed_for
@@ -171,6 +172,7 @@ def read_recording(folder: Path) -> Recording:
         BadInput: The folder holds none.
         Damaged: It cannot be read or says what none does.
     """
+    refuse_absent(folder, "the folder of a live recording")
     path = folder / RECORDING_FILE
     if not path.is_file():
         raise BadInput(f"{folder} is no recording: it has no {RECORDING_FILE}; check the path")

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.values import Model, Params
 
 
@@ -27,7 +27,7 @@ def array_from(read: Callable[[], object]) -> np.ndarray:
         said = " ".join(str(error).split())[:200]
         raise BadInput(f"what should be an array is none ({said})") from error
     if not isinstance(found, np.ndarray):
-        raise BadInput(f"what should be an array is a {type(found).__name__}")
+        raise BadInput(f"what should be an array is {type_of(found)}")
     return found
 
 
@@ -42,7 +42,7 @@ def tensor_of(value: object, what: str) -> Tensor:
         BadInput: It is no array, or none of plain real numbers.
     """
     if not isinstance(value, Tensor | np.ndarray):
-        raise BadInput(f"{what} is a {type(value).__name__}, not an array")
+        raise BadInput(f"{what} is {type_of(value)}, not an array")
     kind = str(value.dtype)[:80]
     try:
         tensor = value.detach() if isinstance(value, Tensor) else torch.from_numpy(_usual(value))
@@ -148,7 +148,7 @@ class Shape:
             return found
         if not _is_listed(weights):
             raise BadInput(
-                f"{whose} is a {type(weights).__name__}; give a module, a state dict, or a list of "
+                f"{whose} is {type_of(weights)}; give a module, a state dict, or a list of "
                 "its values in their order"
             )
         if len(weights) != len(self._order):

@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import nn
 
-from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.core.importing import called, imported, installed, is_own, unknown_part
 from fedaudit.core.naming import NamedPart, named
 from fedaudit.core.values import Architecture, PerSampleLoss, Setting, cross_entropy
@@ -145,7 +145,7 @@ def _from_path(
         module = called("model", path, build)
     if not isinstance(module, nn.Module):
         raise BadInput(
-            f"{path!r} made a {type(module).__name__}, not a torch.nn.Module; give a class "
+            f"{path!r} made {type_of(module)}, not a torch.nn.Module; give a class "
             "derived from it, or a function that returns one"
         )
     return Architecture(path, build, _recorded(shape, classes, settings), loss)

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from pydantic import ValidationError
 
 from fedaudit.core.errors import BadInput, Refusal
-from fedaudit.core.files import RECORD_FILE, REPORT_FILE, SHORT, parsed_json, read_text
+from fedaudit.core.files import (
+    RECORD_FILE,
+    REPORT_FILE,
+    SHORT,
+    parsed_json,
+    read_text,
+    refuse_absent,
+)
 from fedaudit.gate.policy import read_policy
 from fedaudit.gate.verdict import Verdict
 from fedaudit.pack.manifest import (
@@ -97,6 +104,7 @@ def verify(folder: Path, *, digest: str = "", signer: Path | None = None) -> Ver
     Raises:
         BadInput: There is no such folder, or the digest or the key is none.
     """
+    refuse_absent(folder, "the folder of a pack, which `fedaudit pack` made")
     if not folder.is_dir():
         raise BadInput(f"{folder} is no folder; give that of a pack, which `fedaudit pack` made")
     if digest and not re.fullmatch("[0-9a-f]{64}", digest):

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.files import TooLarge, parsed_json, read_text
+from fedaudit.core.files import TooLarge, parsed_json, read_text, refuse_absent
 from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY
 from fedaudit.results.comparison import COMPARISON_FORMAT, Comparison
 from fedaudit.results.fields import MOST
@@ -158,8 +158,9 @@ def _refuse_steering(document: object, path: Path) -> None:
 
 
 def _text(path: Path, max_bytes: int) -> str:
+    refuse_absent(path, "the folder of a study that was carried out, or its record (JSON)")
     if not path.is_file():
-        kind = "a folder" if path.is_dir() else "no regular file" if path.exists() else "not there"
+        kind = "a folder" if path.is_dir() else "no regular file"
         raise BadInput(f"{path} is {kind}; give the path of a record file (JSON)")
     try:
         return read_text(path, max_bytes=max_bytes)

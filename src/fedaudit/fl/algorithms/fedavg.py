@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.params import difference, plus, weighted_sum
 from fedaudit.core.values import ClientId, Model, Params, Samples
 from fedaudit.defenses.base import Defense, Turn, Visit, Workload
@@ -91,7 +91,7 @@ def received_update(upload: Upload) -> Update:
         TypeError: It is of another kind.
     """
     if not isinstance(upload, Update):
-        raise TypeError(f"FedAvg averages updates, got a {type(upload).__name__}")
+        raise TypeError(f"FedAvg averages updates, got {type_of(upload)}")
     return upload
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedaudit.core.devices import CPU, by_kind, computing_on, params_on, samples_on
-from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.core.modules import loaded
 from fedaudit.core.params import plus, scaled, weighted_sum
 from fedaudit.core.values import Batch, ClientId, Model, Params, Samples, chunks
@@ -190,5 +190,5 @@ def received_gradient(upload: Upload) -> Gradient:
         TypeError: It is of another kind.
     """
     if not isinstance(upload, Gradient):
-        raise TypeError(f"FedSGD steps along gradients, got a {type(upload).__name__}")
+        raise TypeError(f"FedSGD steps along gradients, got {type_of(upload)}")
     return upload

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from fedaudit.core.errors import Unsupported
+from fedaudit.core.errors import Unsupported, type_of
 from fedaudit.core.values import Batch, Params, chunks, cross_entropy
 from fedaudit.defenses.base import Objective
 from fedaudit.fl.training.dense import dense_clipped_sum, dense_layers, shortening
@@ -179,7 +179,7 @@ def _refuse_mixing(statistics: Iterable[_NormBase]) -> None:
     for part in statistics:
         if _mixes(part):
             raise Unsupported(
-                f"the network has a {type(part).__name__}, whose statistics mix the samples "
+                f"the network has {type_of(part)}, whose statistics mix the samples "
                 "of a batch, so that no sample has a gradient of its own to clip; use a "
                 "network with group normalisation (resnet18 with norm = 'group') or without "
                 "normalisation"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, type_of
 from fedaudit.live.recorder import Recorder
 
 Makes = Callable[[Path], Recorder]
@@ -54,9 +54,7 @@ def made(name: str, folder: Path) -> Recorder:
         ) from error
     recorder: object = makes(folder)
     if not isinstance(recorder, Recorder):
-        raise BadInput(
-            f"{name!r} makes a {type(recorder).__name__}; return what fedaudit.record returns"
-        )
+        raise BadInput(f"{name!r} makes {type_of(recorder)}; return what fedaudit.record returns")
     if recorder.uploads != "models":
         raise BadInput(
             f"{name!r} makes a recorder of {recorder.uploads}; leave uploads out, since "

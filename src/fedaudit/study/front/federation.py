@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import GivenObject
 from fedaudit.core.objects import Spelled
 from fedaudit.fl.algorithms.catalog import ALGORITHMS
@@ -122,7 +122,7 @@ def plan_of(federation: Federation, asked: Questions, *, name: str, about: str =
         BadInput: A part that is none, or a setting that does not exist.
     """
     if not isinstance(federation, Federation):
-        raise BadInput(f"audited is a fedaudit.Federation, got a {type(federation).__name__}")
+        raise BadInput(f"audited is a fedaudit.Federation, got {type_of(federation)}")
     objects: dict[str, GivenObject] = {}
 
     def register(one: Spelled) -> dict[str, object]:
@@ -179,7 +179,7 @@ def _sections(**given: tuple[type[Section], object]) -> dict[str, object]:
 def _settings_of(what: str, kind: type[Section], given: object) -> dict[str, object]:
     if not isinstance(given, kind):
         name = kind.__name__.removesuffix("Section")
-        raise BadInput(f"{what} is a fedaudit.{name}, got a {type(given).__name__}")
+        raise BadInput(f"{what} is a fedaudit.{name}, got {type_of(given)}")
     return given.model_dump(exclude_unset=True)
 
 

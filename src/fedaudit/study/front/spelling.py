@@ -11,7 +11,7 @@ from torch import nn
 
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.naming import Clients, Copies, DefensePart, NamedPart
 from fedaudit.core.objects import Spelled, frozen, plain_settings, spelled
 from fedaudit.core.values import Samples, Setting
@@ -78,7 +78,7 @@ def _plain(kind: str, name: str, options: Mapping[str, object]) -> dict[str, Set
         value: object = given.item() if isinstance(given, np.generic) else given
         if not isinstance(value, bool | int | float | str):
             raise BadInput(
-                f"{option} of the {kind} {name!r} is a {type(value).__name__}, and a setting is a "
+                f"{option} of the {kind} {name!r} is {type_of(value)}, and a setting is a "
                 "number, a text, or true or false"
             )
         found[option] = value
@@ -97,7 +97,7 @@ _WANTED = {
 def _is_not(kind: str, given: object) -> BadInput:
     article = "an" if kind[0] in "aeiou" else "a"
     subject = "data are" if kind == "data" else f"{article} {kind} is"
-    return BadInput(f"{subject} {_WANTED[kind]}; got a {type(given).__name__}")
+    return BadInput(f"{subject} {_WANTED[kind]}; got {type_of(given)}")
 
 
 def part_spelled(kind: str, given: object, catalogue: Mapping[str, object]) -> Spelled:
@@ -156,7 +156,7 @@ def partition_settings(given: object, register: Register) -> dict[str, object]:
     if not isinstance(given, Clients):
         raise BadInput(
             "clients are a number of them, or what fedaudit.partitions makes, such as "
-            f"Dirichlet(10, beta=1.0); got a {type(given).__name__}"
+            f"Dirichlet(10, beta=1.0); got {type_of(given)}"
         )
     what, by_name = given.what, isinstance(given.what, str | type) or callable(given.what)
     scheme = (
@@ -229,7 +229,7 @@ def _attack_called(name: str, given: object) -> Spelled:
     if not isinstance(given, Attack) or not _ATTACK_NAME.fullmatch(name):
         raise BadInput(
             f"attacks[{name!r}] is a dictionary of settings, or a fedaudit.attacks.base.Attack "
-            f"under a name of letters and digits; got a {type(given).__name__}"
+            f"under a name of letters and digits; got {type_of(given)}"
         )
     return frozen(given, given, label=name)
 
@@ -244,7 +244,7 @@ def _attack(given: object) -> Spelled:
     if not isinstance(given, Attack):
         raise BadInput(
             "an attack is a catalogue's name, or a fedaudit.attacks.base.Attack of signals and a "
-            f"rule; got a {type(given).__name__}"
+            f"rule; got {type_of(given)}"
         )
     known = _named_in({**ATTACKS, **SOURCE_ATTACKS}, given)
     if known:
@@ -280,7 +280,7 @@ def metric_spelled(given: object) -> Spelled:
         raise BadInput(
             "a metric is a name, a function of scores and membership, or a "
             "fedaudit.metrics.Metric; "
-            f"got a {type(given).__name__}"
+            f"got {type_of(given)}"
         )
     return spelled(given, {}, kind="metric")
 

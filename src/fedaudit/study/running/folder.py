@@ -5,7 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedaudit.core.errors import BadInput, Refusal, option
-from fedaudit.core.files import RECORD_FILE, REPORT_FILE, SCORES_FILE, read_object, write_whole
+from fedaudit.core.files import (
+    RECORD_FILE,
+    REPORT_FILE,
+    SCORES_FILE,
+    read_object,
+    refuse_absent,
+    write_whole,
+)
 from fedaudit.results.older import settled
 from fedaudit.results.read import read_record
 from fedaudit.results.text import made_plain
@@ -15,6 +22,7 @@ from fedaudit.study.settings.sections import Study
 from fedaudit.study.settings.values import study_from
 
 STUDY_FILE = "study.json"
+RECORDING = "the folder of a study that was carried out, or of a live recording"
 
 
 def recorded_study(recording: Path) -> Study:
@@ -24,6 +32,7 @@ def recorded_study(recording: Path) -> Study:
         BadInput: There is no study in it.
         Damaged: The settings cannot be read.
     """
+    refuse_absent(recording, RECORDING)
     path = recording / STUDY_FILE
     if not path.is_file():
         what = (
@@ -116,5 +125,10 @@ def difference(there: object, here: object, name: str = "") -> str:
 
 
 def _short(value: object) -> str:
+    """A setting's value for a message; a table without settings, such as an attack's, is named."""
+    if value is None:
+        return "left out"
+    if value == {}:
+        return "named"
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

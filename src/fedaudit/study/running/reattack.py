@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from fedaudit.attacks.base import Attack
+from fedaudit.attacks.catalog import catalogued
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, Damaged, Refusal, option
 from fedaudit.core.files import own_place, sweep
@@ -126,20 +127,34 @@ def _refuse_taken(out: Path, asked: Study) -> None:
     refuse_other_record(out, asked)
 
 
-def _asked(study: Study, names: Sequence[str], figures: Mapping[str, object]) -> Study:
-    others = [name for name in figures if not name.startswith("figures.")]
+def changed_figures(settings: Mapping[str, object]) -> dict[str, object]:
+    """Settings of figures by their own names, from dotted ones.
+
+    Raises:
+        BadInput: A setting of something else.
+    """
+    others = [name for name in settings if not name.startswith("figures.")]
+    if others and others[0].partition(".")[0] == "attacks":
+        raise BadInput(
+            "attacks on a recording are named one after another and keep their settings: "
+            "fedaudit attack FOLDER fedmia-2 sia"
+        )
     if others:
         raise BadInput(
-            f"{others[0]!r} cannot be changed on a recording: it was settled when the study ran; "
-            "only settings of figures can, or run the study again"
+            f"{others[0]!r} cannot be changed on a recording, since it holds from the first round "
+            "on; only settings of figures can, as --figures.evaluation=redraw"
         )
+    return {name.removeprefix("figures."): value for name, value in settings.items()}
+
+
+def _asked(study: Study, names: Sequence[str], figures: Mapping[str, object]) -> Study:
     values = study.model_dump()
-    changed = {name.removeprefix("figures."): value for name, value in figures.items()}
-    values["figures"] |= changed
+    values["figures"] |= changed_figures(figures)
     if names:
+        names = catalogued(names)
         values["attacks"] = {name: study.attacks.get(name, {}) for name in names}
         values["attack_set"] = ""
-    return study_from(values, source="the attack")
+    return study_from(values, source="the attack", overrides=figures)
 
 
 def _refuse_other_data(run: Setup, folder: Path) -> None:

@@ -1,10 +1,18 @@
 """Base of every section of a study: fields with a range, and no unknown key."""
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    model_validator,
+)
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, folded_name
 from fedaudit.core.values import Setting
 
 
@@ -48,6 +56,20 @@ class Section(BaseModel, metaclass=_Refusing):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spelled_as_known(cls, given: object) -> object:
+        """Choices may be typed with hyphens or underscores; one form is kept."""
+        if not isinstance(given, Mapping):
+            return given
+        found = dict(given)
+        for name, field in cls.model_fields.items():
+            if get_origin(field.annotation) is Literal and isinstance(found.get(name), str):
+                typed = folded_name(found[name])
+                known = (one for one in get_args(field.annotation) if folded_name(one) == typed)
+                found[name] = next(known, found[name])
+        return found
 
     @classmethod
     def python_name(cls) -> str:

@@ -6,6 +6,7 @@ from pydantic import AfterValidator, Field
 
 from fedaudit.core.values import ClientId
 from fedaudit.study.settings.base import Count, Section, Settings
+from fedaudit.study.settings.names import DefenseName
 
 NONE = "none"
 
@@ -22,7 +23,7 @@ Clients = Annotated[tuple[Count, ...], AfterValidator(_each_once)]
 class PartSection(Section):
     """One more defense in a chain, by catalogue name and with its own settings."""
 
-    name: str
+    name: DefenseName
     options: Settings = Field(default_factory=dict)
 
 
@@ -52,7 +53,7 @@ class DefenseSection(Section):
             of ``name``, ``clients``, ``options`` and ``chain`` each.
     """
 
-    name: str = NONE
+    name: DefenseName = NONE
     clients: Clients | None = None
     options: Settings = Field(default_factory=dict)
     chain: tuple[PartSection, ...] = ()

@@ -44,7 +44,10 @@ def read_studies(path: Path, overrides: dict[str, object] | None = None) -> list
     Raises:
         BadInput: No such file, not TOML, or a wrong setting.
     """
-    return [study_from(one.values, source=str(path)) for one in read_variants(path, overrides)]
+    return [
+        study_from(one.values, source=one.source(path), overrides=overrides or ())
+        for one in read_variants(path, overrides)
+    ]
 
 
 class Variant(NamedTuple):
@@ -59,6 +62,10 @@ class Variant(NamedTuple):
     label: str
     changes: dict[str, object]
     values: dict[str, object]
+
+    def source(self, path: Path) -> str:
+        """The place of its settings, for refusals."""
+        return f"{path} (variant {self.label!r})" if self.label else str(path)
 
 
 def read_variants(path: Path, overrides: dict[str, object] | None = None) -> list[Variant]:

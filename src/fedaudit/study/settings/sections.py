@@ -13,6 +13,16 @@ from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.layout import MAX_ROUND
 from fedaudit.study.settings.base import Count, Digest, Positive, Section, Settings, Share
 from fedaudit.study.settings.defense import DefenseSection
+from fedaudit.study.settings.names import (
+    AlgorithmName,
+    AttackName,
+    DrawName,
+    MeasureName,
+    MetricName,
+    ModelName,
+    PartitionName,
+    ViewName,
+)
 
 
 class DataSection(Section):
@@ -33,7 +43,7 @@ class DataSection(Section):
 class PartitionSection(Section):
     """The partition of data among clients; ``options`` are the scheme's own (beta, per_client)."""
 
-    scheme: str = "iid"
+    scheme: PartitionName = "iid"
     clients: Annotated[int, Field(ge=2, le=10**6, strict=True)] = 10
     samples_per_client: Count = 0
     options: Settings = Field(default_factory=dict)
@@ -42,14 +52,14 @@ class PartitionSection(Section):
 class ModelSection(Section):
     """Which architecture; ``options`` are its own."""
 
-    name: str = "mlp"
+    name: ModelName = "mlp"
     options: Settings = Field(default_factory=dict)
 
 
 class AlgorithmSection(Section):
     """The federated algorithm; ``options`` are its own."""
 
-    name: str = "fedavg"
+    name: AlgorithmName = "fedavg"
     options: Settings = Field(default_factory=dict)
 
 
@@ -103,7 +113,7 @@ class AuditSection(Section):
             rounds; "full" also every client's update there.
     """
 
-    draw: str = "fair"
+    draw: DrawName = "fair"
     targets: tuple[Count, ...] = (0,)
     fair: Count = Field(default=300, validation_alias=AliasChoices("fair", "samples"))
     extra_other: Count = 0
@@ -111,7 +121,7 @@ class AuditSection(Section):
     background: Count | None = None
     options: Settings = Field(default_factory=dict)
     every: Count = 0
-    view: str = "uploads"
+    view: ViewName = "uploads"
     merge: tuple[Count, ...] = ()
     keep: Literal["signals", "snapshots", "full"] = "signals"
 
@@ -195,7 +205,7 @@ class RiskSection(Section):
         high: The highest; each client's own is drawn in between.
     """
 
-    measure: str = "train-mia"
+    measure: MeasureName = "train-mia"
     shadows: Annotated[int, Field(ge=1, le=100, strict=True)] = 3
     training: Literal["repeated", "continued"] = "repeated"
     epochs: Positive | None = None
@@ -241,7 +251,7 @@ class FiguresSection(Section):
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05
     most_exposed: Count = 10
     planted_leak: bool = False
-    metrics: tuple[str, ...] = ()
+    metrics: tuple[MetricName, ...] = ()
 
 
 class Study(Section):
@@ -283,7 +293,7 @@ class Study(Section):
     shadow: ShadowSection | None = None
     defense: DefenseSection = DefenseSection()
     figures: FiguresSection = FiguresSection()
-    attacks: dict[str, Settings] = Field(default_factory=dict)
+    attacks: dict[AttackName, Settings] = Field(default_factory=dict)
     attack_set: str = ""
     code: dict[str, Digest] = Field(default_factory=dict)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import called
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Samples
@@ -68,7 +68,7 @@ def algorithm_of(study: Study, world: GroupedData, seed: int, data_dir: Path | N
     made = called("algorithm", name, algorithm_named(name), task=task, **options)
     if not isinstance(made, Algorithm):
         raise BadInput(
-            f"the algorithm {name!r} made a {type(made).__name__}, which is no "
+            f"the algorithm {name!r} made {type_of(made)}, which is no "
             "fedaudit.fl.algorithms.base.Algorithm; give it all of that protocol's methods, as by "
             "deriving it from fedaudit.fl.algorithms.fedavg.FedAvg"
         )

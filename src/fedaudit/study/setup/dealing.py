@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Int
 from numpy import ndarray
 
-from fedaudit.core.errors import BadInput, Unsupported, unknown_name
+from fedaudit.core.errors import BadInput, Unsupported, type_of, unknown_name
 from fedaudit.core.importing import called, named
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import ClientId
@@ -89,7 +89,7 @@ def partition_of(study: Study) -> Partition:
     made = called("partition", given.scheme, scheme, **options)
     if not isinstance(made, Partition):
         raise BadInput(
-            f"the partition {given.scheme!r} made a {type(made).__name__}, which has no method "
+            f"the partition {given.scheme!r} made {type_of(made)}, which has no method "
             "quotas; give a fedaudit.datasets.partitions.schemes.Partition"
         )
     return made

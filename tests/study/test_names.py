@@ -1,0 +1,49 @@
+"""Names of catalogues in settings, however they are typed."""
+
+import pytest
+
+from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.study.settings.sections import Study
+from fedaudit.study.settings.values import study_from
+
+
+@pytest.mark.parametrize(
+    ("typed", "kept"),
+    [
+        ({"attacks": {"FedMIA_2": {}}}, {"attacks": {"fedmia-2": {}}}),
+        ({"defense": {"name": "dp_sgd"}}, {"defense": {"name": "dp-sgd"}}),
+        ({"model": {"name": "Wide_ResNet"}}, {"model": {"name": "wide-resnet"}}),
+        ({"algorithm": {"name": "FedAvg"}}, {"algorithm": {"name": "fedavg"}}),
+        ({"partition": {"scheme": "IID"}}, {"partition": {"scheme": "iid"}}),
+        ({"audit": {"draw": "fedmia-paper"}}, {"audit": {"draw": "fedmia_paper"}}),
+        ({"audit": {"view": "Uploads"}}, {"audit": {"view": "uploads"}}),
+        ({"risk": {"measure": "train_mia"}}, {"risk": {"measure": "train-mia"}}),
+        ({"shadow": {"mode": "known_split"}}, {"shadow": {"mode": "known-split"}}),
+        (
+            {"figures": {"metrics": ["average-precision"]}},
+            {"figures": {"metrics": ["average_precision"]}},
+        ),
+    ],
+)
+def test_one_spelling_is_kept_of_a_name(typed: dict[str, object], kept: dict[str, object]) -> None:
+    assert study_from({"name": "x", **typed}) == study_from({"name": "x", **kept})
+
+
+def test_names_of_ones_own_stay_as_they_are() -> None:
+    study: Study = study_from({"name": "x", "attacks": {"My_Module:Fedmia_2": {}}})
+    assert list(study.attacks) == ["My_Module:Fedmia_2"]
+
+
+def test_a_refusal_of_a_whole_table_prints_no_table() -> None:
+    with pytest.raises(BadInput, match=r"give at least 1$"):
+        study_from({"name": "x", "audit": {"fair": 0}})
+
+
+def test_a_misspelt_name_among_many_is_refused_with_the_nearest_alone() -> None:
+    told = str(unknown_name("attack", "fedmia2", ["fedmia-1", "fedmia-2", *map(str, range(50))]))
+    assert told == (
+        "there is no attack named 'fedmia2'; did you mean 'fedmia-2'? `fedaudit list attacks` "
+        "lists all 52"
+    )
+    told = str(unknown_name("place", "x", ["a", "b"]))
+    assert told == "there is no place named 'x'; known: a, b"
