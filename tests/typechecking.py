@@ -1,14 +1,16 @@
 """Types are checked while tests run: by jaxtyping where axes are named, else by beartype alone.
 
 jaxtyping binds the arguments of a call by name, checks them twice and opens a scope for the names
-of axes. Where a function names none all that is for nothing, and took a third of the tests' time.
+of axes. A function needs the scope alone, and where it names no axes not that either; the rest took
+half of the tests' time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
-from functools import partial, update_wrapper
+from functools import partial, update_wrapper, wraps
+from inspect import isgeneratorfunction
 from types import CodeType, FunctionType
-from typing import get_args
+from typing import Any, get_args
 
 import jaxtyping
 
@@ -23,17 +25,30 @@ def install() -> None:
 def _checked(given: object = None, *, typechecker: Callable[[object], object]) -> object:
     if given is None:
         return partial(_checked, typechecker=typechecker)
-    if isinstance(given, FunctionType) and not _names_axes_somewhere(given):
-        return _by_types(given, typechecker)
+    if isinstance(given, FunctionType) and not any(map(_is_read_late, _hints_of(given))):
+        if not any(map(_names_axes, _hints_of(given))):
+            return _by_types(given, typechecker)
+        # A generator's arguments are looked at when it is first asked, out of any scope made here.
+        if not isgeneratorfunction(given):
+            return _in_a_scope(_by_types(given, typechecker))
     if isinstance(given, type) and is_dataclass(given):
         init = vars(given).get("__init__")
         # A class that inherits it, or wrote it itself, has one that is checked already.
-        if not isinstance(init, FunctionType) or hasattr(init, "__wrapped__"):
-            return given
-        if not _names_axes_somewhere(init):
-            type.__setattr__(given, "__init__", typechecker(init))
-            return given
+        if isinstance(init, FunctionType) and not hasattr(init, "__wrapped__"):
+            type.__setattr__(given, "__init__", _checked(init, typechecker=typechecker))
+        return given
     return _by_jaxtyping(given, typechecker=typechecker)  # type: ignore[call-overload]
+
+
+def _in_a_scope(checked: Any) -> object:
+    """Names of axes stand for one size each within a call."""
+
+    @wraps(checked)
+    def scoped(*args: object, **kwargs: object) -> object:
+        with _by_jaxtyping("context"):
+            return checked(*args, **kwargs)
+
+    return scoped
 
 
 _first: dict[CodeType, tuple[FunctionType, object]] = {}
@@ -64,15 +79,23 @@ def _by_types(given: FunctionType, typechecker: Callable[[object], object]) -> o
     return found
 
 
-def _names_axes_somewhere(function: FunctionType) -> bool:
-    return any(map(_names_axes, function.__annotations__.values()))
+def _hints_of(function: FunctionType) -> Iterator[object]:
+    """All parts of its annotations; less the class that it is written in, which has no axes."""
+    own = function.__qualname__.split(".")
+    waiting: list[object] = list(function.__annotations__.values())
+    while waiting:
+        hint = waiting.pop()
+        if isinstance(hint, list | tuple):
+            waiting += hint
+        elif hint not in own:
+            yield hint
+            waiting += get_args(hint)
+
+
+def _is_read_late(hint: object) -> bool:
+    """A text may be of what only a type checker imports, which jaxtyping alone passes over."""
+    return isinstance(hint, str) or hasattr(hint, "__forward_arg__")
 
 
 def _names_axes(hint: object) -> bool:
-    """Whether an annotation names axes, or is a text, which jaxtyping alone reads if it can."""
-    if isinstance(hint, list | tuple):
-        return any(map(_names_axes, hint))
-    if isinstance(hint, str) or hasattr(hint, "__forward_arg__"):
-        return True
-    array = isinstance(hint, type) and issubclass(hint, jaxtyping.AbstractArray)
-    return array or any(map(_names_axes, get_args(hint)))
+    return isinstance(hint, type) and issubclass(hint, jaxtyping.AbstractArray)

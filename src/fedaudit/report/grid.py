@@ -95,8 +95,14 @@ def clean(text: str) -> str:
     """Text on one line without control, direction or surrogate characters."""
     if text.isprintable():  # nearly every text: no such character, and no line end
         return text
-    parts = (" " if char in "\n\r\t\u2028\u2029" else char for char in text)
-    return "".join("\ufffd" if unicodedata.category(char)[0] == "C" else char for char in parts)
+    # Few characters are distinct, also of a long text.
+    return text.translate({ord(char): _in_place_of(char) for char in set(text)})
+
+
+def _in_place_of(char: str) -> str:
+    if char in "\n\r\t\u2028\u2029":
+        return " "
+    return "\ufffd" if unicodedata.category(char)[0] == "C" else char
 
 
 def shortened(text: str, limit: int = 48) -> str:
