@@ -114,7 +114,7 @@ def test_games_are_held_against_the_share_that_is_won() -> None:
     assert worst is not None
     assert worst.more is not None
     assert worst.more.then is Outcome.PASS
-    assert worst.more.what == "sets of games of the same size"
+    assert worst.more.what == "games"
 
 
 def test_the_worst_point_of_games_decides_among_the_mechanisms_asked_for() -> None:

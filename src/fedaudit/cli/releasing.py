@@ -158,5 +158,12 @@ def verify(
             "what can be checked with this"
         )
         sys.exit(OTHER_VERSION)
-    log("the pack is sound")
+    whole = {
+        "its files and verdict follow from its record": True,
+        "it is the pack that was made once (--digest or --signer)": bool(digest or signer),
+        "its record's figures are those of the run (--recording)": recording is not None,
+    }
+    held = ", ".join(said.partition(" (")[0] for said, sure in whole.items() if sure)
+    left = ", or that ".join(said for said, sure in whole.items() if not sure)
+    log(f"the pack is sound: {held}" + (f"; not checked: that {left}" if left else ""))
     sys.exit(SOUND)

@@ -116,7 +116,8 @@ def _why(check: Check) -> str:
     number = check.outcomes.get(str(check.outcome), 0)
     counted = f" ({number} of {check.figures} figures {check.outcome})" if check.figures > 1 else ""
     said = f"{_worst(check)}, where {_most(check)} is allowed{counted}"
-    settles = worst.more.text if worst.more else ""
+    # What settles all of them settles the worst one too.
+    settles = worst.more.text if worst.more and not (check.needs and worst.more.count) else ""
     return "; ".join(filter(None, [said, check.reason, settles, check.needs]))
 
 

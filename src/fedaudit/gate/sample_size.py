@@ -79,8 +79,20 @@ def smallest(limits: Limits, start: int, ceiling: float, *, most: int) -> Settle
     return Settled(high, at(high))
 
 
+def more_of(count: int, what: str) -> str:
+    """A number of further things, named in the plural: "1 more seed", "20 more games"."""
+    first, *rest = what.split(" ")
+    return " ".join([f"{count:,} more", first.removesuffix("s") if count == 1 else first, *rest])
+
+
 def required_sample_size(
-    limits: Limits, start: int, ceiling: float, *, what: str, most: int = MOST_SAMPLES
+    limits: Limits,
+    start: int,
+    ceiling: float,
+    *,
+    what: str,
+    each: int = 1,
+    most: int = MOST_SAMPLES,
 ) -> RequiredSamples:
     """The evidence that would settle a figure, in words.
 
@@ -88,7 +100,8 @@ def required_sample_size(
         limits: Lower and upper limit by size; None where they cannot be told.
         start: The size that there is.
         ceiling: The most that is allowed.
-        what: What size counts: "members", "seeds".
+        what: What is counted: "members", "seeds".
+        each: How many of that the limits' size 1 stands for.
         most: The largest size that is tried.
     """
     left = _left.get()
@@ -116,10 +129,11 @@ def required_sample_size(
             text=f"the figure lies so near the ceiling that up to {most:,} {what} would not "
             "settle it",
         )
-    missing = found.size - start
+    missing = each * (found.size - start)
     return RequiredSamples(
         what=what,
         count=missing,
         then=found.then,
-        text=f"{missing:,} more {what} would settle it ({found.then}) if the figure stays as it is",
+        text=f"{more_of(missing, what)} would settle it ({found.then}) if the figure stays as it "
+        "is",
     )

@@ -19,9 +19,9 @@ from fedaudit.report.words import plural
 from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.games import PointPlayed
 
-ALIKE = "samples of the smaller side, and of the other in proportion,"
+ALIKE = "samples (of the smaller side; the other in proportion)"
 """What more samples of one side alone would do does not follow from an interval."""
-AGAIN = "samples of the same size"
+MIXED_ALIKE = "samples (as many members among them as now)"
 
 
 def more_for(figure: Estimate, ceiling: float) -> RequiredSamples | None:
@@ -50,7 +50,7 @@ def more_for(figure: Estimate, ceiling: float) -> RequiredSamples | None:
     if figure.metric == BALANCED_ACCURACY and figure.realised_fpr is not None:
         sizes = (figure.n_members, figure.n_nonmembers)
         limits = partial(larger_balanced, found, figure.realised_fpr, sizes, confidence=sure)
-        return required_sample_size(limits, 1, ceiling, what=AGAIN)
+        return required_sample_size(limits, 1, ceiling, what=MIXED_ALIKE, each=sum(sizes))
     return None
 
 
@@ -104,7 +104,7 @@ def more_games(point: PointPlayed, ceiling: float) -> RequiredSamples:
         same = abs(now.low - adv.low) < 1e-6 and abs(now.high - adv.high) < 1e-6
         return (then.low, then.high) if same else None
 
-    return required_sample_size(limits, 1, ceiling, what=AGAIN.replace("samples", "sets of games"))
+    return required_sample_size(limits, 1, ceiling, what="games", each=tpr.total + tnr.total)
 
 
 def more_seeds(

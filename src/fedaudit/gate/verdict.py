@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from fedaudit.gate.outcome import Outcome, gravest, gravity
-from fedaudit.gate.sample_size import RequiredSamples
+from fedaudit.gate.sample_size import RequiredSamples, more_of
 from fedaudit.results.fields import Part, Whole
 
 VERDICT_FORMAT = "fedaudit-verdict"
@@ -171,7 +171,10 @@ def _needs(held: Sequence[Held]) -> str:
         return f"{len(unsettled) - len(wants)} of these would not be settled by more samples"
     hardest = max(wants, key=lambda want: want.count)
     those = "both" if len(unsettled) == 2 else f"all {len(unsettled)}"
-    return f"{hardest.count:,} more {hardest.what} for {those} of these"
+    return (
+        f"{more_of(hardest.count, hardest.what)} would settle {those} of these if the figures stay "
+        "as they are"
+    )
 
 
 def _rank(one: Held) -> tuple[int, float]:
