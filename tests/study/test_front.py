@@ -38,6 +38,7 @@ from fedaudit.observe.round import Sent
 from fedaudit.partitions import NAMES as PARTITION_NAMES
 from fedaudit.signals.outputs import Confidence
 from fedaudit.study.front.federation import Federation, Questions, plan_of
+from fedaudit.study.front.refusals import in_python
 from fedaudit.study.running.identity import study_key
 from fedaudit.study.settings.sections import TrainingSection
 from fedaudit.study.settings.values import study_from
@@ -593,3 +594,21 @@ def test_a_package_brings_parts_that_are_imported_when_used(package: Path, tmp_p
         found.scores("their-sure").scores, found.scores(f"{__name__}:Sure").scores
     )
     assert "theirs_of_test" in json.dumps(found.record.config["code"])
+
+
+@pytest.mark.parametrize(
+    ("said", "added"),
+    [
+        ("lower audit.fair", " (in Python, audit.fair is fedaudit.Audit(fair=...))"),
+        (
+            "give it as defense.options.sigma",
+            " (in Python, defense.options.sigma is sigma= of what defenses= is)",
+        ),
+        ("data.name is other", " (in Python, data.name is said by data=)"),
+        ("see model.nothing and study.json", ""),
+    ],
+)
+def test_a_refusal_that_names_a_setting_names_the_argument_too(said: str, added: str) -> None:
+    with pytest.raises(BadInput) as refused, in_python():
+        raise BadInput(said)
+    assert str(refused.value) == said + added

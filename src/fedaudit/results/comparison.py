@@ -15,6 +15,8 @@ from fedaudit.results.estimate import Estimate, Interval
 COMPARISON_FORMAT = "fedaudit-comparison"
 COMPARISON_FILE = "comparison.json"
 EVERY_ATTACK = "mean over attacks"
+NOT_SET = "not set"
+"""A setting that other rows of a comparison have, and this one has not."""
 STRONGEST_ATTACK = "strongest attack"
 
 

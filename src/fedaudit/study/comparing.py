@@ -13,7 +13,7 @@ from typing import Literal
 from fedaudit.core.errors import BadInput
 from fedaudit.results.aggregate import Values, difference, estimated, mean_of, restricted
 from fedaudit.results.compare_figures import figure_entries
-from fedaudit.results.comparison import EVERY_ATTACK, Comparison, Entry, Row, Source
+from fedaudit.results.comparison import EVERY_ATTACK, NOT_SET, Comparison, Entry, Row, Source
 from fedaudit.results.figure_index import (
     FigureIndex,
     Key,
@@ -198,7 +198,7 @@ def rows_of(records: Sequence[Record]) -> list[Row]:
     differing = _differing(flat)
     rows: list[Row] = []
     for place, (record, study) in enumerate(zip(records, studies, strict=True)):
-        settings = {name: flat[place].get(name, "not set") for name in differing}
+        settings = {name: flat[place].get(name, NOT_SET) for name in differing}
         rows += [_row(place, defense, study, settings) for defense in defenses_of(record)]
     return [row.model_copy(update={"base": _base(rows, at)}) for at, row in enumerate(rows)]
 

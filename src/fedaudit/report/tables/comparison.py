@@ -40,6 +40,7 @@ from fedaudit.results import metrics
 from fedaudit.results.clusters import EVERYBODY
 from fedaudit.results.comparison import (
     EVERY_ATTACK,
+    NOT_SET,
     Comparison,
     Difference,
     Entry,
@@ -55,7 +56,8 @@ MOST_SETTINGS = 4
 
 def labels_of(comparison: Comparison) -> list[str]:
     """A name for each row that no other row has, in one line."""
-    return _distinct([_label(row) for row in comparison.rows], comparison)
+    any_defense = any(row.family != NO_DEFENSE for row in comparison.rows)
+    return _distinct([_label(row, any_defense=any_defense) for row in comparison.rows], comparison)
 
 
 def case_of(row: Row) -> str:
@@ -72,11 +74,24 @@ def case_of(row: Row) -> str:
 
 
 def settings_text(settings: Mapping[str, str]) -> str:
-    """Settings in a few words, by the last part of their names."""
-    parts = [f"{name.rpartition('.')[2].replace('_', ' ')} {v}" for name, v in settings.items()]
+    """Settings in a few words: the last part of each name, and of which part if there are two."""
+    # What is set in other rows alone says nothing of this one.
+    given = {name: value for name, value in settings.items() if value not in (NOT_SET, "{}")}
+    short = {name: _short_setting(name) for name in given}
+    twice = {last for last in short.values() if [*short.values()].count(last) > 1}
+    full = {
+        n: f"{n.partition('.')[0]} {last}" if last in twice else last for n, last in short.items()
+    }
+    parts = [f"{full[name].replace('_', ' ')} {value}" for name, value in given.items()]
     more = len(parts) - MOST_SETTINGS
     told = [shortened(part, 32) for part in parts[:MOST_SETTINGS]]
     return ", ".join([*told, f"and {more} more"] if more > 0 else told)
+
+
+def _short_setting(name: str) -> str:
+    """The last part of a setting's name; a catalogue's name is called after what it is of."""
+    above, _, last = name.rpartition(".")
+    return above if last in ("name", "scheme") and above else last
 
 
 def _clients(clients: Sequence[int]) -> str:
@@ -86,8 +101,10 @@ def _clients(clients: Sequence[int]) -> str:
     return shortened(", ".join(str(client) for client in ordered), 40)
 
 
-def _label(row: Row) -> str:
+def _label(row: Row, *, any_defense: bool) -> str:
     parts = [defense_name(row.defense), case_of(row), settings_text(row.settings)]
+    if row.family == NO_DEFENSE and not any_defense and parts[-1]:
+        parts = parts[1:]
     return " · ".join(shortened(part, 80) for part in parts if part)
 
 

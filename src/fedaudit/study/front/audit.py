@@ -20,6 +20,7 @@ from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.study.figures.sample_scores import read_scores
 from fedaudit.study.front.federation import AuditPlan, Federation, Questions, plan_of
+from fedaudit.study.front.refusals import in_python
 from fedaudit.study.front.spelling import attack_settings
 from fedaudit.study.running.identity import own_parts, study_key, with_code
 from fedaudit.study.running.reattack import reattack
@@ -135,6 +136,7 @@ class Run:
         write_report(self.record, target)
         return target
 
+    @in_python()
     def attack(
         self,
         *attacks: object,
@@ -172,6 +174,7 @@ class Run:
         return Run._of(folder, objects, self._data_dir, record)
 
 
+@in_python()
 def audit(
     federation: Federation,
     *,
