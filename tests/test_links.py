@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]+)(?:#([\w-]+))?\)")
 
@@ -24,3 +26,17 @@ def test_every_link_to_another_page_leads_somewhere(page: Path) -> None:
         assert path.exists(), f"{page.name} links to {target}"
         if anchor:
             assert anchor in anchors(path.read_text(encoding="utf-8")), f"{target}#{anchor}"
+
+
+PLACE = re.compile(
+    r"`((?:src|studies|docs(?!/_build)|tests|examples|benchmarks|claims|records)/[\w./-]*\w)/?`"
+)
+"""A path of the repository in backticks: no pattern, no part of a command, and nothing built."""
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, README, CONTRIBUTING], ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_every_path_of_the_repository_that_a_page_names_is_there(page: Path) -> None:
+    named = set(PLACE.findall(page.read_text(encoding="utf-8")))
+    assert not [path for path in sorted(named) if not (ROOT / path).exists()]

@@ -300,13 +300,14 @@ def test_clients_have_networks_of_their_own_as_a_file_would_say_it(tmp_path: Pat
             {"algorithm": fa.algorithms.FedMD(public="digits", nets="2; 3", rounds=2)},
             "nets and the study's models are both the clients' networks",
         ),
+        ({"models": [Linear]}, "nor one of a class of its own.*student= of what algorithm= is"),
         ({"models": [3]}, "a model is a torch.nn.Module, .* got an int"),
     ],
 )
 def test_networks_that_cannot_be_the_clients_are_refused_before_training(
     tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(Refusal, match=message):
         carried(tmp_path / "out", distilled(**changes))
     assert not (tmp_path / "out").exists()
 

@@ -524,7 +524,9 @@ def first_of_comparison(
         ("Repeat the records whose controls failed before any conclusion.",)
         if failed
         else (
-            "Choose by the front: low leakage and low test error, on the line.",
+            "Choose by the Pareto front: low leakage and low test error, on the line."
+            if comparison.fronts
+            else "Choose by the table: low leakage and high test accuracy, with their intervals.",
             "Repeat the chosen row with more seeds, then hold it: fedaudit gate.",
         )
     )

@@ -73,17 +73,21 @@ def distilled(
         Unsupported: The student draws at random as it trains (dropout), or may do so (a class of
             the user's own), which cannot be done side by side.
     """
-    if draws_as_it_trains(student):
-        raise Unsupported(
-            "a student with dropout cannot be distilled, nor one of a class of its own; set "
-            "dropout to 0, or name a network of the catalogue in algorithm.options.student"
-        )
+    _refuse_random(student)
     orders = [torch.randperm(len(features), generator=rng) for _ in range(how.epochs)]
     learn = partial(_student, student, features.to(device), how=how, orders=orders)
     clients = sorted(outputs)
     taught = [outputs[client].to(device) for client in clients]
     models = side_by_side(learn, taught, device=device)
     return dict(zip(clients, models, strict=True))
+
+
+def _refuse_random(student: Model) -> None:
+    if draws_as_it_trains(student):
+        raise Unsupported(
+            "a student with dropout cannot be distilled, nor one of a class of its own; set "
+            "dropout to 0, or name a network of the catalogue in algorithm.options.student"
+        )
 
 
 def _student(
@@ -190,6 +194,7 @@ class FedMD:
             raise BadInput("FedMD needs at least one client architecture and one public sample")
         if not torch.equal(self.public.ids, torch.arange(len(self.public))):
             raise BadInput("the public samples' ids are their rows: 0, 1, ...")
+        _refuse_random(self.student.initial(0))
 
     @property
     def architecture(self) -> Architecture:
