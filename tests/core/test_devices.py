@@ -325,9 +325,20 @@ def test_a_run_is_named_after_its_kind_of_device_unless_that_is_the_cpu() -> Non
     assert run_key(study, 1, "cuda") != run_key(study, 1) == run_key(study, 1, "cpu")
 
 
-def test_a_study_on_a_gpu_finds_what_it_finds_on_a_cpu(gpu: torch.device, tmp_path: Path) -> None:
-    study = quick_study(attacks={}, figures={"planted_leak": True})
-    there = run_study(study, tmp_path / "gpu", device=gpu, workers=0)
+def test_a_study_on_a_gpu_finds_what_it_finds_on_a_cpu_and_leaves_it_no_product_of_matrices(
+    gpu: torch.device, card: Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = quick_study(
+        attacks={}, figures={"planted_leak": True}, partition={"samples_per_client": 60}
+    )
+    with monkeypatch.context() as patched:
+        # A network is tried on a handful of samples before anything is trained, wherever that is.
+        patched.setattr("fedaudit.fl.simulate.refuse_unfit", lambda model, samples: None)
+        there = run_study(study, tmp_path / "gpu", device=gpu, workers=0)
+        reattack(tmp_path / "gpu", [], tmp_path / "again", device=gpu)
+    for name in ("addmm", "mm"):
+        assert card.ran["cuda"][name] > 0
+        assert card.ran["cpu"][name] == 0
     here = run_study(study, tmp_path / "cpu")
     assert there.content_hash != here.content_hash
     assert there.environment.device.startswith("Simulated (cuda), ")
@@ -337,26 +348,18 @@ def test_a_study_on_a_gpu_finds_what_it_finds_on_a_cpu(gpu: torch.device, tmp_pa
     with pytest.raises(BadInput, match="another kind of device"):
         run_study(study, tmp_path / "gpu")
     # What was measured on a GPU can be attacked without one.
-    again = reattack(tmp_path / "gpu", ["fedmia-1"], tmp_path / "again")
+    again = reattack(tmp_path / "gpu", ["fedmia-1"], tmp_path / "once more")
     kept = [f for f in there.findings if f.attack == "fedmia-1"]
     assert [f.value for f in again.findings] == [f.value for f in kept]
 
 
-def test_no_product_of_matrices_is_left_on_the_cpu(
-    gpu: torch.device, card: Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A network is tried on a handful of samples before anything is trained, wherever that is.
-    monkeypatch.setattr("fedaudit.fl.simulate.refuse_unfit", lambda model, samples: None)
-    study = quick_study(attacks={}, figures={"planted_leak": True})
-    run_study(study, tmp_path / "run", device=gpu)
-    reattack(tmp_path / "run", [], tmp_path / "again", device=gpu)
-    for name in ("addmm", "mm"):
-        assert card.ran["cuda"][name] > 0
-        assert card.ran["cpu"][name] == 0
-
-
 def test_signals_left_out_on_a_gpu_are_measured_on_a_gpu(gpu: torch.device, tmp_path: Path) -> None:
-    study = quick_study(audit={"keep": "full"}, attacks={"fedmia-1": {}})
+    study = quick_study(
+        audit={"keep": "full"},
+        attacks={"fedmia-1": {}},
+        partition={"samples_per_client": 60},
+        training={"rounds": 2, "epochs": 1},
+    )
     run_study(study, tmp_path / "run", device=gpu)
     with pytest.raises(BadInput, match="device= cuda"):
         reattack(tmp_path / "run", ["fedmia-2"], tmp_path / "cpu")

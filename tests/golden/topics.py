@@ -1,7 +1,9 @@
 """One small run of each topic, and its figures as plain numbers, whatever a record looks like."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from fedaudit.games.run import read_points, run_games
 from fedaudit.gate.evaluate import evaluate_policy
@@ -46,18 +48,18 @@ ATTACKS: Mapping[str, object] = {"fedmia-2": {}, "loss-series": {}}
 
 def coalition(folder: Path) -> Figures:
     """Membership of a client of CoFedMID's coalition, over two seeds, in groups too."""
-    return dict(_membership(_defended(folder)))
+    return dict(_membership(_defended()))
 
 
 def comparison(folder: Path) -> Figures:
     """The same beside no defense: changes, accuracy, fronts."""
     plain = run_study(_study(), folder / "plain")
-    return dict(_compared(compared([plain, _defended(folder / "defended")])))
+    return dict(_compared(compared([plain, _defended()])))
 
 
 def gate(folder: Path) -> Figures:
     """A policy on it: for each check the worst figure, with how many had which outcome."""
-    verdict = evaluate_policy(_defended(folder), policy_from(POLICY))
+    verdict = evaluate_policy(_defended(), policy_from(POLICY))
     found: Figures = {}
     for check in verdict.checks:
         for outcome, times in check.outcomes.items():
@@ -111,9 +113,11 @@ def _study(**changes: object) -> Study:
     )
 
 
-def _defended(folder: Path) -> Record:
+@cache
+def _defended() -> Record:
     defense = {"name": "cofedmid", "clients": [0, 1], "options": {"start": 2}}
-    return run_study(_study(defense=defense), folder)
+    with TemporaryDirectory() as folder:
+        return run_study(_study(defense=defense), Path(folder))
 
 
 def _played(text: str, folder: Path) -> Record:

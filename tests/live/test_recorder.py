@@ -36,6 +36,9 @@ from tests.live.federation import NET, ROUNDS, data, module, network, rounds, tr
 
 FEW = ("blackbox-loss", "avg-cosine", "fedmia-1", "sia")
 AUDIT = data().split.audit
+FIGURES: dict[str, object] = {"permutations": 20}
+QUICK = {**FIGURES, "blind_classifier": False}
+AS_QUICK = ("--figures.permutations=20", "--figures.blind_classifier=false")
 
 
 def recorded(folder: Path, **settings: object) -> Path:
@@ -156,7 +159,7 @@ def test_a_recording_of_every_view_can_be_attacked(view: str, tmp_path: Path) ->
         for one in rounds():
             uploads = one.uploads if view in ("uploads", "sum") else None
             recorder.round(one.number, sent=one.sent, uploads=uploads, after=one.after)
-    assert attack_recording(tmp_path, (), tmp_path / "out").findings
+    assert attack_recording(tmp_path, (), tmp_path / "out", figures=QUICK).findings
 
 
 def test_a_round_in_which_nobody_answered_is_told_of_and_measures_nothing(tmp_path: Path) -> None:
@@ -180,7 +183,7 @@ def test_who_was_asked_and_did_not_answer_is_in_the_record(tmp_path: Path) -> No
             some = {c: p for c, p in one.uploads.items() if (c, one.number) != (2, 3)}
             recorder.round(one.number, sent=one.sent, uploads=some, asked=[0, 1, 2])
     assert [one.complete for one in read_round_log(tmp_path)] == [True, True, False, True]
-    found = attack_recording(tmp_path, (), tmp_path / "out")
+    found = attack_recording(tmp_path, (), tmp_path / "out", figures=QUICK)
     assert any("did not answer, in round 3." in text for text in found.untested)
 
 
@@ -198,7 +201,7 @@ def test_a_round_that_cannot_be_recorded_is_warned_of_and_stops_nothing(tmp_path
             else:
                 recorder.round(one.number, sent=one.sent, uploads=uploads)
     assert {index for index, _ in measured(tmp_path)} == {1, 4}
-    untested = attack_recording(tmp_path, (), tmp_path / "out").untested
+    untested = attack_recording(tmp_path, (), tmp_path / "out", figures=QUICK).untested
     assert any("was not recorded of rounds 2, 3" in text for text in untested)
 
 
@@ -282,16 +285,26 @@ def test_updates_can_be_kept(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def attacked(usual: Path) -> Record:
-    return attack_recording(usual, (), usual.parent / "out")
+    return attack_recording(usual, (), usual.parent / "out", figures=QUICK)
 
 
-def test_a_recording_is_attacked_like_a_study(attacked: Record) -> None:
+@pytest.fixture(scope="module")
+def other(usual: Path) -> Path:
+    """A second recording of the same run."""
+    return recorded(usual.parent / "of another name")
+
+
+def test_a_recording_is_attacked_like_a_study(
+    usual: Path, attacked: Record, tmp_path: Path
+) -> None:
     assert attacked.watched
     assert {f.attack for f in attacked.findings} >= {"blackbox-loss", "avg-cosine", "fedmia-1"}
     assert {one.attack for one in attacked.where(topic="source")} == {"sia"}
-    controls = {c.control for c in attacked.controls}
-    assert controls == {"permuted members", "blind classifier", "untrained model"}
-    assert all(c.passed for c in attacked.controls)
+    whole = attack_recording(usual, ("blackbox-loss",), tmp_path, figures=FIGURES)
+    for found, also in ((attacked, set[str]()), (whole, {"blind classifier"})):
+        controls = {c.control for c in found.controls}
+        assert controls == {"permuted members", "untrained model"} | also
+        assert all(c.passed for c in found.controls)
     assert attacked.where(metric="test_accuracy")[0].samples == int((AUDIT.owner == NOBODY).sum())
     assert any(f.metric == "epsilon" for f in attacked.findings), "a fair draw gives bounds"
     assert "training" not in attacked.config
@@ -300,26 +313,22 @@ def test_a_recording_is_attacked_like_a_study(attacked: Record) -> None:
 
 
 def test_two_recordings_of_one_run_have_the_same_content_hash(
-    usual: Path, attacked: Record, tmp_path: Path
+    usual: Path, other: Path, attacked: Record, tmp_path: Path
 ) -> None:
-    other = recorded(tmp_path / "of another name")
     assert read_recording(other).key != read_recording(usual).key
-    again = attack_recording(other, (), tmp_path / "out")
+    again = attack_recording(other, (), tmp_path / "out", figures=QUICK)
     assert again.name != attacked.name
     assert again.content_hash == attacked.content_hash
-    fewer = attack_recording(other, ("blackbox-loss",), tmp_path / "fewer")
-    assert fewer.content_hash != attacked.content_hash
 
 
 def test_a_pack_of_a_recording_is_held_by_it_and_by_another_of_the_same_run(
-    usual: Path, attacked: Record, tmp_path: Path
+    usual: Path, other: Path, attacked: Record, tmp_path: Path
 ) -> None:
-    other = recorded(tmp_path / "other")
-    assert attacked.watched
+    made, _ = suppressed(attacked)
     for folder in (usual, other):
-        made, _ = suppressed(attacked)
         assert list(remade(made, folder, smallest_group=10)) == []
-    few = attack_recording(usual, ("blackbox-loss",), tmp_path / "few")
+    few = attack_recording(usual, ("blackbox-loss",), tmp_path / "few", figures=QUICK)
+    assert few.content_hash != attacked.content_hash
     made, counts = suppressed(few)
     assert list(remade(made, usual, smallest_group=10, counts=counts)) == []
     forged = made.model_copy(update={"accuracies": []})
@@ -391,30 +400,23 @@ def test_name_and_start_of_another_recording_are_named_as_not_checked(
         assert list(remade(false, usual, smallest_group=10)), name
 
 
-def test_the_same_recording_gives_the_same_record(usual: Path, attacked: Record) -> None:
-    again = attack_recording(usual, (), usual.parent / "again")
+def test_a_recording_is_attacked_as_often_as_one_likes_and_no_other_takes_its_place(
+    usual: Path, other: Path, attacked: Record
+) -> None:
+    out = usual.parent / "out"
+    again = attack_recording(usual, (), out, figures=QUICK)
     assert again.content_hash == attacked.content_hash
-
-
-def test_a_recording_is_attacked_as_often_as_one_likes(usual: Path, tmp_path: Path) -> None:
-    first = attack_recording(usual, (), tmp_path)
+    for folder, names, figures, says in (
+        (usual, (), {}, r"record of other settings \(figures\..*out="),
+        (usual, ("avg-cosine",), QUICK, r"record of other settings \(attacks is None.*out="),
+        (other, (), QUICK, "holds the record of other settings"),
+    ):
+        with pytest.raises(BadInput, match=says):
+            attack_recording(folder, names, out, figures=figures)
     for _ in range(2):
-        again = attack_recording(usual, (), tmp_path)
-        assert again.content_hash == first.content_hash
-    with pytest.raises(BadInput, match=r"record of other settings \(figures\..*out="):
-        attack_recording(usual, (), tmp_path, figures={"permutations": 20})
-    with pytest.raises(BadInput, match=r"record of other settings \(attacks is None.*out="):
-        attack_recording(usual, ("avg-cosine",), tmp_path)
-    for _ in range(3):
-        one = attack_recording(usual, ("avg-cosine",), tmp_path / "one", figures={"fprs": (0.1,)})
+        figures = {**QUICK, "fprs": (0.1,)}
+        one = attack_recording(usual, ("avg-cosine",), usual.parent / "one", figures=figures)
         assert list(one.config["attacks"]) == ["avg-cosine"]  # type: ignore[call-overload]
-
-
-def test_the_record_of_another_recording_is_not_replaced(usual: Path, tmp_path: Path) -> None:
-    attack_recording(usual, (), tmp_path / "out")
-    other = recorded(tmp_path / "other")
-    with pytest.raises(BadInput, match="holds the record of other settings"):
-        attack_recording(other, (), tmp_path / "out")
 
 
 def test_without_a_fair_draw_no_epsilon_is_given(tmp_path: Path) -> None:
@@ -424,7 +426,7 @@ def test_without_a_fair_draw_no_epsilon_is_given(tmp_path: Path) -> None:
     with record(tmp_path, network, audit, attacks=["loss-series"]) as recorder:
         for one in rounds():
             recorder.round(one.number, sent=one.sent, uploads=one.uploads)
-    found = attack_recording(tmp_path, (), tmp_path / "out")
+    found = attack_recording(tmp_path, (), tmp_path / "out", figures=FIGURES)
     assert not any(f.metric == "epsilon" for f in found.findings)
     blind = [c for c in found.controls if c.control == "blind classifier"]
     assert not all(c.passed for c in blind), "random pictures are told from digits by their looks"
@@ -436,7 +438,7 @@ def test_a_recording_may_hold_no_samples(tmp_path: Path) -> None:
     assert not any(
         value.is_floating_point() for value in load_file(folder / "audit.safetensors").values()
     )
-    found = attack_recording(folder, (), tmp_path / "out")
+    found = attack_recording(folder, (), tmp_path / "out", figures=FIGURES)
     assert not any(c.control == "blind classifier" for c in found.controls)
     assert any("keeps no samples" in text for text in found.untested)
 
@@ -450,7 +452,7 @@ def test_the_command_attacks_a_recording(
     usual: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["attack", str(usual), "--out", str(tmp_path), "--figures.permutations=20"])
+        main(["attack", str(usual), "--out", str(tmp_path), *AS_QUICK])
     assert ended.value.code == 0
     assert "controls hold" in capsys.readouterr().out
     page = (tmp_path / "report.html").read_text()
@@ -479,7 +481,7 @@ def test_a_recording_that_was_attacked_is_found_by_every_command_that_reads_reco
     for command in commands:
         assert ended(*command) == 2
         assert f"make it with `fedaudit attack {folder}`" in capsys.readouterr().err
-    assert ended("attack", folder, "--figures.permutations=20") == 0
+    assert ended("attack", folder, *AS_QUICK) == 0
     assert [ended(*command) for command in commands] == [0, 0, 0, 0]
     assert (folder / "attacked" / "report.html").is_file()
 
@@ -548,7 +550,7 @@ def test_a_recording_goes_on_after_a_line_that_was_cut_off(tmp_path: Path) -> No
 def test_without_its_log_a_recording_says_what_it_did_not_hear(tmp_path: Path) -> None:
     folder = recorded(tmp_path / "recording", attacks=("blackbox-loss",))
     (folder / LOG_FILE).unlink()
-    assert attack_recording(folder, (), tmp_path / "out").watched
+    assert attack_recording(folder, (), tmp_path / "out", figures=QUICK).watched
 
 
 def test_nothing_that_goes_wrong_ends_the_loop(
@@ -624,7 +626,7 @@ def test_recordings_of_joined_parts_have_bounds_on_epsilon(tmp_path: Path) -> No
     with record(tmp_path, network, joined, attacks=["loss-series"]) as recorder:
         for one in rounds():
             recorder.round(one.number, sent=one.sent, uploads=one.uploads)
-    found = attack_recording(tmp_path, (), tmp_path / "out", figures={"blind_classifier": False})
+    found = attack_recording(tmp_path, (), tmp_path / "out", figures=QUICK)
     assert any(figure.metric == "epsilon" for figure in found.findings)
 
 

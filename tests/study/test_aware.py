@@ -27,7 +27,7 @@ def nothing_measured(rounds: tuple[int, ...]) -> Measurements:
 
 
 def test_what_is_told_is_what_the_target_trained_on(tmp_path: Path) -> None:
-    study = small_study(defense=GUIDED, attacks={"loss-series-aware": {}}, audit={"every": 1})
+    study = quick_study(defense=GUIDED, attacks={"loss-series-aware": {}}, audit={"every": 1})
     run = setup(study, 1, None)
     run_study(study, tmp_path)
     mine = run.deal.clients[0]
@@ -71,7 +71,7 @@ def test_it_runs_by_itself_only_where_there_is_something_to_know(tmp_path: Path)
     assert "fedmia-2-aware" not in {**plain.attacks, **plain.refused}
     assert "loss-series-aware" in setup(small_study(defense=GUIDED), 1, None).attacks
     # Named, it runs without: a table over defenses has no gap, and it is the plain attack.
-    named = small_study(attacks={"loss-series-aware": {}, "loss-series": {}})
+    named = quick_study(attacks={"loss-series-aware": {}, "loss-series": {}})
     record = run_study(named, tmp_path)
     found = {
         name: [f.value for f in record.findings if f.attack == name and f.metric == "auc"]
@@ -83,7 +83,7 @@ def test_it_runs_by_itself_only_where_there_is_something_to_know(tmp_path: Path)
 def test_a_record_says_whether_an_adversary_that_adapts_was_tried(tmp_path: Path) -> None:
     def adapting(name: str, attack: str) -> list[str]:
         defense = GUIDED if name == "class-guided" else {"name": name, "options": {"sigma": 0.1}}
-        study = small_study(defense=defense, attacks={attack: {}})
+        study = quick_study(defense=defense, attacks={attack: {}})
         record = run_study(study, tmp_path / f"{name}-{attack}")
         return [line for line in record.untested if "adapts" in line]
 

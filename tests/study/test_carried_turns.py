@@ -106,7 +106,8 @@ STUDIES: dict[str, dict[str, object]] = {
 def test_a_study_has_the_same_hash_when_its_turns_are_taken_elsewhere(
     name: str, tmp_path: Path
 ) -> None:
-    study = quick_study(**{"training": {"rounds": 3, "epochs": 1}, **STUDIES[name]})
+    small = {"training": {"rounds": 3, "epochs": 1}, "partition": {"samples_per_client": 60}}
+    study = quick_study(**{**small, **STUDIES[name]})
     here, there = (
         run_study(study, tmp_path / place, engine=engine)
         for place, engine in (("here", None), ("there", Elsewhere(study)))

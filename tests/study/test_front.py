@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -167,7 +168,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fa.Run:
 
 
 def test_objects_and_a_file_give_the_same_study_and_the_same_figures(tmp_path: Path) -> None:
-    training = {"rounds": 4, "epochs": 2, "batch_size": 10, "lr": 0.1}
+    training = {"rounds": 2, "epochs": 1, "batch_size": 20, "lr": 0.1}
     in_file = study_from(
         {
             "name": "same",
@@ -468,29 +469,39 @@ print(run.record.findings[0].value, list(run.record.config["code"]))
 """
 
 
+def carry_out(text: str, monkeypatch: pytest.MonkeyPatch, script: Path | None = None) -> None:
+    """Runs a script, or what stands after ``python -c``, in this process."""
+    main = ModuleType("__main__")
+    if script:
+        script.write_text(text)
+        main.__file__ = str(script)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    exec(compile(text, str(script or "<string>"), "exec"), vars(main))
+
+
 @pytest.mark.parametrize("way", ["script", "-c"])
-def test_a_script_and_a_line_are_audited_and_go_on(way: str, tmp_path: Path) -> None:
-    text = SCRIPT.replace("{workers}", "1")
-    (tmp_path / "mine.py").write_text(text)
-    command = [sys.executable, *(["mine.py"] if way == "script" else ["-c", text])]
-    first, again = (
-        subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-        for _ in range(2)
-    )
-    assert first == again
+def test_a_script_and_a_line_are_audited_and_go_on(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, script = SCRIPT.replace("{workers}", "1"), tmp_path / "mine.py"
+    monkeypatch.chdir(tmp_path)
+    carry_out(text, monkeypatch, script if way == "script" else None)
+    first = capsys.readouterr().out
     assert "__main__:MyNet" in first
+    command = [sys.executable, *(["mine.py"] if way == "script" else ["-c", text])]
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert first == again.stdout
     changed = text.replace("torch.tanh", "torch.relu")
-    (tmp_path / "mine.py").write_text(changed)
-    command = [sys.executable, *(["mine.py"] if way == "script" else ["-c", changed])]
-    other = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "holds a study with other settings (code.__main__:MyNet is" in other.stderr
+    with pytest.raises(BadInput, match=r"other settings \(code.__main__:MyNet is"):
+        carry_out(changed, monkeypatch, script if way == "script" else None)
 
 
-def test_other_processes_refuse_objects_of_a_script_beforehand(tmp_path: Path) -> None:
-    text = SCRIPT.replace("{workers}", "2")
-    command = [sys.executable, "-c", text]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "'__main__:MyNet' is an object of this script or notebook" in done.stderr
+def test_other_processes_refuse_objects_of_a_script_beforehand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Unsupported, match="'__main__:MyNet' is an object of this script or noteb"):
+        carry_out(SCRIPT.replace("{workers}", "2"), monkeypatch)
     assert not (tmp_path / "runs").exists()
     with pytest.raises(Unsupported, match=r"'.*<locals>.Weighted' is an object of this script"):
         carried(tmp_path / "x", small(defenses=lambda_defense(2)), workers=2)

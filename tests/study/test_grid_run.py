@@ -17,7 +17,8 @@ seeds = [1, 2]
 clients = 4
 samples_per_client = 100
 [training]
-rounds = 4
+rounds = 2
+epochs = 1
 batch_size = 20
 [audit]
 fair = 90

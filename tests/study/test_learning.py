@@ -1,6 +1,7 @@
 """Attacks that learn, in whole studies: on what, trained how often, and gone on with how."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.build import setup
 from fedaudit.study.setup.holdout import left_to_train
 from fedaudit.study.setup.parts import Setup
-from tests.study.studies import small_study
+from tests.study.studies import Carried, small_study
 
 
 def learning_study(**changes: object) -> Study:
@@ -27,8 +28,15 @@ def learning_study(**changes: object) -> Study:
     values: dict[str, object] = {
         "partition": {"samples_per_client": 120},
         "attacks": {"seqmia": {"epochs": 2}, "loss-series": {}},
+        "training": {"batch_size": 30},
     }
     return small_study(**{**values, **changes})
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Carried:
+    folder = tmp_path_factory.mktemp("learned")
+    return Carried(run_study(learning_study(), folder), folder)
 
 
 def ids_of(run: Setup) -> set[int]:
@@ -109,13 +117,9 @@ def test_too_little_data_is_refused_before_anything_is_trained(tmp_path: Path) -
     assert not (tmp_path / "seed-1").exists()
 
 
-def test_the_same_study_gives_the_same_hash_and_its_scores_come_again(tmp_path: Path) -> None:
-    first = run_study(learning_study(), tmp_path / "a")
-    again = run_study(learning_study(), tmp_path / "b")
-    assert first.content_hash == again.content_hash
-    assert areas(first, "seqmia")
-    later = reattack(tmp_path / "a", ["seqmia"], tmp_path / "later")
-    assert areas(later, "seqmia") == areas(first, "seqmia")
+def test_the_scores_of_a_study_that_learned_come_again(learned: Carried, tmp_path: Path) -> None:
+    later = reattack(learned.folder, ["seqmia"], tmp_path / "later")
+    assert areas(later, "seqmia") == areas(learned.record, "seqmia") != []
 
 
 def test_a_recording_without_a_shadow_is_not_attacked_by_what_must_learn(tmp_path: Path) -> None:
@@ -138,25 +142,22 @@ def test_variants_with_one_pool_train_one_shadow(tmp_path: Path) -> None:
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())
 
 
-def test_another_setting_trains_another_shadow(tmp_path: Path) -> None:
-    pool, said = tmp_path / "pool", list[str]()
+def test_another_setting_trains_another_shadow_and_one_of_another_run_is_refused(
+    learned: Carried, tmp_path: Path
+) -> None:
+    changed, said = learning_study(training={"lr": 0.05}), list[str]()
+    alone = run_study(changed, tmp_path / "alone")
+    pool = tmp_path / "pool"
     run_study(learning_study(), tmp_path / "a", pool=pool)
-    changed = learning_study(training={"lr": 0.05})
     shared = run_study(changed, tmp_path / "b", pool=pool, log=said.append)
     assert not any("measured before" in line for line in said)
-    alone = run_study(changed, tmp_path / "c")
     assert shared.content_hash == alone.content_hash
-
-
-def test_a_shadow_of_another_run_is_refused(tmp_path: Path) -> None:
-    run_study(learning_study(), tmp_path / "a")
-    run_study(learning_study(training={"lr": 0.05}), tmp_path / "b")
-    (ours,) = (tmp_path / "a" / "shadow").iterdir()
-    (theirs,) = (tmp_path / "b" / "shadow").iterdir()
+    ours = shutil.copytree(learned.folder, tmp_path / "ours")
+    (mine,), (theirs,) = (list((one / "shadow").iterdir()) for one in (ours, tmp_path / "alone"))
     name = Path("measured") / "round-000002.safetensors"
-    (ours / name).write_bytes((theirs / name).read_bytes())
+    (mine / name).write_bytes((theirs / name).read_bytes())
     with pytest.raises(Damaged, match="of another run"):
-        run_study(learning_study(), tmp_path / "a")
+        run_study(learning_study(), ours)
 
 
 class Stop(Exception):
@@ -164,7 +165,9 @@ class Stop(Exception):
 
 
 @pytest.mark.parametrize("after", [3, 6])
-def test_a_study_stopped_in_its_run_or_its_shadow_goes_on(after: int, tmp_path: Path) -> None:
+def test_a_study_stopped_in_its_run_or_its_shadow_goes_on(
+    after: int, learned: Carried, tmp_path: Path
+) -> None:
     seen = list[int]()
 
     def progress(phase: str, done: int, total: int) -> None:
@@ -177,7 +180,7 @@ def test_a_study_stopped_in_its_run_or_its_shadow_goes_on(after: int, tmp_path: 
         run_study(learning_study(), tmp_path / "broken", progress=progress)
     after = -1
     record = run_study(learning_study(), tmp_path / "broken", progress=progress)
-    assert record.content_hash == run_study(learning_study(), tmp_path / "whole").content_hash
+    assert record.content_hash == learned.record.content_hash
     # Four rounds each of the run and of its shadow; the one that was interrupted comes again.
     assert len(seen) == 8 + 1
 
@@ -221,7 +224,7 @@ def test_a_known_split_of_an_audited_client_is_refused() -> None:
 
 @pytest.mark.parametrize("view", ["sum", "globals", "final"])
 def test_under_weaker_views_learning_works_or_is_refused(view: str, tmp_path: Path) -> None:
-    study = learning_study(audit={"view": view})
+    study = learning_study(audit={"view": view}, attacks={"seqmia": {"epochs": 2}})
     if view == "final":
         with pytest.raises(NotVisible, match="needs ROUNDS"):
             run_study(study, tmp_path)
@@ -232,8 +235,15 @@ def test_under_weaker_views_learning_works_or_is_refused(view: str, tmp_path: Pa
 MERGED = {"merge": (0, 2)}
 
 
+@pytest.fixture(scope="module")
+def merged(tmp_path_factory: pytest.TempPathFactory) -> Carried:
+    folder = tmp_path_factory.mktemp("merged")
+    study = small_study(audit=MERGED, attacks={"avg-cosine": {}, "loss-series": {}})
+    return Carried(run_study(study, folder), folder)
+
+
 def test_of_a_coalition_that_is_attacked_as_one_all_members_data_is_members(
-    tmp_path: Path,
+    merged: Carried,
 ) -> None:
     run = setup(small_study(audit=MERGED), 1, None)
     owner = run.deal.audit.owner
@@ -246,7 +256,7 @@ def test_of_a_coalition_that_is_attacked_as_one_all_members_data_is_members(
     outside = setup(small_study(audit={**MERGED, "targets": (1,)}), 1, None)
     theirs = outside.deal.audit.owner[origin_of(outside, 1) == Origin.MEMBER]
     assert set(theirs.tolist()) == {1}
-    record = run_study(small_study(audit=MERGED), tmp_path)
+    record = merged.record
     assert record.view.name == "merged"
     assert "attacks clients 0, 2 as one" in record.view.description
     (row,) = [
@@ -256,9 +266,8 @@ def test_of_a_coalition_that_is_attacked_as_one_all_members_data_is_members(
     assert row.n_members == int((origin == Origin.MEMBER).sum())
 
 
-def test_what_is_measured_of_a_coalition_is_its_members_weighted_mean(tmp_path: Path) -> None:
-    run_study(small_study(audit=MERGED), tmp_path)
-    tensors, _ = read_tensors(tmp_path / "seed-1/measured/round-000002.safetensors")
+def test_what_is_measured_of_a_coalition_is_its_members_weighted_mean(merged: Carried) -> None:
+    tensors, _ = read_tensors(merged.folder / "seed-1/measured/round-000002.safetensors")
     assert tensors["clients"].tolist() == [0, 1, 3]
     assert tensors["stands_for"].tolist() == [[0, 0], [2, 0]]
 
@@ -286,11 +295,11 @@ def test_merges_that_mean_nothing_are_refused(audit: dict[str, object], sentence
         setup(small_study(audit=audit), 1, None)
 
 
-def test_the_report_says_what_a_study_that_learned_has_tested(tmp_path: Path) -> None:
-    record = run_study(learning_study(), tmp_path)
+def test_the_record_says_what_a_study_that_learned_has_tested(learned: Carried) -> None:
+    record = learned.record
     assert not any("learn from a federation" in line for line in record.untested)
     assert "auxiliary_data" in record.view.sees
     rows = {row.name: row for row in record.attacks}
     assert rows["seqmia"].status == "run"
     assert rows["seqmia"].over_rounds == "learned"
-    assert json.loads((tmp_path / "study.json").read_text())["shadow"] is None
+    assert json.loads((learned.folder / "study.json").read_text())["shadow"] is None

@@ -50,6 +50,14 @@ def run(tmp_path: Path) -> Counted:
     return Counted(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> Counted:
+    """A pool with the run of the usual study."""
+    run = Counted(tmp_path_factory.mktemp("pooled"))
+    run("a", quick_study())
+    return run
+
+
 def test_two_studies_of_the_same_settings_train_once_and_find_the_same(run: Counted) -> None:
     first = run("a", quick_study(seeds=[1, 2]))
     assert run.rounds == 8
@@ -71,21 +79,19 @@ def test_two_studies_of_the_same_settings_train_once_and_find_the_same(run: Coun
     ],
 )
 def test_a_changed_setting_never_gets_a_stale_result(
-    changes: dict[str, object], run: Counted
+    changes: dict[str, object], usual: Counted, tmp_path: Path
 ) -> None:
-    run("a", quick_study())
-    changed = run("b", quick_study(**changes))
-    assert run.rounds > 0
-    fresh = run_study(quick_study(**changes), run.place / "fresh")
+    changed = usual(tmp_path.name, quick_study(**changes))
+    assert usual.rounds > 0
+    fresh = run_study(quick_study(**changes), tmp_path)
     assert changed.content_hash == fresh.content_hash
 
 
-def test_figures_and_attacks_do_not_need_another_run(run: Counted) -> None:
-    run("a", quick_study())
+def test_figures_and_attacks_do_not_need_another_run(usual: Counted, tmp_path: Path) -> None:
     fewer = quick_study(attacks={"loss-series": {}}, figures={"fprs": [0.05]})
-    record = run("b", fewer)
-    assert run.rounds == 0
-    assert record.content_hash == run_study(fewer, run.place / "alone").content_hash
+    record = usual("fewer", fewer)
+    assert usual.rounds == 0
+    assert record.content_hash == run_study(fewer, tmp_path).content_hash
 
 
 def test_a_run_that_lacks_a_signal_is_not_taken_for_one_that_has_it(run: Counted) -> None:
@@ -151,11 +157,12 @@ def test_an_unreadable_list_of_runs_is_refused(text: str, tmp_path: Path) -> Non
 NEWER = '{"run": "x", "data": "y", "signals": {}, "fedaudit": "9", "more": 1}'
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"run": "x"}', '{"run": 1, "other": 2}', NEWER])
-def test_a_folder_that_is_no_run_is_passed_by(text: str, run: Counted) -> None:
-    stranger = run.place / "pool" / "stranger"
-    stranger.mkdir(parents=True)
-    (stranger / RUN_FILE).write_text(text)
+def test_folders_that_are_no_runs_are_passed_by(run: Counted) -> None:
+    texts = ("", "[]", '{"run": "x"}', '{"run": 1, "other": 2}', NEWER)
+    for number, text in enumerate(texts):
+        stranger = run.place / "pool" / f"stranger-{number}"
+        stranger.mkdir(parents=True)
+        (stranger / RUN_FILE).write_text(text)
     run("a", quick_study())
     assert run.rounds == 4
 

@@ -21,7 +21,7 @@ from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.build import refuse_misfits, setup
-from tests.study.studies import small_study
+from tests.study.studies import Carried, quick_study, small_study
 
 SIA: dict[str, dict[str, object]] = {
     name: {} for name in ("sia", "sia-mean", "sia-product", "sia-likelihood", "sia-cosine")
@@ -181,9 +181,8 @@ def test_untrained_models_name_no_owners() -> None:
     assert all(c.passed for c in controls)
 
 
-def test_the_whole_catalogue_asks_about_owners_too() -> None:
-    with TemporaryDirectory() as folder:
-        whole = run_study(small_study(audit={"fair": 90, "every": 2}), Path(folder))
+def test_the_whole_catalogue_asks_about_owners_too(small: Carried) -> None:
+    whole = small.record
     assert {s.attack for s in whole.sources} == set(SIA)
     # As many of each client as the one with fewest audited samples has.
     each = min(row.audited for row in whole.clients)
@@ -191,9 +190,7 @@ def test_the_whole_catalogue_asks_about_owners_too() -> None:
 
 
 def test_a_client_without_audited_samples_is_said_to_be_the_reason(tmp_path: Path) -> None:
-    study = small_study(
-        partition={"clients": 8}, audit={"fair": 5, "every": 2}, attacks={"sia": {}}
-    )
+    study = quick_study(partition={"clients": 8}, audit={"fair": 5}, attacks={"sia": {}})
     assert source_queries(setup(study, 1, None)) is None
     (row,) = run_study(study, tmp_path).attacks
     assert row.status == "failed"
@@ -256,7 +253,7 @@ ALGORITHMS: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_study_of_any_algorithm_is_whole(name: str, tmp_path: Path) -> None:
-    found = run_study(small_study(**ALGORITHMS[name]), tmp_path)
+    found = run_study(quick_study(attacks={}, **ALGORITHMS[name]), tmp_path)
     assert {row.name for row in found.attacks if row.status == "refused"} == {"seqmia"}
     assert not [row for row in found.attacks if row.status == "failed"]
     assert found.where(metric="test_accuracy")[0].number > 0.3 or name == "fedsgd"

@@ -58,6 +58,9 @@ class Dataset:
             )
         first_test = len(self.train)
         tested = ids >= first_test
+        # Clients' samples nearly always are, and large ones are then copied once, not twice.
+        if not tested.any():
+            return Samples(self.train.features[ids].float(), self.train.labels[ids], ids)
         shape = (len(ids), *self.train.features.shape[1:])
         features = torch.empty(shape, device=self.train.features.device)
         labels = torch.empty(len(ids), dtype=torch.int64)
