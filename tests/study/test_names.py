@@ -34,6 +34,11 @@ def test_names_of_ones_own_stay_as_they_are() -> None:
     assert list(study.attacks) == ["My_Module:Fedmia_2"]
 
 
+def test_two_spellings_of_one_attack_are_refused() -> None:
+    with pytest.raises(BadInput, match="'fedmia-2' and 'fedmia_2' are one attack"):
+        study_from({"name": "x", "attacks": {"fedmia-2": {}, "fedmia_2": {}}})
+
+
 def test_a_refusal_of_a_whole_table_prints_no_table() -> None:
     with pytest.raises(BadInput, match=r"give at least 1$"):
         study_from({"name": "x", "audit": {"fair": 0}})

@@ -55,6 +55,21 @@ def _catalogue(kind: str) -> Iterable[str]:
     raise LookupError(kind)
 
 
+def each_once(given: object) -> object:
+    """Refuses a table of attacks in which two spellings of one name stand.
+
+    Raises:
+        ValueError: There are two.
+    """
+    kept: dict[str, str] = {}
+    for name in given if isinstance(given, dict) else ():
+        known = as_known("attack", str(name))
+        if known in kept:
+            raise ValueError(f"{kept[known]!r} and {name!r} are one attack; leave one of them out")
+        kept[known] = str(name)
+    return given
+
+
 def _of(kind: str) -> BeforeValidator:
     return BeforeValidator(lambda name: as_known(kind, name) if isinstance(name, str) else name)
 

@@ -6,7 +6,7 @@ Everything that changes a result is in here; what does not (folders, workers, pr
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
 from fedaudit.attacks.catalog import DEFAULT_SET
 from fedaudit.fl.training.local import LocalTraining
@@ -22,6 +22,7 @@ from fedaudit.study.settings.names import (
     ModelName,
     PartitionName,
     ViewName,
+    each_once,
 )
 
 
@@ -293,7 +294,9 @@ class Study(Section):
     shadow: ShadowSection | None = None
     defense: DefenseSection = DefenseSection()
     figures: FiguresSection = FiguresSection()
-    attacks: dict[AttackName, Settings] = Field(default_factory=dict)
+    attacks: Annotated[dict[AttackName, Settings], BeforeValidator(each_once)] = Field(
+        default_factory=dict
+    )
     attack_set: str = ""
     code: dict[str, Digest] = Field(default_factory=dict)
 
