@@ -11,6 +11,7 @@ from fedaudit.report.text.verdict import verdict
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.ladder import ladder, loss_gap, strongest
 from fedaudit.results.record import Record, replaced
+from tests.report.charts import lines
 from tests.report.records import record
 
 
@@ -43,8 +44,11 @@ def test_a_report_names_the_rung_what_is_expected_there_and_what_was_found() -> 
     assert found.stands.endswith("as expected.")
     text = report_html(there)
     assert "On the leak ladder" in text
-    assert found.drawing in text
-    assert found.drawing.count("<circle") == len(ladder().rungs) + 1
+    assert 'data-figure="ladder"' in text
+    assert found.drawing is not None
+    drawn = lines(found.drawing.choices[0].panels[0])
+    assert len(drawn["Federations of the ladder"].x) == len(ladder().rungs)
+    assert drawn["This federation"].y == pytest.approx([expected(usual)], abs=1e-3)
 
 
 def test_what_lies_off_the_rule_is_said_to() -> None:

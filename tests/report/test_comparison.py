@@ -17,11 +17,9 @@ from fedaudit.report.grid import Grid
 from fedaudit.report.page import comparison_html, write_comparison
 from fedaudit.report.tables.comparison import (
     attack_tables,
-    case_of,
-    cautions,
-    labels_of,
     rows_table,
 )
+from fedaudit.report.text.comparison import case_of, cautions, labels_of
 from fedaudit.report.words import MISSING
 from fedaudit.results.comparison import Row
 from fedaudit.results.record import UsageRow

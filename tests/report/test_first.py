@@ -5,8 +5,9 @@ import re
 import pytest
 
 from fedaudit.report.evidence import LEAKS
-from fedaudit.report.first import best_tradeoff, first_of_comparison, first_of_games, first_screen
+from fedaudit.report.first import first_of_comparison, first_of_games, first_screen
 from fedaudit.report.page import comparison_html, report_html
+from fedaudit.report.text.comparison import best_tradeoff
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.verdict import verdict
 from fedaudit.results.record import Record

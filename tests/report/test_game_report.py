@@ -20,7 +20,8 @@ from fedaudit.report.grid import Grid
 from fedaudit.report.page import games_again, report_html, write_report
 from fedaudit.report.tables.games import certificates_table, points_table
 from fedaudit.report.terminal import print_record
-from fedaudit.report.text.games import CERTIFICATES, epsilon, game_verdict, provable, shown_points
+from fedaudit.report.text.games import CERTIFICATES, game_verdict
+from fedaudit.report.text.points import epsilon, provable, shown_points
 from fedaudit.report.words import interval, percent
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (

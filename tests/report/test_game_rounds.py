@@ -11,12 +11,8 @@ from fedaudit.report.first import game_tiles
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import report_html
 from fedaudit.report.tables.games import points_table, rounds_table
-from fedaudit.report.text.games import (
-    behind_mechanism,
-    game_verdict,
-    shown_points,
-    without_mechanism,
-)
+from fedaudit.report.text.games import game_verdict
+from fedaudit.report.text.points import behind_mechanism, shown_points, without_mechanism
 from fedaudit.report.words import percent
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (

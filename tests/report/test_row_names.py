@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedaudit.report.tables.comparison import labels_of
+from fedaudit.report.text.comparison import labels_of
 from fedaudit.results.comparison import NOT_SET, Comparison, Row, Source
 
 

@@ -6,6 +6,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from fedaudit.report.evidence import size_reached_by
 from fedaudit.report.figures.drawing import Heat
 from fedaudit.report.figures.sources import MOST_APART, MOST_WRITTEN
 from fedaudit.report.first import tiles
@@ -21,7 +22,6 @@ from fedaudit.report.tables.sources import (
     source_table,
 )
 from fedaudit.report.terminal import print_record
-from fedaudit.report.text.sources import size_reached_by
 from fedaudit.report.text.verdict import as_text, verdict
 from fedaudit.results import estimate as estimates
 from fedaudit.results.record import ControlResult, Record
@@ -239,7 +239,7 @@ def test_silent_and_chained_answers_have_their_counts() -> None:
     assert details(silent, "Chance from 50.0%") == ["90/180 of 360"]
     assert column(silent, "Chance from 90.0%") == ["–"]
     assert details(chained, "Called members at 10.0%") == ["180/360\nFPR 8.0%"]
-    assert column(chained, "Of these, owner named") == ["50.0%"]
+    assert column(chained, "Of these at 10.0%, owner named") == ["50.0%"]
 
 
 def test_whose_samples_are_taken_for_whose_stands_in_a_table() -> None:

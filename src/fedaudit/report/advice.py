@@ -3,8 +3,19 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from markupsafe import Markup
-
+from fedaudit.report.figures.drawing import (
+    GREY,
+    OKABE_ITO,
+    Band,
+    Choice,
+    Drawn,
+    Figures,
+    Panel,
+    Scale,
+    Series,
+    Style,
+    legend,
+)
 from fedaudit.report.words import count, defense_name, number, percent
 from fedaudit.results.ladder import (
     FINAL_ATTACK,
@@ -39,7 +50,6 @@ _KINDS = {
     "dp-sgd": "DP-SGD",
 }
 _ONE_ALREADY = {"epochs": 1, "rounds": 1}
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 420, 230, 44, 40
 
 
 class Advice(NamedTuple):
@@ -48,14 +58,14 @@ class Advice(NamedTuple):
     Attributes:
         stands: Which rung this is, what is to be expected there and what was found.
         lowered: What took it down there, each with its figures; empty where nothing did.
-        drawing: The ladder with this federation on it, as SVG; empty for a final model.
+        drawing: The ladder with this federation on it; None for a final model.
         step: The change that took most off an AUC there, as something to do: of those that cost
             hardly any accuracy, where there are such; empty where none helped.
     """
 
     stands: str
     lowered: tuple[str, ...]
-    drawing: Markup
+    drawing: Figures | None
     step: str = ""
 
 
@@ -98,7 +108,7 @@ def _of_final(record: Record, known: Ladder) -> Advice | None:
         f"An AUC of {_range(known.final, expected)} is to be expected of its loss there, against "
         f"samples that nobody trained on. {_compared(record, found[0], expected, known.final)}"
     )
-    return Advice(stands, (), Markup(""))
+    return Advice(stands, (), None)
 
 
 def _range(rule: ProbitLine, expected: float) -> str:
@@ -169,78 +179,61 @@ def _figures(one: Change) -> str:
     )
 
 
-def _drawing(known: Ladder, found: Auc, gap: float) -> Markup:
+def _drawing(known: Ladder, found: Auc, gap: float) -> Figures:
     """Every rung as a dot, the rule with its spread, and this federation."""
     most = max(1.1, 1.1 * gap, *(1.05 * one.gap for one in known.rungs))
-    least = min(0.0, gap)
-
-    def at(across: float, auc: float) -> tuple[float, float]:
-        x = _LEFT + (_WIDTH - _LEFT - 14) * (across - least) / (most - least)
-        # From an AUC of 0.45 to 1.
-        return round(x, 1), round(8 + (_HEIGHT - _BOTTOM - 8) * (1 - auc) / 0.55, 1)
-
-    def clipped(auc: float) -> float:
-        return min(max(auc, 0.45), 1.0)
-
+    least, spread = min(0.0, gap), known.uploads.spread
     steps = [least + (most - least) * i / 40 for i in range(41)]
-    rule = [at(x, clipped(known.uploads.at(x))) for x in steps]
-    spread = known.uploads.spread
-    band = [at(x, clipped(known.uploads.at(x) + spread)) for x in steps] + [
-        at(x, clipped(known.uploads.at(x) - spread)) for x in reversed(steps)
-    ]
-    parts = [
-        Markup('<polygon points="{}" fill="currentColor" opacity="0.1"/>').format(_points(band)),
-        Markup('<polyline points="{}" fill="none" stroke="currentColor" opacity="0.6"/>').format(
-            _points(rule)
+    rule = [known.uploads.at(step) for step in steps]
+    rungs = [one for one in known.rungs if one.value >= _LOWEST]
+    series: list[Drawn] = [
+        Band("Expected", steps, _clipped(rule, -spread), _clipped(rule, spread), GREY, 0.18),
+        Series("Expected", steps, rule, _RULE, "%{y:.2f} expected at %{x:.2f}"),
+        Series(
+            _RUNGS,
+            [one.gap for one in rungs],
+            [one.value for one in rungs],
+            _RUNG,
+            "%{text}: %{y:.3f}",
+            joined=False,
+            texts=[f"{one.data}, {one.changed}" if one.changed else one.data for one in rungs],
+        ),
+        Series(
+            "This federation",
+            [gap],
+            [found.value],
+            _HERE,
+            "%{y:.3f}",
+            joined=False,
+            size=13,
+            limits=[found],
         ),
     ]
-    for auc in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
-        x, y = at(least, auc)
-        parts.append(
-            Markup('<text x="{}" y="{}" text-anchor="end">{}</text>').format(x - 6, y + 4, auc)
-        )
-        parts.append(
-            Markup(
-                '<line x1="{}" y1="{}" x2="{}" y2="{}" stroke="currentColor" opacity="0.12"/>'
-            ).format(x, y, _WIDTH - 14, y)
-        )
-    for i in range(6):
-        across = least + (most - least) * i / 5
-        x, _ = at(across, 0.45)
-        parts.append(
-            Markup('<text x="{}" y="{}" text-anchor="middle">{}</text>').format(
-                x, _HEIGHT - _BOTTOM + 15, f"{across:.1f}"
-            )
-        )
-    parts.append(
-        Markup('<text x="{}" y="{}" text-anchor="middle">{}</text>').format(
-            (_LEFT + _WIDTH) / 2, _HEIGHT - 6, "gap of uploads, in standard deviations of the loss"
-        )
+    panel = Panel(
+        "",
+        f"The leak ladder: this federation at a gap of {gap:.2f} and an AUC of {found.value:.2f}.",
+        Scale("Gap of uploads, in standard deviations of the loss", ends=(least, most), count=6),
+        Scale("AUC", ends=(_LOWEST, 1.02), count=6),
+        series,
+        levels=(0.5,),
     )
-    for one in known.rungs:
-        x, y = at(one.gap, one.value)
-        parts.append(
-            Markup('<circle cx="{}" cy="{}" r="3" fill="currentColor" opacity="0.4"/>').format(x, y)
-        )
-    (x, y), (_, low), (_, high) = (at(gap, clipped(v)) for v in found[1:])
-    parts.append(
-        Markup(
-            '<g style="color: var(--alarm)"><line x1="{0}" y1="{2}" x2="{0}" y2="{3}" '
-            'stroke="currentColor" stroke-width="2"/><circle cx="{0}" cy="{1}" r="6" '
-            'fill="currentColor"/></g>'
-        ).format(x, y, low, high)
-    )
-    return Markup(
-        '<svg viewBox="0 0 {} {}" width="{}" role="img" font-size="12" fill="currentColor" '
-        'style="max-width: 100%; height: auto" aria-label="{}">{}</svg>'
-    ).format(
-        _WIDTH,
-        _HEIGHT,
-        _WIDTH,
-        f"The leak ladder: this federation at a gap of {gap:.2f} and an AUC of {found.value:.2f}",
-        Markup("").join(parts),
+    return Figures(
+        "ladder",
+        "Each dot is a federation of the ladder; line and band are what its rule expects, the "
+        "large mark is this federation, with its 95% interval. The dotted line is guessing.",
+        (Choice("", (panel,)),),
+        (
+            *legend({"Expected": _RULE}, marked=False),
+            *legend({_RUNGS: _RUNG, "This federation": _HERE}, lined=False),
+        ),
     )
 
 
-def _points(places: Sequence[tuple[float, float]]) -> str:
-    return " ".join(f"{x},{y}" for x, y in places)
+_LOWEST = 0.45
+_RUNGS = "Federations of the ladder"
+_RULE, _RUNG = Style(GREY), Style(OKABE_ITO[0])
+_HERE = Style(OKABE_ITO[1], symbol="diamond")
+
+
+def _clipped(aucs: Sequence[float], shift: float) -> list[float]:
+    return [min(max(auc + shift, _LOWEST), 1.0) for auc in aucs]

@@ -44,22 +44,26 @@ class Threshold(NamedTuple):
         percent_rate: Lower limit of a true-positive rate at 1% false positives, or at some rate
             between that and 0.1%.
         thousandth_rate: The same at 0.1% false positives or fewer.
+        share: Of what guessing, or label distributions, leave open, the share that is named.
     """
 
     word: Size
     auc: float
     percent_rate: float
     thousandth_rate: float
+    share: float
 
 
 SIZES = (
-    Threshold("trace", 0.5, 0.01, 0.001),
-    Threshold("weak", 0.55, 0.02, 0.005),
-    Threshold("clear", 0.6, 0.05, 0.02),
-    Threshold("strong", 0.7, 0.1, 0.05),
+    Threshold("trace", 0.5, 0.01, 0.001, 0.0),
+    Threshold("weak", 0.55, 0.02, 0.005, 0.05),
+    Threshold("clear", 0.6, 0.05, 0.02, 0.15),
+    Threshold("strong", 0.7, 0.1, 0.05, 0.3),
 )
 """The words for a leak, smallest first. "Trace" is all that lies above guessing; of a rate, by its
-exact test."""
+exact test. The best guess at membership that AUCs of 0.55, 0.6 and 0.7 allow has an advantage of
+about 7, 14 and 29%, and the share is that advantage for two clients of the same label
+distribution."""
 
 ROOM_FOR_DOUBT: Size = "clear"
 """An upper limit that reaches this size leaves too much room to speak of "no leak shown"."""
@@ -88,6 +92,13 @@ def size_reached(value: float, metric: str) -> Size | None:
         if limit is not None and (value > limit or (value == limit and reached)):
             reached = threshold.word
     return reached
+
+
+def size_reached_by(share: float) -> Size | None:
+    """The largest word that a share of what is left open earns."""
+    if share <= 0:
+        return None
+    return largest([threshold.word for threshold in SIZES if share >= threshold.share])
 
 
 def _threshold(threshold: Threshold, metric: str) -> float | None:

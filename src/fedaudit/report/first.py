@@ -17,24 +17,24 @@ from fedaudit.report.evidence import (
     look_of,
     says_nothing,
     size_of,
+    size_reached_by,
     strongest,
     tone_of,
 )
-from fedaudit.report.figures.comparison import front_name
 from fedaudit.report.figures.forest import Picture
 from fedaudit.report.grid import shortened
 from fedaudit.report.pictures import comparison_picture, first_picture, games_picture
 from fedaudit.report.text.clusters import (
     cluster_status,
     clustered_of,
-    figure_text,
     label_of,
-    limits_text,
     risk_size,
     riskiest,
 )
-from fedaudit.report.text.games import (
-    GameVerdict,
+from fedaudit.report.text.comparison import TradeOff, best_tradeoff
+from fedaudit.report.text.games import GameVerdict
+from fedaudit.report.text.membership import ALARMS, member_status, of_thousand, upper_bounds
+from fedaudit.report.text.points import (
     ShownPoint,
     behind_mechanism,
     contradicted,
@@ -49,14 +49,11 @@ from fedaudit.report.text.games import (
     times_text,
     without_mechanism,
 )
-from fedaudit.report.text.membership import ALARMS, member_status, of_thousand, upper_bounds
 from fedaudit.report.text.sources import (
     excess_size,
     labels_of_named,
+    limits_in_words,
     on_sources,
-    points,
-    points_in_words,
-    size_reached_by,
     source_status,
     strongest_on_sources,
 )
@@ -70,9 +67,11 @@ from fedaudit.report.words import (
     interval_of,
     percent,
     plural,
+    points,
     shown,
+    value_of,
 )
-from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison
+from fedaudit.results.comparison import Comparison
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.metrics import CHANCE_VIOLATIONS, TEST_ACCURACY, VIOLATIONS
@@ -152,7 +151,7 @@ def _source_tiles(record: Record) -> list[Tile]:
     detail = f"{found} ({percent(best.chance)}) · {limits} · {shortened(attack, 60)}"
     size = excess_size(best)
     said = a_leak(size) if size else "not above them"
-    beyond = f"{said} · they alone {percent(best.mixes)} · {points_in_words(best.excess)}"
+    beyond = f"{said} · they alone {percent(best.mixes)} · {limits_in_words(best.excess)}"
     return [
         Tile("Attack success rate", percent(best.success.number), detail, tone),
         Tile(
@@ -173,7 +172,7 @@ def _cluster_tiles(record: Record) -> list[Tile]:
         if above is not None:
             floor = one.mean(CHANCE_VIOLATIONS)
             total = f"of {plural(len(one.runs[0].clients), 'client')}"
-            total += f" · {figure_text(floor)} by chance" if floor else ""
+            total += f" · {value_of(floor)} by chance" if floor else ""
             found.append(
                 _cluster_tile("Violations", above, total, label, "raised" if above.number else "")
             )
@@ -187,10 +186,10 @@ def _cluster_tiles(record: Record) -> list[Tile]:
 
 
 def _cluster_tile(name: str, mean: Estimate, said: str, label: str, tone: str) -> Tile:
-    limits = limits_text(mean)
+    limits = interval_of(mean)
     parts = (said, limits and f"95% interval {limits}", label)
     detail = " · ".join(part for part in parts if part)
-    return Tile(name, figure_text(mean), detail, tone)
+    return Tile(name, value_of(mean), detail, tone)
 
 
 def _judged(figure: Estimate) -> tuple[str, str]:
@@ -336,8 +335,7 @@ _UNLEARNED = (
 def first_screen(record: Record, said: PlainVerdict) -> First:
     """The first screen of a record of a study or a recording."""
     topics = _topics(record)
-    ran = [control for control in record.controls if control.passed is not None]
-    held = sum(bool(control.passed) for control in ran)
+    controls, sound = _held([record])
     return First(
         said.status,
         said.status,
@@ -345,10 +343,18 @@ def first_screen(record: Record, said: PlainVerdict) -> First:
         said.warning,
         first_picture(record, topics=topics),
         _three(record, topics),
-        f"{held} of {len(ran)} controls hold" if ran else "No control was run",
-        bool(ran) and held == len(ran),
+        controls,
+        sound,
         next_steps(said, advice(record)),
     )
+
+
+def _held(records: Sequence[Record]) -> tuple[str, bool]:
+    """Number of controls that hold, in a line, and whether all do."""
+    ran = [one for record in records for one in record.controls if one.passed is not None]
+    held = sum(bool(control.passed) for control in ran)
+    line = f"{held} of {len(ran)} controls hold" if ran else "No control was run"
+    return line, bool(ran) and held == len(ran)
 
 
 def next_steps(said: PlainVerdict, known: Advice | None = None) -> tuple[str, ...]:
@@ -427,58 +433,11 @@ def first_of_games(record: Record, said: GameVerdict) -> First:
     )
 
 
-class TradeOff(NamedTuple):
-    """A row of a comparison that gives up least accuracy for the leakage that it takes away.
-
-    Attributes:
-        name: The defense, with who uses it.
-        leakage: Change of the strongest attack's membership advantage, in shares.
-        error: Change of the test error, in shares.
-        undefended: The advantage without it.
-        contrast: The non-members that the leakage is against.
-    """
-
-    name: str
-    leakage: float
-    error: float
-    undefended: float
-    contrast: str
-
-
-def best_tradeoff(comparison: Comparison) -> TradeOff | None:
-    """The largest fall of leakage less rise of error, where no defense leaks most; None of none.
-
-    Both are shares: the membership advantage (2 AUC - 1) of the strongest attack, and the test
-    error. A sum of the two is a convention of this report, not a law; the front shows all.
-    """
-    fronts = [
-        front
-        for front in comparison.fronts
-        if front.metric == AUC and front.attack == STRONGEST_ATTACK and front.gain is not None
-    ]
-    if not fronts:
-        return None
-    contrast = max(fronts, key=lambda front: front.points[0].leakage).contrast
-    found = [
-        TradeOff(
-            front_name(front),
-            point.leakage - front.points[0].leakage,
-            point.error - front.points[0].error,
-            front.points[0].leakage,
-            contrast,
-        )
-        for front in fronts
-        if front.contrast == contrast
-        for point in front.points[1:]
-    ]
-    return min(found, key=lambda one: one.leakage + one.error, default=None)
-
-
 def _undefended(record: Record) -> bool:
     return {one.defense for one in record.findings} == {NO_DEFENSE}
 
 
-def _nothing_to_lower(comparison: Comparison, plain: Status, held: int, controls: int) -> First:
+def _nothing_to_lower(comparison: Comparison, plain: Status, records: Sequence[Record]) -> First:
     """The first screen of a comparison whose undefended rows have no attack above guessing."""
     return First(
         "inconclusive",
@@ -487,8 +446,7 @@ def _nothing_to_lower(comparison: Comparison, plain: Status, held: int, controls
         "",
         comparison_picture(comparison),
         (),
-        f"{held} of {controls} controls hold" if controls else "No control was run",
-        bool(controls) and held == controls,
+        *_held(records),
         (
             "Audit more samples and seeds of the undefended federation, or one that learns its "
             "training data by heart, until an attack is above guessing.",
@@ -502,13 +460,11 @@ def first_of_comparison(
 ) -> First:
     """The first screen of a comparison: its best trade-off in front."""
     best = best_tradeoff(comparison)
-    controls = [c for record in records for c in record.controls if c.passed is not None]
-    held = sum(bool(control.passed) for control in controls)
     failed = any(said.status in ("void", "control failed") for said in verdicts)
     look: Status = "control failed" if failed else "inconclusive"
     plain = [said.status for one, said in zip(records, verdicts, strict=True) if _undefended(one)]
     if plain and not failed and not any(status in _LEAKS for status in plain):
-        return _nothing_to_lower(comparison, gravest(plain), held, len(controls))
+        return _nothing_to_lower(comparison, gravest(plain), records)
     if best is None:
         grave = gravest([said.status for said in verdicts])
         text = f"{len(comparison.rows)} rows side by side; the gravest verdict is “{grave}”"
@@ -537,8 +493,7 @@ def first_of_comparison(
         "",
         comparison_picture(comparison),
         _numbers_of(best) if best else (),
-        f"{held} of {len(controls)} controls hold" if controls else "No control was run",
-        bool(controls) and held == len(controls),
+        *_held(records),
         steps,
     )
 

@@ -1,7 +1,7 @@
 """A table as data: one description that the terminal and the HTML report both draw."""
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
@@ -159,3 +159,59 @@ def _told(column: str, text: str) -> str:
 def columns_of(*texts: str, numeric: Sequence[str] = ()) -> tuple[Column, ...]:
     """Columns by heading; those named in ``numeric`` are set flush right."""
     return tuple(Column(text, text in numeric) for text in texts)
+
+
+EMPTY = Cell("–", tone="muted")
+"""Of what there is none of."""
+
+Filled = Mapping[str, Cell | str | None]
+"""A row by the headings of its columns; None leaves a dash."""
+
+
+def tabled(
+    caption: str,
+    rows: Iterable[Filled],
+    *,
+    words: Sequence[str] = (),
+    varying: Sequence[str] = (),
+    headings: tuple[Heading, ...] = (),
+    notes: Footnotes | None = None,
+    remark: str = "",
+) -> Grid:
+    """A table of rows that all have the same columns, in their order.
+
+    Args:
+        caption: What the table shows.
+        rows: The first column of each is its heading.
+        words: Columns without numbers, beside the first; the others are set flush right.
+        varying: Columns without numbers that stay only where they differ between rows; otherwise
+            the remark says once what they say.
+        headings: Headings above the columns.
+        notes: Footnotes of the cells.
+        remark: A sentence below the table.
+    """
+    cells = [
+        {
+            name: EMPTY if one is None else Cell(one) if isinstance(one, str) else one
+            for name, one in row.items()
+        }
+        for row in rows
+    ]
+    names = list(cells[0]) if cells else []
+    grid = Grid(
+        caption,
+        tuple(
+            Column(shortened(name, 60), bool(place) and name not in (*words, *varying))
+            for place, name in enumerate(names)
+        ),
+        tuple(tuple(row.values()) for row in cells),
+        headings=headings,
+        notes=notes.listed() if notes else (),
+        remark=remark,
+    )
+    return without_constants(grid, [shortened(n, 60) for n in names if n not in varying])
+
+
+def below(*lines: str) -> str:
+    """Lines below a cell's text, without empty ones."""
+    return "\n".join(line for line in lines if line)

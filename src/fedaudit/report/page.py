@@ -5,7 +5,6 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -45,7 +44,7 @@ from fedaudit.report.first import (
     game_tiles,
     tiles,
 )
-from fedaudit.report.grid import Grid, clean, columns_of, shortened
+from fedaudit.report.grid import Grid, clean, shortened
 from fedaudit.report.reproducing import (
     Again,
     needed_data,
@@ -56,7 +55,6 @@ from fedaudit.report.reproducing import (
 from fedaudit.report.tables.clusters import cluster_section, risk_sizes_table
 from fedaudit.report.tables.comparison import attack_tables as comparison_tables
 from fedaudit.report.tables.comparison import (
-    cautions,
     cluster_comparison,
     rows_table,
     source_comparison,
@@ -83,6 +81,7 @@ from fedaudit.report.tables.run import (
     utility_table,
 )
 from fedaudit.report.tables.sources import kind_of, source_section
+from fedaudit.report.text.comparison import cautions
 from fedaudit.report.text.games import CERTIFICATES, game_verdict
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.words import NO_DEFENSE, capital, cleaned, plural, sentence, sight_name
@@ -227,7 +226,9 @@ def report_html(record: Record) -> str:
     record = cleaned(record)
     if record.kind == "games":
         return _games_html(record)
-    figures = figures_of(record)
+    figures, known = figures_of(record), advice(record)
+    if known and known.drawing:
+        figures[known.drawing.ident] = known.drawing
     kind, said = kind_of(record), verdict(record)
     return rendered(
         "report.html.j2",
@@ -246,7 +247,7 @@ def report_html(record: Record) -> str:
         attack_tables=attack_tables(record),
         other_figures=other_figures_table(record),
         counts=counts_table(record),
-        advice=advice(record),
+        advice=known,
         catalogue=catalogue_table(record),
         targets=targets_of(record),
         by_target=targets_table(record),
@@ -344,13 +345,11 @@ def games_again(record: Record) -> Again:
 
 def _games_sizes_table() -> Grid:
     """Thresholds of success by word: as for a model’s risk, which is the same figure."""
-    return replace(
-        risk_sizes_table(),
-        caption="Words for the server’s success",
-        columns=columns_of("Word", "Adv", numeric=("Adv",)),
-        remark="The lower limit of the interval decides, at the point behind a mechanism where it "
-        "is highest; it is not corrected for the number of points. The thresholds are conventions "
-        "of this report, not of law.",
+    return risk_sizes_table(
+        "Words for the server’s success",
+        "Adv",
+        "The lower limit of the interval decides, at the point behind a mechanism where it "
+        "is highest; it is not corrected for the number of points.",
     )
 
 

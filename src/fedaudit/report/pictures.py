@@ -1,10 +1,10 @@
 """The first picture of each kind of report: figures with limits against guessing, at a glance."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fedaudit.core.metric_names import AUC, rate_of
 from fedaudit.report.evidence import distinct, headline, label_among, leading, look_of, says_nothing
-from fedaudit.report.figures.drawing import LegendEntry, Style
+from fedaudit.report.figures.drawing import LegendEntry, Style, WithLimits, legend
 from fedaudit.report.figures.forest import (
     BASELINE,
     DEFENDED,
@@ -15,13 +15,13 @@ from fedaudit.report.figures.forest import (
     Picture,
     Track,
     half_track,
-    key,
     percent_track,
 )
 from fedaudit.report.grid import shortened
-from fedaudit.report.tables.comparison import attacks_of, labels_of
-from fedaudit.report.text.clusters import clustered_of, figure_text, group_names, label_of
-from fedaudit.report.text.games import contradicted, epsilon, families, shown_points
+from fedaudit.report.tables.comparison import attacks_of
+from fedaudit.report.text.clusters import Clustered, clustered_of, group_names, label_of
+from fedaudit.report.text.comparison import labels_of
+from fedaudit.report.text.points import ShownPoint, contradicted, epsilon, families, shown_points
 from fedaudit.report.text.sources import Named, labels_of_named, look_of_source, on_sources
 from fedaudit.report.words import (
     NO_DEFENSE,
@@ -30,10 +30,12 @@ from fedaudit.report.words import (
     contrast_name,
     contrast_order,
     defense_name,
+    given,
     interval,
+    interval_of,
     metric_name,
     percent,
-    shown,
+    value_of,
     with_interval,
 )
 from fedaudit.results.clusters import EVERYBODY
@@ -93,60 +95,57 @@ def _of_contrast(
     best: dict[str, float] = {}
     for one in aucs or rates:
         best[one.attack] = max(best.get(one.attack, 0.0), one.value or 0.0)
-    names = sorted(best, key=lambda attack: -best[attack])[:MOST_LINES]
-    tracks = (
-        half_track("AUC", _reaches(aucs), shares=False),
-        percent_track(metric_name(metric), _reaches(rates), guess=rate_of(metric)),
-    )
     lines = []
-    for attack in names:
+    for attack in sorted(best, key=lambda attack: -best[attack])[:MOST_LINES]:
         cells = [
             [one for one in part if one.attack == attack and one.defense in looks]
             for part in (aucs, rates)
         ]
         marks = tuple(_marks(cell, looks) for cell in cells)
-        shown_ = [_largest(cell) for cell in cells]
-        lines.append(
-            Line(
-                shortened(attack, 30),
-                marks,
-                tuple(_value(one) for one in shown_),
-                tuple(_limits(one) for one in shown_),
-                "" if shown_[0] is None else look_of(shown_[0]).tone,
-            )
+        said = [_largest(cell) for cell in cells]
+        values = tuple("" if one is None else f"{look_of(one).sign}{value_of(one)}" for one in said)
+        limits = tuple(
+            "" if one is None else interval(one.low, one.high, one.metric) for one in said
         )
-    keys = tuple(key(shortened(defense_name(name)), look) for name, look in looks.items())
+        tone = "" if said[0] is None else look_of(said[0]).tone
+        lines.append(Line(shortened(attack, 30), marks, values, limits, tone))
+    against = contrast_name(contrast).lower()
+    named_ = {shortened(defense_name(name)): look for name, look in looks.items()}
     return Forest(
         "Attacks against guessing",
-        f"members v. {contrast_name(contrast).lower()}",
+        f"members v. {against}",
         f"AUC and {metric_name(metric)} of every attack on {contrast_meaning(contrast)}, with 95% "
         "intervals; the dashed line is guessing. ▲ above it after correction.",
-        tracks,
+        (
+            half_track("AUC", _reached(lines, 0), shares=False),
+            percent_track(metric_name(metric), _reached(lines, 1), guess=rate_of(metric)),
+        ),
         tuple(lines),
-        keys if len(keys) > 1 else (),
+        _keys(named_) if len(named_) > 1 else (),
     )
+
+
+def _keys(looks: Mapping[str, Style]) -> tuple[LegendEntry, ...]:
+    return legend(looks, lined=False, hides=False)
+
+
+def _reached(lines: Sequence[Line], track: int = 0) -> list[float]:
+    """Every value and limit that is drawn in a track."""
+    marks = [mark for line in lines for mark in line.marks[track]]
+    reached = [limit for mark in marks for limit in (mark.value, mark.low, mark.high)]
+    return [limit for limit in reached if limit is not None]
 
 
 def _marks(figures: Sequence[Estimate], looks: dict[str, Style]) -> tuple[Mark, ...]:
-    order = list(looks)
-    return tuple(
-        Mark(
-            one.value or 0.0,
-            one.low,
-            one.high,
-            looks[one.defense],
-            " · ".join(
-                part
-                for part in (
-                    f"{shortened(one.attack)}, {shortened(defense_name(one.defense))}",
-                    label_among(one, list(figures)),
-                    f"{metric_name(one.metric)} {with_interval(one)}",
-                )
-                if part
-            ),
+    order, found = list(looks), []
+    for one in sorted(figures, key=lambda one: order.index(one.defense)):
+        parts = (
+            f"{shortened(one.attack)}, {shortened(defense_name(one.defense))}",
+            label_among(one, list(figures)),
+            f"{metric_name(one.metric)} {with_interval(one)}",
         )
-        for one in sorted(figures, key=lambda one: order.index(one.defense))
-    )
+        found.append(_mark(one, looks[one.defense], " · ".join(filter(None, parts))))
+    return tuple(found)
 
 
 def _largest(figures: Sequence[Estimate]) -> Estimate | None:
@@ -155,112 +154,67 @@ def _largest(figures: Sequence[Estimate]) -> Estimate | None:
     return max(plain, key=lambda one: (one.low or 0.0, one.value or 0.0), default=None)
 
 
-def _value(one: Estimate | None) -> str:
-    return "" if one is None else f"{look_of(one).sign}{shown(one.value, one.metric)}"
+def _with_limits(name: str, one: Estimate) -> str:
+    limits = interval_of(one)
+    return f"{name} {value_of(one)}" + (f" ({limits})" if limits else "")
 
 
-def _limits(one: Estimate | None) -> str:
-    return "" if one is None else interval(one.low, one.high, one.metric)
+def _mark(one: WithLimits, look: Style, said: str) -> Mark:
+    return Mark(one.value or 0.0, one.low, one.high, look, said)
 
 
-def _reaches(figures: Sequence[Estimate]) -> list[float]:
-    return [
-        limit for one in figures for limit in (one.value, one.low, one.high) if limit is not None
-    ]
+def _baseline(value: float | None, said: str) -> list[Mark]:
+    """The mark of what an attack is held against; none where it is not known."""
+    return [] if value is None else [Mark(value, None, None, BASELINE, f"{said} {percent(value)}")]
+
+
+def _source_line(name: str, said: str, one: Named, look: Style, beside: str = "") -> Line:
+    """Success of a source attack, with the label-distribution baseline."""
+    sign, limits = look_of_source(one), interval_of(one.success)
+    marks = [_mark(one.success, look, _with_limits(f"{said}: success", one.success))]
+    marks += _baseline(one.baseline, "label-distribution baseline")
+    value = f"{sign.sign}{value_of(one.success)}"
+    told = " · ".join(part for part in (limits, beside) if part)
+    return Line(name, (tuple(marks),), (value,), (told,), sign.tone)
 
 
 def _sources(record: Record) -> Picture:
     named = on_sources(record)
     if not named:
         return ()
-    values = [one.success.number if one.success.high is None else one.success.high for one in named]
-    chances = {round(one.chance, 6) for one in named}
-    track = percent_track(
-        "Attack success rate",
-        [*values, *(one.baseline or 0.0 for one in named)],
-        guess=max(chances) if len(chances) == 1 else None,
-    )
-    lines = []
-    labels = labels_of_named(named)
-    for one, label in sorted(zip(named, labels, strict=True), key=lambda p: -p[0].success.number):
-        success = one.success
-        look = PLAIN if success.defense in ("", NO_DEFENSE) else DEFENDED[0]
-        limits = interval(success.low, success.high, "accuracy")
-        said = f"{label}: success {percent(success.number)} {f'({limits})' if limits else ''}"
-        marks = [Mark(success.number, success.low, success.high, look, said.strip())]
+    pairs = zip(named, labels_of_named(named), strict=True)
+    lines, looks = [], {"attack": PLAIN}
+    for one, label in sorted(pairs, key=lambda pair: -pair[0].success.number):
+        look = PLAIN
+        if one.success.defense not in ("", NO_DEFENSE):
+            look = looks["with a defense"] = DEFENDED[0]
         beside = f"label distributions alone {percent(one.mixes)}"
         if one.baseline is not None:
             beside = f"baseline {percent(one.baseline)}"
-            said = f"label-distribution baseline {percent(one.baseline)}"
-            marks.append(Mark(one.baseline, None, None, BASELINE, said))
-        mark = look_of_source(one)
-        lines.append(
-            Line(
-                shortened(label, 40),
-                (tuple(marks),),
-                (f"{mark.sign}{percent(success.number)}",),
-                (f"{limits} · {beside}" if limits else beside,),
-                mark.tone,
-            )
-        )
-    keys = [key("attack", PLAIN)]
-    if any(one.success.defense not in ("", NO_DEFENSE) for one in named):
-        keys.append(key("with a defense", DEFENDED[0]))
+        lines.append(_source_line(shortened(label, 40), label, one, look, beside))
     if any(one.baseline is not None for one in named):
-        keys.append(key("label-distribution baseline, without any model", BASELINE))
+        looks["label-distribution baseline, without any model"] = BASELINE
+    chances = {round(one.chance, 6) for one in named}
+    guess = max(chances) if len(chances) == 1 else None
     return _alone(
         "Source inference against guessing",
         "source inference",
         "Share of samples whose client each attack names, with 95% intervals, beside what the "
         "clients’ label distributions give away alone; the dashed line is guessing.",
-        (track,),
-        tuple(lines[:MOST_LINES]),
-        tuple(keys) if len(keys) > 1 else (),
+        (percent_track("Attack success rate", _reached(lines), guess=guess),),
+        lines,
+        looks if len(looks) > 1 else {},
     )
 
 
 def _clusters(record: Record) -> Picture:
     studies = clustered_of(record)
-    lines, values, shares = [], [], []
-    for one in studies:
-        sizes = dict.fromkeys(group_names(one), 0)
-        run = one.runs[0]
-        for group in run.group:
-            sizes[run.group_names[group]] += 1
-        for name in group_names(one):
-            risk, guess = one.mean(MODEL_RISK, name), one.mean(MODEL_ESTIMATE, name)
-            if risk is None:
-                continue
-            above = one.mean(VIOLATIONS, name if len(sizes) > 1 else EVERYBODY)
-            label = " · ".join(
-                part
-                for part in (f"{capital(shortened(name, 24))}’s model", label_of(one, studies))
-                if part
-            )
-            limits = interval(risk.low, risk.high, "accuracy")
-            said = f"{label}: risk {percent(risk.number)}" + (f" ({limits})" if limits else "")
-            marks = [Mark(risk.number, risk.low, risk.high, PLAIN, said)]
-            values += [v for v in (risk.value, risk.low, risk.high) if v is not None]
-            if guess is not None:
-                told = f"{label}: estimated {percent(guess.number)}"
-                marks.append(Mark(guess.number, None, None, BASELINE, told))
-                values.append(guess.number)
-            share = above.number / sizes[name] if above is not None and sizes[name] else None
-            shares += [] if share is None else [share]
-            many = "" if above is None else f"{figure_text(above)} of {sizes[name]}"
-            lines.append(
-                Line(
-                    label,
-                    (
-                        tuple(marks),
-                        ()
-                        if share is None
-                        else (Mark(share, None, None, DEFENDED[0], f"{label}: {many} clients"),),
-                    ),
-                    (percent(risk.number), many),
-                    (limits, "" if share is None else percent(share)),
-                )
-            )
+    lines = [
+        line
+        for one in studies
+        for name in group_names(one)
+        if (line := _model_line(one, name, label_of(one, studies)))
+    ]
     if not lines:
         return ()
     return _alone(
@@ -269,41 +223,45 @@ def _clusters(record: Record) -> Picture:
         "Balanced accuracy of membership inference on each group’s model, with 95% intervals (the "
         "dashed line is guessing), and the clients that accept less risk than their model has.",
         (
-            half_track("Risk of the model", values, shares=True),
+            half_track("Risk of the model", _reached(lines), shares=True),
             percent_track("Clients above what they accept", [1.0], guess=None),
         ),
-        tuple(lines[:MOST_LINES]),
-        (key("measured", PLAIN), key("estimated by the server", BASELINE)),
+        lines,
+        {"measured": PLAIN, "estimated by the server": BASELINE},
     )
+
+
+def _model_line(one: Clustered, name: str, study: str) -> Line | None:
+    """Risk of a group's model, and its clients that accept less; None without a risk."""
+    run, risk, guess = one.runs[0], one.mean(MODEL_RISK, name), one.mean(MODEL_ESTIMATE, name)
+    if risk is None:
+        return None
+    above = one.mean(VIOLATIONS, name if len(group_names(one)) > 1 else EVERYBODY)
+    label = " · ".join(filter(None, (f"{capital(shortened(name, 24))}’s model", study)))
+    marks = [_mark(risk, PLAIN, _with_limits(f"{label}: risk", risk))]
+    marks += _baseline(None if guess is None else guess.value, f"{label}: estimated")
+    size = sum(run.group_names[group] == name for group in run.group)
+    share = above.number / size if above is not None and size else None
+    many = "" if above is None else f"{value_of(above)} of {size}"
+    violations = () if share is None else (_mark_at(share, f"{label}: {many} clients"),)
+    return Line(
+        label,
+        (tuple(marks), violations),
+        (value_of(risk), many),
+        (interval_of(risk), given(share) or ""),
+    )
+
+
+def _mark_at(share: float, said: str) -> Mark:
+    """A share without limits."""
+    return Mark(share, None, None, DEFENDED[0], said)
 
 
 def games_picture(record: Record) -> Picture:
     """Success of the server against guessing, a row a mechanism or defense, a mark a point."""
-    lines, values = [], []
     groups = families(shown_points(record.games))
-    for name, inside in list(groups.items())[:MOST_LINES]:
-        marks = []
-        for one in inside:
-            adv, wrong = one.point.adv, contradicted(one.point)
-            limits = interval(adv.low, adv.high, "accuracy")
-            look = DEFENDED[0] if wrong else PLAIN
-            said = f"{shortened(one.name, 80)}: right in {percent(adv.value)} ({limits})"
-            marks.append(Mark(adv.value, adv.low, adv.high, look, said))
-            values += [adv.low, adv.high]
-        ordered = sorted(inside, key=lambda one: one.point.adv.value)
-        ends = [ordered[0], ordered[-1]][: len(inside)]
-        shares = list(dict.fromkeys(percent(one.point.adv.value) for one in ends))
-        budgets = [b for one in inside if (b := one.point.claimed_epsilon) is not None]
-        many = f"{len(inside)} points" if len(inside) > 1 else ""
-        first = ends[0].point.adv
-        limits = many or interval(first.low, first.high, "accuracy")
-        if budgets and len(inside) > 1:
-            limits = f"claimed ε {epsilon(min(budgets))} to {epsilon(max(budgets))}"
-        lines.append(
-            Line(shortened(name, 60), (tuple(marks),), (" to ".join(shares),), (limits,), "")
-        )
+    lines = [_family_line(name, inside) for name, inside in list(groups.items())[:MOST_LINES]]
     wrong = any(contradicted(one.point) for one in shown_points(record.games))
-    keys = (key("success", PLAIN), key("contradicts its ε or noise bound", DEFENDED[0]))
     left = len(groups) - len(lines)
     return _alone(
         "Success of the server against guessing",
@@ -311,54 +269,61 @@ def games_picture(record: Record) -> Picture:
         "Share of games in which the server is right about a record, with 95% intervals; a mark a "
         "point, the dashed line is guessing."
         + (f" {left} more rows are in the tables." if left else ""),
-        (half_track("Attack success rate", values, shares=True),),
-        tuple(lines),
-        keys if wrong else (),
+        (half_track("Attack success rate", _reached(lines), shares=True),),
+        lines,
+        {"success": PLAIN, "contradicts its ε or noise bound": DEFENDED[0]} if wrong else {},
     )
+
+
+def _family_line(name: str, inside: Sequence[ShownPoint]) -> Line:
+    marks = []
+    for one in inside:
+        adv, look = one.point.adv, DEFENDED[0] if contradicted(one.point) else PLAIN
+        limits = interval(adv.low, adv.high, "accuracy")
+        said = f"{shortened(one.name, 80)}: right in {percent(adv.value)} ({limits})"
+        marks.append(_mark(adv, look, said))
+    ordered = sorted((one.point.adv for one in inside), key=lambda adv: adv.value)
+    shares = dict.fromkeys(percent(adv.value) for adv in (ordered[0], ordered[-1]))
+    budgets = [b for one in inside if (b := one.point.claimed_epsilon) is not None]
+    told = interval(ordered[0].low, ordered[0].high, "accuracy")
+    if len(inside) > 1:
+        told = f"{len(inside)} points"
+        if budgets:
+            told = f"claimed ε {epsilon(min(budgets))} to {epsilon(max(budgets))}"
+    return Line(shortened(name, 60), (tuple(marks),), (" to ".join(shares),), (told,))
 
 
 def comparison_picture(comparison: Comparison) -> Picture:
     """Rows side by side for comparisons without a front: of sources, else of models' risk."""
     labels = labels_of(comparison)
-    lines: list[Line] = []
-    reaches: list[float] = []
     best: dict[int, Named] = {}
     for row in range(len(comparison.rows)):
         for one in attacks_of(comparison, row):
             if row not in best or one.success.number > best[row].success.number:
                 best[row] = one
-    for row, one in best.items():
-        success, sign = one.success, look_of_source(one)
-        limits = interval(success.low, success.high, "accuracy")
-        said = f"{labels[row]}, {success.attack}: success {percent(success.number)} ({limits})"
-        marks = [Mark(success.number, success.low, success.high, PLAIN, said)]
-        reaches.append(success.number if success.high is None else success.high)
-        if one.baseline is not None:
-            told = f"label-distribution baseline {percent(one.baseline)}"
-            marks.append(Mark(one.baseline, None, None, BASELINE, told))
-            reaches.append(one.baseline)
-        value = f"{sign.sign}{percent(success.number)}"
-        name = shortened(labels[row], 60)
-        lines.append(Line(name, (tuple(marks),), (value,), (limits,), sign.tone))
-    if lines:
+    if best:
+        lines = [
+            _source_line(
+                shortened(labels[row], 60), f"{labels[row]}, {one.success.attack}", one, PLAIN
+            )
+            for row, one in best.items()
+        ]
         guess = max(one.chance for one in best.values())
-        track = percent_track("Attack success rate", reaches, guess=guess)
         return _alone(
             "Source inference, row by row",
             "success",
             "Success of the strongest attack of each row, with 95% intervals; the dashed line is "
             "guessing.",
-            (track,),
-            tuple(lines[:MOST_LINES]),
-            (key("strongest attack", PLAIN), key("label-distribution baseline", BASELINE)),
+            (percent_track("Attack success rate", _reached(lines), guess=guess),),
+            lines,
+            {"strongest attack": PLAIN, "label-distribution baseline": BASELINE},
         )
+    lines = []
     for entry in comparison.on("clusters", MODEL_RISK):
         risk = entry.figure
-        limits = interval(risk.low, risk.high, "accuracy")
         label = f"{shortened(labels[entry.row], 50)} · {shortened(risk.group, 24)}’s model"
-        marks = [Mark(risk.number, risk.low, risk.high, PLAIN, f"{label}: {percent(risk.number)}")]
-        reaches += [v for v in (risk.value, risk.low, risk.high) if v is not None]
-        lines.append(Line(label, (tuple(marks),), (percent(risk.number),), (limits,)))
+        marks = (_mark(risk, PLAIN, f"{label}: {value_of(risk)}"),)
+        lines.append(Line(label, (marks,), (value_of(risk),), (interval_of(risk),)))
     if not lines:
         return ()
     return _alone(
@@ -366,8 +331,8 @@ def comparison_picture(comparison: Comparison) -> Picture:
         "risk",
         "Balanced accuracy of membership inference on each group’s model, with 95% intervals; the "
         "dashed line is guessing.",
-        (half_track("Risk of the model", reaches, shares=True),),
-        tuple(lines),
+        (half_track("Risk of the model", _reached(lines), shares=True),),
+        lines,
     )
 
 
@@ -376,7 +341,8 @@ def _alone(
     label: str,
     caption: str,
     tracks: tuple[Track, ...],
-    lines: tuple[Line, ...],
-    keys: tuple[LegendEntry, ...] = (),
+    lines: Sequence[Line],
+    looks: Mapping[str, Style] | None = None,
 ) -> Picture:
-    return (Forest(title, label, caption, tracks, lines, keys),)
+    """A picture without a choice."""
+    return (Forest(title, label, caption, tracks, tuple(lines[:MOST_LINES]), _keys(looks or {})),)

@@ -15,7 +15,8 @@ from fedaudit.report.first import (
     first_screen,
 )
 from fedaudit.report.grid import shortened
-from fedaudit.report.text.games import game_verdict, poor_fits, shown_points
+from fedaudit.report.text.games import game_verdict, poor_fits
+from fedaudit.report.text.points import shown_points
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.words import cleaned
 from fedaudit.results.comparison import Comparison

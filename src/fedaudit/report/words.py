@@ -15,6 +15,7 @@ from fedaudit.core.metric_names import (
 )
 from fedaudit.report.grid import clean, shortened
 from fedaudit.results.estimate import AT_THRESHOLD, Estimate, Interval
+from fedaudit.results.metrics import AGREEMENT, COUNTS, range_of
 
 MISSING = "–"
 
@@ -46,11 +47,55 @@ def count(value: int) -> str:
     return f"{value:,}"
 
 
+def amount(value: float) -> str:
+    """A count that may be a mean over runs: whole numbers without decimals."""
+    return count(round(value)) if abs(value - round(value)) < 1e-6 else f"{value:.1f}"
+
+
+def given(value: float | None, text: Callable[[float], str] = percent) -> str | None:
+    """The text of a value; None where there is none, for a table's empty cell."""
+    return None if value is None else text(value)
+
+
 def shown(value: float | None, metric: str) -> str:
     """A metric's value, in per cent where it is a share; a dash where there is none."""
     if value is None:
         return MISSING
+    if metric in COUNTS:
+        return amount(value)
+    if metric == AGREEMENT:
+        return f"{value:.2f}".replace("-", "−")
     return percent(value) if is_share(metric) else number(value)
+
+
+def points(change: float) -> str:
+    """A difference of shares in percentage points, with its sign."""
+    return _signed(100 * change, 1)
+
+
+def signed(value: float, metric: str) -> str:
+    """A difference of two values of a metric with its sign; of shares in percentage points."""
+    if is_share(metric):
+        return points(value)
+    return _signed(value, 1 if metric in COUNTS else 2 if metric == AGREEMENT else 3)
+
+
+def _signed(value: float, decimals: int) -> str:
+    size = f"{abs(value):.{decimals}f}"
+    sign = "" if float(size) == 0 else "+" if value > 0 else "−"
+    return sign + size
+
+
+def span(low: float, high: float, metric: str) -> str:
+    """Both limits of a difference."""
+    return f"{signed(low, metric)} to {signed(high, metric)}"
+
+
+def value_of(figure: Estimate) -> str:
+    """The value of a figure, with its sign where it is a difference."""
+    if figure.against and figure.value is not None:
+        return signed(figure.value, figure.metric)
+    return shown(figure.value, figure.metric)
 
 
 def interval(low: float | None, high: float | None, metric: str) -> str:
@@ -67,22 +112,24 @@ def interval(low: float | None, high: float | None, metric: str) -> str:
 
 def interval_of(figure: Estimate) -> str:
     """The interval of a figure, without its method; of older rates that at the threshold used."""
-    limits = interval(figure.low, figure.high, figure.metric)
+    limits = _limits(figure.low, figure.high, figure)
     at = figure.at_threshold
     used = interval(at.low, at.high, figure.metric) if at else ""
     return limits or (f"{AT_THRESHOLD} {used}" if used else "")
 
 
-def further_text(further: Interval | None, text: Callable[[float, float], str]) -> str:
-    """ "further runs 0.580–0.660", below an interval for these runs; empty without limits.
+def _limits(low: float | None, high: float | None, figure: Estimate) -> str:
+    if figure.against:
+        return "" if low is None or high is None else span(low, high, figure.metric)
+    return interval(low, high, figure.metric)
 
-    Args:
-        further: What further runs would give.
-        text: Writes both limits.
-    """
+
+def further_of(figure: Estimate) -> str:
+    """ "further runs 0.580–0.660", below an interval for these runs; empty without limits."""
+    further = figure.further
     if further is None or further.low is None or further.high is None:
         return ""
-    return f"further runs {text(further.low, further.high)}"
+    return f"further runs {_limits(further.low, further.high, figure)}"
 
 
 def about_runs(further: Iterable[Interval | None]) -> str:
@@ -231,7 +278,7 @@ def metric_name(metric: str) -> str:
 
 def is_share(metric: str) -> bool:
     """True where a metric is a share of something, and so is shown in per cent."""
-    return rate_of(metric) is not None or metric.endswith(("accuracy", "_rate", "_share", "tpr"))
+    return range_of(metric) == (0.0, 1.0) and not metric.endswith(AUC)
 
 
 def _as_it_is(name: str) -> str:

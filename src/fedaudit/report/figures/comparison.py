@@ -20,8 +20,8 @@ from fedaudit.report.figures.drawing import (
     series_name,
     style,
 )
-from fedaudit.report.grid import Cell, Grid, columns_of, named, shortened
-from fedaudit.report.tables.comparison import case_of, labels_of, settings_text
+from fedaudit.report.grid import Cell, Filled, Grid, below, named, shortened, tabled
+from fedaudit.report.text.comparison import front_name, labels_of
 from fedaudit.report.words import (
     MISSING,
     NO_DEFENSE,
@@ -34,7 +34,7 @@ from fedaudit.report.words import (
     number,
     percent,
 )
-from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison, Entry, Front, Row
+from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison, Entry, Front
 from fedaudit.results.record import Record, UsageRow
 
 
@@ -167,20 +167,6 @@ def _defended(names: Sequence[str]) -> list[str]:
     return [name for name in names if not name.startswith(defense_name(NO_DEFENSE))]
 
 
-def front_name(front: Front) -> str:
-    """A front as a reader sees it: defense, coalition, and settings that differ."""
-    row = Row(
-        source=0,
-        defense=front.family,
-        family=front.family,
-        coalition=front.coalition,
-        clients=front.clients,
-        settings=front.settings,
-    )
-    parts = [defense_name(front.family), case_of(row), settings_text(front.settings)]
-    return " · ".join(shortened(part, 60) for part in parts if part)
-
-
 def leakage_name(metric: str) -> str:
     """Name of a front's leakage, for an axis or a choice."""
     return "Membership advantage (2 AUC − 1)" if metric == AUC else metric_name(metric)
@@ -271,21 +257,22 @@ def hypervolume_tables(comparison: Comparison) -> list[Grid]:
 
 def _hypervolume_table(fronts: Sequence[Front], contrast: str, metric: str) -> Grid:
     attacks = list(dict.fromkeys(front.attack for front in fronts))
-    names = list(dict.fromkeys(front_name(front) for front in fronts))
     by = {(front_name(front), front.attack): front for front in fronts}
-    rows = tuple(
-        (named(name, limit=120), *(_area(by.get((name, attack))) for attack in attacks))
-        for name in names
-    )
-    headings = [
-        shortened(attack).capitalize() if attack == STRONGEST_ATTACK else shortened(attack)
-        for attack in attacks
-    ]
     methods = listed(list(dict.fromkeys(front.method for front in fronts))[:3])
-    return Grid(
+    return tabled(
         f"Hypervolume, {leakage_name(metric)}: members v. {contrast_name(contrast).lower()}",
-        columns_of("Defense and coalition", *headings, numeric=headings),
-        rows,
+        [
+            {
+                "Defense and coalition": named(name, limit=120),
+                **{
+                    attack.capitalize() if attack == STRONGEST_ATTACK else attack: _area(
+                        by.get((name, attack))
+                    )
+                    for attack in attacks
+                },
+            }
+            for name in dict.fromkeys(front_name(front) for front in fronts)
+        ],
         remark="Share of the unit square of leakage and test error that the defense's strengths, "
         "or not defending, are at least as good as; larger is better. Gain: what the defense "
         "adds to not defending, on the same clients. The strongest attack is "
@@ -293,14 +280,14 @@ def _hypervolume_table(fronts: Sequence[Front], contrast: str, metric: str) -> G
     )
 
 
-def _area(front: Front | None) -> Cell:
+def _area(front: Front | None) -> Cell | None:
     if front is None:
-        return Cell(MISSING, tone="muted")
+        return None
     lines = [interval(front.low, front.high, "hypervolume")]
     if front.gain is not None:
         limits = interval(_even(front.gain_low), _even(front.gain_high), "hypervolume")
         lines += [f"gain {number(round(front.gain, 3))}", f"({limits})" if limits else ""]
-    return Cell(number(front.hypervolume), "\n".join(line for line in lines if line))
+    return Cell(number(front.hypervolume), below(*lines))
 
 
 def _even(limit: float | None) -> float | None:
@@ -380,13 +367,6 @@ _FILTERED = (
     " Cosine: between what a filter of one's own is given and what it sends, mean over rounds; 1 "
     "where it leaves the direction as it is."
 )
-_COLUMNS = (
-    "Samples used in a round",
-    "Times a sample is used",
-    "Brought back",
-    "Extra bytes a round",
-    "Local time",
-)
 
 
 def usage_figure(comparison: Comparison, records: Sequence[Record]) -> Figures | None:
@@ -442,34 +422,30 @@ def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | Non
     if not any(usage.values()):
         return None
     labels = labels_of(comparison)
-    costs = {
-        row: cost(own(parts), () if base is None else usage.get(base, ()))
-        for row, parts in usage.items()
-        for base in [comparison.rows[row].base]
-        if own(parts)
-    }
     filtered = any(one.filter_cosine is not None for parts in usage.values() for one in parts)
-    numeric = (*_COLUMNS, *(["Cosine with the raw update"] if filtered else []))
-    return Grid(
+    rows: list[Filled] = []
+    for row, parts in usage.items():
+        base = comparison.rows[row].base
+        if own(parts):
+            of_row = cost(own(parts), () if base is None else usage.get(base, ()))
+            again, slower = of_row.brought_back, of_row.times_base
+            cells: dict[str, Cell | str | None] = {
+                "Defense": named(labels[row], limit=120),
+                "Samples used in a round": percent(of_row.share),
+                "Times a sample is used": number(of_row.times),
+                "Brought back": MISSING if again is None else percent(again),
+                "Extra bytes a round": f"{of_row.extra_bytes:,.0f}",
+                "Local time": Cell(
+                    f"{of_row.seconds:.3g} s", "" if slower is None else f"{slower:.2f} times"
+                ),
+            }
+            if filtered:
+                cells["Cosine with the raw update"] = _turned(of_row.cosines)
+            rows.append(cells)
+    return tabled(
         "Use of training data and cost to a client",
-        columns_of("Defense", *numeric, numeric=numeric),
-        tuple(
-            (named(labels[row], limit=120), *_cells(of_row)[: len(numeric)])
-            for row, of_row in costs.items()
-        ),
+        rows,
         remark=_REMARK + (_FILTERED if filtered else ""),
-    )
-
-
-def _cells(of_row: Cost) -> tuple[Cell, ...]:
-    again, slower = of_row.brought_back, of_row.times_base
-    return (
-        Cell(percent(of_row.share)),
-        Cell(number(of_row.times)),
-        Cell(MISSING if again is None else percent(again)),
-        Cell(f"{of_row.extra_bytes:,.0f}"),
-        Cell(f"{of_row.seconds:.3g} s", "" if slower is None else f"{slower:.2f} times"),
-        _turned(of_row.cosines),
     )
 
 

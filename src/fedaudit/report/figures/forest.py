@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from fedaudit.report.figures.drawing import OKABE_ITO, LegendEntry, Style, swatch
+from fedaudit.report.figures.drawing import OKABE_ITO, LegendEntry, Style
 from fedaudit.report.figures.svg import mark
 from fedaudit.report.grid import shortened
 
@@ -94,12 +94,6 @@ class Forest(NamedTuple):
 
 Picture = tuple[Forest, ...]
 """The first picture of a page: the forest that the verdict speaks of, and others to choose."""
-
-
-def key(name: str, look: Style) -> LegendEntry:
-    """A line of a picture's legend."""
-    base = look._replace(symbol=look.symbol.removesuffix("-open"))
-    return LegendEntry(name, "", swatch(base, lined=False))
 
 
 def percent_track(title: str, values: Sequence[float], *, guess: float | None) -> Track:

@@ -23,7 +23,7 @@ from fedaudit.report.figures.drawing import (
 )
 from fedaudit.report.figures.sweeps import SYMBOLS, kinds_keys, rounds_figure, sweep_figure
 from fedaudit.report.grid import shortened
-from fedaudit.report.text.games import (
+from fedaudit.report.text.points import (
     NO_MECHANISM,
     Families,
     ShownPoint,
@@ -142,10 +142,6 @@ def epsilon_axis(values: Sequence[float | None], *, title: str, none: str) -> Ep
         least = max(min(0.5, least / 1.5), most * 1e-12)
         return EpsilonAxis(title, least, most * 1.3, True, none, bare)
     return EpsilonAxis(title, 0.0, most * 1.08, False, none, bare)
-
-
-SAME_MECHANISMS = ("bitrand", "ome")
-"""Mechanisms that are the paper's own."""
 
 
 class Printed(NamedTuple):
@@ -287,11 +283,10 @@ _SPREAD = {"The target": Style(OKABE_ITO[1]), "Other records": Style(OKABE_ITO[0
 
 def spread_figure(record: Record) -> Figures | None:
     """Spread of the neuron's values for the target and for others; a choice a point."""
-    shown = [one for one in shown_points(record.games) if one.point.spread is not None]
     choices = tuple(
-        Choice(shortened(one.name, 80), (_spread_panel(shortened(one.name), one.point.spread),))
-        for one in shown
-        if one.point.spread is not None
+        Choice(shortened(one.name, 80), (_spread_panel(shortened(one.name), spread),))
+        for one in shown_points(record.games)
+        if (spread := one.point.spread) is not None
     )
     if not choices:
         return None
@@ -408,7 +403,9 @@ def _success_panel(way: Way, looks: Mapping[str, Style], papers: Mapping[Printed
         aside = (place - middle) * apart
         if inside[0].point.mechanism == NO_MECHANISM:
             series += [level(ends, one.point.adv.value, looks[name], name) for one in inside]
-        series.append(dots(inside, looks[name], name, way, aside, _adv, "right in"))
+        series.append(
+            dots(inside, looks[name], name, way, aside, lambda point: point.adv, "right in")
+        )
         wrong = [one for one in inside if contradicted(one.point)]
         series += [_rings(wrong, way, aside)] if wrong else []
     low = min(one.point.adv.low for inside in drawn.values() for one in inside)
@@ -433,13 +430,8 @@ def _rings(wrong: Sequence[ShownPoint], way: Way, aside: float) -> Series:
 
 def _papers(points: Sequence[PointPlayed], axis: EpsilonAxis) -> dict[Printed, Style]:
     """Marks of the paper for the mechanisms that were played, as far as the axis goes."""
-    there = {
-        mechanism
-        for mechanism in SAME_MECHANISMS
-        if any(p.mechanism == mechanism and p.claimed_epsilon is not None for p in points)
-    }
-    reach = axis.most if there else 0.0
-    found = [one for one in PRINTED if one.mechanism in there and one.epsilons[0] < reach]
+    there = {point.mechanism for point in points if point.claimed_epsilon is not None}
+    found = [one for one in PRINTED if one.mechanism in there and one.epsilons[0] < axis.most]
     dashes = ("solid", "dash", "dot", "dashdot", "longdash")
     symbols = ("star", "triangle-up", "square", "diamond", "triangle-down", "circle")
     return {
@@ -460,10 +452,6 @@ def _printed(paper: Printed, look: Style, axis: EpsilonAxis) -> Series:
         width=1.2,
         opacity=0.85,
     )
-
-
-def _adv(point: PointPlayed) -> Rate:
-    return point.adv
 
 
 MOST_PANELS = 12

@@ -21,13 +21,7 @@ from fedaudit.report.figures.drawing import (
     level,
 )
 from fedaudit.report.grid import shortened
-from fedaudit.report.text.games import (
-    ShownPoint,
-    defense_words,
-    families,
-    in_rounds,
-    shown_points,
-)
+from fedaudit.report.text.points import ShownPoint, defense_words, families, in_rounds, shown_points
 from fedaudit.report.words import count, plural
 from fedaudit.results.games import DISTANCE, EPOCHS, PointPlayed
 from fedaudit.results.record import Record

@@ -1,18 +1,10 @@
 """Tables of clustered learning: figures by group, models at the end, round by round, by seed."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
-from fedaudit.report.grid import (
-    Cell,
-    Footnotes,
-    Grid,
-    Tone,
-    columns_of,
-    named,
-    shortened,
-    without_constants,
-)
+from fedaudit.report.evidence import SIZES, Look, distinct
+from fedaudit.report.grid import Cell, Filled, Footnotes, Grid, below, named, shortened, tabled
+from fedaudit.report.tables.cells import measured
 from fedaudit.report.text.clusters import (
     RISK,
     Clustered,
@@ -21,32 +13,27 @@ from fedaudit.report.text.clusters import (
     cluster_bullets,
     clustered_of,
     columns_of_groups,
-    figure_text,
-    further_limits,
     label_of,
-    limits_text,
     shown_models,
 )
-from fedaudit.report.text.membership import Bullet
-from fedaudit.report.text.sources import SOURCE_SIZES, points
 from fedaudit.report.words import (
-    MISSING,
     about_runs,
     capital,
     count,
+    given,
     interval,
     number,
     percent,
     plural,
+    points,
     sentence,
+    shown,
 )
 from fedaudit.results import metrics
 from fedaudit.results.cluster_groups import choices, groups_by_size
 from fedaudit.results.clusters import ModelState
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record
-
-_EMPTY = Cell(MISSING, tone="muted")
 
 FIGURES = {
     metrics.ACCURACY: "Accuracy",
@@ -65,17 +52,6 @@ FIGURES = {
     metrics.AGREEMENT: "Agreement of models and groups",
 }
 """Names of figures; fairness gaps go by their own names."""
-
-SHORT = (
-    metrics.ACCURACY,
-    metrics.MODEL_RISK,
-    metrics.MODEL_ESTIMATE,
-    metrics.CLIENT_RISK,
-    metrics.VIOLATIONS,
-    metrics.CHANCE_VIOLATIONS,
-    metrics.OWN_MODEL,
-)
-"""Figures of the terminal's table."""
 
 _REMARK = (
     "Risk: balanced accuracy of membership inference on the model’s real members; 50% is "
@@ -96,35 +72,34 @@ def cluster_table(record: Record) -> list[Grid]:
     return [_figures(one, label_of(one, studies)) for one in studies]
 
 
-def short_cluster_tables(record: Record) -> list[Grid]:
-    """The same in a terminal's width."""
-    studies = clustered_of(record)
-    return [_figures(one, label_of(one, studies), SHORT) for one in studies]
-
-
-def _figures(one: Clustered, label: str, kept: Sequence[str] = ()) -> Grid:
+def _figures(one: Clustered, label: str) -> Grid:
     groups, notes = columns_of_groups(one), Footnotes()
     gaps = [figure for figure, _ in one.means if figure not in FIGURES]
-    rows = []
-    for figure in [*(kept or FIGURES), *dict.fromkeys(gaps)]:
+    rows: list[Filled] = []
+    further = []
+    for figure in distinct([*FIGURES, *gaps]):
         means = [one.mean(figure, group) for group in groups]
         if any(means):
-            name = FIGURES.get(figure, capital(figure))
-            rows.append((named(name), *(_mean_cell(mean, notes) for mean in means)))
-    names = [named(capital(group)).text for group in groups]
-    used = [mean for figure in [*(kept or FIGURES), *gaps] for mean in _of(one, figure, groups)]
-    method = f" Intervals: {_method(one)}.{about_runs(mean.further for mean in used)}"
-    return Grid(
+            cells = {
+                capital(group): _mean_cell(mean, notes)
+                for group, mean in zip(groups, means, strict=True)
+            }
+            rows.append({"Figure": named(FIGURES.get(figure, capital(figure))), **cells})
+            further += [mean.further for mean in means if mean]
+    return tabled(
         "Who is served how, and at what risk" + (f" · {label}" if label else ""),
-        columns_of("Figure", *names, numeric=names),
-        tuple(rows),
-        notes=notes.listed(),
-        remark=_REMARK + ("" if kept else _MORE) + method,
+        rows,
+        notes=notes,
+        remark=f"{_REMARK}{_MORE} Intervals: {_method(one)}.{about_runs(further)}",
     )
 
 
-def _of(one: Clustered, figure: str, groups: Sequence[str]) -> list[Estimate]:
-    return [mean for group in groups if (mean := one.mean(figure, group))]
+def _mean_cell(mean: Estimate | None, notes: Footnotes) -> Cell | None:
+    if mean is None:
+        return None
+    raised = mean.metric == metrics.VIOLATIONS and mean.number
+    look = Look(tone="raised" if raised else "")
+    return measured(mean, look, mark=notes.mark(mean.note), unbounded="")
 
 
 def _method(one: Clustered) -> str:
@@ -135,40 +110,32 @@ def _method(one: Clustered) -> str:
     )
 
 
-def _mean_cell(mean: Estimate | None, notes: Footnotes) -> Cell:
-    if mean is None:
-        return _EMPTY
-    tone: Tone = "raised" if mean.metric == metrics.VIOLATIONS and mean.number else ""
-    lines = (limits_text(mean), further_limits(mean))
-    return Cell(
-        figure_text(mean), "\n".join(line for line in lines if line), tone, notes.mark(mean.note)
-    )
-
-
-def risk_sizes_table() -> Grid:
-    """Thresholds of a model's risk by word."""
-    rows = [
-        (Cell(one.word), Cell(f"from {percent(0.5 + one.share / 2)}" if one.share else "above 50%"))
-        for one in SOURCE_SIZES
-    ]
-    return Grid(
-        "Words for the risk of a model",
-        columns_of("Word", "Balanced accuracy", numeric=("Balanced accuracy",)),
-        tuple(rows),
-        remark="The lower limit of the interval decides; it is not corrected for the number of "
-        "models. The thresholds are conventions of this report, not of law.",
+def risk_sizes_table(
+    caption: str = "Words for the risk of a model",
+    heading: str = "Balanced accuracy",
+    decides: str = "The lower limit of the interval decides; it is not corrected for the number of "
+    "models.",
+) -> Grid:
+    """Thresholds of a share of right answers of two by word."""
+    return tabled(
+        caption,
+        [
+            {
+                "Word": one.word,
+                heading: f"from {percent(0.5 + one.share / 2)}" if one.share else "above 50%",
+            }
+            for one in SIZES
+        ],
+        remark=f"{decides} The thresholds are conventions of this report, not of law.",
     )
 
 
 def models_table(record: Record) -> Grid:
     """Every model at the end of every run: who trains it, its risk, and who accepts less."""
-    rows = [row for run in record.clusters for row in _model_rows(run)]
-    names = ("Clients", "Told", "Estimated", "True risk", "Accept less", "Loss", "Accuracy")
-    columns = columns_of("Model", "Algorithm", "Defense", "Seed", *names, numeric=names)
-    grid = Grid(
+    return tabled(
         "The models at the end",
-        columns,
-        tuple(rows),
+        [row for run in record.clusters for row in _model_rows(run)],
+        varying=_RUN,
         remark="Clients by group are below their number. Told: the risk that clients were told "
         "before they chose. Estimated: by the server after the round, with "
         "its distance from the true risk in points, and by how large shadow models; scaled down "
@@ -178,31 +145,30 @@ def models_table(record: Record) -> Grid:
         "whose threshold is below its true risk. Loss and accuracy: on test samples like its "
         "clients’.",
     )
-    return without_constants(grid, names)
 
 
-def _model_rows(run: Run) -> list[tuple[Cell, ...]]:
+_RUN = ("Algorithm", "Defense", "Seed")
+
+
+def _of_run(run: Run) -> Filled:
+    return dict(zip(_RUN, (named(run.algorithm), named(run.defense), str(run.seed)), strict=True))
+
+
+def _model_rows(run: Run) -> Iterator[Filled]:
     last, used = run.rounds[-1], choices(run)
-    rows: list[tuple[Cell, ...]] = []
-    for shown in shown_models(run):
-        state = last.models[shown.model]
-        size = used.count(shown.model)
-        rows.append(
-            (
-                Cell(shown.label),
-                named(run.algorithm),
-                named(run.defense),
-                Cell(str(run.seed)),
-                Cell(count(size), by_group(run, used, shown.model)),
-                _share(state.told),
-                _estimate(state),
-                _risk(state),
-                Cell(f"{count(above(run, last, shown.model))} of {count(size)}"),
-                Cell(MISSING if state.loss is None else number(state.loss)),
-                _share(state.accuracy),
-            )
-        )
-    return rows
+    for shown_ in shown_models(run):
+        state, size = last.models[shown_.model], used.count(shown_.model)
+        yield {
+            "Model": shown_.label,
+            **_of_run(run),
+            "Clients": Cell(count(size), by_group(run, used, shown_.model)),
+            "Told": given(state.told),
+            "Estimated": _estimate(state),
+            "True risk": _risk(state),
+            "Accept less": f"{count(above(run, last, shown_.model))} of {count(size)}",
+            "Loss": given(state.loss, number),
+            "Accuracy": given(state.accuracy),
+        }
 
 
 def by_group(run: Run, choice: Sequence[int | None], model: int) -> str:
@@ -217,13 +183,9 @@ def by_group(run: Run, choice: Sequence[int | None], model: int) -> str:
     )
 
 
-def _share(value: float | None) -> Cell:
-    return _EMPTY if value is None else Cell(percent(value))
-
-
-def _estimate(state: ModelState) -> Cell:
+def _estimate(state: ModelState) -> Cell | None:
     if state.estimated is None:
-        return _EMPTY
+        return None
     lines = []
     if state.risk is not None:
         lines.append(f"{points(state.estimated - state.risk)} points")
@@ -231,47 +193,39 @@ def _estimate(state: ModelState) -> Cell:
         down = state.shadow_samples < state.samples
         sizes = f"shadows of {count(state.shadow_samples)}"
         lines.append(f"scaled down: {sizes} for {count(state.samples)}" if down else sizes)
-    return Cell(percent(state.estimated), "\n".join(lines))
+    return Cell(percent(state.estimated), below(*lines))
 
 
-def _risk(state: ModelState) -> Cell:
+def _risk(state: ModelState) -> Cell | None:
     if state.risk is None:
-        return _EMPTY
+        return None
     asked = f"{count(state.members)} v. {count(state.others)}" if state.members else ""
-    lines = [interval(state.low, state.high, "accuracy"), asked]
-    return Cell(percent(state.risk), "\n".join(line for line in lines if line))
+    return Cell(percent(state.risk), below(interval(state.low, state.high, "accuracy"), asked))
 
 
 def cluster_rounds_table(record: Record) -> Grid:
     """Every model after every measured round."""
-    rows = []
+    rows: list[Filled] = []
     for run in record.clusters:
-        shown = shown_models(run)
         for state in run.rounds:
             used = choices(run, state)
-            for one in shown:
-                model = state.models[one.model]
+            for one in shown_models(run):
+                model, size = state.models[one.model], used.count(one.model)
+                groups = by_group(run, used, one.model).replace("\n", ", ")
                 rows.append(
-                    (
-                        Cell(str(state.round)),
-                        named(run.algorithm),
-                        named(run.defense),
-                        Cell(str(run.seed)),
-                        Cell(one.label),
-                        Cell(
-                            count(used.count(one.model)),
-                            by_group(run, used, one.model).replace("\n", ", "),
-                        ),
-                        _share(model.told),
-                        _share(model.estimated),
-                        _risk(model),
-                        Cell(count(above(run, state, one.model))),
-                        Cell(MISSING if model.loss is None else number(model.loss)),
-                    )
+                    {
+                        "Round": str(state.round),
+                        **_of_run(run),
+                        "Model": one.label,
+                        "Clients": Cell(count(size), groups),
+                        "Told": given(model.told),
+                        "Estimated": given(model.estimated),
+                        "True risk": _risk(model),
+                        "Accept less": count(above(run, state, one.model)),
+                        "Loss": given(model.loss, number),
+                    }
                 )
-    names = ("Clients", "Told", "Estimated", "True risk", "Accept less", "Loss")
-    columns = columns_of("Round", "Algorithm", "Defense", "Seed", "Model", *names, numeric=names)
-    return without_constants(Grid("Round by round", columns, tuple(rows)), ("Model", *names))
+    return tabled("Round by round", rows, words=("Model",), varying=_RUN)
 
 
 def cluster_seeds_table(record: Record) -> Grid | None:
@@ -287,54 +241,35 @@ def cluster_seeds_table(record: Record) -> Grid | None:
         metrics.EXPECTED_VIOLATIONS,
         metrics.MOVED,
     )
-    rows = []
-    for one in studies:
-        for run in one.runs:
-            cells = [_of_seed(one.runs_of(figure), run.seed) for figure in figures]
-            rows.append((named(run.algorithm), named(run.defense), Cell(str(run.seed)), *cells))
-    names = tuple(FIGURES[figure] for figure in figures)
-    columns = columns_of("Algorithm", "Defense", "Seed", *names, numeric=names)
-    return without_constants(Grid("Seed by seed", columns, tuple(rows)), ("Seed", *names))
+    rows = [
+        {**_of_run(run), **{FIGURES[f]: _of_seed(one, f, run.seed) for f in figures}}
+        for one in studies
+        for run in one.runs
+    ]
+    return tabled("Seed by seed", rows, words=("Seed",), varying=("Defense",))
 
 
-def _of_seed(runs: Sequence[Estimate], seed: int) -> Cell:
-    one = next((one for one in runs if one.seed == seed), None)
-    if one is None:
-        return _EMPTY
-    return Cell(count(round(one.number)) if one.metric in metrics.COUNTS else percent(one.number))
+def _of_seed(one: Clustered, figure: str, seed: int) -> str | None:
+    return next(
+        (shown(run.number, figure) for run in one.runs_of(figure) if run.seed == seed), None
+    )
 
 
-@dataclass(frozen=True)
-class ClusterSection:
-    """Sentences and tables of the section.
+def cluster_section(record: Record) -> dict[str, object] | None:
+    """Sentences and tables of the section; None where no clients choose between models.
 
-    Attributes:
-        seeds: None where each study has one run.
-        notes: Why figures are missing.
+    Notes say why figures are missing.
     """
-
-    found: tuple[Bullet, ...]
-    risk: str
-    figures: tuple[Grid, ...]
-    models: Grid
-    rounds: Grid
-    seeds: Grid | None
-    notes: tuple[str, ...]
-    sizes: Grid
-
-
-def cluster_section(record: Record) -> ClusterSection | None:
-    """The section of a record; None where no clients choose between models."""
     if not record.clusters:
         return None
-    notes = dict.fromkeys(run.fairness_note for run in record.clusters if run.fairness_note)
-    return ClusterSection(
-        found=cluster_bullets(record),
-        risk=RISK,
-        figures=tuple(cluster_table(record)),
-        models=models_table(record),
-        rounds=cluster_rounds_table(record),
-        seeds=cluster_seeds_table(record),
-        notes=tuple(f"No fairness gaps: {sentence(shortened(note, 300))}" for note in notes),
-        sizes=risk_sizes_table(),
-    )
+    notes = distinct(run.fairness_note for run in record.clusters if run.fairness_note)
+    return {
+        "found": cluster_bullets(record),
+        "risk": RISK,
+        "figures": cluster_table(record),
+        "models": models_table(record),
+        "rounds": cluster_rounds_table(record),
+        "seeds": cluster_seeds_table(record),
+        "notes": [f"No fairness gaps: {sentence(shortened(note, 300))}" for note in notes],
+        "sizes": risk_sizes_table(),
+    }

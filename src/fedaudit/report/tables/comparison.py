@@ -2,22 +2,37 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from statistics import fmean
 from typing import NamedTuple
 
-from fedaudit.core.metric_names import FORMAL_EPSILON, FORMAL_EPSILON_OF_A_ROUND, HEADLINE_METRICS
-from fedaudit.report.evidence import distinct, headline, look_of
-from fedaudit.report.grid import Cell, Footnotes, Grid, Heading, clean, columns_of, named, shortened
-from fedaudit.report.tables.clusters import FIGURES
-from fedaudit.report.text.clusters import (
-    PLAIN_INDEX,
-    figure_text,
-    further_limits,
-    limits_text,
+from fedaudit.core.metric_names import (
+    FORMAL_EPSILON,
+    FORMAL_EPSILON_OF_A_ROUND,
+    HEADLINE_METRICS,
 )
-from fedaudit.report.text.sources import Named, look_of_source, named_in, points
-from fedaudit.report.text.verdict import learning_warning
+from fedaudit.report.evidence import Look, distinct, look_of
+from fedaudit.report.grid import (
+    EMPTY,
+    Cell,
+    Filled,
+    Footnotes,
+    Grid,
+    Heading,
+    clean,
+    columns_of,
+    named,
+    shortened,
+    tabled,
+)
+from fedaudit.report.tables.cells import change_limits, change_text, measured
+from fedaudit.report.tables.clusters import FIGURES
+from fedaudit.report.text.comparison import (
+    case_of,
+    heading_of,
+    labels_of,
+    on_clients,
+)
+from fedaudit.report.text.sources import Named, look_of_source, named_in
 from fedaudit.report.words import (
     MISSING,
     NO_DEFENSE,
@@ -26,21 +41,15 @@ from fedaudit.report.words import (
     contrast_name,
     contrast_order,
     defense_name,
-    further_text,
-    interval,
-    is_share,
     listed,
     metric_name,
     number,
     percent,
-    plural,
-    shown,
 )
 from fedaudit.results import metrics
 from fedaudit.results.clusters import EVERYBODY
 from fedaudit.results.comparison import (
     EVERY_ATTACK,
-    NOT_SET,
     Comparison,
     Difference,
     Entry,
@@ -50,82 +59,6 @@ from fedaudit.results.comparison import (
 from fedaudit.results.estimate import Estimate, tests_of
 from fedaudit.results.record import Record
 
-MOST_SETTINGS = 4
-"""Settings named in a row's heading; all of them stand in the table of rows."""
-
-
-def labels_of(comparison: Comparison) -> list[str]:
-    """A name for each row that no other row has, in one line."""
-    any_defense = any(row.family != NO_DEFENSE for row in comparison.rows)
-    return _distinct([_label(row, any_defense=any_defense) for row in comparison.rows], comparison)
-
-
-def case_of(row: Row) -> str:
-    """Clients that use a row's defense: "pair: clients 0 and 1 of 10"; empty if unknown."""
-    if row.family == NO_DEFENSE:
-        return ""
-    if row.coalition is None:
-        return f"all {row.clients} clients" if row.clients else ""
-    size = len(row.coalition)
-    name = "one client" if size == 1 else "pair" if size == 2 else f"{size} clients"
-    if row.clients == 2 * size and size > 2:
-        name = "half"
-    return f"{name}: {on_clients(row.coalition)} of {row.clients}"
-
-
-def settings_text(settings: Mapping[str, str]) -> str:
-    """Settings in a few words: the last part of each name, and of which part if there are two."""
-    # What is set in other rows alone says nothing of this one.
-    given = {name: value for name, value in settings.items() if value not in (NOT_SET, "{}")}
-    short = {name: _short_setting(name) for name in given}
-    twice = {last for last in short.values() if [*short.values()].count(last) > 1}
-    full = {
-        n: f"{n.partition('.')[0]} {last}" if last in twice else last for n, last in short.items()
-    }
-    parts = [f"{full[name].replace('_', ' ')} {value}" for name, value in given.items()]
-    more = len(parts) - MOST_SETTINGS
-    told = [shortened(part, 32) for part in parts[:MOST_SETTINGS]]
-    return ", ".join([*told, f"and {more} more"] if more > 0 else told)
-
-
-def _short_setting(name: str) -> str:
-    """The last part of a setting's name; a catalogue's name is called after what it is of."""
-    above, _, last = name.rpartition(".")
-    return above if last in ("name", "scheme") and above else last
-
-
-def _clients(clients: Sequence[int]) -> str:
-    ordered = sorted(clients)
-    if len(ordered) > 2 and ordered == list(range(ordered[0], ordered[-1] + 1)):
-        return f"{ordered[0]}–{ordered[-1]}"
-    return shortened(", ".join(str(client) for client in ordered), 40)
-
-
-def _label(row: Row, *, any_defense: bool) -> str:
-    parts = [defense_name(row.defense), case_of(row), settings_text(row.settings)]
-    if row.family == NO_DEFENSE and not any_defense and parts[-1]:
-        parts = parts[1:]
-    return " · ".join(shortened(part, 80) for part in parts if part)
-
-
-def _distinct(labels: list[str], comparison: Comparison) -> list[str]:
-    """With the study's name where two rows say the same, and a number where that is not enough."""
-    names = [
-        f"{shortened(comparison.sources[row.source].name, 60)} · {label}"
-        if labels.count(label) > 1
-        else label
-        for row, label in zip(comparison.rows, labels, strict=True)
-    ]
-    return [
-        f"{name} ({place + 1})" if names.count(name) > 1 else name
-        for place, name in enumerate(names)
-    ]
-
-
-def on_clients(targets: Sequence[int]) -> str:
-    """Clients in a few words: "client 3", "clients 0–4"."""
-    return f"client{'s' if len(targets) > 1 else ''} {_clients(targets)}"
-
 
 def rows_table(comparison: Comparison, verdicts: Sequence[str]) -> Grid:
     """Rows of a comparison: each one's defense, who uses it, what else differs, and the verdict.
@@ -134,28 +67,19 @@ def rows_table(comparison: Comparison, verdicts: Sequence[str]) -> Grid:
         comparison: The comparison.
         verdicts: Status of each source, in order.
     """
-    names = list(dict.fromkeys(name for row in comparison.rows for name in row.settings))
-    rows = []
+    names = distinct(name for row in comparison.rows for name in row.settings)
+    rows: list[Filled] = []
     for row in comparison.rows:
         source = comparison.sources[row.source]
         rows.append(
-            (
-                named(defense_name(row.defense), case_of(row), limit=120),
-                *(_setting(row.settings.get(name, MISSING)) for name in names),
-                Cell(verdicts[row.source]),
-                named(source.name, limit=60),
-            )
+            {
+                "Defense and coalition": named(defense_name(row.defense), case_of(row), limit=120),
+                **{name: named(row.settings.get(name, MISSING), limit=32) for name in names},
+                "Verdict": verdicts[row.source],
+                "Record": named(source.name, limit=60),
+            }
         )
-    headings = [shortened(name, 40) for name in names]
-    return Grid(
-        "What is compared",
-        columns_of("Defense and coalition", *headings, "Verdict", "Record"),
-        tuple(rows),
-    )
-
-
-def _setting(value: str) -> Cell:
-    return named(value, limit=32)
+    return tabled("What is compared", rows, words=(*names, "Verdict", "Record"))
 
 
 STAR = "* the interval of the change leaves out 0, without correction for the number of cells."
@@ -196,25 +120,28 @@ def _attack_table(
     attacks = sorted(given, key=lambda attack: attack != EVERY_ATTACK)
     labels, notes = labels_of(comparison), Footnotes()
     costs = {one.row: one for one in comparison.on("utility")}
-    rows = []
+    rows: list[Filled] = []
     for line in _lines(comparison, entries):
-        cells = [_cell(line.entries.get(attack), notes) for attack in attacks]
         heading = heading_of(comparison.rows[line.row], labels[line.row])
         if line.reference:
             first = next(iter(line.entries.values()))
             heading = replace(heading, detail=f"on {on_clients(first.targets)}")
-        cost = cost_cell(costs.get(line.row), plain=line.reference)
-        rows.append((heading, cost, *cells))
-    names = [
-        shortened(attack).capitalize() if attack == EVERY_ATTACK else shortened(attack)
-        for attack in attacks
-    ]
-    price = "Δ accuracy"
-    return Grid(
+        rows.append(
+            {
+                "Defense": heading,
+                "Δ accuracy": cost_cell(costs.get(line.row), plain=line.reference),
+                **{
+                    attack.capitalize() if attack == EVERY_ATTACK else attack: _cell(
+                        line.entries.get(attack), notes
+                    )
+                    for attack in attacks
+                },
+            }
+        )
+    return tabled(
         f"{metric_name(metric)}: members v. {contrast_name(contrast).lower()}",
-        columns_of("Defense", price, *names, numeric=(price, *names)),
-        tuple(rows),
-        notes=notes.listed(),
+        rows,
+        notes=notes,
         remark=_remark(comparison, entries),
     )
 
@@ -243,79 +170,44 @@ def _lines(comparison: Comparison, entries: Sequence[Entry]) -> list[_Line]:
     return [line for lines in blocks.values() for line in lines]
 
 
-def heading_of(row: Row, label: str) -> Cell:
-    """The defense, and below it who uses it and what else differs."""
-    details = " · ".join(part for part in (case_of(row), settings_text(row.settings)) if part)
-    plain = defense_name(row.defense)
-    if label.startswith(plain[:20]):
-        return named(plain, details, limit=80)
-    return named(label, limit=120)
-
-
-def _cell(entry: Entry | None, notes: Footnotes) -> Cell:
+def _cell(entry: Entry | None, notes: Footnotes) -> Cell | None:
     if entry is None:
-        return Cell(MISSING, tone="muted")
+        return None
     if entry.value is None:
         return Cell(MISSING, "not given", "muted", notes.mark(entry.note), clean(entry.note))
-    look = look_of(_figure(entry))
-    lines = [look.word, interval(entry.low, entry.high, entry.metric) or "no interval"]
-    lines.append(further_text(entry.further, partial(interval, metric=entry.metric)))
-    if entry.change is not None:
-        lines.append(f"Δ {signed(entry.change.value, entry.metric)}{star(entry.change)}")
-        lines.append(_limits(entry.change, entry.metric))
-    text = f"{look.sign}{shown(entry.value, entry.metric)}"
-    return Cell(text, "\n".join(line for line in lines if line), look.tone)
-
-
-def _figure(entry: Entry) -> Estimate:
-    return Estimate(
+    figure = Estimate(
         metric=entry.metric,
         value=entry.value,
         low=entry.low,
         high=entry.high,
+        further=entry.further,
         tests=tests_of(entry.by_test if entry.attack != EVERY_ATTACK else False),
+    )
+    return measured(figure, look_of(figure), *_change(entry.change, entry.metric))
+
+
+def _change(change: Difference | None, metric: str) -> tuple[str, ...]:
+    """Lines below a figure about its change."""
+    if change is None:
+        return ()
+    return (f"Δ {change_text(change, metric)}", change_limits(change, metric))
+
+
+def _change_cell(change: Difference) -> Cell:
+    """A change of the test accuracy."""
+    return Cell(
+        change_text(change, metrics.TEST_ACCURACY), change_limits(change, metrics.TEST_ACCURACY)
     )
 
 
-def cost_cell(accuracy: FigureEntry | None, *, plain: bool) -> Cell:
+def cost_cell(accuracy: FigureEntry | None, *, plain: bool) -> Cell | None:
     """The change of accuracy, or the accuracy itself in brackets where nothing is defended."""
     if accuracy is None:
-        return Cell(MISSING, tone="muted")
-    change = accuracy.change
-    if change is None or plain:
-        figure = accuracy.figure
-        limits = interval(figure.low, figure.high, "accuracy")
-        return Cell(f"({percent(figure.number)})", limits)
-    return Cell(signed(change.value, "accuracy") + star(change), _limits(change, "accuracy"))
-
-
-def star(change: Difference) -> str:
-    """ " *" where the interval of a change leaves out 0: for these runs, else for further ones."""
-    limits = change if change.low is not None or change.further is None else change.further
-    if limits.low is None or limits.high is None:
-        return ""
-    return " *" if limits.low > 0 or limits.high < 0 else ""
-
-
-def signed(value: float, metric: str) -> str:
-    """A difference with its sign; of shares in percentage points."""
-    share = is_share(metric)
-    size = f"{100 * abs(value):.1f}" if share else f"{abs(value):.3f}"
-    zero = float(size) == 0
-    sign = "" if zero else "+" if value > 0 else "−"
-    return f"{sign}{size}{' points' if share else ''}"
-
-
-def _limits(change: Difference, metric: str) -> str:
-    lines = [further_text(change.further, partial(_span, metric))]
-    if change.low is not None and change.high is not None:
-        lines.insert(0, f"({_span(metric, change.low, change.high)})")
-    return "\n".join(line for line in lines if line)
-
-
-def _span(metric: str, low: float, high: float) -> str:
-    left, right = (signed(limit, metric).removesuffix(" points") for limit in (low, high))
-    return f"{left} to {right}"
+        return None
+    if accuracy.change is None or plain:
+        shown = measured(accuracy.figure, unbounded="")
+        return shown and replace(shown, text=f"({shown.text})")
+    return _change_cell(accuracy.change)
 
 
 def _remark(comparison: Comparison, entries: Sequence[Entry]) -> str:
@@ -349,79 +241,26 @@ def _against(comparison: Comparison) -> str:
 
 def utility_table(comparison: Comparison) -> Grid:
     """Test accuracy of each row, with the change against its base."""
-    labels = labels_of(comparison)
-    rows = []
-    accuracies = comparison.on("utility")
-    for one in accuracies:
-        change = Cell(MISSING, tone="muted")
-        if one.change is not None:
-            change = Cell(
-                signed(one.change.value, "accuracy") + star(one.change),
-                _limits(one.change, "accuracy"),
-            )
-        rows.append(
-            (
-                heading_of(comparison.rows[one.row], labels[one.row]),
-                Cell(
-                    percent(one.figure.number),
-                    interval(one.figure.low, one.figure.high, "accuracy"),
-                ),
-                change,
-            )
-        )
+    labels, accuracies = labels_of(comparison), comparison.on("utility")
+    rows = [
+        {
+            "Defense": heading_of(comparison.rows[one.row], labels[one.row]),
+            "Test accuracy": measured(one.figure, unbounded=""),
+            "Change": None if one.change is None else _change_cell(one.change),
+        }
+        for one in accuracies
+    ]
     methods = dict.fromkeys(one.figure.method for one in accuracies)
     changes = dict.fromkeys(one.change.method for one in accuracies if one.change)
-    numeric = ("Test accuracy", "Change")
     how = f" Change against {_against(comparison)}: {listed(list(changes)[:3])}." if changes else ""
-    return Grid(
+    return tabled(
         "Utility",
-        columns_of("Defense", *numeric, numeric=numeric),
-        tuple(rows),
-        remark=f"Intervals: {listed([shortened(m, 80) for m in methods][:3])}.{how} {STAR}",
+        rows,
+        remark=f"Intervals: {listed([shortened(m, 80) for m in methods][:3])}.{how} {STAR}"
+        + about_runs(one.figure.further for one in accuracies),
     )
 
 
-def cautions(comparison: Comparison, records: Sequence[Record]) -> list[str]:
-    """Differences that make records hard to compare, in plain words."""
-    said = [
-        f"{shortened(record.name, 60)} was evaluated with the published code's flawed redraw of "
-        "non-members: its figures mean nothing about leakage."
-        for record in records
-        if record.evaluation == "redraw"
-    ]
-    failed = [r for r in records if any(control.passed is False for control in r.controls)]
-    said += [
-        f"A control failed in {shortened(record.name, 60)}: its figures cannot be relied on yet."
-        for record in failed[:5]
-    ]
-    if len(failed) > 5:
-        said.append(f"A control failed in {plural(len(failed) - 5, 'further record')}.")
-    said += [
-        f"{shortened(record.name, 60)}: {warning}"
-        for record in records
-        if (warning := learning_warning(record))
-    ][:5]
-    if len({record.view.name for record in records}) > 1:
-        said.append("The adversaries differ: the records were made under different views.")
-    sizes = {frozenset((f.n_members, f.n_nonmembers) for f in headline(r)) for r in records}
-    if len(sizes) > 1:
-        said.append("The numbers of audited samples differ, and with them what can be seen.")
-    if len({tuple(sorted(record.seeds)) for record in records}) > 1:
-        said.append("The seeds differ: a change is taken over the seeds that two rows share.")
-    return said + _without_tuned(comparison)
-
-
-def _without_tuned(comparison: Comparison) -> list[str]:
-    """Heuristic defenses are to be held against DP-SGD at a strength that keeps the model good."""
-    families = [row.family for row in comparison.rows]
-    if all(family == NO_DEFENSE for family in families) or any("dp-sgd" in f for f in families):
-        return []
-    return [
-        "Tuned DP-SGD is not among the defenses: whether these beat the usual one is not shown."
-    ]
-
-
-_EMPTY = Cell(MISSING, tone="muted")
 _FORMAL = {
     "Formal ε, training": FORMAL_EPSILON,
     "Formal ε, one round": FORMAL_EPSILON_OF_A_ROUND,
@@ -452,36 +291,29 @@ def source_comparison(comparison: Comparison, records: Sequence[Record]) -> Grid
     costs, labels = {one.row: one for one in comparison.on("utility")}, labels_of(comparison)
     budgets = [_budgets(records[row.source], row) for row in comparison.rows]
     formal = [name for name in _FORMAL if any(name in found for found in budgets)]
-    rows = []
+    rows: list[Filled] = []
     for at, row in enumerate(comparison.rows):
         if not of_row[at]:
             continue
-        used = [
-            one for one in records[row.source].where(topic="utility") if _is_of(one.defense, row)
-        ]
+        utility = records[row.source].where(topic="utility")
+        used = [one for one in utility if _is_of(one.defense, row)]
+        cost = None if row.base is None else cost_cell(costs.get(at), plain=False)
         rows.append(
-            (
-                heading_of(row, labels[at]),
-                *(
-                    _accuracy_cell(used, metric)
-                    for metric in (metrics.TRAIN_ACCURACY, metrics.TEST_ACCURACY)
-                ),
-                _EMPTY if row.base is None else cost_cell(costs.get(at), plain=False),
-                *(_budget_cell(budgets[at].get(name)) for name in formal),
-                *(
-                    _attack_cell(of_row[at].get(attack), changes.get((at, attack)))
+            {
+                "Defense": heading_of(row, labels[at]),
+                "Train accuracy": _accuracy(used, metrics.TRAIN_ACCURACY),
+                "Test accuracy": _accuracy(used, metrics.TEST_ACCURACY),
+                "Δ accuracy": cost,
+                **{name: _budget(budgets[at].get(name)) for name in formal},
+                **{
+                    attack: _attack_cell(of_row[at].get(attack), changes.get((at, attack)))
                     for attack in attacks
-                ),
-            )
+                },
+            }
         )
-    accuracies = ("Train accuracy", "Test accuracy", "Δ accuracy")
-    names = (*accuracies, *formal, *(shortened(attack) for attack in attacks))
-    return Grid(
-        "Attack success rate",
-        columns_of("Defense", *names, numeric=names),
-        tuple(rows),
-        remark=_REMARK + (_budget_remark(budgets) if formal else ""),
-    )
+    further = about_runs(one.success.further for found in of_row for one in found.values())
+    remark = _REMARK + further + (_budget_remark(budgets) if formal else "")
+    return tabled("Attack success rate", rows, remark=remark)
 
 
 def _is_of(defense: str, row: Row) -> bool:
@@ -495,27 +327,16 @@ def attacks_of(comparison: Comparison, row: int) -> list[Named]:
     )
 
 
-def _accuracy_cell(used: Sequence[Estimate], metric: str) -> Cell:
+def _accuracy(used: Sequence[Estimate], metric: str) -> str | None:
     values = [one.number for one in used if one.metric == metric]
-    return Cell(percent(fmean(values))) if values else _EMPTY
+    return percent(fmean(values)) if values else None
 
 
-def _attack_cell(one: Named | None, change: Difference | None) -> Cell:
+def _attack_cell(one: Named | None, change: Difference | None) -> Cell | None:
     if one is None:
-        return _EMPTY
-    look, success = look_of_source(one), one.success
-    limits = interval(success.low, success.high, "accuracy") or "no interval"
-    lines = [look.word, limits, f"mixes {percent(one.mixes)}"]
-    lines += [] if change is None else _change(change)
-    text = f"{look.sign}{percent(success.number)}"
-    return Cell(text, "\n".join(line for line in lines if line), look.tone)
-
-
-def _change(change: Difference) -> list[str]:
-    line = f"Δ {points(change.value)} points{star(change)}"
-    if change.low is None or change.high is None:
-        return [line]
-    return [line, f"({points(change.low)} to {points(change.high)})"]
+        return None
+    lines = (f"mixes {percent(one.mixes)}", *_change(change, metrics.SUCCESS_RATE))
+    return measured(one.success, look_of_source(one), *lines)
 
 
 def _budgets(record: Record, row: Row) -> dict[str, Estimate]:
@@ -523,10 +344,10 @@ def _budgets(record: Record, row: Row) -> dict[str, Estimate]:
     return {name: found[metric] for name, metric in _FORMAL.items() if metric in found}
 
 
-def _budget_cell(budget: Estimate | None) -> Cell:
+def _budget(budget: Estimate | None) -> str | None:
     if budget is None:
-        return _EMPTY
-    return Cell("none proven" if budget.value is None else number(budget.value))
+        return None
+    return "none proven" if budget.value is None else number(budget.value)
 
 
 def _budget_remark(budgets: Sequence[Mapping[str, Estimate]]) -> str:
@@ -626,33 +447,9 @@ def _column(figure: str, group: str) -> str:
 
 def _cluster_cell(entry: FigureEntry | None) -> Cell:
     if entry is None:
-        return _EMPTY
-    lines = [limits_text(entry.figure), further_limits(entry.figure)]
-    if entry.change is not None:
-        lines += change_lines(entry.change, entry.figure.metric)
-    return Cell(figure_text(entry.figure), "\n".join(line for line in lines if line))
-
-
-def change_lines(change: Difference, figure: str) -> list[str]:
-    """A paired change with its interval: of shares in points, of counts in clients."""
-    unit = "" if figure in (*metrics.COUNTS, *PLAIN_INDEX) else " points"
-    first = f"Δ {_signed(change.value, figure)}{unit}{star(change)}"
-    further = further_text(change.further, partial(_change_limits, figure))
-    if change.low is None or change.high is None:
-        return [first, further]
-    return [first, f"({_change_limits(figure, change.low, change.high)})", further]
-
-
-def _change_limits(figure: str, low: float, high: float) -> str:
-    return f"{_signed(low, figure)} to {_signed(high, figure)}"
-
-
-def _signed(value: float, figure: str) -> str:
-    if figure not in (*metrics.COUNTS, *PLAIN_INDEX):
-        return points(value)
-    size = f"{abs(value):.2f}" if figure in PLAIN_INDEX else f"{abs(value):.1f}"
-    sign = "" if float(size) == 0 else "+" if value > 0 else "−"
-    return sign + size
+        return EMPTY
+    lines = _change(entry.change, entry.figure.metric)
+    return measured(entry.figure, Look(), *lines, unbounded="") or EMPTY
 
 
 def _cluster_remark(entries: Sequence[FigureEntry]) -> str:

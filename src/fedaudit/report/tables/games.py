@@ -1,10 +1,9 @@
 """Tables of security games: success beside claimed, actual and certified guarantees."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from fedaudit.report.grid import Cell, Grid, Heading, columns_of, named
-from fedaudit.report.text.games import (
+from fedaudit.report.grid import Cell, Filled, Grid, Heading, Tone, below, named, tabled
+from fedaudit.report.text.points import (
     IN_ROUNDS,
     ShownPoint,
     by_signs,
@@ -17,7 +16,7 @@ from fedaudit.report.text.games import (
     times_named,
     times_text,
 )
-from fedaudit.report.words import MISSING, count, interval, number, percent
+from fedaudit.report.words import count, given, interval, number, percent
 from fedaudit.results.games import (
     CLAIMED_SUCCESS,
     DISTANCE,
@@ -35,7 +34,6 @@ from fedaudit.results.games import (
 )
 from fedaudit.results.record import Record
 
-_EMPTY = Cell(MISSING, tone="muted")
 _NO_BOUND = Cell("no bound", tone="muted")
 
 _REMARK = (
@@ -67,34 +65,12 @@ _TRAINING = (
 
 def points_table(record: Record) -> Grid:
     """Every figure of every point that was played by signs."""
-    numeric = ("Adv", "Named", "True", "Proven", "if the named holds", "if the true holds")
-    rates = ("TPR", "TNR", "Predicted TNR", "Target", "Another record")
     shown = by_signs(shown_points(record.games))
-    trained = _training_columns(shown)
-    rows = tuple(
-        (
-            named(one.name, "" if one.name == one.setting else one.setting),
-            _share(one.point.adv),
-            _claimed(one.point),
-            _actual(one.point),
-            _proven(one.point),
-            _most_named(one.point),
-            Cell(percent(one.point.most)),
-            _rate(one.point.tpr),
-            _rate(one.point.tnr),
-            _percent(one.point.figure(PREDICTED_NEGATIVES)),
-            _rate(one.point.by_target),
-            _rate(one.point.by_others),
-            *_training_cells(one.point, trained),
-        )
-        for one in shown
-    )
+    trained = [name for name, metric in _TRAINED.items() if _any_has(shown, metric)]
     last = (Heading("Training", len(trained)),) if trained else ()
-    every = (*numeric, *rates, *trained)
-    return Grid(
+    return tabled(
         _caption(record),
-        columns_of("Point", *every, numeric=every),
-        rows,
+        [_point_row(one) | {name: _training(one.point, name) for name in trained} for one in shown],
         headings=(
             Heading("", 1),
             Heading("Right", 1),
@@ -113,20 +89,36 @@ def points_table(record: Record) -> Grid:
     )
 
 
+def _point_row(one: ShownPoint) -> dict[str, Cell | str | None]:
+    point = one.point
+    return {
+        "Point": named(one.name, "" if one.name == one.setting else one.setting),
+        "Adv": _share(point.adv),
+        "Named": given(point.claimed_epsilon, epsilon),
+        "True": _actual(point),
+        "Proven": _proven(point),
+        "if the named holds": _most_named(point),
+        "if the true holds": percent(point.most),
+        "TPR": _rate(point.tpr),
+        "TNR": _rate(point.tnr),
+        "Predicted TNR": given(point.figure(PREDICTED_NEGATIVES)),
+        "Target": _rate(point.by_target),
+        "Another record": _rate(point.by_others),
+    }
+
+
 def certificates_table(record: Record) -> Grid | None:
     """Certificates of the first targets of each point; None where nothing is."""
     rows = [
-        (named(one.name), Cell(count(place)), *_certified(certificate))
+        {"Point": named(one.name), "Target": count(place), **_certified(certificate)}
         for one in shown_points(record.games)
         for place, certificate in enumerate(one.point.certificates, 1)
     ]
     if not rows:
         return None
-    numeric = ("By the range that must hold", "As printed", "Certified", "Played")
-    return Grid(
+    return tabled(
         "Certificates, target by target",
-        columns_of("Point", "Target", *numeric, numeric=("Target", *numeric)),
-        tuple(rows),
+        rows,
         headings=(
             Heading("", 2),
             Heading("Signs of both means", 2, "failure probability"),
@@ -150,21 +142,13 @@ def _caption(record: Record) -> str:
     )
 
 
-def _percent(value: float | None) -> Cell:
-    return _EMPTY if value is None else Cell(percent(value))
-
-
-def _share(found: Rate) -> Cell:
-    return Cell(percent(found.value), interval(found.low, found.high, "accuracy"))
+def _share(found: Rate, tone: Tone = "") -> Cell:
+    return Cell(percent(found.value), interval(found.low, found.high, "accuracy"), tone)
 
 
 def _rate(found: Rate) -> Cell:
     limits = interval(found.low, found.high, "accuracy")
     return Cell(percent(found.value), f"{limits}\n{count(found.hits)} of {count(found.total)}")
-
-
-def _claimed(point: PointPlayed) -> Cell:
-    return _EMPTY if point.claimed_epsilon is None else Cell(epsilon(point.claimed_epsilon))
 
 
 def _actual(point: PointPlayed) -> Cell:
@@ -183,10 +167,10 @@ def _proven(point: PointPlayed) -> Cell:
     return Cell(text, "> named", "alarm") if point.refuted else Cell(text)
 
 
-def _most_named(point: PointPlayed) -> Cell:
+def _most_named(point: PointPlayed) -> Cell | None:
     most = point.figure(CLAIMED_SUCCESS)
     if most is None:
-        return _EMPTY
+        return None
     text = percent(most)
     if point.refuted:
         return Cell(text, "exceeded", "alarm")
@@ -196,14 +180,15 @@ def _most_named(point: PointPlayed) -> Cell:
 _SMALL_DELTA, _HARDLY_BETTER = 0.01, 0.6
 
 
-def _certified(one: TargetCertificate) -> tuple[Cell, ...]:
+def _certified(one: TargetCertificate) -> Filled:
     empty = one.delta_sample <= _SMALL_DELTA and one.high <= _HARDLY_BETTER
-    return (
-        _delta(one.delta_sound, one.failure_sound),
-        Cell(_delta(one.delta_sample, None).text, "guessing" * empty, "alarm" if empty else ""),
-        Cell(interval(one.low, one.high, "accuracy")),
-        _EMPTY if one.played is None else Cell(percent(one.played)),
-    )
+    printed = _delta(one.delta_sample, None).text
+    return {
+        "By the range that must hold": _delta(one.delta_sound, one.failure_sound),
+        "As printed": Cell(printed, "guessing" * empty, "alarm" if empty else ""),
+        "Certified": interval(one.low, one.high, "accuracy"),
+        "Played": given(one.played),
+    }
 
 
 def _delta(delta: float | None, failure: float | None) -> Cell:
@@ -221,36 +206,28 @@ def rounds_table(record: Record) -> Grid | None:
     played = [(one, r) for one in shown_points(record.games) if (r := one.point.rounds)]
     if not played:
         return None
-    numeric = ("Adv", "At most", "Noise leaves", "Sign", "TPR", "TNR")
-    plan = ("Rounds", "Share", "Fires for another")
-    rows = tuple(
-        (
-            named(_round_name(one), _batch(one, record)),
-            _success(one.point),
-            _most(one.point),
-            _percent(one.point.figure(EXPECTED_SUCCESS)),
-            _percent(one.point.figure(SIGN_SUCCESS)),
-            Cell(percent(one.point.tpr.value)),
-            Cell(percent(one.point.tnr.value)),
-            Cell(count(rounds.averaged), _simulated(rounds)),
-            _percent(one.point.figure(PLANTED_SHARE)),
-            Cell(percent(one.point.by_others.value)),
-        )
-        for one, rounds in played
-    )
-    every = (*numeric, *plan)
-    return Grid(
+    return tabled(
         "Games in rounds",
-        columns_of("Point", *every, numeric=every),
-        rows,
+        [_round_row(one, rounds, record) for one, rounds in played],
         headings=(Heading("", 1), Heading("Right", 4), Heading("Games", 2), Heading("Server", 3)),
         remark=_ROUNDS,
     )
 
 
-def _success(point: PointPlayed) -> Cell:
-    found = _share(point.adv)
-    return replace(found, tone="alarm") if overtaken(point) else found
+def _round_row(one: ShownPoint, rounds: InRounds, record: Record) -> Filled:
+    point = one.point
+    return {
+        "Point": named(_round_name(one), _batch(one, record)),
+        "Adv": _share(point.adv, "alarm" if overtaken(point) else ""),
+        "At most": _most(point),
+        "Noise leaves": given(point.figure(EXPECTED_SUCCESS)),
+        "Sign": given(point.figure(SIGN_SUCCESS)),
+        "TPR": percent(point.tpr.value),
+        "TNR": percent(point.tnr.value),
+        "Rounds": Cell(count(rounds.averaged), _simulated(rounds)),
+        "Share": given(point.figure(PLANTED_SHARE)),
+        "Fires for another": percent(point.by_others.value),
+    }
 
 
 def _most(point: PointPlayed) -> Cell:
@@ -276,42 +253,32 @@ def _batch(one: ShownPoint, record: Record) -> str:
     return told if several and told not in _round_name(one) else ""
 
 
-def _training_columns(shown: Sequence[ShownPoint]) -> tuple[str, ...]:
-    """Names of the columns that a table of these points has of training."""
-    fit = any(one.point.figure(FIT) is not None for one in shown)
-    held_out = any(one.point.figure(HELD_OUT) is not None for one in shown)
-    epochs = any(one.point.training is not None for one in shown)
-    return ("Fit",) * fit + ("Held out",) * held_out + ("Epochs",) * epochs
+_TRAINED = {"Fit": FIT, "Held out": HELD_OUT, "Epochs": EPOCHS}
 
 
-def _training_cells(point: PointPlayed, columns: Sequence[str]) -> tuple[Cell, ...]:
-    """The cells of these columns."""
-    made = {"Fit": _fit(point), "Held out": _held_out(point), "Epochs": _epochs(point)}
-    return tuple(made[name] for name in columns)
+def _any_has(shown: Sequence[ShownPoint], metric: str) -> bool:
+    return any(one.point.estimate(metric) is not None for one in shown)
 
 
-def _fit(point: PointPlayed) -> Cell:
-    value = point.figure(FIT)
+def _training(point: PointPlayed, name: str) -> Cell | None:
+    """What is known of the training of a point's neurons."""
+    value = point.figure(_TRAINED[name])
     if value is None:
-        return _EMPTY
-    return Cell(number(value), "poor", "alarm") if is_poor(point) else Cell(number(value))
+        return None
+    if name == "Epochs":
+        return _epochs(point)
+    wrong = "poor" * is_poor(point) if name == "Fit" else "by heart" * is_by_heart(point)
+    return Cell(number(value), wrong, "alarm" if wrong else "")
 
 
-def _held_out(point: PointPlayed) -> Cell:
-    value = point.figure(HELD_OUT)
-    if value is None:
-        return _EMPTY
-    return Cell(number(value), "by heart", "alarm") if is_by_heart(point) else Cell(number(value))
-
-
-def _epochs(point: PointPlayed) -> Cell:
+def _epochs(point: PointPlayed) -> Cell | None:
     found, training = point.estimate(EPOCHS), point.training
-    if found is None or found.value is None or training is None:
-        return _EMPTY
-    detail = f"{count(training.least)} to {count(training.most)}"
+    if found is None or training is None:
+        return None
+    limits = ""
     if found.low is not None and found.high is not None:
-        detail = f"{found.low:,.0f}–{found.high:,.0f}\n{detail}"
+        limits = f"{found.low:,.0f}–{found.high:,.0f}"
     never = point.targets - training.stopped
-    if never:
-        detail += f"\n{count(never)} of {count(point.targets)} never"
-    return Cell(f"{'≥ ' * (never > 0)}{found.value:,.0f}", detail)
+    some = f"{count(never)} of {count(point.targets)} never" if never else ""
+    range_ = f"{count(training.least)} to {count(training.most)}"
+    return Cell(f"{'≥ ' * (never > 0)}{found.number:,.0f}", below(limits, range_, some))

@@ -1,8 +1,7 @@
 """Tables of membership inference: attacks by contrast, counts, groups, exposed samples."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC, HEADLINE_METRICS, rate_of
@@ -19,25 +18,26 @@ from fedaudit.report.evidence import (
     settings_of,
 )
 from fedaudit.report.grid import (
+    EMPTY,
     Cell,
+    Filled,
     Footnotes,
     Grid,
     Heading,
     columns_of,
     named,
     shortened,
-    without_constants,
+    tabled,
 )
+from fedaudit.report.tables.cells import measured
 from fedaudit.report.words import (
     MISSING,
     about_runs,
+    amount,
     contrast_name,
     contrast_order,
     count,
     defense_name,
-    further_text,
-    interval,
-    interval_of,
     listed,
     metric_name,
     percent,
@@ -129,26 +129,31 @@ def counts_table(record: Record) -> Grid | None:
     if not seeds:
         return None
     means.sort(key=lambda figure: (figure.metric, contrast_order(figure.contrast)))
-    rows = []
+    rows: list[Filled] = []
     for mean in means:
         by_seed = {run.seed: counted(run) for run in runs.get(key_of(mean), [])}
-        cells = [_cell(by_seed.get(seed)) for seed in seeds]
-        where = [Cell(contrast_name(mean.contrast)), Cell(metric_name(mean.metric))]
-        rows.append((named(mean.attack), *where, *cells, _cell(in_all(mean, runs))))
-    headings = [f"Seed {seed}" for seed in seeds] + ["In all"]
-    return Grid(
+        rows.append(
+            {
+                "Attack": named(mean.attack),
+                "Non-members": contrast_name(mean.contrast),
+                "Rate": metric_name(mean.metric),
+                **{f"Seed {seed}": _cell(by_seed.get(seed)) for seed in seeds},
+                "In all": _cell(in_all(mean, runs)),
+            }
+        )
+    return tabled(
         "Counts behind the rates, seed by seed",
-        columns_of("Attack", "Non-members", "Rate", *headings, numeric=headings),
-        tuple(rows),
+        rows,
+        words=("Non-members", "Rate"),
         remark="Members found of all members, and below them false alarms (FP) of all non-members. "
         "Seeds are runs of their own, each with a threshold of its own: the sum in the last column "
         "is for orientation, and no interval rests on it.",
     )
 
 
-def _cell(part: SampleCounts | None) -> Cell:
+def _cell(part: SampleCounts | None) -> Cell | None:
     if part is None:
-        return Cell(MISSING, tone="muted")
+        return None
     found, alarms = counts_in_words(part).split("\n")
     return Cell(found, alarms)
 
@@ -164,9 +169,6 @@ _SIGNS = (
 )
 _PLAIN_MEAN = re.compile(r"mean over \d+ seeds")
 _OVER_SEEDS = " Figures are means over these seeds, and the counts below them sums."
-
-_EMPTY = Cell(MISSING, tone="muted")
-_Optional = tuple[str, Callable[[Estimate], str]]
 
 
 def attack_tables(record: Record) -> list[Grid]:
@@ -240,7 +242,7 @@ def figure_cell(
             needs no note; a table with many rates is otherwise mostly footnotes.
     """
     if figure is None:
-        return _EMPTY
+        return EMPTY
     plain_mean = _PLAIN_MEAN.fullmatch(figure.note) is not None
     said = runs is not None and (plain_mean or in_all(figure, runs) is not None)
     mark = notes.mark(_lacking(figure) if said else figure.note)
@@ -249,14 +251,7 @@ def figure_cell(
     look = look_of(figure)
     part = None if runs is None else in_all(figure, runs)
     counts = counts_in_words(part) if part else _false_alarms(figure)
-    further = further_text(figure.further, partial(interval, metric=figure.metric))
-    lines = [look.word, interval_of(figure) or "no interval", further, counts, _ceiling(figure)]
-    return Cell(
-        f"{look.sign}{shown(figure.value, figure.metric)}",
-        "\n".join(line for line in lines if line),
-        look.tone,
-        mark,
-    )
+    return measured(figure, look, counts, _ceiling(figure), mark=mark) or EMPTY
 
 
 def _lacking(figure: Estimate) -> str:
@@ -270,12 +265,7 @@ def _false_alarms(figure: Estimate) -> str:
         return ""
     if not figure.n_nonmembers:
         return f"FPR {percent(figure.realised_fpr)}"
-    return f"FP {number_of(figure.realised_fpr * figure.n_nonmembers)}/{count(figure.n_nonmembers)}"
-
-
-def number_of(amount: float) -> str:
-    """A count that may be a mean over runs: whole numbers without decimals."""
-    return count(round(amount)) if abs(amount - round(amount)) < 1e-6 else f"{amount:.1f}"
+    return f"FP {amount(figure.realised_fpr * figure.n_nonmembers)}/{count(figure.n_nonmembers)}"
 
 
 def _ceiling(figure: Estimate) -> str:
@@ -299,37 +289,33 @@ def every_figure_table(record: Record) -> Grid:
 
 def _long_table(caption: str, figures: list[Estimate]) -> Grid:
     notes = Footnotes()
-    optional: list[_Optional] = [
-        ("Defense", lambda figure: shortened(defense_name(figure.defense))),
-        ("View", lambda figure: shortened(figure.view)),
-        ("Target", lambda figure: "all" if figure.target is None else str(figure.target)),
-        ("Seed", lambda figure: "all" if figure.seed is None else str(figure.seed)),
-    ]
-    varying = [
-        (name, text) for name, text in optional if len({text(figure) for figure in figures}) > 1
-    ]
-    rows = [
-        (
-            named(figure.attack or "(the run)"),
-            Cell(contrast_name(figure.contrast)),
-            Cell(metric_name(figure.metric)),
-            figure_cell(figure, notes),
-            *(Cell(text(figure)) for _, text in varying),
-            Cell(shortened(figure.method, 60) or MISSING),
-            Cell(f"{count(figure.n_members)} / {count(figure.n_nonmembers)}"),
-        )
+    rows: list[Filled] = [
+        {
+            "Attack": named(figure.attack or "(the run)"),
+            "Contrast": contrast_name(figure.contrast),
+            "Metric": metric_name(figure.metric),
+            "Figure": figure_cell(figure, notes),
+            "Defense": shortened(defense_name(figure.defense)),
+            "View": shortened(figure.view),
+            "Target": "every target" if figure.target is None else str(figure.target),
+            "Seed": "every seed" if figure.seed is None else str(figure.seed),
+            "Method": shortened(figure.method, 60) or MISSING,
+            "Members / non-members": _behind(figure),
+        }
         for figure in figures
     ]
-    names = ("Attack", "Contrast", "Metric", "Figure", *(name for name, _ in varying))
-    return Grid(
-        caption=caption,
-        columns=columns_of(
-            *names, "Method", "Members / non-members", numeric=("Figure", "Members / non-members")
-        ),
-        rows=tuple(rows),
-        notes=notes.listed(),
+    return tabled(
+        caption,
+        rows,
+        words=("Contrast", "Metric", "Method"),
+        varying=("Defense", "View", "Target", "Seed"),
+        notes=notes,
         remark=_SIGNS + about_runs(figure.further for figure in figures),
     )
+
+
+def _behind(figure: Estimate) -> str:
+    return f"{count(figure.n_members)} / {count(figure.n_nonmembers)}"
 
 
 def targets_of(record: Record) -> list[int]:
@@ -343,22 +329,23 @@ def targets_table(record: Record) -> Grid | None:
     if not figures:
         return None
     rows = [
-        (
-            Cell(f"Client {figure.target}"),
-            named(figure.attack),
-            Cell(contrast_name(figure.contrast)),
-            named(defense_name(figure.defense)),
-            Cell("mean" if figure.seed is None else str(figure.seed)),
-            _figure_cell(figure),
-            Cell(f"{count(figure.n_members)} / {count(figure.n_nonmembers)}"),
-        )
+        {
+            "Client": f"Client {figure.target}",
+            "Attack": named(figure.attack),
+            "Non-members": contrast_name(figure.contrast),
+            "Defense": named(defense_name(figure.defense)),
+            "Seed": "mean" if figure.seed is None else str(figure.seed),
+            "AUC": None
+            if figure.value is None
+            else measured(figure, look_of(figure), unbounded=""),
+            "Members / non-members": _behind(figure),
+        }
         for figure in sorted(figures, key=lambda figure: figure.target or 0)
     ]
-    numeric = ("AUC", "Members / non-members")
-    columns = columns_of(
-        "Client", "Attack", "Non-members", "Defense", "Seed", *numeric, numeric=numeric
-    )
-    return without_constants(Grid("AUC by audited client", columns, tuple(rows)), numeric)
+    return tabled("AUC by audited client", rows, varying=_SETTING)
+
+
+_SETTING = ("Target", "Attack", "Contrast", "Non-members", "Defense", "Seed")
 
 
 def target_figures(record: Record) -> list[Estimate]:
@@ -368,41 +355,17 @@ def target_figures(record: Record) -> list[Estimate]:
     return [f for f in headline(record) if f.metric == AUC and f.target is not None]
 
 
-def _figure_cell(figure: Estimate) -> Cell:
-    if figure.value is None:
-        return Cell(MISSING, tone="muted")
-    look = look_of(figure)
-    lines = (look.word, interval_of(figure))
-    return Cell(
-        f"{look.sign}{shown(figure.value, AUC)}",
-        "\n".join(line for line in lines if line),
-        look.tone,
-    )
-
-
 def groups_table(record: Record, by: str) -> Grid | None:
     """AUC by whose samples ("client") or by "class"; None where the record has none."""
     groups = [group for group in record.groups if group.by == by]
     if not groups:
         return None
-    numeric = ("AUC", "Members / non-members")
-    columns = columns_of(
-        "Non-members of" if by == "client" else "Class",
-        "Target",
-        "Attack",
-        "Contrast",
-        "Defense",
-        "Seed",
-        *numeric,
-        numeric=numeric,
-    )
     caption = (
         "AUC of the target's members against each other client's samples"
         if by == "client"
         else "AUC by class"
     )
-    grid = Grid(caption, columns, tuple(_group_row(group) for group in groups))
-    return without_constants(grid, numeric)
+    return tabled(caption, [_group_row(group) for group in groups], varying=_SETTING)
 
 
 def group_name(group: Estimate) -> str:
@@ -410,21 +373,17 @@ def group_name(group: Estimate) -> str:
     return f"Client {group.group}" if group.by == "client" else f"Class {group.group}"
 
 
-def _group_row(group: Estimate) -> tuple[Cell, ...]:
-    return (
-        named(group_name(group)),
-        Cell(MISSING if group.target is None else f"client {group.target}"),
-        named(group.attack),
-        Cell(contrast_name(group.contrast)),
-        named(defense_name(group.defense)),
-        Cell(str(group.seed)),
-        Cell(
-            shown(group.value, AUC),
-            interval(group.low, group.high, AUC),
-            "muted" if group.value is None else "",
-        ),
-        Cell(f"{count(group.n_members)} / {count(group.n_nonmembers)}"),
-    )
+def _group_row(group: Estimate) -> Filled:
+    return {
+        "Non-members of" if group.by == "client" else "Class": named(group_name(group)),
+        "Target": MISSING if group.target is None else f"client {group.target}",
+        "Attack": named(group.attack),
+        "Contrast": contrast_name(group.contrast),
+        "Defense": named(defense_name(group.defense)),
+        "Seed": str(group.seed),
+        "AUC": None if group.value is None else measured(group, unbounded=""),
+        "Members / non-members": _behind(group),
+    }
 
 
 MOST_SAMPLES = 20
@@ -450,14 +409,14 @@ def exposed_table(record: Record) -> Grid | None:
     sizes = _nonmembers(record)
     ordered = sorted(samples.values(), key=_rank)
     rows = [_row(record, same, sizes) for same in ordered[:MOST_SAMPLES]]
-    numeric = ("Attacks that list it", "Non-members as high or higher")
-    columns = columns_of(
-        "Sample", "Class", "Defense", "Target", "Seeds", *numeric, "Which", numeric=numeric
-    )
     left = len(ordered) - len(rows)
-    remark = f" {plural(left, 'further sample')} stand in the record." if left else ""
-    grid = Grid("Most exposed samples", columns, tuple(rows), remark=remark.strip())
-    return without_constants(grid, ("Class", "Seeds", *numeric, "Which"))
+    return tabled(
+        "Most exposed samples",
+        rows,
+        words=("Class", "Seeds", "Which"),
+        varying=("Defense", "Target"),
+        remark=f"{plural(left, 'further sample')} stand in the record." if left else "",
+    )
 
 
 def exposed_note(record: Record) -> str:
@@ -516,26 +475,26 @@ def _rank(same: Sequence[ExposedSample]) -> tuple[int, float, int]:
     return -agreeing, 1 - max(one.above_nonmembers for one in same), same[0].sample
 
 
-def _row(record: Record, same: Sequence[ExposedSample], sizes: _Sizes) -> tuple[Cell, ...]:
+def _row(record: Record, same: Sequence[ExposedSample], sizes: _Sizes) -> Filled:
     best = max(same, key=lambda one: one.above_nonmembers)
     attacks = distinct(one.attack for one in sorted(same, key=lambda o: -o.above_nonmembers))
     asked = {e.attack for e in _trusted(record) if e.defense == best.defense}
     more = f" and {len(attacks) - MOST_NAMED} more" if len(attacks) > MOST_NAMED else ""
-    return (
-        Cell(f"Sample {best.sample}"),
-        Cell(str(best.label)),
-        named(defense_name(best.defense)),
-        Cell(f"client {best.target}"),
-        Cell(", ".join(str(seed) for seed in sorted({one.seed for one in same}))),
-        Cell(f"{len(attacks)} of {len(asked)}"),
-        _above(best, _size(best, sizes)),
-        Cell(shortened(", ".join(attacks[:MOST_NAMED]), 100) + more),
-    )
+    return {
+        "Sample": f"Sample {best.sample}",
+        "Class": str(best.label),
+        "Defense": named(defense_name(best.defense)),
+        "Target": f"client {best.target}",
+        "Seeds": ", ".join(str(seed) for seed in sorted({one.seed for one in same})),
+        "Attacks that list it": f"{len(attacks)} of {len(asked)}",
+        "Non-members as high or higher": _above(best, _size(best, sizes)),
+        "Which": shortened(", ".join(attacks[:MOST_NAMED]), 100) + more,
+    }
 
 
-def _above(best: ExposedSample, nonmembers: int) -> Cell:
+def _above(best: ExposedSample, nonmembers: int) -> str:
     """By the attack that singles it out most: a count, which a share near 1 does not show."""
     if not nonmembers:
-        return Cell(percent(1 - best.above_nonmembers) if best.above_nonmembers < 1 else MISSING)
+        return percent(1 - best.above_nonmembers) if best.above_nonmembers < 1 else MISSING
     higher = round((1 - best.above_nonmembers) * nonmembers)
-    return Cell(f"{count(higher)} of {count(nonmembers)}")
+    return f"{count(higher)} of {count(nonmembers)}"

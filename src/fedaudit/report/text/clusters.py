@@ -3,24 +3,33 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
-from fedaudit.report.evidence import LEAKS, ROOM_FOR_DOUBT, Size, Status, a_leak, distinct, largest
+from fedaudit.report.evidence import (
+    LEAKS,
+    ROOM_FOR_DOUBT,
+    Size,
+    Status,
+    a_leak,
+    distinct,
+    largest,
+    size_reached_by,
+)
 from fedaudit.report.figures.drawing import Style, style
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.membership import Bullet, Sentence
-from fedaudit.report.text.sources import size_reached_by
 from fedaudit.report.words import (
+    amount,
     capital,
     count,
     defense_name,
-    further_text,
-    interval,
+    interval_of,
     listed,
     percent,
     plural,
     sentence,
+    value_of,
 )
 from fedaudit.results import metrics
 from fedaudit.results.cluster_groups import choices, clients_of, groups_by_size, models_of_groups
@@ -181,50 +190,10 @@ def gravest_size(studies: tuple[Clustered, ...]) -> Size | None:
     return largest(sizes)
 
 
-PLAIN_INDEX = (metrics.AGREEMENT,)
-"""Figures that are neither shares nor counts."""
-
-
-def figure_text(mean: Estimate) -> str:
-    """A figure's value as it stands in tables."""
-    if mean.metric in metrics.COUNTS:
-        return amount(mean.number)
-    return (
-        f"{mean.number:.2f}".replace("-", "−")
-        if mean.metric in PLAIN_INDEX
-        else percent(mean.number)
-    )
-
-
-def limits_text(mean: Estimate) -> str:
-    """Its interval; empty without one."""
-    if mean.low is None or mean.high is None:
-        return ""
-    return _limits(mean, mean.low, mean.high)
-
-
-def further_limits(mean: Estimate) -> str:
-    """Limits for further runs; empty without it."""
-    return further_text(mean.further, partial(_limits, mean))
-
-
-def _limits(mean: Estimate, low: float, high: float) -> str:
-    if mean.metric in metrics.COUNTS:
-        return f"{amount(low)}–{amount(high)}"
-    if mean.metric in PLAIN_INDEX:
-        return f"{low:.2f} to {high:.2f}".replace("-", "−")
-    return interval(low, high, "accuracy")
-
-
-def amount(value: float) -> str:
-    """A number of clients that may be a mean: whole numbers without decimals."""
-    return count(round(value)) if abs(value - round(value)) < 1e-6 else f"{value:.1f}"
-
-
 def in_words(mean: Estimate) -> str:
     """ "12.4 (95% interval 9.1–15.7)"."""
-    limits = limits_text(mean)
-    return figure_text(mean) + (f" (95% interval {limits})" if limits else "")
+    limits = interval_of(mean)
+    return value_of(mean) + (f" (95% interval {limits})" if limits else "")
 
 
 RISK = (

@@ -11,13 +11,21 @@ from fedaudit.report.evidence import (
     Status,
     a_leak,
     distinct,
-    headline,
     largest,
+    size_reached_by,
     tone_of,
 )
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.membership import Bullet, Sentence
-from fedaudit.report.words import NO_DEFENSE, count, defense_name, interval, percent, plural
+from fedaudit.report.words import (
+    NO_DEFENSE,
+    count,
+    defense_name,
+    interval_of,
+    percent,
+    plural,
+    points,
+)
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
@@ -25,29 +33,6 @@ from fedaudit.results.sources import LABEL_BASELINE, LABELS, SourceResult
 
 Run: TypeAlias = SourceResult
 """Result of one attack in one run."""
-
-
-class SourceThreshold(NamedTuple):
-    """Least share that earns a source leak its word.
-
-    Attributes:
-        word: The word.
-        share: Of the owners that label distributions leave open, the share that is named.
-    """
-
-    word: Size
-    share: float
-
-
-SOURCE_SIZES = (
-    SourceThreshold("trace", 0.0),
-    SourceThreshold("weak", 0.05),
-    SourceThreshold("clear", 0.15),
-    SourceThreshold("strong", 0.3),
-)
-"""Words as for other leaks: the best guess at membership that AUCs of 0.55, 0.6 and 0.7 allow has
-an advantage of about 7, 14 and 29%, and this share is that advantage for two clients of the same
-label distribution."""
 
 
 class Named(NamedTuple):
@@ -141,13 +126,6 @@ def excess_size(figure: Named) -> Size | None:
     return size_reached_by(beyond(least_of(figure.excess), figure.mixes))
 
 
-def size_reached_by(share: float) -> Size | None:
-    """The largest word that a share of owners, of those that are left open, earns."""
-    if share <= 0:
-        return None
-    return largest([threshold.word for threshold in SOURCE_SIZES if share >= threshold.share])
-
-
 def beyond(excess: float, level: float) -> float:
     """An excess over a level, as a share of what that level leaves open."""
     return excess / (1 - level) if level < 1 else 0.0
@@ -226,11 +204,6 @@ SOURCE_MEANINGS: Mapping[Status, str] = {
     "are over seeds.",
     "no leak shown": "These attacks do not name owners more often than guessing here.",
 }
-
-
-def only_sources(record: Record) -> bool:
-    """True where a record is about owners alone and has no figure of a membership attack."""
-    return bool(record.sources) and not headline(record)
 
 
 def source_status(named: Sequence[Named]) -> Status:
@@ -327,7 +300,7 @@ def _mixes_sentence(best: Named) -> str:
         f"many are "
         "right when owners are shuffled within each class."
     )
-    rest = f"{points(best.excess.number)} points ({points_in_words(best.excess)})"
+    rest = f"{points(best.excess.number)} points ({limits_in_words(best.excess)})"
     size = excess_size(best)
     if size is not None:
         return f"{level} The rest, {rest}, is above what such shuffles give: {a_leak(size)}."
@@ -365,24 +338,9 @@ def label_sentence(record: Record) -> str:
 
 
 def limits_in_words(figure: Estimate) -> str:
-    """ "95% interval 39.1–57.6%"."""
-    if figure.low is None:
-        return "no interval"
-    return f"95% interval {interval(figure.low, figure.high, 'accuracy')}"
-
-
-def points_in_words(figure: Estimate) -> str:
-    """The limits of a difference in percentage points."""
-    if figure.low is None or figure.high is None:
-        return "no interval"
-    return f"95% interval {points(figure.low)} to {points(figure.high)}"
-
-
-def points(change: float) -> str:
-    """A difference of shares in percentage points, with its sign."""
-    size = f"{100 * abs(change):.1f}"
-    sign = "" if float(size) == 0 else "+" if change > 0 else "−"
-    return sign + size
+    """ "95% interval 39.1–57.6%"; of a difference in percentage points."""
+    limits = interval_of(figure)
+    return f"95% interval {limits}" if limits else "no interval"
 
 
 def source_audited(record: Record) -> str:

@@ -1,0 +1,204 @@
+"""Records side by side in words: names of rows and fronts, cautions, and the best trade-off."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from fedaudit.core.metric_names import AUC
+from fedaudit.report.evidence import headline
+from fedaudit.report.grid import Cell, named, shortened
+from fedaudit.report.text.verdict import learning_warning
+from fedaudit.report.words import NO_DEFENSE, defense_name, plural
+from fedaudit.results.comparison import (
+    NOT_SET,
+    STRONGEST_ATTACK,
+    Comparison,
+    Front,
+    Row,
+)
+from fedaudit.results.record import Record
+
+MOST_SETTINGS = 4
+"""Settings named in a row's heading; all of them stand in the table of rows."""
+
+
+def labels_of(comparison: Comparison) -> list[str]:
+    """A name for each row that no other row has, in one line."""
+    any_defense = any(row.family != NO_DEFENSE for row in comparison.rows)
+    return _distinct([_label(row, any_defense=any_defense) for row in comparison.rows], comparison)
+
+
+def case_of(row: Row) -> str:
+    """Clients that use a row's defense: "pair: clients 0 and 1 of 10"; empty if unknown."""
+    if row.family == NO_DEFENSE:
+        return ""
+    if row.coalition is None:
+        return f"all {row.clients} clients" if row.clients else ""
+    size = len(row.coalition)
+    name = "one client" if size == 1 else "pair" if size == 2 else f"{size} clients"
+    if row.clients == 2 * size and size > 2:
+        name = "half"
+    return f"{name}: {on_clients(row.coalition)} of {row.clients}"
+
+
+def settings_text(settings: Mapping[str, str]) -> str:
+    """Settings in a few words: the last part of each name, and of which part if there are two."""
+    # What is set in other rows alone says nothing of this one.
+    given = {name: value for name, value in settings.items() if value not in (NOT_SET, "{}")}
+    short = {name: _short_setting(name) for name in given}
+    twice = {last for last in short.values() if [*short.values()].count(last) > 1}
+    full = {
+        n: f"{n.partition('.')[0]} {last}" if last in twice else last for n, last in short.items()
+    }
+    parts = [f"{full[name].replace('_', ' ')} {value}" for name, value in given.items()]
+    more = len(parts) - MOST_SETTINGS
+    told = [shortened(part, 32) for part in parts[:MOST_SETTINGS]]
+    return ", ".join([*told, f"and {more} more"] if more > 0 else told)
+
+
+def _short_setting(name: str) -> str:
+    """The last part of a setting's name; a catalogue's name is called after what it is of."""
+    above, _, last = name.rpartition(".")
+    return above if last in ("name", "scheme") and above else last
+
+
+def _clients(clients: Sequence[int]) -> str:
+    ordered = sorted(clients)
+    if len(ordered) > 2 and ordered == list(range(ordered[0], ordered[-1] + 1)):
+        return f"{ordered[0]}–{ordered[-1]}"
+    return shortened(", ".join(str(client) for client in ordered), 40)
+
+
+def _label(row: Row, *, any_defense: bool) -> str:
+    parts = [defense_name(row.defense), case_of(row), settings_text(row.settings)]
+    if row.family == NO_DEFENSE and not any_defense and parts[-1]:
+        parts = parts[1:]
+    return " · ".join(shortened(part, 80) for part in parts if part)
+
+
+def _distinct(labels: list[str], comparison: Comparison) -> list[str]:
+    """With the study's name where two rows say the same, and a number where that is not enough."""
+    names = [
+        f"{shortened(comparison.sources[row.source].name, 60)} · {label}"
+        if labels.count(label) > 1
+        else label
+        for row, label in zip(comparison.rows, labels, strict=True)
+    ]
+    return [
+        f"{name} ({place + 1})" if names.count(name) > 1 else name
+        for place, name in enumerate(names)
+    ]
+
+
+def on_clients(targets: Sequence[int]) -> str:
+    """Clients in a few words: "client 3", "clients 0–4"."""
+    return f"client{'s' if len(targets) > 1 else ''} {_clients(targets)}"
+
+
+def heading_of(row: Row, label: str) -> Cell:
+    """The defense, and below it who uses it and what else differs."""
+    details = " · ".join(part for part in (case_of(row), settings_text(row.settings)) if part)
+    plain = defense_name(row.defense)
+    if label.startswith(plain[:20]):
+        return named(plain, details, limit=80)
+    return named(label, limit=120)
+
+
+def front_name(front: Front) -> str:
+    """A front as a reader sees it: defense, coalition, and settings that differ."""
+    row = Row(
+        source=0,
+        defense=front.family,
+        family=front.family,
+        coalition=front.coalition,
+        clients=front.clients,
+        settings=front.settings,
+    )
+    parts = [defense_name(front.family), case_of(row), settings_text(front.settings)]
+    return " · ".join(shortened(part, 60) for part in parts if part)
+
+
+def cautions(comparison: Comparison, records: Sequence[Record]) -> list[str]:
+    """Differences that make records hard to compare, in plain words."""
+    said = [
+        f"{shortened(record.name, 60)} was evaluated with the published code's flawed redraw of "
+        "non-members: its figures mean nothing about leakage."
+        for record in records
+        if record.evaluation == "redraw"
+    ]
+    failed = [r for r in records if any(control.passed is False for control in r.controls)]
+    said += [
+        f"A control failed in {shortened(record.name, 60)}: its figures cannot be relied on yet."
+        for record in failed[:5]
+    ]
+    if len(failed) > 5:
+        said.append(f"A control failed in {plural(len(failed) - 5, 'further record')}.")
+    said += [
+        f"{shortened(record.name, 60)}: {warning}"
+        for record in records
+        if (warning := learning_warning(record))
+    ][:5]
+    if len({record.view.name for record in records}) > 1:
+        said.append("The adversaries differ: the records were made under different views.")
+    sizes = {frozenset((f.n_members, f.n_nonmembers) for f in headline(r)) for r in records}
+    if len(sizes) > 1:
+        said.append("The numbers of audited samples differ, and with them what can be seen.")
+    if len({tuple(sorted(record.seeds)) for record in records}) > 1:
+        said.append("The seeds differ: a change is taken over the seeds that two rows share.")
+    return said + _without_tuned(comparison)
+
+
+def _without_tuned(comparison: Comparison) -> list[str]:
+    """Heuristic defenses are to be held against DP-SGD at a strength that keeps the model good."""
+    families = [row.family for row in comparison.rows]
+    if all(family == NO_DEFENSE for family in families) or any("dp-sgd" in f for f in families):
+        return []
+    return [
+        "Tuned DP-SGD is not among the defenses: whether these beat the usual one is not shown."
+    ]
+
+
+class TradeOff(NamedTuple):
+    """A row of a comparison that gives up least accuracy for the leakage that it takes away.
+
+    Attributes:
+        name: The defense, with who uses it.
+        leakage: Change of the strongest attack's membership advantage, in shares.
+        error: Change of the test error, in shares.
+        undefended: The advantage without it.
+        contrast: The non-members that the leakage is against.
+    """
+
+    name: str
+    leakage: float
+    error: float
+    undefended: float
+    contrast: str
+
+
+def best_tradeoff(comparison: Comparison) -> TradeOff | None:
+    """The largest fall of leakage less rise of error, where no defense leaks most; None of none.
+
+    Both are shares: the membership advantage (2 AUC - 1) of the strongest attack, and the test
+    error. A sum of the two is a convention of this report, not a law; the front shows all.
+    """
+    fronts = [
+        front
+        for front in comparison.fronts
+        if front.metric == AUC and front.attack == STRONGEST_ATTACK and front.gain is not None
+    ]
+    if not fronts:
+        return None
+    contrast = max(fronts, key=lambda front: front.points[0].leakage).contrast
+    found = [
+        TradeOff(
+            front_name(front),
+            point.leakage - front.points[0].leakage,
+            point.error - front.points[0].error,
+            front.points[0].leakage,
+            contrast,
+        )
+        for front in fronts
+        if front.contrast == contrast
+        for point in front.points[1:]
+    ]
+    return min(found, key=lambda one: one.leakage + one.error, default=None)
