@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -95,9 +96,11 @@ def test_a_table_whose_labels_leave_classes_out_has_no_billion_classes(tmp_path:
 
 
 def test_a_picture_of_too_many_pixels_is_refused_without_a_warning(tmp_path: Path) -> None:
+    picture = BytesIO()
+    Image.new("1", (13_000, 13_000)).save(picture, "PNG")
     for name in ("a", "b"):
         (tmp_path / "own" / name).mkdir(parents=True)
         for at in range(3):
-            Image.new("1", (13_000, 13_000)).save(tmp_path / "own" / name / f"{at}.png")
+            (tmp_path / "own" / name / f"{at}.png").write_bytes(picture.getvalue())
     with pytest.raises(BadInput, match="a picture of 13000 x 13000 pixels is larger than"):
         load("own", data_dir=tmp_path)

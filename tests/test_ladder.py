@@ -30,14 +30,6 @@ def on_the_line(gap: float, study: str = "ladder-letters") -> Any:
     return rung(gap, NormalDist().cdf(0.1 + gap), study)
 
 
-def test_the_page_and_what_reports_use_are_what_the_records_give() -> None:
-    script = ladder()
-    for path, text in script["made"]().items():
-        # How a picture is written is matplotlib's; that it is there is ours.
-        same = path.is_file() if path == script["PICTURE"] else path.read_text("utf-8") == text
-        assert same, "run `python docs/ladder.py`"
-
-
 def test_the_rule_is_the_line_that_its_rungs_lie_on() -> None:
     rungs = [on_the_line(gap, study) for study in ("a", "b") for gap in (0.1, 0.5, 0.9)]
     said = ladder()["rule"](ladder()["RULE"], rungs, ladder()["of_uploads"])

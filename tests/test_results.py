@@ -1,14 +1,18 @@
-"""The pages of results say what the records say."""
+"""The pages of results, of claims and of the ladder say what the records say."""
 
 import runpy
 import subprocess
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from docs.claims import again, comparing, data, figures, judging, page
+from docs.claims.judging import Decided
 from fedaudit.core.errors import BadInput
+from fedaudit.results import read
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Environment, own_hash
 from tests.report.records import record
@@ -24,7 +28,17 @@ class Results(NamedTuple):
     told: frozenset[str]
 
 
-@cache
+@pytest.fixture(scope="module", autouse=True)
+def each_record_is_read_once() -> Iterator[None]:
+    """By all pages together: reading takes most of their time."""
+    once = cache(read_record)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (read, figures):
+            patch.setattr(module, "read_record", once)
+        yield
+
+
+@pytest.fixture(scope="module")
 def results() -> Results:
     script = runpy.run_path(str(ROOT / "docs" / "results.py"))
     studies = script["studies"]()
@@ -38,13 +52,102 @@ def results() -> Results:
     )
 
 
-def test_the_pages_of_results_are_what_the_records_give() -> None:
-    assert results().made == results().pages, "run `python docs/results.py`"
+def test_the_pages_of_results_are_what_the_records_give(results: Results) -> None:
+    assert results.made == results.pages, "run `python docs/results.py`"
 
 
-def test_every_record_is_of_a_study_that_is_told_how_to_make() -> None:
+def test_every_record_is_of_a_study_that_is_told_how_to_make(results: Results) -> None:
     kept = {path.parent.name for path in (ROOT / "records").rglob("*.json")}
-    assert kept == results().told
+    assert kept == results.told
+
+
+def test_the_page_of_the_ladder_and_what_reports_use_are_what_the_records_give() -> None:
+    script = runpy.run_path(str(ROOT / "docs" / "ladder.py"))
+    for path, text in script["made"]().items():
+        # How a picture is written is matplotlib's; that it is there is ours.
+        same = path.is_file() if path == script["PICTURE"] else path.read_text("utf-8") == text
+        assert same, "run `python docs/ladder.py`"
+
+
+def test_the_page_of_claims_is_what_claims_and_records_give() -> None:
+    there = page.PAGE.read_text(encoding="utf-8")
+    assert there == page.page(), "run `python docs/claims.py`"
+
+
+@pytest.fixture(scope="module")
+def all_decided() -> list[Decided]:
+    return [one for paper in data.papers() for one in judging.decided(paper)]
+
+
+def test_no_verdict_about_an_attack_rests_on_a_regime_that_does_not_leak(
+    all_decided: list[Decided],
+) -> None:
+    for one in all_decided:
+        counted = [held for held in one.held if held.counts]
+        if one.verdict not in ("open", "not run"):
+            assert len(counted) >= (2 if one.claim.tier == 1 else 1), one.claim.id
+            assert not one.claim.leaks or all(comparing.leaks(h.regime) for h in counted)
+
+
+def test_what_is_open_says_what_would_settle_it_and_what_was_not_run_why(
+    all_decided: list[Decided],
+) -> None:
+    for one in all_decided:
+        assert one.verdict != "open" or "to settle it: " in one.why, one.claim.id
+        assert one.verdict != "not run" or one.why, one.claim.id
+
+
+def test_at_most_a_fifth_of_the_claims_was_not_run(all_decided: list[Decided]) -> None:
+    missing = [one for one in all_decided if one.verdict == "not run"]
+    assert 5 * len(missing) <= len(all_decided)
+
+
+def test_the_figures_of_the_readme_are_those_of_the_records() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shares = []
+    for variant in ("redraw", ""):
+        known = figures.rows("fedmia-tiny-alexnet", variant)
+        assert known is not None
+        by_seed = known[figures.Asked("tpr@0.001", "fedmia-2", "mixed", 0)]
+        shares.append(100 * by_seed[None][None].value)
+    drawn_anew, aligned = shares
+    assert f"finds {drawn_anew:.0f} % of the members at 0.1 % false positives" in readme
+    assert f"with the same non-members throughout {aligned:.0f} %" in readme
+    assert f"{sum(len(paper.claim) for paper in data.papers())} of them" in readme
+
+
+def test_a_row_is_made_again_by_the_commands_that_made_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found: list[again.Unit] = []
+
+    def keep(units: Sequence[again.Unit]) -> int:
+        found.extend(units)
+        return 0
+
+    monkeypatch.setattr(again, "carry_out", keep)
+    assert again.again("fedmia-redraw-tpr", data_dir="D", out=tmp_path) == 0
+    assert "4 records of 2 studies" in capsys.readouterr().out
+    commands = {one.name: " ".join(one.command) for one in found}
+    base, redrawn = commands["fedmia-tiny-cnn"], commands["fedmia-tiny-cnn-redraw"]
+    assert base.startswith("run ")
+    assert base.endswith(
+        f"--pool {tmp_path / 'pool'} --out {tmp_path / 'fedmia-tiny-cnn'} --data-dir D"
+    )
+    assert redrawn.startswith(
+        f"attack {tmp_path / 'fedmia-tiny-cnn'} --figures.evaluation=redraw --out"
+    )
+    found.clear()
+    again.again("all", data_dir="D", out=tmp_path)
+    assert len({one.name for one in found}) == len(found) > 150
+    for one in found:
+        assert one.committed.is_file(), one.name
+    adult = next(" ".join(one.command) for one in found if one.name == "ifca-mir-adult")
+    assert "--risk.training=continued --risk.sizes=capped" in adult
+    with pytest.raises(
+        BadInput, match="no claim is called 'ami-weigts'; did you mean 'ami-weights'"
+    ):
+        again.again("ami-weigts", data_dir="", out=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +180,7 @@ def test_records_of_games_have_their_own_content_hash() -> None:
     played = [
         path for path in (ROOT / "records").glob("ami-*/*.json") if path.stem == path.parent.name
     ]
-    games = [record for record in map(read_record, played) if record.kind == "games"]
+    games = [record for record in map(read.read_record, played) if record.kind == "games"]
     assert len(games) == 8
     assert all(record.content_hash == own_hash(record) for record in games)
 

@@ -1,11 +1,13 @@
 """Games in real rounds: they agree with signs where nothing hides them, and no noise is outdone."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 
 from fedaudit.attacks.ami.game import Contest, Pools
+from fedaudit.attacks.ami.plant import Neurons
 from fedaudit.attacks.ami.rules import Rules
 from fedaudit.attacks.ami.score import reading, summed
 from fedaudit.attacks.ami.train import NeuronTraining
@@ -57,8 +59,14 @@ def games(**settings: object) -> RoundGames:
 
 def played(targets: int, count: int, **settings: object) -> PlayedInRounds:
     one = games(**settings)
-    parts = [one.play(number, CONTEST.neurons([number]), count) for number in range(targets)]
+    parts = [one.play(number, neurons(number), count) for number in range(targets)]
     return PlayedInRounds(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+
+@cache
+def neurons(target: int) -> Neurons:
+    """Trained once for all tests, none of which changes them."""
+    return CONTEST.neurons([target])
 
 
 def adv(found: PlayedInRounds) -> float:
@@ -89,7 +97,7 @@ def test_only_where_another_record_fires_can_score_and_sign_differ() -> None:
 
 def test_games_that_are_clients_of_one_federation_are_those_of_federations_of_their_own() -> None:
     one = games(clients=2)
-    models = one.models(0, CONTEST.neurons([0]))
+    models = one.models(0, neurons(0))
     looked_for = reading(models.asked, one.target(0))
     _, batches = one.batches(0, 5)
     together = one.scores(models, looked_for, batches, 7)
@@ -114,16 +122,16 @@ def test_noise_drawn_for_scores_is_that_of_simulated_rounds(
     given = {"defense": defense, "options": options, "averaged": 3, "neurons": 2}
     drawn, simulated = games(**given), games(**given, every_round=True)
     assert (drawn.simulated, simulated.simulated) == (1, 3)
-    models = drawn.models(0, CONTEST.neurons([0]))
+    models = drawn.models(0, neurons(0))
     looked_for = reading(models.asked, drawn.target(0))
     _, batches = drawn.batches(0, 1)
-    many = Batches(*(part.expand(150, *part.shape[1:]) for part in batches))
+    many = Batches(*(part.expand(100, *part.shape[1:]) for part in batches))
     quiet = drawn.scores(models, looked_for, many, 7)
     noisy = simulated.scores(models, looked_for, many, 7)
     assert float(quiet.std()) < 1e-6
     expected = spread / 3**0.5
     assert float(noisy.std()) == pytest.approx(expected, rel=0.2)
-    assert float(noisy.mean() - quiet[0]) == pytest.approx(0.0, abs=4 * expected / 150**0.5)
+    assert float(noisy.mean() - quiet[0]) == pytest.approx(0.0, abs=4 * expected / 100**0.5)
     own = drawn._noise(looked_for, (4000,), seeded(1, "noise"))
     assert float(own.std()) == pytest.approx(expected, rel=0.05)
 
@@ -161,7 +169,7 @@ def test_where_everybody_is_sent_the_plant_records_of_all_can_make_it_fire() -> 
 
 def federation(*lied_to: int) -> tuple[RoundGames, dict[int, Samples], Tampering]:
     one = games(clients=3, others="planted")
-    model = one.models(0, CONTEST.neurons([0])).asked.model
+    model = one.models(0, neurons(0)).asked.model
     _, batches = one.batches(0, 1)
     data = {
         client: Samples(batches.features[0, client], batches.labels[0, client], torch.arange(8))
@@ -172,7 +180,7 @@ def federation(*lied_to: int) -> tuple[RoundGames, dict[int, Samples], Tampering
 
 def test_the_sum_of_one_model_is_what_the_sum_view_shows_and_that_of_several_it_refuses() -> None:
     one, data, server = federation(0, 1, 2)
-    net = one.models(0, CONTEST.neurons([0])).others.architecture
+    net = one.models(0, neurons(0)).others.architecture
     algorithm = FedSGD(net, LocalTraining(lr=0.5))
     (round,) = simulate(algorithm, data, rounds=1, seed=1, server=server)
     total = summed([received_gradient(round.uploads[client]) for client in data])

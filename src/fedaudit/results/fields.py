@@ -48,8 +48,9 @@ class Part(BaseModel):
 def refuse_disorder(low: float | None, value: float | None, high: float | None) -> None:
     """Limits lie on both sides of their figure, where they are given."""
     given = [number for number in (low, value, high) if number is not None]
-    if any(one > other + _ROUNDING for one, other in pairwise(given)):
-        raise ValueError(f"low, value and high are not in order ({low}, {value}, {high})")
+    for one, other in pairwise(given):
+        if one > other + _ROUNDING:
+            raise ValueError(f"low, value and high are not in order ({low}, {value}, {high})")
 
 
 def refuse_ragged(**lists: Sized) -> None:

@@ -1,5 +1,6 @@
 """Names of figures, the range of each, and how its errors in several runs go together."""
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from fedaudit.results.fields import MOST
@@ -56,6 +57,7 @@ class Range(NamedTuple):
     most: float
 
 
+@lru_cache(maxsize=1024)
 def range_of(metric: str) -> Range:
     """The range of a figure: shares in [0, 1], budgets from 0, anything else within reason."""
     if metric.startswith("tpr@") or metric.endswith(_SHARES) or metric in (*_RISKS, *FAIRNESS_GAPS):

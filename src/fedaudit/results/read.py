@@ -1,6 +1,7 @@
 """Reading a record or a comparison back, from a file that anybody may have written."""
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -18,6 +19,8 @@ from fedaudit.results.text import LONGEST, MAX_DEPTH, deeper_than, is_plain, is_
 MAX_BYTES = 256 * 2**20
 _LONGEST_NUMBER = 400
 _MOST_METRICS = 1000
+_MAYBE_LARGE = re.compile(r"[\s\[,:]-?(?:\d{16}|\d[\d.]*[eE]\+?\d{3})")
+"""Without a number like this in a text none of it needs a look: millions of them take seconds."""
 
 Document = TypeVar("Document", bound=BaseModel)
 
@@ -178,7 +181,13 @@ def _text(path: Path, max_bytes: int) -> str:
 def _parsed(text: str, path: Path) -> object:
     """The JSON value of a text, with plain texts only."""
     try:
-        document = parsed_json(text, whole=_bounded, real=_finite, constant=_refused_constant)
+        large = _MAYBE_LARGE.search(text)
+        document = parsed_json(
+            text,
+            whole=_bounded if large else int,
+            real=_finite if large else float,
+            constant=_refused_constant,
+        )
     except RecursionError:
         raise Damaged(
             f"{path} is nested too deeply to be a record; take the original record"
