@@ -280,7 +280,7 @@ if __name__ == "__main__":
 def test_a_program_ends_whose_session_was_never_left(tmp_path: Path) -> None:
     script = tmp_path / "unfinished.py"
     script.write_text(UNFINISHED)
-    ended = subprocess.run([sys.executable, script], capture_output=True, timeout=60, check=False)
+    ended = subprocess.run([sys.executable, script], capture_output=True, timeout=300, check=False)
     assert (ended.returncode, ended.stderr) == (3, b"")
 
 
@@ -288,7 +288,7 @@ UNGUARDED = """
 import math
 from fedaudit.engines.workers import Workers
 
-with Workers(2).session(math.gcd, 4) as run:
+with Workers(1).session(math.gcd, 4) as run:
     list(run([2]))
 """
 
@@ -297,7 +297,7 @@ def test_a_script_that_starts_itself_again_is_told_what_it_lacks(tmp_path: Path)
     script = tmp_path / "unguarded.py"
     script.write_text(UNGUARDED)
     ended = subprocess.run(
-        [sys.executable, script], capture_output=True, timeout=60, check=False, text=True
+        [sys.executable, script], capture_output=True, timeout=300, check=False, text=True
     )
     assert ended.returncode == 1
     assert "begins its own work under if __name__ == '__main__'" in ended.stderr

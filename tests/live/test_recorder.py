@@ -408,7 +408,12 @@ def test_a_recording_is_attacked_as_often_as_one_likes_and_no_other_takes_its_pl
     assert again.content_hash == attacked.content_hash
     for folder, names, figures, says in (
         (usual, (), {}, r"record of other settings \(figures\..*out="),
-        (usual, ("avg-cosine",), QUICK, r"record of other settings \(attacks is left out there.*out="),
+        (
+            usual,
+            ("avg-cosine",),
+            QUICK,
+            r"record of other settings \(attacks is left out there.*out=",
+        ),
         (other, (), QUICK, "holds the record of other settings"),
     ):
         with pytest.raises(BadInput, match=says):

@@ -1,6 +1,5 @@
 """A study killed at any moment goes on, and ends as if nothing had happened."""
 
-import json
 import signal
 import subprocess
 import sys
@@ -24,13 +23,13 @@ clients = 4
 samples_per_client = 60
 
 [training]
-rounds = 40
+rounds = 20
 epochs = 2
 batch_size = 8
 
 [audit]
 fair = 50
-every = 6
+every = 4
 
 [attacks.loss-series]
 [attacks.fedmia-2]
@@ -40,14 +39,12 @@ every = 6
 permutations = 20
 blind_classifier = false
 """
-KILLS = 3
+KILLS = 2
 
 
 def started(study: Path, out: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "fedaudit", "run", str(study), "--out", str(out)]
-    return subprocess.Popen(
-        [*command, "--workers", "1"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
+    return subprocess.Popen([*command, "--workers", "1"], stdout=subprocess.DEVNULL)
 
 
 def rounds_done(out: Path) -> int:
@@ -59,29 +56,21 @@ def rounds_done(out: Path) -> int:
         return 0
 
 
-def content_hash(out: Path) -> str:
-    record = json.loads((out / "record.json").read_text())
-    found: str = record["content_hash"]
-    return found
-
-
 @pytest.mark.slow
-def test_a_study_killed_three_times_ends_with_the_same_content_hash(tmp_path: Path) -> None:
+def test_a_study_killed_twice_ends_with_the_same_content_hash(tmp_path: Path) -> None:
     study = tmp_path / "study.toml"
     study.write_text(STUDY)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     undisturbed = run_study(read_studies(study)[0], whole)
 
     rng = np.random.default_rng(int(time.time()))
-    moments = sorted(rng.choice(np.arange(1, 78), KILLS, replace=False).tolist())
+    moments = sorted(rng.choice(np.arange(1, 38), KILLS, replace=False).tolist())
     for moment in moments:
         run = started(study, broken)
         while run.poll() is None and rounds_done(broken) < moment:
-            time.sleep(0.01)
+            time.sleep(0.05)
         time.sleep(float(rng.uniform(0, 0.05)))
         run.send_signal(signal.SIGKILL)
         run.communicate(timeout=60)
-    last = started(study, broken)
-    _, error = last.communicate(timeout=200)
-    assert last.returncode == 0, error.decode()
-    assert content_hash(broken) == undisturbed.content_hash, f"killed after rounds {moments}"
+    ended = run_study(read_studies(study)[0], broken)
+    assert ended.content_hash == undisturbed.content_hash, f"killed after rounds {moments}"

@@ -25,10 +25,12 @@ from tests.study.studies import Carried, small_study
 
 def learning_study(**changes: object) -> Study:
     """A small study with an attack that learns, quickly."""
+    training = changes.pop("training", {})
+    assert isinstance(training, dict)
     values: dict[str, object] = {
         "partition": {"samples_per_client": 120},
         "attacks": {"seqmia": {"epochs": 2}, "loss-series": {}},
-        "training": {"batch_size": 30},
+        "training": {"batch_size": 30, **training},
     }
     return small_study(**{**values, **changes})
 

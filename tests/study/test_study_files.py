@@ -9,13 +9,12 @@ import torch
 
 from fedaudit.core.values import NOBODY
 from fedaudit.datasets.dataset import Dataset, numbered
-from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.datasets.partitions.feature_shift import SHIFTS
 from fedaudit.defenses.ldp.mechanism import LocalDP
 from fedaudit.study.settings.file import read_studies
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.build import setup
-from fedaudit.study.setup.dealing import dealt
+from fedaudit.study.setup.dealing import GroupedData, dealt, grouped
 from fedaudit.study.setup.parts import Setup
 
 FOLDER = Path(__file__).parents[2] / "studies"
@@ -74,20 +73,20 @@ def resolved(path: Path) -> dict[str, Setup]:
     return {study.name: setup(study, study.seeds[0], None) for study in read_studies(path)}
 
 
-_deals: dict[str, Deal] = {}
+_dealt: dict[str, GroupedData] = {}
 
 
-def dealt_once(study: Study, dataset: Dataset, seed: int) -> Deal:
-    """Variants of a study have the same deal nearly always."""
+def dealt_once(study: Study, dataset: Dataset, seed: int) -> GroupedData:
+    """Variants of a study have the same data nearly always."""
     key = repr((study.data, study.partition, study.audit, study.shift, len(dataset), seed))
-    if key not in _deals:
-        _deals[key] = dealt(study, dataset, seed)
-    return _deals[key]
+    if key not in _dealt:
+        _dealt[key] = grouped(study, dataset, dealt(study, dataset, seed), seed)
+    return _dealt[key]
 
 
 @pytest.fixture(autouse=True)
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedaudit.study.setup.build.dealt", dealt_once)
+    monkeypatch.setattr("fedaudit.study.setup.build._dealt", dealt_once)
     for place in ("build", "algorithm"):
         monkeypatch.setattr(f"fedaudit.study.setup.{place}.load", _blank)
     for kind in SHIFTS:
