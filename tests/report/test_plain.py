@@ -13,8 +13,8 @@ from tests.report.records import CONTROLS, record
 NOTHING = (0.02, 0.03, 0.0)
 UNDEFENDED = (("none", 1.0),)
 LEFT_OPEN = (
-    "The data leave room for an AUC up to 0.546, up to 42 of 1,000 members identified at one false "
-    "alarm in 100 non-members and up to 14 at one in 1,000."
+    "Upper confidence limits allow an AUC up to 0.546, up to 42 of 1,000 members identified at one "
+    "false alarm in 100 non-members and up to 14 at one in 1,000."
 )
 
 
@@ -236,7 +236,7 @@ def test_a_rate_that_is_not_above_guessing_identifies_nobody() -> None:
     )
     (sentence,) = said.found[0].sentences
     assert "identifies" not in sentence.found
-    assert "room for an AUC up to 0.620 and up to 135 of 1,000 members" in sentence.found
+    assert "allow an AUC up to 0.620 and up to 135 of 1,000 members" in sentence.found
 
 
 def test_a_leak_in_few_samples_is_told_before_the_auc_that_does_not_show_it() -> None:

@@ -110,3 +110,10 @@ def test_options_keep_their_types() -> None:
         (float, 1.5),
         (str, "s"),
     ]
+
+
+def test_a_variant_of_a_study_that_has_none_is_refused_as_such(tmp_path: Path) -> None:
+    file = tmp_path / "plain.toml"
+    file.write_text('name = "plain"\n', encoding="utf-8")
+    with pytest.raises(BadInput, match="plain has no variants; leave --variant=tiny out"):
+        chosen_studies(read_studies(file), "tiny")

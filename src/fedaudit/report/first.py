@@ -135,7 +135,7 @@ def _identified_tile(best: Estimate | None, figures: list[Estimate]) -> Tile | N
         price = f"{found} · at 1 false alarm in {ALARMS[best.metric]}"
         return Tile(label, of_thousand(best.value), f"{price} · {_place(best, figures)}", tone)
     left = upper_bounds([figure for figure in figures if figure.metric != AUC])
-    return Tile(label, "none shown", f"room for {left}") if left else None
+    return Tile(label, "none shown", f"upper limits: {left}") if left else None
 
 
 def _source_tiles(record: Record) -> list[Tile]:

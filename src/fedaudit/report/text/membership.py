@@ -177,7 +177,7 @@ def _contrast(contrast: str, figures: list[Estimate]) -> Sentence:
     """The strongest attack of a contrast, and what it means among 1,000 members.
 
     An attack is said to identify members only where that is above guessing; where none is, the
-    sentence says how much the data leave room for.
+    sentence says how much upper confidence limits allow.
     """
     against = f"Against {contrast_meaning(contrast)}"
     above = [figure for figure in figures if above_chance(figure)]
@@ -247,7 +247,9 @@ def _none_identified(figures: list[Estimate]) -> str:
     left = upper_bounds([figure for figure in figures if figure.metric != AUC])
     if not left:
         return ""
-    return f"At few false alarms, no attack is above guessing; the data leave room for {left}."
+    return (
+        f"At few false alarms, no attack is above guessing; upper confidence limits allow {left}."
+    )
 
 
 def _left_open(figures: list[Estimate]) -> str:
@@ -259,7 +261,7 @@ def _left_open(figures: list[Estimate]) -> str:
         else ""
     )
     left = upper_bounds(figures)
-    return (f"The data leave room for {left}." if left else "") + marked
+    return (f"Upper confidence limits allow {left}." if left else "") + marked
 
 
 def _with_limits(figure: Estimate) -> str:

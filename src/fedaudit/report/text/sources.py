@@ -132,7 +132,7 @@ def beyond(excess: float, level: float) -> float:
 
 
 def most_beyond(figure: Named) -> Size | None:
-    """The largest leak that the data leave room for, held against guessing.
+    """The largest leak that upper confidence limits allow, held against guessing.
 
     Against guessing and not against label distributions, so that "no leak shown" covers both.
     """

@@ -35,9 +35,8 @@ def recorded_study(recording: Path) -> Study:
     refuse_absent(recording, RECORDING)
     path = recording / STUDY_FILE
     if not path.is_file():
-        what = (
-            f"its {STUDY_FILE} is no regular file" if path.exists() else f"it has no {STUDY_FILE}"
-        )
+        what = f"its {STUDY_FILE} is no regular file" if path.exists() else ""
+        what = what or f"it has no {STUDY_FILE} (games keep no rounds that could be attacked)"
         raise BadInput(f"{recording} is no recording: {what}; check the path")
     return study_from(settled(read_object(path)), source=str(path))
 

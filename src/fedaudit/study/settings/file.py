@@ -126,6 +126,8 @@ def chosen_studies(studies: list[Study], variant: str) -> list[Study]:
     labels = {study.name.removeprefix(f"{studies[0].name}-"): study for study in studies[1:]}
     if not variant:
         return studies[:1]
+    if not labels:
+        raise BadInput(f"{studies[0].name} has no variants; leave --variant={variant} out")
     if variant not in labels:
         raise unknown_name("variant", variant, [*labels, "all"])
     return [labels[variant]]
