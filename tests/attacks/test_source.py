@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jaxtyping import Float
 from torch import Tensor
@@ -62,6 +62,7 @@ def test_clients_that_are_alike_have_equal_chances(rule: SourceRule) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=names)
+@settings(max_examples=25)
 @given(order=st.permutations(range(5)))
 def test_renaming_clients_renames_the_answer(rule: SourceRule, order: list[int]) -> None:
     values = random(samples=4)

@@ -2,6 +2,8 @@
 
 import json
 from pathlib import Path
+from shutil import copytree
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -59,8 +61,28 @@ def run(file: Path, out: Path, said: list[str] | None = None, **changes: object)
     return run_games(points, out, log=(said if said is not None else []).append)
 
 
-def test_a_study_plays_itself_its_variants_and_its_grid(file: Path, tmp_path: Path) -> None:
-    record = run(file, tmp_path / "out")
+class Played(NamedTuple):
+    """The study, played once for all tests that only read it."""
+
+    record: Record
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    folder = tmp_path_factory.mktemp("played")
+    (folder / "tiny.toml").write_text(STUDY)
+    return Played(run(folder / "tiny.toml", folder / "out"), folder / "out")
+
+
+@pytest.fixture
+def out(played: Played, tmp_path: Path) -> Path:
+    """A copy of the study's folder, to be changed."""
+    return Path(copytree(played.folder, tmp_path / "out"))
+
+
+def test_a_study_plays_itself_its_variants_and_its_grid(played: Played) -> None:
+    record = played.record
     labels = [point.label for point in record.games]
     assert labels == [
         "",
@@ -89,30 +111,30 @@ def test_a_study_plays_itself_its_variants_and_its_grid(file: Path, tmp_path: Pa
         assert mean.sample_width <= (mean.sound_width or 0.0)
     assert apart.spread is not None
     assert sum(apart.spread.of_target) == sum(apart.spread.of_others) == 50
-    assert read_record(tmp_path / "out" / RECORD_FILE) == record
+    assert read_record(played.folder / RECORD_FILE) == record
 
 
 def test_what_was_played_is_not_played_again_and_gives_the_same_record(
-    file: Path, tmp_path: Path
+    file: Path, tmp_path: Path, played: Played, out: Path
 ) -> None:
     said: list[str] = []
-    first = run(file, tmp_path / "out")
-    for path in sorted((tmp_path / "out" / "points").iterdir())[:2]:
+    for path in sorted((out / "points").iterdir())[:2]:
         path.unlink()
-    second = run(file, tmp_path / "out", said)
+    second = run(file, out, said)
     assert sum("played before" in line for line in said) == 2
-    assert second.content_hash == first.content_hash
-    assert run(file, tmp_path / "other").content_hash == first.content_hash
+    assert second.content_hash == played.record.content_hash
+    assert run(file, tmp_path / "other").content_hash == played.record.content_hash
 
 
-def test_another_setting_is_another_game(file: Path, tmp_path: Path) -> None:
-    first = run(file, tmp_path / "out")
+def test_another_setting_is_another_game(
+    file: Path, tmp_path: Path, played: Played, out: Path
+) -> None:
     said: list[str] = []
     with pytest.raises(BadInput, match="holds the record of other settings"):
-        run(file, tmp_path / "out", said, neuron__epochs=21)
+        run(file, out, said, neuron__epochs=21)
     assert not said
     other = run(file, tmp_path / "other", seed=2)
-    assert other.content_hash != first.content_hash
+    assert other.content_hash != played.record.content_hash
 
 
 def own_features(samples: Tensor) -> Tensor:
@@ -196,9 +218,7 @@ def wrong_mean(point: str) -> str:
     return json.dumps({**document, "estimates": [wrong, *others]})
 
 
-def test_points_that_lie_under_each_others_names_are_refused(file: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    run(file, out)
+def test_points_that_lie_under_each_others_names_are_refused(file: Path, out: Path) -> None:
     kept = sorted((out / "points").iterdir())
     points = [path.read_text() for path in kept]
     by_mechanism = {(p["mechanism"], p["shared_mask"]): p for p in map(json.loads, points)}
@@ -228,9 +248,7 @@ def uncounted(point: dict[str, object]) -> dict[str, object]:
     return {**point, "figures": rates}
 
 
-def test_damaged_points_and_records_are_refused(file: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    run(file, out)
+def test_damaged_points_and_records_are_refused(file: Path, out: Path) -> None:
     point = next((out / "points").iterdir())
     good = point.read_text()
     for bad in ("", "[]", good[:-9], json.dumps({**json.loads(good), "most": 7}), wrong_mean(good)):
@@ -279,7 +297,7 @@ def test_a_lost_sign_is_lost_to_clients_and_server_alike() -> None:
         assert float(found.max()) > 0
 
 
-def test_how_training_went_is_in_the_record(file: Path, tmp_path: Path) -> None:
+def test_how_training_went_is_in_the_record(file: Path, tmp_path: Path, played: Played) -> None:
     one = run(file, tmp_path / "out", neuron__check=1).games[0]
     assert 0.9 < (one.figure(HELD_OUT) or 0.0) <= (one.figure(FIT) or 0.0) <= 1
     epochs = one.estimate(EPOCHS)
@@ -288,7 +306,7 @@ def test_how_training_went_is_in_the_record(file: Path, tmp_path: Path) -> None:
     assert epochs.value is not None
     assert 1 <= one.training.least <= epochs.value <= one.training.most <= 20
     assert epochs.samples == one.targets == 8
-    fixed = run(file, tmp_path / "other").games[0]
+    fixed = played.record.games[0]
     assert (fixed.training, fixed.estimate(EPOCHS)) == (None, None)
 
 
