@@ -14,6 +14,7 @@ import fedaudit
 from fedaudit.core.errors import BadInput
 from fedaudit.live.recording import number_of, numbers_of, read_recording
 from fedaudit.observe.measurements import read_measured
+from tests.study.studies import SMALL
 
 NAMES = ("hospital-a", "hospital-b", "Universitätsklinik", "d")
 FEW = ("blackbox-loss", "avg-cosine")
@@ -66,12 +67,8 @@ def test_a_recording_of_named_clients_is_that_of_numbered_ones(tmp_path: Path) -
     for signal, values in numbered.measured.signals.items():
         assert torch.equal(values, by_name.measured.signals[signal])
     assert read_recording(tmp_path / "names").names == {numbers[name]: name for name in NAMES}
-    record = fedaudit.attack_recording(
-        tmp_path / "names",
-        (),
-        tmp_path / "out",
-        figures={"blind_classifier": False, "permutations": 20},
-    )
+    out = tmp_path / "out"
+    record = fedaudit.attack_recording(tmp_path / "names", (), out, figures=SMALL["figures"])
     assert any(f"client {numbers['hospital-a']} (hospital-a)" in one for one in record.untested)
     assert "hospital-b" in json.dumps(record.config)
 

@@ -29,6 +29,7 @@ from fedaudit.live.weights import Weights
 from fedaudit.observe.measurements import read_measured
 from fedaudit.signals.gradients import gradient_norms
 from tests.foreign.networks import CLASSES, MEASURED, REFUSED, Case, Dense, OneLogit, Tutorial
+from tests.study.studies import SMALL
 
 FEW = ("blackbox-loss", "avg-cosine", "grad-norm", "fta-c")
 every_network = pytest.mark.parametrize("name", MEASURED)
@@ -146,12 +147,8 @@ def test_such_a_recording_is_attacked_like_any_other(name: str, tmp_path: Path) 
         for number in (1, 2):
             uploads = {client: trained(net, *own) for client, own in train.items()}
             recorder.round(number, sent=net, uploads=uploads)
-    record = fedaudit.attack_recording(
-        tmp_path / "r",
-        (),
-        tmp_path / "out",
-        figures={"blind_classifier": False, "permutations": 20},
-    )
+    out = tmp_path / "out"
+    record = fedaudit.attack_recording(tmp_path / "r", (), out, figures=SMALL["figures"])
     assert {one.name for one in record.attacks} == {*FEW}
     assert all(one.status == "run" for one in record.attacks)
 

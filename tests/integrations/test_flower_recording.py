@@ -51,6 +51,7 @@ from fedaudit.live.recording import read_round_log
 from fedaudit.observe.measurements import read_measured
 from tests.integrations.federation import CLIENTS, StubGrid, client_app, initial
 from tests.live.federation import data, network
+from tests.study.studies import SMALL
 
 FEW = ("blackbox-loss", "avg-cosine", "fedmia-1")
 AUDIT = data().split.audit
@@ -190,7 +191,7 @@ def test_the_order_of_replies_and_the_numbers_of_nodes_change_nothing(tmp_path: 
 def test_a_recording_of_flower_is_attacked_like_any(tmp_path: Path) -> None:
     strategy = RecordingStrategy(FedAvg(), recorder(tmp_path))
     strategy.start(StubGrid(client_app([identity_mod])), initial(), num_rounds=2)
-    found = attack_recording(tmp_path, (), tmp_path / "out")
+    found = attack_recording(tmp_path, (), tmp_path / "out", figures=SMALL["figures"])
     assert {one.attack for one in found.findings} >= set(FEW)
     assert not any("answer" in text for text in found.untested)
 
@@ -203,7 +204,7 @@ def test_lost_clients_are_in_the_record_by_the_message_that_they_were_sent(tmp_p
     assert [one.answered for one in read_round_log(tmp_path)] == [(0, 1, 2), (0, 2), (0, 1, 2)]
     assert [one.asked for one in read_round_log(tmp_path)] == [(0, 1, 2)] * 3
     assert [one.complete for one in read_round_log(tmp_path)] == [True, False, True]
-    found = attack_recording(tmp_path, (), tmp_path / "out")
+    found = attack_recording(tmp_path, (), tmp_path / "out", figures=SMALL["figures"])
     assert any("did not answer, in round 2." in text for text in found.untested)
 
 

@@ -32,6 +32,7 @@ from fedaudit.live.recorder import Recorder
 from fedaudit.live.recording import read_round_log
 from fedaudit.observe.measurements import read_measured
 from tests.live.federation import Live, data, module, network, rounds
+from tests.study.studies import SMALL
 
 AUDIT = data().split.audit
 SITES = 3
@@ -157,7 +158,8 @@ def test_losses_are_those_of_the_models_that_sites_have(
                 stored.measured.signals["loss"][column].float(), expected, rtol=1e-4, atol=1e-4
             )
     assert all(one.complete and one.measured for one in read_round_log(tmp_path / "recording"))
-    assert attack_recording(tmp_path / "recording", (), tmp_path / "out").findings
+    out = tmp_path / "out"
+    assert attack_recording(tmp_path / "recording", (), out, figures=SMALL["figures"]).findings
 
 
 def test_a_site_that_fails_and_one_that_says_nothing_are_in_the_record(tmp_path: Path) -> None:

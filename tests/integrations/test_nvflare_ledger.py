@@ -16,6 +16,7 @@ from fedaudit.live.recorder import Recorder
 from fedaudit.live.recording import RoundEntry, read_round_log
 from fedaudit.observe.measurements import read_measured
 from tests.live.federation import data, network, rounds
+from tests.study.studies import SMALL
 
 FEW = ("blackbox-loss", "avg-cosine", "fedmia-1")
 AUDIT = data().split.audit
@@ -98,7 +99,8 @@ def test_arrays_that_are_changed_in_place_later_are_recorded_as_they_came(tmp_pa
 
 def test_a_recording_is_attacked_like_any(tmp_path: Path) -> None:
     watched(tmp_path / "ledger")
-    found = attack_recording(tmp_path / "ledger", ("avg-cosine",), tmp_path / "out")
+    out = tmp_path / "out"
+    found = attack_recording(tmp_path / "ledger", ("avg-cosine",), out, figures=SMALL["figures"])
     assert found.findings
 
 

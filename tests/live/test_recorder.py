@@ -33,11 +33,12 @@ from fedaudit.pack.suppressing import suppressed
 from fedaudit.results.record import OF_A_RECORDER, OF_A_RECORDING, Record
 from fedaudit.signals.measure import measure, measure_by_block, measure_round
 from tests.live.federation import NET, ROUNDS, data, module, network, rounds, trained
+from tests.study.studies import SMALL
 
 FEW = ("blackbox-loss", "avg-cosine", "fedmia-1", "sia")
 AUDIT = data().split.audit
 FIGURES: dict[str, object] = {"permutations": 20}
-QUICK = {**FIGURES, "blind_classifier": False}
+QUICK = SMALL["figures"]
 AS_QUICK = ("--figures.permutations=20", "--figures.blind_classifier=false")
 
 

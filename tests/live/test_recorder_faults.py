@@ -16,6 +16,7 @@ from fedaudit.live.attack import attack_recording
 from fedaudit.live.beginning import record
 from fedaudit.live.recording import LOG_FILE, RoundEntry, append_round, read_round_log
 from tests.live.federation import data, network, rounds
+from tests.study.studies import SMALL
 
 FEW = ("blackbox-loss", "avg-cosine")
 AUDIT = data().split.audit
@@ -92,7 +93,7 @@ def test_a_recording_that_was_stopped_before_its_first_round_is_gone_on_with(
 ) -> None:
     record(tmp_path / "x", network, AUDIT, attacks=FEW).close()
     folder = recorded(tmp_path / "x")
-    assert attack_recording(folder, (), tmp_path / "out").watched
+    assert attack_recording(folder, (), tmp_path / "out", figures=SMALL["figures"]).watched
 
 
 def test_a_disk_that_fills_up_leaves_no_half_line(

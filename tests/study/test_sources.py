@@ -205,8 +205,9 @@ def test_a_recording_is_asked_about_owners_afterwards(tmp_path: Path) -> None:
 
 
 def test_the_hash_is_over_what_is_said_of_owners(tmp_path: Path) -> None:
-    one = run_study(source_study(attacks={"sia": {}}), tmp_path / "one")
-    other = run_study(source_study(attacks={"sia": {"prior": "size"}}), tmp_path / "two")
+    pool, sized = tmp_path / "pool", source_study(attacks={"sia": {"prior": "size"}})
+    one = run_study(source_study(attacks={"sia": {}}), tmp_path / "one", pool=pool)
+    other = run_study(sized, tmp_path / "two", pool=pool)
     assert one.content_hash != other.content_hash
     assert read_record(tmp_path / "one" / "record.json").sources == one.sources
 
