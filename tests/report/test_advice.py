@@ -11,8 +11,8 @@ from fedaudit.report.text.verdict import verdict
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.ladder import ladder, loss_gap, strongest
 from fedaudit.results.record import Record, replaced
-from tests.report.charts import lines
 from tests.report.records import record
+from tests.report.seen import lines
 
 
 def federation(auc: float | None = None, defense: str = "none", **parts: object) -> Record:

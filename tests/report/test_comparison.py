@@ -24,7 +24,7 @@ from fedaudit.report.words import MISSING
 from fedaudit.results.comparison import Row
 from fedaudit.results.record import UsageRow
 from fedaudit.study.comparing import compared
-from tests.report.charts import of_kind
+from tests.report.seen import of_kind
 from tests.report.test_browser import BROWSER, dom, is_sound, notes_of, on_phones
 from tests.study.compare_records import PLAIN, STRONG, WEAK, given, noise
 

@@ -8,8 +8,8 @@ from fedaudit.report.page import figures_of
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Curve
 from tests.estimates import estimate
-from tests.report.charts import of_kind
 from tests.report.records import record
+from tests.report.seen import of_kind
 
 
 def test_every_kind_of_figure_is_drawn_where_the_record_has_its_data() -> None:

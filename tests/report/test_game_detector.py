@@ -2,8 +2,8 @@
 
 from fedaudit.report.figures.detector import detector_table, detector_words, weights_figure
 from fedaudit.report.page import report_html
-from tests.report.charts import lines
 from tests.report.games import NONE, detector, hostile_games, played, sign
+from tests.report.seen import lines
 
 
 def test_a_row_is_a_sign_and_each_server_has_columns_of_its_own() -> None:

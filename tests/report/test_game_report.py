@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from io import StringIO
 from pathlib import Path
 
@@ -15,13 +14,13 @@ from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon
 from fedaudit.report.figures.drawing import Series
 from fedaudit.report.figures.games import MOST_LINES_OF_SUCCESS as MOST_LINES
 from fedaudit.report.figures.games import epsilon_axis, game_figures
-from fedaudit.report.first import game_tiles
 from fedaudit.report.grid import Grid
-from fedaudit.report.page import games_again, report_html, write_report
+from fedaudit.report.page import games_again, report_html
 from fedaudit.report.tables.games import certificates_table, points_table
 from fedaudit.report.terminal import print_record
 from fedaudit.report.text.games import CERTIFICATES, game_verdict
 from fedaudit.report.text.points import epsilon, provable, shown_points
+from fedaudit.report.tiles import game_tiles
 from fedaudit.report.words import interval, percent
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
@@ -35,7 +34,6 @@ from fedaudit.results.games import (
     TrainingLength,
 )
 from fedaudit.results.record import Record
-from tests.report.charts import lines
 from tests.report.games import (
     CERTIFIED,
     HONEST,
@@ -48,25 +46,13 @@ from tests.report.games import (
     point,
     shared,
 )
-from tests.report.records import HOSTILE, HOSTILE_LINK, HOSTILE_TAG
+from tests.report.seen import cells, column, lines, words
 
 ALL = played()
 
 
-def words(document: str) -> str:
-    """The visible text of a page."""
-    visible = re.sub(r"(?s)<(script|style).*?</\1>", " ", document)
-    return " ".join(re.sub(r"<[^>]+>", " ", visible).split())
-
-
-def column(grid: Grid, name: str) -> list[str]:
-    place = [one.text for one in grid.columns].index(name)
-    return [row[place].text for row in grid.rows]
-
-
 def tones(grid: Grid, name: str) -> list[str]:
-    place = [one.text for one in grid.columns].index(name)
-    return [row[place].tone for row in grid.rows]
+    return [cell.tone for cell in cells(grid, name)]
 
 
 def names(*points: PointPlayed) -> list[str]:
@@ -364,14 +350,8 @@ def test_lines_that_do_not_fit_are_counted() -> None:
     assert f"{40 - MOST_LINES} more lines would not fit" in figure.caption
 
 
-def test_hostile_names_are_escaped_and_shortened() -> None:
-    page = report_html(hostile_games())
-    assert HOSTILE not in page
-    assert HOSTILE_TAG not in page
-    assert HOSTILE_LINK[:30] not in page
-    assert "x" * 1000 not in page
-    assert "\u202e" not in page
-    assert "192 more rows of points" in words(page)
+def test_of_very_many_points_their_number_stands() -> None:
+    assert "192 more rows of points" in words(report_html(hostile_games()))
 
 
 def test_places_on_the_axis_are_in_order_and_none_is_last() -> None:
@@ -382,13 +362,6 @@ def test_places_on_the_axis_are_in_order_and_none_is_last() -> None:
         assert all(math.isfinite(place) for place in places)
         assert places[-1] == max(places)
         assert axis.scale().ticks
-
-
-def test_the_same_record_makes_the_same_bytes(tmp_path: Path) -> None:
-    pages = [tmp_path / name for name in ("a.html", "b.html")]
-    for page in pages:
-        write_report(ALL, page)
-    assert pages[0].read_bytes() == pages[1].read_bytes()
 
 
 STUDY = """

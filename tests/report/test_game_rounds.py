@@ -7,12 +7,11 @@ import pytest
 from fedaudit.metrics.games import gaussian_success
 from fedaudit.report.figures.games import game_figures
 from fedaudit.report.figures.sweeps import rounds_figure
-from fedaudit.report.first import game_tiles
-from fedaudit.report.grid import Grid
 from fedaudit.report.page import report_html
 from fedaudit.report.tables.games import points_table, rounds_table
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.points import behind_mechanism, shown_points, without_mechanism
+from fedaudit.report.tiles import game_tiles
 from fedaudit.report.words import percent
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
@@ -25,9 +24,9 @@ from fedaudit.results.games import (
     PointPlayed,
 )
 from fedaudit.results.record import Record
-from tests.report.charts import lines
 from tests.report.games import NONE, played, point
 from tests.report.records import HOSTILE, HOSTILE_TAG
+from tests.report.seen import column, lines
 
 
 def rounds(noise: float | None = None, *, right: int = 60, **changes: object) -> PointPlayed:
@@ -72,12 +71,6 @@ SOME = played(
     rounds(clients=10, others="dead", right=99),
 )
 ONLY = played(*(one for one in SOME.games if one.rounds))
-
-
-def column(grid: Grid | None, name: str) -> list[str]:
-    assert grid is not None
-    place = [one.text for one in grid.columns].index(name)
-    return [row[place].text for row in grid.rows]
 
 
 def test_points_are_named_by_defense_and_by_what_the_server_does() -> None:

@@ -7,8 +7,8 @@ from fedaudit.report.page import report_html
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import EPOCHS, GAMES, PointPlayed, TrainingLength
 from fedaudit.results.record import Record
-from tests.report.charts import lines, of_kind
 from tests.report.games import NONE, hostile_games, played, point
+from tests.report.seen import lines, of_kind
 
 
 def turned(right: int = 60, **settings: object) -> PointPlayed:

@@ -2,6 +2,7 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,10 +17,11 @@ from fedaudit.report.page import (
     write_report,
 )
 from fedaudit.report.words import interval_of, shown
-from fedaudit.results.record import ViewRow
+from fedaudit.results.record import Record, ViewRow
 from fedaudit.study.comparing import compared
+from tests.report.clustered import hostile_clusters
 from tests.report.games import hostile_games, played
-from tests.report.records import HOSTILE, hostile, record
+from tests.report.records import HOSTILE, HOSTILE_LINK, HOSTILE_TAG, hostile, record
 
 LOADING = {"src", "href", "action", "data", "poster", "srcset", "background", "formaction"}
 
@@ -62,7 +64,8 @@ HOSTILE_RECORD = hostile()
 HOSTILE_DOCUMENT = report_html(HOSTILE_RECORD)
 SMALL = record(strengths=(2.6, 1.9), details=False)
 HOSTILE_PAGE = Page(HOSTILE_DOCUMENT)
-GAMES_PAGE = Page(report_html(played()))
+GAMES = played()
+GAMES_PAGE = Page(report_html(GAMES))
 HOSTILE_GAMES_PAGE = Page(report_html(hostile_games()))
 PAGES = [PLAIN_PAGE, HOSTILE_PAGE, GAMES_PAGE, HOSTILE_GAMES_PAGE]
 NAMES = ["plain", "hostile", "games", "hostile games"]
@@ -228,12 +231,32 @@ def test_a_record_with_next_to_nothing_still_makes_a_report() -> None:
     assert "No controls were run." in document
 
 
-def test_the_same_record_makes_the_same_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("of", [PLAIN, GAMES], ids=["members", "games"])
+def test_the_same_record_makes_the_same_bytes(of: Record, tmp_path: Path) -> None:
     first, second = tmp_path / "1.html", tmp_path / "2.html"
-    write_report(PLAIN, first)
-    write_report(PLAIN, second)
+    write_report(of, first)
+    write_report(of, second)
     assert first.read_bytes() == second.read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1.html", "2.html"]
+
+
+def _side_by_side(record: Record) -> str:
+    return comparison_html(compared([record, record]), [record, record])
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        lambda: report_html(hostile_clusters()),
+        lambda: _side_by_side(hostile_clusters()),
+        lambda: report_html(hostile_games()),
+    ],
+    ids=["clusters", "clusters side by side", "games"],
+)
+def test_hostile_names_are_escaped_and_shortened(page: Callable[[], str]) -> None:
+    document = page()
+    for part in (HOSTILE, HOSTILE_TAG, HOSTILE_LINK[:30], "x" * 1000, "\u202e"):
+        assert part not in document
 
 
 def test_a_comparison_shows_both_values_and_their_difference(tmp_path: Path) -> None:

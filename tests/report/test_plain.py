@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedaudit.report.first import tiles
 from fedaudit.report.page import report_html
 from fedaudit.report.text.verdict import PlainVerdict, as_text, verdict
+from fedaudit.report.tiles import tiles
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ClientRow, ControlResult, Record, UsageRow
 from tests.estimates import changed, estimate

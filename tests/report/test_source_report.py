@@ -1,6 +1,5 @@
 """What a report says of source inference."""
 
-import re
 from io import StringIO
 
 import pytest
@@ -9,7 +8,6 @@ from rich.console import Console
 from fedaudit.report.evidence import size_reached_by
 from fedaudit.report.figures.drawing import Heat
 from fedaudit.report.figures.sources import MOST_APART, MOST_WRITTEN
-from fedaudit.report.first import tiles
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import comparison_html, figures_of, report_html
 from fedaudit.report.tables.comparison import source_comparison
@@ -23,34 +21,23 @@ from fedaudit.report.tables.sources import (
 )
 from fedaudit.report.terminal import print_record
 from fedaudit.report.text.verdict import as_text, verdict
+from fedaudit.report.tiles import tiles
 from fedaudit.results import estimate as estimates
 from fedaudit.results.record import ControlResult, Record
 from fedaudit.results.sources import LABELS
 from fedaudit.study.comparing import compared
 from fedaudit.study.figures.source import SourceFound
 from tests.estimates import estimate
-from tests.report.charts import lines, of_kind
 from tests.report.records import CONTROLS, utility, with_sources
 from tests.report.records import source as found
+from tests.report.seen import cells, column, lines, of_kind, words
 
 BY_CHANCE = {"p_value": 0.4, "class_p_value": 0.4, "mixes": 0.1}
 SEEDS = tuple(found(right=right, seed=seed) for seed, right in enumerate((56, 60, 64)))
 
 
-def column(grid: Grid, heading: str) -> list[str]:
-    place = [one.text for one in grid.columns].index(heading)
-    return [row[place].text for row in grid.rows]
-
-
-def details(grid: Grid, heading: str) -> list[str]:
-    place = [one.text for one in grid.columns].index(heading)
-    return [row[place].detail for row in grid.rows]
-
-
-def words(document: str) -> str:
-    """The text of a page without its scripts, on one line."""
-    outside = re.sub(r"(?s)<(script|style).*?</\1>|<[^>]*>", " ", document)
-    return re.sub(r"\s+", " ", outside)
+def details(grid: Grid | None, heading: str) -> list[str]:
+    return [cell.detail for cell in cells(grid, heading)]
 
 
 def test_what_is_named_beyond_class_mixes_is_told_with_what_guessing_and_class_mixes_give() -> None:

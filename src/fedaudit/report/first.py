@@ -3,23 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, get_args
 
-from fedaudit.core.metric_names import AUC
 from fedaudit.report.advice import Advice, advice
 from fedaudit.report.evidence import (
     LEAKS,
     Status,
-    a_leak,
     about_members,
     gravest,
     headline,
-    label_among,
-    leading,
-    look_of,
     says_nothing,
-    size_of,
-    size_reached_by,
-    strongest,
-    tone_of,
 )
 from fedaudit.report.figures.forest import Picture
 from fedaudit.report.grid import shortened
@@ -27,256 +18,35 @@ from fedaudit.report.pictures import comparison_picture, first_picture, games_pi
 from fedaudit.report.text.clusters import (
     cluster_status,
     clustered_of,
-    label_of,
-    risk_size,
-    riskiest,
 )
 from fedaudit.report.text.comparison import TradeOff, best_tradeoff
 from fedaudit.report.text.games import GameVerdict
-from fedaudit.report.text.membership import ALARMS, member_status, of_thousand, upper_bounds
+from fedaudit.report.text.membership import member_status
 from fedaudit.report.text.points import (
-    ShownPoint,
-    behind_mechanism,
     contradicted,
-    epsilon,
-    far_above,
-    in_rounds,
-    least_right,
-    most_right,
-    short,
     shown_points,
-    times_named,
-    times_text,
-    without_mechanism,
 )
 from fedaudit.report.text.sources import (
-    excess_size,
-    labels_of_named,
-    limits_in_words,
     on_sources,
     source_status,
-    strongest_on_sources,
 )
 from fedaudit.report.text.verdict import PlainVerdict
+from fedaudit.report.tiles import (
+    Tile,
+    cluster_tiles,
+    game_tiles,
+    membership_tiles,
+    source_tiles,
+    utility_tile,
+)
 from fedaudit.report.words import (
     NO_DEFENSE,
     contrast_name,
-    count,
-    defense_name,
-    interval,
-    interval_of,
     percent,
-    plural,
     points,
-    shown,
-    value_of,
 )
 from fedaudit.results.comparison import Comparison
-from fedaudit.results.estimate import Estimate
-from fedaudit.results.guessing import above_chance
-from fedaudit.results.metrics import CHANCE_VIOLATIONS, TEST_ACCURACY, VIOLATIONS
 from fedaudit.results.record import Record
-
-
-class Tile(NamedTuple):
-    """A number that stands at the top: what it is, the number, and what to read it against."""
-
-    label: str
-    value: str
-    detail: str
-    tone: str = ""
-
-
-def tiles(record: Record) -> list[Tile]:
-    """The numbers that stand at the top of a report."""
-    figures = headline(record)
-    # Figures that say nothing about leakage must not stand out as if they told something.
-    found = (
-        []
-        if says_nothing(record)
-        else [
-            *_membership_tiles(figures),
-            *_source_tiles(record),
-            *_cluster_tiles(record),
-        ]
-    )
-    return [tile for tile in found if tile is not None] + [
-        *_utility_tile(record),
-        _controls_tile(record),
-    ]
-
-
-def _membership_tiles(figures: list[Estimate]) -> list[Tile | None]:
-    """The leading AUC and the leading rate, that with the larger word first."""
-    found = leading(figures)
-    auc = next((figure for figure in found if figure.metric == AUC), None)
-    rate = next((figure for figure in found if figure.metric != AUC), None)
-    tiles = [
-        _strongest_tile(auc or strongest(figures, AUC), figures),
-        _identified_tile(rate, figures),
-    ]
-    return tiles[::-1] if found and found[0] is rate else tiles
-
-
-def _strongest_tile(best: Estimate | None, figures: list[Estimate]) -> Tile | None:
-    if best is None:
-        return None
-    found, tone = _judged(best)
-    parts = (found, interval_of(best) or "no interval", _place(best, figures))
-    label = "Strongest attack, AUC" if above_chance(best) else "Highest AUC"
-    return Tile(label, shown(best.value, AUC), " · ".join(parts), tone)
-
-
-def _identified_tile(best: Estimate | None, figures: list[Estimate]) -> Tile | None:
-    """Members that an attack identifies, where that is above guessing; else that none does."""
-    label = "Identified of 1,000 members"
-    if best is not None and best.value is not None:
-        found, tone = _judged(best)
-        price = f"{found} · at 1 false alarm in {ALARMS[best.metric]}"
-        return Tile(label, of_thousand(best.value), f"{price} · {_place(best, figures)}", tone)
-    left = upper_bounds([figure for figure in figures if figure.metric != AUC])
-    return Tile(label, "none shown", f"upper limits: {left}") if left else None
-
-
-def _source_tiles(record: Record) -> list[Tile]:
-    """Attack success rate, and its excess over what label distributions explain."""
-    named = on_sources(record)
-    best = strongest_on_sources(named)
-    if best is None:
-        return []
-    attack = labels_of_named(named)[named.index(best)]
-    found = "above guessing" if best.above_guessing else "not above guessing"
-    limits = interval(best.success.low, best.success.high, "accuracy") or "no interval"
-    tone = "raised" if best.above_guessing else ""
-    detail = f"{found} ({percent(best.chance)}) · {limits} · {shortened(attack, 60)}"
-    size = excess_size(best)
-    said = a_leak(size) if size else "not above them"
-    beyond = f"{said} · they alone {percent(best.mixes)} · {limits_in_words(best.excess)}"
-    return [
-        Tile("Attack success rate", percent(best.success.number), detail, tone),
-        Tile(
-            "Beyond label distributions",
-            f"{points(best.excess.number)} points",
-            beyond,
-            tone_of(size) if size else "",
-        ),
-    ]
-
-
-def _cluster_tiles(record: Record) -> list[Tile]:
-    """Of every algorithm and defense: who uses a model that is too risky, and how risky one is."""
-    studies = clustered_of(record)
-    found = []
-    for one in studies:
-        above, worst, label = one.mean(VIOLATIONS), riskiest(one), label_of(one, studies)
-        if above is not None:
-            floor = one.mean(CHANCE_VIOLATIONS)
-            total = f"of {plural(len(one.runs[0].clients), 'client')}"
-            total += f" · {value_of(floor)} by chance" if floor else ""
-            found.append(
-                _cluster_tile("Violations", above, total, label, "raised" if above.number else "")
-            )
-        if worst is not None:
-            size = risk_size(worst)
-            said = a_leak(size) if size else "not above guessing"
-            found.append(
-                _cluster_tile("Riskiest model", worst, said, label, tone_of(size) if size else "")
-            )
-    return found
-
-
-def _cluster_tile(name: str, mean: Estimate, said: str, label: str, tone: str) -> Tile:
-    limits = interval_of(mean)
-    parts = (said, limits and f"95% interval {limits}", label)
-    detail = " · ".join(part for part in parts if part)
-    return Tile(name, value_of(mean), detail, tone)
-
-
-def _judged(figure: Estimate) -> tuple[str, str]:
-    """The finding in words, and the colour that goes with it."""
-    size = size_of(figure)
-    if size is None:
-        return ("above guessing", "raised") if above_chance(figure) else ("not above guessing", "")
-    return a_leak(size), look_of(figure).tone
-
-
-def _place(figure: Estimate, figures: list[Estimate]) -> str:
-    label = label_among(figure, figures)
-    contrast = f"v. {contrast_name(figure.contrast).lower()}"
-    return " · ".join(part for part in (shortened(figure.attack, 32), contrast, label) if part)
-
-
-def _utility_tile(record: Record) -> list[Tile]:
-    whole = record.where(topic="utility", metric=TEST_ACCURACY)
-    plain = [one for one in whole if defense_name(one.defense) == defense_name(NO_DEFENSE)]
-    results = plain or whole
-    if not results:
-        return []
-    middle = sum(result.number for result in results) / len(results)
-    first = results[0]
-    detail = (
-        f"mean of {plural(len(results), 'run')}"
-        if len(results) > 1
-        else interval(first.low, first.high, "accuracy")
-    )
-    defense = shortened(defense_name(first.defense), 32)
-    return [Tile("Test accuracy", percent(middle), f"{detail} · {defense}")]
-
-
-def _controls_tile(record: Record) -> Tile:
-    ran = [control for control in record.controls if control.passed is not None]
-    passed = sum(bool(control.passed) for control in ran)
-    if not ran:
-        return Tile("Controls", "none run", "nothing vouches for the figures", "alarm")
-    tone = "good" if passed == len(ran) else "alarm"
-    return Tile("Controls passed", f"{passed} of {len(ran)}", "checks on the audit itself", tone)
-
-
-def game_tiles(record: Record) -> list[Tile]:
-    """The numbers at the top of a report of games."""
-    shown = shown_points(record.games)
-    behind, bare = behind_mechanism(shown), without_mechanism(shown)
-    what = "defense" if in_rounds(shown) else "mechanism"
-    claiming = [one for one in shown if one.point.claimed_epsilon is not None]
-    found = [
-        _success_tile(f"Server right, most behind a {what}", behind),
-        _success_tile(f"Server right, least behind a {what}", behind, most=False)
-        if len(behind) > 1
-        else None,
-        _success_tile(f"Server right, no {what}", bare),
-        _contradicted_tile(claiming) if claiming else None,
-        _factor_tile(claiming),
-    ]
-    return [tile for tile in found if tile is not None]
-
-
-def _success_tile(label: str, shown: Sequence[ShownPoint], *, most: bool = True) -> Tile | None:
-    if not shown:
-        return None
-    one = most_right(shown) if most else least_right(shown)
-    adv = one.point.adv
-    size = size_reached_by(2 * adv.low - 1)
-    detail = f"{short(one)}; 95% interval {interval(adv.low, adv.high, 'accuracy')}; guessing 50%"
-    return Tile(label, percent(adv.value), detail, tone_of(size) if size else "")
-
-
-def _contradicted_tile(claiming: Sequence[ShownPoint]) -> Tile:
-    wrong = sum(contradicted(one.point) for one in claiming)
-    detail = "points whose success refutes the epsilon that they claim"
-    value = f"{count(wrong)} of {count(len(claiming))}"
-    return Tile("Claimed epsilon contradicted", value, detail, "alarm" if wrong else "")
-
-
-def _factor_tile(claiming: Sequence[ShownPoint]) -> Tile | None:
-    known = [(ratio, one) for one in claiming if (ratio := times_named(one.point)) is not None]
-    if not known:
-        return None
-    ratio, one = max(known, key=lambda pair: pair[0])
-    value = f"{times_text(ratio)} ×"
-    detail = f"{short(one)}: the actual one is {epsilon(one.point.actual_epsilon or 0.0)}"
-    return Tile(
-        "Actual epsilon over the claimed one", value, detail, "alarm" * far_above(one.point)
-    )
 
 
 class First(NamedTuple):
@@ -389,13 +159,13 @@ def _three(record: Record, topics: list[str]) -> tuple[Tile, ...]:
     if says_nothing(record):
         return ()
     made = {
-        "membership": [tile for tile in _membership_tiles(headline(record)) if tile is not None],
-        "sources": _source_tiles(record),
-        "clusters": _cluster_tiles(record),
+        "membership": [tile for tile in membership_tiles(headline(record)) if tile is not None],
+        "sources": source_tiles(record),
+        "clusters": cluster_tiles(record),
     }
     each = 2 if len(topics) == 1 else 1
     found = [tile for topic in topics for tile in made[topic][:each]]
-    return (*found, *_utility_tile(record))[:3]
+    return (*found, *utility_tile(record))[:3]
 
 
 def first_of_games(record: Record, said: GameVerdict) -> First:

@@ -37,13 +37,7 @@ from fedaudit.report.figures.membership import (
 )
 from fedaudit.report.figures.sources import source_figures
 from fedaudit.report.figures.svg import drawn, hovering, symbols
-from fedaudit.report.first import (
-    first_of_comparison,
-    first_of_games,
-    first_screen,
-    game_tiles,
-    tiles,
-)
+from fedaudit.report.first import first_of_comparison, first_of_games, first_screen
 from fedaudit.report.grid import Grid, clean, shortened
 from fedaudit.report.reproducing import (
     Again,
@@ -84,6 +78,7 @@ from fedaudit.report.tables.sources import kind_of, source_section
 from fedaudit.report.text.comparison import cautions
 from fedaudit.report.text.games import CERTIFICATES, game_verdict
 from fedaudit.report.text.verdict import verdict
+from fedaudit.report.tiles import game_tiles, tiles
 from fedaudit.report.words import NO_DEFENSE, capital, cleaned, plural, sentence, sight_name
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.record import Record

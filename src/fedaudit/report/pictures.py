@@ -33,6 +33,7 @@ from fedaudit.report.words import (
     given,
     interval,
     interval_of,
+    listed,
     metric_name,
     percent,
     value_of,
@@ -95,11 +96,12 @@ def _of_contrast(
     best: dict[str, float] = {}
     for one in aucs or rates:
         best[one.attack] = max(best.get(one.attack, 0.0), one.value or 0.0)
+    # A metric that was refused throughout has no track of its own.
+    parts = [part for part in (aucs, rates) if part]
     lines = []
     for attack in sorted(best, key=lambda attack: -best[attack])[:MOST_LINES]:
         cells = [
-            [one for one in part if one.attack == attack and one.defense in looks]
-            for part in (aucs, rates)
+            [one for one in part if one.attack == attack and one.defense in looks] for part in parts
         ]
         marks = tuple(_marks(cell, looks) for cell in cells)
         said = [_largest(cell) for cell in cells]
@@ -109,17 +111,20 @@ def _of_contrast(
         )
         tone = "" if said[0] is None else look_of(said[0]).tone
         lines.append(Line(shortened(attack, 30), marks, values, limits, tone))
-    against = contrast_name(contrast).lower()
+    tracks = []
+    if aucs:
+        tracks.append(half_track("AUC", _reached(lines), shares=False))
+    if rates:
+        reached = _reached(lines, len(tracks))
+        tracks.append(percent_track(metric_name(metric), reached, guess=rate_of(metric)))
     named_ = {shortened(defense_name(name)): look for name, look in looks.items()}
     return Forest(
         "Attacks against guessing",
-        f"members v. {against}",
-        f"AUC and {metric_name(metric)} of every attack on {contrast_meaning(contrast)}, with 95% "
-        "intervals; the dashed line is guessing. ▲ above it after correction.",
-        (
-            half_track("AUC", _reached(lines, 0), shares=False),
-            percent_track(metric_name(metric), _reached(lines, 1), guess=rate_of(metric)),
-        ),
+        f"members v. {contrast_name(contrast).lower()}",
+        f"{listed([track.title for track in tracks])} of every attack on "
+        f"{contrast_meaning(contrast)}, with 95% intervals; the dashed line is guessing. ▲ above "
+        "it after correction.",
+        tuple(tracks),
         tuple(lines),
         _keys(named_) if len(named_) > 1 else (),
     )

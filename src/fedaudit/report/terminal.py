@@ -7,17 +7,12 @@ from rich.console import Console
 from rich.text import Text
 
 from fedaudit.report.figures.forest import Forest, Picture
-from fedaudit.report.first import (
-    First,
-    Tile,
-    first_of_comparison,
-    first_of_games,
-    first_screen,
-)
+from fedaudit.report.first import First, first_of_comparison, first_of_games, first_screen
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.games import game_verdict, poor_fits
 from fedaudit.report.text.points import shown_points
 from fedaudit.report.text.verdict import verdict
+from fedaudit.report.tiles import Tile
 from fedaudit.report.words import cleaned
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.record import Record

@@ -21,6 +21,7 @@ from fedaudit.report.figures.drawing import (
     outline,
     series_name,
 )
+from fedaudit.report.figures.svg import tick_step
 from fedaudit.report.figures.sweeps import SYMBOLS, kinds_keys, rounds_figure, sweep_figure
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.points import (
@@ -121,8 +122,7 @@ class EpsilonAxis:
             step = max(1, math.ceil((high - low + 1) / _MOST_TICKS))
             return [float(10.0**at) for at in range(low, high + 1, step)]
         span = self.most - self.least
-        unit = 10.0 ** math.floor(math.log10(span / 2))
-        width = next(unit * size for size in (1, 2, 5, 10) if span / (unit * size) <= _MOST_TICKS)
+        width = tick_step(span, _MOST_TICKS)
         return [at * width for at in range(math.floor(span / width + 1e-9) + 1)]
 
 
@@ -212,11 +212,7 @@ def ways(groups: Families, *, all_placed: bool = False) -> list[Way]:
         _way(_NAMED, "claimed ε (nats)", "none", named, groups, all_placed),
         _way(_TRUE, "actual ε (nats)", "no bound", true, groups, all_placed),
     ]
-    near = {
-        name: [one for one in inside if (named(one.point) or 0.0) <= NEAR]
-        for name, inside in groups.items()
-    }
-    few = {name: inside for name, inside in near.items() if inside}
+    few = _only(groups, lambda point: (named(point) or 0.0) <= NEAR)
     budgets = [e for inside in few.values() for one in inside if (e := named(one.point))]
     if ways[0].axis.log and max(budgets, default=0.0) > 1 and ways[0].axis.most > 2 * NEAR:
         label = f"{_NAMED}, up to {NEAR:g}"
@@ -227,18 +223,15 @@ def ways(groups: Families, *, all_placed: bool = False) -> list[Way]:
 
 def _way(label: str, title: str, none: str, of: Of, groups: Families, all_placed: bool) -> Way:
     if all_placed:
-        placed = {
-            name: [one for one in inside if of(one.point) is not None]
-            for name, inside in groups.items()
-        }
-        groups = {name: inside for name, inside in placed.items() if inside}
+        groups = _only(groups, lambda point: of(point) is not None)
     values = [of(one.point) for inside in groups.values() for one in inside]
     return Way(label, epsilon_axis(values, title=title, none=none), of, groups)
 
 
-def first(groups: Families, most: int) -> Families:
-    """The first lines or panels, for as many as fit."""
-    return dict(list(groups.items())[:most])
+def _only(groups: Families, keeps: Callable[[PointPlayed], bool]) -> Families:
+    """The lines with the points that are kept, where they have any."""
+    kept = {name: [one for one in inside if keeps(one.point)] for name, inside in groups.items()}
+    return {name: inside for name, inside in kept.items() if inside}
 
 
 def dots(
@@ -328,8 +321,6 @@ def _right_of_zero(edges: Sequence[float], amounts: Sequence[int]) -> float:
 MOST_LINES_OF_SUCCESS = 14
 """Lines of one figure; the table has the others."""
 
-_HEIGHT = 400
-
 _GUESS = Style(GREY, "dot")
 _CEILING = Style(GREY)
 _REFUTED = Style("#C3362B", symbol="circle-open")
@@ -348,7 +339,7 @@ _PAPER_CAPTION = (
 
 def success_figure(groups: Families) -> Figures:
     """Adv against the claimed epsilon, or against the true one; a line for each mechanism."""
-    drawn = first(groups, MOST_LINES_OF_SUCCESS)
+    drawn = dict(list(groups.items())[:MOST_LINES_OF_SUCCESS])
     looks = _looks(drawn)
     points = [one.point for inside in drawn.values() for one in inside]
     looked = ways(drawn)
@@ -411,7 +402,7 @@ def _success_panel(way: Way, looks: Mapping[str, Style], papers: Mapping[Printed
     low = min(one.point.adv.low for inside in drawn.values() for one in inside)
     said = f"Success of the server, {len(drawn)} lines; the table has the numbers."
     y = Scale("Right (Adv)", "%", (min(0.38, low - 0.03), 1.04), count=7)
-    return Panel("", said, axis.scale(), y, series, height=_HEIGHT)
+    return Panel("", said, axis.scale(), y, series, height=400)
 
 
 def _rings(wrong: Sequence[ShownPoint], way: Way, aside: float) -> Series:
@@ -433,21 +424,19 @@ def _papers(points: Sequence[PointPlayed], axis: EpsilonAxis) -> dict[Printed, S
     there = {point.mechanism for point in points if point.claimed_epsilon is not None}
     found = [one for one in PRINTED if one.mechanism in there and one.epsilons[0] < axis.most]
     dashes = ("solid", "dash", "dot", "dashdot", "longdash")
-    symbols = ("star", "triangle-up", "square", "diamond", "triangle-down", "circle")
     return {
-        one: Style(_PRINTED, dashes[at % len(dashes)], symbols[at % len(symbols)])
+        one: Style(_PRINTED, dashes[at % len(dashes)], SYMBOLS[-1 - at % len(SYMBOLS)])
         for at, one in enumerate(found)
     }
 
 
 def _printed(paper: Printed, look: Style, axis: EpsilonAxis) -> Series:
-    first, last = paper.epsilons
     return Series(
         paper.label,
         [axis.place(min(at, axis.most)) for at in paper.epsilons],
         [paper.adv] * 2,
         look,
-        f"{paper.said} (ε {first:g} to {last:g})",
+        f"{paper.said} (ε {paper.epsilons[0]:g} to {paper.epsilons[1]:g})",
         marks=2,
         width=1.2,
         opacity=0.85,
@@ -455,7 +444,6 @@ def _printed(paper: Printed, look: Style, axis: EpsilonAxis) -> Series:
 
 
 MOST_PANELS = 12
-
 _TPR = Style(OKABE_ITO[1])
 _TNR = Style(OKABE_ITO[0], "dash", "square")
 _PREDICTED = Style(GREY, "dot", "diamond")
@@ -476,7 +464,7 @@ def game_figures(record: Record) -> dict[str, Figures]:
 
 def kinds_figure(groups: Families) -> Figures:
     """TPR and TNR against epsilon, a panel for each mechanism."""
-    drawn = first(groups, MOST_PANELS)
+    drawn = dict(list(groups.items())[:MOST_PANELS])
     choices = tuple(
         Choice(way.label, tuple(_kinds_panel(name, way) for name in way.groups))
         for way in ways(drawn, all_placed=True)
@@ -486,8 +474,8 @@ def kinds_figure(groups: Families) -> Figures:
         "Both kinds of games apart, with their 95% intervals. A TPR of 100% beside a TNR of 0% is "
         "a server that always says “in”. The dotted line is the TNR if each target’s neuron "
         "fired for every other record by itself, as often as it did; the TNR is above it where "
-        "records of a batch share their noise. Points without such an "
-        "epsilon stand in the table only." + left_out(len(groups) - len(drawn), "panel"),
+        "records of a batch share their noise. Points without such an epsilon stand in the table "
+        "only." + left_out(len(groups) - len(drawn), "panel"),
         choices,
         (*kinds_keys(_TPR, _TNR), *legend({"Predicted TNR": _PREDICTED})),
     )

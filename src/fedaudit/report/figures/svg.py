@@ -191,13 +191,14 @@ def _ticks(given: Scale, low: Number, high: Number) -> Mapping[Number, str]:
         return {
             value: _minus(f"{value:,.0f}" if value >= 1000 else f"{value:g}") for value in decades
         }
-    step = given.step or _step(high - low, given.count or 7, given.form)
+    step = given.step or tick_step(high - low, given.count or 7, given.form)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     values = [at * step for at in range(first, last + 1)]
     return {value: _tick_text(value, step, given.form) for value in values}
 
 
-def _step(span: Number, most: int, form: str) -> float:
+def tick_step(span: Number, most: int, form: str = "") -> float:
+    """The distance between ticks: 1, 2 or 5 times a power of ten, so that they are few enough."""
     rough = abs(span) / max(most, 1) or 1.0
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(unit * size for size in (1, 2, 5, 10) if unit * size >= rough * (1 - 1e-9))

@@ -1,0 +1,262 @@
+"""The numbers that stand at the top of a report, each with what to read it against."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fedaudit.core.metric_names import AUC
+from fedaudit.report.evidence import (
+    Size,
+    a_leak,
+    headline,
+    label_among,
+    leading,
+    look_of,
+    says_nothing,
+    size_of,
+    size_reached_by,
+    strongest,
+    tone_of,
+)
+from fedaudit.report.grid import shortened
+from fedaudit.report.text.clusters import (
+    clustered_of,
+    label_of,
+    risk_size,
+    riskiest,
+)
+from fedaudit.report.text.membership import ALARMS, of_thousand, upper_bounds
+from fedaudit.report.text.points import (
+    ShownPoint,
+    behind_mechanism,
+    contradicted,
+    epsilon,
+    far_above,
+    in_rounds,
+    least_right,
+    most_right,
+    short,
+    shown_points,
+    times_named,
+    times_text,
+    without_mechanism,
+)
+from fedaudit.report.text.sources import (
+    excess_size,
+    labels_of_named,
+    limits_in_words,
+    on_sources,
+    strongest_on_sources,
+)
+from fedaudit.report.words import (
+    NO_DEFENSE,
+    contrast_name,
+    count,
+    defense_name,
+    interval,
+    interval_of,
+    percent,
+    plural,
+    points,
+    shown,
+    value_of,
+)
+from fedaudit.results.estimate import Estimate
+from fedaudit.results.guessing import above_chance
+from fedaudit.results.metrics import CHANCE_VIOLATIONS, TEST_ACCURACY, VIOLATIONS
+from fedaudit.results.record import Record
+
+
+class Tile(NamedTuple):
+    """A number that stands at the top: what it is, the number, and what to read it against."""
+
+    label: str
+    value: str
+    detail: str
+    tone: str = ""
+
+
+def tiles(record: Record) -> list[Tile]:
+    """The numbers that stand at the top of a report."""
+    figures = headline(record)
+    # Figures that say nothing about leakage must not stand out as if they told something.
+    found = (
+        []
+        if says_nothing(record)
+        else [
+            *membership_tiles(figures),
+            *source_tiles(record),
+            *cluster_tiles(record),
+        ]
+    )
+    return [tile for tile in found if tile is not None] + [
+        *utility_tile(record),
+        _controls_tile(record),
+    ]
+
+
+def membership_tiles(figures: list[Estimate]) -> list[Tile | None]:
+    """The leading AUC and the leading rate, that with the larger word first."""
+    found = leading(figures)
+    auc = next((figure for figure in found if figure.metric == AUC), None)
+    rate = next((figure for figure in found if figure.metric != AUC), None)
+    tiles = [
+        _strongest_tile(auc or strongest(figures, AUC), figures),
+        _identified_tile(rate, figures),
+    ]
+    return tiles[::-1] if found and found[0] is rate else tiles
+
+
+def _strongest_tile(best: Estimate | None, figures: list[Estimate]) -> Tile | None:
+    if best is None:
+        return None
+    found, tone = _judged(best)
+    parts = (found, interval_of(best) or "no interval", _place(best, figures))
+    label = "Strongest attack, AUC" if above_chance(best) else "Highest AUC"
+    return Tile(label, shown(best.value, AUC), " · ".join(parts), tone)
+
+
+def _identified_tile(best: Estimate | None, figures: list[Estimate]) -> Tile | None:
+    """Members that an attack identifies, where that is above guessing; else that none does."""
+    label = "Identified of 1,000 members"
+    if best is not None and best.value is not None:
+        found, tone = _judged(best)
+        price = f"{found} · at 1 false alarm in {ALARMS[best.metric]}"
+        return Tile(label, of_thousand(best.value), f"{price} · {_place(best, figures)}", tone)
+    left = upper_bounds([figure for figure in figures if figure.metric != AUC])
+    return Tile(label, "none shown", f"upper limits: {left}") if left else None
+
+
+def source_tiles(record: Record) -> list[Tile]:
+    """Attack success rate, and its excess over what label distributions explain."""
+    named = on_sources(record)
+    best = strongest_on_sources(named)
+    if best is None:
+        return []
+    attack = labels_of_named(named)[named.index(best)]
+    found = "above guessing" if best.above_guessing else "not above guessing"
+    limits, tone = interval_of(best.success) or "no interval", "raised" * best.above_guessing
+    detail = f"{found} ({percent(best.chance)}) · {limits} · {shortened(attack, 60)}"
+    said, look = _sized(excess_size(best), "not above them")
+    beyond = f"{said} · they alone {percent(best.mixes)} · {limits_in_words(best.excess)}"
+    excess = f"{points(best.excess.number)} points"
+    return [
+        Tile("Attack success rate", percent(best.success.number), detail, tone),
+        Tile("Beyond label distributions", excess, beyond, look),
+    ]
+
+
+def _sized(size: Size | None, otherwise: str) -> tuple[str, str]:
+    """The size of a leak in words, and the colour that goes with it."""
+    return (a_leak(size), tone_of(size)) if size else (otherwise, "")
+
+
+def cluster_tiles(record: Record) -> list[Tile]:
+    """Of every algorithm and defense: who uses a model that is too risky, and how risky one is."""
+    studies = clustered_of(record)
+    found = []
+    for one in studies:
+        above, worst, label = one.mean(VIOLATIONS), riskiest(one), label_of(one, studies)
+        if above is not None:
+            floor = one.mean(CHANCE_VIOLATIONS)
+            total = f"of {plural(len(one.runs[0].clients), 'client')}"
+            total += f" · {value_of(floor)} by chance" if floor else ""
+            tone = "raised" if above.number else ""
+            found.append(_cluster_tile("Violations", above, total, label, tone))
+        if worst is not None:
+            said, tone = _sized(risk_size(worst), "not above guessing")
+            found.append(_cluster_tile("Riskiest model", worst, said, label, tone))
+    return found
+
+
+def _cluster_tile(name: str, mean: Estimate, said: str, label: str, tone: str) -> Tile:
+    limits = interval_of(mean)
+    detail = " · ".join(filter(None, (said, limits and f"95% interval {limits}", label)))
+    return Tile(name, value_of(mean), detail, tone)
+
+
+def _judged(figure: Estimate) -> tuple[str, str]:
+    """The finding in words, and the colour that goes with it."""
+    size = size_of(figure)
+    if size is None:
+        return ("above guessing", "raised") if above_chance(figure) else ("not above guessing", "")
+    return a_leak(size), look_of(figure).tone
+
+
+def _place(figure: Estimate, figures: list[Estimate]) -> str:
+    label = label_among(figure, figures)
+    contrast = f"v. {contrast_name(figure.contrast).lower()}"
+    return " · ".join(part for part in (shortened(figure.attack, 32), contrast, label) if part)
+
+
+def utility_tile(record: Record) -> list[Tile]:
+    """Test accuracy, of undefended runs where there are any; none where it was not measured."""
+    whole = record.where(topic="utility", metric=TEST_ACCURACY)
+    plain = [one for one in whole if defense_name(one.defense) == defense_name(NO_DEFENSE)]
+    results = plain or whole
+    if not results:
+        return []
+    middle = sum(result.number for result in results) / len(results)
+    first = results[0]
+    detail = (
+        f"mean of {plural(len(results), 'run')}"
+        if len(results) > 1
+        else interval(first.low, first.high, "accuracy")
+    )
+    defense = shortened(defense_name(first.defense), 32)
+    return [Tile("Test accuracy", percent(middle), f"{detail} · {defense}")]
+
+
+def _controls_tile(record: Record) -> Tile:
+    ran = [control for control in record.controls if control.passed is not None]
+    passed = sum(bool(control.passed) for control in ran)
+    if not ran:
+        return Tile("Controls", "none run", "nothing vouches for the figures", "alarm")
+    tone = "good" if passed == len(ran) else "alarm"
+    return Tile("Controls passed", f"{passed} of {len(ran)}", "checks on the audit itself", tone)
+
+
+def game_tiles(record: Record) -> list[Tile]:
+    """The numbers at the top of a report of games."""
+    shown = shown_points(record.games)
+    behind, bare = behind_mechanism(shown), without_mechanism(shown)
+    what = "defense" if in_rounds(shown) else "mechanism"
+    claiming = [one for one in shown if one.point.claimed_epsilon is not None]
+    found = [
+        _success_tile(f"Server right, most behind a {what}", behind),
+        _success_tile(f"Server right, least behind a {what}", behind, most=False)
+        if len(behind) > 1
+        else None,
+        _success_tile(f"Server right, no {what}", bare),
+        _contradicted_tile(claiming) if claiming else None,
+        _factor_tile(claiming),
+    ]
+    return [tile for tile in found if tile is not None]
+
+
+def _success_tile(label: str, shown: Sequence[ShownPoint], *, most: bool = True) -> Tile | None:
+    if not shown:
+        return None
+    one = most_right(shown) if most else least_right(shown)
+    adv = one.point.adv
+    _, tone = _sized(size_reached_by(2 * adv.low - 1), "")
+    detail = f"{short(one)}; 95% interval {interval(adv.low, adv.high, 'accuracy')}; guessing 50%"
+    return Tile(label, percent(adv.value), detail, tone)
+
+
+def _contradicted_tile(claiming: Sequence[ShownPoint]) -> Tile:
+    wrong = sum(contradicted(one.point) for one in claiming)
+    detail = "points whose success refutes the epsilon that they claim"
+    value = f"{count(wrong)} of {count(len(claiming))}"
+    return Tile("Claimed epsilon contradicted", value, detail, "alarm" if wrong else "")
+
+
+def _factor_tile(claiming: Sequence[ShownPoint]) -> Tile | None:
+    known = [(ratio, one) for one in claiming if (ratio := times_named(one.point)) is not None]
+    if not known:
+        return None
+    ratio, one = max(known, key=lambda pair: pair[0])
+    value = f"{times_text(ratio)} ×"
+    detail = f"{short(one)}: the actual one is {epsilon(one.point.actual_epsilon or 0.0)}"
+    return Tile(
+        "Actual epsilon over the claimed one", value, detail, "alarm" * far_above(one.point)
+    )
