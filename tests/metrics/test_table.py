@@ -54,7 +54,7 @@ def test_a_metric_that_fails_is_refused_by_name() -> None:
     with pytest.raises(BadInput, match="the metric 'mine' is nan on 40 samples"):
         bootstrapped(broken, *scored(rng, 20, 20), rng=rng, name="mine")
     with pytest.raises(BadInput, match="did you mean 'partial_auc'"):
-        metric_named("partial-auc")
+        metric_named("partial_aucs")
     with pytest.raises(BadInput, match="'auc' is among the figures of every evaluation"):
         metric_named("auc")
 
