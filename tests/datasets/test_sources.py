@@ -526,7 +526,7 @@ class TestNames:
         self, tmp_path: Path
     ) -> None:
         (tmp_path / "mnist.npz").write_bytes(b"")
-        with pytest.raises(BadInput, match=r"did you mean 'mnist'.*looked in .*minst\.npz"):
+        with pytest.raises(BadInput, match=r"did you mean 'mnist'.*looked for minst\.npz"):
             load("minst", data_dir=tmp_path)
 
     def test_without_a_data_directory_the_way_to_set_one_is_said(self) -> None:
