@@ -194,4 +194,4 @@ def _words(distances: Sequence[float]) -> str:
     by = f", by {max(finite):.2g} at most" if finite else ""
     missing = len(others) - len(finite)
     one_side = f"; {missing} with a value or limits on one side only" if missing else ""
-    return f"{len(others)} of {len(distances)} are others{by}{one_side}"
+    return f"{len(others)} of {len(distances)} differ{by}{one_side}"

@@ -342,7 +342,7 @@ def more_of(part: Judged, times: float) -> str:
             said += ", or accuracies paired by sample"
     if not level:
         return said
-    return f"{said}, as good as level with the margin: {part.gap.value:.4f} and {part.test.margin}"
+    return f"another margin: {part.gap.value:.4f} in {name} is all but {part.test.margin}"
 
 
 def _round_up(times: float) -> str:

@@ -260,7 +260,8 @@ def _shown(found: Found) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:.3f}" if abs(value) < 10 else f"{value:.0f}"
+    digits = 3 if abs(value) < 10 else 1 if abs(value) < 100 else 0
+    return f"{value:.{digits}f}"
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -141,7 +141,7 @@ def cautions(comparison: Comparison, records: Sequence[Record]) -> list[str]:
         said.append("The adversaries differ: the records were made under different views.")
     sizes = {frozenset((f.n_members, f.n_nonmembers) for f in headline(r)) for r in records}
     if len(sizes) > 1:
-        said.append("The numbers of audited samples differ, and with them what can be seen.")
+        said.append("Rows audit different numbers of samples, and more samples show smaller leaks.")
     if len({tuple(sorted(record.seeds)) for record in records}) > 1:
         said.append("The seeds differ: a change is taken over the seeds that two rows share.")
     return said + _without_tuned(comparison)
