@@ -279,9 +279,9 @@ def test_either_command_knows_a_study_of_the_other_kind(
     assert exit_code("run", str(of_games), "--variant", "all") == 2
     assert "--variant is of studies that train" in one_sentence(capsys)
     played: list[tuple[object, ...]] = []
-    monkeypatch.setattr(running, "games", lambda *given, **_: played.append(given))
+    monkeypatch.setattr(running, "play", lambda *given: played.append(given))
     assert exit_code("run", str(of_games), "--game.games=10") == 0
-    assert played == [(of_games, "--game.games=10")]
+    assert played == [(of_games, ("--game.games=10",), None, None)]
 
 
 def test_every_argument_of_every_command_has_a_text(capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,7 +51,7 @@ def explanation(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Catalogue:
-    """A catalogue in columns, or where there is no room for them with facts below the text."""
+    """A catalogue in columns; on a narrow terminal facts stand below the text."""
 
     kind: str
 

@@ -1,5 +1,6 @@
 """The command that plays games."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -31,12 +32,7 @@ def games(
     All variants and points of the study's grid are played, and make one record. Points that were
     played before are not played again.
     """
-    from fedaudit.core.progress import bars
-    from fedaudit.games.run import read_points, run_games
     from fedaudit.games.settings import GameStudy, kind_of
-    from fedaudit.report.page import write_report
-    from fedaudit.report.terminal import print_record
-    from fedaudit.study.running.outputs import refuse_page_alone
     from fedaudit.study.settings.toml import read_toml
 
     if kind_of(read_toml(study, "the study")) not in (GameStudy, None):
@@ -44,6 +40,17 @@ def games(
             f"{study} is a study of a federation that is trained, not of games; carry it out with "
             f"`fedaudit run {study}`"
         )
+    play(study, overrides, out, data_dir)
+
+
+def play(study: Path, overrides: Sequence[str], out: Path | None, data_dir: Path | None) -> None:
+    """Plays a file that is known to be of games; arguments as those of :func:`games`."""
+    from fedaudit.core.progress import bars
+    from fedaudit.games.run import read_points, run_games
+    from fedaudit.report.page import write_report
+    from fedaudit.report.terminal import print_record
+    from fedaudit.study.running.outputs import refuse_page_alone
+
     points = read_points(study, settings_from(overrides, command="games"))
     folder = out or Path("runs") / points[0].study.name
     # Before anything is played, as it would be the last thing to be refused.

@@ -18,7 +18,7 @@ from fedaudit.cli.application import (
 )
 from fedaudit.cli.comparing import compare, refuse_other_comparison
 from fedaudit.cli.overrides import settings_from
-from fedaudit.cli.playing import games
+from fedaudit.cli.playing import play
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import ATTACKED, RECORD_FILE, REPORT_FILE, own_place
 from fedaudit.core.importing import code_named_in
@@ -91,7 +91,7 @@ def run_command(
                 f"{study} is a study of games, all of which are played in this process, and "
                 f"--{given[0]} is of studies that train; leave it out"
             )
-        games(study, *overrides, out=out, data_dir=data_dir)
+        play(study, overrides, out, data_dir)
         return
     # A study is a program, and whoever carries it out runs it.
     with code_named_in(study, trusted=True, folder=study.parent):

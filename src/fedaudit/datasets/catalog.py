@@ -4,11 +4,10 @@ import inspect
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
-from fedaudit.core.errors import BadInput, type_of, unknown_name
+from fedaudit.core.errors import BadInput, nearest, type_of, unknown_name
 from fedaudit.core.importing import called, installed, is_own, named
 from fedaudit.core.values import Setting
 from fedaudit.datasets.dataset import Dataset
@@ -98,7 +97,7 @@ def _own(name: str, data_dir: Path | None, seed: int, options: Mapping[str, Sett
             "data set", name, MADE, wanted="a function that makes a Dataset", fits=callable
         )
     except BadInput as error:
-        close = get_close_matches(name.partition(":")[0], READERS, n=1)
+        close = nearest(name.partition(":")[0], READERS, most=1)
         hint = f"; or did you mean {close[0]!r}, which is a format?" if close else ""
         raise BadInput(f"{error}{hint}") from error
     taken = inspect.signature(source).parameters

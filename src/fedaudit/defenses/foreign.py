@@ -76,7 +76,7 @@ class Filter(Defense):
             given = (
                 f"a {value.dtype} tensor of shape {tuple(value.shape)}"
                 if isinstance(value, Tensor)
-                else f"{type_of(value)}"
+                else type_of(value)
             )
             raise BadInput(
                 f"{self._what} returned {given} as {name!r}; return a real tensor of shape "

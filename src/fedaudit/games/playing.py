@@ -59,6 +59,8 @@ from fedaudit.results.games import (
 
 _CHUNKS_AT_ONCE = 32
 """Chunks of targets that are shared out among the cores before progress is shown."""
+_BINS = 40
+"""Of a histogram of a neuron's values."""
 
 
 def play_point(
@@ -209,9 +211,6 @@ def _predicted(played: Played, batch: int) -> float | None:
     fired = torch.bincount(played.target, played.by_others.double()).long()
     records = games * batch - torch.bincount(played.target[played.was_in], minlength=len(games))
     return predicted_silence(fired.tolist(), records.tolist(), batch=batch)
-
-
-_BINS = 40
 
 
 class Fresh(NamedTuple):

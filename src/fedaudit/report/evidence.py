@@ -5,8 +5,8 @@ from typing import Literal, NamedTuple, TypeVar, get_args
 
 from fedaudit.core.metric_names import AUC, HEADLINE_METRICS, rate_of
 from fedaudit.report.grid import Tone, shortened
-from fedaudit.report.words import NO_DEFENSE, defense_name
-from fedaudit.results.estimate import Estimate
+from fedaudit.report.words import defense_name
+from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance, by_test_alone
 from fedaudit.results.record import Record
 

@@ -40,12 +40,12 @@ from fedaudit.report.tiles import (
     utility_tile,
 )
 from fedaudit.report.words import (
-    NO_DEFENSE,
     contrast_name,
     percent,
     points,
 )
 from fedaudit.results.comparison import Comparison
+from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.record import Record
 
 

@@ -79,8 +79,9 @@ from fedaudit.report.text.comparison import cautions
 from fedaudit.report.text.games import CERTIFICATES, game_verdict
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.tiles import game_tiles, tiles
-from fedaudit.report.words import NO_DEFENSE, capital, cleaned, plural, sentence, sight_name
+from fedaudit.report.words import capital, cleaned, plural, sentence, sight_name
 from fedaudit.results.comparison import Comparison
+from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.record import Record
 
 

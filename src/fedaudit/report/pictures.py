@@ -24,7 +24,6 @@ from fedaudit.report.text.comparison import labels_of
 from fedaudit.report.text.points import ShownPoint, contradicted, epsilon, families, shown_points
 from fedaudit.report.text.sources import Named, labels_of_named, look_of_source, on_sources
 from fedaudit.report.words import (
-    NO_DEFENSE,
     capital,
     contrast_meaning,
     contrast_name,
@@ -41,7 +40,7 @@ from fedaudit.report.words import (
 )
 from fedaudit.results.clusters import EVERYBODY
 from fedaudit.results.comparison import Comparison
-from fedaudit.results.estimate import Estimate
+from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.metrics import MODEL_ESTIMATE, MODEL_RISK, VIOLATIONS
 from fedaudit.results.record import Record
 

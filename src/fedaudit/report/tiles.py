@@ -48,7 +48,6 @@ from fedaudit.report.text.sources import (
     strongest_on_sources,
 )
 from fedaudit.report.words import (
-    NO_DEFENSE,
     contrast_name,
     count,
     defense_name,
@@ -60,7 +59,7 @@ from fedaudit.report.words import (
     shown,
     value_of,
 )
-from fedaudit.results.estimate import Estimate
+from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.metrics import CHANCE_VIOLATIONS, TEST_ACCURACY, VIOLATIONS
 from fedaudit.results.record import Record
@@ -137,7 +136,8 @@ def source_tiles(record: Record) -> list[Tile]:
     limits, tone = interval_of(best.success) or "no interval", "raised" * best.above_guessing
     detail = f"{found} ({percent(best.chance)}) · {limits} · {shortened(attack, 60)}"
     said, look = _sized(excess_size(best), "not above them")
-    beyond = f"{said} · they alone {percent(best.mixes)} · {limits_in_words(best.excess)}"
+    level = f"owners shuffled within classes {percent(best.mixes)}"
+    beyond = f"{said} · {level} · {limits_in_words(best.excess)}"
     excess = f"{points(best.excess.number)} points"
     return [
         Tile("Attack success rate", percent(best.success.number), detail, tone),

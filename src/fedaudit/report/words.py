@@ -14,7 +14,7 @@ from fedaudit.core.metric_names import (
     rate_of,
 )
 from fedaudit.report.grid import clean, shortened
-from fedaudit.results.estimate import AT_THRESHOLD, Estimate, Interval
+from fedaudit.results.estimate import AT_THRESHOLD, NO_DEFENSE, Estimate, Interval
 from fedaudit.results.metrics import AGREEMENT, COUNTS, range_of
 
 MISSING = "–"
@@ -188,8 +188,6 @@ def capital(text: str) -> str:
     """The text with a capital letter in front."""
     return text[:1].upper() + text[1:]
 
-
-NO_DEFENSE = "none"
 
 CONTRASTS = {
     "unseen": "Unseen",

@@ -24,7 +24,6 @@ from fedaudit.report.grid import Cell, Filled, Grid, below, named, shortened, ta
 from fedaudit.report.text.comparison import front_name, labels_of
 from fedaudit.report.words import (
     MISSING,
-    NO_DEFENSE,
     contrast_name,
     contrast_order,
     defense_name,
@@ -35,6 +34,7 @@ from fedaudit.report.words import (
     percent,
 )
 from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison, Entry, Front
+from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.record import Record, UsageRow
 
 

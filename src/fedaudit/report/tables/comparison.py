@@ -35,7 +35,6 @@ from fedaudit.report.text.comparison import (
 from fedaudit.report.text.sources import Named, look_of_source, named_in
 from fedaudit.report.words import (
     MISSING,
-    NO_DEFENSE,
     about_runs,
     capital,
     contrast_name,
@@ -56,7 +55,7 @@ from fedaudit.results.comparison import (
     FigureEntry,
     Row,
 )
-from fedaudit.results.estimate import Estimate, tests_of
+from fedaudit.results.estimate import NO_DEFENSE, Estimate, tests_of
 from fedaudit.results.record import Record
 
 

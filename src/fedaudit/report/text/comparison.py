@@ -7,7 +7,7 @@ from fedaudit.core.metric_names import AUC
 from fedaudit.report.evidence import headline
 from fedaudit.report.grid import Cell, named, shortened
 from fedaudit.report.text.verdict import learning_warning
-from fedaudit.report.words import NO_DEFENSE, defense_name, plural
+from fedaudit.report.words import defense_name, plural
 from fedaudit.results.comparison import (
     NOT_SET,
     STRONGEST_ATTACK,
@@ -15,6 +15,7 @@ from fedaudit.results.comparison import (
     Front,
     Row,
 )
+from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.record import Record
 
 MOST_SETTINGS = 4

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from fedaudit.report.grid import shortened
 from fedaudit.report.words import count, interval, number, percent, plural
+from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.games import FIT, HELD_OUT, InRounds, PointPlayed, Rate
 
-NO_DEFENSE = "none"
 IN_ROUNDS = "in rounds"
 
 _SHORT = {"noise_multiplier": "noise"}
@@ -58,7 +58,7 @@ def round_family(point: PointPlayed, rounds: InRounds, points: Sequence[PointPla
 
 
 def rounds_words(rounds: InRounds) -> str:
-    """Number of rounds were averaged."""
+    """The number of rounds that are averaged."""
     return plural(rounds.averaged, "round")
 
 

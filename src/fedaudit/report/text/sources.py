@@ -18,7 +18,6 @@ from fedaudit.report.evidence import (
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.membership import Bullet, Sentence
 from fedaudit.report.words import (
-    NO_DEFENSE,
     count,
     defense_name,
     interval_of,
@@ -26,7 +25,7 @@ from fedaudit.report.words import (
     plural,
     points,
 )
-from fedaudit.results.estimate import Estimate
+from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
 from fedaudit.results.sources import LABEL_BASELINE, LABELS, SourceResult

@@ -45,7 +45,6 @@ from fedaudit.report.text.sources import (
     source_status,
 )
 from fedaudit.report.words import (
-    NO_DEFENSE,
     capital,
     cleaned,
     contrast_name,
@@ -61,7 +60,7 @@ from fedaudit.report.words import (
     sentence,
     shown,
 )
-from fedaudit.results.estimate import Estimate
+from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import by_test_alone, near_guessing
 from fedaudit.results.record import ControlResult, Record
 

@@ -46,6 +46,8 @@ from fedaudit.study.figures.cluster_notes import END, STATE, AtTheEnd, is_cluste
 from fedaudit.study.setup.algorithm import accepted
 from fedaudit.study.setup.parts import Setup
 
+COUNTED = "Clopper-Pearson 95%"
+
 
 class ClusterFound(NamedTuple):
     """The models and clients of one run, and its figures."""
@@ -136,9 +138,6 @@ def _result(run: Setup, rounds: Sequence[ClusterRound], end: AtTheEnd) -> Cluste
         served_figure(choices, gap.metric, (gap.value, gap.low, gap.high)) for gap in end.fairness
     ]
     return ClusterFound(choices, cluster_figures(choices, served))
-
-
-COUNTED = "Clopper-Pearson 95%"
 
 
 def cluster_figures(run: ClusterResult, served: Sequence[Estimate]) -> list[Estimate]:

@@ -281,7 +281,7 @@ class Baseline(NamedTuple):
 def source_figures(
     found: SourceResult, success: Limited, guessing: Test, labels: Test, baseline: Baseline | None
 ) -> list[Estimate]:
-    """The figures of one attack in one run: its success, and what of it is beyond label mixes.
+    """The figures of one attack in one run: its success, and what label distributions leave of it.
 
     Args:
         found: The answers.

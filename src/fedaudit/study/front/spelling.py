@@ -11,7 +11,7 @@ from torch import nn
 
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS
-from fedaudit.core.errors import BadInput, type_of
+from fedaudit.core.errors import BadInput, an, type_of
 from fedaudit.core.naming import Clients, Copies, DefensePart, NamedPart
 from fedaudit.core.objects import Spelled, frozen, plain_settings, spelled
 from fedaudit.core.values import Samples, Setting
@@ -95,8 +95,7 @@ _WANTED = {
 
 
 def _is_not(kind: str, given: object) -> BadInput:
-    article = "an" if kind[0] in "aeiou" else "a"
-    subject = "data are" if kind == "data" else f"{article} {kind} is"
+    subject = "data are" if kind == "data" else f"{an(kind)} is"
     return BadInput(f"{subject} {_WANTED[kind]}; got {type_of(given)}")
 
 
