@@ -101,8 +101,9 @@ def test_another_thread_has_no_signals_to_handle() -> None:
     assert found == [False]
 
 
+@pytest.mark.parametrize("whole_group", [False, True], ids=["program", "all of its processes"])
 def test_a_study_that_is_terminated_stops_as_at_ctrl_c_and_its_workers_are_gone(
-    tmp_path: Path,
+    whole_group: bool, tmp_path: Path
 ) -> None:
     study, out = tmp_path / "study.toml", tmp_path / "out"
     study.write_text(STUDY)
@@ -112,6 +113,7 @@ def test_a_study_that_is_terminated_stops_as_at_ctrl_c_and_its_workers_are_gone(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
     deadline = time.monotonic() + 120
     while not (out / "seed-1" / "checkpoint.safetensors").exists():
@@ -119,8 +121,7 @@ def test_a_study_that_is_terminated_stops_as_at_ctrl_c_and_its_workers_are_gone(
         assert time.monotonic() < deadline
         time.sleep(0.05)
     children = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
-    # Only it: a signal to all of its processes is none to workers, who block it.
-    os.kill(program.pid, signal.SIGTERM)
+    (os.killpg if whole_group else os.kill)(program.pid, signal.SIGTERM)
     _, said = program.communicate(timeout=60)
     assert program.returncode == 143
     assert "fedaudit: stopped; start the same command again to go on" in said
