@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from benchmarks.training import medians
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Model, cross_entropy
+from fedaudit.core.tasks import cross_entropy
+from fedaudit.core.values import Model
 from fedaudit.live.audited import audit_samples
 from fedaudit.live.beginning import record
 from fedaudit.live.network import network_of

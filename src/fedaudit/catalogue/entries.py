@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import ATTACK_SETS, ATTACKS, SOURCE_ATTACKS
 from fedaudit.catalogue.docstrings import Doc, doc_of, meanings_of
+from fedaudit.core.tasks import TASKS
 from fedaudit.core.values import Sees
 from fedaudit.datasets.catalog import FORMATS, SOURCES
 from fedaudit.datasets.draws.fair import DRAWS
@@ -177,6 +178,7 @@ CATALOGUES: dict[str, Callable[[], list[CatalogueEntry]]] = {
     "algorithms": lambda: _made("algorithm", ALGORITHMS),
     "defenses": _defenses,
     "models": lambda: _made("model", MODELS),
+    "tasks": lambda: _made("task", TASKS),
     "data": _sources,
     "partitions": lambda: _made("partition", PARTITIONS),
     "draws": _draws,

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import nn
 
 from fedaudit.core.progress import on_stderr
-from fedaudit.core.values import PerSampleLoss, cross_entropy
+from fedaudit.core.tasks import PerSampleLoss, cross_entropy
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.attack import attacks_in
 from fedaudit.live.network import network_of

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.modules import SUPPORTED, as_taken, outputs_tried, refuse_unfit
-from fedaudit.core.values import Architecture, Model, PerSampleLoss, Samples, cross_entropy
+from fedaudit.core.tasks import PerSampleLoss, classification_by, cross_entropy
+from fedaudit.core.values import Architecture, Model, Samples
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.weights import Shape
 
@@ -63,7 +64,9 @@ def network_of(model: Given, samples: AuditSet, loss: PerSampleLoss) -> Network:
         plain = Model.of(Architecture(name, build), made)
         hooks, loss = _as_logits(plain, samples.samples, loss)
         architecture = Architecture(
-            name, partial(_hooked, build, hooks) if hooks else build, loss=loss
+            name,
+            partial(_hooked, build, hooks) if hooks else build,
+            task=classification_by(loss),
         )
         known = Model(architecture, plain.params, plain.buffers)
         outputs = refuse_unfit(known, samples.samples)

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
+from fedaudit.core.tasks import Reading
 from fedaudit.core.values import Model, Sees
 from fedaudit.signals.base import Seen
 
@@ -33,6 +34,7 @@ class OutputSignal:
 
     kind: ClassVar[str]
     needs: ClassVar[Sees] = Sees.PREDICTIONS
+    reads: ClassVar[Reading] = Reading.POSTERIOR
 
     def __post_init__(self) -> None:
         if self.snapshot not in ("local", "global"):
@@ -48,13 +50,13 @@ class OutputSignal:
 
     def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
         """See :class:`fedaudit.signals.base.Signal`."""
-        labels = seen.samples.labels
+        targets = seen.samples.targets
         if self.snapshot == "global":
-            values = self.of(seen.global_model, seen.global_outputs, labels)
+            values = self.of(seen.global_model, seen.global_outputs, targets)
             return values.expand(len(seen.clients), -1).clone()
         return torch.stack(
             [
-                self.of(model, outputs, labels)
+                self.of(model, outputs, targets)
                 for model, outputs in zip(seen.local_models, seen.outputs, strict=True)
             ]
         )
@@ -76,6 +78,7 @@ class Loss(OutputSignal):
     """
 
     kind = "loss"
+    reads = Reading.NOTHING
 
     def of(self, model: Model, outputs: Outputs, labels: Labels) -> Values:
         """See :class:`OutputSignal`."""

@@ -62,6 +62,9 @@ def read(
     test_share: float = 0.2,
     standardise: bool = True,
     first_label: int = 0,
+    labels: str = "y",
+    distinct: bool = False,
+    longest: int = 0,
     group: str = "",
 ) -> Dataset:
     """A data set from one ``.npz`` file.
@@ -76,6 +79,12 @@ def read(
         test_share: Share of each class in the test part, for ``x`` and ``y`` only.
         standardise: Whether features get mean 0 and spread 1.
         first_label: Label of the first class in the file.
+        labels: Array of the classes or targets of ``x``, such as "book" where the file has them
+            under that name.
+        distinct: Whether of samples that are alike only the first is kept, for ``x`` alone: of a
+            sample that is there twice nobody can say whether it was trained on.
+        longest: Columns of ``x`` that are kept, from the first, as of sequences that would cost too
+            much whole; 0 for all.
         group: Column that divides people into groups, for coded tables; empty for none.
 
     Raises:
@@ -83,7 +92,9 @@ def read(
         BadInput: Arrays are missing or unusable.
     """
     stored = _stored(path)
-    arrays = _parts(path, stored, seed, test_share)
+    if longest and "x" in stored and stored["x"].ndim == 2:
+        stored["x"] = stored["x"][:, :longest]
+    arrays = _parts(path, stored, seed, test_share, labels, distinct)
     if "columns" in stored and "vocab_json" in stored:
         if stored["columns"].ndim != 1:
             raise BadInput(
@@ -232,15 +243,25 @@ def _header(path: Path, file: zipfile.ZipExtFile) -> tuple[tuple[int, ...], int]
     return shape, kind.itemsize
 
 
-def _parts(path: Path, stored: dict[str, AnyArray], seed: int, test_share: float) -> Arrays:
+def _parts(
+    path: Path,
+    stored: dict[str, AnyArray],
+    seed: int,
+    test_share: float,
+    labels: str,
+    distinct: bool,
+) -> Arrays:
     if {"x_train", "y_train", "x_test", "y_test"} <= stored.keys():
         return Arrays(stored["x_train"], stored["y_train"], stored["x_test"], stored["y_test"])
-    if {"x", "y"} <= stored.keys():
-        rng = seeded_numpy(seed, "split", path.stem)
-        return split_arrays(stored["x"], stored["y"], test_share=test_share, rng=rng)
+    if {"x", labels} <= stored.keys():
+        rng, x, y = seeded_numpy(seed, "split", path.stem), stored["x"], stored[labels]
+        if distinct and len(x) == len(y):
+            first = np.sort(np.unique(x, axis=0, return_index=True)[1])
+            x, y = x[first], y[first]
+        return split_arrays(x, y, test_share=test_share, rng=rng)
     raise BadInput(
         f"{path.name} holds {', '.join(sorted(stored)) or 'nothing'}; it must hold x_train, "
-        "y_train, x_test and y_test, or x and y"
+        f"y_train, x_test and y_test, or x and {labels}"
     )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 from numpy import ndarray
+from torch import Tensor
 
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import Refusal
@@ -95,7 +96,7 @@ def _permuted(setup: Setup, truth: TargetTruth, findings: Findings) -> Iterator[
 
 def _blind(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult]:
     """A classifier that sees inputs and no model: whatever it finds is no leakage."""
-    features = setup.deal.audit.samples.features.flatten(1).numpy()[truth.kept]
+    features = _as_columns(setup.deal.audit.samples.features).numpy()[truth.kept]
     for origin, against in _BLIND_AGAINST.items():
         chosen = np.isin(truth.origin, [Origin.MEMBER, origin])
         if truth.is_member[chosen].all():
@@ -130,6 +131,16 @@ def _blind(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult]:
                 "note": f"against {against}: {blind.classifier}, {blind.method}",
             }
         )
+
+
+def _as_columns(features: Tensor) -> Tensor:
+    """Inputs as a classifier takes them: numbers side by side, tokens as how often each occurs."""
+    flat = features.flatten(1)
+    if flat.is_floating_point():
+        return flat
+    kept, counts = flat.unique(), torch.zeros(len(flat), int(flat.max()) + 1)
+    counts.scatter_add_(1, flat.long(), torch.ones(flat.shape))
+    return counts[:, kept.long()]
 
 
 def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterator[ControlResult]:

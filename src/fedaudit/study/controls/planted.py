@@ -44,6 +44,17 @@ def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
         work: Which processes train, where they and the measurements calculate, and what is
             called after each of the twin's rounds.
     """
+    if not setup.algorithm.architecture.task.classes:
+        yield ControlResult(
+            control="planted leak",
+            target=0,
+            seed=setup.seed,
+            expected="finds mislabelled samples that the target of a twin run has memorised",
+            value=None,
+            passed=None,
+            note="this task has no classes, and so no sample with a wrong label",
+        )
+        return
     canaries, is_member = _canaries(setup)
     measured = _measured_twin(setup, canaries, is_member, work)
     for name, attack in setup.on_membership.items():

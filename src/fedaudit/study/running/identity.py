@@ -20,6 +20,7 @@ _NEWER: Mapping[str, object] = {
     "data.classes": [],
     "data.first_class": 0,
     "models": [],
+    "task": {"name": "classification", "options": {}},
     "shadow": None,
     "shift": None,
     "risk": RiskSection().model_dump(mode="json"),
@@ -70,6 +71,7 @@ def own_parts(study: Study) -> list[tuple[str, str]]:
     given = [
         ("data set", study.data.name),
         *(("model", model.name) for model in study.models or (study.model,)),
+        ("task", study.task.name),
         ("algorithm", study.algorithm.name),
         ("partition", study.partition.scheme),
         ("view", study.audit.view),

@@ -3,6 +3,7 @@
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import attack_named, attack_set
 from fedaudit.core.errors import BadInput, NotVisible
+from fedaudit.core.tasks import Reading, task_named
 from fedaudit.core.values import Sees, Setting
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels
 from fedaudit.observe.round import Logits
@@ -98,6 +99,14 @@ def _noise_tail(study: Study, name: str) -> dict[str, Setting]:
 
 def _refuse_impossible(name: str, attack: Attack, study: Study, view: View) -> None:
     view.refuse_unless_offered(attack.needs, f"the attack {name!r}")
+    task = task_named(study.task.name, study.task.options)
+    if attack.reads & ~task.readings:
+        wanted = "probabilities of " + " and ".join(
+            "classes" if one is Reading.POSTERIOR else "tokens" for one in attack.reads
+        )
+        raise NotVisible(
+            f"the attack {name!r} needs {wanted}, which the task {task.name!r} does not have"
+        )
     if attack.infers_source and study.audit.merge:
         raise NotVisible(
             f"the attack {name!r} tells single clients apart, and audit.merge attacks "

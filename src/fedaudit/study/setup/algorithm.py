@@ -9,15 +9,17 @@ import torch
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import called
 from fedaudit.core.seeds import seeded
+from fedaudit.core.tasks import Reading, task_named
 from fedaudit.core.values import Architecture, Samples
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.datasets.draws.shadow import untouched
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels
-from fedaudit.fl.algorithms.catalog import Task, algorithm_named
+from fedaudit.fl.algorithms.catalog import FederatedTask, algorithm_named
 from fedaudit.fl.algorithms.ifca import Ifca
 from fedaudit.fl.algorithms.ifca_mir import IfcaMir, Preference
 from fedaudit.models import architecture
+from fedaudit.observe.round import Logits
 from fedaudit.risk.catalog import measure_named
 from fedaudit.risk.client import ByLoss
 from fedaudit.risk.server import ServerRisk
@@ -48,9 +50,14 @@ def algorithm_of(study: Study, world: GroupedData, seed: int, data_dir: Path | N
     check_algorithm(study)
     dataset = world.dataset
     shape = tuple(dataset.train.features.shape[1:])
-    model: Callable[..., Architecture] = partial(architecture, shape=shape, classes=dataset.classes)
+    task = task_named(study.task.name, study.task.options)
+    train = dataset.train
+    width = task.width(train.features, train.targets) or dataset.classes
+    model: Callable[..., Architecture] = partial(
+        architecture, shape=shape, classes=width, task=task
+    )
     nets = tuple(model(one.name, **one.options) for one in study.models or (study.model,))
-    task = Task(
+    given = FederatedTask(
         architecture=nets[0],
         nets=nets if study.models else (),
         training=study.training.local(),
@@ -65,12 +72,18 @@ def algorithm_of(study: Study, world: GroupedData, seed: int, data_dir: Path | N
     )
     name = study.algorithm.name
     options = study.algorithm.options
-    made = called("algorithm", name, algorithm_named(name), task=task, **options)
+    made = called("algorithm", name, algorithm_named(name), task=given, **options)
     if not isinstance(made, Algorithm):
         raise BadInput(
             f"the algorithm {name!r} made {type_of(made)}, which is no "
             "fedaudit.fl.algorithms.base.Algorithm; give it all of that protocol's methods, as by "
             "deriving it from fedaudit.fl.algorithms.fedavg.FedAvg"
+        )
+    answers = made.upload_kind is Logits or isinstance(made, ChoosesModels)
+    if answers and Reading.POSTERIOR not in task.readings:
+        raise BadInput(
+            f"the algorithm {name!r} works with classes, and the task {task.name!r} has none; take "
+            "one that averages parameters, such as fedavg"
         )
     if study.models and tuple(made.nets) != nets:
         raise BadInput(

@@ -10,6 +10,7 @@ from fedaudit.core.errors import BadInput, Refusal
 from fedaudit.core.importing import called, named
 from fedaudit.core.naming import Copies
 from fedaudit.core.seeds import seed_for
+from fedaudit.core.tasks import task_named
 from fedaudit.core.values import ClientId, Sees
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.dataset import Dataset, some_classes
@@ -116,7 +117,8 @@ def metric_named(name: str) -> Exact | Metric:
 def dataset_of(study: Study, seed: int, data_dir: Path | None) -> Dataset:
     """The data that a study names, with the classes that it asks for."""
     given = study.data
-    whole = load(given.name, data_dir=data_dir, seed=seed, **given.options)
+    task = task_named(study.task.name, study.task.options)
+    whole = load(given.name, data_dir=data_dir, seed=seed, task=task, **given.options)
     return some_classes(whole, given.classes, first=given.first_class)
 
 

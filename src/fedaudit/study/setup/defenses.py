@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.objects import stated
 from fedaudit.core.values import ClientId
 from fedaudit.defenses.base import Defense, Plan
@@ -36,6 +36,12 @@ def refuse_unfit(defenses: Mapping[ClientId, Defense], plan: Plan) -> None:
     """
     # Members of a coalition are set alike: one of them stands for all.
     for defense in {stated(one): one for one in defenses.values()}.values():
+        task = plan.architecture.task
+        if defense.reads & ~task.readings:
+            raise Unsupported(
+                f"the defense {type(defense).__name__} works with classes, and the task "
+                f"{task.name!r} has none; leave it out, or take one that does not, such as dp-sgd"
+            )
         defense.refuse_misfit(plan)
 
 
