@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedaudit.core.devices import CPU, by_kind, computing_on
 from fedaudit.core.errors import BadInput, Refusal
-from fedaudit.core.tasks import Task
+from fedaudit.core.tasks import CLASSIFICATION, Task
 from fedaudit.core.values import Architecture, Model, Samples, chunks
 
 SUPPORTED = (
@@ -148,19 +148,22 @@ def refuse_unfit(model: Model, samples: Samples) -> int:
     return outputs.shape[-1] if outputs.ndim > 1 else 1
 
 
-def outputs_tried(module: nn.Module, name: str, features: Tensor) -> object:
+def outputs_tried(
+    module: nn.Module, name: str, features: Tensor, task: Task = CLASSIFICATION
+) -> object:
     """Whatever a module makes of a few samples in evaluation mode.
 
     Args:
         module: To be run.
         name: For messages.
         features: Left as they are.
+        task: By which inputs lie in the features.
 
     Raises:
         BadInput: It cannot be run on them.
     """
     try:
-        found: object = module.eval()(features.clone())
+        found = task.called(module.eval(), features.clone())
     # Other people's code raises what it likes.
     except Exception as error:
         said = " ".join(str(error).split())[:200]
@@ -174,7 +177,7 @@ def outputs_tried(module: nn.Module, name: str, features: Tensor) -> object:
 
 def _outputs(module: nn.Module, name: str, task: Task, features: Tensor) -> Tensor:
     try:
-        found = task.read(outputs_tried(module, name, features))
+        found = task.read(outputs_tried(module, name, features, task))
     except BadInput as error:
         raise BadInput(f"model {name!r}: {error}") from error
     rows = found.ndim == 2 if task.classes else found.ndim > 0

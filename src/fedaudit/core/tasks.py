@@ -11,11 +11,12 @@ from functools import partial
 from typing import NamedTuple, TypeAlias, cast
 
 from jaxtyping import Bool, Float, Int, Shaped
-from torch import Tensor, nn, positive
+from torch import Tensor, positive
 from torch.nn import functional
 
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import named
+from fedaudit.core.inputs import Inputs
 
 PerSampleLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """One number a sample, of (outputs, targets)."""
@@ -116,6 +117,7 @@ class Task:
         classes: Whether targets are class indices.
         tokens: Predictions of tokens, of (outputs, targets); None without :attr:`Reading.TOKENS`.
         settings: Keyword settings that the task was made with.
+        inputs: How the inputs of a model that takes several by name lie in the features.
     """
 
     name: str
@@ -133,15 +135,20 @@ class Task:
         default=None, repr=False, compare=False
     )
     settings: tuple[tuple[str, int | float | str | bool], ...] = ()
+    inputs: Inputs | None = None
 
-    def outputs(self, module: nn.Module, x: Shaped[Tensor, "samples ..."]) -> Tensor:
+    def outputs(self, module: Callable[..., object], x: Shaped[Tensor, "samples ..."]) -> Tensor:
         """A module's outputs on samples, as losses take them."""
-        return self.read(module(x))
+        return self.read(self.called(module, x))
+
+    def called(self, module: Callable[..., object], x: Shaped[Tensor, "samples ..."]) -> object:
+        """Whatever a module returns for samples."""
+        return module(x) if self.inputs is None else module(**self.inputs.unpacked(x))
 
     @property
     def reads_plainly(self) -> bool:
-        """True if outputs are what a module returns, wherever that is a tensor."""
-        return self.read is logits_of
+        """True if a module takes the features and returns the outputs, as layers in a row do."""
+        return self.read is logits_of and self.inputs is None
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Float[Tensor, " samples"]:
@@ -341,18 +348,22 @@ def _whole_numbers(features: Tensor) -> Tensor:
 
 
 def _tokens(features: Tensor, targets: Tensor, *, padding: int, vocabulary: int) -> Tensor:
-    short = int(((features[:, 1:] != padding).sum(1) == 0).sum())
-    if features.shape[1] < 2 or short:
+    # Targets of their own, as where inputs are several and the tokens are one of them.
+    own = targets.ndim == 2 and not targets.is_floating_point()
+    tokens = targets if own else features
+    short = int(((tokens[:, 1:] != padding).sum(1) == 0).sum())
+    if tokens.shape[1] < 2 or short:
         raise BadInput(
-            f"{short} of {len(features)} sequences have no token to be predicted after the first "
+            f"{short} of {len(tokens)} sequences have no token to be predicted after the first "
             f"(padding is {padding}); leave them out, or set task.options.padding"
         )
-    if int(features.min()) < 0 or (vocabulary and int(features.max()) >= vocabulary):
+    counted = tokens[tokens != padding]
+    if int(counted.min()) < 0 or (vocabulary and int(counted.max()) >= vocabulary):
         raise BadInput(
             f"tokens lie from 0 to {vocabulary - 1 if vocabulary else '...'}, got "
-            f"{int(features.min())} to {int(features.max())}; set task.options.vocabulary"
+            f"{int(counted.min())} to {int(counted.max())}; set task.options.vocabulary"
         )
-    return features.long()
+    return tokens.long()
 
 
 def _vocabulary(features: Tensor, targets: Tensor, *, given: int) -> int:

@@ -4,7 +4,7 @@ Axis names used in shape annotations, here and everywhere: ``rounds``, ``clients
 ``samples``, ``classes``.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Flag, auto
 from typing import TypeAlias
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from fedaudit.core.errors import BadInput
+from fedaudit.core.inputs import Inputs, packed
 from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task
 
 ClientId: TypeAlias = int
@@ -59,6 +60,7 @@ class Samples:
         targets: What a task's loss compares outputs with, one row a sample: class indices,
             numbers, rows of labels, sequences.
         ids: A number that names each sample within its data set, never re-used.
+        inputs: How the inputs of a model that takes several by name lie in the features.
         labels: Class of each sample, by which data are dealt and drawn and groups are formed; of
             a task without classes the group that the user names, 0 for all where there is none.
     """
@@ -67,18 +69,31 @@ class Samples:
     targets: Shaped[Tensor, "samples ..."]
     ids: Int[Tensor, " samples"]
     labels: Int[Tensor, " samples"]
+    inputs: Inputs | None
 
     def __init__(
-        self, features: object, targets: object, ids: object = None, labels: object = None
+        self,
+        features: object,
+        targets: object,
+        ids: object = None,
+        labels: object = None,
+        inputs: Inputs | None = None,
     ) -> None:
         """Samples from tensors, or from arrays and lists; numbered from 0 without ids.
 
-        Labels are the targets, where these are one whole number a sample, else 0.
+        Features may be a dictionary of what a model takes by name (``input_ids``,
+        ``attention_mask``). Labels are the targets, where these are one whole number a sample,
+        else 0.
 
         Raises:
             BadInput: Other than one target, id and label a sample, or what holds no numbers.
         """
-        x, y = as_tensor(features), as_tensor(targets)
+        if isinstance(features, Mapping):
+            inputs, x = packed({str(name): as_tensor(one) for name, one in features.items()})
+        else:
+            x = as_tensor(features)
+        y = as_tensor(targets)
+        object.__setattr__(self, "inputs", inputs)
         object.__setattr__(self, "features", x)
         object.__setattr__(self, "targets", y)
         object.__setattr__(self, "ids", torch.arange(len(y)) if ids is None else as_tensor(ids))
@@ -114,7 +129,7 @@ class Samples:
         """
         targets = change(self.targets)
         labels = targets if self.labels is self.targets else change(self.labels)
-        return Samples(change(self.features), targets, change(self.ids), labels)
+        return Samples(change(self.features), targets, change(self.ids), labels, self.inputs)
 
     def replace(self, **parts: Tensor) -> "Samples":
         """The samples with some of ``features``, ``targets``, ``ids`` and ``labels`` replaced.
@@ -124,7 +139,7 @@ class Samples:
         own = {"features": self.features, "targets": self.targets, "ids": self.ids}
         if self.labels is not self.targets or "targets" not in parts:
             own["labels"] = self.labels
-        return Samples(**(own | parts))
+        return Samples(**(own | parts), inputs=self.inputs)
 
     def take(self, index: Tensor | slice) -> "Samples":
         """The samples at the given positions (integers, a mask or a slice), in that order."""
@@ -140,6 +155,7 @@ class Samples:
             targets,
             torch.cat([part.ids for part in parts]),
             targets if same else torch.cat([part.labels for part in parts]),
+            parts[0].inputs,
         )
 
 

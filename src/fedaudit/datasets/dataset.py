@@ -131,7 +131,8 @@ def of_task(dataset: Dataset, task: Task) -> Dataset:
     """
     parts, classes = [], dataset.classes
     for part in (dataset.train, dataset.test):
-        part = part.replace(features=task.features(part.features))
+        if part.inputs is None:
+            part = part.replace(features=task.features(part.features))
         targets = task.targets(part.features, part.targets)
         if task.classes and targets is not part.targets:
             parts.append(part.replace(targets=targets, labels=targets))

@@ -114,7 +114,11 @@ def vmap_measure(
     params: Params = {name: value for name, value in module.named_parameters() if name in packed}
 
     def loss(own: Params, feature: Tensor, label: Tensor) -> Tensor:
-        out = task.read(functional_call(module, own, (feature[None],)))
+        def run(*args: Tensor, **inputs: Tensor) -> object:
+            found: object = functional_call(module, own, args, inputs)
+            return found
+
+        out = task.outputs(run, feature[None])
         return task.losses(out, label[None]).sum()
 
     gradients = vmap(grad(loss), in_dims=(None, 0, 0))

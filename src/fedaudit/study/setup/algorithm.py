@@ -1,6 +1,7 @@
 """The federated algorithm of a study, and how the membership risk of its models is measured."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -52,6 +53,7 @@ def algorithm_of(study: Study, world: GroupedData, seed: int, data_dir: Path | N
     shape = tuple(dataset.train.features.shape[1:])
     task = task_named(study.task.name, study.task.options)
     train = dataset.train
+    task = replace(task, inputs=train.inputs)
     width = task.width(train.features, train.targets) or dataset.classes
     model: Callable[..., Architecture] = partial(
         architecture, shape=shape, classes=width, task=task
