@@ -379,7 +379,9 @@ def test_projected_products_worked_by_hand() -> None:
     def output(outputs: Tensor, labels: Tensor) -> Tensor:
         return outputs[:, 0]
 
-    model = Architecture("by hand", partial(nn.Linear, 2, 1), task=of_loss("output", output)).initial(0)
+    model = Architecture(
+        "by hand", partial(nn.Linear, 2, 1), task=of_loss("output", output)
+    ).initial(0)
     given = (
         model,
         [{"weight": torch.tensor([[1.0, 4.0]]), "bias": torch.tensor([2.0])}],
@@ -473,7 +475,9 @@ def test_a_loss_that_mixes_samples_is_caught_and_measured_one_by_one(
     def mixed(outputs: Tensor, targets: Tensor) -> Tensor:
         return cross_entropy(outputs - outputs.mean(0) * (len(outputs) > 1), targets)
 
-    model = Architecture("mixing", lambda: nn.Linear(6, CLASSES), task=of_loss("mixed", mixed)).initial(0)
+    model = Architecture(
+        "mixing", lambda: nn.Linear(6, CLASSES), task=of_loss("mixed", mixed)
+    ).initial(0)
     features, labels = samples(Case(Twice, (6,)))
     updates = updates_for(model, 2)
     with caplog.at_level(logging.INFO, "fedaudit"):

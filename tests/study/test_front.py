@@ -32,7 +32,7 @@ from fedaudit.datasets.partitions.schemes import PARTITIONS, Counts, Quotas
 from fedaudit.defenses.base import Defense, Turn
 from fedaudit.defenses.catalog import DEFENSES
 from fedaudit.fl.algorithms.base import Server
-from fedaudit.fl.algorithms.catalog import ALGORITHMS, Task
+from fedaudit.fl.algorithms.catalog import ALGORITHMS, FederatedTask
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.models import MODELS
 from fedaudit.observe.round import Sent
@@ -121,7 +121,7 @@ class Flattering(Server):
         return Sent((Model(model.architecture, moved, model.buffers),), sent.extra)
 
 
-def slow(task: Task, *, share: float = 0.5) -> FedAvg:
+def slow(task: FederatedTask, *, share: float = 0.5) -> FedAvg:
     """FedAvg with a smaller learning rate."""
     training = task.training
     return FedAvg(
