@@ -8,9 +8,7 @@ import pytest
 from rich.console import Console
 
 from fedaudit.attacks.catalog import ATTACKS
-from fedaudit.catalogue import CATALOGUES, explanation, listing
-from fedaudit.catalogue.docstrings import parsed
-from fedaudit.catalogue.entries import CatalogueEntry
+from fedaudit.catalogue import CATALOGUES, CatalogueEntry, explanation, listing, parsed
 from fedaudit.core.errors import BadInput
 from fedaudit.datasets.catalog import SOURCES
 from fedaudit.datasets.draws.fair import DRAWS

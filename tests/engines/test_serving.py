@@ -10,9 +10,9 @@ from queue import SimpleQueue
 
 import pytest
 
-from fedaudit.engines import workers
+from fedaudit.engines import local
 from fedaudit.engines.base import packed
-from fedaudit.engines.workers import WorkResult, _worker, serve
+from fedaudit.engines.local import WorkResult, _worker, serve
 from tests.engines import contract
 from tests.engines.test_local_engines import Unreadable
 
@@ -57,7 +57,7 @@ def test_a_worker_ends_in_silence_when_nobody_waits_for_its_answer(
             came.put(pipe.recv_bytes())
 
     monkeypatch.setattr(os, "_exit", sys.exit)
-    monkeypatch.setattr(workers, "_listen", hear_two)
+    monkeypatch.setattr(local, "_listen", hear_two)
     ours, theirs = get_context("spawn").Pipe()
     for sent in ((contract.product, 2), 3):
         theirs.send_bytes(packed(sent))

@@ -18,9 +18,9 @@ import pytest
 import torch
 
 from fedaudit.core.errors import Unsupported
-from fedaudit.engines import workers
+from fedaudit.engines import local
 from fedaudit.engines.base import SharedByKey, packed
-from fedaudit.engines.workers import Workers, _Crew, _Worker
+from fedaudit.engines.local import Workers, _Crew, _Worker
 from tests.engines import contract
 from tests.programs import heeding
 
@@ -174,7 +174,7 @@ def test_workers_end_with_the_program_when_their_end_was_interrupted(
     assert not for_the_end
 
 
-@pytest.mark.parametrize(("owner", "moment"), [(Connection, "send_bytes"), (workers, "wait")])
+@pytest.mark.parametrize(("owner", "moment"), [(Connection, "send_bytes"), (local, "wait")])
 def test_a_session_that_was_interrupted_in_mid_sentence_is_over(
     owner: object, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,7 +207,7 @@ def test_a_session_ends_where_the_system_buries_the_dead() -> None:
 
 HANGING = r"""
 import os, sys, time
-from fedaudit.engines.workers import Workers
+from fedaudit.engines.local import Workers
 
 def tell(shared, item):
     os.write(1, f"{os.getpid()}\n".encode())  # in one piece: another worker does the same
@@ -261,7 +261,7 @@ def test_workers_end_at_once_with_the_program(
 
 UNFINISHED = """
 import sys, time
-from fedaudit.engines.workers import Workers
+from fedaudit.engines.local import Workers
 
 def nap(shared, seconds):
     time.sleep(seconds)
@@ -286,7 +286,7 @@ def test_a_program_ends_whose_session_was_never_left(tmp_path: Path) -> None:
 
 UNGUARDED = """
 import math
-from fedaudit.engines.workers import Workers
+from fedaudit.engines.local import Workers
 
 with Workers(1).session(math.gcd, 4) as run:
     list(run([2]))

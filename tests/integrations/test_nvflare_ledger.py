@@ -11,8 +11,7 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput
 from fedaudit.integrations.nvflare.ledger import NvflareLedger, Upload, client_of
 from fedaudit.live.attack import attack_recording
-from fedaudit.live.beginning import record
-from fedaudit.live.recorder import Recorder
+from fedaudit.live.recorder import Recorder, record
 from fedaudit.live.recording import RoundEntry, read_round_log
 from fedaudit.observe.measurements import read_measured
 from tests.live.federation import data, network, rounds

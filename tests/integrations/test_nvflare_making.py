@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedaudit.core.errors import BadInput
-from fedaudit.integrations.nvflare.making import made, name_of
-from fedaudit.live.beginning import record
-from fedaudit.live.recorder import Recorder
+from fedaudit.integrations.nvflare.ledger import made, name_of
+from fedaudit.live.recorder import Recorder, record
 from tests.live.federation import data, network
 
 HERE = __name__

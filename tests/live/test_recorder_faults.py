@@ -13,7 +13,7 @@ from fedaudit.cli import main
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import RECORDING_FILE, opened_to_append
 from fedaudit.live.attack import attack_recording
-from fedaudit.live.beginning import record
+from fedaudit.live.recorder import record
 from fedaudit.live.recording import LOG_FILE, RoundEntry, append_round, read_round_log
 from tests.live.federation import data, network, rounds
 from tests.study.studies import SMALL

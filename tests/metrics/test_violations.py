@@ -9,7 +9,7 @@ from scipy.stats import binom, binomtest
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.metrics.balanced import balanced_accuracy, counted_balanced_accuracy
-from fedaudit.metrics.violations import (
+from fedaudit.metrics.fairness import (
     ModelRisk,
     Violations,
     violations,

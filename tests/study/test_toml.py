@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedaudit.cli.overrides import settings_from
+from fedaudit.cli.running import settings_from
 from fedaudit.core.errors import BadInput
 from fedaudit.games.run import read_points
 from fedaudit.gate.policy import read_policy
