@@ -14,7 +14,6 @@ from fedaudit.metrics.fairness import (
     Violations,
     violations,
     violations_by_chance,
-    violations_over_seeds,
 )
 
 
@@ -81,19 +80,6 @@ def test_a_client_without_risk_or_threshold_is_refused(
     limits = None if lows is None else np.array(lows)
     with pytest.raises(BadInput, match="risk and a threshold"):
         violations(np.array(risks), np.array(thresholds), lows=limits)
-
-
-def test_counts_over_further_runs_have_a_t_interval_within_the_clients() -> None:
-    mean = violations_over_seeds([10, 14, 12, 10, 14], clients=200)
-    assert (mean.value, mean.seeds) == (12.0, 5)
-    # Student's t for four degrees of freedom: 2.776 standard errors, 2 / sqrt(5) each.
-    assert mean.high == pytest.approx(12 + 2.7764 * 2 / 5**0.5, abs=1e-3)
-    assert violations_over_seeds([0, 1, 5, 0, 0], clients=200).low == 0.0
-
-
-def test_more_violations_than_clients_are_refused() -> None:
-    with pytest.raises(BadInput, match="between 0 and the 3 clients"):
-        violations_over_seeds([2, 4], clients=3)
 
 
 def test_a_balanced_accuracy_from_counts_is_the_mean_of_two_shares_with_their_limits() -> None:

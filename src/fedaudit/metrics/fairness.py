@@ -10,8 +10,6 @@ from numpy import ndarray
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.metrics.intervals import (
     ConfidenceLimits,
-    SeedMean,
-    over_further_runs,
     require_confidence,
 )
 
@@ -337,28 +335,3 @@ def violations_by_chance(
         below = np.searchsorted(risks, np.asarray(thresholds, dtype=np.float64), side="right")
         total += float((draws - below).sum()) / draws
     return total
-
-
-def violations_over_seeds(
-    counts: Sequence[int], *, clients: int, confidence: float = 0.95
-) -> SeedMean:
-    """Number of violations that further runs would have, with the runs as units (Student's t).
-
-    Within a run all clients share a few models, so that they are no independent trials and a
-    binomial interval over clients would be far too narrow.
-
-    Args:
-        counts: Of each run; at least five.
-        clients: In the federation: the most that there can be.
-        confidence: Two-sided confidence, in (0, 1).
-
-    Raises:
-        BadInput: Fewer than five runs, or more violations than clients.
-    """
-    if not all(0 <= count <= clients for count in counts):
-        raise BadInput(
-            f"violations are between 0 and the {clients} clients, got {list(counts)}; count each "
-            "client once"
-        )
-    numbers = [float(count) for count in np.asarray(counts)]
-    return over_further_runs(numbers, confidence=confidence, within=(0.0, float(clients)))

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         Ed25519PublicKey,
     )
 
-PACK_FORMAT = "fedaudit-pack"
 MANIFEST_FILE = "manifest.json"
 
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

@@ -6,6 +6,7 @@ a small twin of the run has a leak that every attack must find.
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -46,14 +47,13 @@ _BLIND_AGAINST = {
 
 _SPREADS = 5
 """So far above shuffled owners no sound control lies, once in millions."""
-CANARIES = 100
-REPEATS = 5
-OTHERS = 4
-ROUNDS = 6
-EPOCHS = 2
-BATCH = 16
-LR = 0.1
-CONFIDENCE = 0.99
+_PLANTED_CONFIDENCE = 0.99
+_CANARIES = 100
+_REPEATS = 5
+"""How often the twin's target holds each canary that it trains on."""
+_OTHERS = 4
+_ROUNDS = 6
+_GENTLY = LocalTraining(epochs=2, batch_size=16, lr=0.1)
 
 
 def controls(
@@ -121,15 +121,14 @@ def _blind(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult]:
         chosen = np.isin(truth.origin, [Origin.MEMBER, origin])
         if truth.is_member[chosen].all():
             continue
-        result = ControlResult(
+        control = partial(
+            ControlResult,
             control="blind classifier",
             defense=setup.study.defense.label,
             target=truth.target,
             seed=setup.seed,
             # The same for both, since tables show one line a kind; the note tells them apart.
             expected="inputs alone do not tell members from non-members",
-            value=None,
-            passed=None,
         )
         try:
             blind = blind_classifier(
@@ -140,16 +139,14 @@ def _blind(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult]:
                 confidence=1 - _FALSE_ALARM / (2 * _repetitions(setup)),
             )
         except Refusal as refusal:
-            yield result.model_copy(update={"note": f"against {against}: {refusal}"})
+            yield control(value=None, passed=None, note=f"against {against}: {refusal}")
             continue
-        yield result.model_copy(
-            update={
-                "value": blind.auc,
-                "low": blind.low,
-                "high": blind.high,
-                "passed": not blind.shifted,
-                "note": f"against {against}: {blind.classifier}, {blind.method}",
-            }
+        yield control(
+            value=blind.auc,
+            low=blind.low,
+            high=blind.high,
+            passed=not blind.shifted,
+            note=f"against {against}: {blind.classifier}, {blind.method}",
         )
 
 
@@ -158,15 +155,14 @@ def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterat
     once, twice = _measured_untrained(setup, truth.kept, device)
     confidence = 1 - _FALSE_ALARM / (len(setup.on_membership) * _repetitions(setup))
     for name, attack in setup.on_membership.items():
-        result = ControlResult(
+        control = partial(
+            ControlResult,
             control="untrained model",
             attack=name,
             defense=setup.study.defense.label,
             target=truth.target,
             seed=setup.seed,
             expected="AUC of 0.5 within the interval on models that nobody trained",
-            value=None,
-            passed=None,
         )
         try:
             slow = any(signal.name not in twice for signal in attack.signals)
@@ -174,17 +170,15 @@ def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterat
             informed = attack.with_side_information(dict.fromkeys((1, 2), torch.tensor(True)))
             scores = informed.scores(once if slow else twice, truth.target).numpy()
         except Refusal as refusal:
-            yield result.model_copy(update={"note": str(refusal)})
+            yield control(value=None, passed=None, note=str(refusal))
             continue
         auc = auc_interval(scores, truth.is_member, confidence=confidence)
-        yield result.model_copy(
-            update={
-                "value": auc.value,
-                "low": auc.low,
-                "high": auc.high,
-                "passed": auc.low <= 0.5 <= auc.high,
-                "note": auc.method,
-            }
+        yield control(
+            value=auc.value,
+            low=auc.low,
+            high=auc.high,
+            passed=auc.low <= 0.5 <= auc.high,
+            note=auc.method,
         )
 
 
@@ -294,35 +288,32 @@ def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlR
         return
     once, twice = _measured_untrained(run, samples.kept, device)
     for name, attack in run.on_source.items():
-        result = ControlResult(
+        control = partial(
+            ControlResult,
             control="untrained model",
             attack=name,
             defense=run.study.defense.label,
             seed=run.seed,
             expected="owners named no more often than label distributions explain, on models that "
             "nobody trained",
-            value=None,
-            passed=None,
         )
         slow = any(signal.name not in twice for signal in attack.signals)
         try:
             posterior = posteriors(run, attack, once if slow else twice, samples)
         except Refusal as refusal:
-            yield result.model_copy(update={"note": str(refusal)})
+            yield control(value=None, passed=None, note=str(refusal))
             continue
         named = inferred_source(posterior)
         rng = seeded_numpy(run.seed, "untrained owners")
         null = source_null(named, samples.owner, within=samples.labels, rng=rng)
         limit = min(null.mean + _SPREADS * null.spread, 1.0)
         value = source_success(named, samples.owner).value
-        yield result.model_copy(
-            update={
-                "value": value,
-                "high": limit,
-                "passed": value <= limit,
-                "note": f"shuffles of owners within classes: {null.mean:.3f}, and "
-                f"{_SPREADS} of their standard deviations above it {limit:.3f}",
-            }
+        yield control(
+            value=value,
+            high=limit,
+            passed=value <= limit,
+            note=f"shuffles of owners within classes: {null.mean:.3f}, and "
+            f"{_SPREADS} of their standard deviations above it {limit:.3f}",
         )
 
 
@@ -344,37 +335,32 @@ def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
     canaries, is_member = _canaries(setup)
     measured = _measured_twin(setup, canaries, is_member, work)
     for name, attack in setup.on_membership.items():
-        result = ControlResult(
+        control = partial(
+            ControlResult,
             control="planted leak",
             attack=name,
             target=0,
             seed=setup.seed,
             expected="finds mislabelled samples that the target of a twin run has memorised",
-            value=None,
-            passed=None,
         )
         try:
             # No defense is in force: the target trains on all of its data in every round.
             informed = attack.with_side_information(
-                dict.fromkeys(range(1, ROUNDS + 1), torch.tensor(True))
+                dict.fromkeys(range(1, _ROUNDS + 1), torch.tensor(True))
             )
             scores = informed.scores(measured, 0).numpy()
         except Refusal as refusal:
-            yield result.model_copy(update={"note": str(refusal)})
+            yield control(value=None, passed=None, note=str(refusal))
             continue
-        auc = auc_interval(scores, is_member, confidence=CONFIDENCE)
+        auc = auc_interval(scores, is_member, confidence=_PLANTED_CONFIDENCE)
         found, learned = auc.low > 0.5, attack_named(name).learns
-        yield result.model_copy(
-            update={
-                "value": auc.value,
-                "low": auc.low,
-                "high": auc.high,
-                # What moves otherwise than what was learned from may well be missed.
-                "passed": None if learned and not found else found,
-                "note": f"{auc.method}; learned on a run that trains otherwise than the twin"
-                if learned
-                else auc.method,
-            }
+        yield control(
+            value=auc.value,
+            low=auc.low,
+            high=auc.high,
+            # What moves otherwise than what was learned from may well be missed.
+            passed=None if learned and not found else found,
+            note=auc.method + "; learned on a run that trains otherwise than the twin" * learned,
         )
 
 
@@ -383,33 +369,32 @@ def _measured_twin(
 ) -> dict[str, Measurements]:
     """The canaries in every round of the twin but the first."""
     members = canaries.take(torch.from_numpy(is_member))
-    clients = {0: Samples.joined(*[members] * REPEATS)} | {
+    clients = {0: Samples.joined(*[members] * _REPEATS)} | {
         place + 1: data.take(slice(0, len(members)))
-        for place, data in enumerate(list(setup.deal.clients.values())[1 : 1 + OTHERS])
+        for place, data in enumerate(list(setup.deal.clients.values())[1 : 1 + _OTHERS])
     }
-    training = LocalTraining(epochs=EPOCHS, batch_size=BATCH, lr=LR)
     rounds = simulate(
-        FedAvg(setup.algorithm.architecture, training),
+        FedAvg(setup.algorithm.architecture, _GENTLY),
         clients,
-        rounds=ROUNDS,
+        rounds=_ROUNDS,
         seed=seed_for(setup.seed, "planted leak"),
         engine=work.engine,
         device=work.device,
     )
     phase = f"seed {setup.seed}: planted leak"
-    work.progress(phase, 0, ROUNDS)
+    work.progress(phase, 0, _ROUNDS)
     measured = []
     for round in seen_from(rounds, _view(setup)):
         if round.index > 1:
             measured.append(measure_round(round, setup.signals, canaries, device=work.device))
-        work.progress(phase, round.index, ROUNDS)
+        work.progress(phase, round.index, _ROUNDS)
     return stacked(measured)
 
 
 def _view(setup: Setup) -> View:
     """The adversary of the run; where it attacks several clients as one, so it does in the twin."""
     merged = len(setup.study.audit.merge)
-    together = range(min(merged, OTHERS - 1))
+    together = range(min(merged, _OTHERS - 1))
     return as_one(view_named(setup.study.audit.view), together) if merged else setup.view
 
 
@@ -418,7 +403,7 @@ def _canaries(setup: Setup) -> tuple[Samples, np.ndarray]:
     audit = setup.deal.audit
     pool = audit.samples.take(torch.from_numpy(audit.owner < 0))
     rng = seeded(setup.seed, "canaries")
-    chosen = pool.take(torch.randperm(len(pool), generator=rng)[: 2 * CANARIES])
+    chosen = pool.take(torch.randperm(len(pool), generator=rng)[: 2 * _CANARIES])
     shift = torch.randint(1, setup.dataset.classes, (len(chosen),), generator=rng)
     wrong = (chosen.labels + shift) % setup.dataset.classes
     is_member = np.arange(len(chosen)) < len(chosen) // 2
