@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -40,6 +41,8 @@ _GIVEN_BY_STUDY = {"seed", "shape", "classes", "clients", "partition", "targets"
 _WIDTH = 88
 _WIDE = 120
 """Columns of a terminal from which on every fact of an entry has a column of its own."""
+_NARROW = 60
+"""Columns of a terminal below which text stands under its name, and not beside it."""
 _MORE = "All about one of them: fedaudit explain NAME"
 _LEFT_OUT = ("needs", "runs in view")
 
@@ -332,9 +335,11 @@ class _Catalogue:
         wide = options.max_width >= _WIDE
         table = Table(title=self.kind, title_justify="left", title_style="bold", box=None)
         table.pad_edge = False
-        table.add_column("name", no_wrap=True)
-        for column in (*(facts if wide else ()), "what it is"):
-            table.add_column(column)
+        narrow = options.max_width < _NARROW
+        # Nothing is cut: what is read here is typed elsewhere.
+        table.add_column("name", no_wrap=not narrow, overflow="fold")
+        for column in (*(facts if wide else ()), *(() if narrow else ("what it is",))):
+            table.add_column(column, overflow="fold")
         for entry in entries:
             found = {fact: entry.facts.get(fact, "") for fact in facts}
             if wide:
@@ -342,7 +347,11 @@ class _Catalogue:
                 continue
             said = "; ".join(f"{fact}: {text}" for fact, text in found.items() if text)
             below = Text(f"\n{said}", style="dim") if said else ""
-            table.add_row(entry.name, Text.assemble(_plain(entry.doc.first), below))
+            text = Text.assemble(_plain(entry.doc.first), below)
+            if narrow:
+                table.add_row(Group(Text(entry.name, style="bold"), Padding(text, (0, 0, 0, 2))))
+            else:
+                table.add_row(entry.name, text)
         table.add_row()
         yield table
 

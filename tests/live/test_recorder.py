@@ -453,6 +453,20 @@ def test_attacks_that_were_not_recorded_for_are_refused(usual: Path) -> None:
         attack_recording(usual, ("fta-l",), usual.parent / "other")
 
 
+@pytest.mark.parametrize(
+    ("figures", "says"),
+    [
+        ({"evaluaton": "redraw"}, "did you mean 'figures.evaluation'"),
+        ({"evaluation": "redrw"}, "figures.evaluation: it should be 'aligned' or 'redraw'"),
+    ],
+)
+def test_settings_of_figures_that_no_study_has_are_refused(
+    figures: dict[str, object], says: str, usual: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match=says):
+        attack_recording(usual, (), tmp_path, figures=figures)
+
+
 def test_the_command_attacks_a_recording(
     usual: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,7 +36,15 @@ from fedaudit.live.recording import (
     round_entry,
     write_recording,
 )
-from fedaudit.live.weights import Answers, Kind, Sent, Weights, round_of_globals, round_of_uploads
+from fedaudit.live.weights import (
+    Answers,
+    Kind,
+    Sent,
+    Weights,
+    refuse_other_kind,
+    round_of_globals,
+    round_of_uploads,
+)
 from fedaudit.observe.kept_files import write_round
 from fedaudit.observe.layout import MAX_ROUND, Keep, round_bytes
 from fedaudit.observe.measurements import MeasuredRound, write_measured
@@ -413,6 +421,7 @@ def record(
         Damaged: The recording to go on with cannot be read.
     """
     folder = Path(path)
+    refuse_other_kind(uploads)
     offered = view_named(view)
     possible, refused = attacks_in(offered, attacks)
     for called in (targets, sizes or {}):

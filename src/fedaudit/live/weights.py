@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from typing import Literal, NamedTuple, TypeAlias, TypeGuard, cast
+from typing import Literal, NamedTuple, TypeAlias, TypeGuard, cast, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedaudit.core.errors import BadInput, type_of
+from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.core.params import plus, scaled, weighted_sum
 from fedaudit.core.values import ClientId, Model, Params
 from fedaudit.live.recording import ByClient, RoundEntry, number_of
@@ -205,6 +205,16 @@ def _like(named: Mapping[str, Array], name: str, like: Tensor, whose: str) -> Te
 
 Sent = Weights | ByClient[Weights]
 Kind = Literal["models", "updates", "gradients"]
+
+
+def refuse_other_kind(uploads: str) -> None:
+    """Refuses a kind of uploads that is none of ``Kind``.
+
+    Raises:
+        BadInput: It is another, such as a misspelt one.
+    """
+    if uploads not in get_args(Kind):
+        raise unknown_name("kind of uploads", uploads, get_args(Kind))
 
 
 class Answers(NamedTuple):
