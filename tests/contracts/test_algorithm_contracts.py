@@ -24,7 +24,7 @@ from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Batch, ClientId, Params, Samples, Sees, Setting
 from fedaudit.defenses.base import Defense, Turn, Visit
 from fedaudit.engines.base import Engine
-from fedaudit.engines.workers import Workers
+from fedaudit.engines.local import Workers
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, HoldsOut, KeepsModels
 from fedaudit.fl.algorithms.catalog import ALGORITHMS, FederatedTask
 from fedaudit.fl.algorithms.ifca_mir import Cluster
@@ -32,7 +32,7 @@ from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Gradient, Logits, Round, Update, Upload
 from fedaudit.observe.views import VIEWS, seen_from
-from fedaudit.risk.client import ByLoss
+from fedaudit.risk.base import ByLoss
 from fedaudit.study.settings.options import check_options
 
 PUBLIC_CLASSES, CLASSES = 2, 5

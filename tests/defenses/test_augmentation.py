@@ -12,8 +12,7 @@ from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Batch, Samples
 from fedaudit.defenses.augment import Augmentation
 from fedaudit.engines.base import Engine
-from fedaudit.engines.local import LOCAL
-from fedaudit.engines.workers import Workers
+from fedaudit.engines.local import LOCAL, Workers
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining

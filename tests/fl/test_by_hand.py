@@ -19,7 +19,7 @@ from fedaudit.defenses.cofedmid.compensation import Compensation
 from fedaudit.defenses.hamp import Hamp
 from fedaudit.defenses.mixup import MixUp
 from fedaudit.defenses.relaxloss import RelaxLoss
-from fedaudit.engines.workers import Workers
+from fedaudit.engines.local import Workers
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining, train

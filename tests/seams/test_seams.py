@@ -13,8 +13,7 @@ from fedaudit.core.seeds import seeded
 from fedaudit.core.values import ClientId, Samples
 from fedaudit.defenses.base import Defense
 from fedaudit.engines.base import Engine
-from fedaudit.engines.local import LOCAL
-from fedaudit.engines.workers import Workers
+from fedaudit.engines.local import LOCAL, Workers
 from fedaudit.fl.algorithms.base import HONEST, Algorithm, Server
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate

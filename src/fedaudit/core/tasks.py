@@ -401,6 +401,13 @@ def of_loss(name: str, losses: PerSampleLoss) -> Task:
     return Task(name, losses, Utility("loss", losses))
 
 
+def lacking(what: str, wanted: Reading, task: Task) -> str:
+    """A refusal, in words, of what needs readings that a task does not have."""
+    named = {Reading.POSTERIOR: "classes", Reading.TOKENS: "tokens"}
+    kinds = " and ".join(named[one] for one in wanted & ~task.readings)
+    return f"{what} needs probabilities of {kinds}, which the task {task.name!r} does not have"
+
+
 def task_named(name: str, settings: Mapping[str, int | float | str | bool]) -> Task:
     """The task of that name, of an installed package, or of the user's own.
 

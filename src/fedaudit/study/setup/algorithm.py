@@ -10,7 +10,7 @@ import torch
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import called
 from fedaudit.core.seeds import seeded
-from fedaudit.core.tasks import Reading, task_named
+from fedaudit.core.tasks import Reading, lacking, task_named
 from fedaudit.core.values import Architecture, Samples
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.draws.audit_set import Deal
@@ -21,10 +21,9 @@ from fedaudit.fl.algorithms.ifca import Ifca
 from fedaudit.fl.algorithms.ifca_mir import IfcaMir, Preference
 from fedaudit.models import architecture
 from fedaudit.observe.round import Logits
+from fedaudit.risk.base import ByLoss
 from fedaudit.risk.catalog import measure_named
-from fedaudit.risk.client import ByLoss
-from fedaudit.risk.server import ServerRisk
-from fedaudit.risk.shadow_models import ShadowTraining
+from fedaudit.risk.server import ServerRisk, ShadowTraining
 from fedaudit.study.settings.options import check_options
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.dealing import GroupedData
@@ -83,10 +82,8 @@ def algorithm_of(study: Study, world: GroupedData, seed: int, data_dir: Path | N
         )
     answers = made.upload_kind is Logits or isinstance(made, ChoosesModels)
     if answers and Reading.POSTERIOR not in task.readings:
-        raise BadInput(
-            f"the algorithm {name!r} works with classes, and the task {task.name!r} has none; take "
-            "one that averages parameters, such as fedavg"
-        )
+        said = lacking(f"the algorithm {name!r}", Reading.POSTERIOR, task)
+        raise BadInput(f"{said}; take one that averages parameters, such as fedavg")
     if study.models and tuple(made.nets) != nets:
         raise BadInput(
             f"the algorithm {name!r} has one network for all clients, and models names "

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.objects import stated
+from fedaudit.core.tasks import lacking
 from fedaudit.core.values import ClientId
 from fedaudit.defenses.base import Defense, Plan
 from fedaudit.defenses.catalog import defense_named, made
@@ -38,10 +39,8 @@ def refuse_unfit(defenses: Mapping[ClientId, Defense], plan: Plan) -> None:
     for defense in {stated(one): one for one in defenses.values()}.values():
         task = plan.architecture.task
         if defense.reads & ~task.readings:
-            raise Unsupported(
-                f"the defense {type(defense).__name__} works with classes, and the task "
-                f"{task.name!r} has none; leave it out, or take one that does not, such as dp-sgd"
-            )
+            said = lacking(f"the defense {type(defense).__name__}", defense.reads, task)
+            raise Unsupported(f"{said}; leave it out, or take one that does not, such as dp-sgd")
         defense.refuse_misfit(plan)
 
 
