@@ -197,7 +197,7 @@ def active_run(name: str) -> list[Round]:
 def run(
     defenses: Mapping[int, Defense] | None = None,
     data: Mapping[int, Samples] = DATA,
-    **how: object,
+    how: Mapping[str, object] = {},
 ) -> list[Round]:
     given: dict[str, object] = {"rounds": 2, "seed": 1, "defenses": defenses, **how}
     return list(simulate(FEDAVG, data, **given))  # type: ignore[arg-type]
@@ -273,14 +273,14 @@ def crew() -> Iterator[Engine]:
 
 @every_active
 def test_two_workers_give_the_bits_of_one(name: str, crew: Engine) -> None:
-    alike(run(active(name), engine=crew), active_run(name))
+    alike(run(active(name), how={"engine": crew}), active_run(name))
 
 
 @every_active
 def test_on_a_gpu_the_same_seed_gives_the_run_of_the_cpu(name: str) -> None:
     here = active_run(name)
     with simulated_gpu():
-        there = run(active(name), device=device_named("cuda"))
+        there = run(active(name), how={"device": device_named("cuda")})
     alike(here, there)
 
 
@@ -369,13 +369,22 @@ def test_a_state_given_to_a_new_instance_goes_on_where_the_old_one_was(name: str
 @every_active
 def test_a_run_that_was_killed_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
     # Not everybody is asked in every round.
-    how = {"rounds": 5, "seed": 1, "participation": 0.7}
+    def begun(checkpoint: Path | None) -> Iterator[Round]:
+        return simulate(
+            FEDAVG,
+            DATA,
+            rounds=5,
+            seed=1,
+            defenses=active(name),
+            participation=0.7,
+            checkpoint=checkpoint,
+        )
+
     path = tmp_path / "checkpoint.safetensors"
-    killed = simulate(FEDAVG, DATA, defenses=active(name), checkpoint=path, **how)  # type: ignore[arg-type]
-    assert [round.index for round in islice(killed, 3)] == [1, 2, 3]
-    rest = run(active(name), checkpoint=path, **how)
+    assert [round.index for round in islice(begun(path), 3)] == [1, 2, 3]
+    rest = list(begun(path))
     assert [round.index for round in rest] == [3, 4, 5]
-    alike(rest, run(active(name), **how)[2:])
+    alike(rest, list(begun(None))[2:])
 
 
 @every_active

@@ -10,7 +10,7 @@ from torch.nn import functional
 from fedaudit.core.modules import loaded
 from fedaudit.core.params import difference, flat, norm
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Architecture, Batch, Model, Params, Samples, cross_entropy
+from fedaudit.core.values import Architecture, Batch, Model, Params, Samples, Setting, cross_entropy
 from fedaudit.defenses.base import UNDEFENDED, Defense, Objective, Turn, Visit
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.cofedmid.compensation import Compensation
@@ -24,8 +24,8 @@ CLASSES, SHAPE, COUNT = 4, (2, 6, 6), 60
 
 
 def cnn(channels: str, hidden: str) -> Architecture:
-    images = {"channels": channels, "hidden": hidden, "padding": 2}
-    return architecture("cnn", shape=SHAPE, classes=CLASSES, **images)
+    how: dict[str, Setting] = {"channels": channels, "hidden": hidden, "padding": 2}
+    return architecture("cnn", shape=SHAPE, classes=CLASSES, **how)
 
 
 NETWORKS = {
