@@ -65,10 +65,6 @@ def test_rounds_are_averaged() -> None:
     assert score(m) == pytest.approx(-((1 - 0.841344746) + 0.5) / 2, abs=1e-9)
 
 
-def test_any_client_can_be_the_target() -> None:
-    assert score(one_sample(1.0, 3.0, 3.0), target=2) == score(one_sample(3.0, 1.0, 3.0))
-
-
 @few
 @given(cubes(st.integers(3, 8)))
 def test_scores_are_the_papers_mean_cumulative_probability_less_one(values: np.ndarray) -> None:
@@ -76,12 +72,6 @@ def test_scores_are_the_papers_mean_cumulative_probability_less_one(values: np.n
     values[:, 1] += np.where(spreads == 0, 0.5, 0.0)  # the paper has no answer without a spread
     ours = OneSidedLikelihood(outlier_sigmas=NOT_A_FILTER)(cube(values), target=0).numpy()
     np.testing.assert_allclose(ours + 1, published(values), atol=1e-9)
-
-
-def test_scores_rank_as_the_paper_does() -> None:
-    values = np.random.default_rng(0).normal(size=(5, 10, 200))
-    ours = OneSidedLikelihood()(cube(values), target=0).numpy()
-    assert (np.argsort(ours) == np.argsort(published(values))).all()
 
 
 def test_the_published_constant_in_the_variance_is_there_for_parity() -> None:

@@ -77,22 +77,6 @@ def test_shuffled_labels_teach_nothing() -> None:
     assert abs(area(fitted(shuffled=True)) - 0.5) < 0.1
 
 
-def test_the_same_seed_gives_the_same_bits_and_another_others() -> None:
-    again = ATTACK.fitted(cubes("shadow", MEMBERS), MEMBERS, TARGET, 3)
-    fresh = cubes("fresh", MEMBERS)
-    assert torch.equal(again.scores(fresh, TARGET), fitted().scores(fresh, TARGET))
-    other = ATTACK.fitted(cubes("shadow", MEMBERS), MEMBERS, TARGET, 4)
-    assert not torch.equal(other.scores(fresh, TARGET), fitted().scores(fresh, TARGET))
-
-
-def test_threads_and_the_global_generator_play_no_part() -> None:
-    before = torch.random.get_rng_state()
-    threads = torch.get_num_threads()
-    ATTACK.fitted(cubes("shadow", MEMBERS), MEMBERS, TARGET, 3)
-    assert torch.equal(torch.random.get_rng_state(), before)
-    assert torch.get_num_threads() == threads
-
-
 def test_scores_do_not_depend_on_unit_and_origin_of_what_was_learned_from() -> None:
     def moved(m: Measurements) -> Measurements:
         return Measurements(64 * m.values + 32, m.rounds, m.clients, m.bases)
@@ -104,14 +88,6 @@ def test_scores_do_not_depend_on_unit_and_origin_of_what_was_learned_from() -> N
         {name: moved(m) for name, m in fresh.items()}, TARGET
     )
     assert np.corrcoef(plain.numpy(), scores.numpy())[0, 1] > 0.95
-
-
-def test_attacked_samples_are_scaled_by_what_was_learned_from_not_by_themselves() -> None:
-    fresh = cubes("fresh", MEMBERS)
-    some = {
-        n: Measurements(m.values[:, :, :3], m.rounds, m.clients, m.bases) for n, m in fresh.items()
-    }
-    assert torch.equal(fitted().scores(some, TARGET), fitted().scores(fresh, TARGET)[:3])
 
 
 def test_a_round_without_the_target_is_left_out() -> None:

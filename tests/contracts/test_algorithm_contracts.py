@@ -4,17 +4,16 @@ A new algorithm is a file, a row of the catalogue, and an entry in ``SETTINGS`` 
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from inspect import getdoc, signature
 from itertools import islice
 from pathlib import Path
-from typing import cast
 
 import pytest
 import torch
+from fedaudit.risk.client import ByLoss
 from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput, NotVisible, Unsupported
@@ -24,7 +23,6 @@ from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Batch, ClientId, Params, Samples, Sees, Setting
 from fedaudit.defenses.base import Defense, Turn, Visit
 from fedaudit.engines.base import Engine
-from fedaudit.engines.local import Workers
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, HoldsOut, KeepsModels
 from fedaudit.fl.algorithms.catalog import ALGORITHMS, FederatedTask
 from fedaudit.fl.algorithms.ifca_mir import Cluster
@@ -32,8 +30,12 @@ from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Gradient, Logits, Round, Update, Upload
 from fedaudit.observe.views import VIEWS, seen_from
-from fedaudit.risk.base import ByLoss
+from fedaudit.signals.base import Signal
+from fedaudit.signals.measure import measure
+from fedaudit.signals.outputs import Confidence, Loss
+from fedaudit.signals.updates import GradientCosine, GradientDifference, GradientNorm
 from fedaudit.study.settings.options import check_options
+from tests.crew import started
 
 PUBLIC_CLASSES, CLASSES = 2, 5
 
@@ -56,38 +58,34 @@ SETTINGS: dict[str, Mapping[str, Setting]] = {
 }
 """For each algorithm settings with which a tiny federation runs."""
 
-REFUSED: dict[str, Mapping[str, Setting]] = {
+nan, inf = float("nan"), float("inf")
+Wrong = Mapping[str, tuple[Setting, ...]]
+OF_MODELS: Wrong = {"models": (-3, 0), "explore": (-1,)}
+OF_RISK: Wrong = {**OF_MODELS, "preference": ("none",), "alpha": (1.1, -0.5)}
+REFUSED: dict[str, Wrong] = {
     "fedavg": {},
-    "fedsgd": {"together": "median"},
+    "fedsgd": {"together": ("median",)},
     "legacy-fedsgd": {},
-    "fedprox": {"mu": -0.5},
-    "fedadam": {"server_lr": -0.5, "beta1": 1.5, "beta2": 1.5, "adaptivity": -0.5},
+    "fedprox": {"mu": (-0.1, inf, nan)},
+    "fedadam": {
+        "server_lr": (0.0, -0.5),
+        "beta1": (1.0, -0.1),
+        "beta2": (1.0, -0.1),
+        "adaptivity": (0.0, -0.5),
+    },
     "fedmd": {
-        "public_samples": 77,
-        "public_epochs": -3,
-        "private_epochs": -3,
-        "digest_epochs": -3,
-        "digest_batch": -3,
-        "student_epochs": -3,
+        "public_samples": (77,),
+        "public_epochs": (-3,),
+        "private_epochs": (-3,),
+        "digest_epochs": (-3,),
+        "digest_batch": (-3,),
+        "student_epochs": (-3, 0),
     },
-    "ifca": {"models": -3, "explore": -3},
-    "ifca-mir": {
-        "models": -3,
-        "every": -3,
-        "preference": "none",
-        "alpha": 1.5,
-        "bonus": -0.5,
-        "explore": -3,
-    },
-    "ifca-mir-clients": {
-        "models": -3,
-        "held_out": 1.5,
-        "preference": "none",
-        "alpha": 1.5,
-        "explore": -3,
-    },
+    "ifca": OF_MODELS,
+    "ifca-mir": {**OF_RISK, "every": (0, -3), "bonus": (-1.0,)},
+    "ifca-mir-clients": {**OF_RISK, "held_out": (1.5,)},
 }
-"""For each algorithm a value of each of its settings that cannot be."""
+"""For each algorithm values of each of its settings that cannot be."""
 
 NAMES_A_PART = {"public", "nets", "student"}
 """Settings that name a data set or network: whoever looks these up refuses them."""
@@ -198,10 +196,12 @@ def test_it_is_a_frozen_value_that_states_itself_alike_each_time(name: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "setting"), [(name, setting) for name, wrong in REFUSED.items() for setting in wrong]
+    ("name", "setting", "value"),
+    [(name, each, one) for name, wrong in REFUSED.items() for each in wrong for one in wrong[each]],
 )
-def test_a_wrong_setting_is_refused_before_anything_is_trained(name: str, setting: str) -> None:
-    value = REFUSED[name][setting]
+def test_a_wrong_setting_is_refused_before_anything_is_trained(
+    name: str, setting: str, value: Setting
+) -> None:
     with pytest.raises(BadInput) as refusal:
         made(name, **{setting: value})
     assert str(value) in str(refusal.value)
@@ -228,31 +228,10 @@ def test_the_order_in_which_clients_are_given_changes_no_bit(name: str) -> None:
     assert bits(run(name, clients=dict(reversed(DATA.items())))) == bits(run_of(name))
 
 
-Job = tuple[Callable[[object, object], object], object, object]
-
-
-def done(nothing: None, job: Job) -> object:
-    work, shared, item = job
-    return work(shared, item)
-
-
-class Crew:
-    """Workers who go from one session to the next, since each takes a second to start."""
-
-    def __init__(self, run: Callable[[list[Job]], Iterator[object]]) -> None:
-        self._run = run
-
-    @contextmanager
-    def session(
-        self, work: Callable[[object, object], object], shared: object
-    ) -> Iterator[Callable[[Iterable[object]], Iterator[object]]]:
-        yield lambda items: self._run([(work, shared, item) for item in items])
-
-
 @pytest.fixture(scope="module")
 def crew() -> Iterator[Engine]:
-    with Workers(2).session(done, None) as started:
-        yield cast(Engine, Crew(started))
+    with started() as engine:
+        yield engine
 
 
 @every_algorithm
@@ -265,7 +244,7 @@ def test_two_workers_give_the_bits_of_one(name: str, crew: Engine) -> None:
 def test_a_run_that_was_killed_goes_on_to_the_bit(
     name: str, participation: float, tmp_path: Path
 ) -> None:
-    def started(checkpoint: Path | None) -> Iterator[Round]:
+    def begun(checkpoint: Path | None) -> Iterator[Round]:
         return simulate(
             made(name),
             DATA,
@@ -276,10 +255,10 @@ def test_a_run_that_was_killed_goes_on_to_the_bit(
         )
 
     path = tmp_path / "checkpoint.safetensors"
-    assert [round.index for round in islice(started(path), 2)] == [1, 2]
-    rest = list(started(path))
+    assert [round.index for round in islice(begun(path), 2)] == [1, 2]
+    rest = list(begun(path))
     assert [round.index for round in rest] == [2, 3, 4]
-    assert bits(rest) == bits(list(started(None))[1:])
+    assert bits(rest) == bits(list(begun(None))[1:])
 
 
 @every_algorithm
@@ -380,6 +359,34 @@ def test_a_view_deletes_or_is_refused_and_changes_nothing(name: str, view: str) 
             assert not shown.uploads
             clients = shown.exposed.keys() & round.exposed.keys()
             assert not any(shown.exposed[c].local is round.exposed[c].local for c in clients)
+
+
+OF_OUTPUTS: tuple[Signal, ...] = (Loss(), Confidence())
+OF_UPDATES = (GradientCosine(), GradientNorm(), GradientDifference())
+PROBE = Samples.joined(DATA[0], samples(6, 9, PUBLIC_CLASSES, CLASSES - PUBLIC_CLASSES))
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@every_algorithm
+def test_each_view_measures_what_it_shows_and_refuses_the_rest_by_name(
+    name: str, view: str
+) -> None:
+    algorithm = made(name)
+    shown = OF_OUTPUTS if view == "final" else OF_OUTPUTS + OF_UPDATES
+    if isinstance(algorithm, KeepsModels):
+        shown = OF_OUTPUTS if view == "uploads" else ()
+    elif isinstance(algorithm, ChoosesModels) and view != "uploads":
+        # A sum is seen of clients that all chose the same.
+        agreed = all(len(set(round.chosen.values())) == 1 for round in run_of(name))
+        shown = shown if view == "sum" and agreed else ()
+    if shown:
+        for measured in measure(seen_from(run_of(name), VIEWS[view]), shown, PROBE):
+            for values in measured.signals.values():
+                assert values.shape == (len(measured.clients), len(PROBE))
+                assert bool(values.isfinite().all())
+    for signal in set(OF_OUTPUTS + OF_UPDATES) - set(shown):
+        with pytest.raises(NotVisible):
+            list(measure(seen_from(run_of(name), VIEWS[view]), [signal], PROBE))
 
 
 @every_algorithm
@@ -488,7 +495,8 @@ def test_a_defense_for_other_uploads_is_refused_by_its_name_and_the_algorithms(n
     class Elsewhere(Defense):
         accepts = tuple({Update, Gradient, Logits} - {algorithm.upload_kind})
 
-    with pytest.raises(Unsupported, match=f"Elsewhere .* {type(algorithm).__name__}"):
+    sends = f"{type(algorithm).__name__} sends {algorithm.upload_kind.__name__}"
+    with pytest.raises(Unsupported, match=f"Elsewhere .client 0..*{sends}"):
         run(name, defenses={0: Elsewhere()})
 
 

@@ -1,4 +1,4 @@
-"""Every file of a catalogue's folder is in the catalogue, or stated here not to be an entry."""
+"""Every file of a catalogue"s folder is in the catalogue, or stated here not to be an entry."""
 
 import pkgutil
 
@@ -7,10 +7,12 @@ import pytest
 import fedaudit.attacks
 import fedaudit.defenses
 import fedaudit.fl.algorithms
+import fedaudit.models
 import fedaudit.signals
 from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS
 from fedaudit.defenses.catalog import DEFENSES
 from fedaudit.fl.algorithms.catalog import ALGORITHMS
+from fedaudit.models import MODELS
 from tests.contracts.test_algorithm_contracts import made
 
 EVERY = (ATTACKS | SOURCE_ATTACKS).values()
@@ -19,19 +21,27 @@ ENTRIES: dict[str, set[str]] = {
     "fedaudit.signals": {type(s).__module__ for a in EVERY for s in a.signals},
     "fedaudit.defenses": {make.__module__ for make in DEFENSES.values()},
     "fedaudit.fl.algorithms": {type(made(name)).__module__ for name in ALGORITHMS},
+    "fedaudit.models": {build.__module__ for build in MODELS.values()},
 }
 OTHERS: dict[str, set[str]] = {
     "fedaudit.attacks": {"ami", "base", "catalog"},
     "fedaudit.signals": {"base", "gradients", "kernels", "measure"},
     "fedaudit.defenses": {"accounting", "base", "catalog", "chain", "planted", "soft_labels"},
     "fedaudit.fl.algorithms": {"base", "catalog"},
+    "fedaudit.models": {"_parts"},
 }
 """Files and folders that hold no entry: interfaces, catalogues and machinery."""
 
 
 @pytest.mark.parametrize(
     "package",
-    [fedaudit.attacks, fedaudit.defenses, fedaudit.signals, fedaudit.fl.algorithms],
+    [
+        fedaudit.attacks,
+        fedaudit.defenses,
+        fedaudit.signals,
+        fedaudit.fl.algorithms,
+        fedaudit.models,
+    ],
     ids=lambda p: p.__name__,
 )
 def test_every_file_is_in_its_catalogue_or_known_to_be_no_entry(package: object) -> None:

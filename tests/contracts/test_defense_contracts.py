@@ -1,7 +1,9 @@
 """What every defense of the catalogue keeps to."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache, partial
+from inspect import signature
 from itertools import islice, permutations
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.core.devices import device_named
-from fedaudit.core.errors import Refusal
+from fedaudit.core.errors import BadInput, Refusal
 from fedaudit.core.params import flat, plus, weighted_sum
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import cross_entropy
@@ -18,12 +20,14 @@ from fedaudit.core.values import Architecture, Model, Params, Samples, Setting
 from fedaudit.defenses.base import Defense, Plan, Visit
 from fedaudit.defenses.catalog import DEFENSES, made
 from fedaudit.defenses.chain import Chain
+from fedaudit.engines.base import Engine
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Gradient, Logits, Round, Sent, Update, Upload
 from fedaudit.signals.base import Seen
 from fedaudit.signals.outputs import Loss
+from tests.crew import started
 from tests.simulated_gpu import simulated_gpu
 
 
@@ -87,6 +91,71 @@ ACTIVE: dict[str, Mapping[str, Setting]] = {
 }
 """For each defense that can do something, settings at which it does."""
 
+nan, inf = float("nan"), float("inf")
+Rows = list[tuple[str, str, tuple[Setting, ...], str]]
+IMAGES = "augmentation takes padding of at least 0, flips, brightness and contrast in"
+MODULES = "cofedmid compensation"
+REFUSED: Rows = [
+    ("gradient-noise", "sigma", (-1.0, nan, inf), "a standard deviation, finite and at least 0"),
+    ("client-dp dp-sgd", "clip", (0.0,), "clip must be above 0"),
+    ("client-dp dp-sgd", "clip", (inf,), "with noise, clip must be finite"),
+    ("client-dp", "noise_multiplier", (-1.0, inf), "noise_multiplier finite and at least 0"),
+    ("dp-sgd", "noise_multiplier", (-1.0,), "noise_multiplier finite and at least 0"),
+    ("dp-sgd", "multiplicity", (0,), "multiplicity at least 1"),
+    ("dp-sgd", "padding", (-1,), "padding is at least 0"),
+    ("dp-sgd", "horizontal_flip", (2.0,), "lies in"),
+    ("sparsification", "ratio", (-0.1, 1.1, nan), r"share of entries to zero, in \[0, 1\]"),
+    ("sparsification", "scope", ("globaly",), "did you mean 'global'"),
+    ("quantization", "bits", (0, -1, 11, 31, 33), "1 to 10, or is 32 for full precision"),
+    ("quantization", "rounding", ("stochastical",), "did you mean 'stochastic'"),
+    ("data-sampling", "share", (0.0, -0.5, 1.5, nan), r"in \(0, 1\]"),
+    ("data-sampling", "every", ("epochs",), "did you mean 'epoch'"),
+    ("filter", "path", ("math:pi",), "is a float"),
+    ("mixup", "alpha", (-0.1, inf, nan), "0 blends nothing"),
+    ("mixup", "mixes", ("legacy-label-only",), "did you mean 'legacy_label_only'"),
+    ("augmentation", "padding", (-1,), IMAGES),
+    ("augmentation", "horizontal_flip", (1.1,), IMAGES),
+    ("augmentation", "vertical_flip", (-0.1,), IMAGES),
+    ("augmentation", "rotation", (181.0,), IMAGES),
+    ("augmentation", "brightness", (1.1,), IMAGES),
+    ("augmentation", "contrast", (nan,), IMAGES),
+    ("relaxloss", "target_loss", (-1.0, inf), "target_loss is at least 0"),
+    ("relaxloss", "upper", (1.1,), "upper lies in"),
+    ("relaxloss", "form", ("image",), "did you mean 'images'"),
+    ("hamp", "entropy_threshold", (1.5, -0.1), "entropy_threshold lies in"),
+    ("hamp", "entropy_weight", (-1.0, nan), "entropy_weight is at least 0"),
+    (f"class-guided {MODULES}", "m_max", (-1,), "count classes, 0 to have them chosen"),
+    (f"class-guided {MODULES}", "m_min", (-1,), "count classes, 0 to have them chosen"),
+    (f"class-guided {MODULES}", "decay", ("linar",), "did you mean 'linear'"),
+    (f"class-guided {MODULES}", "assignment", ("greedy",), "no assignment named"),
+    (MODULES, "start", (0,), "start is a round from 1"),
+    (MODULES, "intervals", (0,), "intervals at least 1"),
+    (MODULES, "recycle", (1.1,), "recycle lies in"),
+    (MODULES, "recycling", ("eps-greedy",), "no recycling named"),
+    (MODULES, "validation", (1.0,), "validation in"),
+    (MODULES, "validation", (0.0,), "learns from validation samples"),
+    (MODULES, "mu", (-1.0,), "mu is finite and at least 0"),
+    ("cofedmid neutral-noise", "sigma", (-1.0, inf), "sigma is at least 0 and finite"),
+    ("cofedmid neutral-noise", "ratio", (0.0, 1.1), "ratio in"),
+    ("cofedmid neutral-noise", "noise", ("vectors",), "no noise named"),
+    ("bitrand ome", "nominal_epsilon", (0.0, -1.0, nan), "budget in nats, above 0"),
+    ("bitwise-rr ldp-laplace ldp-gaussian", "epsilon", (0.0, -1.0, nan), "budget in nats, above 0"),
+    ("bitrand ome bitwise-rr", "bits", (1, 20), "2 to 16 bits"),
+    ("bitrand ome bitwise-rr", "integer_bits", (-1, 99), "one is the sign"),
+    ("ome", "alpha", (0.0, inf, nan), "alpha is a ratio of chances"),
+    ("bitwise-rr", "split", ("linaer",), "did you mean 'linear'"),
+    ("ldp-laplace ldp-gaussian", "clip", (0.0, -1.0, nan), "clip is the largest length"),
+    ("ldp-laplace ldp-gaussian", "clip", (inf,), "with a finite epsilon, clip must be finite"),
+    ("ldp-gaussian", "delta", (0.0, 1.0, 1e-13, nan), "delta is a probability from 1e-12"),
+]
+"""Defenses, one of their settings, values of it that cannot be, and what is said of them."""
+WRONG = [
+    (name, setting, value, said)
+    for names, setting, values, said in REFUSED
+    for name in names.split()
+    for value in values
+]
+
 
 def net() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
@@ -127,9 +196,12 @@ def active_run(name: str) -> list[Round]:
 
 
 def run(
-    defenses: Mapping[int, Defense] | None = None, data: Mapping[int, Samples] = DATA
+    defenses: Mapping[int, Defense] | None = None,
+    data: Mapping[int, Samples] = DATA,
+    how: Mapping[str, object] = {},
 ) -> list[Round]:
-    return list(simulate(FEDAVG, data, rounds=2, seed=1, defenses=defenses))
+    given: dict[str, object] = {"rounds": 2, "seed": 1, "defenses": defenses, **how}
+    return list(simulate(FEDAVG, data, **given))  # type: ignore[arg-type]
 
 
 def visit(round: int = 1) -> Visit:
@@ -142,16 +214,37 @@ def same(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[n], right[n]) for n in left)
 
 
+def alike(ours: list[Round], theirs: list[Round], *, facts: bool = True) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.uploads.keys() == other.uploads.keys()
+        for client, upload in one.uploads.items():
+            assert same(upload.values, other.uploads[client].values)
+            assert not facts or same(one.facts[client], other.facts[client])
+
+
 def test_every_defense_has_a_neutral_setting_here_and_active_ones_but_for_none() -> None:
     assert NEUTRAL.keys() == DEFENSES.keys()
     assert ACTIVE.keys() == DEFENSES.keys() - {"none"}
 
 
+def test_every_setting_but_switches_has_a_wrong_value_here() -> None:
+    for name, make in DEFENSES.items():
+        known = signature(make).parameters
+        own = {each for each in known if not isinstance(known[each].default, bool)}
+        assert {row[1] for row in WRONG if row[0] == name} == own - {"coalition"}, name
+
+
+@pytest.mark.parametrize(("name", "setting", "value", "said"), WRONG)
+def test_a_wrong_setting_is_refused_before_anything_is_trained(
+    name: str, setting: str, value: Setting, said: str
+) -> None:
+    with pytest.raises(BadInput, match=said):
+        made(name, {**ACTIVE[name], setting: value}, coalition=DEFENDED)
+
+
 @every_defense
 def test_the_neutral_setting_gives_the_undefended_run_to_the_bit(name: str) -> None:
-    for ours, bare in zip(run(neutral(name)), bare_run(), strict=True):
-        for client in DATA:
-            assert same(ours.uploads[client].values, bare.uploads[client].values)
+    alike(run(neutral(name)), bare_run(), facts=False)
 
 
 @every_active
@@ -163,24 +256,33 @@ def test_before_anything_is_trained_nothing_is_refused_that_would_run(name: str)
 
 
 @every_active
-def test_the_same_seed_gives_the_same_run(name: str) -> None:
-    for one, other in zip(run(active(name)), active_run(name), strict=True):
-        for client in DATA:
-            assert same(one.uploads[client].values, other.uploads[client].values)
+def test_the_same_seed_gives_the_same_run_and_leaves_the_defenses_given_as_they_were(
+    name: str,
+) -> None:
+    given, before = active(name), torch.get_rng_state()
+    alike(run(given), active_run(name))
+    assert torch.equal(torch.get_rng_state(), before), "the global generator plays no part"
+    for client, defense in given.items():
+        assert same(defense.state(), active(name)[client].state())
+
+
+@pytest.fixture(scope="module")
+def crew() -> Iterator[Engine]:
+    with started() as engine:
+        yield engine
+
+
+@every_active
+def test_two_workers_give_the_bits_of_one(name: str, crew: Engine) -> None:
+    alike(run(active(name), how={"engine": crew}), active_run(name))
 
 
 @every_active
 def test_on_a_gpu_the_same_seed_gives_the_run_of_the_cpu(name: str) -> None:
     here = active_run(name)
     with simulated_gpu():
-        there = list(
-            simulate(
-                FEDAVG, DATA, rounds=2, seed=1, defenses=active(name), device=device_named("cuda")
-            )
-        )
-    for one, other in zip(here, there, strict=True):
-        for client in DATA:
-            assert same(one.uploads[client].values, other.uploads[client].values)
+        there = run(active(name), how={"device": device_named("cuda")})
+    alike(here, there)
 
 
 @every_active
@@ -225,14 +327,19 @@ def test_the_model_whose_accuracy_is_counted_is_made_of_defended_uploads(name: s
 
 @pytest.mark.parametrize("kind", [Update, Gradient, Logits])
 @every_active
-def test_an_upload_of_zeros_is_survived(name: str, kind: type[Upload]) -> None:
+def test_an_upload_of_zeros_is_survived_and_but_for_its_values_stays_as_it_was(
+    name: str, kind: type[Upload]
+) -> None:
     defense = active(name)[0]
     if kind not in defense.accepts:
         return
     model = FEDAVG.architecture.initial(0)
     zeros = kind({"w": torch.zeros(3, 2), "b": torch.zeros(3, dtype=torch.float64)})
+    if isinstance(zeros, Update):
+        zeros = replace(zeros, buffers={"mean": torch.ones(2)}, choice=1)
     sent = defense.upload(zeros, visit().at(model))
     assert isinstance(sent, kind)
+    assert {**vars(sent), "values": 0} == {**vars(zeros), "values": 0}
     assert {n: (v.shape, v.dtype) for n, v in sent.values.items()} == {
         n: (v.shape, v.dtype) for n, v in zeros.values.items()
     }
@@ -262,25 +369,29 @@ def test_a_state_given_to_a_new_instance_goes_on_where_the_old_one_was(name: str
 
 @every_active
 def test_a_run_that_was_killed_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
-    def started() -> Iterator[Round]:
-        path = tmp_path / "checkpoint.safetensors"
-        return simulate(FEDAVG, DATA, rounds=3, seed=1, defenses=active(name), checkpoint=path)
+    # Not everybody is asked in every round.
+    def begun(checkpoint: Path | None) -> Iterator[Round]:
+        return simulate(
+            FEDAVG,
+            DATA,
+            rounds=5,
+            seed=1,
+            defenses=active(name),
+            participation=0.7,
+            checkpoint=checkpoint,
+        )
 
-    whole = list(simulate(FEDAVG, DATA, rounds=3, seed=1, defenses=active(name)))
-    assert [round.index for round in islice(started(), 2)] == [1, 2]
-    rest = list(started())
-    assert [round.index for round in rest] == [2, 3]
-    for ours, theirs in zip(rest, whole[1:], strict=True):
-        for client in DATA:
-            assert same(ours.uploads[client].values, theirs.uploads[client].values)
+    path = tmp_path / "checkpoint.safetensors"
+    assert [round.index for round in islice(begun(path), 3)] == [1, 2, 3]
+    rest = list(begun(path))
+    assert [round.index for round in rest] == [3, 4, 5]
+    alike(rest, list(begun(None))[2:])
 
 
 @every_active
 def test_a_chain_of_one_defense_is_that_defense_to_the_bit(name: str) -> None:
     chains = {client: Chain((defense,)) for client, defense in active(name).items()}
-    for ours, alone in zip(run(chains), active_run(name), strict=True):
-        for client in DATA:
-            assert same(ours.uploads[client].values, alone.uploads[client].values)
+    alike(run(chains), active_run(name))
 
 
 def pair(first: str, second: str) -> dict[int, Defense]:

@@ -35,11 +35,6 @@ def test_the_layout_changes_no_more_than_rounding() -> None:
     torch.testing.assert_close(moved(x), before)
 
 
-def test_alexnet_is_left_in_the_usual_order() -> None:
-    module = laid_out(architecture("alexnet", shape=(3, 32, 32), classes=10).build())
-    assert all(value.is_contiguous() for value in module.parameters())
-
-
 class Viewing(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -1,8 +1,5 @@
 import sys
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,14 +8,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Batch, Samples
 from fedaudit.defenses.augment import Augmentation
-from fedaudit.engines.base import Engine
-from fedaudit.engines.local import LOCAL, Workers
-from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.simulate import simulate
-from fedaudit.fl.training.local import LocalTraining
-from fedaudit.models import architecture
-from fedaudit.observe.round import Round
-from tests.defenses.training_turns import turn
+from tests.defenses.turns import turn
 
 OFF = Augmentation(
     padding=0, horizontal_flip=0.0, vertical_flip=0.0, rotation=0.0, brightness=0.0, contrast=0.0
@@ -60,24 +50,11 @@ def test_images_change_and_keep_shape_precision_and_range_and_labels_and_ids_sta
     assert torch.equal(data.features, before)
 
 
-def test_the_same_seed_shows_the_same_images_and_another_does_not() -> None:
-    one = shown(Augmentation(), images()).x
-    torch.manual_seed(99)
-    assert torch.equal(shown(Augmentation(), images()).x, one)
-    assert not torch.equal(shown(Augmentation(), images(), seed=1).x, one)
-
-
 def test_each_batch_of_a_turn_draws_anew() -> None:
     data, defense, at = images(), Augmentation(), turn(shape=(1, 6, 8))
     defense.prepare(data, at)
     batch = Batch(data.features, data.labels, data.ids)
     assert not torch.equal(defense.batch(batch, at).x, defense.batch(batch, at).x)
-
-
-def test_global_generators_are_left_alone() -> None:
-    before = torch.get_rng_state()
-    shown(Augmentation(), images())
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_certain_flips_mirror_every_image() -> None:
@@ -201,50 +178,8 @@ def test_what_is_no_image_is_refused_in_a_sentence(shape: tuple[int, ...]) -> No
         Augmentation().prepare(data, turn())
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        partial(Augmentation, padding=-1),
-        partial(Augmentation, horizontal_flip=1.1),
-        partial(Augmentation, rotation=181.0),
-        partial(Augmentation, contrast=float("nan")),
-    ],
-)
-def test_settings_out_of_range_are_refused(make: Callable[[], Augmentation]) -> None:
-    with pytest.raises(BadInput, match="augmentation takes padding of at least 0"):
-        make()
-
-
 def test_without_the_extra_the_refusal_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kornia", None)
     with pytest.raises(BadInput, match=r"pip install 'fedaudit\[augment\]'"):
         Augmentation()
     assert replace(OFF).neutral
-
-
-def training(rounds: int, engine: Engine, checkpoint: Path | None = None) -> list[Round]:
-    data = {client: images(samples=8) for client in range(2)}
-    algorithm = FedAvg(
-        architecture("mlp", shape=(1, 6, 8), classes=3, hidden="5"), LocalTraining(batch_size=4)
-    )
-    run = simulate(
-        algorithm,
-        data,
-        rounds=3,
-        seed=5,
-        defenses={0: Augmentation()},
-        engine=engine,
-        checkpoint=checkpoint,
-    )
-    return [round for round, _ in zip(run, range(rounds), strict=False)]
-
-
-def test_a_run_is_the_same_in_other_processes_and_when_it_was_stopped(tmp_path: Path) -> None:
-    whole = training(3, LOCAL)
-    elsewhere = training(3, Workers(1))
-    training(2, LOCAL, tmp_path / "run")
-    (*_, resumed) = training(3, LOCAL, tmp_path / "run")
-    assert resumed.index == 3
-    for one in (elsewhere[-1], resumed):
-        for name, value in whole[-1].uploads[0].values.items():
-            assert torch.equal(one.uploads[0].values[name], value)

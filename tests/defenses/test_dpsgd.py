@@ -12,25 +12,20 @@ from fedaudit.core.params import flat
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Architecture, Batch, Model, Params, Samples
-from fedaudit.defenses.base import UNDEFENDED, Objective, Turn, Visit, Workload
+from fedaudit.defenses.base import UNDEFENDED, Objective, Turn, Workload
 from fedaudit.defenses.clip import ClientDP, client_epsilon
 from fedaudit.defenses.dpsgd import DPSGD, sample_epsilon, sampling_rate, windows
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.models import architecture
+from tests.defenses.turns import turn
 
 INFINITE = float("inf")
-NET = Architecture("net", partial(nn.Linear, 4, 3))
 
 
 def samples(count: int, shape: tuple[int, ...] = (4,)) -> Samples:
     rng = seeded(0, "samples", count)
     labels = torch.randint(3, (count,), generator=rng)
     return Samples(torch.randn(count, *shape, generator=rng), labels, torch.arange(count))
-
-
-def turn(round: int = 1, net: Architecture = NET, seed: int = 0) -> Turn:
-    visit = Visit(round=round, rounds=9, client=0, cohort=(0,), weights={0: 1.0}, seed=seed)
-    return visit.at(net.initial(0))
 
 
 def objective(module: nn.Module) -> Objective:
@@ -228,32 +223,6 @@ def test_copies_that_are_all_alike_change_nothing() -> None:
             torch.testing.assert_close(right[name], value, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("shape", [(4,), (1, 4, 4)])
-def test_copies_are_refused_of_what_is_no_image_larger_than_the_padding(
-    shape: tuple[int, ...],
-) -> None:
-    defense, at = DPSGD(1.0, 1.0, multiplicity=2), turn()
-    batch = next(defense.batches(samples(9, shape), 9, at))
-    with pytest.raises(BadInput, match="multiplicity = 1 or a smaller padding"):
-        defense.batch(batch, at)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"clip": 0.0, "noise_multiplier": 1.0}, "clip must be above 0"),
-        ({"clip": 1.0, "noise_multiplier": -1.0}, "noise_multiplier finite and at least 0"),
-        ({"clip": INFINITE, "noise_multiplier": 1.0}, "clip must be finite"),
-        ({"clip": 1.0, "noise_multiplier": 1.0, "multiplicity": 0}, "multiplicity at least 1"),
-        ({"clip": 1.0, "noise_multiplier": 1.0, "padding": -1}, "padding is at least 0"),
-        ({"clip": 1.0, "noise_multiplier": 1.0, "horizontal_flip": 2.0}, "lies in"),
-    ],
-)
-def test_settings_without_meaning_are_refused(options: dict[str, float], said: str) -> None:
-    with pytest.raises(BadInput, match=said):
-        DPSGD(**options)  # type: ignore[arg-type]
-
-
 CASES = [(1.0, 0.01, 1000), (0.7, 0.064, 800), (2.0, 0.2, 50), (0.5, 0.1, 10)]
 
 
@@ -351,3 +320,13 @@ def test_a_run_is_accounted_for_by_all_its_steps() -> None:
 def test_a_batch_larger_than_the_data_draws_everybody() -> None:
     assert sampling_rate(100, 30) == 1.0
     assert sampling_rate(30, 100) == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("shape", [(4,), (1, 4, 4)])
+def test_copies_are_refused_of_what_is_no_image_larger_than_the_padding(
+    shape: tuple[int, ...],
+) -> None:
+    defense, at = DPSGD(1.0, 1.0, multiplicity=2), turn()
+    batch = next(defense.batches(samples(9, shape), 9, at))
+    with pytest.raises(BadInput, match="multiplicity = 1 or a smaller padding"):
+        defense.batch(batch, at)

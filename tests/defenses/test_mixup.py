@@ -4,11 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Batch
 from fedaudit.defenses.mixup import MixUp, blended
-from tests.defenses.training_turns import turn
+from tests.defenses.turns import turn
 
 SHAPE = (9,)
 
@@ -121,20 +120,3 @@ def test_alpha_zero_and_an_empty_batch_are_left_as_they_are() -> None:
     assert mixed(MixUp(0.0), given) is given
     empty = batch(0)
     assert mixed(MixUp(1.0), empty) is empty
-
-
-def test_global_generators_are_left_alone() -> None:
-    before = torch.get_rng_state()
-    mixed(MixUp(1.0), batch())
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-@pytest.mark.parametrize("alpha", [-0.1, float("inf"), float("nan")])
-def test_an_impossible_alpha_is_refused(alpha: float) -> None:
-    with pytest.raises(BadInput, match="0 blends nothing"):
-        MixUp(alpha)
-
-
-def test_a_misspelt_mix_is_refused_with_the_nearest() -> None:
-    with pytest.raises(BadInput, match="did you mean 'legacy_label_only'"):
-        MixUp(1.0, "legacy-label-only")

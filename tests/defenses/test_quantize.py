@@ -3,7 +3,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from fedaudit.defenses.quantize import GradientQuantization, floored, rounded_by_draw
 from fedaudit.observe.round import Update
@@ -126,19 +125,3 @@ def test_rounding_is_drawn_anew_in_each_round() -> None:
     )
     assert torch.equal(first, again)
     assert not torch.equal(first, later)
-
-
-def test_full_precision_sends_the_upload_itself() -> None:
-    upload = Update({"w": some(5, 0)})
-    assert GradientQuantization(32).upload(upload, turn()) is upload
-
-
-@pytest.mark.parametrize("bits", [0, -1, 11, 31, 33])
-def test_bits_out_of_range_are_refused(bits: int) -> None:
-    with pytest.raises(BadInput, match=f"1 to 10, or is 32 for full precision, got {bits}"):
-        GradientQuantization(bits)
-
-
-def test_a_misspelt_rounding_is_refused() -> None:
-    with pytest.raises(BadInput, match="did you mean 'stochastic'"):
-        GradientQuantization(4, rounding="stochastical")

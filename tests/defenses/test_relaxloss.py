@@ -2,16 +2,13 @@ from math import log
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Batch
 from fedaudit.defenses.relaxloss import RelaxLoss
-from tests.defenses.training_turns import turn
+from tests.defenses.turns import turn
 
 TOWARDS_TARGET, IN_TURN = 1, 2
 """A round of each kind."""
@@ -105,36 +102,3 @@ def test_target_zero_acts_nowhere() -> None:
     assert RelaxLoss(0.1).acts_in("loss")
     for round in (1, 2):
         assert torch.equal(step(RelaxLoss(0.0), round, outputs, batch)[1], plain(outputs, batch)[1])
-
-
-@given(
-    scale=st.sampled_from([0.0, 1.0, 1e3, 1e30]),
-    round=st.integers(1, 4),
-    target=st.sampled_from([0.0, 1.0, log(5), 1e6]),
-    form=st.sampled_from(["images", "tables"]),
-)
-def test_loss_and_gradient_are_finite_for_any_outputs(
-    scale: float, round: int, target: float, form: str
-) -> None:
-    outputs, batch = example()
-    outputs = (scale * outputs.detach().float()).requires_grad_()
-    loss, gradient = step(RelaxLoss(target, form=form), round, outputs, batch)
-    assert bool(loss.isfinite())
-    assert bool(gradient.isfinite().all())
-
-
-@pytest.mark.parametrize(("target", "upper"), [(-1.0, 1.0), (float("inf"), 1.0), (1.0, 1.1)])
-def test_settings_out_of_range_are_refused(target: float, upper: float) -> None:
-    with pytest.raises(BadInput, match="target_loss is at least 0 and upper lies in"):
-        RelaxLoss(target, upper)
-
-
-def test_a_misspelt_form_is_refused_with_the_nearest() -> None:
-    with pytest.raises(BadInput, match="did you mean 'images'"):
-        RelaxLoss(1.0, form="image")
-
-
-def test_labels_that_were_mixed_before_are_refused() -> None:
-    batch = Batch(torch.zeros(2, 4), torch.full((2, 3), 1 / 3), torch.arange(2))
-    with pytest.raises(Unsupported, match="'relaxloss' needs to know each sample's class"):
-        RelaxLoss(1.0).loss(torch.zeros(2, 3), batch, turn())

@@ -3,7 +3,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Samples
 from fedaudit.defenses.base import UNDEFENDED
 from fedaudit.defenses.sampling import DataSampling
@@ -81,14 +80,3 @@ def test_it_acts_where_it_draws_and_nowhere_else() -> None:
         for defense in (DataSampling(0.5), DataSampling(0.5, every="round"), DataSampling(1.0))
     ]
     assert acting == [["batches"], ["select"], []]
-
-
-@pytest.mark.parametrize("share", [0.0, -0.5, 1.5, float("nan")])
-def test_a_share_that_leaves_nothing_or_takes_more_than_all_is_refused(share: float) -> None:
-    with pytest.raises(BadInput, match=r"in \(0, 1\]"):
-        DataSampling(share)
-
-
-def test_a_misspelt_time_is_refused() -> None:
-    with pytest.raises(BadInput, match="did you mean 'epoch'"):
-        DataSampling(0.5, every="epochs")

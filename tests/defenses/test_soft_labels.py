@@ -9,15 +9,18 @@ from torch.nn import functional
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Batch
+from fedaudit.defenses.base import Defense
+from fedaudit.defenses.hamp import Hamp
+from fedaudit.defenses.relaxloss import RelaxLoss
 from fedaudit.defenses.soft_labels import (
     divergence_per_class,
     entropy,
-    hard_labels,
     hard_target,
     label_of_entropy,
     soft_target,
     true_probability,
 )
+from tests.defenses.turns import turn
 
 
 @pytest.mark.parametrize(
@@ -102,7 +105,35 @@ def test_the_divergence_from_a_hard_label_is_its_cross_entropy_over_the_classes(
     torch.testing.assert_close(divergence_per_class(outputs, targets)[0], expected)
 
 
-def test_mixed_labels_are_refused_where_classes_are_needed() -> None:
+ASKING = {"hamp": Hamp(0.5, 0.01), "relaxloss": RelaxLoss(1.0)}
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_labels_that_were_mixed_before_are_refused_where_classes_are_needed(name: str) -> None:
     batch = Batch(torch.zeros(2, 4), torch.full((2, 3), 1 / 3), torch.arange(2))
-    with pytest.raises(Unsupported, match="'hamp' needs to know each sample's class"):
-        hard_labels(batch, "hamp")
+    said = f"{name!r} needs to know each sample's class.*leave out the one that mixes labels"
+    with pytest.raises(Unsupported, match=said):
+        ASKING[name].loss(torch.zeros(2, 3), batch, turn())
+
+
+@given(
+    scale=st.sampled_from([0.0, 1.0, 1e3, 1e30]),
+    round=st.integers(1, 2),
+    defense=st.builds(Hamp, st.floats(0, 1), st.just(0.01))
+    | st.builds(
+        RelaxLoss,
+        st.sampled_from([0.0, 1.0, log(5), 1e6]),
+        form=st.sampled_from(["images", "tables"]),
+    ),
+)
+def test_losses_and_gradients_are_finite_for_any_outputs(
+    scale: float, round: int, defense: Defense
+) -> None:
+    rng = seeded(0, "outputs")
+    outputs = (scale * torch.randn(6, 5, generator=rng)).requires_grad_()
+    labels = torch.randint(5, (6,), generator=rng)
+    batch = Batch(torch.zeros(6, 4), labels, torch.arange(6))
+    loss = defense.loss(outputs, batch, turn(round, classes=5))
+    (gradient,) = torch.autograd.grad(loss, outputs)
+    assert bool(loss.isfinite())
+    assert bool(gradient.isfinite().all())

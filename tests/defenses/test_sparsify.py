@@ -3,7 +3,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedaudit.core.errors import BadInput
 from fedaudit.core.params import flat
 from fedaudit.core.values import Params
 from fedaudit.defenses.sparsify import (
@@ -119,19 +118,3 @@ def test_the_scope_decides_and_buffers_stay() -> None:
     assert float(alone.values["tiny"]) == pytest.approx(0.1)
     assert isinstance(everywhere, Update)
     assert torch.equal(everywhere.buffers["mean"], torch.ones(1))
-
-
-def test_ratio_0_sends_the_upload_itself() -> None:
-    given = Update(BY_HAND)
-    assert GradientSparsification(0.0).upload(given, turn()) is given
-
-
-@pytest.mark.parametrize("ratio", [-0.1, 1.1, float("nan")])
-def test_a_ratio_that_is_no_share_is_refused(ratio: float) -> None:
-    with pytest.raises(BadInput, match=r"share of entries to zero, in \[0, 1\]"):
-        GradientSparsification(ratio)
-
-
-def test_a_misspelt_scope_is_refused() -> None:
-    with pytest.raises(BadInput, match="did you mean 'global'"):
-        GradientSparsification(0.5, scope="globaly")

@@ -1,15 +1,31 @@
-"""A client's turn, for tests of what a defense does with an upload."""
+"""A client's turn, for tests of what a defense does in it."""
 
-from functools import partial
+from collections.abc import Mapping
+from functools import cache
 
-from torch import nn
-
-from fedaudit.core.values import Architecture
+from fedaudit.core.values import Architecture, ClientId, Model
 from fedaudit.defenses.base import Turn, Visit
+from fedaudit.models import architecture
 
 
-def turn(round: int = 1, client: int = 0, seed: int = 0) -> Turn:
+def turn(
+    round: int = 1,
+    client: int = 0,
+    seed: int = 0,
+    *,
+    weights: Mapping[ClientId, float] | None = None,
+    net: Architecture | None = None,
+    shape: tuple[int, ...] = (4,),
+    classes: int = 3,
+) -> Turn:
+    """With shares of the average as given; of a model as given, or a dense one of a few classes."""
+    shares = {client: 1.0} if weights is None else weights
     visit = Visit(
-        round=round, rounds=9, client=client, cohort=(client,), weights={client: 1.0}, seed=seed
+        round=round, rounds=10, client=client, cohort=tuple(shares), weights=shares, seed=seed
     )
-    return visit.at(Architecture("net", partial(nn.Linear, 2, 1)).initial(0))
+    return visit.at(net.initial(0) if net else _dense(shape, classes))
+
+
+@cache
+def _dense(shape: tuple[int, ...], classes: int) -> Model:
+    return architecture("mlp", shape=shape, classes=classes, hidden="").initial(0)

@@ -1,23 +1,19 @@
 import traceback
 import tracemalloc
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Lock
-from typing import Any, NoReturn, TypeVar, cast
+from typing import NoReturn, cast
 
 import pytest
 import torch
+from fedaudit.engines.workers import Workers
 
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.engines.base import Engine
-from fedaudit.engines.local import LOCAL, Workers, local_engine, one_thread
+from fedaudit.engines.local import LOCAL, local_engine, one_thread
+from tests.crew import started
 from tests.engines import contract
-
-Shared = TypeVar("Shared")
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 def test_one_worker_is_this_process() -> None:
@@ -43,33 +39,13 @@ def test_threads_are_one_inside_and_as_before_afterwards() -> None:
         torch.set_num_threads(before)
 
 
-@dataclass(frozen=True)
-class Standing:
-    """Workers who were started once for all tests: they hear with each item what to do with it."""
-
-    run: Callable[[Iterable[object]], Iterator[object]]
-
-    @contextmanager
-    def session(
-        self, work: Callable[[Shared, Item], Result], shared: Shared
-    ) -> Iterator[Callable[[Iterable[Item]], Iterator[Result]]]:
-        def run(items: Iterable[Item]) -> Iterator[Result]:
-            return cast(Iterator[Result], self.run((work, shared, item) for item in items))
-
-        yield run
-
-
-def as_told(nothing: None, item: Any) -> object:
-    work, shared, one = item
-    return work(shared, one)
-
-
 @pytest.fixture(scope="module")
 def workers() -> Iterator[Engine]:
-    with Workers(2).session(as_told, None) as run:
-        # One of them starts with this; the other is told the same job later.
-        assert list(run([(contract.product, 3, 2)])) == [6]
-        yield Standing(run)
+    with started() as engine:
+        with engine.session(contract.product, 3) as run:
+            # One of them starts with this; the other is told the same job later.
+            assert list(run([2])) == [6]
+        yield engine
 
 
 @pytest.fixture(params=["sequential", "workers"])

@@ -196,12 +196,6 @@ def test_fedprox_descends_its_own_loss() -> None:
     close(local(round, 0).params, dict(module.named_parameters()))
 
 
-@pytest.mark.parametrize("mu", [-0.1, float("inf"), float("nan")])
-def test_a_pull_that_is_none_is_refused(mu: float) -> None:
-    with pytest.raises(BadInput, match="mu"):
-        FedProx(tiny(), SGD, mu=mu)
-
-
 def test_fedadams_server_moves_by_the_papers_rule() -> None:
     algorithm = FedAdam(tiny(), SGD, server_lr=0.05, beta1=0.8, beta2=0.9, adaptivity=0.01)
     rounds = list(simulate(algorithm, DATA, rounds=2, seed=3))
@@ -224,14 +218,6 @@ def test_fedadams_server_moves_by_the_papers_rule() -> None:
 def test_fedadam_sends_the_model_alone() -> None:
     (round,) = simulate(FedAdam(tiny(), SGD), DATA, rounds=1, seed=3)
     assert list(round.sent[0].model.params) == list(tiny().initial(0).params)
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"beta1": 1.0}, {"beta2": -0.1}, {"server_lr": 0.0}, {"adaptivity": 0.0}]
-)
-def test_settings_that_adam_cannot_have_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(BadInput, match="FedAdam needs"):
-        FedAdam(tiny(), SGD, **wrong)
 
 
 def test_fedmds_clients_keep_nets_of_their_own() -> None:
@@ -259,12 +245,6 @@ def test_fedmds_clients_digest_what_all_say_and_not_the_labels() -> None:
     outputs = Model.from_tensors(tiny(40), kept).module()(FEDMD.public.features)
     torch.testing.assert_close(upload.values["outputs"], outputs.detach())
     assert (outputs - said).abs().mean() < 0.2 * said.abs().mean()
-
-
-def test_fedmds_public_samples_are_nobodys_data() -> None:
-    for round in simulate(FEDMD, DATA, rounds=2, seed=3):
-        used = round.facts[1]["used"]
-        assert sorted(used.tolist()) == DATA[1].ids.tolist()
 
 
 def test_each_clients_student_learns_what_that_client_said() -> None:

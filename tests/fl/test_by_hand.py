@@ -1,7 +1,6 @@
 """Losses of all kinds against autograd over the whole network."""
 
 from collections.abc import Mapping
-from functools import partial
 
 import pytest
 import torch
@@ -12,36 +11,45 @@ from fedaudit.core.modules import loaded
 from fedaudit.core.params import difference, flat, norm
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import cross_entropy, of_loss
-from fedaudit.core.values import Architecture, Batch, Model, Params, Samples
-from fedaudit.defenses.base import Defense, Objective, Turn, Visit
+from fedaudit.core.values import Architecture, Batch, Model, Params, Samples, Setting
+from fedaudit.defenses.base import UNDEFENDED, Defense, Objective, Turn, Visit
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.cofedmid.compensation import Compensation
 from fedaudit.defenses.hamp import Hamp
 from fedaudit.defenses.mixup import MixUp
 from fedaudit.defenses.relaxloss import RelaxLoss
-from fedaudit.engines.local import Workers
-from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.models import architecture
 
-CLASSES, SHAPE = 4, (2, 6, 6)
+CLASSES, SHAPE, COUNT = 4, (2, 6, 6), 60
+
+
+def cnn(channels: str, hidden: str) -> Architecture:
+    how: dict[str, Setting] = {"channels": channels, "hidden": hidden, "padding": 2}
+    return architecture("cnn", shape=SHAPE, classes=CLASSES, **how)
+
+
 NETWORKS = {
     "dense": architecture("mlp", shape=SHAPE, classes=CLASSES, hidden="12,7"),
-    "convolutional": architecture(
-        "cnn", shape=SHAPE, classes=CLASSES, channels="3,4", hidden="9", padding=2
-    ),
+    "convolutional": cnn("3,4", "9"),
+}
+MORE_NETWORKS = {
+    **NETWORKS,
+    "two hidden layers": cnn("3,4", "12,6"),
+    "no hidden layer": cnn("3", ""),
+    "wide enough for oneDNN": cnn("16", "128"),
 }
 OPTIMIZERS = {
     "sgd": LocalTraining(batch_size=8, lr=0.1, epochs=2),
     "momentum": LocalTraining(batch_size=8, lr=0.1, epochs=2, momentum=0.9),
     "adam": LocalTraining(batch_size=8, lr=0.001, epochs=2, optimizer="adam"),
 }
+DECAYING = LocalTraining(batch_size=8, lr=0.1, epochs=2, weight_decay=0.1)
 RNG = seeded(0, "images")
 IMAGES = Samples(
-    torch.randn(60, *SHAPE, generator=RNG),
-    torch.arange(60) % CLASSES,
-    torch.arange(60),
+    torch.randn(COUNT, *SHAPE, generator=RNG),
+    torch.arange(COUNT) % CLASSES,
+    torch.arange(COUNT),
 )
 
 
@@ -135,7 +143,7 @@ def learned(
 ) -> Model:
     start = network.initial(0)
     visit = Visit(round=round, rounds=9, client=0, cohort=(0,), weights={0: 1.0}, seed=0)
-    return train(start, data, how, Chain(parts), visit.at(start))
+    return train(start, data, how, Chain(parts or (UNDEFENDED,)), visit.at(start))
 
 
 def apart(one: Model, other: Model, network: Architecture) -> float:
@@ -159,11 +167,21 @@ def test_one_step_with_any_loss_is_autograds_to_a_millionth(
     defense: Defense, network: Architecture
 ) -> None:
     # So long a step that what it adds outweighs what it is rounded into.
-    how = LocalTraining(batch_size=60, lr=1000.0)
+    how = LocalTraining(batch_size=COUNT, lr=1000.0)
     for round in (2, 3):
         by_hand = learned(network, how, defense, round=round)
         by_autograd = learned(network, how, defense, ThroughAutograd(), round=round)
         assert apart(by_hand, by_autograd, network) < 1e-6
+
+
+def agree_in_double(defense: Defense, how: LocalTraining, network: Architecture) -> None:
+    double = in_double(network)
+    some = IMAGES.take(slice(0, 40))
+    data = Samples(some.features.double(), some.labels, some.ids)
+    by_hand = learned(double, how, defense, data=data)
+    assert all(value.dtype == torch.float64 for value in by_hand.params.values())
+    by_autograd = learned(double, how, defense, ThroughAutograd(), data=data)
+    assert apart(by_hand, by_autograd, double) < 1e-12
 
 
 @every_network
@@ -172,11 +190,18 @@ def test_one_step_with_any_loss_is_autograds_to_a_millionth(
 def test_training_with_any_loss_is_autograds_to_the_rounding_of_doubles(
     defense: Defense, how: LocalTraining, network: Architecture
 ) -> None:
-    double = in_double(network)
-    data = Samples(IMAGES.features.double(), IMAGES.labels, IMAGES.ids)
-    by_hand = learned(double, how, defense, data=data)
-    by_autograd = learned(double, how, defense, ThroughAutograd(), data=data)
-    assert apart(by_hand, by_autograd, double) < 1e-12
+    agree_in_double(defense, how, network)
+
+
+@pytest.mark.parametrize("network", MORE_NETWORKS.values(), ids=MORE_NETWORKS)
+@pytest.mark.parametrize("how", [*OPTIMIZERS.values(), DECAYING], ids=[*OPTIMIZERS, "decay"])
+def test_training_with_the_usual_loss_is_autograds_to_rounding(
+    network: Architecture, how: LocalTraining
+) -> None:
+    by_hand, by_autograd = (learned(network, how, d) for d in (UNDEFENDED, ThroughAutograd()))
+    assert apart(by_hand, by_autograd, network) < 1e-5
+    assert not torch.equal(flat(by_hand.params), flat(by_autograd.params)), "nothing by hand"
+    agree_in_double(UNDEFENDED, how, network)
 
 
 @every_network
@@ -247,12 +272,12 @@ def test_slopes_that_are_written_out_are_autograds(defense: Defense) -> None:
     defense.select(IMAGES, turn)
     batch = Batch(IMAGES.features, IMAGES.labels, IMAGES.ids)
     for size in (0.0, 1.0, 30.0):
-        outputs = size * torch.randn(60, CLASSES, generator=seeded(1, "outputs")).double()
+        outputs = size * torch.randn(COUNT, CLASSES, generator=seeded(1, "outputs")).double()
         leaf = outputs.clone().requires_grad_()
         (expected,) = torch.autograd.grad(defense.loss(leaf, batch, turn), leaf)
         found = defense.slope(outputs, batch, turn)
         assert found is not None
-        torch.testing.assert_close(found, 60 * expected, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(found, COUNT * expected, rtol=1e-9, atol=1e-12)
 
 
 def own_loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -262,25 +287,6 @@ def own_loss(outputs: Tensor, targets: Tensor) -> Tensor:
 def test_an_architectures_own_loss_is_minimised() -> None:
     dense = NETWORKS["dense"]
     own = Architecture("own loss", dense.build, task=of_loss("own", own_loss))
-    how = LocalTraining(batch_size=60, lr=0.05)
-    doubled = LocalTraining(batch_size=60, lr=0.1)
+    how = LocalTraining(batch_size=COUNT, lr=0.05)
+    doubled = LocalTraining(batch_size=COUNT, lr=0.1)
     assert apart(learned(own, how, Defense()), learned(dense, doubled, Defense()), dense) < 1e-5
-
-
-def test_two_workers_give_the_bits_of_one() -> None:
-    names = ["hamp", "relaxloss up", "mixup", "compensation"]
-    data = {client: IMAGES.take(slice(15 * client, 15 * client + 15)) for client in range(4)}
-    defenses = {client: DEFENSES[name] for client, name in enumerate(names[:3])}
-    defenses[3] = Compensation(coalition=(3,), m_max=3, m_min=3, start=1, recycle=0.3)
-    run = partial(
-        simulate,
-        FedAvg(NETWORKS["dense"], OPTIMIZERS["sgd"]),
-        data,
-        rounds=3,
-        seed=1,
-        defenses=defenses,
-    )
-    for one, other in zip(run(), run(engine=Workers(2)), strict=True):
-        for client in data:
-            mine, theirs = (flat(round.uploads[client].values) for round in (one, other))
-            assert torch.equal(mine, theirs)

@@ -5,88 +5,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedaudit.core.params import difference, flat, norm
-from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Architecture, Batch, Model, Params, Samples
-from fedaudit.defenses.base import UNDEFENDED, Defense, Objective, Turn, Visit
+from fedaudit.core.values import Architecture
 from fedaudit.fl.training.dense import cross_entropy_slope
-from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.fl.training.manual_backprop import descend_split, split, split_gradients
 from fedaudit.fl.training.optimizers import Sgd
 from fedaudit.models import architecture
-
-SHAPE, CLASSES = (2, 8, 8), 4
-NETWORKS = {
-    "two hidden layers": architecture(
-        "cnn", shape=SHAPE, classes=CLASSES, channels="3,4", hidden="12,6", padding=2
-    ),
-    "no hidden layer": architecture(
-        "cnn", shape=SHAPE, classes=CLASSES, channels="3", hidden="", padding=2
-    ),
-    "wide enough for oneDNN": architecture(
-        "cnn", shape=SHAPE, classes=CLASSES, channels="16", hidden="128", padding=2
-    ),
-}
-OPTIMIZERS = {
-    "sgd": LocalTraining(batch_size=8, lr=0.1, epochs=2),
-    "momentum": LocalTraining(batch_size=8, lr=0.1, epochs=2, momentum=0.9),
-    "weight decay": LocalTraining(batch_size=8, lr=0.1, epochs=2, weight_decay=0.1),
-    "adam": LocalTraining(batch_size=8, lr=0.001, epochs=2, optimizer="adam"),
-}
-RNG = seeded(0, "images")
-IMAGES = Samples(
-    torch.randn(30, *SHAPE, generator=RNG),
-    torch.randint(CLASSES, (30,), generator=RNG),
-    torch.arange(30),
+from tests.fl.test_by_hand import (
+    CLASSES,
+    IMAGES,
+    MORE_NETWORKS,
+    OPTIMIZERS,
+    ThroughAutograd,
+    apart,
+    learned,
 )
-
-
-class Autograd(Defense):
-    """Does nothing, but in a hook, so that training is autograd's."""
-
-    def gradient(self, objective: Objective, batch: Batch, turn: Turn) -> Params:
-        return super().gradient(objective, batch, turn)
-
-
-def in_double(single: Architecture) -> Architecture:
-    return Architecture(f"{single.name} in double", lambda: single.build().double())
-
-
-def learned(
-    network: Architecture,
-    how: LocalTraining,
-    defense: Defense = UNDEFENDED,
-    data: Samples = IMAGES,
-) -> Model:
-    start = network.initial(0)
-    visit = Visit(round=1, rounds=1, client=0, cohort=(0,), weights={0: 1.0}, seed=0)
-    return train(start, data, how, defense, visit.at(start))
-
-
-def apart(one: Model, other: Model, network: Architecture) -> float:
-    """Distance of two models in units of the way that training went."""
-    way = norm(difference(other.params, network.initial(0).params))
-    return norm(difference(one.params, other.params)) / way
-
-
-@pytest.mark.parametrize("how", OPTIMIZERS.values(), ids=OPTIMIZERS)
-@pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
-def test_training_is_autograds_to_rounding(network: Architecture, how: LocalTraining) -> None:
-    by_hand, by_autograd = learned(network, how), learned(network, how, Autograd())
-    assert apart(by_hand, by_autograd, network) < 1e-5
-    assert not torch.equal(flat(by_hand.params), flat(by_autograd.params)), "nothing by hand"
-
-
-@pytest.mark.parametrize("how", OPTIMIZERS.values(), ids=OPTIMIZERS)
-@pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
-def test_doubles_stay_doubles_and_agree_to_their_rounding(
-    network: Architecture, how: LocalTraining
-) -> None:
-    double = in_double(network)
-    data = Samples(IMAGES.features.double(), IMAGES.labels, IMAGES.ids)
-    by_hand = learned(double, how, data=data)
-    assert all(value.dtype == torch.float64 for value in by_hand.params.values())
-    assert apart(by_hand, learned(double, how, Autograd(), data), double) < 1e-12
 
 
 @pytest.mark.parametrize("name", ["cnn", "alexnet", "vgg11"])
@@ -105,7 +37,7 @@ def test_gradients_of_catalogue_networks_come_in_the_order_of_their_parameters(n
 
 
 def test_descending_in_place_is_a_step_of_sgd_along_the_gradients() -> None:
-    fused, plain = (NETWORKS["two hidden layers"].initial(0).module() for _ in range(2))
+    fused, plain = (MORE_NETWORKS["two hidden layers"].initial(0).module() for _ in range(2))
     one, other = split(fused), split(plain)
     assert one is not None
     assert other is not None
@@ -121,14 +53,14 @@ def test_descending_in_place_is_a_step_of_sgd_along_the_gradients() -> None:
 def normalised() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Dropout(0.4), nn.Flatten(),
-        nn.Linear(108, CLASSES),
+        nn.Linear(48, CLASSES),
     )  # fmt: skip
 
 
 def test_batch_statistics_and_dropout_before_the_end_are_autograds() -> None:
     network = Architecture("normalised", normalised)
     how = OPTIMIZERS["momentum"]
-    by_hand, by_autograd = learned(network, how), learned(network, how, Autograd())
+    by_hand, by_autograd = learned(network, how), learned(network, how, ThroughAutograd())
     assert apart(by_hand, by_autograd, network) < 1e-5
     for name, value in by_autograd.buffers.items():
         torch.testing.assert_close(by_hand.buffers[name], value, rtol=1e-5, atol=1e-6)
@@ -146,14 +78,14 @@ def convolutional(*end: nn.Module) -> nn.Sequential:
         nn.ReLU(),
         nn.Conv2d(3, 3, 3),
         nn.Flatten(),
-        *(end or (nn.Linear(48, CLASSES),)),
+        *(end or (nn.Linear(12, CLASSES),)),
     )
 
 
 def test_a_layer_frozen_before_the_end_stays_as_it_was() -> None:
     network = Architecture("part frozen", part_frozen)
     how = OPTIMIZERS["sgd"]
-    by_hand, by_autograd = learned(network, how), learned(network, how, Autograd())
+    by_hand, by_autograd = learned(network, how), learned(network, how, ThroughAutograd())
     assert split(part_frozen()) is not None
     assert apart(by_hand, by_autograd, network) < 1e-5
     frozen = network.initial(0).buffers
@@ -188,13 +120,13 @@ class Own(nn.Sequential):
 @pytest.mark.parametrize(
     "module",
     [
-        convolutional(nn.Linear(48, 5), nn.ReLU(), nn.Dropout(0.5), nn.Linear(5, CLASSES)),
-        convolutional(nn.Linear(48, 5), nn.Tanh(), nn.Linear(5, CLASSES)),
-        convolutional(nn.Linear(48, CLASSES, bias=False)),
-        nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(0), nn.Linear(108, CLASSES)),
+        convolutional(nn.Linear(12, 5), nn.ReLU(), nn.Dropout(0.5), nn.Linear(5, CLASSES)),
+        convolutional(nn.Linear(12, 5), nn.Tanh(), nn.Linear(5, CLASSES)),
+        convolutional(nn.Linear(12, CLASSES, bias=False)),
+        nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(0), nn.Linear(48, CLASSES)),
         nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten()),
-        nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32, CLASSES)),
-        nn.Sequential(nn.Flatten(), nn.Linear(128, CLASSES)),
+        nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(18, CLASSES)),
+        nn.Sequential(nn.Flatten(), nn.Linear(72, CLASSES)),
         Own(*convolutional()),
         hooked(None),
         hooked(0),

@@ -125,7 +125,7 @@ def test_what_calls_no_client_is_refused(client: object) -> None:
         number_of(client)
 
 
-@given(st.sets(st.text(min_size=1, max_size=30), max_size=50))
+@given(st.sets(st.text(min_size=1, max_size=30), max_size=8))
 def test_a_name_has_a_number_that_rests_on_it_alone(names: set[str]) -> None:
     for name in names:
         if not name.isdecimal():

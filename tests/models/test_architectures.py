@@ -127,18 +127,6 @@ def test_no_network_works_in_place() -> None:
             assert not getattr(layer, "inplace", False)
 
 
-def test_pooling_before_relu_gives_the_values_and_gradients_of_pooling_after_it() -> None:
-    x = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1), requires_grad=True)
-    upstream = torch.randn(4, 3, 4, 4, generator=torch.Generator().manual_seed(2))
-    pool, relu = nn.MaxPool2d(2), nn.ReLU()
-
-    def gradient(y: Tensor) -> Tensor:
-        return torch.autograd.grad((y * upstream).sum(), x)[0]
-
-    assert torch.equal(relu(pool(x)), pool(relu(x)))
-    assert torch.equal(gradient(relu(pool(x))), gradient(pool(relu(x))))
-
-
 @pytest.mark.parametrize(("name", "width"), [("resnet18", 32), ("wide-resnet", 1)])
 def test_group_normalisation_leaves_each_sample_on_its_own_while_training(
     name: str, width: int

@@ -5,10 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-import fedaudit.models
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Setting
-from fedaudit.models import MODELS, architecture, architecture_from_path
+from fedaudit.models import architecture, architecture_from_path
 
 
 class Own(nn.Linear):
@@ -30,12 +29,6 @@ def here(monkeypatch: pytest.MonkeyPatch) -> str:
     """The import path of this file, which the test runner does not put on ``sys.path``."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     return Path(__file__).stem
-
-
-def test_every_file_of_the_folder_is_in_the_catalogue() -> None:
-    folder = Path(fedaudit.models.__file__).parent
-    files = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")}
-    assert {build.__module__.rpartition(".")[2] for build in MODELS.values()} == files
 
 
 def test_a_misspelt_name_gets_the_nearest_one() -> None:

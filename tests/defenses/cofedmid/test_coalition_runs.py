@@ -1,16 +1,14 @@
 """CoFedMID in whole runs: who trains on what, in which order, and what is remembered."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from inspect import signature
-from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 from fedaudit.core.errors import BadInput
@@ -18,18 +16,17 @@ from fedaudit.core.params import flat, weighted_sum
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Batch, Model, Samples
 from fedaudit.defenses.base import Defense, Turn, Visit
-from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.cofedmid import CoFedMID
 from fedaudit.defenses.cofedmid.compensation import Compensation, unconfident
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.defenses.cofedmid.partition import ClassGuided
 from fedaudit.defenses.cofedmid.validation import held_out
-from fedaudit.engines.local import Workers
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.models import architecture
 from fedaudit.observe.round import Round
+from tests.defenses import turns
 
 CLASSES, EACH = 6, 60
 ROUNDS = 5
@@ -66,11 +63,8 @@ def classes_used(round: Round, client: int) -> set[int]:
     return set((round.facts[client]["used"] % EACH % CLASSES).tolist())
 
 
-def turn(round: int = 1, client: int = 0, rounds: int = 10) -> Turn:
-    visit = Visit(
-        round=round, rounds=rounds, client=client, cohort=(0, 1), weights={0: 0.5, 1: 0.5}, seed=3
-    )
-    return visit.at(NET.initial(0))
+def turn(round: int = 1, client: int = 0) -> Turn:
+    return turns.turn(round, client, 3, weights={0: 0.5, 1: 0.5}, net=NET)
 
 
 def test_clients_train_on_classes_of_their_own_and_the_pair_covers_all() -> None:
@@ -122,8 +116,6 @@ def test_a_size_beyond_the_classes_and_a_stranger_are_refused() -> None:
         ClassGuided(PAIR, m_max=7).select(DATA[0], turn())
     with pytest.raises(BadInput, match="is not in it"):
         ClassGuided((1, 2)).select(DATA[0], turn())
-    with pytest.raises(BadInput, match="no assignment named"):
-        ClassGuided(PAIR, assignment="greedy")
 
 
 def test_samples_come_back_from_the_first_compensated_round_on_within_their_limit() -> None:
@@ -278,23 +270,6 @@ def _worse() -> Model:
     return Model(model.architecture, {n: v * -9 for n, v in model.params.items()}, {})
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"recycling": "eps-greedy"},
-        {"start": 0},
-        {"intervals": 0},
-        {"recycle": 1.1},
-        {"validation": 1.0},
-        {"mu": -1.0},
-        {"validation": 0.0},
-    ],
-)
-def test_settings_without_meaning_are_refused(changes: Mapping[str, object]) -> None:
-    with pytest.raises(BadInput):
-        pair(**changes)
-
-
 def test_the_noise_leaves_the_average_as_it_was() -> None:
     (quiet,) = run(pair(sigma=0.0), rounds=1)
     (loud,) = run(pair(sigma=1.0, ratio=0.5), rounds=1)
@@ -302,42 +277,6 @@ def test_the_noise_leaves_the_average_as_it_was() -> None:
     shares = [0.25] * 4
     means = [weighted_sum([r.uploads[c].values for c in DATA], shares) for r in (quiet, loud)]
     assert float((flat(means[0]) - flat(means[1])).abs().max()) < 1e-6
-
-
-def test_neutral_settings_give_the_undefended_run_to_the_bit() -> None:
-    off = pair(m_max=CLASSES, m_min=CLASSES, recycle=0.0, sigma=0.0)
-    for ours, bare in zip(run(off), run({}), strict=True):
-        for client in DATA:
-            assert torch.equal(flat(ours.uploads[client].values), flat(bare.uploads[client].values))
-
-
-def last_updates(stream: Iterator[Round]) -> Tensor:
-    *_, last = stream
-    return torch.cat([flat(last.uploads[client].values) for client in DATA])
-
-
-@pytest.mark.parametrize("stop", [1, 2, 4])
-def test_a_run_that_is_stopped_goes_on_to_the_same_bits(tmp_path: Path, stop: int) -> None:
-    path = tmp_path / "checkpoint.safetensors"
-    options = {"rounds": 8, "seed": 1}
-    start = partial(simulate, FEDAVG, DATA, rounds=8, seed=1, checkpoint=path)
-    for _ in islice(start(defenses=pair()), stop + 1):
-        pass
-    going_on = list(start(defenses=pair()))
-    assert going_on[0].index == stop + 1
-    whole = simulate(FEDAVG, DATA, **options, defenses=pair())  # type: ignore[arg-type]
-    assert torch.equal(last_updates(iter(going_on)), last_updates(whole))
-
-
-def test_two_workers_give_the_bits_of_one() -> None:
-    start: Callable[..., Iterator[Round]] = partial(
-        simulate, FEDAVG, DATA, rounds=6, seed=1, defenses=pair()
-    )
-    alone, together = list(start()), list(start(engine=Workers(2)))
-    assert torch.equal(last_updates(iter(alone)), last_updates(iter(together)))
-    for one, other in zip(alone, together, strict=True):
-        assert one.facts[0].keys() == other.facts[0].keys()
-        assert all(torch.equal(one.facts[0][name], other.facts[0][name]) for name in one.facts[0])
 
 
 def test_bytes_are_counted_as_the_paper_counts_them() -> None:
@@ -365,18 +304,9 @@ def test_clients_that_are_not_asked_every_time_are_no_obstacle() -> None:
             assert covered == set(range(CLASSES))
 
 
-def test_it_works_in_a_chain() -> None:
-    chained = {c: Chain((one,)) for c, one in pair().items()}
-    assert torch.equal(last_updates(run(chained)), last_updates(run(pair())))
-
-
 def test_the_whole_has_the_settings_of_its_modules_at_their_defaults() -> None:
     whole = signature(CoFedMID).parameters
     parts = [signature(module).parameters for module in (Compensation, NeutralNoise)]
     assert {name: whole[name].default for name in whole} == {
         name: part[name].default for part in parts for name in part
     }
-    with pytest.raises(BadInput, match="start is a round"):
-        CoFedMID(PAIR, start=0)
-    with pytest.raises(BadInput, match="sigma is at least 0"):
-        CoFedMID(PAIR, sigma=-1.0)

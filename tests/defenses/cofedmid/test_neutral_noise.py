@@ -1,29 +1,23 @@
 """Noise that hides single uploads and cancels in the average."""
 
-from functools import partial
 from math import floor
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.params import flat, plus_tail, tail_of, tail_size
-from fedaudit.core.values import Architecture, Params
-from fedaudit.defenses.base import Turn, Visit
+from fedaudit.core.values import Params
+from fedaudit.defenses.base import Turn
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise, neutral
 from fedaudit.observe.round import Update
-
-MODEL = Architecture("net", partial(nn.Linear, 2, 1)).initial(0)
+from tests.defenses import turns
 
 
 def turn(client: int, weights: dict[int, float], round: int = 1, seed: int = 0) -> Turn:
-    visit = Visit(
-        round=round, rounds=9, client=client, cohort=tuple(weights), weights=weights, seed=seed
-    )
-    return visit.at(MODEL)
+    return turns.turn(round, client, seed, weights=weights)
 
 
 def zeros(size: int = 40) -> Params:
@@ -132,22 +126,19 @@ def test_the_tail_may_begin_within_a_parameter() -> None:
     assert [tail_size(values, share) for share in (0.0, 0.5, 0.99, 1.0)] == [0, 3, 6, 7]
 
 
-def test_a_client_of_no_coalition_and_settings_without_meaning_are_refused() -> None:
+def test_a_client_of_no_coalition_is_refused() -> None:
     with pytest.raises(BadInput, match="is not in it"):
         NeutralNoise((0, 1)).upload(Update(zeros()), turn(2, {0: 0.5, 2: 0.5}))
-    with pytest.raises(BadInput, match="each once"):
-        NeutralNoise((0, 0))
-    for sigma, ratio in ((-1.0, 0.5), (float("inf"), 0.5), (1.0, 0.0), (1.0, 1.1)):
-        with pytest.raises(BadInput, match="ratio in"):
-            NeutralNoise((0, 1), sigma, ratio)
-    with pytest.raises(BadInput, match="no noise named"):
-        NeutralNoise((0, 1), noise="vectors")
 
 
 def test_whoever_works_alone_adds_a_draw_of_its_own_that_nothing_takes_back() -> None:
     weights = {0: 0.5, 1: 0.5}
     alone = [
-        sent(NeutralNoise((0, 1), 0.3, 1.0, independent=True), turn(c, weights), zeros(20_000))
+        sent(
+            NeutralNoise((0, 1), 0.3, 1.0, independent=True),
+            turn(c, weights),
+            zeros(20_000),
+        )
         for c in (0, 1)
     ]
     # The whole sigma, not what the projection leaves of it, and nothing shared.

@@ -228,20 +228,3 @@ def test_features_that_lie_across_memory_are_perturbed_like_any(mechanism: BitMe
     across = x.T.contiguous().T
     assert not across.is_contiguous()
     assert torch.equal(drawn(mechanism, across), drawn(mechanism, x))
-
-
-@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan")])
-def test_budgets_that_are_none_are_refused(bad: float) -> None:
-    for make in (BitRandPublished, OmePublished, BitwiseRR):
-        with pytest.raises(BadInput, match="budget in nats, above 0"):
-            make(bad)
-
-
-def test_other_settings_out_of_range_are_refused() -> None:
-    for alpha in (0.0, float("inf"), float("nan")):
-        with pytest.raises(BadInput, match="alpha is a ratio of chances"):
-            OmePublished(1.0, alpha=alpha)
-    with pytest.raises(BadInput, match="did you mean 'linear'"):
-        BitwiseRR(1.0, split="linaer")
-    with pytest.raises(BadInput, match="2 to 16 bits"):
-        BitRandPublished(1.0, bits=20)

@@ -285,8 +285,8 @@ def algorithm_named(name: str) -> Callable[..., Algorithm]:
         "algorithm",
         name,
         ALGORITHMS,
-        wanted="a function from a fedaudit.fl.algorithms.catalog.FederatedTask, its parameter 'task', to "
-        "an algorithm",
+        wanted="a function from a fedaudit.fl.algorithms.catalog.FederatedTask, its parameter "
+        "'task', to an algorithm",
         fits=lambda found: callable(found) and "task" in signature(found).parameters,
     )
 

@@ -1,0 +1,42 @@
+"""Workers who go from one session to the next, since each takes a second to start."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from fedaudit.engines.workers import Workers
+
+from fedaudit.engines.base import Engine
+
+Shared = TypeVar("Shared")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class _Crew:
+    """They hear with each item what to do with it."""
+
+    run: Callable[[Iterable[object]], Iterator[object]]
+
+    @contextmanager
+    def session(
+        self, work: Callable[[Shared, Item], Result], shared: Shared
+    ) -> Iterator[Callable[[Iterable[Item]], Iterator[Result]]]:
+        def run(items: Iterable[Item]) -> Iterator[Result]:
+            return cast(Iterator[Result], self.run((work, shared, item) for item in items))
+
+        yield run
+
+
+def _as_told(nothing: None, item: Any) -> object:
+    work, shared, one = item
+    return work(shared, one)
+
+
+@contextmanager
+def started(count: int = 2) -> Iterator[Engine]:
+    """An engine of as many worker processes for any number of sessions."""
+    with Workers(count).session(_as_told, None) as run:
+        yield cast(Engine, _Crew(run))
