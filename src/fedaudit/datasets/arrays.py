@@ -197,7 +197,12 @@ def split_arrays(
 
 
 def from_arrays(
-    name: str, arrays: Arrays, *, standardise: bool = True, first_label: int = 0
+    name: str,
+    arrays: Arrays,
+    *,
+    standardise: bool = True,
+    first_label: int = 0,
+    tokens: str = "",
 ) -> Dataset:
     """A data set from arrays: checked, scaled, and numbered.
 
@@ -210,6 +215,7 @@ def from_arrays(
         standardise: Whether features get mean 0 and spread 1 over the training part; tables of
             0 and 1 are left alone either way.
         first_label: Label of the first class in the file; 0 for most, 1 for EMNIST letters.
+        tokens: Whose tokens features are, which stay whole numbers; empty for none.
 
     Raises:
         BadInput: Shapes that do not match, features that are not finite numbers, labels that
@@ -225,7 +231,11 @@ def from_arrays(
             f"training features have shape {arrays.x_train.shape[1:]} a sample and test features "
             f"{arrays.x_test.shape[1:]}; give both parts the same shape"
         )
-    scaled = _scaled(arrays, standardise)
+    if tokens:
+        both = (torch.from_numpy(x.astype(np.int32)) for x in (arrays.x_train, arrays.x_test))
+        scaled = Scaled(*both, f"tokens of {tokens}")
+    else:
+        scaled = _scaled(arrays, standardise)
     if are_numbers(arrays.y_train) and are_numbers(arrays.y_test):
         targets = (_as_float(arrays.y_train), _as_float(arrays.y_test))
         return assembled(name, scaled, *targets, classes=1)

@@ -15,6 +15,7 @@ from fedaudit.core.tasks import CLASSIFICATION, Task
 from fedaudit.core.values import Architecture, Setting
 from fedaudit.models._parts import spelled
 from fedaudit.models.cnn import alexnet, cnn, vgg11
+from fedaudit.models.minilm import minilm
 from fedaudit.models.mlp import mlp
 from fedaudit.models.resnet import resnet18, wide_resnet
 from fedaudit.models.transformer import transformer
@@ -25,6 +26,7 @@ _CLASSES = {
     "AlexNet": "alexnet",
     "CNN": "cnn",
     "MLP": "mlp",
+    "MiniLM": "minilm",
     "ResNet18": "resnet18",
     "Transformer": "transformer",
     "VGG11": "vgg11",
@@ -45,6 +47,7 @@ MOST_PARAMETERS = 2**31
 MODELS: dict[str, Build] = {
     "alexnet": alexnet,
     "cnn": cnn,
+    "minilm": minilm,
     "mlp": mlp,
     "resnet18": resnet18,
     "transformer": transformer,

@@ -5,17 +5,17 @@ import os
 import struct
 import zipfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from itertools import islice
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from re import finditer
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Num
+from jaxtyping import Float, Int, Num, UInt8
 from numpy import ndarray
 from numpy.lib import format as npy
 from torch import Tensor
@@ -35,6 +35,10 @@ from fedaudit.datasets.arrays import (
     split_arrays,
 )
 from fedaudit.datasets.dataset import Dataset
+from fedaudit.models.minilm import tokenizer as minilm_tokenizer
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 _MOST_OF_NOTHING = 2**24
 _MOST_ARRAYS = 1000
@@ -65,6 +69,7 @@ def read(
     labels: str = "y",
     distinct: bool = False,
     longest: int = 0,
+    tokenizer: str = "",
     group: str = "",
 ) -> Dataset:
     """A data set from one ``.npz`` file.
@@ -85,6 +90,8 @@ def read(
             sample that is there twice nobody can say whether it was trained on.
         longest: Columns of ``x`` that are kept, from the first, as of sequences that would cost too
             much whole; 0 for all.
+        tokenizer: "minilm" for ``x`` that holds texts as bytes, filled up with zeros: features are
+            their tokens, at most ``longest`` of them (64 if that is 0).
         group: Column that divides people into groups, for coded tables; empty for none.
 
     Raises:
@@ -92,7 +99,12 @@ def read(
         BadInput: Arrays are missing or unusable.
     """
     stored = _stored(path)
-    if longest and "x" in stored and stored["x"].ndim == 2:
+    if tokenizer:
+        stored = {
+            name: tokens_of(value, tokenizer, longest or 64) if name.startswith("x") else value
+            for name, value in stored.items()
+        }
+    elif longest and "x" in stored and stored["x"].ndim == 2:
         stored["x"] = stored["x"][:, :longest]
     arrays = _parts(path, stored, seed, test_share, labels, distinct)
     if "columns" in stored and "vocab_json" in stored:
@@ -114,7 +126,39 @@ def read(
             f"{path.name} has no named columns, so there is no group {group!r}; leave group "
             "empty, or store 'columns' and 'vocab_json' in the file"
         )
-    return from_arrays(path.stem, arrays, standardise=standardise, first_label=first_label)
+    return from_arrays(
+        path.stem, arrays, standardise=standardise, first_label=first_label, tokens=tokenizer
+    )
+
+
+TOKENIZERS: dict[str, Callable[[], "Tokenizer"]] = {"minilm": minilm_tokenizer}
+
+
+def tokens_of(
+    texts: UInt8[ndarray, "samples bytes"], tokenizer: str, longest: int
+) -> Int[ndarray, "samples tokens"]:
+    """The tokens of texts, cut at and filled up to a length.
+
+    Args:
+        texts: A row of bytes each (UTF-8), filled up with zeros.
+        tokenizer: Which.
+        longest: Tokens of a row.
+
+    Raises:
+        BadInput: No such tokenizer, its package is not installed, or rows are no texts.
+    """
+    if tokenizer not in TOKENIZERS:
+        raise unknown_name("tokenizer", tokenizer, TOKENIZERS)
+    if texts.ndim != 2 or texts.dtype != np.uint8:
+        raise BadInput(
+            f"texts are rows of bytes, got {texts.dtype} of shape {texts.shape}; leave tokenizer "
+            "out for features that are none"
+        )
+    made = TOKENIZERS[tokenizer]()
+    made.enable_truncation(longest)
+    made.enable_padding(length=longest)
+    read = [row.tobytes().rstrip(b"\0").decode("utf-8", "replace") for row in texts]
+    return np.array([one.ids for one in made.encode_batch(read)], dtype=np.int32)
 
 
 def _stored(path: Path) -> dict[str, AnyArray]:
