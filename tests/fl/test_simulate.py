@@ -202,7 +202,7 @@ def test_a_checkpoint_is_never_taken_up_by_another_run(
     assert checkpoint.read_bytes() == before
 
 
-def test_settings_that_are_functions_or_lists_do_not_keep_a_run_from_going_on(tmp_path: Path) -> None:
+def test_settings_that_are_functions_or_lists_keep_no_run_from_going_on(tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint.safetensors"
 
     def run(defense: Defense) -> int:
