@@ -77,14 +77,6 @@ def test_shuffled_labels_teach_nothing() -> None:
     assert abs(area(fitted(shuffled=True)) - 0.5) < 0.1
 
 
-def test_threads_and_the_global_generator_play_no_part() -> None:
-    before = torch.random.get_rng_state()
-    threads = torch.get_num_threads()
-    ATTACK.fitted(cubes("shadow", MEMBERS), MEMBERS, TARGET, 3)
-    assert torch.equal(torch.random.get_rng_state(), before)
-    assert torch.get_num_threads() == threads
-
-
 def test_scores_do_not_depend_on_unit_and_origin_of_what_was_learned_from() -> None:
     def moved(m: Measurements) -> Measurements:
         return Measurements(64 * m.values + 32, m.rounds, m.clients, m.bases)
