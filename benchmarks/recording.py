@@ -24,10 +24,10 @@ from benchmarks.training import medians
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Model, cross_entropy
 from fedaudit.live.audited import audit_samples
-from fedaudit.live.beginning import record
 from fedaudit.live.network import network_of
+from fedaudit.live.recorder import record
 from fedaudit.live.recording import RoundEntry
-from fedaudit.live.rounds import Answers, round_of_uploads
+from fedaudit.live.weights import Answers, round_of_uploads
 from fedaudit.models.resnet import resnet18
 from fedaudit.observe.kept_files import write_round
 

@@ -38,8 +38,7 @@ from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.fl.training.manual_backprop import written_out
 from fedaudit.fl.training.parallel import side_by_side
 from fedaudit.models import architecture
-from fedaudit.risk.server import ServerRisk
-from fedaudit.risk.shadow_models import ShadowTraining
+from fedaudit.risk.server import ServerRisk, ShadowTraining
 
 SHAPE, CLASSES = (1, 28, 28), 10
 HOW = LocalTraining(epochs=1, batch_size=50, lr=0.05)

@@ -23,8 +23,8 @@ from fedaudit.report.text.verdict import verdict
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Environment, Record, ViewRow
 from fedaudit.study.figures.analysis import AttackRun, add_figures
-from fedaudit.study.figures.significance import corrected
 from fedaudit.study.figures.truth import Findings, TargetTruth
+from fedaudit.study.running.record import corrected
 
 AUCS = (0.5, 0.57, 0.65)
 """Of members against either kind of non-members: no leak, one that is called weak, and clear."""

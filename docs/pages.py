@@ -13,9 +13,7 @@ from pydantic.fields import FieldInfo
 
 from fedaudit.attacks.ami.rules import Rules
 from fedaudit.attacks.ami.train import NeuronTraining
-from fedaudit.catalogue import CATALOGUES
-from fedaudit.catalogue.docstrings import doc_of
-from fedaudit.catalogue.entries import CatalogueEntry, Option
+from fedaudit.catalogue import CATALOGUES, CatalogueEntry, Option, doc_of
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.games.settings import GameStudy
 from fedaudit.gate.policy import Policy

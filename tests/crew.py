@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from fedaudit.engines.base import Engine
-from fedaudit.engines.workers import Workers
+from fedaudit.engines.local import Workers
 
 Shared = TypeVar("Shared")
 Item = TypeVar("Item")

@@ -8,9 +8,7 @@ import pytest
 from rich.console import Console
 
 from fedaudit.attacks.catalog import ATTACKS
-from fedaudit.catalogue import CATALOGUES, explanation, listing
-from fedaudit.catalogue.docstrings import parsed
-from fedaudit.catalogue.entries import CatalogueEntry
+from fedaudit.catalogue import CATALOGUES, CatalogueEntry, explanation, listing, parsed
 from fedaudit.core.errors import BadInput
 from fedaudit.datasets.catalog import SOURCES
 from fedaudit.datasets.draws.fair import DRAWS
@@ -33,8 +31,8 @@ DICTIONARIES: dict[str, Mapping[str, object]] = {
 ENTRIES = [entry for entries in CATALOGUES.values() for entry in entries()]
 
 
-def shown(kind: str) -> str:
-    console = Console(file=StringIO(), width=200)
+def shown(kind: str, *, width: int = 200) -> str:
+    console = Console(file=StringIO(), width=width)
     console.print(listing(kind))
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
@@ -53,6 +51,14 @@ def test_the_pages_that_are_made_from_the_code_are_in_a_clone_as_the_code_has_th
 def test_every_entry_of_a_dictionary_stands_in_its_listing(kind: str) -> None:
     names = [line.split(" ")[0] for line in shown(kind).splitlines()]
     assert set(DICTIONARIES[kind]) <= set(names)
+
+
+@pytest.mark.parametrize("width", [40, 70, 120])
+def test_no_terminal_is_too_narrow_for_whole_names(width: int) -> None:
+    lines = shown("", width=width).splitlines()
+    assert not any("\u2026" in line or len(line) > width for line in lines)
+    names = {name for names in DICTIONARIES.values() for name in names}
+    assert names <= {line.split(" ")[0] for line in lines}
 
 
 def test_without_a_name_all_catalogues_are_listed() -> None:

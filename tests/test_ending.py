@@ -16,8 +16,8 @@ from typing import TextIO
 import pytest
 
 from fedaudit import cli
-from fedaudit.cli import ending
-from fedaudit.cli.ending import Terminated, end_of, stopping_at_sigterm
+from fedaudit.cli import application
+from fedaudit.cli.application import Terminated, end_of, stopping_at_sigterm
 from fedaudit.core.errors import BadInput
 from tests.programs import heeding
 
@@ -93,7 +93,7 @@ def test_another_thread_has_no_signals_to_handle() -> None:
 
     def look() -> None:
         with stopping_at_sigterm():
-            found.append(signal.getsignal(signal.SIGTERM) is ending._stop)
+            found.append(signal.getsignal(signal.SIGTERM) is application._stop)
 
     thread = threading.Thread(target=look)
     thread.start()
@@ -252,7 +252,7 @@ def test_refusals_faults_and_verdicts_keep_their_codes_whatever_the_streams_can_
         "fedaudit.gate.evaluate.evaluate_policy", lambda *_: SimpleNamespace(outcome=end)
     )
     monkeypatch.setattr("fedaudit.gate.outputs.write_verdict", lambda *_, **__: None)
-    monkeypatch.setattr("fedaudit.gate.table.print_verdict", lambda verdict: print("x" * 9000))
+    monkeypatch.setattr("fedaudit.gate.outputs.print_verdict", lambda verdict: print("x" * 9000))
     words = ("gate", "a.json", *(() if end == "refusal" else ("--policy", "p.toml")))
     with monkeypatch.context() as patched, ExitStack() as opened:
         for name in ("stdout", "stderr") if both else ("stderr",):
@@ -308,7 +308,7 @@ def test_a_file_gets_no_number_of_a_stream_that_the_program_was_started_without(
     tmp_path: Path,
 ) -> None:
     code = (
-        "import os, sys\nfrom fedaudit.cli.ending import printing_anyway\n"
+        "import os, sys\nfrom fedaudit.cli.application import printing_anyway\n"
         "with printing_anyway(), open(sys.argv[1], 'w') as file:\n"
         "    assert file.fileno() > 2\n    os.write(2, b'of a library')\n    print('x')\n"
     )

@@ -46,7 +46,7 @@ FLOORS: dict[str, str] = {
     "study.controls": EVERYTHING_BELOW,
     "study.running": EVERYTHING_BELOW,
     "study.front": EVERYTHING_BELOW,
-    "study": "core.errors results study.settings",
+    "study": "core.errors core.metric_names results study.settings",
     "games": EVERYTHING_BELOW,
     "live": EVERYTHING_BELOW,
     "gate": "core.errors core.files core.metric_names metrics results report study.settings.toml "

@@ -14,8 +14,7 @@ from fedaudit.metrics import advantage, hypervolume
 from fedaudit.metrics.delong import auc_interval
 from fedaudit.metrics.intervals import clopper_pearson
 from fedaudit.results.aggregate import Value, Values, gap_between
-from fedaudit.results.cluster_groups import models_of_groups
-from fedaudit.results.clusters import ClusterResult
+from fedaudit.results.clusters import ClusterResult, models_of_groups
 from fedaudit.results.detector import SIGN_AUC
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fedaudit.fl.simulate import simulate
     from fedaudit.live.attack import attack_recording
     from fedaudit.live.audited import audit_samples, fair_split, join_audits
-    from fedaudit.live.beginning import record
+    from fedaudit.live.recorder import record
     from fedaudit.metrics.evaluate import evaluate
     from fedaudit.observe.views import seen_from
     from fedaudit.results.record import Record
@@ -80,7 +80,7 @@ _DOORS = {
     "measure": "fedaudit.signals.measure:measure",
     "named": "fedaudit.core.naming:named",
     "read_study": "fedaudit.study.settings.file:read_study",
-    "record": "fedaudit.live.beginning:record",
+    "record": "fedaudit.live.recorder:record",
     "run_study": "fedaudit.study.running.run:run_study",
     "seen_from": "fedaudit.observe.views:seen_from",
     "simulate": "fedaudit.fl.simulate:simulate",

@@ -17,8 +17,11 @@ from sklearn.datasets import load_digits
 from fedaudit.core.errors import BadInput, Damaged, Refusal
 from fedaudit.core.values import Setting
 from fedaudit.datasets.catalog import FORMATS, SOURCES, load
-from fedaudit.datasets.formats.hugging_face import from_tables
+from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.formats import hugging_face
 from fedaudit.datasets.generated import _bundled_digits
+
+Reads = Callable[..., Dataset]
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (12, 5, 4), dtype=np.uint8)
@@ -485,20 +488,32 @@ class Columns(dict[str, list[object]]):
 
 
 class TestHuggingFace:
-    def test_pictures_in_a_table_are_read(self) -> None:
+    @pytest.fixture
+    def from_tables(self, monkeypatch: pytest.MonkeyPatch) -> Reads:
+        """Reads a data set of these tables, as the package would have loaded them."""
+
+        def read(name: str, parts: object, **options: object) -> Dataset:
+            monkeypatch.setattr(hugging_face, "_loaded", lambda name, config: parts)
+            return hugging_face.read(name, **options)  # type: ignore[arg-type]
+
+        return read
+
+    def test_pictures_in_a_table_are_read(self, from_tables: Reads) -> None:
         pictures: list[object] = [Image.fromarray(image) for image in IMAGES]
         table = Columns(image=pictures, label=list(LABELS))
         parts = {"train": table, "test": table}
         dataset = from_tables("t", parts, seed=0, grey=True, standardise=False)
         assert torch.equal(dataset.train.features, plain(IMAGES[:, None]))
 
-    def test_rows_of_numbers_are_read_and_split(self) -> None:
+    def test_rows_of_numbers_are_read_and_split(self, from_tables: Reads) -> None:
         rows: list[object] = [[0.5, float(at)] for at in range(12)]
         table = Columns(row=rows, label=list(LABELS))
         dataset = from_tables("t", {"train": table}, seed=0, features="row", test_share=0.25)
         assert (len(dataset.train), len(dataset.test)) == (9, 3)
 
-    def test_a_missing_column_gets_the_nearest_name(self) -> None:
+    def test_a_missing_column_gets_the_nearest_name(
+        self, from_tables: Callable[..., Dataset]
+    ) -> None:
         table = Columns(image=[], labels=[])
         with pytest.raises(BadInput, match="did you mean 'labels'"):
             from_tables("t", {"train": Columns(image=[1], labels=[0])}, seed=0)
@@ -512,7 +527,9 @@ class TestHuggingFace:
         with pytest.raises(BadInput, match=r"pip install 'fedaudit\[data\]'"):
             load("hf:mnist")
 
-    def test_a_local_table_of_the_package_is_read(self) -> None:
+    def test_a_local_table_of_the_package_is_read(
+        self, from_tables: Callable[..., Dataset]
+    ) -> None:
         datasets = pytest.importorskip("datasets")
         pyarrow = pytest.importorskip("pyarrow")
         stored = pyarrow.table({"row": [[0.0], [1.0], [2.0], [3.0]], "label": [0, 1] * 2})

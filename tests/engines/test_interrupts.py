@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from fedaudit.engines.workers import uninterrupted
+from fedaudit.engines.local import uninterrupted
 
 BOTH = {signal.SIGINT, signal.SIGTERM}
 

@@ -10,8 +10,7 @@ import torch
 
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.engines.base import Engine
-from fedaudit.engines.local import LOCAL, local_engine, one_thread
-from fedaudit.engines.workers import Workers
+from fedaudit.engines.local import LOCAL, Workers, local_engine, one_thread
 from tests.crew import started
 from tests.engines import contract
 

@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import pickle
 import resource
 import signal
 import subprocess
@@ -13,15 +14,17 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 import torch
 
 from fedaudit.core.errors import Unsupported
-from fedaudit.engines import workers
+from fedaudit.engines import local
 from fedaudit.engines.base import SharedByKey, packed
-from fedaudit.engines.workers import Workers, _Crew, _Worker
+from fedaudit.engines.local import Workers, WorkResult, _Crew, _Worker, _worker, serve
 from tests.engines import contract
+from tests.engines.test_local_engines import Unreadable
 from tests.programs import heeding
 
 
@@ -174,7 +177,7 @@ def test_workers_end_with_the_program_when_their_end_was_interrupted(
     assert not for_the_end
 
 
-@pytest.mark.parametrize(("owner", "moment"), [(Connection, "send_bytes"), (workers, "wait")])
+@pytest.mark.parametrize(("owner", "moment"), [(Connection, "send_bytes"), (local, "wait")])
 def test_a_session_that_was_interrupted_in_mid_sentence_is_over(
     owner: object, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,7 +210,7 @@ def test_a_session_ends_where_the_system_buries_the_dead() -> None:
 
 HANGING = r"""
 import os, sys, time
-from fedaudit.engines.workers import Workers
+from fedaudit.engines.local import Workers
 
 def tell(shared, item):
     os.write(1, f"{os.getpid()}\n".encode())  # in one piece: another worker does the same
@@ -261,7 +264,7 @@ def test_workers_end_at_once_with_the_program(
 
 UNFINISHED = """
 import sys, time
-from fedaudit.engines.workers import Workers
+from fedaudit.engines.local import Workers
 
 def nap(shared, seconds):
     time.sleep(seconds)
@@ -286,7 +289,7 @@ def test_a_program_ends_whose_session_was_never_left(tmp_path: Path) -> None:
 
 UNGUARDED = """
 import math
-from fedaudit.engines.workers import Workers
+from fedaudit.engines.local import Workers
 
 with Workers(1).session(math.gcd, 4) as run:
     list(run([2]))
@@ -301,3 +304,58 @@ def test_a_script_that_starts_itself_again_is_told_what_it_lacks(tmp_path: Path)
     )
     assert ended.returncode == 1
     assert "begins its own work under if __name__ == '__main__'" in ended.stderr
+
+
+ALWAYS_THE_SAME = ValueError("what else")
+
+
+def outcomes(*sent: object) -> list[WorkResult]:
+    came = SimpleQueue[bytes]()
+    for one in sent:
+        came.put(packed(one))
+    outcome = _worker(came)
+    made = [pickle.loads(outcome()) for _ in sent[1:]]
+    assert came.empty()
+    return made
+
+
+def refused(shared: object, item: object) -> None:
+    raise ALWAYS_THE_SAME
+
+
+def left(shared: object, item: object) -> None:
+    raise SystemExit(item)
+
+
+@pytest.mark.parametrize("job", [(refused, 0), (refused, Unreadable())], ids=["work", "job"])
+def test_an_error_that_comes_again_says_once_where_it_was_raised(job: object) -> None:
+    for outcome in outcomes(job, 1, 2, 3):
+        assert isinstance(outcome.error, ValueError)
+        assert len(outcome.error.__notes__) == 1
+
+
+def test_a_worker_ends_when_work_ends_the_process() -> None:
+    with pytest.raises(SystemExit):
+        outcomes((left, 0), 3)
+
+
+def test_a_worker_ends_in_silence_when_nobody_waits_for_its_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def hear_two(pipe: Connection, came: "SimpleQueue[bytes]") -> None:
+        for _ in range(2):
+            came.put(pipe.recv_bytes())
+
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    monkeypatch.setattr(local, "_listen", hear_two)
+    ours, theirs = get_context("spawn").Pipe()
+    for sent in ((contract.product, 2), 3):
+        theirs.send_bytes(packed(sent))
+    theirs.close()
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(SystemExit):
+            serve(ours)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        ours.close()

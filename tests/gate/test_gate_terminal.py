@@ -7,7 +7,7 @@ from rich.console import Console
 
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome
-from fedaudit.gate.table import MOST_LINES, WIDTH, print_verdict
+from fedaudit.gate.outputs import MOST_LINES, WIDTH, print_verdict
 from fedaudit.gate.verdict import Verdict, demand
 from tests.gate.parts import auc, found, policy
 

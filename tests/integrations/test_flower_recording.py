@@ -45,8 +45,7 @@ from fedaudit.integrations.flower import (
 from fedaudit.integrations.flower.ledger import Claims
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.audited import fair_split
-from fedaudit.live.beginning import record
-from fedaudit.live.recorder import Recorder
+from fedaudit.live.recorder import Recorder, record
 from fedaudit.live.recording import read_round_log
 from fedaudit.observe.measurements import read_measured
 from tests.integrations.federation import CLIENTS, StubGrid, client_app, initial

@@ -25,10 +25,9 @@ from nvflare.job_config.defs import FilterType
 
 from fedaudit.core.errors import BadInput
 from fedaudit.integrations.nvflare import RecordingFilter
-from fedaudit.integrations.nvflare.making import Makes
+from fedaudit.integrations.nvflare.ledger import Makes
 from fedaudit.live.attack import attack_recording
-from fedaudit.live.beginning import record
-from fedaudit.live.recorder import Recorder
+from fedaudit.live.recorder import Recorder, record
 from fedaudit.live.recording import read_round_log
 from fedaudit.observe.measurements import read_measured
 from tests.live.federation import Live, data, module, network, rounds

@@ -21,9 +21,8 @@ from fedaudit.core.locking import Lock
 from fedaudit.core.values import NOBODY, Samples
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.audited import Part, fair_split, join_audits
-from fedaudit.live.beginning import record
 from fedaudit.live.files import SAMPLES_FILE
-from fedaudit.live.recorder import Recorder
+from fedaudit.live.recorder import Recorder, record
 from fedaudit.live.recording import LOG_FILE, Recording, read_recording, read_round_log
 from fedaudit.observe.kept_files import read_rounds
 from fedaudit.observe.measurements import read_measured
@@ -452,6 +451,20 @@ def test_a_recording_may_hold_no_samples(tmp_path: Path) -> None:
 def test_attacks_that_were_not_recorded_for_are_refused(usual: Path) -> None:
     with pytest.raises(BadInput, match="'fta-l' was not recorded for"):
         attack_recording(usual, ("fta-l",), usual.parent / "other")
+
+
+@pytest.mark.parametrize(
+    ("figures", "says"),
+    [
+        ({"evaluaton": "redraw"}, "did you mean 'figures.evaluation'"),
+        ({"evaluation": "redrw"}, "figures.evaluation: it should be 'aligned' or 'redraw'"),
+    ],
+)
+def test_settings_of_figures_that_no_study_has_are_refused(
+    figures: dict[str, object], says: str, usual: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match=says):
+        attack_recording(usual, (), tmp_path, figures=figures)
 
 
 def test_the_command_attacks_a_recording(

@@ -13,8 +13,9 @@ from fedaudit.cli import main
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import RECORDING_FILE, opened_to_append
 from fedaudit.live.attack import attack_recording
-from fedaudit.live.beginning import record
+from fedaudit.live.recorder import record
 from fedaudit.live.recording import LOG_FILE, RoundEntry, append_round, read_round_log
+from fedaudit.live.weights import refuse_other_kind
 from tests.live.federation import data, network, rounds
 from tests.study.studies import SMALL
 
@@ -133,9 +134,14 @@ def test_a_recording_is_named_after_its_folder(folder: str, name: str, tmp_path:
         assert recorder.recording.name == name
 
 
+def test_a_misspelt_kind_of_uploads_gets_the_nearest_name() -> None:
+    with pytest.raises(BadInput, match="no kind of uploads named 'model'; did you mean 'models'"):
+        refuse_other_kind("model")
+
+
 @pytest.mark.parametrize("how", [{"every": 0}, {"name": "a b"}, {"sizes": {0: -1}}])
 def test_settings_that_no_recording_has_are_refused(how: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=rf"cannot be made so \({next(iter(how))}"):
+    with pytest.raises(BadInput, match=rf"^{next(iter(how))}[.0-9]*: it should be .*, got "):
         record(tmp_path, network, AUDIT, attacks=FEW, **how)
 
 

@@ -21,8 +21,7 @@ from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.models import architecture
 from fedaudit.risk.base import Measure
 from fedaudit.risk.catalog import ByAttack, TrainMia
-from fedaudit.risk.server import ServerRisk
-from fedaudit.risk.shadow_models import ShadowTraining, shadow_models
+from fedaudit.risk.server import ServerRisk, ShadowTraining, shadow_models
 
 MLP = architecture("mlp", shape=(20,), classes=4, hidden="64")
 TRAINING = LocalTraining(batch_size=10, lr=0.2)

@@ -18,7 +18,7 @@ from fedaudit.fl.training import parallel
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.models import architecture
 from fedaudit.observe.round import Sent
-from fedaudit.risk.shadow_models import Shadows, ShadowTraining, shadow_models, shadow_sizes
+from fedaudit.risk.server import Shadows, ShadowTraining, shadow_models, shadow_sizes
 
 MLP = architecture("mlp", shape=(6,), classes=3, hidden="5")
 CNN = architecture("cnn", shape=(1, 8, 8), classes=3, channels="4", kernel=3, hidden="6")

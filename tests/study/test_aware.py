@@ -13,8 +13,7 @@ from fedaudit.observe.views import view_named
 from fedaudit.study.figures.analysis import trainable_by_round
 from fedaudit.study.running.identity import run_key
 from fedaudit.study.running.run import run_study
-from fedaudit.study.setup.adversary import attacks_of
-from fedaudit.study.setup.build import setup
+from fedaudit.study.setup.build import attacks_of, setup
 from tests.study.studies import quick_study, small_study
 
 GUIDED = {"name": "class-guided", "clients": (0, 1), "options": {"m_max": 6, "m_min": 2}}

@@ -14,7 +14,7 @@ from fedaudit.fl.visits import Done, Job, TurnContext, refuse_unfit, visited
 from fedaudit.fl.wire.packets import pack_done, pack_jobs, unpack_done, unpack_jobs
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.sections import Study
-from fedaudit.study.setup.federations import data_key, federation_of, federation_seeds
+from fedaudit.study.setup.build import data_key, federation_of, federation_seeds
 from tests.study.studies import quick_study
 
 Shared = TypeVar("Shared")

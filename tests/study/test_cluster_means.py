@@ -5,8 +5,14 @@ from collections.abc import Sequence
 import pytest
 
 from fedaudit.results.aggregate import each_over_runs
-from fedaudit.results.cluster_groups import choices, models_of_groups, moves
-from fedaudit.results.clusters import ClusterResult, ClusterRound, ModelState
+from fedaudit.results.clusters import (
+    ClusterResult,
+    ClusterRound,
+    ModelState,
+    choices,
+    models_of_groups,
+    moves,
+)
 from fedaudit.results.compare_figures import figure_entries, paired_change
 from fedaudit.results.comparison import Difference, Row
 from fedaudit.results.estimate import Estimate

@@ -21,8 +21,7 @@ from fedaudit.observe.round import Round
 from fedaudit.results.clusters import ClusterResult, ClusterRound
 from fedaudit.results.record import Record
 from fedaudit.risk.catalog import measure_named
-from fedaudit.risk.server import ServerRisk
-from fedaudit.risk.shadow_models import shadow_sizes
+from fedaudit.risk.server import ServerRisk, shadow_sizes
 from fedaudit.study.figures.cluster_notes import END, STATE, cluster_notes
 from fedaudit.study.figures.cluster_results import cluster_result, thresholds
 from fedaudit.study.running.run import run_study

@@ -24,7 +24,7 @@ from fedaudit.algorithms import NAMES as ALGORITHM_NAMES
 from fedaudit.algorithms import TRAINING
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.membership.single_client import Mean
-from fedaudit.catalogue.console import explanation, listing
+from fedaudit.catalogue import explanation, listing
 from fedaudit.core.errors import BadInput, Refusal, Unsupported
 from fedaudit.core.naming import DefensePart
 from fedaudit.core.values import Batch, Model

@@ -19,7 +19,7 @@ from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import IfcaMirOfClients
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.risk.client import ByLoss
+from fedaudit.risk.base import ByLoss
 from fedaudit.study.figures.accuracy import evaluation_split
 from fedaudit.study.setup.build import setup
 from fedaudit.study.setup.holdout import HoldOutRule, exclude_held_out

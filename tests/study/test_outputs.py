@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedaudit import cli
-from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.errors import BadInput, Damaged, on_command_line
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.results.read import read_record
 from fedaudit.results.record import write_record
@@ -288,5 +288,8 @@ def test_scores_of_no_record_are_not_replaced(
 
 
 def test_who_names_code_that_is_not_trusted_is_said(recording: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"^the command line names the attack 'evil:x'.*--trust"):
+    said = "names the attack 'evil:x'.*trust=True in Python"
+    with pytest.raises(BadInput, match=f"^the call {said}"):
+        reattack(recording, ["evil:x"], tmp_path)
+    with on_command_line(), pytest.raises(BadInput, match=f"^the command line {said}"):
         reattack(recording, ["evil:x"], tmp_path)

@@ -14,7 +14,7 @@ from fedaudit.attacks.catalog import ATTACKS
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import code_named_in
 from fedaudit.live.attack import attack_recording
-from fedaudit.live.beginning import record
+from fedaudit.live.recorder import record
 from fedaudit.results.read import read_record
 from fedaudit.study.running.identity import run_key, with_code
 from fedaudit.study.running.reattack import reattack

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from fedaudit.attacks.catalog import ATTACKS, DEFAULT_SET, SOURCE_ATTACKS, attack_set
-from fedaudit.core.errors import BadInput, Damaged, NotVisible, Unsupported
+from fedaudit.core.errors import BadInput, Damaged, NotVisible, Unsupported, on_command_line
 from fedaudit.defenses.clip import client_epsilon
 from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.results.read import read_record
@@ -216,8 +216,20 @@ def test_the_hash_covers_the_findings(quick: Carried, tmp_path: Path) -> None:
 
 
 def test_only_figures_of_a_recording_can_be_others(quick: Carried, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"'training\.rounds' cannot be changed on a recording"):
+    said = r"'training\.rounds' cannot be changed on a recording.*as "
+    for_python = said + r'figures=\{"figures.evaluation": "redraw"\}'
+    with pytest.raises(BadInput, match=for_python):
         reattack(quick.folder, [], tmp_path / "b", figures={"training.rounds": 2})
+    with on_command_line(), pytest.raises(BadInput, match=said + "--figures.evaluation=redraw"):
+        reattack(quick.folder, [], tmp_path / "b", figures={"training.rounds": 2})
+
+
+def test_a_wrong_setting_is_called_as_it_was_given(quick: Carried, tmp_path: Path) -> None:
+    wrong = {"figures.evaluation": "redrw"}
+    with pytest.raises(BadInput, match=r"^figures\.evaluation: it should be 'aligned'"):
+        reattack(quick.folder, [], tmp_path / "b", figures=wrong)
+    with on_command_line(), pytest.raises(BadInput, match=r"^--figures\.evaluation: it should be"):
+        reattack(quick.folder, [], tmp_path / "b", figures=wrong)
 
 
 def test_a_misspelt_attack_is_refused_before_the_folder_for_its_record(quick: Carried) -> None:

@@ -3,8 +3,8 @@ import pytest
 
 from fedaudit.metrics import auc_interval, clopper_pearson, counted_limits, held_together
 from fedaudit.results.estimate import Estimate
-from fedaudit.study.figures.significance import corrected
 from fedaudit.study.figures.truth import Findings
+from fedaudit.study.running.record import corrected
 from tests.estimates import estimate
 
 

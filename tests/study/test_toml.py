@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedaudit.cli.overrides import settings_from
+from fedaudit.cli.running import settings_from
 from fedaudit.core.errors import BadInput
 from fedaudit.games.run import read_points
 from fedaudit.gate.policy import read_policy
@@ -116,3 +116,14 @@ def test_a_setting_of_many_dots_in_quotes_is_refused_too(table: str, tmp_path: P
         read_studies(tmp_path / "x.toml")
     with pytest.raises(BadInput, match="nests over 32 levels"):
         settings_from([f"--training.{DOTS}=1"])
+
+
+def test_a_misspelt_file_gets_the_nearest_name_beside_it(tmp_path: Path) -> None:
+    for name in ("policy.toml", "fedmia-mnist.toml", "polcy.json"):
+        (tmp_path / name).write_text("")
+    with pytest.raises(BadInput, match=r"polcy\.toml is not there; did you mean \S*policy\.toml\?"):
+        read_policy(tmp_path / "polcy.toml")
+    with pytest.raises(BadInput, match=r"did you mean \S*/fedmia-mnist\.toml\? give the path"):
+        read_studies(tmp_path / "fedmia-mnst")
+    with pytest.raises(BadInput, match="is not there; give the path of a TOML file"):
+        read_toml(tmp_path / "nowhere" / "policy.toml", "the policy")

@@ -1,11 +1,9 @@
 """The command line. Heavy imports stand inside the commands, so that help answers at once."""
 
 from fedaudit.cli.application import app, main
-from fedaudit.cli.comparing import compare
-from fedaudit.cli.playing import games
 from fedaudit.cli.releasing import gate, pack, verify
-from fedaudit.cli.running import attack, demo, run_command
-from fedaudit.cli.showing import explain, list_command, report
+from fedaudit.cli.running import attack, demo, games, run_command
+from fedaudit.cli.showing import compare, explain, list_command, report
 
 __all__ = [
     "app",

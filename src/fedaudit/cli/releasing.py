@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from fedaudit.cli.application import DataDir, Trust, app, log
-from fedaudit.cli.naming import record_at
+from fedaudit.cli.showing import record_at
 from fedaudit.core.errors import BadInput
 
 
@@ -50,8 +50,7 @@ def gate(
         )
     from fedaudit.gate.evaluate import evaluate_policy
     from fedaudit.gate.outcome import EXIT_CODES
-    from fedaudit.gate.outputs import refuse_taken, write_verdict
-    from fedaudit.gate.table import print_verdict
+    from fedaudit.gate.outputs import print_verdict, refuse_taken, write_verdict
     from fedaudit.results.read import read_record
 
     path = record_at(record)

@@ -1,5 +1,7 @@
-"""Commands that train or attack: demo, run, attack."""
+"""Commands that carry out studies, or attack: demo, run, attack, games; any setting by its name."""
 
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,18 +18,17 @@ from fedaudit.cli.application import (
     app,
     log,
 )
-from fedaudit.cli.comparing import compare, refuse_other_comparison
-from fedaudit.cli.overrides import settings_from
-from fedaudit.cli.playing import play
-from fedaudit.core.errors import BadInput
+from fedaudit.cli.showing import compare, refuse_other_comparison
+from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.files import ATTACKED, RECORD_FILE, REPORT_FILE, own_place
 from fedaudit.core.importing import code_named_in
+from fedaudit.study.settings.toml import parsed_toml, refuse_many_dots
 
 if TYPE_CHECKING:
     import fedaudit.results.record
     import fedaudit.study.settings.sections
 
-DEMO: dict[str, object] = {
+_DEMO: dict[str, object] = {
     "name": "demo",
     "about": "Five clients train a small network on handwritten digits.",
     "data": {"name": "digits"},
@@ -39,6 +40,11 @@ DEMO: dict[str, object] = {
 }
 """The study of ``fedaudit demo``: small, on data that is always there."""
 
+_RUN_OPTIONS = ("variant", "out", "pool", "data-dir", "workers", "device", "engine")
+"""What ``fedaudit run`` takes beside settings; a misspelt one is no setting either."""
+_GAMES_OPTIONS = ("out", "data-dir")
+"""What ``fedaudit games`` takes beside settings."""
+
 
 @app.command
 def demo(
@@ -47,7 +53,7 @@ def demo(
     """Audit a small federation on handwritten digits and write a report, in under a minute."""
     from fedaudit.study.settings.values import study_from
 
-    _run(study_from(DEMO, source="the demo"), out, None, None, workers, device)
+    _run(study_from(_DEMO, source="the demo"), out, None, None, workers, device)
 
 
 @app.command(name="run")
@@ -230,3 +236,129 @@ def _finish(record: "fedaudit.results.record.Record", folder: Path) -> None:
     write_report(record, folder / REPORT_FILE)
     print_record(record)
     log(f"\nrecord: {folder / RECORD_FILE}\nreport: {folder / REPORT_FILE}")
+
+
+@app.command
+def games(
+    study: Annotated[Path, Parameter(help="A study of games, a TOML file.")],
+    /,
+    *overrides: Annotated[
+        str,
+        Parameter(
+            allow_leading_hyphen=True,
+            help="Settings to change, by dotted name: --game.games=1000",
+        ),
+    ],
+    out: Folder | None = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Play security games: does a server that plants a neuron tell who was in a batch?
+
+    All variants and points of the study's grid are played, and make one record. Points that were
+    played before are not played again.
+    """
+    from fedaudit.games.settings import GameStudy, kind_of
+    from fedaudit.study.settings.toml import read_toml
+
+    if kind_of(read_toml(study, "the study")) not in (GameStudy, None):
+        raise BadInput(
+            f"{study} is a study of a federation that is trained, not of games; carry it out with "
+            f"`fedaudit run {study}`"
+        )
+    play(study, overrides, out, data_dir)
+
+
+def play(study: Path, overrides: Sequence[str], out: Path | None, data_dir: Path | None) -> None:
+    """Plays a file that is known to be of games; arguments as those of :func:`games`."""
+    from fedaudit.core.progress import bars
+    from fedaudit.games.run import read_points, run_games
+    from fedaudit.report.page import write_report
+    from fedaudit.report.terminal import print_record
+    from fedaudit.study.running.outputs import refuse_page_alone
+
+    points = read_points(study, settings_from(overrides, command="games"))
+    folder = out or Path("runs") / points[0].study.name
+    # Before anything is played, as it would be the last thing to be refused.
+    refuse_page_alone(folder / REPORT_FILE, folder / RECORD_FILE)
+    # A study is a program, and whoever plays it runs it.
+    with code_named_in(study, trusted=True, folder=study.parent), bars() as progress:
+        record = run_games(points, folder, data_dir=data_dir, progress=progress, log=log)
+    write_report(record, folder / REPORT_FILE)
+    print_record(record)
+    log(f"\nrecord: {folder / RECORD_FILE}\nreport: {folder / REPORT_FILE}")
+
+
+def settings_from(words: Sequence[str], *, command: str = "run") -> dict[str, object]:
+    """``--a.b=1`` or ``--a.b 1`` as ``{"a.b": 1}``; values are read as TOML, else as text.
+
+    Args:
+        words: The rest of a command line.
+        command: Whose settings they are: "run" or "games".
+
+    Raises:
+        BadInput: A word that is no setting, or a setting without a value or without a section.
+    """
+    found: dict[str, object] = {}
+    waiting = list(words)
+    while waiting:
+        option, equals, text = waiting.pop(0).partition("=")
+        if not option.startswith("--"):
+            raise BadInput(f"{option!r} is no setting; write it as --section.setting=value")
+        refuse_many_dots(option, "the command line")
+        name = _setting_name(option, command)
+        if not equals:
+            if not waiting:
+                raise BadInput(f"{option} needs a value; write it as {option}=value")
+            text = waiting.pop(0)
+        _refuse_bytes(option, text)
+        found[name] = _value(option, text)
+    return found
+
+
+def _refuse_bytes(option: str, text: str) -> None:
+    """Refuses what Python keeps of bytes that are no text in the terminal's encoding."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise BadInput(
+            f"the value of {option} has bytes that are no text ({text[error.start]!r} at character "
+            f"{error.start}); write it in UTF-8"
+        ) from error
+
+
+def _value(option: str, text: str) -> object:
+    try:
+        return parsed_toml(f"value = {text}", f"the value of {option}")["value"]
+    except BadInput as error:
+        # What is no TOML is a text; what is too deep or too large is refused.
+        if isinstance(error.__cause__, tomllib.TOMLDecodeError):
+            return text
+        raise
+
+
+def _setting_name(option: str, command: str) -> str:
+    """The dotted name behind ``--training.batch-size``; names of attacks keep their hyphens."""
+    # Not above: the command line's help must not wait for pydantic.
+    from fedaudit.games.settings import GameStudy
+    from fedaudit.study.settings.sections import Study
+
+    sections = (GameStudy if command == "games" else Study).model_fields
+    section, dot, rest = option.removeprefix("--").partition(".")
+    if not dot and section not in sections:
+        others = _GAMES_OPTIONS if command == "games" else _RUN_OPTIONS
+        options = [f"--{name}" for name in (*others, *sections)]
+        within = [
+            f"--{one}.{section}"
+            for one, field in sections.items()
+            if section.replace("-", "_") in getattr(field.annotation, "model_fields", {})
+        ]
+        if within:
+            raise BadInput(
+                f"there is no option of fedaudit {command} named {option!r}; settings are named "
+                f"with their section: {' or '.join(within)}"
+            )
+        raise unknown_name(f"option of fedaudit {command}", option, options)
+    if section != "attacks":
+        return f"{section}{dot}{rest.replace('-', '_')}"
+    attack, dot_too, setting = rest.partition(".")
+    return f"{section}{dot}{attack}{dot_too}{setting.replace('-', '_')}"

@@ -1,14 +1,45 @@
-"""Commands that show what is there: report, list, explain."""
+"""Commands that show what is there: report, compare, list, explain."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from fedaudit.cli.application import app, log
-from fedaudit.cli.naming import record_at
-from fedaudit.core.errors import LISTED
-from fedaudit.core.files import REPORT_FILE
+from fedaudit.core.errors import LISTED, BadInput
+from fedaudit.core.files import ATTACKED, RECORD_FILE, RECORDING_FILE, REPORT_FILE, own_place
+
+
+def record_at(path: Path) -> Path:
+    """The record that a path is, or that the folder holds.
+
+    A live recording has none of its own; what is meant is that of the attacks on it.
+
+    Args:
+        path: A file or a folder.
+
+    Raises:
+        BadInput: The folder holds a live recording that was not attacked, or whose folder of
+            attacks is a link.
+    """
+    if not path.is_dir():
+        return path
+    record = path / RECORD_FILE
+    return record if record.exists() else _of_recording(path) or record
+
+
+def _of_recording(path: Path) -> Path | None:
+    """The record of the attacks on a live recording; None where the folder is no recording."""
+    if not (path / RECORDING_FILE).is_file():
+        return None
+    attacked = own_place(path, ATTACKED) / RECORD_FILE
+    if not attacked.exists():
+        raise BadInput(
+            f"{path} is a live recording without a record in {path / ATTACKED}; make it with "
+            f"`fedaudit attack {path}`, or name the folder that was given to it with --out"
+        )
+    return attacked
 
 
 @app.command
@@ -61,3 +92,81 @@ def explain(
     from fedaudit.catalogue import explanation
 
     log(explanation(name))
+
+
+@app.command
+def compare(*records: Path, out: Path | None = None) -> None:
+    """Put two or more records side by side: what a defense buys, for whom and at what cost.
+
+    Parameters
+    ----------
+    records
+        Records (record.json, or the folder it is in, or a live recording that was attacked), the
+        base first; or one comparison.json (or its folder), which is made again from the records
+        that it names.
+    out
+        The HTML file; the figures go beside it as JSON. By default comparison.html, beside a
+        comparison that is made again and else in the current folder. Neither a record nor a
+        comparison of other records is ever replaced.
+    """
+    from fedaudit.report.page import write_comparison
+    from fedaudit.report.terminal import print_comparison
+    from fedaudit.results.comparison import COMPARISON_FILE, write_comparison_file
+    from fedaudit.results.read import read_record
+    from fedaudit.study.comparing import compared, named_records, relative
+    from fedaudit.study.running.outputs import refuse_missing_folder
+
+    again = _comparison_in(records[0]) if len(records) == 1 else None
+    if again is not None:
+        paths = named_records(again)
+    elif len(records) < 2:
+        raise BadInput(
+            f"a comparison needs at least two records or a {COMPARISON_FILE}, got {len(records)} "
+            "record" + "s" * (not records)
+        )
+    else:
+        paths = [record_at(record) for record in records]
+    target = out or (again.with_suffix(".html") if again else Path("comparison.html"))
+    found = [read_record(path) for path in paths]
+    refuse_other_comparison(target, paths)
+    refuse_missing_folder(target)
+    comparison = compared(found, [relative(path, target.parent) for path in paths])
+    write_comparison_file(comparison, target.with_suffix(".json"))
+    write_comparison(comparison, found, target)
+    print_comparison(comparison, found)
+    log(f"\ncomparison: {target}")
+
+
+def refuse_other_comparison(page: Path, records: Sequence[Path]) -> None:
+    """Neither the page nor the figures beside it may replace what is of something else.
+
+    Args:
+        page: The HTML file.
+        records: That will be compared.
+
+    Raises:
+        BadInput: Either is there and is of something else, or the name is none for a page.
+    """
+    from fedaudit.study.running.outputs import (
+        refuse_foreign_page,
+        refuse_other_comparison,
+        refuse_page_alone,
+    )
+
+    if not page.name or page.suffix == ".json":
+        raise BadInput(
+            f"{page} is to be an HTML file, with the figures as JSON beside it; give --out a name "
+            "such as comparison.html"
+        )
+    refuse_foreign_page(page, records)
+    refuse_other_comparison(page.with_suffix(".json"), records)
+    refuse_page_alone(page, page.with_suffix(".json"))
+
+
+def _comparison_in(path: Path) -> Path | None:
+    """The comparison that a path is, or is the folder of."""
+    from fedaudit.results.comparison import COMPARISON_FILE
+
+    if path.is_dir():
+        return path / COMPARISON_FILE if (path / COMPARISON_FILE).is_file() else None
+    return path if path.is_file() and path.name != RECORD_FILE else None

@@ -18,14 +18,6 @@ from fedaudit.core.metric_names import (
     TPR,
     chance_of,
 )
-from fedaudit.gate.limits import (
-    EXACT,
-    Judged,
-    as_known,
-    as_known_or_failed,
-    by_interval,
-    by_lower_bound,
-)
 from fedaudit.gate.policy import (
     GamesPolicy,
     MembershipPolicy,
@@ -33,8 +25,8 @@ from fedaudit.gate.policy import (
     SourcesPolicy,
     asks_further,
 )
-from fedaudit.gate.sample_size import RequiredSamples
-from fedaudit.gate.settling import (
+from fedaudit.gate.sample_size import (
+    RequiredSamples,
     more_for,
     more_for_auc,
     more_games,
@@ -42,7 +34,18 @@ from fedaudit.gate.settling import (
     more_seeds,
 )
 from fedaudit.gate.trust import Trust
-from fedaudit.gate.verdict import Check, Held, Section, ceiling_check
+from fedaudit.gate.verdict import (
+    EXACT,
+    Check,
+    Held,
+    Judged,
+    Section,
+    as_known,
+    as_known_or_failed,
+    by_interval,
+    by_lower_bound,
+    ceiling_check,
+)
 from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon
 from fedaudit.metrics.intervals import FEWEST_RUNS, Limited, too_few_runs
 from fedaudit.report.grid import shortened

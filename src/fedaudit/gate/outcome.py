@@ -1,5 +1,6 @@
 """Outcomes of holding limits against a ceiling."""
 
+import re
 from collections.abc import Iterable
 from enum import StrEnum
 
@@ -55,3 +56,9 @@ def gravest(outcomes: Iterable[Outcome]) -> Outcome:
     lower bounds alone is NOT_REFUTED.
     """
     return max(outcomes, key=gravity, default=Outcome.INCONCLUSIVE)
+
+
+def level(method: str) -> float | None:
+    """The confidence that a method states, as a share; None where it states none."""
+    found = re.search(r"(\d{1,3}(?:\.\d{1,12})?)\s?%", method)
+    return float(found[1]) / 100 if found else None

@@ -37,6 +37,7 @@ from fedaudit.study.settings.sections import (
     Study,
     TrainingSection,
 )
+from fedaudit.study.settings.values import study_from
 from fedaudit.study.setup.dealing import Groups
 from fedaudit.study.setup.parts import Setup, Watched, Work
 
@@ -203,7 +204,14 @@ def attack_recording(
         Damaged: The recording is incomplete or altered.
     """
     with code_named_in(folder, trusted=trust, folder=Path.cwd()):
+        _refuse_wrong(figures or {})
         return _attacked(folder, names, out, figures or {}, progress, log)
+
+
+def _refuse_wrong(figures: Mapping[str, object]) -> None:
+    """Refuses settings of figures that no study has, in the words of who gave them."""
+    given = {f"figures.{name}" for name in figures}
+    study_from({"name": RECORDED, "figures": {**figures}}, source="the attack", overrides=given)
 
 
 def _attacked(

@@ -23,6 +23,7 @@ from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import ClientId
 from fedaudit.observe.layout import MAX_ROUND, Keep
 from fedaudit.results.fields import Part, Whole
+from fedaudit.study.settings.values import refusal_of
 
 _MOST_CLIENTS = 100_000
 _NAMED = range(10**8, 10**9)
@@ -152,7 +153,7 @@ def recording_of(**said: object) -> Recording:
     try:
         return Recording.model_validate(said)
     except ValidationError as error:
-        raise BadInput(f"a recording cannot be made so ({_first(error)}); change that") from error
+        raise refusal_of(error, Recording, "the recording", said) from error
 
 
 def write_recording(recording: Recording, folder: Path) -> None:

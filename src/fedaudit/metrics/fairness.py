@@ -1,5 +1,6 @@
-"""Fairness of a classifier to groups: parity of predictions, opportunity and odds."""
+"""Fairness to groups of clients: parity of a classifier, and models riskier than clients accept."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -7,7 +8,10 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from fedaudit.core.errors import BadInput, Unsupported
-from fedaudit.metrics.intervals import ConfidenceLimits, require_confidence
+from fedaudit.metrics.intervals import (
+    ConfidenceLimits,
+    require_confidence,
+)
 
 METRICS = ("demographic parity", "equal opportunity", "equalised odds")
 """What is measured, in this order."""
@@ -238,3 +242,96 @@ def _resampled(
         total = int(table.sum())
         drawn[:, at, filled] = rng.multinomial(total, table[filled] / total, size=resamples)
     return drawn.reshape(resamples, *tables.shape)
+
+
+class Violations(NamedTuple):
+    """Clients whose model's membership risk is above their threshold.
+
+    Attributes:
+        above: Those whose model's measured risk is above it.
+        sure: Those of them for whom even the lower limit of that risk is.
+        clients: All of them.
+    """
+
+    above: int
+    sure: int
+    clients: int
+
+
+def violations(
+    risks: Float[ndarray, " clients"],
+    thresholds: Float[ndarray, " thresholds"],
+    *,
+    lows: Float[ndarray, " lows"] | None = None,
+) -> Violations:
+    """Number of clients that use a model that is riskier than they accept.
+
+    A risk that equals the threshold is accepted.
+
+    Args:
+        risks: Membership risk of each client's model, in [0, 1]; not a number where it was not
+            measured, which is no violation.
+        thresholds: The highest risk that each client accepts, in [0, 1].
+        lows: Lower limits of the risks; without them no violation is sure.
+
+    Raises:
+        BadInput: Lengths differ, or there is no client.
+
+    Source: IFCA-MIR, section 5.2.2.
+    """
+    lengths = {len(risks), len(thresholds), len(risks if lows is None else lows)}
+    if len(lengths) > 1 or not len(risks):
+        raise BadInput(
+            f"every client needs a risk and a threshold, got {len(risks)} risks and "
+            f"{len(thresholds)} thresholds"
+            + ("" if lows is None else f" and {len(lows)} lower limits")
+        )
+    above = risks > thresholds
+    sure = 0 if lows is None else int((above & (lows > thresholds)).sum())
+    return Violations(int(above.sum()), sure, len(risks))
+
+
+class ModelRisk(NamedTuple):
+    """A model whose risk was measured, and what the clients that use it accept.
+
+    Attributes:
+        members: Of its training data that were asked about, at least 1.
+        others: Samples of nobody that were, at least 1.
+        thresholds: The highest risk that each of its clients accepts.
+    """
+
+    members: int
+    others: int
+    thresholds: Sequence[float]
+
+
+def violations_by_chance(
+    models: Sequence[ModelRisk], *, rng: np.random.Generator, draws: int = 10_000
+) -> float:
+    """The noise floor of violations: how many are expected where every true risk is one half.
+
+    A measured risk is a balanced accuracy of so many samples, and scatters about the true one;
+    clients that accept little more than one half are then in violation by noise alone. Drawn for
+    an attack that takes half of all samples for members, which scatters most.
+
+    Args:
+        models: In the federation.
+        rng: Decides the draws.
+        draws: Of every model's measured risk.
+
+    Raises:
+        BadInput: A model without samples on one side.
+    """
+    total = 0.0
+    for members, others, thresholds in models:
+        if members < 1 or others < 1:
+            raise BadInput(
+                "the noise floor of violations needs models measured on members and others, got "
+                f"{members} and {others}; leave out models whose risk was not measured"
+            )
+        caught = rng.binomial(members, 0.5, draws) / members
+        cleared = rng.binomial(others, 0.5, draws) / others
+        risks = np.sort((caught + cleared) / 2)
+        below = np.searchsorted(risks, np.asarray(thresholds, dtype=np.float64), side="right")
+        total += float((draws - below).sum()) / draws
+    return total

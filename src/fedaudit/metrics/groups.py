@@ -61,9 +61,7 @@ def auc_by_group(
     Raises:
         BadInput: Lengths differ or a score is NaN.
     """
-    values = as_scores(scores)
-    truth = as_truth(is_member, len(values))
-    _require_groups(groups, len(values))
+    values, truth = _grouped(scores, is_member, groups)
     return [
         _group(int(group), values[within], truth[within], confidence)
         for group in np.unique(groups)
@@ -89,9 +87,7 @@ def auc_by_owner(
     Raises:
         BadInput: Lengths differ or a score is NaN.
     """
-    values = as_scores(scores)
-    truth = as_truth(is_member, len(values))
-    _require_groups(owners, len(values))
+    values, truth = _grouped(scores, is_member, owners)
     return [
         _group(int(owner), values[within], truth[within], confidence)
         for owner in np.unique(owners[~truth])
@@ -145,8 +141,14 @@ def _group(
     return GroupAuc(group, value, low, high, members, nonmembers)
 
 
-def _require_groups(groups: Int[np.ndarray, " grouped"], samples: int) -> None:
-    if len(groups) != samples:
+def _grouped(
+    scores: npt.ArrayLike, is_member: npt.ArrayLike, groups: Int[np.ndarray, " grouped"]
+) -> tuple[Float[np.ndarray, " samples"], npt.NDArray[np.bool_]]:
+    """Scores and the truth of as many samples as have a group."""
+    values = as_scores(scores)
+    truth = as_truth(is_member, len(values))
+    if len(groups) != len(values):
         raise BadInput(
-            f"every sample needs a group, got {len(groups)} groups for {samples} samples"
+            f"every sample needs a group, got {len(groups)} groups for {len(values)} samples"
         )
+    return values, truth

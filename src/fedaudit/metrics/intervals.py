@@ -138,15 +138,7 @@ def counted_limits(count: float | int, total: float | int) -> LimitsAt:
 def upper_limit(count: float | int, total: float | int, *, confidence: float = 0.95) -> float:
     """Upper limit that the true share lies above with probability at most 1 - confidence.
 
-    Args:
-        count: Successes among ``total``; fractional where half-successes are counted.
-        total: Independent trials, above 0.
-        confidence: One-sided confidence, in (0, 1).
-
-    Raises:
-        BadInput: No trials, or more successes than trials.
-
-    Source: Clopper and Pearson, The use of confidence or fiducial limits, 1934.
+    Arguments, refusals and source are those of :func:`lower_limit`.
     """
     require_confidence(confidence)
     _require_count(count, total)

@@ -149,14 +149,7 @@ def upper_rate_limit(
 ) -> float:
     """One-sided limit that the true-positive rate lies above with at most 1 - confidence.
 
-    Args:
-        scores: One a sample, larger for likelier members; may be infinite.
-        is_member: The truth, one a sample.
-        fpr: The false-positive rate, in (0, 1].
-        confidence: One-sided, in (0, 1).
-
-    Raises:
-        BadInput: As ``rate_limits``.
+    Arguments and refusals are those of :func:`lower_rate_limit`.
     """
     return _upper_of_sides(sides(scores, is_member), fpr, confidence=confidence)
 

@@ -1,21 +1,38 @@
-"""The manifest of a pack: its files with their hashes, and where the record is from."""
+"""The manifest of a pack: its files with their hashes, where the record is from, and signatures.
+
+A signature is of Ed25519, over the bytes of the manifest, by the package cryptography.
+"""
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from fedaudit.core.errors import BadInput
+from fedaudit.core.files import TooLarge, read_text
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.verdict import Verdict
 from fedaudit.results.fields import Part, Whole
 from fedaudit.results.record import Record
 
-PACK_FORMAT = "fedaudit-pack"
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
+
 MANIFEST_FILE = "manifest.json"
 
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+SIGNATURE_FILE = "manifest.sig"
+SIGNATURE_BYTES = 64
+_LONGEST_KEY = 10_000
+_HOW = "make one with `openssl genpkey -algorithm ed25519 -out key.pem`"
 
 
 class PackedFile(Part):
@@ -143,3 +160,73 @@ def manifest_text(manifest: Manifest) -> str:
 
 def _hash(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def private_key(path: Path) -> "Ed25519PrivateKey":
+    """The key that signs, from a PEM file.
+
+    Raises:
+        BadInput: The package is not installed, or the file is no such key without a password.
+    """
+    _refuse_missing_package()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        key = load_pem_private_key(_pem(path), password=None)
+    # A key in a form that is not known is a ValueError, one with a password a TypeError.
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise BadInput(
+            f"{path} is no private key in PEM without a password ({error}); {_HOW}"
+        ) from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise BadInput(f"{path} is a private key of another kind than Ed25519; {_HOW}")
+    return key
+
+
+def public_key(path: Path) -> "Ed25519PublicKey":
+    """The key that a signature is held against, from a PEM file.
+
+    Raises:
+        BadInput: The package is not installed, or the file is no such key.
+    """
+    _refuse_missing_package()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    how = "write it with `openssl pkey -in key.pem -pubout -out public.pem`"
+    try:
+        key = load_pem_public_key(_pem(path))
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise BadInput(f"{path} is no public key in PEM ({error}); {how}") from None
+    if not isinstance(key, Ed25519PublicKey):
+        raise BadInput(f"{path} is a public key of another kind than Ed25519; {how}")
+    return key
+
+
+def is_signed(content: bytes, signature: bytes, key: "Ed25519PublicKey") -> bool:
+    """True if somebody with the private key of this public one has signed the content."""
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        key.verify(signature, content)
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _pem(path: Path) -> bytes:
+    try:
+        return read_text(path, max_bytes=_LONGEST_KEY).encode()
+    except (OSError, TooLarge, UnicodeDecodeError) as error:
+        raise BadInput(f"the key {path} cannot be read ({error}); give a PEM file") from error
+
+
+def _refuse_missing_package() -> None:
+    if find_spec("cryptography") is None:
+        raise BadInput(
+            "signatures need the package cryptography, which is not installed; run pip install "
+            "'fedaudit[sign]'"
+        )

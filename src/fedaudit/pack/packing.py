@@ -16,12 +16,13 @@ from fedaudit.gate.policy import Policy, read_policy
 from fedaudit.gate.verdict import Verdict
 from fedaudit.pack.manifest import (
     MANIFEST_FILE,
+    SIGNATURE_FILE,
     Manifest,
     PackedFile,
     manifest_of,
     manifest_text,
+    private_key,
 )
-from fedaudit.pack.signing import SIGNATURE_FILE, private_key
 from fedaudit.pack.suppressing import SMALLEST_GROUP, counted, suppressed
 from fedaudit.report.page import report_html
 from fedaudit.report.reproducing import study_file

@@ -23,10 +23,14 @@ from fedaudit.gate.policy import read_policy
 from fedaudit.gate.verdict import Verdict
 from fedaudit.pack.manifest import (
     MANIFEST_FILE,
+    SIGNATURE_BYTES,
+    SIGNATURE_FILE,
     Manifest,
     digest_of,
+    is_signed,
     manifest_of,
     manifest_text,
+    public_key,
 )
 from fedaudit.pack.packing import (
     JUNIT_FILE,
@@ -36,7 +40,6 @@ from fedaudit.pack.packing import (
     made_from,
     made_with,
 )
-from fedaudit.pack.signing import SIGNATURE_BYTES, SIGNATURE_FILE, is_signed, public_key
 from fedaudit.pack.suppressing import least_suppressed, suppressed, wrongly_blank
 from fedaudit.report.grid import shortened
 from fedaudit.results.read import MAX_BYTES, read_record

@@ -17,9 +17,8 @@ from pydantic import Field, field_serializer, field_validator, model_validator
 
 from fedaudit.core.files import write_whole
 from fedaudit.results.clusters import ClusterResult
-from fedaudit.results.compact import compact, expanded
 from fedaudit.results.detector import Detection, Detector, detection
-from fedaudit.results.estimate import Estimate
+from fedaudit.results.estimate import Estimate, compact, expanded
 from fedaudit.results.fields import (
     Change,
     Drawn,

@@ -6,23 +6,19 @@ settings.
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from fedaudit.core.errors import BadInput
-from fedaudit.results.aggregate import Values, difference, estimated, mean_of, restricted
+from fedaudit.core.metric_names import AUC, rate_of
+from fedaudit.results.aggregate import Value, Values, difference, estimated, mean_of, restricted
 from fedaudit.results.compare_figures import figure_entries
 from fedaudit.results.comparison import EVERY_ATTACK, NOT_SET, Comparison, Entry, Row, Source
-from fedaudit.results.figure_index import (
-    FigureIndex,
-    Key,
-    audited,
-    figure_index_of,
-    inside,
-    is_compared,
-)
+from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.fronts import fronts
+from fedaudit.results.guessing import above_chance
+from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.older import settled
 from fedaudit.results.read import read_comparison
 from fedaudit.results.record import Record
@@ -37,6 +33,34 @@ _APART = ("name", "about", "hours", "seeds", "defense", "attacks", "attack_set",
 
 _COMPARABLE = ("evaluation", "nobody_is_a_member")
 """Of the settings of figures, those that must agree for figures to be compared."""
+
+
+class _Key(NamedTuple):
+    """Coordinates of a figure within a row."""
+
+    attack: str
+    contrast: str
+    metric: str
+
+
+class _FigureIndex(NamedTuple):
+    """All that a row's record says of attacks and accuracy.
+
+    Attributes:
+        values: Figures by seed and target, those over the record's runs under the seed None.
+        notes: Why a figure was refused.
+        above: Targets at which a figure is above guessing, by test and interval.
+        by_test: Targets at which the test alone finds it above guessing.
+        tested: Figures that were tested at all.
+        accuracy: Test accuracy by seed; its one target is None.
+    """
+
+    values: Mapping[_Key, Values]
+    notes: Mapping[_Key, str]
+    above: Mapping[_Key, set[int | None]]
+    by_test: Mapping[_Key, set[int | None]]
+    tested: set[_Key]
+    accuracy: Values
 
 
 def compared(records: Sequence[Record], paths: Sequence[str] = ()) -> Comparison:
@@ -61,7 +85,7 @@ def compared(records: Sequence[Record], paths: Sequence[str] = ()) -> Comparison
             "one record instead"
         )
     rows = rows_of(records)
-    known = [figure_index_of(records[row.source], row) for row in rows]
+    known = [_figure_index_of(records[row.source], row) for row in rows]
     keys = _keys(known)
     means = _means(known, keys)
     known = [
@@ -80,7 +104,7 @@ def compared(records: Sequence[Record], paths: Sequence[str] = ()) -> Comparison
             rows,
             [{(k.attack, k.contrast, k.metric): v for k, v in one.values.items()} for one in known],
             [one.accuracy for one in known],
-            [inside(row, one.values) for row, one in zip(rows, known, strict=True)],
+            [_inside(row, one.values) for row, one in zip(rows, known, strict=True)],
         ),
     )
 
@@ -109,17 +133,17 @@ def named_records(comparison: Path) -> list[Path]:
     return found
 
 
-def _keys(known: Sequence[FigureIndex]) -> list[Key]:
+def _keys(known: Sequence[_FigureIndex]) -> list[_Key]:
     """Everything that a row has a figure of, and after it what has only ever been refused."""
     valued = [key for one in known for key in one.values]
     return list(dict.fromkeys([*valued, *(key for one in known for key in one.notes)]))
 
 
-def _means(known: Sequence[FigureIndex], keys: Sequence[Key]) -> list[dict[Key, Values]]:
+def _means(known: Sequence[_FigureIndex], keys: Sequence[_Key]) -> list[dict[_Key, Values]]:
     """For each row the mean over those attacks that every row has, where they are several."""
-    shared: dict[Key, list[Key]] = {}
+    shared: dict[_Key, list[_Key]] = {}
     for key in keys:
-        parts = shared.setdefault(Key(EVERY_ATTACK, key.contrast, key.metric), [])
+        parts = shared.setdefault(_Key(EVERY_ATTACK, key.contrast, key.metric), [])
         if all(key in one.values for one in known):
             parts.append(key)
     return [
@@ -132,17 +156,19 @@ def _means(known: Sequence[FigureIndex], keys: Sequence[Key]) -> list[dict[Key, 
     ]
 
 
-def _entries(rows: Sequence[Row], known: Sequence[FigureIndex], keys: Sequence[Key]) -> list[Entry]:
+def _entries(
+    rows: Sequence[Row], known: Sequence[_FigureIndex], keys: Sequence[_Key]
+) -> list[Entry]:
     found, references = [], dict[tuple[int, frozenset[int | None]], None]()
     for at, (row, one) in enumerate(zip(rows, known, strict=True)):
-        within = inside(row, one.values)
-        beyond = audited(one.values) - within
+        within = _inside(row, one.values)
+        beyond = _audited(one.values) - within
         base = None if row.base is None else known[row.base]
         found += [_entry(at, "inside", key, one, within, base) for key in keys]
         if beyond:
             found += [_entry(at, "outside", key, one, beyond, base) for key in keys]
         if row.base is not None:
-            own = inside(rows[row.base], known[row.base].values)
+            own = _inside(rows[row.base], known[row.base].values)
             asked = [frozenset(part) for part in (within, beyond) if part and part != own]
             references |= dict.fromkeys((row.base, part) for part in asked)
     for at, targets in references:
@@ -153,10 +179,10 @@ def _entries(rows: Sequence[Row], known: Sequence[FigureIndex], keys: Sequence[K
 def _entry(
     row: int,
     part: Part,
-    key: Key,
-    known: FigureIndex,
+    key: _Key,
+    known: _FigureIndex,
     targets: set[int | None],
-    base: FigureIndex | None,
+    base: _FigureIndex | None,
 ) -> Entry:
     values = restricted(known.values.get(key, {}), targets)
     estimate = estimated(values)
@@ -205,7 +231,7 @@ def rows_of(records: Sequence[Record]) -> list[Row]:
 
 def defenses_of(record: Record) -> list[str]:
     """Names of the defenses that a record has figures of, no defense first."""
-    named = [figure.defense for figure in record.findings if is_compared(figure)]
+    named = [figure.defense for figure in record.findings if _is_compared(figure)]
     named += [one.defense for one in record.where(topic="utility")]
     found = list(dict.fromkeys(name or NONE for name in named))
     return sorted(found, key=lambda name: name != NONE) or [NONE]
@@ -298,3 +324,86 @@ def _leaves(value: Mapping[str, object], above: str = "") -> Iterator[tuple[str,
 def _differing(flat: Sequence[Mapping[str, str]]) -> list[str]:
     names = dict.fromkeys(name for settings in flat for name in settings)
     return [name for name in names if len({settings.get(name) for settings in flat}) > 1]
+
+
+def _is_compared(figure: Estimate) -> bool:
+    """True if a figure is one of those that comparisons are of: an attack's AUC or rate."""
+    rate = figure.metric == AUC or figure.metric.startswith("tpr@")
+    return bool(figure.attack) and rate
+
+
+def _audited(values: Mapping[_Key, Values]) -> set[int | None]:
+    """All clients that a row has figures of."""
+    return {t for by_seed in values.values() for by in by_seed.values() for t in by}
+
+
+def _inside(row: Row, values: Mapping[_Key, Values]) -> set[int | None]:
+    """Audited clients that a row's defense is of; all where it has none, or all use it."""
+    targets = _audited(values)
+    return targets if row.coalition is None else targets.intersection(row.coalition)
+
+
+def _figure_index_of(record: Record, row: Row) -> _FigureIndex:
+    """The figures that a row's record has."""
+    own = [
+        f for f in record.findings if _is_compared(f) and (f.defense or NO_DEFENSE) == row.family
+    ]
+    tested = [f for f in _most_summarised(own) if f.value is not None and f.significant is not None]
+    return _FigureIndex(
+        values=_values(own),
+        notes=_notes([f for f in own if f.seed is not None] or own),
+        above=_targets(figure for figure in tested if above_chance(figure)),
+        by_test=_targets(figure for figure in tested if figure.significant),
+        tested={_key(figure) for figure in tested},
+        accuracy=_accuracy(record, row.family),
+    )
+
+
+def _key(figure: Estimate) -> _Key:
+    return _Key(figure.attack, figure.contrast, figure.metric)
+
+
+def _targets(figures: Iterable[Estimate]) -> dict[_Key, set[int | None]]:
+    found: dict[_Key, set[int | None]] = {}
+    for figure in figures:
+        found.setdefault(_key(figure), set()).add(figure.target)
+    return found
+
+
+def _values(figures: Sequence[Estimate]) -> dict[_Key, Values]:
+    found: dict[_Key, dict[int | None, dict[int | None, Value]]] = {}
+    for figure in figures:
+        if figure.value is not None:
+            cancels = rate_of(figure.metric) is None
+            value = Value(figure.value, _least(figure), figure.high, figure.method, cancels)
+            by_seed = found.setdefault(_key(figure), {})
+            by_seed.setdefault(figure.seed, {})[figure.target] = value
+    return dict(found)
+
+
+def _least(figure: Estimate) -> float | None:
+    """The lower limit; 0 of a rate with too few non-members for any other, which holds as well."""
+    bounded = figure.low is None and figure.high is not None and rate_of(figure.metric) is not None
+    return 0.0 if bounded else figure.low
+
+
+def _notes(figures: Sequence[Estimate]) -> dict[_Key, str]:
+    """Reason why figures were refused; of several reasons the first."""
+    found: dict[_Key, str] = {}
+    for figure in figures:
+        if figure.value is None:
+            found.setdefault(_key(figure), figure.note)
+    return found
+
+
+def _most_summarised(figures: Sequence[Estimate]) -> list[Estimate]:
+    """Figures over seeds where there are any: they make a family of tests of their own."""
+    return [figure for figure in figures if figure.seed is None] or list(figures)
+
+
+def _accuracy(record: Record, defense: str) -> Values:
+    return {
+        one.seed: {None: Value(one.value, one.low, one.high, one.method)}
+        for one in record.where(topic="utility", metric=TEST_ACCURACY)
+        if one.value is not None and (one.defense or NO_DEFENSE) == defense
+    }

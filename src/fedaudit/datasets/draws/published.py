@@ -41,14 +41,14 @@ def fedmia_paper(
         anew for every client and round.
     """
     _check_share(share)
-    hands = _whole_deal(dataset, clients, partition, targets, seed)
-    return _audited(
+    return fedmia_code(
         dataset,
-        hands,
-        target=targets[0],
-        unseen=round(share * len(dataset.test)),
-        others={client: round(share * len(hand)) for client, hand in hands.items()},
+        clients=clients,
+        partition=partition,
         seed=seed,
+        targets=targets,
+        n_unseen=round(share * len(dataset.test)),
+        share=share,
     )
 
 

@@ -17,7 +17,7 @@ _PICTURE_COLUMNS = ("image", "img")
 
 
 @runtime_checkable
-class HubTable(Protocol):
+class _HubTable(Protocol):
     """The used part of a ``datasets.Dataset``: named columns of equal length."""
 
     @property
@@ -56,63 +56,10 @@ def read(
         standardise: Whether features get mean 0 and spread 1.
 
     Raises:
-        BadInput: The package is not installed, the data set cannot be had, or lacks a column.
+        BadInput: The package is not installed, the data set cannot be had, or lacks a training
+            part or a column.
     """
-    try:
-        from datasets import load_dataset
-    except ImportError as error:
-        raise BadInput(
-            f"data set 'hf:{name}' needs the package datasets, which is not installed; run "
-            "pip install 'fedaudit[data]'"
-        ) from error
-    try:
-        parts: Mapping[str, HubTable] = load_dataset(name, config or None)
-    except (OSError, ValueError) as error:
-        raise BadInput(
-            f"Hugging Face data set {name!r} cannot be loaded ({error}); check name, config and "
-            "network"
-        ) from error
-    return from_tables(
-        name,
-        parts,
-        seed=seed,
-        features=features,
-        label=label,
-        size=size,
-        grey=grey,
-        test_share=test_share,
-        standardise=standardise,
-    )
-
-
-def from_tables(
-    name: str,
-    parts: Mapping[str, HubTable],
-    *,
-    seed: int,
-    features: str = "",
-    label: str = "label",
-    size: int = 0,
-    grey: bool = False,
-    test_share: float = 0.2,
-    standardise: bool = True,
-) -> Dataset:
-    """A data set from tables in memory, by part: ``train``, and ``test`` or ``validation``.
-
-    Args:
-        name: Name of the data set.
-        parts: The tables.
-        seed: Decides the split where there is no test part.
-        features: Column of pictures or of number rows; empty for ``image`` or ``img``.
-        label: Column of class indices.
-        size: Side in pixels that pictures are resized to; 0 where all have one size.
-        grey: Whether to keep brightness only.
-        test_share: Share of each class in the test part, where there is none.
-        standardise: Whether features get mean 0 and spread 1.
-
-    Raises:
-        BadInput: No training part, or a column that is not there.
-    """
+    parts = _loaded(name, config)
     if "train" not in parts:
         raise BadInput(
             f"data set {name!r} has the parts {', '.join(sorted(parts))}; one must be 'train'"
@@ -133,13 +80,31 @@ def from_tables(
     return replace(dataset, normalisation=f"resized to {size} x {size}, {dataset.normalisation}")
 
 
-def _column(table: HubTable, name: str) -> Iterable[object]:
+def _loaded(name: str, config: str) -> "Mapping[str, _HubTable]":
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise BadInput(
+            f"data set 'hf:{name}' needs the package datasets, which is not installed; run "
+            "pip install 'fedaudit[data]'"
+        ) from error
+    try:
+        found: Mapping[str, _HubTable] = load_dataset(name, config or None)
+    except (OSError, ValueError) as error:
+        raise BadInput(
+            f"Hugging Face data set {name!r} cannot be loaded ({error}); check name, config and "
+            "network"
+        ) from error
+    return found
+
+
+def _column(table: _HubTable, name: str) -> Iterable[object]:
     if name not in table.column_names:
         raise unknown_name("column", name, table.column_names)
     return table[name]
 
 
-def _features(table: HubTable, name: str, size: int, grey: bool) -> AnyArray:
+def _features(table: _HubTable, name: str, size: int, grey: bool) -> AnyArray:
     usual = [column for column in _PICTURE_COLUMNS if column in table.column_names]
     if not name and not usual:
         raise BadInput(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Int, Num
+from jaxtyping import Int, Num
 from numpy import ndarray
 
 from fedaudit.core.errors import BadInput
@@ -217,14 +217,6 @@ def within(wanted: Quotas, available: Counts, *, rng: np.random.Generator) -> Qu
     for label in np.flatnonzero(wanted.sum(axis=0) > available):
         served[:, label] = rng.multivariate_hypergeometric(wanted[:, label], int(available[label]))
     return served
-
-
-def class_mix(quotas: Quotas) -> Float[ndarray, "clients classes"]:
-    """Share of each class within each client; zero for a client without samples."""
-    mix: Float[ndarray, "clients classes"] = quotas / np.maximum(
-        quotas.sum(axis=1, keepdims=True), 1
-    )
-    return mix
 
 
 def _used(counts: Counts, clients: int, per_client: int, rng: np.random.Generator) -> Counts:

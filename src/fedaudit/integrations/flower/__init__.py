@@ -18,8 +18,12 @@ if find_spec("flwr") is None:
 
 from fedaudit.integrations.flower.defending import defense_mod
 from fedaudit.integrations.flower.ledger import identity_mod
-from fedaudit.integrations.flower.parts import audit_reply, gathered_audit
-from fedaudit.integrations.flower.recording import RecordingGrid, RecordingStrategy
+from fedaudit.integrations.flower.recording import (
+    RecordingGrid,
+    RecordingStrategy,
+    audit_reply,
+    gathered_audit,
+)
 from fedaudit.integrations.flower.study_client import study_client
 from fedaudit.integrations.flower.study_server import study_server
 

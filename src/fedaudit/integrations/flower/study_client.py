@@ -20,7 +20,7 @@ from fedaudit.integrations.flower.study_messages import (
     studies_of,
 )
 from fedaudit.study.running.identity import study_key, with_code
-from fedaudit.study.setup.federations import data_key, federation_of
+from fedaudit.study.setup.build import data_key, federation_of
 
 DATA_DIR = "data-dir"
 """Setting of a node: the folder with its data sets."""

@@ -37,7 +37,7 @@ from fedaudit.study.running.identity import study_key, with_code
 from fedaudit.study.running.run import run_study
 from fedaudit.study.settings.file import chosen_studies
 from fedaudit.study.settings.sections import Study
-from fedaudit.study.setup.federations import data_key, federation_seeds
+from fedaudit.study.setup.build import data_key, federation_seeds
 
 _TRIES = 3
 """So often turns are begun before the cause is taken to be the turns."""

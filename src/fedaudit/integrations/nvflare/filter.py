@@ -19,8 +19,7 @@ from nvflare.job_config.defs import FilterType, JobTargetType
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import ClientId
-from fedaudit.integrations.nvflare.ledger import Arrays, NvflareLedger, Upload
-from fedaudit.integrations.nvflare.making import Makes, made, name_of
+from fedaudit.integrations.nvflare.ledger import Arrays, Makes, NvflareLedger, Upload, made, name_of
 
 if TYPE_CHECKING:
     from nvflare.job_config.api import FedJob, JobCtx

@@ -34,8 +34,7 @@ from fedaudit.report.text.clusters import (
     surely_above,
 )
 from fedaudit.report.words import capital, count, defense_name, percent, plural
-from fedaudit.results.cluster_groups import choices, clients_of, groups_by_size, used_by
-from fedaudit.results.clusters import ModelState
+from fedaudit.results.clusters import ModelState, choices, clients_of, groups_by_size, used_by
 from fedaudit.results.record import Record
 
 BAR = 0.34

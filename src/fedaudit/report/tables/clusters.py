@@ -30,8 +30,7 @@ from fedaudit.report.words import (
     shown,
 )
 from fedaudit.results import metrics
-from fedaudit.results.cluster_groups import choices, groups_by_size
-from fedaudit.results.clusters import ModelState
+from fedaudit.results.clusters import ModelState, choices, groups_by_size
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record
 

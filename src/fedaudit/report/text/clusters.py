@@ -32,8 +32,15 @@ from fedaudit.report.words import (
     value_of,
 )
 from fedaudit.results import metrics
-from fedaudit.results.cluster_groups import choices, clients_of, groups_by_size, models_of_groups
-from fedaudit.results.clusters import EVERYBODY, ClusterResult, ClusterRound
+from fedaudit.results.clusters import (
+    EVERYBODY,
+    ClusterResult,
+    ClusterRound,
+    choices,
+    clients_of,
+    groups_by_size,
+    models_of_groups,
+)
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record
 

@@ -1,8 +1,8 @@
 """From measurements and the truth to figures: one run, one target, one attack at a time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -12,33 +12,43 @@ from torch import Tensor
 
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import Refusal
-from fedaudit.core.metric_names import EPSILON, rate_of
+from fedaudit.core.metric_names import AUC, EPSILON, rate_of
 from fedaudit.core.origin import Origin
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for, seeded_numpy
 from fedaudit.core.values import ClientId
 from fedaudit.defenses.base import Visit
 from fedaudit.metrics import (
-    CONTRASTS,
     Evaluated,
+    auc_by_group,
+    auc_by_owner,
     evaluate,
     limits_of_rate,
+    most_exposed,
     one_run_epsilon,
     redraw,
+    roc_curve,
+    thin,
 )
-from fedaudit.metrics.evaluate import estimates
+from fedaudit.metrics.evaluate import CONTRASTS, estimates
 from fedaudit.metrics.intervals import LimitsAt
 from fedaudit.observe.measurements import Measurements
 from fedaudit.results.estimate import Estimate, Interval
-from fedaudit.study.figures.pictures import add_pictures, trajectories
+from fedaudit.results.record import Curve, ExposedSample, Histogram, Trajectory
 from fedaudit.study.figures.truth import Findings, TargetTruth, target_truth
+from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.build import metric_named
 from fedaudit.study.setup.defenses import assigns_classes
 from fedaudit.study.setup.parts import Setup
 
-GUESSED_SHARE = 0.2
+_GUESSED_SHARE = 0.2
 """Of the fairly drawn samples, how many the one-run epsilon bound guesses about: fixed here,
 before anybody has looked at scores."""
+
+_CURVE_POINTS = 120
+_HISTOGRAM_BINS = 40
+_PICTURE_DIGITS = 5
+"""Significant digits of what is only drawn; figures keep all of theirs."""
 
 
 class AttackRun(NamedTuple):
@@ -71,13 +81,13 @@ def analyse(
         truth = target_truth(setup, target)
         cubes = {name: _as_evaluated(setup, m, truth) for name, m in measured.items()}
         for name, cube in cubes.items():
-            findings.trajectories.extend(trajectories(setup, name, cube, truth))
+            findings.trajectories.extend(_trajectories(setup, name, cube, truth))
         for name, attack in setup.on_membership.items():
             scores = _scores(setup, name, attack, cubes, truth, findings)
             if scores is not None:
                 findings.scores[setup.seed, target, name] = scores
                 _add_figures(setup, name, scores, truth, findings)
-                add_pictures(setup, name, scores, truth, findings)
+                _add_pictures(setup, name, scores, truth, findings)
             done += 1
             progress(phase, done, total)
 
@@ -196,7 +206,7 @@ def _epsilon(
 ) -> Estimate | None:
     """The one-run bound on members against unseen under independent fair inclusion."""
     chosen = truth.fair & (truth.origin != Origin.OTHER_CLIENT)
-    guesses = 2 * int(GUESSED_SHARE * chosen.sum() / 2)
+    guesses = 2 * int(_GUESSED_SHARE * chosen.sum() / 2)
     if guesses < 2 or setup.study.figures.evaluation == "redraw":
         return None
     study = setup.study
@@ -277,3 +287,136 @@ def _trains_on(
         seed=seed_for(setup.seed, "federation"),
     )
     return defense.dealt(visit, classes=setup.dataset.classes)[labels]
+
+
+def _add_pictures(
+    setup: Setup,
+    name: str,
+    scores: Float[ndarray, " samples"],
+    truth: TargetTruth,
+    findings: Findings,
+) -> None:
+    """Curves, histogram, groups and the most exposed members of one attack."""
+    where = _where(setup.study, name, truth.target, setup.seed)
+    for contrast, against in CONTRASTS.items():
+        chosen = np.isin(truth.origin, [Origin.MEMBER, *against])
+        if truth.is_member[chosen].all():
+            continue
+        roc = thin(roc_curve(scores[chosen], truth.is_member[chosen]), _CURVE_POINTS)
+        findings.curves.append(
+            Curve(
+                **where,
+                view=setup.view.name,
+                contrast=contrast,
+                fpr=_rounded(roc.fpr),
+                tpr=_rounded(roc.tpr),
+            )
+        )
+    findings.histograms.append(_histogram(where, scores, truth))
+    findings.groups.extend(_groups(setup, name, scores, truth))
+    findings.exposed.extend(
+        ExposedSample(
+            **where,
+            sample=int(truth.ids[one.position]),
+            label=int(truth.labels[one.position]),
+            above_nonmembers=one.above_nonmembers,
+        )
+        for one in most_exposed(scores, truth.is_member, top=setup.study.figures.most_exposed)
+    )
+
+
+class _Where(TypedDict):
+    attack: str
+    defense: str
+    target: int
+    seed: int
+
+
+def _where(study: Study, name: str, target: ClientId, seed: int) -> _Where:
+    return {"attack": name, "defense": study.defense.label, "target": target, "seed": seed}
+
+
+def _histogram(where: _Where, scores: Float[ndarray, " samples"], truth: TargetTruth) -> Histogram:
+    finite = scores[np.isfinite(scores)]
+    # A few extreme scores would squeeze all others into one bin; they go to the end bins.
+    low, high = np.quantile(finite, [0.02, 0.98]).tolist() if len(finite) else (0.0, 1.0)
+    edges = np.linspace(low, high if high > low else low + 1.0, _HISTOGRAM_BINS + 1)
+    counts = {
+        origin: np.histogram(np.clip(scores[truth.origin == origin], low, high), edges)[0].tolist()
+        for origin in Origin
+    }
+    return Histogram(
+        **where,
+        edges=_rounded(edges),
+        member=counts[Origin.MEMBER],
+        other_client=counts[Origin.OTHER_CLIENT],
+        unseen=counts[Origin.UNSEEN],
+    )
+
+
+def _groups(
+    setup: Setup, name: str, scores: Float[ndarray, " samples"], truth: TargetTruth
+) -> Iterator[Estimate]:
+    is_member = truth.is_member
+    by_class = auc_by_group(scores, is_member, groups=truth.labels)
+    by_owner = auc_by_owner(scores, is_member, owners=truth.owners)
+    for by, contrast, rows in (
+        ("class", "mixed", by_class),
+        ("client", "other_client", [row for row in by_owner if row.group >= 0]),
+    ):
+        for row in rows:
+            yield Estimate(
+                metric=AUC,
+                attack=name,
+                defense=setup.study.defense.label,
+                contrast=contrast,
+                by="class" if by == "class" else "client",
+                group=str(row.group),
+                target=truth.target,
+                seed=setup.seed,
+                value=row.value,
+                low=row.low,
+                high=row.high,
+                method="" if row.low is None else "DeLong 95%",
+                n_members=row.n_members,
+                n_nonmembers=row.n_nonmembers,
+            )
+
+
+def _trajectories(
+    setup: Setup, name: str, cube: Measurements, truth: TargetTruth
+) -> Iterator[Trajectory]:
+    """A signal at the target over rounds, by origin: mean and the range of the middle 80%."""
+    values = cube.of(truth.target).numpy()
+    for origin in Origin:
+        mine = values[:, truth.origin == origin]
+        if mine.shape[1]:
+            yield Trajectory(
+                signal=name,
+                defense=setup.study.defense.label,
+                target=truth.target,
+                seed=setup.seed,
+                origin=_ORIGIN_NAMES[origin],
+                rounds=list(cube.rounds),
+                mean=_finite(mine.mean(1)),
+                low=_finite(np.quantile(mine, 0.1, axis=1)),
+                high=_finite(np.quantile(mine, 0.9, axis=1)),
+            )
+
+
+_ORIGIN_NAMES: dict[Origin, Literal["member", "other_client", "unseen"]] = {
+    Origin.MEMBER: "member",
+    Origin.OTHER_CLIENT: "other_client",
+    Origin.UNSEEN: "unseen",
+}
+
+
+def _rounded(values: Float[ndarray, " points"]) -> list[float]:
+    return [float(f"{value:.{_PICTURE_DIGITS}g}") for value in values]
+
+
+def _finite(values: Float[ndarray, " rounds"]) -> list[float | None]:
+    return [
+        rounded if np.isfinite(value) else None
+        for value, rounded in zip(values, _rounded(values), strict=True)
+    ]

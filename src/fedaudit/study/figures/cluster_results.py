@@ -11,10 +11,14 @@ from fedaudit.core.errors import Damaged
 from fedaudit.core.seeds import seed_for, seeded_numpy
 from fedaudit.core.values import ClientId
 from fedaudit.fl.visits import cohort_of
+from fedaudit.metrics.fairness import ModelRisk, violations, violations_by_chance
 from fedaudit.metrics.intervals import Limited, averaged
-from fedaudit.metrics.violations import ModelRisk, violations, violations_by_chance
 from fedaudit.observe.measurements import Stored
-from fedaudit.results.cluster_groups import (
+from fedaudit.results.clusters import (
+    EVERYBODY,
+    ClusterResult,
+    ClusterRound,
+    ModelState,
     choices,
     clients_of,
     groups_by_size,
@@ -24,7 +28,6 @@ from fedaudit.results.cluster_groups import (
     shares_its_model,
     used_by,
 )
-from fedaudit.results.clusters import EVERYBODY, ClusterResult, ClusterRound, ModelState
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.metrics import (
     ACCURACY,

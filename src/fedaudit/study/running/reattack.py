@@ -112,7 +112,7 @@ def _refuse_distrusted(recording: Path, names: Sequence[str], *, trusted: bool) 
     if not asked or trusted:
         return
     own = recorded_study(recording).attacks
-    with code_named_in("the command line", trusted=False):
+    with code_named_in(_to_asker("the command line", "the call"), trusted=False):
         for name in asked:
             if name not in own:
                 imported(name, "attack")
@@ -137,14 +137,20 @@ def changed_figures(settings: Mapping[str, object]) -> dict[str, object]:
     if others and others[0].partition(".")[0] == "attacks":
         raise BadInput(
             "attacks on a recording are named one after another and keep their settings: "
-            "fedaudit attack FOLDER fedmia-2 sia"
+            + _to_asker("fedaudit attack FOLDER fedmia-2 sia", 'names=["fedmia-2", "sia"]')
         )
     if others:
         raise BadInput(
             f"{others[0]!r} cannot be changed on a recording, since it holds from the first round "
-            "on; only settings of figures can, as --figures.evaluation=redraw"
+            "on; only settings of figures can, as "
+            + _to_asker("--figures.evaluation=redraw", 'figures={"figures.evaluation": "redraw"}')
         )
     return {name.removeprefix("figures."): value for name, value in settings.items()}
+
+
+def _to_asker(command: str, python: str) -> str:
+    """The command for something, or the Python for it, by who asks."""
+    return command if option("").startswith("--") else python
 
 
 def _asked(study: Study, names: Sequence[str], figures: Mapping[str, object]) -> Study:

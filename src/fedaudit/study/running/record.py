@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,17 @@ from torch import Tensor
 
 from fedaudit.attacks.catalog import attack_named
 from fedaudit.core.files import RECORD_FILE, SCORES_FILE
+from fedaudit.core.metric_names import EPSILON, FORMAL_EPSILON, FORMAL_EPSILON_OF_A_ROUND
 from fedaudit.core.values import Sees
+from fedaudit.defenses.base import Guarantee
+from fedaudit.metrics import combined
 from fedaudit.metrics.intervals import FEWEST_RUNS
 from fedaudit.observe.measurements import Stored, stacked
 from fedaudit.observe.usage import Usage, read_usage
+from fedaudit.results import aggregate
 from fedaudit.results.aggregate import corrected as corrected_by_hypothesis
-from fedaudit.results.aggregate import each_over_runs
-from fedaudit.results.estimate import Estimate
+from fedaudit.results.aggregate import each_over_runs, over_runs
+from fedaudit.results.estimate import Estimate, Test, tests_of
 from fedaudit.results.record import (
     AttackRow,
     ClientRow,
@@ -29,15 +34,11 @@ from fedaudit.results.record import (
 )
 from fedaudit.results.sources import SourceResult
 from fedaudit.results.text import made_plain, plain
-from fedaudit.study.controls.membership import controls
-from fedaudit.study.controls.planted import planted_leak
-from fedaudit.study.controls.source import source_controls
+from fedaudit.study.controls import controls, planted_leak, source_controls
 from fedaudit.study.figures.accuracy import accuracy_by_round, utility
 from fedaudit.study.figures.analysis import analyse
 from fedaudit.study.figures.cluster_results import clusters_of
-from fedaudit.study.figures.guarantees import formal_epsilons
 from fedaudit.study.figures.sample_scores import write_scores
-from fedaudit.study.figures.significance import corrected
 from fedaudit.study.figures.source import SourceFound, source_results
 from fedaudit.study.figures.truth import Findings
 from fedaudit.study.running.environment import Clock, environment
@@ -47,8 +48,10 @@ from fedaudit.study.settings.sections import ServerSection, Study
 from fedaudit.study.setup.defenses import assigns_classes
 from fedaudit.study.setup.parts import Setup, Work
 
-MOST_CLIENTS = 50
+_MOST_CLIENTS = 50
 """Of larger federations, only the audited clients have rows."""
+
+FORMAL_DELTA = 1e-5
 
 
 def conclude(
@@ -91,7 +94,7 @@ def conclude(
     usage = [
         row
         for run, rounds in zip(runs, stored, strict=True)
-        for row in usage_rows(run, places[run.seed], rounds)
+        for row in _usage_rows(run, places[run.seed], rounds)
     ]
     made = environment(clock, work.device)
     record = assembled(runs, stored, findings, checks, made, usage, sources)
@@ -288,7 +291,7 @@ def _content_hash(
     return digest.hexdigest()
 
 
-def usage_rows(run: Setup, place: Path, stored: Sequence[Stored]) -> list[UsageRow]:
+def _usage_rows(run: Setup, place: Path, stored: Sequence[Stored]) -> list[UsageRow]:
     """Uses of each client's samples, and the cost of its defense.
 
     Args:
@@ -300,7 +303,7 @@ def usage_rows(run: Setup, place: Path, stored: Sequence[Stored]) -> list[UsageR
     if usage is None:
         return []
     targets = run.study.audit.targets
-    told = usage.clients if len(usage.clients) <= MOST_CLIENTS else targets
+    told = usage.clients if len(usage.clients) <= _MOST_CLIENTS else targets
     return [_row(run, usage, client) for client in usage.clients if client in told]
 
 
@@ -331,3 +334,106 @@ def _mean(cosines: Tensor) -> float | None:
 def _histogram(times: Tensor) -> list[int]:
     """Counts of samples used 0 times, once, twice ..."""
     return np.bincount(times.numpy()).tolist() if len(times) else []
+
+
+def corrected(findings: Findings, alpha: float) -> list[Estimate]:
+    """All figures and their means over runs, with significance corrected over the whole study.
+
+    Means make a family of their own: a reader looks at them or at single runs, not at the
+    largest of both.
+    """
+    single = _with_significance(findings.figures, findings.p_values, alpha)
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for place, figure in enumerate(findings.figures):
+        if figure.metric != EPSILON:
+            key = (figure.attack, figure.contrast, figure.target, figure.metric)
+            groups.setdefault(key, []).append(place)
+    several = [places for places in groups.values() if len(places) > 1]
+    means = [
+        over_runs(
+            [findings.figures[place] for place in places],
+            [findings.limits[place] for place in places if place in findings.limits],
+        )
+        for places in several
+    ]
+    known = findings.p_values
+    tested = [[known[place] for place in places if place in known] for places in several]
+    # A run that refused the figure was not tested, and says nothing against the others.
+    p_values = {row: combined(given) for row, given in enumerate(tested) if given}
+    return single + _with_significance(means, p_values, alpha)
+
+
+def _with_significance(
+    figures: Sequence[Estimate], p_values: Mapping[int, float], alpha: float
+) -> list[Estimate]:
+    tested = [
+        figure.model_copy(update={"tests": [Test(p_value=p_values[at])] if at in p_values else []})
+        for at, figure in enumerate(figures)
+    ]
+    # The outcome alone is kept: a study tests thousands of figures.
+    return [
+        figure.model_copy(update={"tests": tests_of(figure.significant)})
+        for figure in aggregate.corrected(tested, alpha)
+    ]
+
+
+def formal_epsilons(runs: Sequence[Setup]) -> list[Estimate]:
+    """The epsilon of the whole training, and that of one round in which a client takes part.
+
+    That of a round is what papers often print. It says nothing of somebody who sees more rounds:
+    the budget of the training is what holds for the server.
+
+    Args:
+        runs: Of one study. Each figure is that of the client that is protected least.
+    """
+    rounds = runs[0].study.training.rounds
+    whole = _weakest(runs, rounds)
+    if whole is None:
+        return []
+    found = [_figure(runs[0], FORMAL_EPSILON, whole, "")]
+    one = _weakest(runs, 1)
+    if one is not None and rounds > 1 and whole.epsilon < float("inf"):
+        found.append(_figure(runs[0], FORMAL_EPSILON_OF_A_ROUND, one, "one round alone; "))
+    return found
+
+
+def _figure(run: Setup, metric: str, weakest: Guarantee, of_what: str) -> Estimate:
+    finite = weakest.epsilon < float("inf")
+    return Estimate(
+        defense=run.study.defense.label,
+        view=run.view.name,
+        contrast="unseen",
+        metric=metric,
+        value=weakest.epsilon if finite else None,
+        method=weakest.method or f"Renyi accountant, delta {FORMAL_DELTA:g}",
+        note=f"{of_what}unit: {weakest.unit}" if finite else _nothing(weakest),
+    )
+
+
+def _nothing(guarantee: Guarantee) -> str:
+    if guarantee.method:
+        return f"there is no guarantee: {guarantee.method}"
+    return "without noise there is no guarantee"
+
+
+def _weakest(runs: Sequence[Setup], rounds: int) -> Guarantee | None:
+    # Of all runs: another seed may deal a client fewer samples, which are drawn more often.
+    guarantees = [guarantee for run in runs for guarantee in _guarantees(run, rounds)]
+    return max(guarantees, key=lambda guarantee: guarantee.epsilon, default=None)
+
+
+def _guarantees(run: Setup, rounds: int) -> Iterator[Guarantee]:
+    """Those of the defended targets; of all defended clients where no target is among them.
+
+    Source inference asks about everybody's samples, and all defended clients count.
+    """
+    targets = [client for client in run.study.audit.targets if client in run.defenses]
+    targets = [] if run.on_source else targets
+    for client in targets or run.defenses:
+        work = replace(
+            run.algorithm.workload(rounds, run.deal.sizes[client]),
+            features=run.dataset.train.features[0].numel(),
+        )
+        guarantee = run.defenses[client].guarantee(work, delta=FORMAL_DELTA)
+        if guarantee is not None:
+            yield guarantee

@@ -2,9 +2,10 @@
 
 import re
 import tomllib
+from itertools import islice
 from pathlib import Path
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, nearest
 from fedaudit.core.files import LARGEST, SHORT, TooLarge, read_text
 from fedaudit.results.text import MAX_DEPTH, deeper_than, keys, whole_numbers
 
@@ -17,6 +18,9 @@ _WORDLESS = re.compile(
 
 _MANY_DOTS = re.compile(rf"(?<![\w-])[\w-]++(?:[ \t]*+\.[ \t]*+[\w-]++){{{MAX_DEPTH},}}")
 """A key of more parts than settings nest; the parser takes a time that grows with their square."""
+
+_MOST_LOOKED_AT = 1000
+"""Files of a folder in which a misspelt name is looked for."""
 
 
 def read_toml(path: Path, what: str) -> dict[str, object]:
@@ -35,6 +39,11 @@ def read_toml(path: Path, what: str) -> dict[str, object]:
         text = read_text(path, max_bytes=SHORT)
     except TooLarge as error:
         raise BadInput(f"{error}; {what} is a short file") from error
+    except FileNotFoundError as error:
+        there = islice(path.parent.glob("*.toml"), _MOST_LOOKED_AT)
+        near = [str(path.with_name(name)) for name in nearest(path.name, (p.name for p in there))]
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise BadInput(f"{what} {path} is not there; {hint}give the path of a TOML file") from error
     except OSError as error:
         raise BadInput(f"{what} {path} cannot be read ({error.strerror})") from error
     except ValueError as error:

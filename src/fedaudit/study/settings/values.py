@@ -69,7 +69,10 @@ def refusal_of(
     more = f" (and {len(others)} more)" if others else ""
     wanted = _IN_WORDS.get(first["type"], first["msg"].removeprefix("Value error, "))
     wanted = wanted.replace("Input should be", "it should be", 1)
-    place = option(beside) if beside and where else f"{where} in {source}" if where else source
+    typed = option(beside)
+    # In Python a setting stands in a mapping, under the very name that is given.
+    name = typed if typed.startswith("--") else beside
+    place = name if beside and where else f"{where} in {source}" if where else source
     # What refuses a whole table says itself what it was given.
     of_table = first["type"] == "value_error" and isinstance(first["input"], Mapping | BaseModel)
     return BadInput(f"{place}: {wanted}{'' if of_table else _got(first['input'])}{more}")

@@ -18,10 +18,9 @@ from fedaudit.fl.algorithms.catalog import Task, algorithm_named
 from fedaudit.fl.algorithms.ifca import Ifca
 from fedaudit.fl.algorithms.ifca_mir import IfcaMir, Preference
 from fedaudit.models import architecture
+from fedaudit.risk.base import ByLoss
 from fedaudit.risk.catalog import measure_named
-from fedaudit.risk.client import ByLoss
-from fedaudit.risk.server import ServerRisk
-from fedaudit.risk.shadow_models import ShadowTraining
+from fedaudit.risk.server import ServerRisk, ShadowTraining
 from fedaudit.study.settings.options import check_options
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.setup.dealing import GroupedData

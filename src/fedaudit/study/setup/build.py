@@ -1,30 +1,40 @@
 """From a study's settings to the parts of one run, with everything refused that cannot work."""
 
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.catalog import attack_named
-from fedaudit.core.errors import BadInput, Refusal
+from fedaudit.attacks.catalog import attack_named, attack_set
+from fedaudit.core.errors import BadInput, NotVisible, Refusal
 from fedaudit.core.importing import called, named
 from fedaudit.core.naming import Copies
 from fedaudit.core.seeds import seed_for
-from fedaudit.core.values import ClientId, Sees
+from fedaudit.core.values import ClientId, Sees, Setting
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.dataset import Dataset, some_classes
 from fedaudit.defenses.base import Defense, Plan
-from fedaudit.fl.algorithms.base import Algorithm, Server
-from fedaudit.fl.visits import cohort_of
+from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, Server
+from fedaudit.fl.simulate import prepared
+from fedaudit.fl.visits import TurnContext, cohort_of
+from fedaudit.fl.wire.checkpoint import fingerprint_of
 from fedaudit.metrics.table import EVERY_EVALUATION, METRICS, Exact, Metric, OfScores
-from fedaudit.observe.views import View
+from fedaudit.observe.round import Logits
+from fedaudit.observe.views import (
+    View,
+    as_one,
+    of_outputs,
+    of_several_models,
+    view_named,
+    with_own_data,
+)
 from fedaudit.study.settings.options import check_options
 from fedaudit.study.settings.sections import Study
-from fedaudit.study.setup.adversary import as_sent, attacks_of, measured_rounds, view_of
 from fedaudit.study.setup.algorithm import algorithm_of, check_algorithm, refuse_unmeasured
 from fedaudit.study.setup.dealing import GroupedData, dealt, grouped
-from fedaudit.study.setup.defenses import assigns_classes, defenses_of, refuse_unfit
-from fedaudit.study.setup.examples import with_examples
+from fedaudit.study.setup.defenses import assigns_classes, defenses_of, noisy_tail, refuse_unfit
+from fedaudit.study.setup.examples import shadow_section, shadow_seed, with_examples
 from fedaudit.study.setup.holdout import HoldOutRule, exclude_held_out, refuse_one_sided
 from fedaudit.study.setup.parts import Setup
 
@@ -39,13 +49,13 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
         BadInput: A name or setting that does not exist, or data that does not suffice.
         NotVisible: The study names an attack that needs more than the view offers.
     """
-    _attacks_seen(study, view_of(study))
+    _attacks_seen(study, _view_of(study))
     for name in study.figures.metrics:
         metric_named(name)
     dataset = dataset_of(study, seed, data_dir)
     world = _dealt(study, dataset, seed)
     algorithm, defenses = _algorithm_and_defenses(study, world, seed, data_dir)
-    view = as_sent(view_of(study), algorithm)
+    view = _as_sent(_view_of(study), algorithm)
     attacks, refused = _attacks_seen(study, view)
     holdout = HoldOutRule(defenses, algorithm, study.training.rounds, seed_for(seed, "federation"))
     refuse_one_sided(world.deal.clients, holdout)
@@ -59,18 +69,18 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
         view=view,
         attacks=attacks,
         refused=refused,
-        measured_rounds=measured_rounds(study, view),
+        measured_rounds=_measured_rounds(study, view),
         groups=world.groups,
-        server=server_of(study, world),
+        server=_server_of(study, world),
     )
     run = with_examples(_without_uninformed(run), dataset)
     for one in (run, run.shadow):
         if one is not None:
-            refuse_absent_targets(one)
+            _refuse_absent_targets(one)
     return run
 
 
-def server_of(study: Study, world: GroupedData) -> Server:
+def _server_of(study: Study, world: GroupedData) -> Server:
     """The server that sends clients their models.
 
     Raises:
@@ -134,11 +144,11 @@ def refuse_misfits(studies: Iterable[Study], data_dir: Path | None = None) -> No
     for study in studies:
         seed = study.seeds[0]
         try:
-            view = view_of(study)
+            view = _view_of(study)
             _attacks_seen(study, view)
             check_algorithm(study)
             defenses_of(study)
-            measured_rounds(study, view)
+            _measured_rounds(study, view)
             # Points of a grid share their data nearly always, and reading is what takes long.
             if dataset is None or study.data != data:
                 data, dataset, world = study.data, dataset_of(study, seed, data_dir), None
@@ -146,7 +156,7 @@ def refuse_misfits(studies: Iterable[Study], data_dir: Path | None = None) -> No
             if world is None or wanted != deal:
                 deal, world = wanted, _dealt(study, dataset, seed)
             algorithm, _ = _algorithm_and_defenses(study, world, seed, data_dir)
-            _attacks_seen(study, as_sent(view, algorithm))
+            _attacks_seen(study, _as_sent(view, algorithm))
         except Refusal as error:
             raise type(error)(f"{study.name}: {error}") from error
 
@@ -209,7 +219,7 @@ def _plans(study: Study, dataset: Dataset, algorithm: Algorithm) -> list[Plan]:
     ]
 
 
-def refuse_absent_targets(run: Setup) -> None:
+def _refuse_absent_targets(run: Setup) -> None:
     """Refuses a run in which the adversary would never see a client under audit.
 
     Args:
@@ -233,3 +243,155 @@ def refuse_absent_targets(run: Setup) -> None:
                 "training.participation, measure more rounds (training.rounds, audit.every), or "
                 "audit another client"
             )
+
+
+def _view_of(study: Study) -> View:
+    """The adversary's view, and whether it has data of its own to learn from.
+
+    Raises:
+        BadInput: No such view, or audit.merge names clients that are not there.
+    """
+    view = view_named(study.audit.view)
+    strangers = [c for c in study.audit.merge if c >= study.partition.clients]
+    if strangers:
+        raise BadInput(
+            f"audit.merge names {strangers}, but clients are numbered 0 to "
+            f"{study.partition.clients - 1}"
+        )
+    if study.audit.merge:
+        view = as_one(view, study.audit.merge)
+    return view if shadow_section(study) is None else with_own_data(view)
+
+
+def _as_sent(view: View, algorithm: Algorithm) -> View:
+    """A view less what the algorithm's clients do not send.
+
+    Raises:
+        NotVisible: Nothing.
+    """
+    if algorithm.upload_kind is Logits:
+        return of_outputs(view)
+    return of_several_models(view) if isinstance(algorithm, ChoosesModels) else view
+
+
+def attacks_of(study: Study, view: View) -> tuple[dict[str, Attack], dict[str, str]]:
+    """Named attacks must be possible; of the study's set of attacks, the possible ones are taken.
+
+    Returns:
+        The attacks, and for each other one what is missing.
+
+    Raises:
+        BadInput: No such attack, setting or set.
+        NotVisible: The study names an attack that needs more than the view offers.
+    """
+    if study.attacks:
+        named = {
+            name: attack_named(name).with_settings(_noise_tail(study, name) | given)
+            for name, given in study.attacks.items()
+        }
+        for name, attack in named.items():
+            _refuse_impossible(name, attack, study, view)
+        return named, {}
+    possible, refused = {}, {}
+    for name, attack in attack_set(study.attack_set).items():
+        try:
+            _refuse_impossible(name, attack, study, view)
+            possible[name] = attack
+        except NotVisible as error:
+            refused[name] = str(error)
+    return possible, refused
+
+
+def _noise_tail(study: Study, name: str) -> dict[str, Setting]:
+    """Side information on a defense's noise for an attack that uses it, where a study gives none.
+
+    Raises:
+        BadInput: The audited clients' noise lies in tails of several sizes.
+    """
+    if "tail" not in attack_named(name).settings():
+        return {}
+    defenses = defenses_of(study)
+    audited = {*study.audit.targets, *study.audit.merge}
+    tails = [noisy_tail(defenses.get(client)) for client in audited]
+    found = {tail for tail in tails if tail is not None}
+    if len(found) > 1:
+        raise BadInput(
+            f"the audited clients add noise to the shares {sorted(found)} of their parameters, and "
+            f"the attack {name!r} is told of one; set attacks.{name}.tail, or audit them one by one"
+        )
+    return {"tail": found.pop()} if found else {}
+
+
+def _refuse_impossible(name: str, attack: Attack, study: Study, view: View) -> None:
+    view.refuse_unless_offered(attack.needs, f"the attack {name!r}")
+    if attack.infers_source and study.audit.merge:
+        raise NotVisible(
+            f"the attack {name!r} tells single clients apart, and audit.merge attacks "
+            f"{list(study.audit.merge)} as one; leave audit.merge out"
+        )
+    if attack.infers_source and study.figures.nobody_is_a_member:
+        raise NotVisible(
+            f"the attack {name!r} asks whose a sample is, which has no answer where "
+            "figures.nobody_is_a_member calls samples of nobody members"
+        )
+
+
+def _measured_rounds(study: Study, view: View) -> tuple[int, ...]:
+    """The rounds in which the adversary looks.
+
+    Raises:
+        BadInput: Measured rounds are further apart than there are rounds.
+    """
+    last = study.training.rounds
+    if Sees.ROUNDS not in view.offers:
+        return (last,)
+    step = study.measured_every
+    if step > last:
+        raise BadInput(
+            f"audit.every is {step}, but there are only {last} rounds, so that nothing would be "
+            f"measured; give at most {last}, or 0 for a tenth of the rounds"
+        )
+    return tuple(range(step, last + 1, step))
+
+
+def federation_seeds(study: Study) -> frozenset[int]:
+    """Seeds of all federations that :func:`federation_of` can deal: audited ones and shadows."""
+    runs = {*study.seeds, *map(shadow_seed, study.seeds)}
+    return frozenset(seed_for(seed, "federation") for seed in runs)
+
+
+def federation_of(study: Study, seed: int, data_dir: Path | None) -> TurnContext:
+    """One federation of a study, with its data as they are once defenses have prepared them.
+
+    Args:
+        study: Its settings.
+        seed: That the federation is simulated with; it tells which one is meant.
+        data_dir: Folder with data sets; by default what ``FEDAUDIT_DATA`` says.
+
+    Raises:
+        Refusal: As :func:`fedaudit.study.setup.build.setup`; or no federation of the study has the
+            seed.
+    """
+    run = _run(study, seed, data_dir)
+    defenses = deepcopy(dict(run.defenses))
+    data = prepared(run.deal.clients, defenses, study.training.rounds, seed)
+    return TurnContext(run.algorithm, data, defenses)
+
+
+def data_key(federation: TurnContext) -> str:
+    """Names what clients train on, so that machines with other data are found out."""
+    return fingerprint_of((federation.algorithm.nets,), federation.data, {})
+
+
+def _run(study: Study, seed: int, data_dir: Path | None) -> Setup:
+    for one in study.seeds:
+        if seed == seed_for(one, "federation"):
+            return setup(study, one, data_dir)
+        if seed == seed_for(shadow_seed(one), "federation"):
+            shadow = setup(study, one, data_dir).shadow
+            if shadow is not None:
+                return shadow
+    raise BadInput(
+        f"no federation of the study {study.name!r} has the seed {seed}; use the same study on "
+        "every machine"
+    )

@@ -1,13 +1,19 @@
-"""Controls: checks that the figures of a run mean what they say."""
+"""Controls: checks that the figures of a run mean what they say.
+
+Members are permuted, inputs classified without a model, models attacked that nobody trained, and
+a small twin of the run has a leak that every attack must find.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
 from jaxtyping import Int
 from numpy import ndarray
 
+from fedaudit.attacks.catalog import attack_named
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import Refusal
 from fedaudit.core.origin import Origin
@@ -15,24 +21,39 @@ from fedaudit.core.params import plus
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
 from fedaudit.core.values import Model, Params, Samples, Sees
+from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.simulate import simulate
+from fedaudit.fl.training.local import LocalTraining
 from fedaudit.metrics import auc_interval, blind_classifier, permuted_membership
+from fedaudit.metrics.source import inferred_source, source_null, source_success
 from fedaudit.observe.measurements import MeasuredRound, Measurements, stacked
 from fedaudit.observe.round import Exposed, Round
-from fedaudit.observe.views import seen_from
+from fedaudit.observe.views import View, as_one, seen_from, view_named
 from fedaudit.results.record import ControlResult
 from fedaudit.signals.measure import measure_by_block, measure_round
+from fedaudit.study.figures.source import posteriors, source_queries
 from fedaudit.study.figures.truth import Findings, TargetTruth, target_truth
-from fedaudit.study.setup.parts import Setup
+from fedaudit.study.setup.parts import Setup, Work
 
-FALSE_ALARM = 0.01
+_FALSE_ALARM = 0.01
 """How often a sound study may see a control of one kind fail by chance, whatever its size."""
 
-RANDOM_STEP = 0.01
+_RANDOM_STEP = 0.01
 
 _BLIND_AGAINST = {
     Origin.UNSEEN: "unseen samples",
     Origin.OTHER_CLIENT: "other clients' samples",
 }
+
+_SPREADS = 5
+"""So far above shuffled owners no sound control lies, once in millions."""
+_PLANTED_CONFIDENCE = 0.99
+_CANARIES = 100
+_REPEATS = 5
+"""How often the twin's target holds each canary that it trains on."""
+_OTHERS = 4
+_ROUNDS = 6
+_GENTLY = LocalTraining(epochs=2, batch_size=16, lr=0.1)
 
 
 def controls(
@@ -100,15 +121,14 @@ def _blind(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult]:
         chosen = np.isin(truth.origin, [Origin.MEMBER, origin])
         if truth.is_member[chosen].all():
             continue
-        result = ControlResult(
+        control = partial(
+            ControlResult,
             control="blind classifier",
             defense=setup.study.defense.label,
             target=truth.target,
             seed=setup.seed,
             # The same for both, since tables show one line a kind; the note tells them apart.
             expected="inputs alone do not tell members from non-members",
-            value=None,
-            passed=None,
         )
         try:
             blind = blind_classifier(
@@ -116,36 +136,33 @@ def _blind(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult]:
                 truth.is_member[chosen],
                 rng=seeded_numpy(setup.seed, "blind", truth.target, int(origin)),
                 labels=truth.labels[chosen],
-                confidence=1 - FALSE_ALARM / (2 * _repetitions(setup)),
+                confidence=1 - _FALSE_ALARM / (2 * _repetitions(setup)),
             )
         except Refusal as refusal:
-            yield result.model_copy(update={"note": f"against {against}: {refusal}"})
+            yield control(value=None, passed=None, note=f"against {against}: {refusal}")
             continue
-        yield result.model_copy(
-            update={
-                "value": blind.auc,
-                "low": blind.low,
-                "high": blind.high,
-                "passed": not blind.shifted,
-                "note": f"against {against}: {blind.classifier}, {blind.method}",
-            }
+        yield control(
+            value=blind.auc,
+            low=blind.low,
+            high=blind.high,
+            passed=not blind.shifted,
+            note=f"against {against}: {blind.classifier}, {blind.method}",
         )
 
 
 def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterator[ControlResult]:
     """All attacks on untrained models: the measuring itself must find nothing."""
-    once, twice = measured_untrained(setup, truth.kept, device)
-    confidence = 1 - FALSE_ALARM / (len(setup.on_membership) * _repetitions(setup))
+    once, twice = _measured_untrained(setup, truth.kept, device)
+    confidence = 1 - _FALSE_ALARM / (len(setup.on_membership) * _repetitions(setup))
     for name, attack in setup.on_membership.items():
-        result = ControlResult(
+        control = partial(
+            ControlResult,
             control="untrained model",
             attack=name,
             defense=setup.study.defense.label,
             target=truth.target,
             seed=setup.seed,
             expected="AUC of 0.5 within the interval on models that nobody trained",
-            value=None,
-            passed=None,
         )
         try:
             slow = any(signal.name not in twice for signal in attack.signals)
@@ -153,21 +170,19 @@ def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterat
             informed = attack.with_side_information(dict.fromkeys((1, 2), torch.tensor(True)))
             scores = informed.scores(once if slow else twice, truth.target).numpy()
         except Refusal as refusal:
-            yield result.model_copy(update={"note": str(refusal)})
+            yield control(value=None, passed=None, note=str(refusal))
             continue
         auc = auc_interval(scores, truth.is_member, confidence=confidence)
-        yield result.model_copy(
-            update={
-                "value": auc.value,
-                "low": auc.low,
-                "high": auc.high,
-                "passed": auc.low <= 0.5 <= auc.high,
-                "note": auc.method,
-            }
+        yield control(
+            value=auc.value,
+            low=auc.low,
+            high=auc.high,
+            passed=auc.low <= 0.5 <= auc.high,
+            note=auc.method,
         )
 
 
-def measured_untrained(
+def _measured_untrained(
     setup: Setup, kept: Int[ndarray, " samples"], device: torch.device = CPU
 ) -> tuple[dict[str, Measurements], dict[str, Measurements]]:
     """Every signal of one untrained round, and those that cost little of two.
@@ -256,6 +271,140 @@ def _untrained_round(setup: Setup, index: int) -> Round:
 
 def _random_step(like: Params, rng: torch.Generator) -> Params:
     return {
-        name: RANDOM_STEP * torch.randn(value.shape, dtype=value.dtype, generator=rng)
+        name: _RANDOM_STEP * torch.randn(value.shape, dtype=value.dtype, generator=rng)
         for name, value in like.items()
     }
+
+
+def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlResult]:
+    """Source attacks on models that nobody trained: they can know no more than label distributions.
+
+    Args:
+        run: The run.
+        device: Where untrained models are measured.
+    """
+    samples = source_queries(run)
+    if not run.on_source or samples is None:
+        return
+    once, twice = _measured_untrained(run, samples.kept, device)
+    for name, attack in run.on_source.items():
+        control = partial(
+            ControlResult,
+            control="untrained model",
+            attack=name,
+            defense=run.study.defense.label,
+            seed=run.seed,
+            expected="owners named no more often than label distributions explain, on models that "
+            "nobody trained",
+        )
+        slow = any(signal.name not in twice for signal in attack.signals)
+        try:
+            posterior = posteriors(run, attack, once if slow else twice, samples)
+        except Refusal as refusal:
+            yield control(value=None, passed=None, note=str(refusal))
+            continue
+        named = inferred_source(posterior)
+        rng = seeded_numpy(run.seed, "untrained owners")
+        null = source_null(named, samples.owner, within=samples.labels, rng=rng)
+        limit = min(null.mean + _SPREADS * null.spread, 1.0)
+        value = source_success(named, samples.owner).value
+        yield control(
+            value=value,
+            high=limit,
+            passed=value <= limit,
+            note=f"shuffles of owners within classes: {null.mean:.3f}, and "
+            f"{_SPREADS} of their standard deviations above it {limit:.3f}",
+        )
+
+
+def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
+    """Trains a small federation whose target memorises mislabelled samples, and attacks it.
+
+    Without a control of this kind "AUC 0.51" cannot be told from a broken attack. Half of the
+    canaries, samples with wrong labels drawn at random, are trained on by the target, several
+    times over, so that the global model memorises them too and even attacks that look at it
+    alone can find them; no client trains on the other half. No defense is in force, and the
+    twin trains gently, by federated averaging and settings of its own: a run that has converged or
+    jumps about leaves updates in which no attack on gradients finds anything.
+
+    Args:
+        setup: The run that is controlled; its model, view and attacks are used.
+        work: Which processes train, where they and the measurements calculate, and what is
+            called after each of the twin's rounds.
+    """
+    canaries, is_member = _canaries(setup)
+    measured = _measured_twin(setup, canaries, is_member, work)
+    for name, attack in setup.on_membership.items():
+        control = partial(
+            ControlResult,
+            control="planted leak",
+            attack=name,
+            target=0,
+            seed=setup.seed,
+            expected="finds mislabelled samples that the target of a twin run has memorised",
+        )
+        try:
+            # No defense is in force: the target trains on all of its data in every round.
+            informed = attack.with_side_information(
+                dict.fromkeys(range(1, _ROUNDS + 1), torch.tensor(True))
+            )
+            scores = informed.scores(measured, 0).numpy()
+        except Refusal as refusal:
+            yield control(value=None, passed=None, note=str(refusal))
+            continue
+        auc = auc_interval(scores, is_member, confidence=_PLANTED_CONFIDENCE)
+        found, learned = auc.low > 0.5, attack_named(name).learns
+        yield control(
+            value=auc.value,
+            low=auc.low,
+            high=auc.high,
+            # What moves otherwise than what was learned from may well be missed.
+            passed=None if learned and not found else found,
+            note=auc.method + "; learned on a run that trains otherwise than the twin" * learned,
+        )
+
+
+def _measured_twin(
+    setup: Setup, canaries: Samples, is_member: np.ndarray, work: Work
+) -> dict[str, Measurements]:
+    """The canaries in every round of the twin but the first."""
+    members = canaries.take(torch.from_numpy(is_member))
+    clients = {0: Samples.joined(*[members] * _REPEATS)} | {
+        place + 1: data.take(slice(0, len(members)))
+        for place, data in enumerate(list(setup.deal.clients.values())[1 : 1 + _OTHERS])
+    }
+    rounds = simulate(
+        FedAvg(setup.algorithm.architecture, _GENTLY),
+        clients,
+        rounds=_ROUNDS,
+        seed=seed_for(setup.seed, "planted leak"),
+        engine=work.engine,
+        device=work.device,
+    )
+    phase = f"seed {setup.seed}: planted leak"
+    work.progress(phase, 0, _ROUNDS)
+    measured = []
+    for round in seen_from(rounds, _view(setup)):
+        if round.index > 1:
+            measured.append(measure_round(round, setup.signals, canaries, device=work.device))
+        work.progress(phase, round.index, _ROUNDS)
+    return stacked(measured)
+
+
+def _view(setup: Setup) -> View:
+    """The adversary of the run; where it attacks several clients as one, so it does in the twin."""
+    merged = len(setup.study.audit.merge)
+    together = range(min(merged, _OTHERS - 1))
+    return as_one(view_named(setup.study.audit.view), together) if merged else setup.view
+
+
+def _canaries(setup: Setup) -> tuple[Samples, np.ndarray]:
+    """Unseen audited samples with wrong labels, and which of them the twin's target holds."""
+    audit = setup.deal.audit
+    pool = audit.samples.take(torch.from_numpy(audit.owner < 0))
+    rng = seeded(setup.seed, "canaries")
+    chosen = pool.take(torch.randperm(len(pool), generator=rng)[: 2 * _CANARIES])
+    shift = torch.randint(1, setup.dataset.classes, (len(chosen),), generator=rng)
+    wrong = (chosen.labels + shift) % setup.dataset.classes
+    is_member = np.arange(len(chosen)) < len(chosen) // 2
+    return Samples(chosen.features, wrong, chosen.ids), is_member
