@@ -5,9 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from fedaudit.engines.workers import Workers
-
 from fedaudit.engines.base import Engine
+from fedaudit.engines.local import Workers
 
 Shared = TypeVar("Shared")
 Item = TypeVar("Item")

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from fedaudit.risk.client import ByLoss
 from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput, NotVisible, Unsupported
@@ -30,6 +29,7 @@ from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Gradient, Logits, Round, Update, Upload
 from fedaudit.observe.views import VIEWS, seen_from
+from fedaudit.risk.base import ByLoss
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure
 from fedaudit.signals.outputs import Confidence, Loss

@@ -257,14 +257,15 @@ def test_an_attack_that_learns_needs_data_of_its_own(name: str) -> None:
 
 @pytest.mark.parametrize("name", LEARNING)
 def test_an_attack_learns_the_same_bits_from_the_same_seed(name: str) -> None:
-    scores, before, threads = [], torch.get_rng_state(), torch.get_num_threads()
+    scores, threads = [], torch.get_num_threads()
     for seed in (5, 5, 6):
         cubes = {n: replace(m, values=m.values[:, :, :60]) for n, m in measured().items()}
+        before = torch.get_rng_state()
         fitted = ATTACKS[name].fitted(cubes, torch.arange(60) % 2 == 0, TARGET, seed)
+        assert torch.equal(torch.get_rng_state(), before), "the global generator plays no part"
         scores.append(fitted.scores(measured(), TARGET))
     assert torch.equal(scores[0], scores[1])
     assert not torch.equal(scores[0], scores[2])
-    assert torch.equal(torch.get_rng_state(), before), "the global generator plays no part"
     assert torch.get_num_threads() == threads
 
 

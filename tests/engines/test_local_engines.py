@@ -7,11 +7,10 @@ from typing import NoReturn, cast
 
 import pytest
 import torch
-from fedaudit.engines.workers import Workers
 
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.engines.base import Engine
-from fedaudit.engines.local import LOCAL, local_engine, one_thread
+from fedaudit.engines.local import LOCAL, Workers, local_engine, one_thread
 from tests.crew import started
 from tests.engines import contract
 

@@ -158,9 +158,10 @@ def test_a_server_that_tampers_names_clients_and_rounds_that_there_will_be(
 
 @dataclass(frozen=True)
 class Scaled(Defense):
-    """A defense with a function among its settings."""
+    """A defense with a function and a list among its settings."""
 
     factor: object = field(default=abs)
+    levels: list[float] = field(default_factory=lambda: [0.5])
 
     def upload(self, upload: Upload, turn: Turn) -> Upload:
         return upload
@@ -201,7 +202,7 @@ def test_a_checkpoint_is_never_taken_up_by_another_run(
     assert checkpoint.read_bytes() == before
 
 
-def test_settings_that_are_functions_do_not_keep_a_run_from_going_on(tmp_path: Path) -> None:
+def test_settings_that_are_functions_or_lists_keep_no_run_from_going_on(tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint.safetensors"
 
     def run(defense: Defense) -> int:

@@ -155,7 +155,7 @@ class SequenceReader:
         seed: int,
     ) -> dict[str, Tensor]:
         """The weights of the epoch with the least loss on what is held back."""
-        judge = _Reader(sequences.shape[2], self.hidden)
+        judge = _initial(sequences.shape[2], self.hidden, seed)
         kept: dict[str, Tensor] = {}
         least, since = float("inf"), 0
         epochs = self._epochs(sequences[~held], labels[~held], seed)
