@@ -43,7 +43,7 @@ class Inputs:
         """The tensors by name, as ``forward`` takes them by keyword."""
         sizes = [math.prod(field.shape) for field in self.fields]
         found = {}
-        for field, part in zip(self.fields, features.split(sizes, dim=1), strict=True):
+        for field, part in zip(self.fields, torch.split(features, sizes, dim=1), strict=True):
             value = part.reshape(len(features), *field.shape)
             found[field.name] = value.long() if field.whole else value
         return found

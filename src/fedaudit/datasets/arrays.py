@@ -232,8 +232,8 @@ def from_arrays(
             f"{arrays.x_test.shape[1:]}; give both parts the same shape"
         )
     if tokens:
-        both = (torch.from_numpy(x.astype(np.int32)) for x in (arrays.x_train, arrays.x_test))
-        scaled = Scaled(*both, f"tokens of {tokens}")
+        train, test = (torch.from_numpy(x.astype(np.int32)) for x in arrays[::2])
+        scaled = Scaled(train, test, f"tokens of {tokens}")
     else:
         scaled = _scaled(arrays, standardise)
     if are_numbers(arrays.y_train) and are_numbers(arrays.y_test):

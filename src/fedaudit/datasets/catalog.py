@@ -63,10 +63,11 @@ def data_directory(given: Path | None = None) -> Path | None:
 
 def load(
     name: str,
+    task: Task = CLASSIFICATION,
+    /,
     *,
     data_dir: Path | None = None,
     seed: int = 0,
-    task: Task = CLASSIFICATION,
     **options: Setting,
 ) -> Dataset:
     """A data set by name, ready for training.
@@ -77,10 +78,10 @@ def load(
 
     Args:
         name: Name of the data set.
+        task: What a model is to be trained for on it.
         data_dir: Folder that data sets lie in; by default what ``FEDAUDIT_DATA`` says.
         seed: Decides everything random about the data: generation, and splits that the files
             do not settle.
-        task: What a model is to be trained for on it.
         options: Settings of the source, see its ``read`` function.
 
     Raises:

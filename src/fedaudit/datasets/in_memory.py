@@ -46,8 +46,8 @@ class InMemory:
         found = from_arrays(self.name, parts, standardise=self.standardise)
         if self.inputs is None:
             return found
-        both = (replace(part, inputs=self.inputs) for part in (found.train, found.test))
-        return replace(found, **dict(zip(("train", "test"), both, strict=True)))
+        train, test = (replace(part, inputs=self.inputs) for part in (found.train, found.test))
+        return replace(found, train=train, test=test)
 
 
 def samples(

@@ -59,10 +59,11 @@ MODELS: dict[str, Build] = {
 
 def architecture(
     name: str,
+    task: Task = CLASSIFICATION,
+    /,
     *,
     shape: tuple[int, ...],
     classes: int,
-    task: Task = CLASSIFICATION,
     **settings: Setting,
 ) -> Architecture:
     """An architecture from the catalogue, or of the user's own, fitted to the samples.
@@ -72,9 +73,9 @@ def architecture(
 
     Args:
         name: A key of ``MODELS``, or ``module:callable``: see :func:`architecture_from_path`.
+        task: What it is trained for.
         shape: Shape of one sample, without the sample axis.
         classes: Number of outputs: of classes, at least 2, where the task tells some apart.
-        task: What it is trained for.
         settings: Settings of the architecture; see the function in ``MODELS``.
 
     Raises:
@@ -108,10 +109,11 @@ def architecture(
 
 def architecture_from_path(
     path: str,
+    task: Task = CLASSIFICATION,
+    /,
     *,
     shape: tuple[int, ...],
     classes: int,
-    task: Task = CLASSIFICATION,
     **settings: Setting,
 ) -> Architecture:
     """An architecture of the user's own, from where it can be imported.
@@ -121,9 +123,9 @@ def architecture_from_path(
 
     Args:
         path: ``package.module:callable``; importable by every worker process too.
+        task: What it is trained for.
         shape: Shape of one sample, without the sample axis.
         classes: Number of outputs: of classes, at least 2, where the task tells some apart.
-        task: What it is trained for.
         settings: Keyword settings for the callable.
 
     Raises:

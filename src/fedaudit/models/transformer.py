@@ -22,7 +22,7 @@ class _Attention(nn.Module):
     ) -> Float[Tensor, "samples positions width"]:
         samples, positions, width = x.shape
         parts = self.inward(x).view(samples, positions, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        seen = functional.scaled_dot_product_attention(*parts.unbind(0), is_causal=True)
+        seen = functional.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
         out: Tensor = self.outward(seen.transpose(1, 2).reshape(samples, positions, width))
         return out
 

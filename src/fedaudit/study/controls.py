@@ -156,7 +156,7 @@ def _as_columns(features: Tensor) -> Tensor:
     flat = features.flatten(1)
     if flat.is_floating_point():
         return flat
-    kept, counts = flat.unique(), torch.zeros(len(flat), int(flat.max()) + 1)
+    kept, counts = torch.unique(flat), torch.zeros(len(flat), int(flat.max()) + 1)
     counts.scatter_add_(1, flat.long(), torch.ones(flat.shape))
     return counts[:, kept.long()]
 

@@ -1,6 +1,6 @@
 """The federated algorithm of a study, and how the membership risk of its models is measured."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import called
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import Reading, lacking, task_named
-from fedaudit.core.values import Architecture, Samples
+from fedaudit.core.values import Architecture, Samples, Setting
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.datasets.draws.shadow import untouched
@@ -54,9 +54,10 @@ def algorithm_of(study: Study, world: GroupedData, seed: int, data_dir: Path | N
     train = dataset.train
     task = replace(task, inputs=train.inputs)
     width = task.width(train.features, train.targets) or dataset.classes
-    model: Callable[..., Architecture] = partial(
-        architecture, shape=shape, classes=width, task=task
-    )
+
+    def model(name: str, **settings: Setting) -> Architecture:
+        return architecture(name, task, shape=shape, classes=width, **settings)
+
     nets = tuple(model(one.name, **one.options) for one in study.models or (study.model,))
     given = FederatedTask(
         architecture=nets[0],

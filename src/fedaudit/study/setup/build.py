@@ -128,7 +128,7 @@ def dataset_of(study: Study, seed: int, data_dir: Path | None) -> Dataset:
     """The data that a study names, with the classes that it asks for."""
     given = study.data
     task = task_named(study.task.name, study.task.options)
-    whole = load(given.name, data_dir=data_dir, seed=seed, task=task, **given.options)
+    whole = load(given.name, task, data_dir=data_dir, seed=seed, **given.options)
     return some_classes(whole, given.classes, first=given.first_class)
 
 
