@@ -17,8 +17,8 @@ from fedaudit.catalogue import CATALOGUES
 from fedaudit.catalogue.docstrings import doc_of
 from fedaudit.catalogue.entries import CatalogueEntry, Option
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.games.settings import GameStudy
 from fedaudit.gate.policy import Policy
+from fedaudit.study.settings.games import GameStudy
 from fedaudit.study.settings.sections import Study
 
 DOCS = Path(__file__).parent

@@ -2,7 +2,6 @@
 
 from fedaudit.cli.application import app, main
 from fedaudit.cli.comparing import compare
-from fedaudit.cli.playing import games
 from fedaudit.cli.releasing import gate, pack, verify
 from fedaudit.cli.running import attack, demo, run_command
 from fedaudit.cli.showing import explain, list_command, report
@@ -13,7 +12,6 @@ __all__ = [
     "compare",
     "demo",
     "explain",
-    "games",
     "gate",
     "list_command",
     "main",

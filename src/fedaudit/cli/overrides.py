@@ -9,16 +9,13 @@ from fedaudit.study.settings.toml import parsed_toml, refuse_many_dots
 RUN_OPTIONS = ("variant", "out", "pool", "data-dir", "workers", "device", "engine")
 """What ``fedaudit run`` takes beside settings; a misspelt one is no setting either."""
 
-GAMES_OPTIONS = ("out", "data-dir")
-"""What ``fedaudit games`` takes beside settings."""
 
-
-def settings_from(words: Sequence[str], *, command: str = "run") -> dict[str, object]:
+def settings_from(words: Sequence[str], *, games: bool = False) -> dict[str, object]:
     """``--a.b=1`` or ``--a.b 1`` as ``{"a.b": 1}``; values are read as TOML, else as text.
 
     Args:
         words: The rest of a command line.
-        command: Whose settings they are: "run" or "games".
+        games: Whether they are settings of games.
 
     Raises:
         BadInput: A word that is no setting, or a setting without a value or without a section.
@@ -30,7 +27,7 @@ def settings_from(words: Sequence[str], *, command: str = "run") -> dict[str, ob
         if not option.startswith("--"):
             raise BadInput(f"{option!r} is no setting; write it as --section.setting=value")
         refuse_many_dots(option, "the command line")
-        name = _setting_name(option, command)
+        name = _setting_name(option, games=games)
         if not equals:
             if not waiting:
                 raise BadInput(f"{option} needs a value; write it as {option}=value")
@@ -61,17 +58,16 @@ def _value(option: str, text: str) -> object:
         raise
 
 
-def _setting_name(option: str, command: str) -> str:
+def _setting_name(option: str, *, games: bool) -> str:
     """The dotted name behind ``--training.batch-size``; names of attacks keep their hyphens."""
     # Not above: the command line's help must not wait for pydantic.
-    from fedaudit.games.settings import GameStudy
+    from fedaudit.study.settings.games import GameStudy
     from fedaudit.study.settings.sections import Study
 
-    sections = (GameStudy if command == "games" else Study).model_fields
+    sections = (GameStudy if games else Study).model_fields
     section, dot, rest = option.removeprefix("--").partition(".")
     if not dot and section not in sections:
-        others = GAMES_OPTIONS if command == "games" else RUN_OPTIONS
-        options = [f"--{name}" for name in (*others, *sections)]
+        options = [f"--{name}" for name in (*RUN_OPTIONS, *sections)]
         within = [
             f"--{one}.{section}"
             for one, field in sections.items()
@@ -79,10 +75,10 @@ def _setting_name(option: str, command: str) -> str:
         ]
         if within:
             raise BadInput(
-                f"there is no option of fedaudit {command} named {option!r}; settings are named "
+                f"there is no option of fedaudit run named {option!r}; settings are named "
                 f"with their section: {' or '.join(within)}"
             )
-        raise unknown_name(f"option of fedaudit {command}", option, options)
+        raise unknown_name("option of fedaudit run", option, options)
     if section != "attacks":
         return f"{section}{dot}{rest.replace('-', '_')}"
     attack, dot_too, setting = rest.partition(".")

@@ -18,7 +18,6 @@ from fedaudit.cli.application import (
 )
 from fedaudit.cli.comparing import compare, refuse_other_comparison
 from fedaudit.cli.overrides import settings_from
-from fedaudit.cli.playing import play
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import ATTACKED, RECORD_FILE, REPORT_FILE, own_place
 from fedaudit.core.importing import code_named_in
@@ -53,7 +52,7 @@ def demo(
 @app.command(name="run")
 def run_command(
     study: Annotated[
-        Path, Parameter(help="A TOML file: a study, or one of games (see `fedaudit games`).")
+        Path, Parameter(help="A TOML file: a study that trains, or one of security games.")
     ],
     /,
     *overrides: Annotated[
@@ -77,25 +76,37 @@ def run_command(
     """Carry out a study: train, look through the adversary's eyes, attack, report.
 
     A run that was stopped goes on where it was when it is started again. Studies and variants
-    with the same settings of data, training and defense share their runs.
+    with the same settings of data, training and defense share their runs. Of security games all
+    variants are played, and make one record.
     """
-    from fedaudit.games.settings import GameStudy, kind_of
+    from fedaudit.study.settings.games import GameStudy, kind_of
     from fedaudit.study.settings.toml import read_toml
 
-    if kind_of(read_toml(study, "the study")) is GameStudy:
+    # A study is a program, and whoever carries it out runs it.
+    with code_named_in(study, trusted=True, folder=study.parent):
+        if kind_of(read_toml(study, "the study")) is not GameStudy:
+            _carry_out(study, overrides, variant, out, pool, data_dir, workers, device, engine)
+            return
         others = {"variant": variant, "pool": pool, "workers": workers}
         others |= {"device": device != "cpu", "engine": engine != "local"}
         given = [name for name, value in others.items() if value]
         if given:
             raise BadInput(
-                f"{study} is a study of games, all of which are played in this process, and "
-                f"--{given[0]} is of studies that train; leave it out"
+                f"{study} is a study of games, all of which are played in this process and make "
+                f"one record, and --{given[0]} is of studies that train; leave it out"
             )
-        play(study, overrides, out, data_dir)
-        return
-    # A study is a program, and whoever carries it out runs it.
-    with code_named_in(study, trusted=True, folder=study.parent):
-        _carry_out(study, overrides, variant, out, pool, data_dir, workers, device, engine)
+        _play(study, overrides, out, data_dir)
+
+
+def _play(study: Path, overrides: tuple[str, ...], out: Path | None, data_dir: Path | None) -> None:
+    from fedaudit.core.progress import bars
+    from fedaudit.games.run import read_points, run_games
+
+    points = read_points(study, settings_from(overrides, games=True))
+    folder = out or Path("runs") / points[0].study.name
+    with bars() as progress:
+        record = run_games(points, folder, data_dir=data_dir, progress=progress, log=log)
+    _finish(record, folder)
 
 
 def _carry_out(

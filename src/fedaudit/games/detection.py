@@ -35,10 +35,8 @@ from fedaudit.fl.algorithms.fedsgd import FedSGD
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.games.mechanism import Given, given
-from fedaudit.games.playing import rules_of
+from fedaudit.games.playing import counted, rules_of
 from fedaudit.games.records import Dealt
-from fedaudit.games.round_point import counted
-from fedaudit.games.settings import GameStudy
 from fedaudit.metrics.delong import auc_over_runs, judged_on_others
 from fedaudit.metrics.games import expected_success
 from fedaudit.metrics.roc import auc
@@ -57,6 +55,7 @@ from fedaudit.results.detector import (
     WeightSpread,
 )
 from fedaudit.results.estimate import Estimate
+from fedaudit.study.settings.games import GameStudy
 
 HONEST = ""
 """In the place of a server's name: nothing was planted."""
