@@ -5,7 +5,8 @@ import math
 from typing import NamedTuple
 
 from fedaudit.attacks.ami.game import NONE, Randomisers
-from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.errors import BadInput
+from fedaudit.core.importing import named
 from fedaudit.defenses.catalog import DEFENSES
 from fedaudit.defenses.ldp.bit_mechanisms import BitMechanism
 from fedaudit.defenses.ldp.encoding import FixedPoint
@@ -50,16 +51,17 @@ def given(section: MechanismSection, features: int) -> Given:
         if section.options:
             raise BadInput('the mechanism "none" has no settings; leave mechanism.options out')
         return Given(NONE, None, math.inf, 0.0, False, math.inf)
-    known = {
-        name: make
-        for name, make in DEFENSES.items()
-        if isinstance(make, type) and issubclass(make, LocalDP)
-    }
-    if section.name not in known:
-        raise unknown_name("mechanism", section.name, [NO_MECHANISM, *known])
-    make = known[section.name]
+    known = {name: make for name, make in DEFENSES.items() if _is_local(make)}
+    make = named(
+        "mechanism",
+        section.name,
+        known,
+        wanted="a class derived from fedaudit.defenses.ldp.mechanism.LocalDP",
+        fits=_is_local,
+    )
     check_options("mechanism", section.name, make, section.options)
     client = make(**section.options)
+    assert isinstance(client, LocalDP)
     claims = (client.nominal, client.true_epsilon(features), client.exceeded)
     if not isinstance(client, BitMechanism):
         return Given(Randomisers(client, client), *claims, False, math.inf)
@@ -67,3 +69,7 @@ def given(section: MechanismSection, features: int) -> Given:
     server = dataclasses.replace(client, shared_mask=False)
     largest = FixedPoint(client.bits, client.integer_bits).largest
     return Given(Randomisers(client, server), *claims, client.shared_mask, largest)
+
+
+def _is_local(make: object) -> bool:
+    return isinstance(make, type) and issubclass(make, LocalDP)

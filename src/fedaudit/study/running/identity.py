@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import installed, is_handed_over, is_own, module_of, sources_of
@@ -13,7 +13,7 @@ from fedaudit.results.text import made_plain
 from fedaudit.study.settings.games import GameStudy, Plan
 from fedaudit.study.settings.sections import RiskSection, Study
 
-PlanKind = TypeVar("PlanKind", Study, GameStudy)
+PlanKind = TypeVar("PlanKind", bound=Plan)
 
 _AFTER_TRAINING = {"attack", "metric"}
 FOR_PEOPLE = {"about", "hours"}
@@ -136,7 +136,7 @@ def with_code(study: PlanKind) -> PlanKind:
                 else f"{what} is not what it was when the audit {study.name!r} was begun; take "
                 "another folder, or restore it"
             )
-    return study.model_copy(update={"code": found})
+    return cast(PlanKind, study.model_copy(update={"code": found}))
 
 
 def _settings(study: Plan, without: Collection[str]) -> dict[str, object]:
