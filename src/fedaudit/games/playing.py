@@ -121,8 +121,8 @@ def _by_signs(
         done += sum(sum(chunk.values()) for chunk in chunks)
     progress("games", done, study.game.games)
     played, batch = Played.joined(parts), study.game.batch
-    fresh = fresh_values(contest, study, mechanism)
-    success = success_of(played.said_in, played.was_in, delta=mechanism.delta)
+    fresh = _fresh_values(contest, study, mechanism)
+    success = _success_of(played.said_in, played.was_in, delta=mechanism.delta)
     by_target = share(int(played.by_target.sum()), int(played.was_in.sum()))
     claimed, actual = mechanism.nominal_epsilon, mechanism.true_epsilon
     epochs, training = _training(at, played) if study.neuron.check else ([], None)
@@ -140,12 +140,12 @@ def _by_signs(
             *success_estimates(success, at, most_success(actual, mechanism.delta)),
             counted(at, figures.FIRES_FOR_TARGET, by_target),
             _by_others(at, played, batch, mechanism.shared_mask),
-            actual_estimate(at, actual if math.isfinite(actual) else None, mechanism.delta),
+            _actual(at, actual if math.isfinite(actual) else None, mechanism.delta),
             *_known(at, known),
             *epochs,
         ],
-        [certificate(one, mechanism, played, batch) for one in fresh],
-        spread_of(fresh[0]) if fresh else None,
+        [_certificate(one, mechanism, played, batch) for one in fresh],
+        _spread_of(fresh[0]) if fresh else None,
         training,
     )
 
@@ -169,8 +169,8 @@ def _in_rounds(
                 done += count
     progress("games", done, total)
     played = PlayedInRounds(*(torch.cat(part) for part in zip(*parts, strict=True)))
-    success = success_of(played.said_in, played.was_in)
-    by_signs = success_of(played.by_signs, played.was_in).adv
+    success = _success_of(played.said_in, played.was_in)
+    by_signs = _success_of(played.by_signs, played.was_in).adv
     inside = int(played.was_in.sum())
     met = total * study.game.batch * (how.clients if how.others == "planted" else 1)
     distance = _most_distance(study)
@@ -219,7 +219,7 @@ def _known(at: At, values: Mapping[str, float | None]) -> list[Estimate]:
     return [at(metric=name, value=value) for name, value in values.items() if value is not None]
 
 
-def actual_estimate(at: At, actual: float | None, delta: float) -> Estimate:
+def _actual(at: At, actual: float | None, delta: float) -> Estimate:
     """The estimate that a mechanism's probabilities give; known, not estimated."""
     if actual is None:
         return at(metric=figures.ACTUAL, value=None, note="there is no bound")
@@ -296,7 +296,7 @@ def _predicted(played: Played, batch: int) -> float | None:
     return predicted_silence(fired.tolist(), records.tolist(), batch=batch)
 
 
-class Fresh(NamedTuple):
+class _Fresh(NamedTuple):
     """Values of a target's neuron on randomised records that nothing was decided by.
 
     Attributes:
@@ -312,15 +312,10 @@ class Fresh(NamedTuple):
     of_others: Float[Tensor, " records"]
 
 
-def fresh_values(contest: Contest, study: GameStudy, mechanism: Given) -> list[Fresh]:
+def _fresh_values(contest: Contest, study: GameStudy, mechanism: Given) -> list[_Fresh]:
     """Values for certificates: none without noise, or where records share theirs.
 
     Then copies of the target are all the same, or records of a batch are not independent.
-
-    Args:
-        contest: Whose neurons are certified.
-        study: How many targets, by how many values each.
-        mechanism: What records go through.
     """
     if study.mechanism.name == NO_MECHANISM or mechanism.shared_mask:
         return []
@@ -334,19 +329,12 @@ def fresh_values(contest: Contest, study: GameStudy, mechanism: Given) -> list[F
             neuron.values(mechanism.randomisers.server(records, rng)[None])[0]
             for records in (clients[target].expand(count, -1), clients[chosen])
         ]
-        found.append(Fresh(number, neuron, *values))
+        found.append(_Fresh(number, neuron, *values))
     return found
 
 
-def certificate(fresh: Fresh, mechanism: Given, played: Played, batch: int) -> TargetCertificate:
-    """Certificate of one target's games, beside their outcome.
-
-    Args:
-        fresh: The target's values.
-        mechanism: By which they were randomised; its range bounds the neuron's.
-        played: All games.
-        batch: Records of a batch.
-    """
+def _certificate(fresh: _Fresh, mechanism: Given, played: Played, batch: int) -> TargetCertificate:
+    """Certificate of one target's games, beside their outcome."""
     sound_width = None
     if math.isfinite(mechanism.largest):
         end = torch.tensor(mechanism.largest)
@@ -391,12 +379,8 @@ def _adv_of(played: Played, target: int) -> float | None:
     return None if math.isnan(adv) else adv
 
 
-def spread_of(fresh: Fresh) -> Spread:
-    """Histogram of the values of a target and of others, between common edges.
-
-    Args:
-        fresh: The target's values.
-    """
+def _spread_of(fresh: _Fresh) -> Spread:
+    """Histogram of the values of a target and of others, between common edges."""
     both = torch.cat([fresh.of_target, fresh.of_others]).double()
     edges = torch.linspace(float(both.min()), float(both.max()) + 1e-9, _BINS + 1).double()
     target, others = (
@@ -428,19 +412,10 @@ def _expected(distances: Tensor) -> float | None:
     return sum(each) / len(each)
 
 
-def success_of(
+def _success_of(
     said_in: Bool[Tensor, " games"], was_in: Bool[Tensor, " games"], *, delta: float = 0.0
 ) -> GameSuccess:
-    """Success rates of decisions.
-
-    Args:
-        said_in: The verdicts.
-        was_in: What was so.
-        delta: At which the games' own epsilon is read.
-
-    Raises:
-        BadInput: All games are of one kind.
-    """
+    """Success rates of decisions."""
     inside, outside = int(was_in.sum()), int((~was_in).sum())
     if not (inside and outside):
         raise BadInput(
