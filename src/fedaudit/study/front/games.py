@@ -139,24 +139,18 @@ def _changes(
     for name, value in given.items():
         if name == "features":
             found["records.features"] = register(extractor_spelled(value))["name"]
-        elif name in _PARTS:
-            section, key = _PARTS[name]
-            part = register(mechanism_spelled(value))
-            table = values.get(section)
-            before = table if isinstance(table, Mapping) else {}
-            if name == "defense" and not before:
+        elif name in ("mechanism", "defense"):
+            part, of_records = register(mechanism_spelled(value)), name == "mechanism"
+            section, key = ("mechanism", "name") if of_records else ("rounds", "defense")
+            before, options = values.get(section), part["options"]
+            assert isinstance(options, dict)
+            if not (of_records or before):
                 found["rounds.play"] = "rounds"
             found[f"{section}.{key}"] = part["name"]
-            options = part["options"]
-            assert isinstance(options, dict)
-            if before.get("options"):
+            if isinstance(before, dict) and before.get("options"):
                 found[f"{section}.options"] = options
             else:
                 found |= {f"{section}.options.{one}": set_to for one, set_to in options.items()}
         else:
             found[name] = value
     return found
-
-
-_PARTS = {"mechanism": ("mechanism", "name"), "defense": ("rounds", "defense")}
-"""Where a study has the parts that variants may change: section, and the name in it."""
