@@ -15,8 +15,8 @@ from fedaudit.attacks.ami.rules import Rules
 from fedaudit.attacks.ami.train import NeuronTraining
 from fedaudit.catalogue import CATALOGUES, CatalogueEntry, Option, doc_of
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.games.settings import GameStudy
 from fedaudit.gate.policy import Policy
+from fedaudit.study.settings.games import GameStudy
 from fedaudit.study.settings.sections import Study
 
 DOCS = Path(__file__).parent

@@ -94,7 +94,7 @@ def studies() -> list[Study | Games]:
 
 def _study(name: str, command: str, note: str) -> Study | Games:
     folder = ROOT / "records" / name
-    if command.startswith("fedaudit games"):
+    if " studies/games/" in command:
         return Games(name, command, note, read_record(folder / f"{name}.json"))
     return Study(name, command, note, _records(folder, name))
 

@@ -45,9 +45,9 @@ FLOORS: dict[str, str] = {
     "study.figures": EVERYTHING_BELOW,
     "study.controls": EVERYTHING_BELOW,
     "study.running": EVERYTHING_BELOW,
+    "games": EVERYTHING_BELOW,
     "study.front": EVERYTHING_BELOW,
     "study": "core.errors core.metric_names results study.settings",
-    "games": EVERYTHING_BELOW,
     "live": EVERYTHING_BELOW,
     "gate": "core.errors core.files core.metric_names metrics results report study.settings.toml "
     "study.settings.values study.running.outputs",

@@ -1,6 +1,7 @@
 """fedaudit measures how much a federated-learning run gives away about who was in it.
 
-:func:`audit` audits a :class:`Federation` of objects, and :func:`run_study` a study file's;
+:func:`audit` audits a :class:`Federation` of objects or plays :class:`Games`, and
+:func:`run_study` carries out a study file;
 :class:`Run` is what came out. :func:`record` watches somebody's own loop, and :func:`evaluate`
 turns scores into figures. The nouns of the field are rooms: ``attacks``, ``defenses``,
 ``algorithms``, ``datasets``, ``partitions``, ``models``, ``views``, ``metrics``, ``plots``. Below,
@@ -37,9 +38,14 @@ if TYPE_CHECKING:
     from fedaudit.signals.measure import measure
     from fedaudit.study.front.audit import Run, audit
     from fedaudit.study.front.federation import Federation
+    from fedaudit.study.front.games import Games
     from fedaudit.study.running.reattack import reattack
     from fedaudit.study.running.run import run_study
     from fedaudit.study.settings.file import read_study
+    from fedaudit.study.settings.games import DetectorSection as Detector
+    from fedaudit.study.settings.games import GameSection as Game
+    from fedaudit.study.settings.games import NeuronSection as Neuron
+    from fedaudit.study.settings.games import RoundsSection as Rounds
     from fedaudit.study.settings.sections import AuditSection
     from fedaudit.study.settings.sections import FiguresSection as Figures
     from fedaudit.study.settings.sections import RiskSection as Risk
@@ -61,10 +67,15 @@ __version__ = "0.1.0"
 
 _DOORS = {
     "Audit": "fedaudit.study.settings.sections:AuditSection",
+    "Detector": "fedaudit.study.settings.games:DetectorSection",
     "Federation": "fedaudit.study.front.federation:Federation",
     "Figures": "fedaudit.study.settings.sections:FiguresSection",
+    "Game": "fedaudit.study.settings.games:GameSection",
+    "Games": "fedaudit.study.front.games:Games",
+    "Neuron": "fedaudit.study.settings.games:NeuronSection",
     "Origin": "fedaudit.core.origin:Origin",
     "Risk": "fedaudit.study.settings.sections:RiskSection",
+    "Rounds": "fedaudit.study.settings.games:RoundsSection",
     "Run": "fedaudit.study.front.audit:Run",
     "Samples": "fedaudit.core.values:Samples",
     "Shadow": "fedaudit.study.settings.sections:ShadowSection",
@@ -102,10 +113,15 @@ _ROOMS = (
 
 __all__ = [
     "Audit",
+    "Detector",
     "Federation",
     "Figures",
+    "Game",
+    "Games",
+    "Neuron",
     "Origin",
     "Risk",
+    "Rounds",
     "Run",
     "Samples",
     "Shadow",

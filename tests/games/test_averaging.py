@@ -4,16 +4,37 @@ import math
 
 import pytest
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
-from fedaudit.games.averaging import (
-    averaged_scores,
+from fedaudit.metrics.games import (
+    gaussian_mechanism,
     rounds_as_published,
     rounds_by_length,
     rounds_under_a_clip,
 )
-from fedaudit.metrics.games import gaussian_mechanism
+
+
+def averaged_scores(
+    row: Float[Tensor, " entries"],
+    noise: float,
+    *,
+    rounds: int,
+    neurons: int,
+    games: int,
+    rng: torch.Generator,
+) -> Float[Tensor, " games"]:
+    """Scores of the published setting, drawn round by round: every copy's row with its own noise.
+
+    Source: AMI, appendix E.
+    """
+    mean = torch.zeros(games, len(row), dtype=torch.float64)
+    for _ in range(rounds * neurons):
+        drawn = torch.randn(games, len(row), generator=rng, dtype=torch.float64)
+        mean += row + noise * drawn
+    return mean[:, 0] / (rounds * neurons)
 
 
 def test_copies_count_as_rounds_in_the_published_setting_and_not_under_a_clip() -> None:

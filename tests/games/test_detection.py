@@ -85,13 +85,13 @@ def test_planted_models_are_found_and_the_record_says_by_which_signs(
     assert {sum(one.counts) for one in found.weights.outlines} == {20 * 64}
     assert read_record(tmp_path / "out" / RECORD_FILE) == record
     again = run(file, tmp_path / "out", said)
-    assert "tiny, detector: measured before" in said
+    assert "tiny, detector: played before" in said
     assert again.content_hash == record.content_hash
     (kept,) = (tmp_path / "out" / "points").glob("detector-*.json")
     kept.unlink()
     assert run(file, tmp_path / "out").content_hash == record.content_hash
     kept.write_text(json.dumps({**json.loads(kept.read_text()), "runs": -1}))
-    with pytest.raises(Damaged, match="no detector of fedaudit's"):
+    with pytest.raises(Damaged, match="delete it to play it again"):
         run(file, tmp_path / "out")
     with pytest.raises(BadInput, match="other settings"):
         run(file, tmp_path / "out", detector__runs=0)

@@ -16,11 +16,11 @@ from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.seeds import seeded
 from fedaudit.games.mechanism import given
 from fedaudit.games.run import read_points, run_games
-from fedaudit.games.settings import MechanismSection
 from fedaudit.metrics.rates import share
 from fedaudit.results.games import EPOCHS, FIT, HELD_OUT, SUCCESS, TRUE_POSITIVES
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
+from fedaudit.study.settings.games import MechanismSection
 
 STUDY = """
 name = "tiny"
@@ -130,7 +130,7 @@ def test_another_setting_is_another_game(
     file: Path, tmp_path: Path, played: Played, out: Path
 ) -> None:
     said: list[str] = []
-    with pytest.raises(BadInput, match="holds the record of other settings"):
+    with pytest.raises(BadInput, match=r"other settings \(neuron.epochs is 20 there and 21 here\)"):
         run(file, out, said, neuron__epochs=21)
     assert not said
     other = run(file, tmp_path / "other", seed=2)
@@ -277,13 +277,13 @@ def test_the_command_plays_and_prints(
 ) -> None:
     out = str(tmp_path / "out")
     with pytest.raises(SystemExit) as ended:
-        main(["games", str(file), "--out", out, "--game.games=30", "--game.targets=30"])
+        main(["run", str(file), "--out", out, "--game.games=30", "--game.targets=30"])
     assert not ended.value.code
     printed = capsys.readouterr().out
     assert "Server right" in printed
     assert "guessing 50%" in " ".join(printed.split())
     with pytest.raises(SystemExit):
-        main(["games", str(file), "--out", out, "--gamse.games=30"])
+        main(["run", str(file), "--out", out, "--gamse.games=30"])
     assert "game" in capsys.readouterr().err
 
 

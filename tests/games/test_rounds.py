@@ -21,11 +21,11 @@ from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.games.rounds import Batches, Labels, PlayedInRounds, RoundGames
 from fedaudit.games.run import read_points, run_games
-from fedaudit.games.settings import RoundsSection
 from fedaudit.metrics.games import gaussian_success
 from fedaudit.observe.views import VIEWS
 from fedaudit.results.games import DISTANCE, EXPECTED_SUCCESS, FIT, SIGN_SUCCESS
 from fedaudit.results.read import read_record
+from fedaudit.study.settings.games import RoundsSection
 
 FEATURES, CLIENTS, SERVERS = 60, 120, 200
 RULES = Rules(

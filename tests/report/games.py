@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from functools import partial
 
-from fedaudit.games.round_point import counted, success_estimates
+from fedaudit.games.playing import counted, success_estimates
 from fedaudit.metrics.games import game_success, most_success
 from fedaudit.metrics.rates import share
 from fedaudit.results.detector import (

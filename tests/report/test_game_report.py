@@ -395,7 +395,7 @@ def test_the_study_in_the_report_plays_the_same_games(tmp_path: Path) -> None:
     first.write_text(STUDY)
     record = run_games(read_points(first), tmp_path / "one")
     again = games_again(record)
-    assert again.command == "fedaudit games study.toml"
+    assert again.command == "fedaudit run study.toml"
     second.write_text(again.study)
     assert run_games(read_points(second), tmp_path / "two").content_hash == record.content_hash
 
@@ -425,7 +425,7 @@ def test_nothing_but_html_is_written_over(
     study.write_text(STUDY)
     mine = tmp_path / "report.html"
     mine.write_text("mine")
-    for said in (["report", str(path)], ["games", str(study), "--out", str(tmp_path)]):
+    for said in (["report", str(path)], ["run", str(study), "--out", str(tmp_path)]):
         assert end(*said) == 2
         assert "no HTML file" in capsys.readouterr().err
     assert end("report", str(path), "--out", str(path)) == 2

@@ -266,8 +266,8 @@ def test_a_page_that_is_of_no_record_is_not_replaced(
     with pytest.raises(BadInput, match=r"report\.html is there without a record"):
         run_study(quick_study(), tmp_path)
     game = tmp_path / "game.toml"
-    shutil.copy(Path(__file__).parents[2] / "studies" / "games" / "ami-cifar10-bitrand.toml", game)
-    refused("games", game, "--out", tmp_path)
+    shutil.copy(Path(__file__).parents[2] / "studies" / "games" / "ami-digits.toml", game)
+    refused("run", game, "--out", tmp_path)
     assert "is there without a record.json" in capsys.readouterr().err
     pair = records(tmp_path, "a", "b")
     (tmp_path / "comparison.html").write_text(PAGE)

@@ -13,7 +13,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 def test_all_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     told: dict[str, object] = {"__name__": "__main__"}
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), told)
@@ -30,6 +30,10 @@ def test_all_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert f.value is not None
         assert f.high is not None
         assert f.low <= f.value <= f.high
+    played = told["played"]
+    assert isinstance(played, fa.Run)
+    assert [one.label for one in played.record.games] == ["", "bitrand", "dp-sgd", "larger"]
+    assert (tmp_path / "runs" / "games" / "report.html").is_file()
     lines = [line for line in blocks[0].splitlines() if line.strip()]
     audited = lines[lines.index("x, y = load_breast_cancer(return_X_y=True)") :]
     assert len(audited) < 20, "beside the network, an audit is short"

@@ -2,7 +2,7 @@
 
 from fedaudit.cli.application import app, main
 from fedaudit.cli.releasing import gate, pack, verify
-from fedaudit.cli.running import attack, demo, games, run_command
+from fedaudit.cli.running import attack, demo, run_command
 from fedaudit.cli.showing import compare, explain, list_command, report
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "compare",
     "demo",
     "explain",
-    "games",
     "gate",
     "list_command",
     "main",

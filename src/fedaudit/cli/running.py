@@ -42,8 +42,6 @@ _DEMO: dict[str, object] = {
 
 _RUN_OPTIONS = ("variant", "out", "pool", "data-dir", "workers", "device", "engine")
 """What ``fedaudit run`` takes beside settings; a misspelt one is no setting either."""
-_GAMES_OPTIONS = ("out", "data-dir")
-"""What ``fedaudit games`` takes beside settings."""
 
 
 @app.command
@@ -59,7 +57,7 @@ def demo(
 @app.command(name="run")
 def run_command(
     study: Annotated[
-        Path, Parameter(help="A TOML file: a study, or one of games (see `fedaudit games`).")
+        Path, Parameter(help="A TOML file: a study that trains, or one of security games.")
     ],
     /,
     *overrides: Annotated[
@@ -83,25 +81,37 @@ def run_command(
     """Carry out a study: train, look through the adversary's eyes, attack, report.
 
     A run that was stopped goes on where it was when it is started again. Studies and variants
-    with the same settings of data, training and defense share their runs.
+    with the same settings of data, training and defense share their runs. Of security games all
+    variants are played, and make one record.
     """
-    from fedaudit.games.settings import GameStudy, kind_of
+    from fedaudit.study.settings.games import GameStudy, kind_of
     from fedaudit.study.settings.toml import read_toml
 
-    if kind_of(read_toml(study, "the study")) is GameStudy:
+    # A study is a program, and whoever carries it out runs it.
+    with code_named_in(study, trusted=True, folder=study.parent):
+        if kind_of(read_toml(study, "the study")) is not GameStudy:
+            _carry_out(study, overrides, variant, out, pool, data_dir, workers, device, engine)
+            return
         others = {"variant": variant, "pool": pool, "workers": workers}
         others |= {"device": device != "cpu", "engine": engine != "local"}
         given = [name for name, value in others.items() if value]
         if given:
             raise BadInput(
-                f"{study} is a study of games, all of which are played in this process, and "
-                f"--{given[0]} is of studies that train; leave it out"
+                f"{study} is a study of games, all of which are played in this process and make "
+                f"one record, and --{given[0]} is of studies that train; leave it out"
             )
-        play(study, overrides, out, data_dir)
-        return
-    # A study is a program, and whoever carries it out runs it.
-    with code_named_in(study, trusted=True, folder=study.parent):
-        _carry_out(study, overrides, variant, out, pool, data_dir, workers, device, engine)
+        _play(study, overrides, out, data_dir)
+
+
+def _play(study: Path, overrides: tuple[str, ...], out: Path | None, data_dir: Path | None) -> None:
+    from fedaudit.core.progress import bars
+    from fedaudit.games.run import read_points, run_games
+
+    points = read_points(study, settings_from(overrides, games=True))
+    folder = out or Path("runs") / points[0].study.name
+    with bars() as progress:
+        record = run_games(points, folder, data_dir=data_dir, progress=progress, log=log)
+    _finish(record, folder)
 
 
 def _carry_out(
@@ -238,62 +248,12 @@ def _finish(record: "fedaudit.results.record.Record", folder: Path) -> None:
     log(f"\nrecord: {folder / RECORD_FILE}\nreport: {folder / REPORT_FILE}")
 
 
-@app.command
-def games(
-    study: Annotated[Path, Parameter(help="A study of games, a TOML file.")],
-    /,
-    *overrides: Annotated[
-        str,
-        Parameter(
-            allow_leading_hyphen=True,
-            help="Settings to change, by dotted name: --game.games=1000",
-        ),
-    ],
-    out: Folder | None = None,
-    data_dir: DataDir = None,
-) -> None:
-    """Play security games: does a server that plants a neuron tell who was in a batch?
-
-    All variants and points of the study's grid are played, and make one record. Points that were
-    played before are not played again.
-    """
-    from fedaudit.games.settings import GameStudy, kind_of
-    from fedaudit.study.settings.toml import read_toml
-
-    if kind_of(read_toml(study, "the study")) not in (GameStudy, None):
-        raise BadInput(
-            f"{study} is a study of a federation that is trained, not of games; carry it out with "
-            f"`fedaudit run {study}`"
-        )
-    play(study, overrides, out, data_dir)
-
-
-def play(study: Path, overrides: Sequence[str], out: Path | None, data_dir: Path | None) -> None:
-    """Plays a file that is known to be of games; arguments as those of :func:`games`."""
-    from fedaudit.core.progress import bars
-    from fedaudit.games.run import read_points, run_games
-    from fedaudit.report.page import write_report
-    from fedaudit.report.terminal import print_record
-    from fedaudit.study.running.outputs import refuse_page_alone
-
-    points = read_points(study, settings_from(overrides, command="games"))
-    folder = out or Path("runs") / points[0].study.name
-    # Before anything is played, as it would be the last thing to be refused.
-    refuse_page_alone(folder / REPORT_FILE, folder / RECORD_FILE)
-    # A study is a program, and whoever plays it runs it.
-    with code_named_in(study, trusted=True, folder=study.parent), bars() as progress:
-        record = run_games(points, folder, data_dir=data_dir, progress=progress, log=log)
-    write_report(record, folder / REPORT_FILE)
-    print_record(record)
-    log(f"\nrecord: {folder / RECORD_FILE}\nreport: {folder / REPORT_FILE}")
-
-
-def settings_from(words: Sequence[str], *, command: str = "run") -> dict[str, object]:
+def settings_from(words: Sequence[str], *, games: bool = False) -> dict[str, object]:
     """``--a.b=1`` or ``--a.b 1`` as ``{"a.b": 1}``; values are read as TOML, else as text.
 
     Args:
         words: The rest of a command line.
-        command: Whose settings they are: "run" or "games".
+        games: Whether they are settings of games.
 
     Raises:
         BadInput: A word that is no setting, or a setting without a value or without a section.
@@ -305,7 +265,7 @@ def settings_from(words: Sequence[str], *, command: str = "run") -> dict[str, ob
         if not option.startswith("--"):
             raise BadInput(f"{option!r} is no setting; write it as --section.setting=value")
         refuse_many_dots(option, "the command line")
-        name = _setting_name(option, command)
+        name = _setting_name(option, games=games)
         if not equals:
             if not waiting:
                 raise BadInput(f"{option} needs a value; write it as {option}=value")
@@ -336,17 +296,16 @@ def _value(option: str, text: str) -> object:
         raise
 
 
-def _setting_name(option: str, command: str) -> str:
+def _setting_name(option: str, *, games: bool) -> str:
     """The dotted name behind ``--training.batch-size``; names of attacks keep their hyphens."""
     # Not above: the command line's help must not wait for pydantic.
-    from fedaudit.games.settings import GameStudy
+    from fedaudit.study.settings.games import GameStudy
     from fedaudit.study.settings.sections import Study
 
-    sections = (GameStudy if command == "games" else Study).model_fields
+    sections = (GameStudy if games else Study).model_fields
     section, dot, rest = option.removeprefix("--").partition(".")
     if not dot and section not in sections:
-        others = _GAMES_OPTIONS if command == "games" else _RUN_OPTIONS
-        options = [f"--{name}" for name in (*others, *sections)]
+        options = [f"--{name}" for name in (*_RUN_OPTIONS, *sections)]
         within = [
             f"--{one}.{section}"
             for one, field in sections.items()
@@ -354,10 +313,10 @@ def _setting_name(option: str, command: str) -> str:
         ]
         if within:
             raise BadInput(
-                f"there is no option of fedaudit {command} named {option!r}; settings are named "
+                f"there is no option of fedaudit run named {option!r}; settings are named "
                 f"with their section: {' or '.join(within)}"
             )
-        raise unknown_name(f"option of fedaudit {command}", option, options)
+        raise unknown_name("option of fedaudit run", option, options)
     if section != "attacks":
         return f"{section}{dot}{rest.replace('-', '_')}"
     attack, dot_too, setting = rest.partition(".")

@@ -35,28 +35,16 @@ from fedaudit.fl.algorithms.fedsgd import FedSGD
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.games.mechanism import Given, given
-from fedaudit.games.playing import rules_of
+from fedaudit.games.playing import At, counted, rules_of
 from fedaudit.games.records import Dealt
-from fedaudit.games.round_point import counted
-from fedaudit.games.settings import GameStudy
 from fedaudit.metrics.delong import auc_over_runs, judged_on_others
 from fedaudit.metrics.games import expected_success
 from fedaudit.metrics.roc import auc
 from fedaudit.models.mlp import mlp
-from fedaudit.results.detector import (
-    DETECTED,
-    DETECTOR,
-    FALSE_ALARMS,
-    HONEST_ACCURACY,
-    OTHERS_AUC,
-    OWN_AUC,
-    SERVER_SUCCESS,
-    SIGN_AUC,
-    Detection,
-    Outline,
-    WeightSpread,
-)
+from fedaudit.results import detector as figures
+from fedaudit.results.detector import Detection, Outline, WeightSpread
 from fedaudit.results.estimate import Estimate
+from fedaudit.study.settings.games import GameStudy
 
 HONEST = ""
 """In the place of a server's name: nothing was planted."""
@@ -104,25 +92,18 @@ def detector_roc(looked: Looked, *, seed: int) -> list[Estimate]:
         both = planted | honest
         judged = [_one_a_run(looked, side, late, seed=seed) for side in (planted, honest)]
         for name, values in zip(SIGNS, looked.values.T, strict=True):
-            at = partial(Estimate, topic=DETECTOR, attack=server, group=name)
+            at: At = partial(Estimate, topic=figures.DETECTOR, attack=server, group=name)
             draws = seeded_numpy(seed, "resamples", server, name)
             whole = auc_over_runs(values[both], planted[both], looked.run[both], rng=draws)
-            found.append(
-                at(
-                    metric=SIGN_AUC,
-                    value=whole.value,
-                    low=whole.low,
-                    high=whole.high,
-                    method=whole.method,
-                )
-            )
-            for metric, side in ((OWN_AUC, looked.own), (OTHERS_AUC, ~looked.own)):
+            limits = {"low": whole.low, "high": whole.high, "method": whole.method}
+            found.append(at(metric=figures.SIGN_AUC, value=whole.value, **limits))
+            for metric, side in ((figures.OWN_AUC, looked.own), (figures.OTHERS_AUC, ~looked.own)):
                 of = (planted & side) | honest
                 found.append(at(metric=metric, value=auc(values[of], planted[of])))
             rates = judged_on_others(values[choosing], *(values[one] for one in judged), fpr=FPR)
             found += [
                 counted(at, metric, one)
-                for metric, one in zip((DETECTED, FALSE_ALARMS), rates, strict=True)
+                for metric, one in zip((figures.DETECTED, figures.FALSE_ALARMS), rates, strict=True)
             ]
     return found
 
@@ -245,10 +226,10 @@ def detect(study: GameStudy, dealt: Dealt, *, progress: Progress) -> Detection:
             spread = spread or _spread(federation.models[-1], aims[True])
     progress("runs of the detector", asked.runs, asked.runs)
     server, *columns, _ = zip(*rows, strict=True)
-    at = partial(Estimate, topic=DETECTOR)
+    at = partial(Estimate, topic=figures.DETECTOR)
     success = [
         at(
-            metric=SERVER_SUCCESS,
+            metric=figures.SERVER_SUCCESS,
             attack=name,
             value=float(np.mean([row.success for row in rows if row.server == name])),
         )
@@ -262,7 +243,7 @@ def detect(study: GameStudy, dealt: Dealt, *, progress: Progress) -> Detection:
         planted=server.count(next(iter(SERVERS))),
         own=mine,
         estimates=[
-            at(metric=HONEST_ACCURACY, value=float(np.mean(accuracy))),
+            at(metric=figures.HONEST_ACCURACY, value=float(np.mean(accuracy))),
             *success,
             *detector_roc(Looked(server, *map(np.asarray, columns)), seed=seed),
         ],

@@ -1,12 +1,13 @@
-"""One point of a study of games: played, counted, and held against its claims."""
+"""One point of a study of games: played by signs or in rounds, counted, held against its claims."""
 
 import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from time import monotonic
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fedaudit.attacks.ami.game import Contest, Played, Pools, shared_out
@@ -14,130 +15,228 @@ from fedaudit.attacks.ami.plant import Neurons
 from fedaudit.attacks.ami.rules import Rules
 from fedaudit.attacks.ami.score import range_over_box
 from fedaudit.attacks.ami.train import NeuronTraining
+from fedaudit.core.errors import BadInput
 from fedaudit.core.progress import Progress
 from fedaudit.core.seeds import seeded
 from fedaudit.fl.training.parallel import side_by_side
 from fedaudit.games.mechanism import NO_MECHANISM, Given, given
 from fedaudit.games.records import Dealt, Drawn
-from fedaudit.games.round_point import (
-    At,
-    counted,
-    point_in_rounds,
-    refuse_misfit_in_rounds,
-    success_estimates,
-    success_of,
-)
-from fedaudit.games.settings import GameStudy
+from fedaudit.games.rounds import Labels, PlayedInRounds, RoundGames, decompose_noise, defense_of
 from fedaudit.metrics.games import (
     BoundedMean,
+    GameSuccess,
     certify,
+    clipped_distance,
+    game_success,
+    gaussian_success,
     most_success,
     predicted_silence,
     signs_of_means,
 )
 from fedaudit.metrics.intervals import mean_of_units
-from fedaudit.metrics.rates import share
+from fedaudit.metrics.rates import Share, share
+from fedaudit.results import games as figures
+from fedaudit.results.detector import DETECTED
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
-    ACTUAL,
-    CLAIMED,
-    CLAIMED_SUCCESS,
-    EPOCHS,
-    FIRES_FOR_OTHERS,
-    FIRES_FOR_TARGET,
-    FIT,
-    GAMES,
-    HELD_OUT,
-    PREDICTED_NEGATIVES,
-    SHARED_MASK,
+    InRounds,
     NeuronMean,
     PointPlayed,
     Spread,
     TargetCertificate,
     TrainingLength,
 )
+from fedaudit.results.text import plain
+from fedaudit.study.settings.file import Point
+from fedaudit.study.settings.games import GameStudy
 
-_CHUNKS_AT_ONCE = 32
-"""Chunks of targets that are shared out among the cores before progress is shown."""
 _BINS = 40
 """Of a histogram of a neuron's values."""
 
+At = Callable[..., Estimate]
+"""Makes an estimate at a point."""
 
-def play_point(
-    study: GameStudy, dealt: Dealt, label: str, settings: dict[str, str], *, progress: Progress
-) -> PointPlayed:
+
+def play_point(point: Point[GameStudy], dealt: Dealt, *, progress: Progress) -> PointPlayed:
     """All games of one point, with its certificates.
 
     Args:
-        study: The point's settings.
+        point: Its label and settings.
         dealt: What is played with.
-        label: Of the point.
-        settings: In which it differs from the study.
         progress: Called with (phase, done, total) games.
 
     Raises:
         BadInput: Settings that make no game, or games of one kind only.
     """
-    begun = monotonic()
+    begun, study = monotonic(), point.study
     mechanism = given(study.mechanism, dealt.pools.clients.shape[1])
     contest = Contest(dealt.pools, rules_of(study), study.seed, mechanism.randomisers)
+    at = partial(Estimate, topic=figures.GAMES, point=point.label)
     if study.rounds.play == "rounds":
-        return point_in_rounds(contest, study, dealt, label, settings, progress=progress)
-    played = _played(contest, study, progress)
-    fresh = fresh_values(contest, study, mechanism)
-    success = success_of(played.said_in, played.was_in, delta=mechanism.delta)
-    at = partial(Estimate, topic=GAMES, point=label, defense=study.mechanism.name)
-    by_target = share(int(played.by_target.sum()), int(played.was_in.sum()))
-    claimed, actual = mechanism.nominal_epsilon, mechanism.true_epsilon
-    epochs, training = _training(at, played) if study.neuron.check else ([], None)
-    known = {
-        PREDICTED_NEGATIVES: _predicted(played, study.game.batch),
-        CLAIMED: claimed,
-        CLAIMED_SUCCESS: None if claimed is None else most_success(claimed, mechanism.delta),
-        FIT: float(played.fit.mean()),
-        HELD_OUT: float(played.held_out.mean()),
-    }
+        at = partial(at, defense=study.rounds.defense)
+        found = _in_rounds(contest, study, dealt, at, progress)
+    else:
+        at = partial(at, defense=study.mechanism.name)
+        found = _by_signs(contest, study, mechanism, at, progress)
     return PointPlayed(
-        label=label,
-        settings=settings,
+        label=point.label,
+        settings=texts_of(point.changes),
         records=dealt.words,
         mechanism=study.mechanism.name,
         shared_mask=mechanism.shared_mask,
         delta=mechanism.delta,
         targets=study.game.targets,
         batch=study.game.batch,
-        estimates=[
-            *success_estimates(success, at, most_success(actual, mechanism.delta)),
-            counted(at, FIRES_FOR_TARGET, by_target),
-            _by_others(at, played, study.game.batch, mechanism.shared_mask),
-            actual_estimate(at, actual if math.isfinite(actual) else None, mechanism.delta),
-            *(at(metric=name, value=value) for name, value in known.items() if value is not None),
-            *epochs,
-        ],
-        certificates=[certificate(one, mechanism, played, study.game.batch) for one in fresh],
-        spread=spread_of(fresh[0]) if fresh else None,
-        training=training,
+        estimates=found.estimates,
+        certificates=list(found.certificates),
+        spread=found.spread,
+        training=found.training,
+        rounds=found.rounds,
         seconds=round(monotonic() - begun, 1),
     )
 
 
-def actual_estimate(at: At, actual: float | None, delta: float) -> Estimate:
+def texts_of(settings: Mapping[str, object]) -> dict[str, str]:
+    """Settings as a record has them."""
+    return {name: plain(str(value)) for name, value in settings.items()}
+
+
+class _Found(NamedTuple):
+    """Parts of :class:`PointPlayed` that depend on how its games are played."""
+
+    estimates: list[Estimate]
+    certificates: Sequence[TargetCertificate] = ()
+    spread: Spread | None = None
+    training: TrainingLength | None = None
+    rounds: InRounds | None = None
+
+
+def _by_signs(
+    contest: Contest, study: GameStudy, mechanism: Given, at: At, progress: Progress
+) -> _Found:
+    parts, done = list[Played](), 0
+    for chunks in _some_targets(contest, study, 32):
+        progress("games", done, study.game.games)
+        parts += side_by_side(contest.play_some, chunks)
+        done += sum(sum(chunk.values()) for chunk in chunks)
+    progress("games", done, study.game.games)
+    played, batch = Played.joined(parts), study.game.batch
+    fresh = _fresh_values(contest, study, mechanism)
+    success = _success_of(played.said_in, played.was_in, delta=mechanism.delta)
+    by_target = share(int(played.by_target.sum()), int(played.was_in.sum()))
+    claimed, actual = mechanism.nominal_epsilon, mechanism.true_epsilon
+    epochs, training = _training(at, played) if study.neuron.check else ([], None)
+    known = {
+        figures.PREDICTED_NEGATIVES: _predicted(played, batch),
+        figures.CLAIMED: claimed,
+        figures.CLAIMED_SUCCESS: None
+        if claimed is None
+        else most_success(claimed, mechanism.delta),
+        figures.FIT: float(played.fit.mean()),
+        figures.HELD_OUT: float(played.held_out.mean()),
+    }
+    return _Found(
+        [
+            *success_estimates(success, at, most_success(actual, mechanism.delta)),
+            counted(at, figures.FIRES_FOR_TARGET, by_target),
+            _by_others(at, played, batch, mechanism.shared_mask),
+            _actual(at, actual if math.isfinite(actual) else None, mechanism.delta),
+            *_known(at, known),
+            *epochs,
+        ],
+        [_certificate(one, mechanism, played, batch) for one in fresh],
+        _spread_of(fresh[0]) if fresh else None,
+        training,
+    )
+
+
+def _in_rounds(
+    contest: Contest, study: GameStudy, dealt: Dealt, at: At, progress: Progress
+) -> _Found:
+    how, total, done = study.rounds, study.game.games, 0
+    labels = Labels(dealt.labels, dealt.server_labels, dealt.classes)
+    games = RoundGames(contest, labels, how)
+    parts, fits, held_out = list[PlayedInRounds](), list[Tensor](), list[Tensor]()
+    for chunks in _some_targets(contest, study, 16):
+        # Neurons side by side, rounds one after the other: they draw from one generator.
+        trained = side_by_side(lambda chunk: contest.made(list(chunk)), chunks)
+        for chunk, made in zip(chunks, trained, strict=True):
+            fits.append(made.fit)
+            held_out.append(made.held_out)
+            for place, (number, count) in enumerate(chunk.items()):
+                progress("games", done, total)
+                parts.append(games.play(number, made.neurons.at(place), count))
+                done += count
+    progress("games", done, total)
+    played = PlayedInRounds(*(torch.cat(part) for part in zip(*parts, strict=True)))
+    success = _success_of(played.said_in, played.was_in)
+    by_signs = _success_of(played.by_signs, played.was_in).adv
+    inside = int(played.was_in.sum())
+    met = total * study.game.batch * (how.clients if how.others == "planted" else 1)
+    distance = _most_distance(study)
+    known = {
+        figures.FIT: float(torch.cat(fits).mean()),
+        figures.HELD_OUT: float(torch.cat(held_out).mean()),
+        figures.PLANTED_SHARE: float(played.shares.mean()),
+        figures.DISTANCE: distance,
+        figures.EXPECTED_SUCCESS: _expected(played.distances),
+    }
+    signs = at(
+        metric=figures.SIGN_SUCCESS,
+        n_members=inside,
+        n_nonmembers=total - inside,
+        **by_signs._asdict(),
+    )
+    most = 1.0 if distance is None else gaussian_success(distance)
+    by_target = share(int(played.by_target.sum()), inside)
+    by_others = share(int(played.by_others.sum()), met - inside)
+    rounds = how.model_dump(include=InRounds.model_fields.keys() - {"options"})
+    return _Found(
+        [
+            *success_estimates(success, at, most),
+            counted(at, figures.FIRES_FOR_TARGET, by_target),
+            counted(at, figures.FIRES_FOR_OTHERS, by_others),
+            signs,
+            *_known(at, known),
+        ],
+        rounds=InRounds(**rounds, options=texts_of(how.options), simulated=games.simulated),
+    )
+
+
+def _some_targets(
+    contest: Contest, study: GameStudy, chunks: int
+) -> Iterator[Sequence[Mapping[int, int]]]:
+    """Games of each target, some targets at once; how many cores there are changes nothing."""
+    all_of_them = list(shared_out(study.game.targets, study.game.games))
+    # Worked out here, and not by every thread anew.
+    assert contest.standard is not None
+    for first in range(0, len(all_of_them), chunks):
+        yield all_of_them[first : first + chunks]
+
+
+def _known(at: At, values: Mapping[str, float | None]) -> list[Estimate]:
+    """Figures without limits; none where there is nothing to say."""
+    return [at(metric=name, value=value) for name, value in values.items() if value is not None]
+
+
+def _actual(at: At, actual: float | None, delta: float) -> Estimate:
     """The estimate that a mechanism's probabilities give; known, not estimated."""
     if actual is None:
-        return at(metric=ACTUAL, value=None, note="there is no bound")
+        return at(metric=figures.ACTUAL, value=None, note="there is no bound")
     method = f"of the mechanism itself, delta {delta:g}"
-    return at(metric=ACTUAL, value=actual, high=actual, method=method)
+    return at(metric=figures.ACTUAL, value=actual, high=actual, method=method)
 
 
 def refuse_misfit(study: GameStudy) -> None:
     """Refuses settings that make no game, before anything is played.
 
     Raises:
-        BadInput: No such mechanism, or settings that cannot be.
+        BadInput: No such mechanism or defense, or settings that cannot be.
     """
     given(study.mechanism, 1)
     rules_of(study)
-    refuse_misfit_in_rounds(study)
+    if study.rounds.play == "rounds":
+        defense_of(study.rounds)
 
 
 def refuse_too_few(study: GameStudy, drawn: Drawn) -> None:
@@ -164,22 +263,6 @@ def rules_of(study: GameStudy) -> Rules:
     )
 
 
-def _played(contest: Contest, study: GameStudy, progress: Progress) -> Played:
-    """All games; how many cores there are changes nothing."""
-    total, done = study.game.games, 0
-    parts: list[Played] = []
-    chunks = list(shared_out(study.game.targets, total))
-    # Worked out here, and not by every thread anew.
-    assert contest.standard is not None
-    for first in range(0, len(chunks), _CHUNKS_AT_ONCE):
-        progress("games", done, total)
-        some = chunks[first : first + _CHUNKS_AT_ONCE]
-        parts += side_by_side(contest.play_some, some)
-        done += sum(sum(chunk.values()) for chunk in some)
-    progress("games", done, total)
-    return Played.joined(parts)
-
-
 def _training(at: At, played: Played) -> tuple[list[Estimate], TrainingLength]:
     taken = played.epochs.tolist()
     if len(taken) > 1:
@@ -189,7 +272,7 @@ def _training(at: At, played: Played) -> tuple[list[Estimate], TrainingLength]:
     else:
         value, limits = float(taken[0]), {}
     length = TrainingLength(least=min(taken), most=max(taken), stopped=int(played.told_apart.sum()))
-    return [at(metric=EPOCHS, value=value, samples=len(taken), **limits)], length
+    return [at(metric=figures.EPOCHS, value=value, samples=len(taken), **limits)], length
 
 
 def _by_others(at: At, played: Played, batch: int, shared_mask: bool) -> Estimate:
@@ -197,12 +280,12 @@ def _by_others(at: At, played: Played, batch: int, shared_mask: bool) -> Estimat
     fired = int(played.by_others.sum())
     found = share(fired, len(played.was_in) * batch - int(played.was_in.sum()))
     if not shared_mask:
-        return counted(at, FIRES_FOR_OTHERS, found)
+        return counted(at, figures.FIRES_FOR_OTHERS, found)
     shares = played.by_others / (batch - played.was_in.long()).clamp(min=1)
     games = mean_of_units(shares.tolist(), units="games", within=(0.0, 1.0))
     low, high = (found.value if end is None else end for end in (games.low, games.high))
     found = found._replace(low=min(low, found.low), high=max(high, found.high))
-    return counted(at, FIRES_FOR_OTHERS, found, SHARED_MASK)
+    return counted(at, figures.FIRES_FOR_OTHERS, found, figures.SHARED_MASK)
 
 
 def _predicted(played: Played, batch: int) -> float | None:
@@ -213,7 +296,7 @@ def _predicted(played: Played, batch: int) -> float | None:
     return predicted_silence(fired.tolist(), records.tolist(), batch=batch)
 
 
-class Fresh(NamedTuple):
+class _Fresh(NamedTuple):
     """Values of a target's neuron on randomised records that nothing was decided by.
 
     Attributes:
@@ -229,15 +312,10 @@ class Fresh(NamedTuple):
     of_others: Float[Tensor, " records"]
 
 
-def fresh_values(contest: Contest, study: GameStudy, mechanism: Given) -> list[Fresh]:
+def _fresh_values(contest: Contest, study: GameStudy, mechanism: Given) -> list[_Fresh]:
     """Values for certificates: none without noise, or where records share theirs.
 
     Then copies of the target are all the same, or records of a batch are not independent.
-
-    Args:
-        contest: Whose neurons are certified.
-        study: How many targets, by how many values each.
-        mechanism: What records go through.
     """
     if study.mechanism.name == NO_MECHANISM or mechanism.shared_mask:
         return []
@@ -251,19 +329,12 @@ def fresh_values(contest: Contest, study: GameStudy, mechanism: Given) -> list[F
             neuron.values(mechanism.randomisers.server(records, rng)[None])[0]
             for records in (clients[target].expand(count, -1), clients[chosen])
         ]
-        found.append(Fresh(number, neuron, *values))
+        found.append(_Fresh(number, neuron, *values))
     return found
 
 
-def certificate(fresh: Fresh, mechanism: Given, played: Played, batch: int) -> TargetCertificate:
-    """Certificate of one target's games, beside their outcome.
-
-    Args:
-        fresh: The target's values.
-        mechanism: By which they were randomised; its range bounds the neuron's.
-        played: All games.
-        batch: Records of a batch.
-    """
+def _certificate(fresh: _Fresh, mechanism: Given, played: Played, batch: int) -> TargetCertificate:
+    """Certificate of one target's games, beside their outcome."""
     sound_width = None
     if math.isfinite(mechanism.largest):
         end = torch.tensor(mechanism.largest)
@@ -308,12 +379,8 @@ def _adv_of(played: Played, target: int) -> float | None:
     return None if math.isnan(adv) else adv
 
 
-def spread_of(fresh: Fresh) -> Spread:
-    """Histogram of the values of a target and of others, between common edges.
-
-    Args:
-        fresh: The target's values.
-    """
+def _spread_of(fresh: _Fresh) -> Spread:
+    """Histogram of the values of a target and of others, between common edges."""
     both = torch.cat([fresh.of_target, fresh.of_others]).double()
     edges = torch.linspace(float(both.min()), float(both.max()) + 1e-9, _BINS + 1).double()
     target, others = (
@@ -321,3 +388,68 @@ def spread_of(fresh: Fresh) -> Spread:
         for values in (fresh.of_target, fresh.of_others)
     )
     return Spread(edges=edges.tolist(), of_target=target, of_others=others)
+
+
+def _most_distance(study: GameStudy) -> float | None:
+    """Sensitivity of the server's sum to one record; None where nothing is proven.
+
+    A record that replaces another moves a sum of clipped gradients by two clips, and so does it
+    an upload that is clipped as a whole. Of a sum the noise of all its clients is seen.
+    """
+    apart = decompose_noise(defense_of(study.rounds), study.game.batch)
+    if apart is None or not apart.noise_multiplier:
+        return None
+    return clipped_distance(
+        apart.noise_multiplier, rounds=study.rounds.averaged, summed=study.rounds.clients
+    )
+
+
+def _expected(distances: Tensor) -> float | None:
+    """Success that the noise leaves, were neurons silent for all others; the mean over targets."""
+    if bool(distances.isnan().any()):
+        return None
+    each = [gaussian_success(float(distance)) for distance in distances]
+    return sum(each) / len(each)
+
+
+def _success_of(
+    said_in: Bool[Tensor, " games"], was_in: Bool[Tensor, " games"], *, delta: float = 0.0
+) -> GameSuccess:
+    """Success rates of decisions."""
+    inside, outside = int(was_in.sum()), int((~was_in).sum())
+    if not (inside and outside):
+        raise BadInput(
+            f"of {len(said_in)} games {inside} had the target in the batch, and figures need "
+            "games of both kinds; raise game.games"
+        )
+    right = int(said_in[was_in].sum()), int((~said_in[~was_in]).sum())
+    return game_success(right[0], inside, right[1], outside, delta=delta)
+
+
+def success_estimates(success: GameSuccess, at: At, most: float) -> list[Estimate]:
+    """Success, both rates and what they prove.
+
+    Args:
+        success: Of a point's games.
+        at: Makes an estimate at the point.
+        most: The largest success that is possible.
+    """
+    of_both = partial(at, n_members=success.tpr.total, n_nonmembers=success.tnr.total)
+    proven, method = success.epsilon.value, success.epsilon.method
+    return [
+        of_both(metric=figures.SUCCESS, ceiling=most, **success.adv._asdict()),
+        counted(at, figures.TRUE_POSITIVES, success.tpr),
+        counted(at, figures.TRUE_NEGATIVES, success.tnr),
+        of_both(metric=figures.PROVEN, value=proven, low=proven, method=method),
+    ]
+
+
+def counted(at: At, metric: str, found: Share, method: str = figures.COUNTED) -> Estimate:
+    """A share as records keep it: of games with the target, or else of records that are not it."""
+    of = (
+        "n_members"
+        if metric in (figures.TRUE_POSITIVES, figures.FIRES_FOR_TARGET, DETECTED)
+        else "n_nonmembers"
+    )
+    limits = {"value": found.value, "low": found.low, "high": found.high}
+    return at(metric=metric, method=method, **limits, **{of: found.total})

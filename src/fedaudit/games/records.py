@@ -2,7 +2,8 @@
 
 import hashlib
 from collections.abc import Callable
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,7 +19,7 @@ from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Samples
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.dataset import some_classes
-from fedaudit.games.settings import GameStudy
+from fedaudit.study.settings.games import GameStudy
 
 if TYPE_CHECKING:
     from efficientnet_lite_pytorch import EfficientNet
@@ -113,26 +114,46 @@ class Dealt(NamedTuple):
     classes: int
 
 
-class Drawn(NamedTuple):
-    """Samples that a study plays with, before features are made of them.
+@dataclass(frozen=True)
+class Drawn:
+    """Samples that a study plays with; features are made of them when they are asked for.
 
     Attributes:
+        study: The study.
         samples: The clients' first, then the server's.
         clients: How many are the clients'.
         classes: How many classes there are.
     """
 
+    study: GameStudy
     samples: Samples
     clients: int
     classes: int
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Names these very samples: another file of the same name holds others."""
         found = hashlib.sha256()
         for part in (self.samples.features, self.samples.labels):
             found.update(part.contiguous().numpy().tobytes())
         return found.hexdigest()
+
+    @cached_property
+    def dealt(self) -> Dealt:
+        """Records for the games: features of the samples, the clients' apart from the server's.
+
+        Raises:
+            BadInput: No such extractor, or it gives no features.
+        """
+        samples, clients, name = self.samples, self.clients, self.study.records.features
+        features = _features(name, samples)
+        words = (
+            f"{self.study.data.name}, {name}, {features.shape[1]:,} features; "
+            f"{clients:,} records of the clients, {len(samples) - clients:,} of the server"
+        )
+        labels = samples.labels[:clients], samples.labels[clients:]
+        pools = Pools(features[:clients], features[clients:])
+        return Dealt(pools, words, *labels, classes=self.classes)
 
 
 def drawn(study: GameStudy, data_dir: Path | None) -> Drawn:
@@ -154,24 +175,7 @@ def drawn(study: GameStudy, data_dir: Path | None) -> Drawn:
             f"the clients and {servers} of the server; lower records.clients or records.servers"
         )
     order = torch.randperm(total, generator=seeded(study.seed, "records"))[: clients + servers]
-    return Drawn(dataset.train.take(order), clients, dataset.classes)
-
-
-def dealt(study: GameStudy, given: Drawn) -> Dealt:
-    """Records for the games: features of the samples, the clients' apart from the server's.
-
-    Raises:
-        BadInput: No such extractor, or it gives no features.
-    """
-    samples, clients = given.samples, given.clients
-    features = _features(study.records.features, samples)
-    words = (
-        f"{study.data.name}, {study.records.features}, {features.shape[1]:,} features; "
-        f"{clients:,} records of the clients, {len(samples) - clients:,} of the server"
-    )
-    labels = samples.labels[:clients], samples.labels[clients:]
-    pools = Pools(features[:clients], features[clients:])
-    return Dealt(pools, words, *labels, classes=given.classes)
+    return Drawn(study, dataset.train.take(order), clients, dataset.classes)
 
 
 def _features(name: str, samples: Samples) -> Tensor:

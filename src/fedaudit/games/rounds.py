@@ -1,6 +1,7 @@
 """Games in real rounds: a tampering server sends planted models, and scores the uploads."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from inspect import signature
 from typing import NamedTuple
@@ -18,14 +19,16 @@ from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Architecture, Model, Samples
 from fedaudit.defenses.base import Defense
 from fedaudit.defenses.catalog import defense_named, made
+from fedaudit.defenses.clip import ClientDP
+from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.ldp.mechanism import LocalDP
+from fedaudit.defenses.noise import GradientNoise
 from fedaudit.fl.algorithms.fedsgd import FedSGD, received_gradient
 from fedaudit.fl.server import Tampering
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.games.mechanism import NoiseDecomposition, decompose_noise
-from fedaudit.games.settings import RoundsSection
 from fedaudit.models.mlp import mlp
+from fedaudit.study.settings.games import RoundsSection
 from fedaudit.study.settings.options import check_options
 
 
@@ -49,6 +52,49 @@ def defense_of(section: RoundsSection) -> Defense:
         )
     check_options("defense", name, make, section.options, section="rounds")
     return made(name, section.options, coalition=())
+
+
+class NoiseDecomposition(NamedTuple):
+    """A defense as a noiseless one and independent normal noise on every entry of the upload.
+
+    Attributes:
+        deterministic: The same without noise; gives the same upload in every round.
+        spread: Standard deviation of the noise; 0 for none.
+        record_clip: Largest length of one record's gradient before the mean; infinite for none,
+            None where the upload is clipped as a whole.
+        noise_multiplier: The noise in clips, where one record's or the whole is clipped; else 0.
+    """
+
+    deterministic: Defense
+    spread: float
+    record_clip: float | None
+    noise_multiplier: float
+
+
+def decompose_noise(defense: Defense, batch: int) -> NoiseDecomposition | None:
+    """A defense taken apart; None where it is not known to be of that kind.
+
+    Args:
+        defense: Of a client that sends one gradient of everything it has (FedSGD).
+        batch: How many records that is.
+    """
+    kind = type(defense)
+    if kind is Defense:
+        return NoiseDecomposition(defense, 0.0, math.inf, 0.0)
+    if isinstance(defense, GradientNoise) and kind is GradientNoise:
+        return NoiseDecomposition(GradientNoise(0.0), defense.sigma, math.inf, 0.0)
+    if isinstance(defense, ClientDP) and kind is ClientDP:
+        multiplier = defense.noise_multiplier
+        spread = multiplier * defense.clip if multiplier else 0.0
+        return NoiseDecomposition(ClientDP(defense.clip, 0.0), spread, None, multiplier)
+    # Copies of an image are drawn anew in every round.
+    if isinstance(defense, DPSGD) and kind is DPSGD and defense.multiplicity == 1:
+        multiplier = defense.noise_multiplier
+        spread = multiplier * defense.clip / batch if multiplier else 0.0
+        return NoiseDecomposition(
+            replace(defense, noise_multiplier=0.0), spread, defense.clip, multiplier
+        )
+    return None
 
 
 class PlayedInRounds(NamedTuple):
@@ -133,7 +179,7 @@ class RoundGames:
     All games of a target are clients of one federation: what a client sends does not depend on
     how many others there are. Where a defense ends in normal noise, the noise of all rounds is
     drawn for the averaged score alone, which it reaches as one normal number; see
-    :mod:`fedaudit.games.mechanism`.
+    :func:`decompose_noise`.
 
     Attributes:
         contest: Records, rules and seed; without randomisers.

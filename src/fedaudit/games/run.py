@@ -2,52 +2,39 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
 from fedaudit.core.errors import BadInput, Damaged, Refusal
-from fedaudit.core.files import RECORD_FILE, own_folder, read_object, write_whole
-from fedaudit.core.importing import is_own, sources_of
+from fedaudit.core.files import RECORD_FILE, own_folder, read_object, sweep, write_whole
 from fedaudit.core.progress import Progress, quiet
-from fedaudit.datasets.catalog import READERS
 from fedaudit.games.detection import detect
 from fedaudit.games.mechanism import given
-from fedaudit.games.playing import play_point, refuse_misfit, refuse_too_few
-from fedaudit.games.records import Dealt, Drawn, dealt, drawn
-from fedaudit.games.settings import GameStudy
+from fedaudit.games.playing import play_point, refuse_misfit, refuse_too_few, texts_of
+from fedaudit.games.records import Drawn, drawn
 from fedaudit.results.detector import Detection
 from fedaudit.results.games import FOR_PEOPLE, PointPlayed
 from fedaudit.results.record import Record, games_record, write_record
-from fedaudit.results.text import made_plain, plain
 from fedaudit.study.running.environment import Clock, environment
-from fedaudit.study.running.folder import refuse_other_record
-from fedaudit.study.settings.file import read_variants
-from fedaudit.study.settings.values import settings_from
+from fedaudit.study.running.folder import claim
+from fedaudit.study.running.identity import config_of, with_code
+from fedaudit.study.settings.file import Point, points_of
+from fedaudit.study.settings.games import GameStudy
+from fedaudit.study.settings.toml import read_toml
 
 _POINTS = "points"
 _VERSION = 7
 """Of what is played; a point that another version played is played again."""
 
-
-class Point(NamedTuple):
-    """One of a study's points.
-
-    Attributes:
-        label: Empty for the study's own settings.
-        changed: Settings in which it differs, as texts.
-        study: All settings.
-    """
-
-    label: str
-    changed: dict[str, str]
-    study: GameStudy
+Made = TypeVar("Made", PointPlayed, Detection)
 
 
-def read_points(path: Path, overrides: dict[str, object] | None = None) -> list[Point]:
+def read_points(path: Path, overrides: dict[str, object] | None = None) -> list[Point[GameStudy]]:
     """The points of a TOML file: the study itself, its variants and its grid.
 
     Args:
@@ -58,27 +45,18 @@ def read_points(path: Path, overrides: dict[str, object] | None = None) -> list[
         BadInput: No such file, not TOML, or a wrong setting; or an override of what tells the
             points apart.
     """
-    variants = read_variants(path, overrides)
+    points = points_of(read_toml(path, "the study"), GameStudy, str(path), overrides)
     for name in overrides or {}:
-        if any(name in one.changes for one in variants):
+        if any(name in one.changes for one in points):
             raise BadInput(
                 f"{name} is what tells points of {path} apart, and they would all be the same; "
                 "change the file"
             )
-    return [
-        Point(
-            one.label,
-            {name: plain(str(value)) for name, value in one.changes.items()},
-            settings_from(
-                one.values, GameStudy, source=one.source(path), overrides=overrides or ()
-            ),
-        )
-        for one in variants
-    ]
+    return points
 
 
 def run_games(
-    points: Sequence[Point],
+    points: Sequence[Point[GameStudy]],
     out: Path,
     *,
     data_dir: Path | None = None,
@@ -99,38 +77,34 @@ def run_games(
         Damaged: What the folder holds cannot be read.
     """
     clock = Clock()
-    points = [one._replace(study=_with_code(one.study)) for one in points]
+    points = [replace(one, study=with_code(one.study)) for one in points]
     study = points[0].study
     for point in points:
         with _about(point):
             refuse_misfit(point.study)
-    _claim(out, study)
     records = _Records(data_dir)
     # Before hours of games, which a later point would end.
     for point in points:
         with _about(point):
-            refuse_too_few(point.study, records.drawn(point.study))
-    played = []
-    for place, point in enumerate(points, 1):
-        kept = out / _POINTS / f"{_digest(point.study, records.digest(point.study))}.json"
-        said = f"{point.label or study.name} ({place} of {len(points)})"
-        if kept.is_file():
-            log(f"{said}: played before")
-            found = _read_point(kept, point)
-        else:
-            log(said)
-            dealt_ = records.dealt(point.study)
-            with _about(point):
-                found = play_point(
-                    point.study, dealt_, point.label, point.changed, progress=progress
-                )
-            write_whole(kept, found.model_dump_json() + "\n")
-        played.append(found)
+            refuse_too_few(point.study, records.of(point.study))
+    claim(out, study)
+    kept = own_folder(out, _POINTS)
+    for folder in (out, kept):
+        sweep(folder, before=clock.at)
+
+    def said(at: int) -> str:
+        return f"{points[at].label or study.name} ({at + 1} of {len(points)})"
+
     record = games_record(
         study.name,
-        _config(study),
-        played,
-        _detector(points[0], out, records, progress=progress, log=log),
+        config_of(study),
+        [
+            _played(point, _Kept(kept, said(at), log), records, progress)
+            for at, point in enumerate(points)
+        ],
+        _detected(points[0], _Kept(kept, f"{study.name}, detector", log), records, progress)
+        if study.detector.runs
+        else None,
         environment(clock),
     )
     write_record(record, out / RECORD_FILE)
@@ -138,7 +112,7 @@ def run_games(
 
 
 @contextmanager
-def _about(point: Point) -> Iterator[None]:
+def _about(point: Point[GameStudy]) -> Iterator[None]:
     """A refusal says which point it is about."""
     try:
         yield
@@ -146,29 +120,65 @@ def _about(point: Point) -> Iterator[None]:
         raise type(refusal)(f"{point.study.name}: {refusal}") from refusal
 
 
-def _claim(out: Path, study: GameStudy) -> None:
-    """Makes a folder this study's own."""
-    try:
-        own_folder(out, _POINTS)
-    except BadInput:
-        raise
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{out} cannot be used ({error}); choose another folder") from error
-    refuse_other_record(out, _config(study))
+class _Records:
+    """Records that points are played with, kept for the next point that has the same."""
+
+    def __init__(self, data_dir: Path | None) -> None:
+        self._data_dir = data_dir
+        self._key = ""
+        self._drawn: Drawn | None = None
+
+    def of(self, study: GameStudy) -> Drawn:
+        """The records of a study."""
+        key = study.model_dump_json(include={"data", "records", "seed"})
+        if self._drawn is None or key != self._key:
+            # One at a time: records of a whole data set may fill the memory.
+            self._key, self._drawn = key, drawn(study, self._data_dir)
+        return self._drawn
 
 
-def _read_point(path: Path, point: Point) -> PointPlayed:
-    try:
-        found = PointPlayed.model_validate(read_object(path))
-    except (ValidationError, Damaged) as error:
-        raise Damaged(f"{path} is no point of fedaudit's; delete it to play it again") from error
+class _Kept(NamedTuple):
+    """What was played before, in a file of its own that its settings name."""
+
+    folder: Path
+    said: str
+    log: Callable[[str], None]
+
+    def made(self, name: str, kind: type[Made], make: Callable[[], Made]) -> Made:
+        """That of this name; made now, and kept, where it is not there."""
+        path = self.folder / f"{name}.json"
+        if path.is_file():
+            self.log(f"{self.said}: played before")
+            try:
+                return kind.model_validate(read_object(path))
+            except (ValidationError, Damaged) as error:
+                raise Damaged(
+                    f"{path} is nothing that fedaudit played; delete it to play it again"
+                ) from error
+        self.log(self.said)
+        found = make()
+        write_whole(path, found.model_dump_json() + "\n")
+        return found
+
+
+def _played(
+    point: Point[GameStudy], kept: _Kept, records: _Records, progress: Progress
+) -> PointPlayed:
+    name = _digest(point.study, records, "detector")
+    with _about(point):
+        found = kept.made(
+            name,
+            PointPlayed,
+            lambda: play_point(point, records.of(point.study).dealt, progress=progress),
+        )
     if not _is_of(found, point.study):
         raise Damaged(
-            f"{path} holds a point of other settings than its name stands for; delete it to play "
-            "it again"
+            f"{kept.folder / name}.json holds a point of other settings than its name stands for; "
+            "delete it to play it again"
         )
+    # Another study may have played it, under another label.
     figures = [one.model_copy(update={"point": point.label}) for one in found.estimates]
-    named = {"label": point.label, "settings": point.changed, "estimates": figures}
+    named = {"label": point.label, "settings": texts_of(point.changes), "estimates": figures}
     return found.model_copy(update=named)
 
 
@@ -183,92 +193,20 @@ def _is_of(played: PointPlayed, study: GameStudy) -> bool:
     )
 
 
-class _Records:
-    """Records that points are played with, kept for the next point that has the same."""
-
-    def __init__(self, data_dir: Path | None) -> None:
-        self._data_dir = data_dir
-        self._drawn: dict[str, tuple[Drawn, str]] = {}
-        self._dealt: dict[str, Dealt] = {}
-
-    def drawn(self, study: GameStudy) -> Drawn:
-        """The samples of a study."""
-        return self._samples(study)[0]
-
-    def digest(self, study: GameStudy) -> str:
-        """Names the samples of a study; features need not be made for that."""
-        return self._samples(study)[1]
-
-    def dealt(self, study: GameStudy) -> Dealt:
-        """The records of a study, as features."""
-        what = _settings(study, "data", "records", "seed")
-        if what not in self._dealt:
-            # One at a time: records of a whole data set may fill the memory.
-            self._dealt = {what: dealt(study, self._samples(study)[0])}
-        return self._dealt[what]
-
-    def _samples(self, study: GameStudy) -> tuple[Drawn, str]:
-        what = _settings(study, "data", "records", "seed")
-        if what not in self._drawn:
-            found = drawn(study, self._data_dir)
-            self._drawn = {what: (found, found.digest)}
-        return self._drawn[what]
-
-
-def _detector(
-    point: Point,
-    out: Path,
-    records: _Records,
-    *,
-    progress: Progress,
-    log: Callable[[str], None],
-) -> Detection | None:
-    """The study's detector, if it has one; kept beside the points."""
-    if not point.study.detector.runs:
-        return None
-    samples = records.digest(point.study)
-    text = json.dumps([_VERSION, _config(point.study, FOR_PEOPLE), samples], sort_keys=True)
-    kept = out / _POINTS / f"detector-{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
-    if kept.is_file():
-        log(f"{point.study.name}, detector: measured before")
-        try:
-            return Detection.model_validate(read_object(kept))
-        except (ValidationError, Damaged) as error:
-            raise Damaged(
-                f"{kept} is no detector of fedaudit's; delete it to measure it again"
-            ) from error
-    log(f"{point.study.name}, detector")
+def _detected(
+    point: Point[GameStudy], kept: _Kept, records: _Records, progress: Progress
+) -> Detection:
     with _about(point):
-        found = detect(point.study, records.dealt(point.study), progress=progress)
-    write_whole(kept, found.model_dump_json() + "\n")
-    return found
+        return kept.made(
+            f"detector-{_digest(point.study, records)}",
+            Detection,
+            lambda: detect(point.study, records.of(point.study).dealt, progress=progress),
+        )
 
 
-def _config(study: GameStudy, without: Collection[str] = ()) -> dict[str, object]:
-    """All settings; no detector or code where there is none, as in records from before."""
-    off = set() if study.detector.runs else {"detector"}
-    off |= set() if study.code else {"code"}
-    values = study.model_dump(mode="json", exclude={*without, *off})
-    return {name: made_plain(value) for name, value in values.items()}
-
-
-def _with_code(study: GameStudy) -> GameStudy:
-    """The study with the digests of all modules that its own parts are named in."""
-    given = (
-        ("data set", study.data.name, READERS),
-        ("extractor", study.records.features, ()),
-        ("defense", study.rounds.defense, ()),
-    )
-    own = [(kind, name) for kind, name, formats in given if is_own(name, formats)]
-    return study.model_copy(update={"code": sources_of(own)})
-
-
-def _settings(study: GameStudy, *sections: str) -> str:
-    return json.dumps(study.model_dump(mode="json", include=set(sections)), sort_keys=True)
-
-
-def _digest(study: GameStudy, samples: str) -> str:
-    off = set() if study.code else {"code"}
-    settings = study.model_dump(mode="json", exclude={*FOR_PEOPLE, "detector", *off})
-    text = json.dumps([_VERSION, settings, samples], sort_keys=True)
+def _digest(study: GameStudy, records: _Records, *without: str) -> str:
+    """Names what is played by its settings and samples: a file of one name may hold others."""
+    off = () if study.code else ("code",)
+    settings = study.model_dump(mode="json", exclude={*FOR_PEOPLE, *without, *off})
+    text = json.dumps([_VERSION, settings, records.of(study).digest], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]

@@ -197,7 +197,7 @@ seeds = "each"                            # the worst run; or "these runs", "fur
 # [clusters]                              # clustered federations
 # risk = 0.6
 
-[games]                                   # records of `fedaudit games`
+[games]                                   # records of security games
 success = 0.6
 contradicted = true                       # success that refutes the claimed epsilon fails
 # true_epsilon = 8.0

@@ -334,7 +334,7 @@ def games_again(record: Record) -> Again:
     # What no study file could hold is no study's: it would only make the page too large to open.
     study = study_file(config) if _size(config) <= MOST_SETTINGS else ""
     needed = needed_data(record.config)
-    command = "fedaudit games study.toml" + (" --data-dir FOLDER" if needed else "")
+    command = "fedaudit run study.toml" + (" --data-dir FOLDER" if needed else "")
     made = rows_of_environment(record.content_hash, record.environment)
     return Again(study, command, needed, made)
 

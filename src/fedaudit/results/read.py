@@ -113,7 +113,7 @@ _RECORD = _Kind(
     "fedaudit record",
     "record",
     FORMAT,
-    "give the record that `fedaudit run`, `attack` or `games` wrote",
+    "give the record that `fedaudit run` or `fedaudit attack` wrote",
     (VERSION,),
 )
 _COMPARISON = _Kind(

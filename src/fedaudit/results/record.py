@@ -365,7 +365,8 @@ class Record(Part):
 
     def rows(self) -> list[dict[str, object]]:
         """Every figure as a dictionary of plain values."""
-        return [_flat(figure.model_dump(mode="json")) for figure in self.findings]
+        figures = self.estimates if self.kind == "games" else self.findings
+        return [_flat(figure.model_dump(mode="json")) for figure in figures]
 
     def frame(self) -> object:
         """Every figure as a row of a pandas table; :meth:`rows` where pandas is not installed."""

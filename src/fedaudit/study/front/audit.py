@@ -1,8 +1,9 @@
 """The front door: an audit of objects, and what it found."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import nullcontext
+from inspect import signature
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,16 +13,17 @@ from numpy import ndarray
 from fedaudit.core.errors import BadInput, Unsupported, unknown_name
 from fedaudit.core.files import ATTACKED, RECORD_FILE, REPORT_FILE, SCORES_FILE, own_place
 from fedaudit.core.importing import GivenObject, objects_given
-from fedaudit.core.objects import Spelled
-from fedaudit.core.progress import Progress, bars, quiet
+from fedaudit.core.progress import bars, quiet
 from fedaudit.core.values import ClientId
 from fedaudit.engines.base import Counted
+from fedaudit.games.run import run_games
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.study.figures.sample_scores import read_scores
 from fedaudit.study.front.federation import AuditPlan, Federation, Questions, plan_of
+from fedaudit.study.front.games import Games, GamesPlan, games_plan
 from fedaudit.study.front.refusals import in_python
-from fedaudit.study.front.spelling import attack_settings
+from fedaudit.study.front.spelling import attack_settings, registering
 from fedaudit.study.running.identity import own_parts, study_key, with_code
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
@@ -158,7 +160,7 @@ class Run:
         from fedaudit.core.devices import device_named
 
         objects = dict(self._objects)
-        names = list(attack_settings(attacks, _keeping(objects)))
+        names = list(attack_settings(attacks, registering(objects)))
         folder = own_place(self.folder, ATTACKED) if out is None else Path(out)
         changed = {} if figures is None else figures.model_dump(exclude_unset=True)
         with objects_given(objects):
@@ -176,7 +178,7 @@ class Run:
 
 @in_python()
 def audit(
-    federation: Federation,
+    federation: Federation | Games,
     *,
     attacks: object = (),
     targets: object = None,
@@ -199,12 +201,15 @@ def audit(
 ) -> "Run":
     """Audits a federation: trains it, looks through the adversary's eyes, attacks, reports.
 
+    Security games are played in its place, and make the same record.
+
     An audit that was stopped goes on where it was when it is asked for again with the same
     settings, objects and folder. Objects of a script or notebook are known by their source, so
     that a changed one is another.
 
     Args:
-        federation: What is audited.
+        federation: What is audited; of :class:`fedaudit.Games` there is one seed, and no attack,
+            target, view or engine is chosen.
         attacks: Names of the catalogue and :class:`fedaudit.attacks.base.Attack` objects, or a
             dictionary from names to either settings or objects; the default set if empty.
         targets: Clients under audit; client 0 unless ``audit`` says otherwise.
@@ -235,28 +240,47 @@ def audit(
 
     asked = Questions(attacks, targets, seeds, audit, shadow, figures, server, view, metrics)
     called = name or _named_after(out)
-    plan = plan_of(federation, asked, name=called, about=about)
+    plan: AuditPlan | GamesPlan
+    if isinstance(federation, Games):
+        where = {"engine": engine, "workers": workers, "device": device, "pool": pool}
+        _refuse_of_federations({**asked._asdict(), **where})
+        plan = games_plan(federation, seeds=seeds, name=called, about=about)
+    else:
+        plan = plan_of(federation, asked, name=called, about=about)
     cluster = engine_named(engine, workers) if isinstance(engine, str) else engine
     _refuse_elsewhere(plan, cluster, workers)
     place = Path(data_dir) if data_dir is not None else plan.data_dir
     with objects_given(plan.objects):
         folder = Path(out) if out is not None else Path("runs") / _folder_name(plan, called)
-        with bars() if progress else _silently() as shown:
-            record = run_study(
-                plan.study,
-                folder,
-                pool=None if pool is None else Path(pool),
-                data_dir=place,
-                workers=workers,
-                device=device_named(device),
-                engine=cluster,
-                progress=shown,
-                log=print if progress else _nothing,
-            )
+        with bars() if progress else nullcontext(quiet) as shown:
+            log = print if progress else _nothing
+            if isinstance(plan, GamesPlan):
+                record = run_games(plan.points, folder, data_dir=place, progress=shown, log=log)
+            else:
+                record = run_study(
+                    plan.study,
+                    folder,
+                    pool=None if pool is None else Path(pool),
+                    data_dir=place,
+                    workers=workers,
+                    device=device_named(device),
+                    engine=cluster,
+                    progress=shown,
+                    log=log,
+                )
     return Run._of(folder, plan.objects, place, record)
 
 
-def _refuse_elsewhere(plan: AuditPlan, engine: Counted | None, workers: int) -> None:
+def _refuse_of_federations(given: Mapping[str, object]) -> None:
+    """Refuses what games have no use for."""
+    usual = {name: one.default for name, one in signature(audit).parameters.items()}
+    for name, value in given.items():
+        as_usual = type(value) is type(usual[name]) and value == usual[name]
+        if name != "seeds" and not as_usual:
+            raise BadInput(f"{name}= is of audits of federations, and of no games; leave it out")
+
+
+def _refuse_elsewhere(plan: AuditPlan | GamesPlan, engine: Counted | None, workers: int) -> None:
     """Refuses to send to other processes what no import brings back there."""
     if engine is None and workers == 1:
         return
@@ -270,17 +294,6 @@ def _refuse_elsewhere(plan: AuditPlan, engine: Counted | None, workers: int) -> 
             f"processes cannot import ({where}); put it into a module of its own, or leave engine "
             "and workers as they are by default"
         )
-
-
-def _keeping(objects: dict[str, GivenObject]) -> Callable[[Spelled], dict[str, object]]:
-    """Keeps objects that names stand for in a dictionary."""
-
-    def register(one: Spelled) -> dict[str, object]:
-        if one.given is not None:
-            objects[one.name] = one.given
-        return {"name": one.name, "options": one.options}
-
-    return register
 
 
 def _chosen(what: str, given: int | None, there: set[int]) -> int:
@@ -301,13 +314,8 @@ def _named_after(out: Path | str | None) -> str:
     return name.lstrip("._=,+-")[:_LONGEST_NAME] or _UNNAMED
 
 
-def _folder_name(plan: AuditPlan, name: str) -> str:
+def _folder_name(plan: AuditPlan | GamesPlan, name: str) -> str:
     return f"{name}-{study_key(with_code(plan.study))[:_KEY_LENGTH]}"
-
-
-@contextmanager
-def _silently() -> Iterator[Progress]:
-    yield quiet
 
 
 def _nothing(text: str) -> None:

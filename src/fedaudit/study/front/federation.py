@@ -14,7 +14,6 @@ import numpy as np
 
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import GivenObject
-from fedaudit.core.objects import Spelled
 from fedaudit.fl.algorithms.catalog import ALGORITHMS
 from fedaudit.models import MODELS
 from fedaudit.study.front.spelling import (
@@ -26,6 +25,7 @@ from fedaudit.study.front.spelling import (
     metric_spelled,
     part_spelled,
     partition_settings,
+    registering,
     server_spelled,
     task_spelled,
     view_spelled,
@@ -126,22 +126,19 @@ def plan_of(federation: Federation, asked: Questions, *, name: str, about: str =
         BadInput: A part that is none, or a setting that does not exist.
     """
     if not isinstance(federation, Federation):
-        raise BadInput(f"audited is a fedaudit.Federation, got {type_of(federation)}")
+        raise BadInput(
+            f"audited is a fedaudit.Federation or fedaudit.Games, got {type_of(federation)}"
+        )
     objects: dict[str, GivenObject] = {}
-
-    def register(one: Spelled) -> dict[str, object]:
-        if one.given is not None:
-            objects[one.name] = one.given
-        return {"name": one.name, "options": one.options}
-
+    register = registering(objects)
     data, folder = data_spelled(federation.data)
     values: dict[str, object] = {
         "name": name,
         "about": about,
-        "seeds": _numbers("seeds", asked.seeds),
+        "seeds": numbers("seeds", asked.seeds),
         "data": {
             **register(data),
-            "classes": _numbers("classes", federation.classes),
+            "classes": numbers("classes", federation.classes),
             "first_class": federation.first_class,
         },
         "partition": partition_settings(federation.clients, register),
@@ -155,7 +152,7 @@ def plan_of(federation: Federation, asked: Questions, *, name: str, about: str =
         "audit": _audit(asked, register),
         "defense": defense_settings(federation.defenses, register),
         "attacks": attack_settings(asked.attacks, register),
-        **_sections(
+        **sections(
             shift=(ShiftSection, federation.shift),
             risk=(RiskSection, federation.risk),
             shadow=(ShadowSection, asked.shadow),
@@ -172,9 +169,9 @@ def plan_of(federation: Federation, asked: Questions, *, name: str, about: str =
     return AuditPlan(study_from(values, source="the federation"), objects, folder)
 
 
-def _sections(**given: tuple[type[Section], object]) -> dict[str, object]:
+def sections(**given: tuple[type[Section], object]) -> dict[str, dict[str, object]]:
     """Settings that were given, of each section that was."""
-    found: dict[str, object] = {}
+    found = {}
     for what, (kind, section) in given.items():
         if section is not None:
             found[what] = _settings_of(what, kind, section)
@@ -188,7 +185,12 @@ def _settings_of(what: str, kind: type[Section], given: object) -> dict[str, obj
     return given.model_dump(exclude_unset=True)
 
 
-def _numbers(what: str, given: object) -> list[object]:
+def numbers(what: str, given: object) -> list[object]:
+    """Whole numbers, of which there may be one.
+
+    Raises:
+        BadInput: Something else.
+    """
     if isinstance(given, int):
         return [given]
     if not isinstance(given, Iterable) or isinstance(given, str | bytes):
@@ -197,18 +199,16 @@ def _numbers(what: str, given: object) -> list[object]:
 
 
 def _audit(asked: Questions, register: Register) -> dict[str, object]:
-    values = _sections(audit=(AuditSection, asked.audit)).get("audit")
-    found: dict[str, object] = dict(values) if isinstance(values, dict) else {}
+    found = sections(audit=(AuditSection, asked.audit)).get("audit", {})
     if asked.targets is not None:
-        found["targets"] = _numbers("targets", asked.targets)
+        found["targets"] = numbers("targets", asked.targets)
     if asked.view is not None:
         found["view"] = register(view_spelled(asked.view))["name"]
     return found
 
 
 def _training(federation: Federation) -> dict[str, object]:
-    given = _sections(training=(TrainingSection, federation.training)).get("training")
-    apart: dict[str, object] = dict(given) if isinstance(given, dict) else {}
+    apart = sections(training=(TrainingSection, federation.training)).get("training", {})
     within: dict[str, object] = dict(getattr(federation.algorithm, "training", {}))
     twice = sorted(apart.keys() & within.keys())
     if twice:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fedaudit.core.errors import Refusal
+from fedaudit.study.settings.games import GameStudy
 from fedaudit.study.settings.sections import Study
 
 _ARGUMENTS = {
@@ -20,6 +21,12 @@ _ARGUMENTS = {
     "algorithm": "algorithm",
     "defense": "defenses",
     "server": "server",
+    "game": "fedaudit.Game",
+    "neuron": "fedaudit.Neuron",
+    "rounds": "fedaudit.Rounds",
+    "detector": "fedaudit.Detector",
+    "records": "fedaudit.Games",
+    "mechanism": "mechanism",
 }
 """What says in Python what a table of a study file says: a class of settings, or an argument."""
 
@@ -41,7 +48,7 @@ def in_python() -> Iterator[None]:
 
 
 def _is_setting(found: re.Match[str]) -> bool:
-    section = Study.model_fields[found[1]].annotation
+    section = {**GameStudy.model_fields, **Study.model_fields}[found[1]].annotation
     fields = getattr(section, "model_fields", None)
     return fields is None or found[2] in fields
 

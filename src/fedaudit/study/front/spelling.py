@@ -12,6 +12,7 @@ from torch import nn
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS
 from fedaudit.core.errors import BadInput, an, type_of
+from fedaudit.core.importing import GivenObject
 from fedaudit.core.naming import Clients, Copies, DefensePart, NamedPart
 from fedaudit.core.objects import Spelled, frozen, plain_settings, spelled
 from fedaudit.core.tasks import TASKS, Task
@@ -30,6 +31,17 @@ _ATTACK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}")
 
 Register = Callable[[Spelled], dict[str, object]]
 """Keeps the object that a name stands for, and gives name and options as a study has them."""
+
+
+def registering(objects: dict[str, GivenObject]) -> Register:
+    """Keeps objects that names stand for in a dictionary."""
+
+    def register(one: Spelled) -> dict[str, object]:
+        if one.given is not None:
+            objects[one.name] = one.given
+        return {"name": one.name, "options": one.options}
+
+    return register
 
 
 def attack_settings(given: object, register: Register) -> dict[str, object]:
@@ -200,6 +212,27 @@ def server_spelled(given: object) -> Spelled:
             f"{type(given).__name__}"
         )
     return _instance("server", given, {})
+
+
+def extractor_spelled(given: object) -> Spelled:
+    """An extractor of features by name, or a function of the caller's own.
+
+    Raises:
+        BadInput: It is neither.
+    """
+    return Spelled(given, {}) if isinstance(given, str) else spelled(given, {}, kind="extractor")
+
+
+def mechanism_spelled(given: object) -> Spelled:
+    """A defense that all clients use, alone.
+
+    Raises:
+        BadInput: It is none, or of some clients only.
+    """
+    members, found = _defended(given)
+    if members is not None:
+        raise BadInput(f"games are against one client, so that {found.name!r} has no members")
+    return found
 
 
 _Members = tuple[int, ...] | None

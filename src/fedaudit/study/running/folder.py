@@ -16,32 +16,43 @@ from fedaudit.core.files import (
 from fedaudit.results.older import settled
 from fedaudit.results.read import read_record
 from fedaudit.results.text import made_plain
-from fedaudit.study.running.identity import settings_of
+from fedaudit.study.running.identity import FOR_PEOPLE, settings_of
 from fedaudit.study.running.outputs import refuse_page_alone
+from fedaudit.study.settings.games import GameStudy, Plan, plan_from
 from fedaudit.study.settings.sections import Study
-from fedaudit.study.settings.values import study_from
 
 STUDY_FILE = "study.json"
 RECORDING = "the folder of a study that was carried out, or of a live recording"
 
 
 def recorded_study(recording: Path) -> Study:
-    """The settings of the study that a folder holds.
+    """The settings of the study that a folder holds, whose measurements can be attacked.
 
     Raises:
-        BadInput: There is no study in it.
+        BadInput: There is none in it.
         Damaged: The settings cannot be read.
     """
+    study = _recorded(recording)
+    if isinstance(study, GameStudy):
+        raise BadInput(
+            f"{recording} holds security games, which keep no rounds that could be attacked; "
+            "change the study and run it again"
+        )
+    return study
+
+
+def _recorded(recording: Path) -> Plan:
     refuse_absent(recording, RECORDING)
     path = recording / STUDY_FILE
     if not path.is_file():
-        what = f"its {STUDY_FILE} is no regular file" if path.exists() else ""
-        what = what or f"it has no {STUDY_FILE} (games keep no rounds that could be attacked)"
+        what = (
+            f"its {STUDY_FILE} is no regular file" if path.exists() else f"it has no {STUDY_FILE}"
+        )
         raise BadInput(f"{recording} is no recording: {what}; check the path")
-    return study_from(settled(read_object(path)), source=str(path))
+    return plan_from(settled(read_object(path)), source=str(path))
 
 
-def claim(out: Path, study: Study) -> None:
+def claim(out: Path, study: Plan) -> None:
     """Makes a folder this study's own.
 
     Raises:
@@ -54,23 +65,22 @@ def claim(out: Path, study: Study) -> None:
     except (OSError, ValueError) as error:
         raise BadInput(f"{out} cannot be used ({error}); choose another folder") from error
     if taken:
-        there = recorded_study(out)
-        if settings_of(there) != settings_of(study):
+        there, here = settings_of(_recorded(out)), settings_of(study)
+        if there != here:
             raise BadInput(
-                f"{out} holds a study with other settings "
-                f"({difference(settings_of(there), settings_of(study))}); choose another folder "
-                f"with {option('out')}, or delete it"
+                f"{out} holds a study with other settings ({difference(there, here)}); choose "
+                f"another folder with {option('out')}, or delete it"
             )
     refuse_other_record(out, study)
     write_whole(out / STUDY_FILE, study.model_dump_json(indent=1) + "\n")
 
 
-def refuse_other_record(folder: Path, ours: Study | Mapping[str, object]) -> None:
+def refuse_other_record(folder: Path, ours: Plan | Mapping[str, object]) -> None:
     """Lets a record replace one of the same settings only.
 
     Args:
         folder: Where the record is to be written.
-        ours: Its settings: a study, or what the record of a live recording or of games says of it.
+        ours: Its settings: a study, or what the record of a live recording says of it.
 
     Raises:
         BadInput: The folder holds a record of other settings, or one that cannot be read, or a
@@ -89,8 +99,7 @@ def refuse_other_record(folder: Path, ours: Study | Mapping[str, object]) -> Non
     try:
         found = read_record(path)
         config = found.config
-        stated = found.watched or found.kind == "games"
-        there = config if stated else study_from(settled(config), source=str(path))
+        there = config if found.watched else plan_from(settled(config), source=str(path))
     except Refusal as refusal:
         raise BadInput(
             f"{folder} holds a {RECORD_FILE} that is not of this study as far as can be read; "
@@ -104,12 +113,12 @@ def refuse_other_record(folder: Path, ours: Study | Mapping[str, object]) -> Non
         )
 
 
-def _settled(given: Study | Mapping[str, object]) -> object:
+def _settled(given: Plan | Mapping[str, object]) -> object:
     """Settings as they come back from a record's file."""
-    if isinstance(given, Study):
-        values = settings_of(given)
+    if isinstance(given, Mapping):
+        values = {name: value for name, value in given.items() if name not in FOR_PEOPLE}
     else:
-        values = {name: value for name, value in given.items() if name not in ("about", "hours")}
+        values = settings_of(given)
     return json.loads(json.dumps(made_plain(values)))
 
 

@@ -3,15 +3,20 @@
 import hashlib
 import json
 from collections.abc import Collection, Mapping
+from typing import TypeVar, cast
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import installed, is_handed_over, is_own, module_of, sources_of
 from fedaudit.datasets.catalog import READERS
 from fedaudit.results.older import FIRST_SET
+from fedaudit.results.text import made_plain
+from fedaudit.study.settings.games import GameStudy, Plan
 from fedaudit.study.settings.sections import RiskSection, Study
 
+PlanKind = TypeVar("PlanKind", bound=Plan)
+
 _AFTER_TRAINING = {"attack", "metric"}
-_FOR_PEOPLE = {"about", "hours"}
+FOR_PEOPLE = {"about", "hours"}
 _AFTERWARDS = {"name", "seeds", "figures", "attacks", "attack_set"}
 _NEWER: Mapping[str, object] = {
     "algorithm": {"name": "fedavg", "options": {}},
@@ -33,12 +38,24 @@ _NEWER: Mapping[str, object] = {
 """Settings that older versions did not have, with the value under which a study is what it was."""
 
 
-def settings_of(study: Study) -> dict[str, object]:
+def settings_of(study: Plan) -> dict[str, object]:
     """All settings that change a result, as plain values."""
-    return _settings(study, _FOR_PEOPLE)
+    return _settings(study, FOR_PEOPLE)
 
 
-def study_key(study: Study) -> str:
+def config_of(study: Plan) -> dict[str, object]:
+    """All settings as a record has them: what a user wrote may hold any character."""
+    values = study.model_dump(mode="json", exclude=_off(study))
+    return {name: made_plain(value) for name, value in values.items()}
+
+
+def _off(study: Plan) -> set[str]:
+    """Settings of what is not there: most studies have no parts of their own."""
+    undetected = isinstance(study, GameStudy) and not study.detector.runs
+    return {*(() if study.code else ("code",)), *(("detector",) if undetected else ())}
+
+
+def study_key(study: Plan) -> str:
     """Names a study by all settings that change a result."""
     return _digest([settings_of(study)])
 
@@ -58,17 +75,35 @@ def run_key(study: Study, seed: int, kind: str = "cpu") -> str:
     trained = {module_of(*part) for part in parts}
     code = {module: digest for module, digest in study.code.items() if module in trained}
     study = study.model_copy(update={"code": code})
-    settings = _settings(study, _FOR_PEOPLE | _AFTERWARDS | ({"shadow"} if apart else set()))
+    settings = _settings(study, FOR_PEOPLE | _AFTERWARDS | ({"shadow"} if apart else set()))
     # A run on the CPU keeps the name it had before there were others.
     device = [] if kind == "cpu" else [kind]
     return _digest([settings, seed, *device])
 
 
-def own_parts(study: Study) -> list[tuple[str, str]]:
+def own_parts(study: Plan) -> list[tuple[str, str]]:
     """Kind and name of all parts that are no catalogue's: the user's own, or of a package."""
+    given = _parts_of_games(study) if isinstance(study, GameStudy) else _parts(study)
+    return [
+        (kind, name)
+        for kind, name in given
+        if is_own(name, READERS if kind == "data set" else ()) or name in installed(kind)
+    ]
+
+
+def _parts_of_games(study: GameStudy) -> list[tuple[str, str]]:
+    return [
+        ("data set", study.data.name),
+        ("extractor", study.records.features),
+        ("defense", study.mechanism.name),
+        ("defense", study.rounds.defense),
+    ]
+
+
+def _parts(study: Study) -> list[tuple[str, str]]:
     parts = [part for group in study.defense.groups(0) for part in group.parts]
     filters = [part.options.get("path") for part in parts if part.name == "filter"]
-    given = [
+    return [
         ("data set", study.data.name),
         *(("model", model.name) for model in study.models or (study.model,)),
         ("task", study.task.name),
@@ -82,14 +117,9 @@ def own_parts(study: Study) -> list[tuple[str, str]]:
         *(("attack", name) for name in study.attacks),
         *(("metric", name) for name in study.figures.metrics),
     ]
-    return [
-        (kind, name)
-        for kind, name in given
-        if is_own(name, READERS if kind == "data set" else ()) or name in installed(kind)
-    ]
 
 
-def with_code(study: Study) -> Study:
+def with_code(study: PlanKind) -> PlanKind:
     """The study with the digests of all modules that its own parts are named in.
 
     Raises:
@@ -108,16 +138,16 @@ def with_code(study: Study) -> Study:
                 else f"{what} is not what it was when the audit {study.name!r} was begun; take "
                 "another folder, or restore it"
             )
-    return study.model_copy(update={"code": found})
+    return cast(PlanKind, study.model_copy(update={"code": found}))
 
 
-def _settings(study: Study, without: Collection[str]) -> dict[str, object]:
+def _settings(study: Plan, without: Collection[str]) -> dict[str, object]:
     """The settings as plain values; a newer one at its default is not mentioned.
 
     Studies thus keep the identity, and results on disk the name, that they were made under.
     """
-    unused = {"attack_set"} if study.attacks else set()
-    settings = study.model_dump(mode="json", exclude={*without, *unused})
+    unused = {"attack_set"} if isinstance(study, Study) and study.attacks else set()
+    settings = study.model_dump(mode="json", exclude={*without, *unused, *_off(study)})
     for dotted, default in _NEWER.items():
         *path, last = dotted.split(".")
         place: object = settings

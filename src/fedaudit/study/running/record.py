@@ -33,7 +33,7 @@ from fedaudit.results.record import (
     write_record,
 )
 from fedaudit.results.sources import SourceResult
-from fedaudit.results.text import made_plain, plain
+from fedaudit.results.text import plain
 from fedaudit.study.controls import controls, planted_leak, source_controls
 from fedaudit.study.figures.accuracy import accuracy_by_round, utility
 from fedaudit.study.figures.analysis import analyse
@@ -42,9 +42,9 @@ from fedaudit.study.figures.sample_scores import write_scores
 from fedaudit.study.figures.source import SourceFound, source_results
 from fedaudit.study.figures.truth import Findings
 from fedaudit.study.running.environment import Clock, environment
-from fedaudit.study.running.identity import run_key, settings_of
+from fedaudit.study.running.identity import config_of, run_key, settings_of
 from fedaudit.study.running.observing import measured_on
-from fedaudit.study.settings.sections import ServerSection, Study
+from fedaudit.study.settings.sections import ServerSection
 from fedaudit.study.setup.defenses import assigns_classes
 from fedaudit.study.setup.parts import Setup, Work
 
@@ -124,7 +124,7 @@ def assembled(
     return Record(
         name=study.name,
         content_hash=_content_hash(first, stored, [*figures, *on_sources, *answers]),
-        config=_config(study) if first.watched is None else dict(first.watched.config),
+        config=config_of(study) if first.watched is None else dict(first.watched.config),
         seeds=list(study.seeds),
         evaluation=study.figures.evaluation,
         nobody_is_a_member=study.figures.nobody_is_a_member,
@@ -163,13 +163,6 @@ def assembled(
         clusters=[one.choices for one in clusters],
         untested=_untested(first),
     )
-
-
-def _config(study: Study) -> dict[str, object]:
-    """The settings as they are printed: what a user wrote may hold any character."""
-    # Most studies have no parts of their own.
-    values = study.model_dump(mode="json", exclude=set() if study.code else {"code"})
-    return {name: made_plain(value) for name, value in values.items()}
 
 
 def _attack_rows(run: Setup, findings: Findings) -> list[AttackRow]:

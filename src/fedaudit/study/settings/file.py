@@ -1,4 +1,4 @@
-"""A TOML file as a study, its variants and the points of its grid.
+"""Settings of a file or of objects as a study, its variants and the points of its grid.
 
 A grid is every combination of a few lists of values, each with a readable name.
 """
@@ -9,14 +9,15 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.study.settings.sections import Study
 from fedaudit.study.settings.toml import read_toml
-from fedaudit.study.settings.values import study_from
+from fedaudit.study.settings.values import Kind, settings_from
 
 MAX_POINTS = 200
 """Points of all grids of a study; each is a whole study, with its own runs and report."""
@@ -31,10 +32,7 @@ def read_study(path: Path, overrides: dict[str, object] | None = None) -> Study:
 
 
 def read_studies(path: Path, overrides: dict[str, object] | None = None) -> list[Study]:
-    """The study of a TOML file, and after it each of its variants.
-
-    A variant is a table ``[variants.NAME]`` of settings by dotted name that differ from the
-    study's own; its study is named after both. Every point of a ``[grid]`` is a variant too.
+    """The study of a TOML file, and after it each of its variants; see :func:`points_of`.
 
     Args:
         path: The file.
@@ -44,64 +42,72 @@ def read_studies(path: Path, overrides: dict[str, object] | None = None) -> list
     Raises:
         BadInput: No such file, not TOML, or a wrong setting.
     """
-    return [
-        study_from(one.values, source=one.source(path), overrides=overrides or ())
-        for one in read_variants(path, overrides)
-    ]
+    values = read_toml(path, "the study")
+    return [one.study for one in points_of(values, Study, str(path), overrides)]
 
 
-class Variant(NamedTuple):
-    """A study of a file as plain values.
+@dataclass(frozen=True)
+class Point(Generic[Kind]):
+    """A study, or one of its variants.
 
     Attributes:
         label: Of the variant or the point of a grid; empty for the study itself.
         changes: By dotted name, in which it differs from the study.
-        values: All of it.
+        study: All settings.
     """
 
     label: str
     changes: dict[str, object]
-    values: dict[str, object]
-
-    def source(self, path: Path) -> str:
-        """The place of its settings, for refusals."""
-        return f"{path} (variant {self.label!r})" if self.label else str(path)
+    study: Kind
 
 
-def read_variants(path: Path, overrides: dict[str, object] | None = None) -> list[Variant]:
-    """The settings of a study in a TOML file, of any kind, and of each of its variants.
+def points_of(
+    values: Mapping[str, object],
+    kind: type[Kind],
+    source: str,
+    overrides: Mapping[str, object] | None = None,
+) -> list[Point[Kind]]:
+    """A study, and after it each of its variants and of the points of its grid.
+
+    A variant is a table ``[variants.NAME]`` of settings by dotted name that differ from the
+    study's own; its study is named after both. Every point of a ``[grid]`` is a variant too.
 
     Args:
-        path: The file.
+        values: Tables as they stand in a file.
+        kind: What they are a study of.
+        source: Where they come from, for refusals.
         overrides: Values by dotted name, for the study and all variants.
 
     Raises:
-        BadInput: No such file, not TOML, or variants that are none.
+        BadInput: Variants that are none, or a wrong setting.
     """
-    values = read_toml(path, "the study")
-    variants = _variants(values.pop("variants", {}), values.pop("grid", None), path)
-    return [
-        Variant(label, changes, _varied(values, label, {**changes, **(overrides or {})}))
-        for label, changes in [("", {}), *variants.items()]
-    ]
+    own = dict(values)
+    variants = _variants(own.pop("variants", {}), own.pop("grid", None), source)
+    found = []
+    for label, changes in [("", dict[str, object]()), *variants.items()]:
+        varied = _varied(own, label, {**changes, **(overrides or {})})
+        where = f"{source} (variant {label!r})" if label else source
+        study = settings_from(varied, kind, source=where, overrides=overrides or ())
+        found.append(Point(label, changes, study))
+    return found
 
 
-def _variants(given: object, grid: object, path: Path) -> dict[str, dict[str, object]]:
+def _variants(given: object, grid: object, source: str) -> dict[str, dict[str, object]]:
     """Changed settings by dotted name, of each variant and of each point of the grid."""
     if not isinstance(given, dict) or not all(isinstance(v, dict) for v in given.values()):
-        raise BadInput(f"variants in {path} are tables, such as [variants.small]")
+        raise BadInput(f"variants in {source} are tables, such as [variants.small]")
     if "" in given:
-        raise BadInput(f"a variant in {path} has no name; give it one, as in [variants.small]")
+        raise BadInput(f"a variant in {source} has no name; give it one, as in [variants.small]")
     variants: dict[str, dict[str, object]] = dict(given)
-    for label, changes in grid_points(grid, str(path)) if grid is not None else ():
+    for label, changes in grid_points(grid, source) if grid is not None else ():
         if label in variants:
-            raise BadInput(f"{path} has a variant and a point of its grid named {label!r}")
+            raise BadInput(f"{source} has a variant and a point of its grid named {label!r}")
         variants[label] = changes
     named = [label for label, changes in variants.items() if "name" in changes]
     if named:
         raise BadInput(
-            f"the variant {named[0]!r} in {path} sets name, which is made of the study's name and "
-            "the variant's own; leave it out"
+            f"the variant {named[0]!r} in {source} sets name, which is made of the study's name "
+            "and the variant's own; leave it out"
         )
     return variants
 

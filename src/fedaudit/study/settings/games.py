@@ -8,14 +8,7 @@ from pydantic import Field, model_validator
 from fedaudit.study.settings.base import Count, Digest, Positive, Section, Settings
 from fedaudit.study.settings.names import DefenseName
 from fedaudit.study.settings.sections import DataSection, Study
-
-
-def kind_of(values: Mapping[str, object]) -> type["GameStudy"] | type[Study] | None:
-    """The kind of study that a file's tables are of; None where they could be of either."""
-    for kind, other in ((GameStudy, Study), (Study, GameStudy)):
-        if values.keys() & (kind.model_fields.keys() - other.model_fields.keys()):
-            return kind
-    return None
+from fedaudit.study.settings.values import settings_from
 
 
 class RecordsSection(Section):
@@ -202,3 +195,20 @@ class GameStudy(Section):
                 'games by signs take no other setting of rounds; set rounds.play to "rounds"'
             )
         return self
+
+
+Plan = Study | GameStudy
+"""What is carried out in one go: studies of both kinds."""
+
+
+def kind_of(values: Mapping[str, object]) -> type[GameStudy] | type[Study]:
+    """The kind of study that tables are of; one that trains where they could be of either."""
+    of_games = values.keys() & (GameStudy.model_fields.keys() - Study.model_fields.keys())
+    trains = values.keys() & (Study.model_fields.keys() - GameStudy.model_fields.keys())
+    # Beside settings of training, "seed" is a slip for "seeds".
+    return GameStudy if of_games - {"seed"} or (of_games and not trains) else Study
+
+
+def plan_from(values: dict[str, object], *, source: str) -> Plan:
+    """A checked study of either kind; see :func:`settings_from`."""
+    return settings_from(values, kind_of(values), source=source)

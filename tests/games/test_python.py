@@ -1,0 +1,163 @@
+"""Games of objects: what a file of names says, the same record, and clear refusals."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import fedaudit as fa
+from fedaudit.attacks.ami.game import Contest, Pools
+from fedaudit.attacks.ami.plant import plant
+from fedaudit.attacks.ami.rules import Rules
+from fedaudit.attacks.ami.train import NeuronTraining
+from fedaudit.core.errors import BadInput, Refusal
+from fedaudit.core.seeds import seeded
+from fedaudit.defenses.ldp.additive import LdpLaplace
+from fedaudit.fl.server import Tampering
+from fedaudit.games.run import read_points, run_games
+from tests.games.test_games import STUDY
+
+RULES = {
+    "game": fa.Game(
+        games=40,
+        targets=8,
+        batch=5,
+        copies=4,
+        background=12,
+        validation=30,
+        validation_copies=5,
+        certified=1,
+        certificate_copies=50,
+    ),
+    "neuron": fa.Neuron(hidden=20, epochs=20),
+}
+X = torch.randn(300, 30, generator=seeded(1, "x"))
+Y = torch.randint(2, (300,), generator=seeded(1, "y"))
+
+
+def games(**given: object) -> fa.Games:
+    return fa.Games((X, Y), **{**RULES, **given})  # type: ignore[arg-type]
+
+
+def first_half(samples: Tensor) -> Tensor:
+    return samples.flatten(1)[:, :15]
+
+
+@dataclass(frozen=True)
+class Louder(LdpLaplace):
+    """A mechanism of the caller's own."""
+
+
+def test_objects_and_a_file_that_say_the_same_make_the_same_record(tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text(STUDY)
+    by_name = run_games(read_points(tmp_path / "tiny.toml"), tmp_path / "file")
+    mechanisms = [
+        fa.defenses.BitRandPublished(nominal_epsilon=8.0, shared_mask=shared)
+        for shared in (False, True)
+    ]
+    labels = [point.label for point in by_name.games[2:]]
+    legacy: dict[str, dict[str, object]] = {"legacy": {"neuron.output": "two-sigmoids"}}
+    variants = legacy | {
+        label: {"mechanism": mechanism} for label, mechanism in zip(labels, mechanisms, strict=True)
+    }
+    of_objects = fa.Games("digits", **RULES, variants=variants)  # type: ignore[arg-type]
+    run = fa.audit(of_objects, out=tmp_path / "objects", name="tiny", about="For tests.")
+    found = [point.estimates for point in run.record.games]
+    assert found == [point.estimates for point in by_name.games]
+    grid = {
+        "mechanism.name": ["bitrand"],
+        "mechanism.options.nominal_epsilon": [8.0],
+        "mechanism.options.shared_mask": [False, True],
+    }
+    with_grid = fa.Games("digits", **RULES, variants=legacy, grid=grid)  # type: ignore[arg-type]
+    # In the same folder: a variant more or less is the same study.
+    again = fa.audit(with_grid, out=tmp_path / "objects", name="tiny")
+    assert again.record.content_hash == by_name.content_hash
+
+
+def test_arrays_extractor_mechanism_and_defense_may_be_ones_own(tmp_path: Path) -> None:
+    variants = {
+        "laplace": {"mechanism": Louder(epsilon=4.0, clip=1.0)},
+        "noise": {"defense": fa.defenses.GradientNoise(sigma=0.5), "rounds.own_games": 10},
+        "whole": {"features": "pixels"},
+    }
+    run = fa.audit(games(features=first_half, variants=variants), out=tmp_path, seeds=[3])
+    plain, laplace, noise, whole = run.record.games
+    assert plain.records.startswith("samples#")
+    assert ", 15 features" in plain.records
+    assert ", 30 features" in whole.records
+    assert laplace.mechanism == f"{__name__}:Louder"
+    assert laplace.claimed_epsilon == 4.0
+    assert noise.rounds is not None
+    assert (noise.rounds.defense, noise.rounds.options) == ("gradient-noise", {"sigma": "0.5"})
+    assert run.record.seeds == [3]
+    assert {row["point"] for row in run.record.rows()} == {"", *variants}
+    assert run.report() == tmp_path / "report.html"
+    assert fa.Run(tmp_path).record == run.record
+    with pytest.raises(BadInput, match="holds security games, which keep no rounds"):
+        run.attack("fedmia-2")
+    with pytest.raises(BadInput, match="holds a study with other settings"):
+        fa.audit(games(features=first_half), out=tmp_path, seeds=[4])
+
+
+def test_games_behind_a_defense_are_played_in_rounds_and_a_variant_has_its_own_options(
+    tmp_path: Path,
+) -> None:
+    clipped = fa.defenses.DPSGD(clip=1.0, noise_multiplier=2.0)
+    noisy = {"defense": fa.defenses.GradientNoise(sigma=0.5)}
+    rounds = fa.Rounds(own_games=10)
+    run = fa.audit(games(defense=clipped, rounds=rounds, variants={"n": noisy}), out=tmp_path)
+    behind = [point.rounds.options for point in run.record.games if point.rounds]
+    assert (behind[0]["clip"], behind[0]["noise_multiplier"]) == ("1.0", "2.0")
+    assert behind[1] == {"sigma": "0.5"}
+
+
+@pytest.mark.parametrize(
+    ("given", "asked", "says"),
+    [
+        ({}, {"attacks": ["fedmia-2"]}, "attacks= is of audits of federations"),
+        ({}, {"workers": 2}, "workers= is of audits of federations"),
+        ({}, {"seeds": [1, 2]}, "games have one seed"),
+        ({"mechanism": fa.defenses.GradientNoise(sigma=1.0)}, {}, "no mechanism named 'gradient-"),
+        ({"mechanism": 3}, {}, "a defense is derived from"),
+        ({"mechanism": "bitrand"}, {}, "nominal_epsilon= of what mechanism= is"),
+        ({"features": 3}, {}, "the extractor is an int"),
+        ({"variants": {"a": {"batch": 3}}}, {}, "variant 'a'.* named 'batch'"),
+        ({"clients": 600}, {}, r"lower records.clients .*fedaudit.Games\(clients=...\)"),
+    ],
+)
+def test_what_makes_no_games_is_refused_in_pythons_words(
+    given: dict[str, object], asked: dict[str, object], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(Refusal, match=says) as refused:
+        fa.audit(games(**given), out=tmp_path, **asked)  # type: ignore[arg-type]
+    assert "\n" not in str(refused.value)
+
+
+def test_a_study_of_membership_can_name_the_server_that_plants_neurons(tmp_path: Path) -> None:
+    training = NeuronTraining(hidden=16, epochs=20)
+    rules = Rules(
+        copies=1, background=40, validation=50, validation_copies=1, batch=8, training=training
+    )
+    neuron = Contest(Pools(X[:100], X[100:]), rules, seed=1).neurons([0])
+    server = Tampering({0: lambda model: plant(model, neuron).model})
+    federation = fa.Federation(
+        (X, Y),
+        clients=3,
+        model=fa.models.MLP(hidden="16,8"),
+        algorithm=fa.algorithms.FedSGD(rounds=2, lr=0.1),
+    )
+    found = fa.audit(
+        federation,
+        attacks=["avg-cosine"],
+        server=server,
+        audit=fa.Audit(samples=30, background=0, every=1),
+        figures=fa.Figures(permutations=20, blind_classifier=False),
+        out=tmp_path,
+    ).record
+    named = found.config["server"]
+    assert isinstance(named, dict)
+    assert str(named["name"]).startswith("fedaudit.fl.server:Tampering#")
+    assert any("Other changes that a server can make" in one for one in found.untested)
