@@ -67,7 +67,8 @@ def federation(held: Samples, seed: int) -> tuple[Round, ...]:
     }
     clients[TARGET] = Samples.joined(*[held] * 5)
     algorithm = FedAvg(
-        Architecture("net", partial(net), task=EVERY_READING), LocalTraining(epochs=2, batch_size=16, lr=0.1)
+        Architecture("net", partial(net), task=EVERY_READING),
+        LocalTraining(epochs=2, batch_size=16, lr=0.1),
     )
     return tuple(simulate(algorithm, clients, rounds=5, seed=seed))[1:]
 

@@ -65,6 +65,7 @@ def packed(given: Mapping[str, Tensor]) -> tuple[Inputs, Shaped[Tensor, "samples
             f"inputs by name are tensors with a row a sample each, got {sizes}; give as many rows "
             "of each"
         )
+    given = {n: value.long() if value.dtype == torch.bool else value for n, value in given.items()}
     whole = {name: not value.is_floating_point() for name, value in given.items()}
     kind = torch.int64 if all(whole.values()) else torch.float32
     for name, value in given.items():

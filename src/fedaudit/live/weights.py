@@ -93,6 +93,8 @@ class Shape:
     def __init__(self, model: Model, module: nn.Module) -> None:
         self.model = model
         self._order = tuple(module.state_dict())
+        own = model.architecture.built().named_parameters()
+        self._frozen = {n: value.detach() for n, value in own if not value.requires_grad}
         self._known = {*self._order, *model.params, *model.buffers}
 
     @property
@@ -106,7 +108,7 @@ class Shape:
         Args:
             weights: In any of the forms. A sequence holds trainable parameters alone, or all. Where
                 a mapping holds a part of the names, the rest is as it was sent; frozen
-                parameters are those of the model that was given to the recorder.
+                parameters that are not in it are those of the model given to the recorder.
             whose: For messages.
             sent: The model that was sent, of an upload.
 
@@ -125,6 +127,11 @@ class Shape:
             n: _like(named, n, value, whose) if n in named else known.buffers[n].clone()
             for n, value in self.model.buffers.items()
         }
+        for name, value in self._frozen.items():
+            if name in named:
+                given = _like(named, name, value, whose)
+                # What is as the recorder knows it need not be kept for each client.
+                buffers |= {} if torch.equal(given, value) else {name: given}
         return Model(self.model.architecture, params, buffers)
 
     def change_of(self, weights: Weights, *, whose: str) -> Params:
