@@ -72,7 +72,9 @@ def tiny(*choices: list[int], **changes: object) -> ClusterResult:
 def test_the_verdict_begins_with_who_uses_a_model_that_is_too_risky() -> None:
     record = with_clusters(tiny([0, 0, 0, 0, 1, 1]))
     said = verdict(record)
-    assert said.headline == "2 of 6 clients use a model riskier than they accept"
+    front, uses = said.headline.split(": ")
+    assert front == "Strong leakage from the riskiest model"
+    assert uses == "2 of 6 clients use a model riskier than they accept"
     text = as_text(record)
     assert "2 of 6 clients use a model whose membership risk is above what they accept" in text
     assert "By group: 1 of 4 of the majority and 1 of 2 of the minority" in text
@@ -101,7 +103,7 @@ def test_membership_sources_and_clusters_stand_side_by_side() -> None:
     )
     assert "Membership, source and cluster audit" in words(report_html(record))
     text = verdict(record)
-    assert "clients use a model riskier than they accept" in text.headline
+    assert "use a model riskier than they accept" in text.headline
     assert "It also asked of its 2 models" in text.audited
 
 
@@ -137,7 +139,7 @@ def test_violations_are_told_with_what_noise_alone_would_give() -> None:
     # A quarter of six clients.
     assert (
         verdict(record).headline
-        == "0 of 6 (1.5 by chance) clients use a model riskier than they accept"
+        == "0 of 6 clients (1.5 by chance) use a model riskier than they accept"
     )
     assert "Noise alone would put 1.5 there, were the true risk of every model 50%" in as_text(
         record

@@ -127,7 +127,7 @@ def test_the_front_draws_the_line_over_points_that_are_not_beaten() -> None:
     first = "Membership advantage (2 AUC − 1), strongest attack, v. unseen"
     assert figure.choices[0].label == first
     line, marks = of_kind(figure.choices[1].panels[0], Series)
-    assert line.x == pytest.approx([0.09, 0.10, 0.29])
+    assert line.x == pytest.approx([0.10, 0.29])
     assert [look.symbol for look in marks.looks] == ["cross", "circle", "circle", "circle-open"]
     assert len({look.color for look in marks.looks}) == 2
     assert len({look.color for look in marks.looks[1:]}) == 1

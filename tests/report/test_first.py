@@ -1,15 +1,20 @@
 """The first screen: one figure in badge, headline, picture and number; nothing long above."""
 
 import re
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
 from fedaudit.report.evidence import LEAKS
 from fedaudit.report.first import first_of_comparison, first_of_games, first_screen
 from fedaudit.report.page import comparison_html, report_html
+from fedaudit.report.terminal import print_record
 from fedaudit.report.text.comparison import best_tradeoff
 from fedaudit.report.text.games import game_verdict
+from fedaudit.report.text.sources import on_sources
 from fedaudit.report.text.verdict import verdict
+from fedaudit.report.words import percent
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
 from tests.report.clustered import clustered, with_clusters
@@ -64,11 +69,43 @@ def test_every_attack_has_a_row_with_its_limits_against_guessing() -> None:
     assert len({mark.look for mark in marks}) == 2, "defended rows stand beside"
 
 
-def test_sources_stand_beside_the_label_distribution_baseline() -> None:
+def test_sources_stand_beside_one_baseline_that_tile_picture_and_sentence_share() -> None:
     whole = RECORDS["sources"]
-    (forest,) = first_screen(whole, verdict(whole)).picture
+    first = first_screen(whole, verdict(whole))
+    (forest,) = first.picture
     assert forest.tracks[0].title == "Attack success rate"
-    assert any("label-distribution baseline" in key.name for key in forest.keys)
+    level = percent(on_sources(whole)[0].mixes)
+    assert f"label distributions alone {level}" in first.numbers[1].detail
+    assert f"labels alone {level}" in forest.lines[0].limits[0]
+    assert any(key.name.startswith("label distributions alone") for key in forest.keys)
+    assert "label distributions" in first.headline
+    assert "baseline" not in str(first)
+
+
+def test_badge_headline_and_numbers_of_several_topics_have_one_word_for_the_leak() -> None:
+    whole = with_sources(source(), source(seed=2), membership=True)
+    said = verdict(whole)
+    assert len({status for _, status in said.topics}) == 2, "the topics leak differently"
+    first = first_screen(whole, said)
+    assert first.headline.startswith("Strong leakage")
+    others = [word for word in ("trace", "weak", "clear") if word in first.headline.lower()]
+    assert (first.status, others) == ("strong leak", [])
+    assert all("Attack success" not in tile.label for tile in first.numbers)
+
+
+@pytest.mark.parametrize("other", ["", "#11111111"])
+def test_a_digest_behind_a_users_own_attack_shows_only_where_it_tells_names_apart(
+    other: str,
+) -> None:
+    text = record().model_dump_json().replace("fedmia-2", "my-attack#0a1b2c3d")
+    whole = Record.model_validate_json(text.replace("fedmia-1", f"my-attack{other}"))
+    alone = Record.model_validate_json(text)
+    said = StringIO()
+    print_record(alone, Console(file=said, width=80))
+    for shown in (report_html(alone), said.getvalue()):
+        assert "my-attack" in shown
+        assert "0a1b2c3d" not in shown
+    assert "my-attack#0a1b2c3d" in report_html(whole)
 
 
 def test_a_failed_control_is_told_and_comes_before_anything_else() -> None:
@@ -101,7 +138,7 @@ def test_a_comparison_opens_with_its_best_trade_off() -> None:
     ]
     assert best.leakage + best.error == pytest.approx(min(front))
     said = first_of_comparison(comparison, records, [verdict(one) for one in records])
-    assert said.headline.startswith(f"{best.name}: leakage −")
+    assert said.headline.startswith(f"{best.name}: {-100 * best.leakage:.1f} points less leakage")
     assert said.headline in comparison_html(comparison, records)
 
 

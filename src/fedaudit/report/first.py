@@ -1,13 +1,12 @@
 """The first screen of a report: verdict, picture, three numbers, controls, what to do next."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 from fedaudit.report.advice import Advice, advice
 from fedaudit.report.evidence import (
     LEAKS,
     Status,
-    about_members,
     gravest,
     headline,
     says_nothing,
@@ -15,20 +14,11 @@ from fedaudit.report.evidence import (
 from fedaudit.report.figures.forest import Picture
 from fedaudit.report.grid import shortened
 from fedaudit.report.pictures import comparison_picture, first_picture, games_picture
-from fedaudit.report.text.clusters import (
-    cluster_status,
-    clustered_of,
-)
 from fedaudit.report.text.comparison import TradeOff, best_tradeoff
 from fedaudit.report.text.games import GameVerdict
-from fedaudit.report.text.membership import member_status
 from fedaudit.report.text.points import (
     contradicted,
     shown_points,
-)
-from fedaudit.report.text.sources import (
-    on_sources,
-    source_status,
 )
 from fedaudit.report.text.verdict import PlainVerdict
 from fedaudit.report.tiles import (
@@ -40,6 +30,7 @@ from fedaudit.report.tiles import (
     utility_tile,
 )
 from fedaudit.report.words import (
+    capital,
     contrast_name,
     percent,
     points,
@@ -74,6 +65,14 @@ class First(NamedTuple):
     sound: bool
     next: tuple[str, ...]
 
+    @property
+    def low(self) -> bool:
+        """True where the picture has so few rows that the steps fit below it."""
+        return 0 < max((len(forest.lines) for forest in self.picture), default=0) <= LOW
+
+
+LOW = 6
+"""Rows up to which a picture leaves room below it, beside the numbers."""
 
 _NEXT: Mapping[Status, tuple[str, ...]] = {
     "void": ("Run the study again with aligned evaluation; nothing follows from these figures.",),
@@ -104,15 +103,14 @@ _UNLEARNED = (
 
 def first_screen(record: Record, said: PlainVerdict) -> First:
     """The first screen of a record of a study or a recording."""
-    topics = _topics(record)
     controls, sound = _held([record])
     return First(
         said.status,
         said.status,
         said.headline,
         said.warning,
-        first_picture(record, topics=topics),
-        _three(record, topics),
+        first_picture(record, topics=[topic for topic, _ in said.topics]),
+        _three(record, said),
         controls,
         sound,
         next_steps(said, advice(record)),
@@ -141,21 +139,11 @@ def next_steps(said: PlainVerdict, known: Advice | None = None) -> tuple[str, ..
     return (known.step, *steps) if known and known.step and leaks else steps
 
 
-def _topics(record: Record) -> list[str]:
-    """The topics of a record, the gravest first, as its headline has them."""
-    found: list[tuple[Status, str]] = []
-    if about_members(record):
-        found.append((member_status(record, headline(record)), "membership"))
-    if record.sources:
-        found.append((source_status(on_sources(record)), "sources"))
-    if record.clusters:
-        found.append((cluster_status(clustered_of(record)), "clusters"))
-    order = get_args(Status)
-    return [topic for _, topic in sorted(found, key=lambda pair: order.index(pair[0]))]
+def _three(record: Record, said: PlainVerdict) -> tuple[Tile, ...]:
+    """Of one topic two numbers, of several one each, and what the model is good for.
 
-
-def _three(record: Record, topics: list[str]) -> tuple[Tile, ...]:
-    """Of one topic two numbers, of several one each, and what the model is good for."""
+    A leak smaller than that of the verdict is left to the full one: one word stands in front.
+    """
     if says_nothing(record):
         return ()
     made = {
@@ -163,6 +151,8 @@ def _three(record: Record, topics: list[str]) -> tuple[Tile, ...]:
         "sources": source_tiles(record),
         "clusters": cluster_tiles(record),
     }
+    grave = said.topics[0][1]
+    topics = [topic for topic, one in said.topics if one == grave or one not in _LEAKS]
     each = 2 if len(topics) == 1 else 1
     found = [tile for topic in topics for tile in made[topic][:each]]
     return (*found, *utility_tile(record))[:3]
@@ -174,7 +164,7 @@ def first_of_games(record: Record, said: GameVerdict) -> First:
     wrong = sum(contradicted(one.point) for one in shown_)
     claiming = [one for one in shown_ if one.point.claimed_epsilon is not None]
     of = len(claiming) or len(shown_)
-    what = "claimed ε" if claiming else "noise bounds"
+    what = "claimed ε" if claiming else "bounds by the noise"
     if wrong:
         steps: tuple[str, ...] = (
             "Do not rely on the claimed ε: correct the mechanism or its accounting.",
@@ -197,7 +187,7 @@ def first_of_games(record: Record, said: GameVerdict) -> First:
         "",
         games_picture(record),
         tuple(game_tiles(record)[:3]),
-        f"{what} contradicted at {wrong} of {of} points",
+        f"{capital(what)} contradicted at {wrong} of {of} points",
         not wrong,
         steps,
     )
@@ -243,14 +233,14 @@ def first_of_comparison(
     else:
         look = look if failed else "no leak shown"
         text = (
-            f"{shortened(best.name, 80)}: leakage {_points(best.leakage)}, "
-            f"accuracy {_points(-best.error)}"
+            f"{shortened(best.name, 80)}: {_points(-best.leakage)} less leakage to the strongest "
+            f"attack, {_points(abs(best.error))} {'less' if best.error > 0 else 'more'} accuracy"
         )
     steps = (
         ("Repeat the records whose controls failed before any conclusion.",)
         if failed
         else (
-            "Choose by the Pareto front: low leakage and low test error, on the line."
+            "Choose by the picture: low leakage at a low test error; a hollow mark is beaten."
             if comparison.fronts
             else "Choose by the table: low leakage and high test accuracy, with their intervals.",
             "Repeat the chosen row with more seeds, then hold it: fedaudit gate.",
@@ -274,12 +264,12 @@ def _numbers_of(best: TradeOff) -> tuple[Tile, ...]:
     return (
         Tile(
             "Membership advantage (2 AUC − 1)",
-            _points(best.leakage),
+            f"{points(best.leakage)} points",
             f"strongest attack {against}: {percent(best.undefended)} undefended, "
             f"{percent(left)} left",
             "good" if best.leakage < 0 else "",
         ),
-        Tile("Test accuracy", _points(-best.error), "against no defense, same clients"),
+        Tile("Test accuracy", f"{points(-best.error)} points", "against no defense, same clients"),
         Tile(
             "Undefended AUC",
             f"{(best.undefended + 1) / 2:.3f}",
@@ -289,4 +279,4 @@ def _numbers_of(best: TradeOff) -> tuple[Tile, ...]:
 
 
 def _points(share: float) -> str:
-    return f"{points(share)} points"
+    return f"{100 * share:.1f} points"

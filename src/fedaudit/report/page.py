@@ -79,7 +79,14 @@ from fedaudit.report.text.comparison import cautions
 from fedaudit.report.text.games import CERTIFICATES, game_verdict
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.tiles import game_tiles, tiles
-from fedaudit.report.words import capital, cleaned, plural, sentence, sight_name
+from fedaudit.report.words import (
+    capital,
+    cleaned,
+    plural,
+    sentence,
+    sight_name,
+    without_digests,
+)
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.record import Record
@@ -185,7 +192,8 @@ def write_comparison(comparison: Comparison, records: Sequence[Record], path: Pa
 
 def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
     """Several records side by side as an HTML document."""
-    comparison, records = cleaned(comparison), [cleaned(record) for record in records]
+    speak = without_digests([comparison, *records])
+    comparison, records = cleaned(comparison, speak), [cleaned(one, speak) for one in records]
     verdicts = [verdict(record) for record in records]
     drawn = front_figure(comparison) or tradeoff_figure(comparison)
     used = usage_figure(comparison, records)
@@ -219,7 +227,7 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
 
 def report_html(record: Record) -> str:
     """The report of a record as an HTML document."""
-    record = cleaned(record)
+    record = cleaned(record, without_digests([record]))
     if record.kind == "games":
         return _games_html(record)
     figures, known = figures_of(record), advice(record)

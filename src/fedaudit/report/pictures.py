@@ -3,7 +3,15 @@
 from collections.abc import Mapping, Sequence
 
 from fedaudit.core.metric_names import AUC, rate_of
-from fedaudit.report.evidence import distinct, headline, label_among, leading, look_of, says_nothing
+from fedaudit.report.evidence import (
+    distinct,
+    headline,
+    label_among,
+    leading,
+    look_of,
+    says_nothing,
+    tone_of,
+)
 from fedaudit.report.figures.drawing import LegendEntry, Style, WithLimits, legend
 from fedaudit.report.figures.forest import (
     BASELINE,
@@ -19,7 +27,13 @@ from fedaudit.report.figures.forest import (
 )
 from fedaudit.report.grid import shortened
 from fedaudit.report.tables.comparison import attacks_of
-from fedaudit.report.text.clusters import Clustered, clustered_of, group_names, label_of
+from fedaudit.report.text.clusters import (
+    Clustered,
+    clustered_of,
+    group_names,
+    label_of,
+    risk_size,
+)
 from fedaudit.report.text.comparison import labels_of
 from fedaudit.report.text.points import ShownPoint, contradicted, epsilon, families, shown_points
 from fedaudit.report.text.sources import Named, labels_of_named, look_of_source, on_sources
@@ -28,6 +42,7 @@ from fedaudit.report.words import (
     contrast_meaning,
     contrast_name,
     contrast_order,
+    count,
     defense_name,
     given,
     interval,
@@ -172,14 +187,17 @@ def _baseline(value: float | None, said: str) -> list[Mark]:
     return [] if value is None else [Mark(value, None, None, BASELINE, f"{said} {percent(value)}")]
 
 
-def _source_line(name: str, said: str, one: Named, look: Style, beside: str = "") -> Line:
-    """Success of a source attack, with the label-distribution baseline."""
+def _source_line(name: str, said: str, one: Named, look: Style) -> Line:
+    """Success of a source attack, beside what label distributions alone explain."""
     sign, limits = look_of_source(one), interval_of(one.success)
     marks = [_mark(one.success, look, _with_limits(f"{said}: success", one.success))]
-    marks += _baseline(one.baseline, "label-distribution baseline")
+    marks += _baseline(one.mixes, "label distributions alone")
     value = f"{sign.sign}{value_of(one.success)}"
-    told = " · ".join(part for part in (limits, beside) if part)
+    told = " · ".join(filter(None, (limits, f"labels alone {percent(one.mixes)}")))
     return Line(name, (tuple(marks),), (value,), (told,), sign.tone)
+
+
+_LABELS_ALONE = "label distributions alone: right when owners are shuffled within classes"
 
 
 def _sources(record: Record) -> Picture:
@@ -192,22 +210,18 @@ def _sources(record: Record) -> Picture:
         look = PLAIN
         if one.success.defense not in ("", NO_DEFENSE):
             look = looks["with a defense"] = DEFENDED[0]
-        beside = f"label distributions alone {percent(one.mixes)}"
-        if one.baseline is not None:
-            beside = f"baseline {percent(one.baseline)}"
-        lines.append(_source_line(shortened(label, 40), label, one, look, beside))
-    if any(one.baseline is not None for one in named):
-        looks["label-distribution baseline, without any model"] = BASELINE
+        lines.append(_source_line(shortened(label, 40), label, one, look))
+    looks[_LABELS_ALONE] = BASELINE
     chances = {round(one.chance, 6) for one in named}
     guess = max(chances) if len(chances) == 1 else None
     return _alone(
         "Source inference against guessing",
         "source inference",
         "Share of samples whose client each attack names, with 95% intervals, beside what the "
-        "clients’ label distributions give away alone; the dashed line is guessing.",
+        "clients’ label distributions alone explain; the dashed line is guessing.",
         (percent_track("Attack success rate", _reached(lines), guess=guess),),
         lines,
-        looks if len(looks) > 1 else {},
+        looks,
     )
 
 
@@ -244,15 +258,17 @@ def _model_line(one: Clustered, name: str, study: str) -> Line | None:
     label = " · ".join(filter(None, (f"{capital(shortened(name, 24))}’s model", study)))
     marks = [_mark(risk, PLAIN, _with_limits(f"{label}: risk", risk))]
     marks += _baseline(None if guess is None else guess.value, f"{label}: estimated")
-    size = sum(run.group_names[group] == name for group in run.group)
-    share = above.number / size if above is not None and size else None
-    many = "" if above is None else f"{value_of(above)} of {size}"
+    leak = risk_size(risk)
+    clients = sum(run.group_names[group] == name for group in run.group)
+    share = above.number / clients if above is not None and clients else None
+    many = "" if above is None else f"{value_of(above)} of {clients}"
     violations = () if share is None else (_mark_at(share, f"{label}: {many} clients"),)
     return Line(
         label,
         (tuple(marks), violations),
-        (value_of(risk), many),
+        (f"{'▲ ' * bool(leak)}{value_of(risk)}", many),
         (interval_of(risk), given(share) or ""),
+        tone_of(leak) if leak else "",
     )
 
 
@@ -291,9 +307,12 @@ def _family_line(name: str, inside: Sequence[ShownPoint]) -> Line:
     budgets = [b for one in inside if (b := one.point.claimed_epsilon) is not None]
     told = interval(ordered[0].low, ordered[0].high, "accuracy")
     if len(inside) > 1:
+        after = sorted(rounds.averaged for one in inside if (rounds := one.point.rounds))
         told = f"{len(inside)} points"
         if budgets:
             told = f"claimed ε {epsilon(min(budgets))} to {epsilon(max(budgets))}"
+        elif len(after) == len(inside) and after[0] < after[-1]:
+            told = f"after {count(after[0])} to {count(after[-1])} rounds"
     return Line(shortened(name, 60), (tuple(marks),), (" to ".join(shares),), (told,))
 
 
@@ -320,7 +339,7 @@ def comparison_picture(comparison: Comparison) -> Picture:
             "guessing.",
             (percent_track("Attack success rate", _reached(lines), guess=guess),),
             lines,
-            {"strongest attack": PLAIN, "label-distribution baseline": BASELINE},
+            {"strongest attack": PLAIN, _LABELS_ALONE: BASELINE},
         )
     lines = []
     for entry in comparison.on("clusters", MODEL_RISK):

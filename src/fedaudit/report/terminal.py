@@ -13,7 +13,7 @@ from fedaudit.report.text.games import game_verdict, poor_fits
 from fedaudit.report.text.points import shown_points
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.tiles import Tile
-from fedaudit.report.words import cleaned
+from fedaudit.report.words import cleaned, without_digests
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.record import Record
 
@@ -33,7 +33,7 @@ def print_record(record: Record, console: Console | None = None) -> None:
         record: What a study found.
         console: Where to print.
     """
-    record = cleaned(record)
+    record = cleaned(record, without_digests([record]))
     if record.kind == "games":
         _print_games(record, console)
         return
@@ -59,7 +59,8 @@ def print_comparison(
         records: Those that it is of.
         console: Where to print.
     """
-    comparison, records = cleaned(comparison), [cleaned(record) for record in records]
+    speak = without_digests([comparison, *records])
+    comparison, records = cleaned(comparison, speak), [cleaned(one, speak) for one in records]
     first = first_of_comparison(comparison, records, [verdict(record) for record in records])
     _print(_lines(first, first.picture), first, console)
 

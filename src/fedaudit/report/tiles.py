@@ -136,7 +136,7 @@ def source_tiles(record: Record) -> list[Tile]:
     limits, tone = interval_of(best.success) or "no interval", "raised" * best.above_guessing
     detail = f"{found} ({percent(best.chance)}) · {limits} · {shortened(attack, 60)}"
     said, look = _sized(excess_size(best), "not above them")
-    level = f"owners shuffled within classes {percent(best.mixes)}"
+    level = f"label distributions alone {percent(best.mixes)}"
     beyond = f"{said} · {level} · {limits_in_words(best.excess)}"
     excess = f"{points(best.excess.number)} points"
     return [
@@ -156,15 +156,15 @@ def cluster_tiles(record: Record) -> list[Tile]:
     found = []
     for one in studies:
         above, worst, label = one.mean(VIOLATIONS), riskiest(one), label_of(one, studies)
+        if worst is not None:
+            said, tone = _sized(risk_size(worst), "not above guessing")
+            found.append(_cluster_tile("Riskiest model", worst, said, label, tone))
         if above is not None:
             floor = one.mean(CHANCE_VIOLATIONS)
             total = f"of {plural(len(one.runs[0].clients), 'client')}"
             total += f" · {value_of(floor)} by chance" if floor else ""
             tone = "raised" if above.number else ""
             found.append(_cluster_tile("Violations", above, total, label, tone))
-        if worst is not None:
-            said, tone = _sized(risk_size(worst), "not above guessing")
-            found.append(_cluster_tile("Riskiest model", worst, said, label, tone))
     return found
 
 

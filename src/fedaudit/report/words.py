@@ -1,7 +1,7 @@
 """Numbers, names and sentences as a reader sees them, and records with text made safe to show."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from pydantic import BaseModel
@@ -307,7 +307,44 @@ _NUMBERS = {float, int, bool, type(None)}
 """Most of a record, which needs no look at each."""
 
 
-def cleaned(model: Model) -> Model:
+Speaker = Callable[[str], str]
+"""Makes a text safe to show."""
+
+_DIGEST = re.compile(r"([^\s#]+)#([0-9a-f]{8})\b")
+
+
+def without_digests(models: Iterable[BaseModel]) -> Speaker:
+    """Cleans texts of some records, and names a user's own objects without their digests.
+
+    A digest stays where two of these names, or one and another name, would otherwise be one.
+    """
+    texts = {text for model in models for text in _texts(model)}
+    digests: dict[str, set[str]] = {}
+    for text in texts:
+        for name, digest in _DIGEST.findall(text):
+            taken = _DIGEST.sub(r"\1", text) in texts
+            digests.setdefault(name, set()).update({digest, ""} if taken else {digest})
+    return lambda text: _DIGEST.sub(
+        lambda found: found[0] if len(digests.get(found[1], "")) > 1 else found[1], clean(text)
+    )
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Every text of a model but those of its settings."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, BaseModel):
+        for name, part in vars(value).items():
+            if type(part) not in _NUMBERS and name not in _AS_IT_IS:
+                yield from _texts(part)
+    elif isinstance(value, dict):
+        yield from _texts([*value, *value.values()])
+    elif isinstance(value, list | tuple) and not _NUMBERS.issuperset(map(type, value)):
+        for part in value:
+            yield from _texts(part)
+
+
+def cleaned(model: Model, speak: Speaker = clean) -> Model:
     """A record or comparison without control or direction characters in any text.
 
     Notes, which readers of all kinds see, get words in the place of the program's own names.
@@ -315,35 +352,35 @@ def cleaned(model: Model) -> Model:
     Names that a page or a terminal shows must not turn round the text beside them, whichever
     field they stand in, so nothing of a record is shown before it went through here. What is
     clean already is given back as it is: nearly all of a record, whose copy would take long.
+
+    Args:
+        model: The record or comparison.
+        speak: Makes each text safe.
     """
-    update = {
-        name: safe
-        for name, value in vars(model).items()
-        if type(value) not in _NUMBERS
-        and name not in _AS_IT_IS
-        and (safe := _in_words(value) if name == "note" else _cleaned(value)) is not value
-    }
+    update = {}
+    for name, value in vars(model).items():
+        if type(value) not in _NUMBERS and name not in _AS_IT_IS:
+            safe = _cleaned(value, speak)
+            safe = in_words(safe) if name == "note" and isinstance(safe, str) else safe
+            if safe is not value:
+                update[name] = safe
     return model.model_copy(update=update) if update else model
 
 
-def _in_words(note: object) -> object:
-    return in_words(clean(note)) if isinstance(note, str) else _cleaned(note)
-
-
-def _cleaned(value: object) -> object:
+def _cleaned(value: object, speak: Speaker) -> object:
     """The value itself where nothing in it changes."""
     if isinstance(value, str):
-        return clean(value)
+        return speak(value)
     if isinstance(value, BaseModel):
-        return cleaned(value)
+        return cleaned(value, speak)
     if isinstance(value, list | tuple):
         if _NUMBERS.issuperset(map(type, value)):
             return value
-        parts = [_cleaned(part) for part in value]
+        parts = [_cleaned(part, speak) for part in value]
         same = all(part is old for part, old in zip(parts, value, strict=True))
         return value if same else type(value)(parts)
     if isinstance(value, dict):
-        return {_cleaned(key): _cleaned(part) for key, part in value.items()}
+        return {_cleaned(key, speak): _cleaned(part, speak) for key, part in value.items()}
     return value
 
 

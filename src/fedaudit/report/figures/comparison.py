@@ -1,12 +1,15 @@
 """Figures of a comparison: privacy-utility trade-off, hypervolumes, use of training data."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC, HEADLINE_METRICS
 from fedaudit.report.figures.drawing import (
     GREY,
+    MARKS,
+    MUTED,
+    OKABE_ITO,
     RESERVED,
     Choice,
     Drawn,
@@ -21,12 +24,17 @@ from fedaudit.report.figures.drawing import (
     style,
 )
 from fedaudit.report.grid import Cell, Filled, Grid, below, named, shortened, tabled
-from fedaudit.report.text.comparison import front_name, labels_of
+from fedaudit.report.text.comparison import (
+    best_tradeoff,
+    case_name,
+    front_name,
+    labels_of,
+    settings_text,
+)
 from fedaudit.report.words import (
     MISSING,
     contrast_name,
     contrast_order,
-    defense_name,
     interval,
     listed,
     metric_name,
@@ -127,6 +135,9 @@ def _sum(times: Sequence[int]) -> int:
 LEAST_SPAN = 0.03
 """Of both axes of a front: differences of a thousandth must not fill the picture."""
 
+MOST_COLOURED = 6
+"""Defenses that have a colour of their own; more could not be told apart."""
+
 _UNDEFENDED = Style(GREY, "dot", RESERVED)
 
 
@@ -134,9 +145,8 @@ def front_figure(comparison: Comparison) -> Figures | None:
     """Leakage against test error, a line a defense, a panel a contrast; None without fronts."""
     if not comparison.fronts:
         return None
-    names = list(dict.fromkeys(front_name(front) for front in comparison.fronts))
-    looks = {name: style(place) for place, name in enumerate(_defended(names))}
-    labels = labels_of(comparison)
+    defended, looks = _defended(comparison.fronts), _looks(comparison.fronts)
+    labels, best = labels_of(comparison), best_tradeoff(comparison)
     # The non-members that members are told from best where nobody defends stand in front.
     bare: dict[str, float] = {}
     for front in comparison.fronts:
@@ -146,7 +156,16 @@ def front_figure(comparison: Comparison) -> Figures | None:
     choices = tuple(
         Choice(
             f"{leakage_name(metric)}, {shortened(attack)}, v. {contrast_name(contrast).lower()}",
-            (_panel([f for f in group if f.contrast == contrast], looks, labels),),
+            (
+                _panel(
+                    [f for f in group if f.contrast == contrast],
+                    looks,
+                    labels,
+                    best.row
+                    if best and (metric, attack, contrast) == (AUC, STRONGEST_ATTACK, best.contrast)
+                    else None,
+                ),
+            ),
         )
         for (metric, attack), group in _groups(comparison.fronts).items()
         for contrast in sorted(
@@ -155,16 +174,50 @@ def front_figure(comparison: Comparison) -> Figures | None:
     )
     return Figures(
         "fronts",
-        "Leakage against test error, a point a strength of a defense, each a mean over seeds: low "
-        "and to the left is good. Lines join points that no other of the defense beats; hollow "
-        "ones are beaten. The grey cross is no defense on the same clients.",
+        "Leakage against test error, a mark a strength of a defense, each a mean over seeds: low "
+        "and to the left is good. A colour is a defense"
+        + (", grey the others" if MUTED in {look.color for look in looks.values()} else "")
+        + ", a shape who uses it. Lines join what no other strength beats; hollow is beaten.",
         choices,
-        (*legend(looks), *legend({"no defense, on the same clients": _UNDEFENDED}, hides=False)),
+        (
+            *legend(
+                {f.family: looks[front_name(f)]._replace(symbol="circle") for f in defended},
+                lined=False,
+            ),
+            *legend(
+                {case_name(f): Style(GREY, symbol=looks[front_name(f)].symbol) for f in defended}
+                if len({case_name(f) for f in defended}) > 1
+                else {},
+                lined=False,
+                hides=False,
+            ),
+            *legend({"no defense, same clients": _UNDEFENDED}, lined=False, hides=False),
+        ),
     )
 
 
-def _defended(names: Sequence[str]) -> list[str]:
-    return [name for name in names if not name.startswith(defense_name(NO_DEFENSE))]
+def _looks(fronts: Sequence[Front]) -> dict[str, Style]:
+    """A colour for each of the defenses with the best trade-offs, and a mark a coalition."""
+    costs: dict[str, float] = {}
+    for front in _defended(fronts):
+        if (front.metric, front.attack) == (fronts[0].metric, fronts[0].attack):
+            least = min(point.leakage + point.error for point in front.points[1:] or front.points)
+            costs[front.family] = min(costs.get(front.family, least), least)
+    ranked = sorted(costs, key=lambda family: costs[family])
+    colours = dict(zip(ranked, OKABE_ITO[:MOST_COLOURED], strict=False))
+    cases = list(dict.fromkeys(case_name(front) for front in _defended(fronts)))
+    marks = [mark for mark in MARKS if mark != RESERVED]
+    return {
+        front_name(front): Style(
+            colours.get(front.family, MUTED),
+            symbol=marks[cases.index(case_name(front)) % len(marks)],
+        )
+        for front in _defended(fronts)
+    }
+
+
+def _defended(fronts: Sequence[Front]) -> list[Front]:
+    return [front for front in fronts if front.family != NO_DEFENSE]
 
 
 def leakage_name(metric: str) -> str:
@@ -186,13 +239,18 @@ def _groups(fronts: Sequence[Front]) -> dict[tuple[str, str], list[Front]]:
     return {key: found[key] for key in sorted(found, key=order)}
 
 
-def _panel(fronts: Sequence[Front], looks: dict[str, Style], labels: Sequence[str]) -> Panel:
+def _panel(
+    fronts: Sequence[Front], looks: dict[str, Style], labels: Sequence[str], best: int | None
+) -> Panel:
     metric, contrast = fronts[0].metric, fronts[0].contrast
-    series: list[Drawn] = []
-    for front in fronts:
-        name = front_name(front)
-        if name in looks:
-            series += _traces(front, name, looks[name], labels)
+    defended = _defended(fronts)
+    traces = [
+        _traces(front, name, looks[front_name(front)], labels, best)
+        for front, name in zip(defended, _short_names(defended), strict=True)
+    ]
+    # The best lie above the others, and their names are placed first.
+    traces.sort(key=lambda pair: -_cost(pair[1]))
+    series: list[Drawn] = [*(line for line, _ in traces), *(dots for _, dots in traces)]
     points = [point for front in fronts for point in front.points]
     title = f"Members v. {contrast_name(contrast).lower()}"
     said = listed([f"{front_name(f)} {number(f.hypervolume)}" for f in fronts[:8]])
@@ -219,28 +277,52 @@ def _room(values: Sequence[float]) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _traces(front: Front, name: str, look: Style, labels: Sequence[str]) -> tuple[Series, ...]:
-    """The line over the points that are not beaten, and all points upon it."""
-    best = sorted((point.error, point.leakage) for point in front.points if point.on_front)
-    looks = [look] * len(front.points)
-    if front.gain is not None:
-        looks[0] = _UNDEFENDED
+def _cost(dots: Series) -> float:
+    """The least sum of leakage and error of a defense, to which a muted one comes last."""
+    muted = 2.0 * (dots.look.color == MUTED)
+    pairs = zip(dots.x, dots.y, dots.names, strict=True)
+    return muted + min((float(x) + float(y or 0) for x, y, name in pairs if name), default=2.0)
+
+
+def _short_names(fronts: Sequence[Front]) -> list[str]:
+    """Defenses with as much of who uses them, and how, as tells them apart."""
+    names = [front.family for front in fronts]
+    ways: tuple[Callable[[Front], str], ...] = (case_name, lambda f: settings_text(f.settings))
+    for more in ways:
+        names = [
+            ", ".join(filter(None, (name, more(front)))) if names.count(name) > 1 else name
+            for name, front in zip(names, fronts, strict=True)
+        ]
+    return [shortened(name, 40) for name in names]
+
+
+def _traces(
+    front: Front, name: str, look: Style, labels: Sequence[str], best: int | None
+) -> tuple[Series, Series]:
+    """The line over the strengths that are not beaten, and all points upon it."""
+    bare = front.gain is not None
+    strengths = front.points[bare:]
+    kept = sorted((point.error, point.leakage) for point in strengths if point.on_front)
+    looks = [_UNDEFENDED] * bare + [look] * len(strengths)
+    least = min(strengths, key=lambda point: point.leakage + point.error, default=None)
+    said = f"best: {name}" if least and least.row == best else name
     return (
-        Series(name, [x for x, _ in best], [y for _, y in best], look, steps=True),
+        Series(front.family, [x for x, _ in kept], [y for _, y in kept], look, steps=True),
         Series(
-            name,
+            front.family,
             [point.error for point in front.points],
             [point.leakage for point in front.points],
             look,
             "%{text}<br>leakage %{y:.3f}, error %{x:.1%}",
             "",
             joined=False,
-            size=10,
+            size=12 if said != name else 10,
             looks=[
                 of if point.on_front else of._replace(symbol=f"{of.symbol}-open")
                 for of, point in zip(looks, front.points, strict=True)
             ],
             texts=[series_name(labels[point.row]) for point in front.points],
+            names=[said if point is least else "" for point in front.points],
         ),
     )
 

@@ -29,6 +29,9 @@ MARKS = {
 }
 """Marks about the middle, eight units wide; fixed strings only, so they are safe as markup."""
 
+MUTED = "#9AA3AD"
+"""Of series beyond the few that colours can tell apart."""
+
 RESERVED = "cross"
 """The marker of no defense, which no series has."""
 
@@ -82,7 +85,10 @@ def swatch(look: Style, *, marked: bool = True, lined: bool = True) -> Markup:
         f'<path d="M0 7h34" stroke="{look.color}" stroke-width="2" '
         f'stroke-dasharray="{DASHES[look.dash]}"/>'
     )
-    dot = f'<g fill="{look.color}" transform="translate(17 7)">{mark}</g>'
+    ink = f'fill="{look.color}"'
+    if look.symbol.endswith("-open"):
+        ink = f'fill="none" stroke="{look.color}" stroke-width="2"'
+    dot = f'<g {ink} transform="translate(17 7)">{mark}</g>'
     return Markup(
         '<svg class="swatch" width="34" height="14" viewBox="0 0 34 14" aria-hidden="true">'
         f"{line if lined else ''}{dot}</svg>"
@@ -203,6 +209,7 @@ class Series:
         size: Of the marks; 0 for points that show under the pointer alone.
         looks: Styles of single marks, where they differ.
         texts: What "%{text}" stands for, one a place.
+        names: Words beside marks, one a place; what would cover another is left out.
         limits: Figures whose intervals are drawn, one a place.
         across: Whether these lie along the horizontal axis.
         shade: Opacity of the area down to zero.
@@ -222,6 +229,7 @@ class Series:
     size: Number = 7
     looks: Sequence[Style] = ()
     texts: Sequence[str] = ()
+    names: Sequence[str] = ()
     limits: Sequence[WithLimits] = ()
     across: bool = False
     shade: float = 0.0

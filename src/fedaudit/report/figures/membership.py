@@ -7,6 +7,7 @@ from statistics import fmean
 from fedaudit.report.evidence import distinct
 from fedaudit.report.figures.drawing import (
     GREY,
+    MUTED,
     OKABE_ITO,
     ORIGIN_STYLES,
     SHARES,
@@ -46,7 +47,7 @@ MOST_TOLD_APART = 4
 """Curves in colour; eight of them could not be told apart at 1% and below."""
 
 _NEUTRAL = Style(GREY, "dot")
-_PALE = Style("#9AA3AD")
+_PALE = Style(MUTED)
 _OTHERS = "other attacks"
 _LOWEST_RATE = 1e-5
 

@@ -15,6 +15,7 @@ from markupsafe import Markup
 from fedaudit.report.figures.drawing import (
     DASHES,
     MARKS,
+    MUTED,
     Band,
     Bars,
     Drawn,
@@ -86,6 +87,7 @@ def drawn(panel: Panel) -> Markup:
             *(_upright("mark", _percent(x.at(at))) for at in panel.uprights),
             *(_level("mark", _percent(1 - y.at(at))) for at in panel.levels),
             *(_trace(one, x, y) for one in panel.series),
+            *_names(panel, x, y),
         ]
     )
     return Markup(
@@ -393,6 +395,65 @@ def mark(symbol: str, color: str, place: Spot, size: Number = 8) -> Markup:
         '<svg x="{}%" y="{}%" overflow="visible">'
         '<use href="#m-{}" {} transform="scale({:.2g})"/></svg>'
     ).format(_percent(place[0]), _percent(place[1]), base, look.format(color), size / 8)
+
+
+_SIDES = (("start", 8, -6), ("start", 9, 4), ("end", -9, 4), ("middle", 0, -10), ("middle", 0, 19))
+"""Where a name may stand beside its mark: how it is set, and by how many pixels it is moved."""
+
+_WIDTHS = {"wide": 780, "phone": 290}
+"""Pixels that a panel's area is wide, about, on a screen of each kind."""
+_HIGH = 330
+
+Box = tuple[float, float, float, float]
+
+
+def _names(panel: Panel, x: Axis, y: Axis) -> Iterator[Markup]:
+    """Names beside marks, those of the last series first; one without room is left out."""
+    dots = [one for one in panel.series if isinstance(one, Series) and not one.joined][::-1]
+    places = [
+        [None if b is None else (x.at(a), 1 - y.at(b)) for a, b in zip(s.x, s.y, strict=True)]
+        for s in dots
+    ]
+    named = [
+        (one, name, place)
+        for one, spots in zip(dots, places, strict=True)
+        for name, place in zip(one.names, spots, strict=False)
+        if name and place
+    ]
+    for screen, wide in _WIDTHS.items():
+        spots = [place for found in places for place in found if place]
+        taken = [(a * wide - 5, b * _HIGH - 5, a * wide + 5, b * _HIGH + 5) for a, b in spots]
+        for one, name, place in named:
+            boxes = {side: _box_of(name, place, side, wide) for side in _SIDES}
+            side = next((side for side, box in boxes.items() if _free(box, wide, taken)), None)
+            if side is not None:
+                taken.append(boxes[side])
+                kind = f"name {screen}" + " muted" * (one.look.color == MUTED)
+                yield Markup(
+                    '<g data-s="{}"><svg x="{}%" y="{}%" overflow="visible"><text class="{}" '
+                    'text-anchor="{}" x="{}" y="{}" fill="{}">{}</text></svg></g>'
+                ).format(
+                    *(series_name(one.name), *map(_percent, place), kind, *side),
+                    *(one.look.color, name),
+                )
+
+
+def _box_of(name: str, place: Spot, side: tuple[str, int, int], wide: int) -> Box:
+    """The room that a name takes in a panel."""
+    length = _LETTER * len(name)
+    left = place[0] * wide + side[1] - length * {"start": 0, "end": 1, "middle": 0.5}[side[0]]
+    foot = place[1] * _HIGH + side[2] + 2
+    return left, foot - 12, left + length, foot
+
+
+def _free(box: Box, wide: int, taken: Sequence[Box]) -> bool:
+    """True where a box lies in the panel and on no other one."""
+    left, top, right, foot = box
+    inside = left >= 0 and right <= wide and top >= 0 and foot <= _HIGH
+    return inside and not any(
+        left < other[2] and other[0] < right and top < other[3] and other[1] < foot
+        for other in taken
+    )
 
 
 def _bars(one: Bars, x: Axis, y: Axis) -> Markup:

@@ -176,14 +176,18 @@ def risk_size(mean: Estimate | None) -> Size | None:
     """
     if mean is None:
         return None
-    least = mean.number if mean.low is None else mean.low
-    return size_reached_by(2 * least - 1)
+    return size_reached_by(2 * least_risk(mean) - 1)
 
 
 def riskiest(one: Clustered) -> Estimate | None:
-    """The risk of the riskiest of the groups' models; None where none was measured."""
+    """The risk of the riskiest of the groups' models, by its lower limit; None without any."""
     found = [mean for name in group_names(one) if (mean := one.mean(metrics.MODEL_RISK, name))]
-    return max(found, key=lambda mean: mean.number, default=None)
+    return max(found, key=lambda mean: (least_risk(mean), mean.number), default=None)
+
+
+def least_risk(mean: Estimate) -> float:
+    """The lower limit; the value where there is none."""
+    return mean.number if mean.low is None else mean.low
 
 
 def gravest_size(studies: tuple[Clustered, ...]) -> Size | None:
@@ -377,7 +381,7 @@ def cluster_headline(studies: Sequence[Clustered]) -> str:
     for one in studies:
         mean = one.mean(metrics.VIOLATIONS)
         if mean is not None:
-            total = count(len(one.runs[0].clients))
+            total = f"{count(len(one.runs[0].clients))} clients"
             floor = one.mean(metrics.CHANCE_VIOLATIONS)
             chance = "" if floor is None else f"{amount(floor.number)} by chance"
             notes = [note for note in (label_of(one, tuple(studies)), chance) if note]
@@ -386,7 +390,7 @@ def cluster_headline(studies: Sequence[Clustered]) -> str:
     if not parts:
         return "Nobody’s membership risk was measured"
     mean_ = "On average " if any(len(one.runs) > 1 for one in studies) else ""
-    return f"{mean_}{listed(parts)} clients use a model riskier than they accept"
+    return f"{mean_}{listed(parts)} use a model riskier than they accept"
 
 
 def cluster_status(studies: Sequence[Clustered]) -> Status:

@@ -28,8 +28,8 @@ def labels_of(comparison: Comparison) -> list[str]:
     return _distinct([_label(row, any_defense=any_defense) for row in comparison.rows], comparison)
 
 
-def case_of(row: Row) -> str:
-    """Clients that use a row's defense: "pair: clients 0 and 1 of 10"; empty if unknown."""
+def case_of(row: Row | Front) -> str:
+    """Clients that use its defense: "pair: clients 0 and 1 of 10"; empty if unknown."""
     if row.family == NO_DEFENSE:
         return ""
     if row.coalition is None:
@@ -106,16 +106,13 @@ def heading_of(row: Row, label: str) -> Cell:
 
 def front_name(front: Front) -> str:
     """A front as a reader sees it: defense, coalition, and settings that differ."""
-    row = Row(
-        source=0,
-        defense=front.family,
-        family=front.family,
-        coalition=front.coalition,
-        clients=front.clients,
-        settings=front.settings,
-    )
-    parts = [defense_name(front.family), case_of(row), settings_text(front.settings)]
+    parts = [defense_name(front.family), case_of(front), settings_text(front.settings)]
     return " · ".join(shortened(part, 60) for part in parts if part)
+
+
+def case_name(front: Front) -> str:
+    """Who uses a front's defense, in a word or two: "pair", "half", "all 10 clients"."""
+    return case_of(front).partition(":")[0]
 
 
 def cautions(comparison: Comparison, records: Sequence[Record]) -> list[str]:
@@ -162,6 +159,7 @@ class TradeOff(NamedTuple):
     """A row of a comparison that gives up least accuracy for the leakage that it takes away.
 
     Attributes:
+        row: The row of the comparison.
         name: The defense, with who uses it.
         leakage: Change of the strongest attack's membership advantage, in shares.
         error: Change of the test error, in shares.
@@ -169,6 +167,7 @@ class TradeOff(NamedTuple):
         contrast: The non-members that the leakage is against.
     """
 
+    row: int
     name: str
     leakage: float
     error: float
@@ -192,6 +191,7 @@ def best_tradeoff(comparison: Comparison) -> TradeOff | None:
     contrast = max(fronts, key=lambda front: front.points[0].leakage).contrast
     found = [
         TradeOff(
+            point.row,
             front_name(front),
             point.leakage - front.points[0].leakage,
             point.error - front.points[0].error,

@@ -261,8 +261,8 @@ def least_right(shown: Sequence[ShownPoint]) -> ShownPoint:
 
 
 def short(one: ShownPoint) -> str:
-    """A point's name in running text."""
-    return shortened(one.name, 60)
+    """A point in running text: what is between client and server, as rows of a picture have it."""
+    return shortened(one.setting, 80)
 
 
 def right_in(adv: Rate) -> str:

@@ -1,15 +1,16 @@
 """The verdict in plain words, for a reader who decides and does not attack."""
 
 import re
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple, get_args
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report.evidence import (
+    LEAKS,
     Status,
     about_members,
     attacks_tried,
     distinct,
-    gravest,
     headline,
     label_among,
     says_nothing,
@@ -259,6 +260,7 @@ class PlainVerdict(NamedTuple):
 
     Attributes:
         status: The verdict as one of a few fixed words.
+        topics: "membership", "sources" and "clusters" with the verdict on each, the gravest first.
         headline: The verdict as a sentence; of several topics the gravest stands first.
         warning: Why nothing follows from the figures about attacks and defenses; empty where
             the models learned.
@@ -270,6 +272,7 @@ class PlainVerdict(NamedTuple):
     """
 
     status: Status
+    topics: tuple[tuple[str, Status], ...]
     headline: str
     warning: str
     audited: str
@@ -283,15 +286,18 @@ def verdict(record: Record) -> PlainVerdict:
     """The verdict on a record, computed from its figures and controls alone."""
     record = cleaned(record)
     figures = headline(record)
-    verdicts = _verdicts(record, figures)
-    status = verdicts.together
+    topics, doubt = _on_topics(record, figures), _doubtful(record)
+    # A verdict that makes all figures doubtful stands for every topic.
+    judged = {"membership": doubt} if doubt else topics
+    status = next(iter(judged.values()))
     return PlainVerdict(
         status,
-        _headline(record, verdicts),
+        tuple(topics.items()),
+        _headline(record, judged),
         learning_warning(record),
         audited(record),
         () if status == "void" else _found(record, figures),
-        _meanings(record, verdicts, figures),
+        _meanings(record, judged, figures),
         _controls(record.controls),
         open_points(record, figures),
     )
@@ -303,51 +309,46 @@ def _found(record: Record, figures: list[Estimate]) -> tuple[Bullet, ...]:
     return (*bullets(figures), *source_bullets(record), *short)
 
 
-class _Verdicts(NamedTuple):
-    """On membership, sources and clusters, None where a record is not about it; and together."""
-
-    membership: Status | None
-    sources: Status | None = None
-    clusters: Status | None = None
-
-    @property
-    def together(self) -> Status:
-        return gravest([one for one in self if one is not None])
-
-
-def _verdicts(record: Record, figures: list[Estimate]) -> _Verdicts:
-    """A verdict that makes all figures doubtful stands for both."""
-    overall = _doubtful(record)
-    if overall is not None:
-        return _Verdicts(overall)
-    found = _Verdicts(
-        member_status(record, figures) if about_members(record) else None,
-        source_status(on_sources(record)) if record.sources else None,
-        cluster_status(clustered_of(record)) if record.clusters else None,
-    )
-    if not near_guessing(record):
-        return found
-    # That nothing was found in a model that learned next to nothing is no result.
-    return _Verdicts(*("inconclusive" if one == "no leak shown" else one for one in found))
-
-
-def _headline(record: Record, verdicts: _Verdicts) -> str:
-    """A sentence for each topic, the gravest first: the status beside it is that one's."""
-    said: list[tuple[Status, str]] = []
-    alone = verdicts.sources is None and verdicts.clusters is None
-    if verdicts.membership is not None:
-        plain = HEADLINES[verdicts.membership]
-        text = plain if alone else BESIDE_OTHERS.get(verdicts.membership, plain)
-        said.append((verdicts.membership, text))
-    if verdicts.sources is not None:
-        said.append((verdicts.sources, SOURCE_HEADLINES[verdicts.sources]))
-    if verdicts.clusters is not None:
-        said.append((verdicts.clusters, cluster_headline(clustered_of(record))))
+def _on_topics(record: Record, figures: list[Estimate]) -> dict[str, Status]:
+    """The verdict on each topic of a record, the gravest first."""
+    found: dict[str, Status] = {}
+    if about_members(record):
+        found["membership"] = member_status(record, figures)
+    if record.sources:
+        found["sources"] = source_status(on_sources(record))
+    if record.clusters:
+        found["clusters"] = cluster_status(clustered_of(record))
     if near_guessing(record):
-        said = [(one, UNLEARNED.get(one, text)) for one, text in said]
-    order = [one for one, _ in said]
-    first = order.index(gravest(order)) if order else 0
-    texts = [text for _, text in [*said[first : first + 1], *said[:first], *said[first + 1 :]]]
+        # That nothing was found in a model that learned next to nothing is no result.
+        found = {t: "inconclusive" if s == "no leak shown" else s for t, s in found.items()}
+    order = get_args(Status)
+    return dict(sorted(found.items(), key=lambda pair: order.index(pair[1])))
+
+
+LESS = {"membership": "Membership attacks show less", "sources": "Source inference shows less"}
+"""Headlines of leaks smaller than that of the verdict, whose word alone stands in front."""
+
+
+def _headline(record: Record, topics: Mapping[str, Status]) -> str:
+    """A sentence for each topic; the first has the word of the verdict, and no other word does."""
+    front = next(iter(topics.values()))
+    texts: list[str] = []
+    for topic, status in topics.items():
+        if near_guessing(record) and status in UNLEARNED:
+            text = UNLEARNED[status]
+        elif topic == "clusters":
+            text = cluster_headline(clustered_of(record))
+            if not texts and status in LEAKS.values():
+                word = HEADLINES[status].partition(":")[0]
+                text = f"{word} from the riskiest model: {text[:1].lower()}{text[1:]}"
+        elif status != front and status in LEAKS.values():
+            text = LESS[topic]
+        elif topic == "sources":
+            text = SOURCE_HEADLINES[status]
+        else:
+            beside = BESIDE_OTHERS if len(topics) > 1 else {}
+            text = beside.get(status, HEADLINES[status])
+        texts.append(text)
     return ". ".join(dict.fromkeys(texts))
 
 
@@ -372,16 +373,16 @@ def learning_warning(record: Record) -> str:
     )
 
 
-def _meanings(record: Record, verdicts: _Verdicts, figures: list[Estimate]) -> str:
+def _meanings(record: Record, topics: Mapping[str, Status], figures: list[Estimate]) -> str:
     parts = []
-    if "inconclusive" in verdicts and near_guessing(record):
+    if "inconclusive" in topics.values() and near_guessing(record):
         parts.append(HARDLY_LEARNED)
-        verdicts = _Verdicts(*(None if one == "inconclusive" else one for one in verdicts))
-    if verdicts.membership is not None:
-        parts.append(member_meaning(record, verdicts.membership, figures))
-    if verdicts.sources is not None:
-        parts.append(source_meaning(verdicts.sources, on_sources(record)))
-    if verdicts.clusters is not None:
+        topics = {topic: one for topic, one in topics.items() if one != "inconclusive"}
+    if "membership" in topics:
+        parts.append(member_meaning(record, topics["membership"], figures))
+    if "sources" in topics:
+        parts.append(source_meaning(topics["sources"], on_sources(record)))
+    if "clusters" in topics:
         parts.append(cluster_meaning(clustered_of(record)))
     return " ".join(parts)
 
