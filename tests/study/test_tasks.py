@@ -18,6 +18,7 @@ from tests.study.studies import quick_study
 SAMPLES, FEATURES, LABELS, TOKENS, LENGTH = 260, 6, 3, 9, 7
 RNG = torch.Generator().manual_seed(4)
 X = torch.randn(SAMPLES, FEATURES, generator=RNG)
+Y = torch.rand(SAMPLES, generator=RNG)
 SEQUENCES = torch.randint(1, TOKENS, (SAMPLES, LENGTH), generator=RNG)
 SEQUENCES[::3, 5:] = 0
 INPUTS = {"tokens": SEQUENCES, "mask": SEQUENCES != 0}
@@ -49,6 +50,9 @@ class Masked(nn.Module):
 
 def absolute(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs.reshape(len(outputs), -1) - targets.reshape(len(targets), -1)).abs().mean(1)
+
+
+HAMP = fa.defenses.Hamp(entropy_threshold=0.5, entropy_weight=0.1)
 
 
 class Case(NamedTuple):
@@ -117,7 +121,7 @@ def test_a_task_goes_on_where_it_was_and_has_the_same_hash_on_two_workers(tmp_pa
     study = quick_study(
         task={"name": "regression"},
         data={"name": "tests.study.test_tasks:numbers"},
-        partition={"clients": 3},
+        partition={"clients": 3, "samples_per_client": 0},
         audit={"fair": 60, "background": 0, "every": 1},
         attacks={"loss-series": {}},
     )
@@ -129,14 +133,14 @@ def test_a_task_goes_on_where_it_was_and_has_the_same_hash_on_two_workers(tmp_pa
 
 
 def numbers(*, seed: int) -> object:
-    return fa.datasets.samples(X, torch.rand(SAMPLES), name="numbers")(seed=seed)
+    return fa.datasets.samples(X, Y, name="numbers")(seed=seed)
 
 
 def other_task(folder: Path) -> Record:
     study = quick_study(
         task={"name": "tests.study.test_tasks:absolute"},
         data={"name": "tests.study.test_tasks:numbers"},
-        partition={"clients": 3},
+        partition={"clients": 3, "samples_per_client": 0},
         audit={"fair": 60, "background": 0, "every": 1},
         attacks={"loss-series": {}},
     )
@@ -155,7 +159,12 @@ def test_the_default_set_leaves_out_what_a_task_does_not_have_and_says_why(tmp_p
     [
         (lambda f: {"attacks": ["fta-c"]}, "'fta-c' needs probabilities of classes"),
         (lambda f: {"attacks": ["min-k"]}, "'min-k' needs probabilities of tokens"),
-        (lambda f: f.update(defenses=fa.defenses.HAMP(0.5, 0.1)), "HAMP|Hamp .*classes"),
+        (
+            lambda f: f.update(
+                defenses=fa.defenses.Hamp(entropy_threshold=0.5, entropy_weight=0.1)
+            ),
+            "Hamp needs .*classes",
+        ),
         (lambda f: f.update(defenses=fa.defenses.MixUp(alpha=1.0)), "MixUp .*classes"),
         (lambda f: f.update(algorithm=fa.algorithms.IFCA(rounds=2)), "'ifca' needs .*classes"),
         (lambda f: f.update(task="next-token"), "whole numbers"),

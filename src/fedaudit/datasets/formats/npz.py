@@ -11,7 +11,7 @@ from itertools import islice
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from re import finditer
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged, unknown_name
 from fedaudit.core.files import hold_to_budget, parsed_json
+from fedaudit.core.pretrained import of_minilm
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import (
     AnyArray,
@@ -35,10 +36,6 @@ from fedaudit.datasets.arrays import (
     split_arrays,
 )
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.models.minilm import tokenizer as minilm_tokenizer
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 _MOST_OF_NOTHING = 2**24
 _MOST_ARRAYS = 1000
@@ -131,7 +128,8 @@ def read(
     )
 
 
-TOKENIZERS: dict[str, Callable[[], "Tokenizer"]] = {"minilm": minilm_tokenizer}
+TOKENIZERS: dict[str, Callable[..., bytes]] = {"minilm": of_minilm}
+"""What reads ``tokenizer.json`` of a model, by its name."""
 
 
 def tokens_of(
@@ -154,7 +152,10 @@ def tokens_of(
             f"texts are rows of bytes, got {texts.dtype} of shape {texts.shape}; leave tokenizer "
             "out for features that are none"
         )
-    made = TOKENIZERS[tokenizer]()
+    rules = TOKENIZERS[tokenizer]("tokenizer.json", "tokenizers").decode()
+    from tokenizers import Tokenizer
+
+    made = Tokenizer.from_str(rules)
     made.enable_truncation(longest)
     made.enable_padding(length=longest)
     read = [row.tobytes().rstrip(b"\0").decode("utf-8", "replace") for row in texts]
