@@ -5,8 +5,8 @@
 :class:`Run` is what came out. :func:`record` watches somebody's own loop, and :func:`evaluate`
 turns scores into figures. The nouns of the field are rooms: ``attacks``, ``defenses``,
 ``algorithms``, ``datasets``, ``partitions``, ``models``, ``tasks``, ``views``, ``metrics``,
-``plots``. Below, :func:`simulate` yields rounds, :func:`seen_from` hides what an adversary does not see, and
-:func:`measure` turns rounds into numbers. All are imported when first used, so that
+``plots``. Below, :func:`simulate` yields rounds, :func:`seen_from` hides what an adversary does
+not see, and :func:`measure` turns rounds into numbers. All are imported when first used, so that
 ``import fedaudit`` costs nothing.
 """
 
