@@ -19,6 +19,8 @@ from fedaudit.results.metrics import AGREEMENT, COUNTS, range_of
 
 MISSING = "–"
 
+Number = int | float
+
 
 def percent(share: float) -> str:
     """A share in per cent: two decimals near the ends, one between, none at exactly 0 or 100%."""
@@ -45,6 +47,16 @@ def number(value: float) -> str:
 def count(value: int) -> str:
     """A whole number with separators."""
     return f"{value:,}"
+
+
+def from_to(
+    values: Iterable[Number], joint: str = " to ", *, text: Callable[[Number], str] | None = None
+) -> str:
+    """The least and the largest of some numbers, whole ones by default; one where all are equal."""
+    known = list(values)
+    speak = text or (lambda value: count(round(value)))
+    low, high = speak(min(known)), speak(max(known))
+    return low if low == high else f"{low}{joint}{high}"
 
 
 def amount(value: float) -> str:

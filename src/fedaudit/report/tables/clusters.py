@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from fedaudit.report.evidence import SIZES, Look, distinct
+from fedaudit.report.evidence import Look, distinct
 from fedaudit.report.grid import Cell, Filled, Footnotes, Grid, below, named, shortened, tabled
 from fedaudit.report.tables.cells import measured
+from fedaudit.report.tables.run import words_table
 from fedaudit.report.text.clusters import (
     RISK,
     Clustered,
@@ -117,16 +118,10 @@ def risk_sizes_table(
     "models.",
 ) -> Grid:
     """Thresholds of a share of right answers of two by word."""
-    return tabled(
+    return words_table(
         caption,
-        [
-            {
-                "Word": one.word,
-                heading: f"from {percent(0.5 + one.share / 2)}" if one.share else "above 50%",
-            }
-            for one in SIZES
-        ],
-        remark=f"{decides} The thresholds are conventions of this report, not of law.",
+        {heading: lambda one, how: f"{how} {percent(0.5 + one.share / 2) if one.share else '50%'}"},
+        decides,
     )
 
 

@@ -28,7 +28,7 @@ from fedaudit.report.text.points import (
     times_text,
     without_mechanism,
 )
-from fedaudit.report.words import capital, count, listed, percent, plural
+from fedaudit.report.words import capital, count, from_to, listed, percent, plural
 from fedaudit.results.games import (
     CLAIMED_SUCCESS,
     DISTANCE,
@@ -92,9 +92,7 @@ def claims_of(shown: Sequence[ShownPoint]) -> list[str]:
 
 
 def _epsilons(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    least, most = epsilon(min(known)), epsilon(max(known))
-    return least if least == most else f"{least} to {most}"
+    return from_to([value for value in values if value is not None], text=epsilon)
 
 
 _MOST_NAMED = 4
@@ -234,9 +232,9 @@ def _headline(shown: Sequence[ShownPoint], refuted: Sequence[ShownPoint]) -> str
 
 
 def _played(points: Sequence[PointPlayed]) -> str:
-    games = _span([point.tpr.total + point.tnr.total for point in points])
-    targets = _span([point.targets for point in points])
-    batches = _span([point.batch for point in points])
+    games = from_to([point.tpr.total + point.tnr.total for point in points])
+    targets = from_to([point.targets for point in points])
+    batches = from_to([point.batch for point in points])
     where = listed(list(dict.fromkeys(shortened(point.records, 160) for point in points))[:3])
     rounds = sum(point.rounds is not None for point in points)
     which = "All" if rounds == len(points) else f"{count(rounds)} of them"
@@ -328,8 +326,3 @@ def _at_most_some(said: Sequence[str]) -> tuple[str, ...]:
     if len(said) <= MOST_SAID:
         return tuple(said)
     return (*said[:MOST_SAID], f"{plural(len(said) - MOST_SAID, 'more point')} in the table.")
-
-
-def _span(values: Sequence[int]) -> str:
-    least, most = min(values), max(values)
-    return count(least) if least == most else f"{count(least)} to {count(most)}"

@@ -20,6 +20,7 @@ from fedaudit.report.text.membership import Bullet, Sentence
 from fedaudit.report.words import (
     count,
     defense_name,
+    from_to,
     interval_of,
     percent,
     plural,
@@ -232,9 +233,9 @@ def source_meaning(status: Status, named: Sequence[Named]) -> str:
 
 def source_question(record: Record) -> str:
     """Question that was asked: "120 samples, 12 of each of 10 clients"; seeds together."""
-    samples = _span([run.samples for run in record.sources])
-    each = _span([run.samples // len(run.clients) for run in record.sources])
-    clients = _span([len(run.clients) for run in record.sources])
+    samples = from_to([run.samples for run in record.sources], "–")
+    each = from_to([run.samples // len(run.clients) for run in record.sources], "–")
+    clients = from_to([len(run.clients) for run in record.sources], "–")
     return f"{samples} samples, {each} of each of {clients} clients"
 
 
@@ -355,8 +356,3 @@ def source_audited(record: Record) -> str:
 def asked_in(success: Estimate) -> str:
     """Samples whose owner was named, of all: "58/120"."""
     return f"{count(round(success.number * success.samples))}/{count(success.samples)}"
-
-
-def _span(amounts: Sequence[int]) -> str:
-    low, high = min(amounts), max(amounts)
-    return count(low) if low == high else f"{count(low)}–{count(high)}"
