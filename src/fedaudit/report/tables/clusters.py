@@ -132,13 +132,12 @@ def models_table(record: Record) -> Grid:
         [row for run in record.clusters for row in _model_rows(run)],
         varying=_RUN,
         remark="Clients by group are below their number. Told: the risk that clients were told "
-        "before they chose. Estimated: by the server after the round, with "
-        "its distance from the true risk in points, and by how large shadow models; scaled down "
-        "are those that have fewer samples than the model’s clients, since the server has too few. "
-        "True risk: on real members, "
-        "with Clopper-Pearson limits and the number of samples. Accept less: clients of the model "
-        "whose threshold is below its true risk. Loss and accuracy: on test samples like its "
-        "clients’.",
+        "before they chose. Estimated: by the server after the round, with its distance from the "
+        "true risk in points, and by how large shadow models; scaled down are those that have "
+        "fewer samples than the model’s clients, since the server has too few. True risk: on real "
+        "members, with Clopper-Pearson limits and the number of samples. Accept less: clients of "
+        "the model whose threshold is below its true risk. Loss and accuracy: on test samples like "
+        "its clients’.",
     )
 
 

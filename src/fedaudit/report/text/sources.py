@@ -187,16 +187,13 @@ SOURCE_MEANINGS: Mapping[Status, str] = {
     "from, where label distributions alone would not give it away. Treat the source of a sample as "
     "disclosed to that adversary unless a defense brings it down.",
     "clear leak": "Somebody with this view names the client that a training sample is from clearly "
-    "more often than label distributions alone allow. Do not rely on sources staying hidden "
-    "from that "
-    "adversary unless a defense brings this down.",
-    "weak leak": "Somebody with this view names a few owners that label distributions alone "
-    "would not give "
-    "away. Whether that can be borne depends on the data; it is no ground for promising that "
-    "sources stay hidden.",
-    "trace of a leak": "Hardly any owner is named that label distributions alone would not "
-    "give away. The "
-    "trace is real all the same, and no ground for promising that sources stay hidden.",
+    "more often than label distributions alone allow. Do not rely on sources staying hidden from "
+    "that adversary unless a defense brings this down.",
+    "weak leak": "Somebody with this view names a few owners that label distributions alone would "
+    "not give away. Whether that can be borne depends on the data; it is no ground for promising "
+    "that sources stay hidden.",
+    "trace of a leak": "Hardly any owner is named that label distributions alone would not give "
+    "away. The trace is real all the same, and no ground for promising that sources stay hidden.",
     "above guessing": "Which classes a client holds may be all that gives its samples away. Where "
     "that is itself a secret, it is a leak all the same.",
     "inconclusive": "The intervals on sources are too wide to tell a leak from none. That is not a "
@@ -296,9 +293,8 @@ def _success_sentence(best: Named) -> str:
 
 def _mixes_sentence(best: Named) -> str:
     level = (
-        f"The clients' different label distributions alone explain {percent(best.mixes)}: so "
-        f"many are "
-        "right when owners are shuffled within each class."
+        f"The clients' different label distributions alone explain {percent(best.mixes)}: so many "
+        "are right when owners are shuffled within each class."
     )
     rest = f"{points(best.excess.number)} points ({limits_in_words(best.excess)})"
     size = excess_size(best)
