@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedaudit.report.evidence import LEAKS, ROOM_FOR_DOUBT, Status, size_reached_by
+from fedaudit.report.evidence import Status, status_between
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.membership import Sentence
 from fedaudit.report.text.points import (
@@ -204,11 +204,8 @@ def game_verdict(record: Record) -> GameVerdict:
 
 def _status(shown: Sequence[ShownPoint]) -> Status:
     """By the largest lower limit; by the largest upper one whether there is room for doubt."""
-    size = size_reached_by(2 * max(one.point.adv.low for one in shown) - 1)
-    if size is not None:
-        return LEAKS[size]
-    room = size_reached_by(2 * max(one.point.adv.high for one in shown) - 1)
-    return "inconclusive" if room in ("strong", ROOM_FOR_DOUBT) else "no leak shown"
+    advs = [one.point.adv for one in shown]
+    return status_between((2 * adv.low - 1 for adv in advs), (2 * adv.high - 1 for adv in advs))
 
 
 def _headline(shown: Sequence[ShownPoint], refuted: Sequence[ShownPoint]) -> str:

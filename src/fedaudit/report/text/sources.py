@@ -5,13 +5,15 @@ from typing import NamedTuple, TypeAlias
 
 from fedaudit.report.evidence import (
     LEAKS,
-    ROOM_FOR_DOUBT,
     Look,
     Size,
     Status,
     a_leak,
     distinct,
+    highest_of,
     largest,
+    least_of,
+    leaves_doubt,
     size_reached_by,
     tone_of,
 )
@@ -131,13 +133,12 @@ def beyond(excess: float, level: float) -> float:
     return excess / (1 - level) if level < 1 else 0.0
 
 
-def most_beyond(figure: Named) -> Size | None:
-    """The largest leak that upper confidence limits allow, held against guessing.
+def most_beyond(figure: Named) -> float:
+    """What the upper limit allows, as a share of what guessing leaves open.
 
     Against guessing and not against label distributions, so that "no leak shown" covers both.
     """
-    chance = figure.chance
-    return size_reached_by(beyond(highest_of(figure.success) - chance, chance))
+    return beyond(highest_of(figure.success) - figure.chance, figure.chance)
 
 
 def look_of_source(figure: Named) -> Look:
@@ -148,16 +149,6 @@ def look_of_source(figure: Named) -> Look:
     if size is None:
         return Look("◇ ", "", "mixes may be all")
     return Look("▲ ", tone_of(size), size)
-
-
-def least_of(mean: Estimate) -> float:
-    """The lower limit; the value where there is none."""
-    return mean.number if mean.low is None else mean.low
-
-
-def highest_of(mean: Estimate) -> float:
-    """The upper limit; 1 where there is none."""
-    return 1.0 if mean.high is None else mean.high
 
 
 def _shown(one: Named) -> tuple[bool, bool, float]:
@@ -210,9 +201,8 @@ def source_status(named: Sequence[Named]) -> Status:
         return LEAKS[size]
     if any(figure.above_guessing for figure in named):
         return "above guessing"
-    doubtful = ("strong", ROOM_FOR_DOUBT)
     # A test that finds something, in one seed of several, is no sign of none.
-    open_still = any(f.success.significant or most_beyond(f) in doubtful for f in named)
+    open_still = any(f.success.significant or leaves_doubt(most_beyond(f)) for f in named)
     return "inconclusive" if open_still else "no leak shown"
 
 
