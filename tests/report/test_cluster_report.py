@@ -82,7 +82,7 @@ def test_the_verdict_begins_with_who_uses_a_model_that_is_too_risky() -> None:
 
 def test_a_mean_over_seeds_is_said_to_be_one() -> None:
     record = with_clusters(*SEEDS)
-    assert verdict(record).headline.startswith("On average ")
+    assert verdict(record).headline.split(": ")[1].startswith("on average ")
     assert "on average over 3 seeds" in as_text(record)
 
 

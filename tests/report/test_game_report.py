@@ -96,7 +96,7 @@ def test_a_refuted_epsilon_is_the_first_thing_said_in_an_alarm() -> None:
     (alarm,) = said.contradictions
     assert "1 is claimed. Under an honest ε of 1 no server is right in more than 73.1%" in alarm
     document = report_html(ALL)
-    assert document.index(said.headline) < document.index('class="glance"')
+    assert document.index(said.headline) < document.index('class="glance')
     assert document.index('class="notice alarm" role="alert"') < document.index(
         '<section id="full">'
     )

@@ -44,18 +44,16 @@ def test_what_is_named_beyond_class_mixes_is_told_with_what_guessing_and_class_m
     said = verdict(with_sources(found()))
     assert said.status == "clear leak"
     assert said.headline == (
-        "Clear source leakage: attacks identify the client of a sample clearly more often "
-        "than label distributions "
-        "explain"
+        "Clear source leakage: attacks identify the client of a sample clearly more often than "
+        "label distributions explain"
     )
     (bullet,) = said.found
     assert bullet.sentences[0].against == "Of 120 samples, 12 of each of 10 clients"
     assert bullet.sentences[0].found == (
         "the strongest attack, sia, names the owner of 50.0% (95% interval 40.7–59.3%); a guess is "
-        "right for 10.0%. The clients' different label distributions alone explain 20.0%: so "
-        "many are "
-        "right when owners are shuffled within each class. The rest, +30.0 points (95% interval "
-        "+20.7 to +39.3), is above what such shuffles give: a clear leak."
+        "right for 10.0%. The clients' different label distributions alone explain 20.0%: so many "
+        "are right when owners are shuffled within each class. The rest, +30.0 points (95% "
+        "interval +20.7 to +39.3), is above what such shuffles give: a clear leak."
     )
     assert "1 attack was tried; a guess is right for 10.0%" in said.audited
     assert "AUC" not in as_text(with_sources(found()))

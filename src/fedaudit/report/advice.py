@@ -87,11 +87,10 @@ def _of_uploads(record: Record, known: Ladder) -> Advice | None:
     expected = known.uploads.at(gap)
     sets = len({one.data for one in known.rungs})
     stands = (
-        "The models that clients send have a mean loss on their own samples "
-        f"{number(gap)} standard deviations below that on fresh ones. From "
-        f"{count(len(known.rungs))} federations on {sets} data sets an AUC of "
-        f"{_range(known.uploads, expected)} is to be expected of the strongest of four attacks "
-        f"there. {_compared(record, found, expected, known.uploads)}"
+        f"The models that clients send have a mean loss on their own samples {number(gap)} "
+        f"standard deviations below that on fresh ones. From {count(len(known.rungs))} federations "
+        f"on {sets} data sets an AUC of {_range(known.uploads, expected)} is to be expected of the "
+        f"strongest of four attacks there. {_compared(record, found, expected, known.uploads)}"
     )
     helped = _helped(record, known.changes, found)
     return Advice(stands, _lowered(helped), _drawing(known, found, gap), _step(helped))

@@ -101,6 +101,34 @@ def size_reached_by(share: float) -> Size | None:
     return largest([threshold.word for threshold in SIZES if share >= threshold.share])
 
 
+def leaves_doubt(share: float) -> bool:
+    """True where an upper limit, as a share of what is left open, allows too large a leak."""
+    return size_reached_by(share) in ("strong", ROOM_FOR_DOUBT)
+
+
+def status_between(least: Iterable[float], most: Iterable[float]) -> Status:
+    """The verdict on some shares of what guessing leaves open.
+
+    Args:
+        least: Their lower limits, of which the largest has the word.
+        most: Their upper limits, which must leave no room for doubt; without any there is some.
+    """
+    size, highs = largest([s for one in least if (s := size_reached_by(one))]), list(most)
+    if size is not None:
+        return LEAKS[size]
+    return "inconclusive" if not highs or any(map(leaves_doubt, highs)) else "no leak shown"
+
+
+def least_of(figure: Estimate) -> float:
+    """The lower limit; the value where there is none."""
+    return figure.number if figure.low is None else figure.low
+
+
+def highest_of(figure: Estimate) -> float:
+    """The upper limit; 1 where there is none."""
+    return 1.0 if figure.high is None else figure.high
+
+
 def _threshold(threshold: Threshold, metric: str) -> float | None:
     if metric == AUC:
         return threshold.auc

@@ -68,7 +68,8 @@ class First(NamedTuple):
     @property
     def low(self) -> bool:
         """True where the picture has so few rows that the steps fit below it."""
-        return 0 < max((len(forest.lines) for forest in self.picture), default=0) <= LOW
+        most = max((len(forest.lines) for forest in self.picture), default=0)
+        return bool(self.numbers) and 0 < most <= LOW
 
 
 LOW = 6

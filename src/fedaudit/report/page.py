@@ -247,7 +247,12 @@ def report_html(record: Record) -> str:
         first=first_screen(record, said),
         sizes=sizes_table(),
         tiles=tiles(record),
-        meta=_meta(record),
+        meta=_meta(
+            record,
+            plural(len(record.clients), "client"),
+            plural(attacks_tried(record), "attack") if record.attacks else "",
+            plural(len(record.seeds), "seed"),
+        ),
         attack_tables=attack_tables(record),
         other_figures=other_figures_table(record),
         counts=counts_table(record),
@@ -267,15 +272,10 @@ def report_html(record: Record) -> str:
     )
 
 
-def _meta(record: Record) -> list[str]:
-    parts = [
-        record.environment.started[:10],
-        plural(len(record.clients), "client"),
-        plural(attacks_tried(record), "attack") if record.attacks else "",
-        plural(len(record.seeds), "seed"),
-        f"record {shortened(record.content_hash, 13)}",
-    ]
-    return [part for part in parts if part]
+def _meta(record: Record, *counts: str) -> list[str]:
+    """What stands beside a page's title: when it was made, of how much, and by which record."""
+    made, name = record.environment.started[:10], shortened(record.content_hash, 13)
+    return [part for part in (made, *counts, f"record {name}") if part]
 
 
 def figures_of(record: Record) -> dict[str, Figures]:
@@ -317,7 +317,11 @@ def _games_html(record: Record) -> str:
         first=first_of_games(record, said),
         tiles=game_tiles(record),
         sizes=_games_sizes_table(),
-        meta=_games_meta(record),
+        meta=_meta(
+            record,
+            plural(len(record.points), "point"),
+            plural(sum(one.adv.total for one in record.games), "game"),
+        ),
         about=clean(str(record.config.get("about", ""))),
         points=points_table(record),
         rounds=rounds_table(record),
@@ -380,13 +384,3 @@ def _value(text: str) -> object:
 
 
 _LONGEST_VALUE = 300
-
-
-def _games_meta(record: Record) -> list[str]:
-    parts = [
-        record.environment.started[:10],
-        plural(len(record.points), "point"),
-        plural(sum(one.adv.total for one in record.games), "game"),
-        f"record {shortened(record.content_hash, 13)}",
-    ]
-    return [part for part in parts if part]

@@ -344,7 +344,8 @@ def comparison_picture(comparison: Comparison) -> Picture:
     lines = []
     for entry in comparison.on("clusters", MODEL_RISK):
         risk = entry.figure
-        label = f"{shortened(labels[entry.row], 50)} · {shortened(risk.group, 24)}’s model"
+        model = f"{shortened(risk.algorithm, 24)}, {shortened(risk.group, 24)}’s model"
+        label = f"{model} · {shortened(labels[entry.row], 50)}"
         marks = (_mark(risk, PLAIN, f"{label}: {value_of(risk)}"),)
         lines.append(Line(label, (marks,), (value_of(risk),), (interval_of(risk),)))
     if not lines:

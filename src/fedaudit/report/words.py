@@ -19,6 +19,8 @@ from fedaudit.results.metrics import AGREEMENT, COUNTS, range_of
 
 MISSING = "–"
 
+Number = int | float
+
 
 def percent(share: float) -> str:
     """A share in per cent: two decimals near the ends, one between, none at exactly 0 or 100%."""
@@ -45,6 +47,16 @@ def number(value: float) -> str:
 def count(value: int) -> str:
     """A whole number with separators."""
     return f"{value:,}"
+
+
+def from_to(
+    values: Iterable[Number], joint: str = " to ", *, text: Callable[[Number], str] | None = None
+) -> str:
+    """The least and the largest of some numbers, whole ones by default; one where all are equal."""
+    known = list(values)
+    speak = text or (lambda value: count(round(value)))
+    low, high = speak(min(known)), speak(max(known))
+    return low if low == high else f"{low}{joint}{high}"
 
 
 def amount(value: float) -> str:
@@ -310,7 +322,9 @@ _NUMBERS = {float, int, bool, type(None)}
 Speaker = Callable[[str], str]
 """Makes a text safe to show."""
 
-_DIGEST = re.compile(r"([^\s#]+)#([0-9a-f]{8})\b")
+_DIGEST = re.compile(r"(?<=[^\s#])#[0-9a-f]{8}\b")
+_MOST_BEFORE = 100
+"""Characters before a digest that tell names apart: bounded, since a text may be of any length."""
 
 
 def without_digests(models: Iterable[BaseModel]) -> Speaker:
@@ -318,15 +332,23 @@ def without_digests(models: Iterable[BaseModel]) -> Speaker:
 
     A digest stays where two of these names, or one and another name, would otherwise be one.
     """
-    texts = {text for model in models for text in _texts(model)}
+    texts = {clean(text) for model in models for text in _texts(model)}
     digests: dict[str, set[str]] = {}
     for text in texts:
-        for name, digest in _DIGEST.findall(text):
-            taken = _DIGEST.sub(r"\1", text) in texts
-            digests.setdefault(name, set()).update({digest, ""} if taken else {digest})
+        every = list(_DIGEST.finditer(text))
+        taken = {""} if every and _DIGEST.sub("", text) in texts else set()
+        for found in every:
+            digests.setdefault(_word_before(found), set()).update({found[0], *taken})
     return lambda text: _DIGEST.sub(
-        lambda found: found[0] if len(digests.get(found[1], "")) > 1 else found[1], clean(text)
+        lambda found: found[0] if len(digests.get(_word_before(found), "")) > 1 else "",
+        clean(text),
     )
+
+
+def _word_before(found: re.Match[str]) -> str:
+    """The name that a digest stands behind, or its end."""
+    before = found.string[max(0, found.start() - _MOST_BEFORE) : found.start()]
+    return re.split(r"[\s#]", before)[-1]
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -232,10 +232,9 @@ def risk_figure(record: Record) -> Figures | None:
         looks["Announced to clients"] = _TOLD
     return _figure(
         "risk",
-        "Membership risk of each model, round by round: balanced accuracy of the attack, 50% "
-        "being a guess. The true risk is on the model’s real members, with its 95% interval; "
-        "the estimate is made without them. Where the two part, clients decide on a wrong "
-        "number.",
+        "Membership risk of each model, round by round: balanced accuracy of the attack, 50% being "
+        "a guess. The true risk is on the model’s real members, with its 95% interval; the "
+        "estimate is made without them. Where the two part, clients decide on a wrong number.",
         record.clusters,
         lambda run: [_risk_panel(run, shown, _range(run)) for shown in shown_models(run)],
         (*legend(looks), *legend({"Guessing": _GUESS}, marked=False)),

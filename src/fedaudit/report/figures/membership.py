@@ -80,11 +80,10 @@ def roc_figure(curves: Sequence[Curve]) -> Figures | None:
     )
     return Figures(
         "roc",
-        "True-positive against false-positive rate, both axes logarithmic, so that the left "
-        "side shows what matters: members identified at few false alarms. Dotted uprights mark "
-        "false-positive rates of 0.1% and 1%; the dotted diagonal is guessing. Curves are "
-        "steps through observed points, not interpolated: at the far left each step is a single "
-        "sample."
+        "True-positive against false-positive rate, both axes logarithmic, so that the left side "
+        "shows what matters: members identified at few false alarms. Dotted uprights mark "
+        "false-positive rates of 0.1% and 1%; the dotted diagonal is guessing. Curves are steps "
+        "through observed points, not interpolated: at the far left each step is a single sample."
         + (
             f" In colour stand the {len(told)} attacks that find most members at 1% false alarms "
             "or fewer."

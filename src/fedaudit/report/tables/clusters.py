@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from fedaudit.report.evidence import SIZES, Look, distinct
+from fedaudit.report.evidence import Look, distinct
 from fedaudit.report.grid import Cell, Filled, Footnotes, Grid, below, named, shortened, tabled
 from fedaudit.report.tables.cells import measured
+from fedaudit.report.tables.run import words_table
 from fedaudit.report.text.clusters import (
     RISK,
     Clustered,
@@ -116,16 +117,10 @@ def risk_sizes_table(
     "models.",
 ) -> Grid:
     """Thresholds of a share of right answers of two by word."""
-    return tabled(
+    return words_table(
         caption,
-        [
-            {
-                "Word": one.word,
-                heading: f"from {percent(0.5 + one.share / 2)}" if one.share else "above 50%",
-            }
-            for one in SIZES
-        ],
-        remark=f"{decides} The thresholds are conventions of this report, not of law.",
+        {heading: lambda one, how: f"{how} {percent(0.5 + one.share / 2) if one.share else '50%'}"},
+        decides,
     )
 
 
@@ -136,13 +131,12 @@ def models_table(record: Record) -> Grid:
         [row for run in record.clusters for row in _model_rows(run)],
         varying=_RUN,
         remark="Clients by group are below their number. Told: the risk that clients were told "
-        "before they chose. Estimated: by the server after the round, with "
-        "its distance from the true risk in points, and by how large shadow models; scaled down "
-        "are those that have fewer samples than the model’s clients, since the server has too few. "
-        "True risk: on real members, "
-        "with Clopper-Pearson limits and the number of samples. Accept less: clients of the model "
-        "whose threshold is below its true risk. Loss and accuracy: on test samples like its "
-        "clients’.",
+        "before they chose. Estimated: by the server after the round, with its distance from the "
+        "true risk in points, and by how large shadow models; scaled down are those that have "
+        "fewer samples than the model’s clients, since the server has too few. True risk: on real "
+        "members, with Clopper-Pearson limits and the number of samples. Accept less: clients of "
+        "the model whose threshold is below its true risk. Loss and accuracy: on test samples like "
+        "its clients’.",
     )
 
 

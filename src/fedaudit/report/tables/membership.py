@@ -38,6 +38,7 @@ from fedaudit.report.words import (
     contrast_order,
     count,
     defense_name,
+    from_to,
     listed,
     metric_name,
     percent,
@@ -113,12 +114,7 @@ def sizes_in_words(figures: list[Estimate], runs: RunsBehind, contrast: str) -> 
 def _range(figures: list[Estimate]) -> str:
     members = {figure.n_members for figure in figures}
     others = {figure.n_nonmembers for figure in figures}
-    return f"{_span(members)} v. {_span(others)}"
-
-
-def _span(amounts: set[int]) -> str:
-    low, high = min(amounts), max(amounts)
-    return count(low) if low == high else f"{count(low)}–{count(high)}"
+    return f"{from_to(members, '–')} v. {from_to(others, '–')}"
 
 
 def counts_table(record: Record) -> Grid | None:

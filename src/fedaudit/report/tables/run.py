@@ -1,10 +1,10 @@
 """Tables of what stands around the figures: controls, utility, clients, the attacks’ make-up."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 from fedaudit.core.metric_names import AUC
-from fedaudit.report.evidence import SIZES, distinct
+from fedaudit.report.evidence import SIZES, Threshold, distinct
 from fedaudit.report.grid import Cell, Filled, Footnotes, Grid, Tone, named, shortened, tabled
 from fedaudit.report.words import (
     MISSING,
@@ -37,22 +37,37 @@ _PASSED: dict[bool | None, tuple[str, Tone]] = {
 
 def sizes_table() -> Grid:
     """Thresholds of a leak by word; the same for every report."""
-    rows = [
-        {
-            "Word": one.word,
-            "AUC": f"{least} {one.auc:g}",
-            "TPR at 1% FPR": f"{least} {percent(one.percent_rate)}",
-            "TPR at 0.1% FPR": f"{least} {percent(one.thousandth_rate)}",
-        }
-        for one, least in zip(SIZES, ("above", "from", "from", "from"), strict=True)
-    ]
-    return tabled(
+    return words_table(
         "Words for the size of a leak",
-        rows,
-        remark="A leak has the largest word that the lower limit of its interval reaches, since a "
+        {
+            "AUC": lambda one, least: f"{least} {one.auc:g}",
+            "TPR at 1% FPR": lambda one, least: f"{least} {percent(one.percent_rate)}",
+            "TPR at 0.1% FPR": lambda one, least: f"{least} {percent(one.thousandth_rate)}",
+        },
+        "A leak has the largest word that the lower limit of its interval reaches, since a "
         "reader looks at the largest of many figures, whose value errs upward. A rate "
         "that its exact test finds above guessing is a trace at least. “No leak shown” needs every "
-        "upper limit below “clear”. The thresholds are conventions of this report, not of law.",
+        "upper limit below “clear”.",
+    )
+
+
+def words_table(
+    caption: str, least: Mapping[str, Callable[[Threshold, str], str]], remark: str
+) -> Grid:
+    """Thresholds by word.
+
+    Args:
+        caption: What they are of.
+        least: For each figure the text of a threshold, given "above" for the first, else "from".
+        remark: What decides.
+    """
+    return tabled(
+        caption,
+        [
+            {"Word": one.word, **{name: text(one, how) for name, text in least.items()}}
+            for one, how in zip(SIZES, ("above", "from", "from", "from"), strict=True)
+        ],
+        remark=f"{remark} The thresholds are conventions of this report, not of law.",
     )
 
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from fedaudit.report.evidence import SIZES, about_members, distinct
+from fedaudit.report.evidence import about_members, distinct
 from fedaudit.report.grid import Cell, Filled, Grid, named, shortened, tabled
 from fedaudit.report.tables.cells import measured
+from fedaudit.report.tables.run import words_table
 from fedaudit.report.text.sources import (
     Named,
     Run,
@@ -116,16 +117,11 @@ def _p_cell(test: Test) -> Cell | None:
 def source_sizes_table() -> Grid:
     """Thresholds of a source leak by word."""
     heading = "Beyond label distributions, of what they leave open"
-    return tabled(
+    return words_table(
         "Words for the size of a leak of sources",
-        [
-            {"Word": one.word, heading: f"from {percent(one.share)}" if one.share else "above 0"}
-            for one in SIZES
-        ],
-        remark="Where label distributions alone name 40% of owners and an attack 55%, it "
-        "names 15 of the "
-        "60 that they leave open: 25%. The lower limit of the interval decides. The thresholds are "
-        "conventions of this report, not of law.",
+        {heading: lambda one, how: f"{how} {percent(one.share) if one.share else 0}"},
+        "Where label distributions alone name 40% of owners and an attack 55%, it names 15 of the "
+        "60 that they leave open: 25%. The lower limit of the interval decides.",
     )
 
 

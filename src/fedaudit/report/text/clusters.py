@@ -1,20 +1,21 @@
 """Clustered learning: studies, their runs and their models’ names, and sentences about them."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 from fedaudit.report.evidence import (
-    LEAKS,
-    ROOM_FOR_DOUBT,
     Size,
     Status,
     a_leak,
     distinct,
+    highest_of,
     largest,
+    least_of,
     size_reached_by,
+    status_between,
 )
 from fedaudit.report.figures.drawing import Style, style
 from fedaudit.report.grid import shortened
@@ -176,29 +177,18 @@ def risk_size(mean: Estimate | None) -> Size | None:
     """
     if mean is None:
         return None
-    return size_reached_by(2 * least_risk(mean) - 1)
+    return size_reached_by(2 * least_of(mean) - 1)
 
 
 def riskiest(one: Clustered) -> Estimate | None:
     """The risk of the riskiest of the groups' models, by its lower limit; None without any."""
     found = [mean for name in group_names(one) if (mean := one.mean(metrics.MODEL_RISK, name))]
-    return max(found, key=lambda mean: (least_risk(mean), mean.number), default=None)
+    return max(found, key=lambda mean: (least_of(mean), mean.number), default=None)
 
 
-def least_risk(mean: Estimate) -> float:
-    """The lower limit; the value where there is none."""
-    return mean.number if mean.low is None else mean.low
-
-
-def gravest_size(studies: tuple[Clustered, ...]) -> Size | None:
+def gravest_size(studies: Iterable[Clustered]) -> Size | None:
     """The largest leak over all groups' models."""
-    sizes = [
-        size
-        for one in studies
-        for name in group_names(one)
-        if (size := risk_size(one.mean(metrics.MODEL_RISK, name)))
-    ]
-    return largest(sizes)
+    return largest([size for one in studies if (size := risk_size(riskiest(one)))])
 
 
 def in_words(mean: Estimate) -> str:
@@ -395,20 +385,15 @@ def cluster_headline(studies: Sequence[Clustered]) -> str:
 
 def cluster_status(studies: Sequence[Clustered]) -> Status:
     """The verdict on the models' risk alone."""
-    size = gravest_size(tuple(studies))
-    if size is not None:
-        return LEAKS[size]
-    found = [mean for one in studies if (mean := riskiest(one))]
-    highs = [1.0 if mean.high is None else mean.high for mean in found]
-    doubtful = ("strong", ROOM_FOR_DOUBT)
-    if not highs or any(size_reached_by(2 * high - 1) in doubtful for high in highs):
-        return "inconclusive"
-    return "no leak shown"
+    risks = [mean for one in studies if (mean := riskiest(one))]
+    return status_between(
+        (2 * least_of(risk) - 1 for risk in risks), (2 * highest_of(risk) - 1 for risk in risks)
+    )
 
 
 def cluster_meaning(studies: Sequence[Clustered]) -> str:
     """Consequences of the models' risk, and their limits."""
-    size = gravest_size(tuple(studies))
+    size = gravest_size(studies)
     if size is None:
         return (
             "That the measure used here tells members apart is not shown for any of the groups’ "

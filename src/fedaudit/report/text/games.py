@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedaudit.report.evidence import LEAKS, ROOM_FOR_DOUBT, Status, size_reached_by
+from fedaudit.report.evidence import Status, status_between
 from fedaudit.report.grid import shortened
 from fedaudit.report.text.membership import Sentence
 from fedaudit.report.text.points import (
@@ -28,7 +28,7 @@ from fedaudit.report.text.points import (
     times_text,
     without_mechanism,
 )
-from fedaudit.report.words import capital, count, listed, percent, plural
+from fedaudit.report.words import capital, count, from_to, listed, percent, plural
 from fedaudit.results.games import (
     CLAIMED_SUCCESS,
     DISTANCE,
@@ -92,9 +92,7 @@ def claims_of(shown: Sequence[ShownPoint]) -> list[str]:
 
 
 def _epsilons(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    least, most = epsilon(min(known)), epsilon(max(known))
-    return least if least == most else f"{least} to {most}"
+    return from_to([value for value in values if value is not None], text=epsilon)
 
 
 _MOST_NAMED = 4
@@ -206,11 +204,8 @@ def game_verdict(record: Record) -> GameVerdict:
 
 def _status(shown: Sequence[ShownPoint]) -> Status:
     """By the largest lower limit; by the largest upper one whether there is room for doubt."""
-    size = size_reached_by(2 * max(one.point.adv.low for one in shown) - 1)
-    if size is not None:
-        return LEAKS[size]
-    room = size_reached_by(2 * max(one.point.adv.high for one in shown) - 1)
-    return "inconclusive" if room in ("strong", ROOM_FOR_DOUBT) else "no leak shown"
+    advs = [one.point.adv for one in shown]
+    return status_between((2 * adv.low - 1 for adv in advs), (2 * adv.high - 1 for adv in advs))
 
 
 def _headline(shown: Sequence[ShownPoint], refuted: Sequence[ShownPoint]) -> str:
@@ -234,9 +229,9 @@ def _headline(shown: Sequence[ShownPoint], refuted: Sequence[ShownPoint]) -> str
 
 
 def _played(points: Sequence[PointPlayed]) -> str:
-    games = _span([point.tpr.total + point.tnr.total for point in points])
-    targets = _span([point.targets for point in points])
-    batches = _span([point.batch for point in points])
+    games = from_to([point.tpr.total + point.tnr.total for point in points])
+    targets = from_to([point.targets for point in points])
+    batches = from_to([point.batch for point in points])
     where = listed(list(dict.fromkeys(shortened(point.records, 160) for point in points))[:3])
     rounds = sum(point.rounds is not None for point in points)
     which = "All" if rounds == len(points) else f"{count(rounds)} of them"
@@ -328,8 +323,3 @@ def _at_most_some(said: Sequence[str]) -> tuple[str, ...]:
     if len(said) <= MOST_SAID:
         return tuple(said)
     return (*said[:MOST_SAID], f"{plural(len(said) - MOST_SAID, 'more point')} in the table.")
-
-
-def _span(values: Sequence[int]) -> str:
-    least, most = min(values), max(values)
-    return count(least) if least == most else f"{count(least)} to {count(most)}"

@@ -94,9 +94,8 @@ MEANINGS: Mapping[Status, str] = {
 }
 
 NOBODY = (
-    "Nobody is a member here: half of the unseen samples were called members, to show what "
-    "this evaluation finds where there is nothing to find. A sound evaluation finds an AUC "
-    "of 0.5."
+    "Nobody is a member here: half of the unseen samples were called members, to show what this "
+    "evaluation finds where there is nothing to find. A sound evaluation finds an AUC of 0.5."
 )
 
 

@@ -5,13 +5,15 @@ from typing import NamedTuple, TypeAlias
 
 from fedaudit.report.evidence import (
     LEAKS,
-    ROOM_FOR_DOUBT,
     Look,
     Size,
     Status,
     a_leak,
     distinct,
+    highest_of,
     largest,
+    least_of,
+    leaves_doubt,
     size_reached_by,
     tone_of,
 )
@@ -20,6 +22,7 @@ from fedaudit.report.text.membership import Bullet, Sentence
 from fedaudit.report.words import (
     count,
     defense_name,
+    from_to,
     interval_of,
     percent,
     plural,
@@ -130,13 +133,12 @@ def beyond(excess: float, level: float) -> float:
     return excess / (1 - level) if level < 1 else 0.0
 
 
-def most_beyond(figure: Named) -> Size | None:
-    """The largest leak that upper confidence limits allow, held against guessing.
+def most_beyond(figure: Named) -> float:
+    """What the upper limit allows, as a share of what guessing leaves open.
 
     Against guessing and not against label distributions, so that "no leak shown" covers both.
     """
-    chance = figure.chance
-    return size_reached_by(beyond(highest_of(figure.success) - chance, chance))
+    return beyond(highest_of(figure.success) - figure.chance, figure.chance)
 
 
 def look_of_source(figure: Named) -> Look:
@@ -147,16 +149,6 @@ def look_of_source(figure: Named) -> Look:
     if size is None:
         return Look("◇ ", "", "mixes may be all")
     return Look("▲ ", tone_of(size), size)
-
-
-def least_of(mean: Estimate) -> float:
-    """The lower limit; the value where there is none."""
-    return mean.number if mean.low is None else mean.low
-
-
-def highest_of(mean: Estimate) -> float:
-    """The upper limit; 1 where there is none."""
-    return 1.0 if mean.high is None else mean.high
 
 
 def _shown(one: Named) -> tuple[bool, bool, float]:
@@ -186,16 +178,13 @@ SOURCE_MEANINGS: Mapping[Status, str] = {
     "from, where label distributions alone would not give it away. Treat the source of a sample as "
     "disclosed to that adversary unless a defense brings it down.",
     "clear leak": "Somebody with this view names the client that a training sample is from clearly "
-    "more often than label distributions alone allow. Do not rely on sources staying hidden "
-    "from that "
-    "adversary unless a defense brings this down.",
-    "weak leak": "Somebody with this view names a few owners that label distributions alone "
-    "would not give "
-    "away. Whether that can be borne depends on the data; it is no ground for promising that "
-    "sources stay hidden.",
-    "trace of a leak": "Hardly any owner is named that label distributions alone would not "
-    "give away. The "
-    "trace is real all the same, and no ground for promising that sources stay hidden.",
+    "more often than label distributions alone allow. Do not rely on sources staying hidden from "
+    "that adversary unless a defense brings this down.",
+    "weak leak": "Somebody with this view names a few owners that label distributions alone would "
+    "not give away. Whether that can be borne depends on the data; it is no ground for promising "
+    "that sources stay hidden.",
+    "trace of a leak": "Hardly any owner is named that label distributions alone would not give "
+    "away. The trace is real all the same, and no ground for promising that sources stay hidden.",
     "above guessing": "Which classes a client holds may be all that gives its samples away. Where "
     "that is itself a secret, it is a leak all the same.",
     "inconclusive": "The intervals on sources are too wide to tell a leak from none. That is not a "
@@ -212,9 +201,8 @@ def source_status(named: Sequence[Named]) -> Status:
         return LEAKS[size]
     if any(figure.above_guessing for figure in named):
         return "above guessing"
-    doubtful = ("strong", ROOM_FOR_DOUBT)
     # A test that finds something, in one seed of several, is no sign of none.
-    open_still = any(f.success.significant or most_beyond(f) in doubtful for f in named)
+    open_still = any(f.success.significant or leaves_doubt(most_beyond(f)) for f in named)
     return "inconclusive" if open_still else "no leak shown"
 
 
@@ -232,9 +220,9 @@ def source_meaning(status: Status, named: Sequence[Named]) -> str:
 
 def source_question(record: Record) -> str:
     """Question that was asked: "120 samples, 12 of each of 10 clients"; seeds together."""
-    samples = _span([run.samples for run in record.sources])
-    each = _span([run.samples // len(run.clients) for run in record.sources])
-    clients = _span([len(run.clients) for run in record.sources])
+    samples = from_to([run.samples for run in record.sources], "–")
+    each = from_to([run.samples // len(run.clients) for run in record.sources], "–")
+    clients = from_to([len(run.clients) for run in record.sources], "–")
     return f"{samples} samples, {each} of each of {clients} clients"
 
 
@@ -295,9 +283,8 @@ def _success_sentence(best: Named) -> str:
 
 def _mixes_sentence(best: Named) -> str:
     level = (
-        f"The clients' different label distributions alone explain {percent(best.mixes)}: so "
-        f"many are "
-        "right when owners are shuffled within each class."
+        f"The clients' different label distributions alone explain {percent(best.mixes)}: so many "
+        "are right when owners are shuffled within each class."
     )
     rest = f"{points(best.excess.number)} points ({limits_in_words(best.excess)})"
     size = excess_size(best)
@@ -355,8 +342,3 @@ def source_audited(record: Record) -> str:
 def asked_in(success: Estimate) -> str:
     """Samples whose owner was named, of all: "58/120"."""
     return f"{count(round(success.number * success.samples))}/{count(success.samples)}"
-
-
-def _span(amounts: Sequence[int]) -> str:
-    low, high = min(amounts), max(amounts)
-    return count(low) if low == high else f"{count(low)}–{count(high)}"

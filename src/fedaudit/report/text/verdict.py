@@ -52,6 +52,7 @@ from fedaudit.report.words import (
     contrast_order,
     count,
     defense_name,
+    from_to,
     interval_of,
     listed,
     metric_name,
@@ -110,15 +111,11 @@ def _more_needed(figures: list[Estimate]) -> str:
         if found := _NEEDS.fullmatch(figure.note):
             needed.setdefault(figure.contrast, set()).add(int(found[1].replace(",", "")))
     parts = [
-        f"against {_non_members(contrast)} {'it needs ' * (not place)}{_amount(needed[contrast])}"
+        f"against {_non_members(contrast)} {'it needs ' * (not place)}{from_to(needed[contrast])}"
         f"{' more non-members' * (not place)}"
         for place, contrast in enumerate(sorted(needed, key=contrast_order))
     ]
     return capital(listed(parts)) + "."
-
-
-def _amount(more: set[int]) -> str:
-    return count(max(more)) if len(more) == 1 else f"{count(min(more))} to {count(max(more))}"
 
 
 def _non_members(contrast: str) -> str:
@@ -177,7 +174,7 @@ _MOST_NAMED = 5
 def audited(record: Record) -> str:
     """Federation, question and adversary of the audit."""
     sizes = [row.samples for row in record.clients]
-    held = f" holding {_from_to(sizes)} samples each" if sizes else ""
+    held = f" holding {from_to(sizes)} samples each" if sizes else ""
     targets = sorted({f.target for f in record.findings if f.target is not None})
     used = [figure.defense for figure in record.findings]
     used += [run.defense for run in record.sources]
@@ -195,11 +192,6 @@ def audited(record: Record) -> str:
         f"This audit {trained}, and asked {_question(record, targets)} "
         f"The adversary: {sentence(view)}{_undefended(record, targets)}"
     )
-
-
-def _from_to(sizes: list[int]) -> str:
-    low, high = min(sizes), max(sizes)
-    return count(low) if low == high else f"{count(low)} to {count(high)}"
 
 
 def _question(record: Record, targets: list[int]) -> str:
