@@ -13,14 +13,16 @@ from fedaudit.attacks.catalog import ATTACKS, SOURCE_ATTACKS
 from fedaudit.defenses.catalog import DEFENSES
 from fedaudit.fl.algorithms.catalog import ALGORITHMS
 from fedaudit.models import MODELS
-from tests.contracts.test_algorithm_contracts import made
+from tests.contracts.test_algorithm_contracts import SETTINGS, made
 
 EVERY = (ATTACKS | SOURCE_ATTACKS).values()
 ENTRIES: dict[str, set[str]] = {
     "fedaudit.attacks": {type(attack.rule).__module__ for attack in EVERY},
     "fedaudit.signals": {type(s).__module__ for a in EVERY for s in a.signals},
     "fedaudit.defenses": {make.__module__ for make in DEFENSES.values()},
-    "fedaudit.fl.algorithms": {type(made(name)).__module__ for name in ALGORITHMS},
+    "fedaudit.fl.algorithms": {
+        type(made(name)).__module__ for name in ALGORITHMS.keys() & SETTINGS
+    },
     "fedaudit.models": {build.__module__ for build in MODELS.values()},
 }
 OTHERS: dict[str, set[str]] = {

@@ -166,7 +166,7 @@ def test_features_may_be_of_an_extractor_of_ones_own(file: Path, tmp_path: Path)
         ({"records.features": "tests.games.test_games:not_finite"}, "not finite"),
         ({"records.features": "no.such:thing"}, "cannot import"),
         ({"records.clients": 10**6}, "training records, which are not enough"),
-        ({"records.servers": 20}, "the server 42 of its own; there are .* and 20"),
+        ({"records.servers": 20}, "the server 42 of its own .*there are .* and 20"),
         ({"game.targets": 41}, "too few for 41 targets"),
         ({"game.games": 1, "game.targets": 1}, "games of both kinds"),
         ({"neuron.output": "softmax"}, "one-logit"),

@@ -461,7 +461,7 @@ def test_a_client_whose_groups_are_gone_is_missed_by_name() -> None:
 
 
 def test_a_source_attack_that_was_run_and_has_no_result_is_missed_by_name() -> None:
-    asked = policy('name = "s"\n[sources]\nabove_class_mixes = 1.0\n')
+    asked = policy('name = "s"\n[sources]\nabove_label_distributions = 1.0\n')
     row = ran("sia-mean").model_copy(update={"over_clients": "arg max"})
     given = with_sources(source("sia"))
     alone = given.model_copy(

@@ -90,7 +90,9 @@ def test_another_program_reads_the_file(tmp_path: Path) -> None:
 
 
 def test_hostile_names_stay_text() -> None:
-    tables = "[membership]\nauc = 0.6\ngroup_auc = 0.6\n[sources]\nabove_class_mixes = 0.1\n"
+    tables = (
+        "[membership]\nauc = 0.6\ngroup_auc = 0.6\n[sources]\nabove_label_distributions = 0.1\n"
+    )
     given = policy(f'name = "tests"\n{tables}[games]\nsuccess = 0.6')
     for record in (hostile(), hostile_games()):
         text = junit_xml(evaluate_policy(record, given))

@@ -13,7 +13,7 @@ from tests.report.clustered import clustered
 from tests.report.games import HONEST, NONE, REFUTED, played, point
 from tests.report.records import record, source, with_sources
 
-SOURCES = '[sources]\nabove_class_mixes = {}\n[controls]\nrequired = ["untrained model"]\n'
+SOURCES = '[sources]\nabove_label_distributions = {}\n[controls]\nrequired = ["untrained model"]\n'
 
 
 def said(given: Record, tables: str) -> Verdict:
@@ -31,7 +31,7 @@ def about_owners(*seeds: int, right: int = 60, mixes: float = 0.3) -> Record:
     return with_sources(*found, seeds=seeds).model_copy(update={"controls": controlled})
 
 
-def test_success_is_held_against_the_ceiling_less_what_class_mixes_explain() -> None:
+def test_success_is_held_against_the_ceiling_less_what_label_distributions_explain() -> None:
     one = about_owners(1)
     (excess,) = one.where(topic="source", against=LABELS, seed=1)
     assert None not in (excess.low, excess.high)
@@ -126,8 +126,8 @@ def test_the_worst_point_of_games_decides_among_the_mechanisms_asked_for() -> No
     assert said(several, missing).outcome is Outcome.INCONCLUSIVE
 
 
-def test_a_true_epsilon_is_known_and_no_bound_is_above_any_ceiling() -> None:
-    text = "[games]\ncontradicted = false\ntrue_epsilon = {}"
+def test_a_actual_epsilon_is_known_and_no_bound_is_above_any_ceiling() -> None:
+    text = "[games]\ncontradicted = false\nactual_epsilon = {}"
     exact = 6.999999999999034
     assert said(played(HONEST), text.format(exact)).outcome is Outcome.PASS
     assert said(played(HONEST), text.format(6.9)).outcome is Outcome.FAIL

@@ -37,7 +37,7 @@ def test_every_line_of_the_printed_policy_that_is_a_comment_is_a_setting_too() -
         ('name = "x"\n[membership]\nauc = "0.6"', "a valid number"),
         ('name = "x"\n[membership]\ntpr = {"0.01" = true}', "a valid number"),
         ('name = "x"\n[membership]\nformal_epsilon = true', "a valid number"),
-        ('name = "x"\n[sources]\nabove_class_mixes = true', "a valid number"),
+        ('name = "x"\n[sources]\nabove_label_distributions = true', "a valid number"),
         ('name = "x"\n[games]\nsuccess = false', "a valid number"),
         ('name = "x"\n[membership]\ntpr = {"1%" = 0.1}', "is written like 0.01, not '1%'"),
         ('name = "x"\n[membership]\ntpr = {"0.0" = 0.1}', "lies in"),
@@ -62,7 +62,11 @@ def test_what_is_wrong_is_named_with_what_is_allowed(text: str, said: str) -> No
 def test_only_a_short_regular_file_is_read(tmp_path: Path) -> None:
     large = tmp_path / "large.toml"
     large.write_text("#" * 2_000_000)
-    for path, said in ((tmp_path, "regular file"), (large, "short file"), (tmp_path / "n", "read")):
+    for path, said in (
+        (tmp_path, "regular file"),
+        (large, "short file"),
+        (tmp_path / "n", "is not there"),
+    ):
         with pytest.raises(BadInput, match=said):
             read_policy(path)
     (tmp_path / "bad").write_bytes(b"\xff\xfe")

@@ -531,3 +531,9 @@ def test_settings_that_no_recorder_writes_are_found(tmp_path: Path) -> None:
     write_record(watched.model_copy(update={"config": more}), tmp_path / "record.json")
     write_pack(tmp_path / "record.json", tmp_path / "policy.toml", tmp_path / "other")
     assert "settings that no recorder writes: data, recording.epochs" in wrong(tmp_path / "other")
+
+
+def test_a_folder_that_was_never_a_pack_is_refused_and_gets_no_verdict(tmp_path: Path) -> None:
+    (tmp_path / "record.json").write_text("{}")
+    with pytest.raises(BadInput, match=r"is no pack: it has no manifest\.json"):
+        verify(tmp_path)

@@ -115,7 +115,7 @@ def test_a_contradiction_is_grave_however_small_the_success() -> None:
     assert game_verdict(played(point("ome", 3.0, right=60, games=4000))).look == "clear leak"
 
 
-def test_success_beyond_the_true_epsilon_blames_the_mechanism() -> None:
+def test_success_beyond_the_actual_epsilon_blames_the_mechanism() -> None:
     wrong = point("bitwise-rr", 1.0, 1.0, right=95)
     said = game_verdict(played(wrong))
     assert "does not do what it says" in said.contradictions[0]
@@ -123,7 +123,7 @@ def test_success_beyond_the_true_epsilon_blames_the_mechanism() -> None:
     assert points_table(played(wrong)).rows[0][4].detail == "> true"
 
 
-def test_a_true_epsilon_far_above_the_named_one_is_said_with_its_factor() -> None:
+def test_a_actual_epsilon_far_above_the_named_one_is_said_with_its_factor() -> None:
     said = game_verdict(ALL)
     assert said.claims == (
         "bitrand claims ε 3 to 5 and by its own probabilities gives ε 668 for one record, 134 to "

@@ -536,6 +536,7 @@ def test_other_processes_refuse_objects_of_a_script_beforehand(
         (lambda: fa.audit(small(), targets=[4]), "4"),
         (lambda: fa.audit(small(model=fa.named(Net, width=3))), "named 'width'"),
         (lambda: fa.Run("nowhere"), "nowhere holds no record"),
+        (lambda: plan_of(small(), Questions(attacks=[]), name="x"), "attacks names none"),
     ],
 )
 def test_a_mistake_is_told_in_one_sentence(ask: object, said: str) -> None:

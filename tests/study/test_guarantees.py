@@ -86,13 +86,13 @@ def test_without_noise_nothing_is_stated(tmp_path: Path) -> None:
     assert figure.note == "without noise there is no guarantee"
 
 
-def test_perturbed_features_have_their_true_epsilon_stated_beside_the_nominal_one(
+def test_perturbed_features_have_their_actual_epsilon_stated_beside_the_nominal_one(
     tmp_path: Path,
 ) -> None:
     figure = proven("bitrand", tmp_path, nominal_epsilon=5.0)["formal_epsilon"]
     features = setup(small_study(), 1, None).dataset.train.features[0].numel()
     assert features > 1
-    assert figure.value == pytest.approx(BitRandPublished(5.0).true_epsilon(features))
+    assert figure.value == pytest.approx(BitRandPublished(5.0).actual_epsilon(features))
     assert figure.method == "claimed epsilon 5; log ratios summed over bits"
     assert figure.note == (
         "unit: one record's features against any other features; labels are not protected"

@@ -58,7 +58,7 @@ def figure(name: str = "sia", of: Record | None = None, against: str = "") -> Es
 
 
 @pytest.mark.parametrize("name", SIA)
-def test_overfitted_clients_are_told_apart_beyond_their_class_mixes(name: str) -> None:
+def test_overfitted_clients_are_told_apart_beyond_their_label_distributions(name: str) -> None:
     found, beyond = figure(name), figure(name, against=LABELS)
     assert found.samples == 48
     assert (found.low or 0) > (found.level or 0) == 0.25
@@ -93,7 +93,9 @@ def test_clients_that_no_measured_round_shows_are_told(tmp_path: Path) -> None:
     assert confusion[found.absent].sum() == 24
 
 
-def test_of_clients_with_classes_of_their_own_class_mixes_explain_all(tmp_path: Path) -> None:
+def test_of_clients_with_classes_of_their_own_labels_explain_all(
+    tmp_path: Path,
+) -> None:
     study = source_study(
         partition={"scheme": "shards", "samples_per_client": 60, "options": {"per_client": 2}},
         training={"rounds": 1},

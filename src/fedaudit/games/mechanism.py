@@ -23,7 +23,7 @@ class Given(NamedTuple):
     Attributes:
         randomisers: Of clients and server.
         nominal_epsilon: As its settings name it; None for no mechanism.
-        true_epsilon: Of one record; infinite for none.
+        actual_epsilon: Of one record; infinite for none.
         delta: Probability with which either may be exceeded.
         shared_mask: Whether all records of a batch get the same noise.
         largest: Size of the largest number that a randomised record can hold; infinite for none.
@@ -31,7 +31,7 @@ class Given(NamedTuple):
 
     randomisers: Randomisers
     nominal_epsilon: float | None
-    true_epsilon: float
+    actual_epsilon: float
     delta: float
     shared_mask: bool
     largest: float
@@ -62,7 +62,7 @@ def given(section: MechanismSection, features: int) -> Given:
     check_options("mechanism", section.name, make, section.options)
     client = make(**section.options)
     assert isinstance(client, LocalDP)
-    claims = (client.nominal, client.true_epsilon(features), client.exceeded)
+    claims = (client.nominal, client.actual_epsilon(features), client.exceeded)
     if not isinstance(client, BitMechanism):
         return Given(Randomisers(client, client), *claims, False, math.inf)
     # Where a client's records share one mask, the server still does not know which.

@@ -124,7 +124,7 @@ def _by_signs(
     fresh = _fresh_values(contest, study, mechanism)
     success = _success_of(played.said_in, played.was_in, delta=mechanism.delta)
     by_target = share(int(played.by_target.sum()), int(played.was_in.sum()))
-    claimed, actual = mechanism.nominal_epsilon, mechanism.true_epsilon
+    claimed, actual = mechanism.nominal_epsilon, mechanism.actual_epsilon
     epochs, training = _training(at, played) if study.neuron.check else ([], None)
     known = {
         figures.PREDICTED_NEGATIVES: _predicted(played, batch),

@@ -450,7 +450,7 @@ def _points(asked: Asked) -> Iterator[Judged]:
         yield Judged(point_name(point, asked.record), figure, why, more=more)
 
 
-_EXCESS, _RISK = "above_class_mixes_share", "risk_share"
+_EXCESS, _RISK = "above_label_distributions_share", "risk_share"
 
 CEILINGS = (
     Ceiling("membership", "auc", AUC, "", _members, contrasts=True),
@@ -475,7 +475,7 @@ CEILINGS = (
     ),
     Ceiling(
         "sources",
-        "above_class_mixes",
+        "above_label_distributions",
         _EXCESS,
         "success beyond label distributions",
         _sources,
@@ -485,7 +485,7 @@ CEILINGS = (
     Ceiling("games", "epsilon", PROVEN, "proven epsilon", _points, by_lower_bound, shown="epsilon"),
     Ceiling(
         "games",
-        "true_epsilon",
+        "actual_epsilon",
         ACTUAL,
         "actual epsilon",
         _points,

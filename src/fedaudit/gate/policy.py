@@ -74,12 +74,13 @@ class SourcesPolicy(Table):
     """Ceilings on naming the client that a sample is from.
 
     Attributes:
-        above_class_mixes: Of the success less what the clients' label distributions alone explain.
+        above_label_distributions: Of the success less what the clients' label distributions alone
+            explain.
         attacks: Those that must be there, and that are judged; all of the record if empty.
         seeds: As for membership.
     """
 
-    above_class_mixes: Annotated[float, Field(ge=-1, le=1, strict=True)]
+    above_label_distributions: Annotated[float, Field(ge=-1, le=1, strict=True)]
     attacks: Names = ()
     seeds: Over = "each"
 
@@ -102,14 +103,14 @@ class GamesPolicy(Table):
         success: Of the share of games that is won (Adv).
         epsilon: Of what the success proves of epsilon, at least. A bound above it fails; none
             makes a pass.
-        true_epsilon: Of the epsilon that the mechanism's probabilities give.
+        actual_epsilon: Of the epsilon that the mechanism's probabilities give.
         contradicted: Whether a point fails whose success refutes the epsilon that it names.
         mechanisms: Points of these are judged, and each must be there; all points if empty.
     """
 
     success: Share | None = None
     epsilon: Budget | None = None
-    true_epsilon: Budget | None = None
+    actual_epsilon: Budget | None = None
     contradicted: bool = True
     mechanisms: Names = ()
 
@@ -192,7 +193,7 @@ seeds = "each"                            # the worst run; or "these runs", "fur
 # targets = [0]                           # all audited clients
 
 # [sources]                               # whose sample is it?
-# above_class_mixes = 0.1
+# above_label_distributions = 0.1
 
 # [clusters]                              # clustered federations
 # risk = 0.6
@@ -200,7 +201,7 @@ seeds = "each"                            # the worst run; or "these runs", "fur
 [games]                                   # records of security games
 success = 0.6
 contradicted = true                       # success that refutes the claimed epsilon fails
-# true_epsilon = 8.0
+# actual_epsilon = 8.0
 # mechanisms = ["bitwise-rr"]
 
 [controls]

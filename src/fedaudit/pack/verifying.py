@@ -116,6 +116,11 @@ def verify(folder: Path, *, digest: str = "", signer: Path | None = None) -> Ver
         )
     key = public_key(signer) if signer is not None else None
     fault = _unreadable(folder / MANIFEST_FILE)
+    if fault and not any((folder / name).exists() for name in (MANIFEST_FILE, VERDICT_FILE)):
+        raise BadInput(
+            f"{folder} is no pack: it has no {MANIFEST_FILE}; give the folder that `fedaudit pack` "
+            "wrote"
+        )
     if fault:
         return Verified([f"{MANIFEST_FILE} {fault}"], [])
     read = _manifest(folder / MANIFEST_FILE)

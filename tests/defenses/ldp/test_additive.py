@@ -131,7 +131,7 @@ def test_the_same_seed_gives_the_same_features_in_the_precision_of_those_given(
 @every
 def test_epsilon_is_as_asked_for_however_many_features(mechanism: Mechanism) -> None:
     assert isinstance(mechanism, Mechanism)
-    assert mechanism.true_epsilon(1) == mechanism.true_epsilon(5_000) == 1.5
+    assert mechanism.actual_epsilon(1) == mechanism.actual_epsilon(5_000) == 1.5
 
 
 @pytest.mark.parametrize("make", [LdpLaplace, LdpGaussian])
@@ -141,7 +141,7 @@ def test_without_noise_records_are_shortened_and_nothing_is_proven(
     mechanism = make(epsilon=INF, clip=1.0)
     out = mechanism(torch.tensor([[3.0, 0.0], [0.5, 0.0]]), seeded(0, "noise"))
     torch.testing.assert_close(out, torch.tensor([[1.0, 0.0], [0.5, 0.0]]))
-    assert mechanism.true_epsilon(2) == INF
+    assert mechanism.actual_epsilon(2) == INF
     assert not mechanism.off
 
 

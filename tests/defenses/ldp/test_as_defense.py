@@ -66,9 +66,9 @@ def test_whole_numbers_are_refused(defense: LocalDP) -> None:
 
 
 @every
-def test_the_true_epsilon_is_stated_with_the_nominal_one_beside_it(defense: LocalDP) -> None:
+def test_the_actual_epsilon_is_stated_with_the_nominal_one_beside_it(defense: LocalDP) -> None:
     found = defense.guarantee(WORK, delta=1e-5)
-    assert found.epsilon == pytest.approx(defense.true_epsilon(12))
+    assert found.epsilon == pytest.approx(defense.actual_epsilon(12))
     assert found.unit.startswith("one record's features against any other features")
     assert found.unit.endswith("labels are not protected")
     assert f"claimed epsilon {defense.nominal:g}" in found.method

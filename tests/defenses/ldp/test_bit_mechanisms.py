@@ -49,8 +49,8 @@ def correlation(mechanism: Mechanism) -> float:
 def test_what_is_published_as_1_to_10_is_thousands_for_512_features(
     nominal: float, true: int
 ) -> None:
-    assert round(BitRandPublished(nominal).true_epsilon(512)) == true
-    assert round(OmePublished(nominal).true_epsilon(512)) == 35_342
+    assert round(BitRandPublished(nominal).actual_epsilon(512)) == true
+    assert round(OmePublished(nominal).actual_epsilon(512)) == 35_342
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_bitwise_response_gives_what_it_says_and_never_more(
     mechanism = BitwiseRR(epsilon, split=split, bits=bits, integer_bits=1)
     budgets = mechanism.budgets(features)
     assert float(budgets.sum()) == pytest.approx(epsilon)
-    true = mechanism.true_epsilon(features)
+    true = mechanism.actual_epsilon(features)
     assert true <= epsilon
     assert bool((mechanism.flips(features).epsilons <= budgets).all())
     if float(budgets.max()) < 35:  # beyond, what is drawn is turned more often than it had to be
@@ -172,7 +172,7 @@ def test_a_shared_mask_serves_all_records_and_proves_nothing(mechanism: BitMecha
     x = skewed(1).expand(30, -1)
     assert different(drawn(shared, x)) == 1
     assert different(drawn(mechanism, x)) == 30
-    assert shared.true_epsilon(512) == float("inf") > mechanism.true_epsilon(512)
+    assert shared.actual_epsilon(512) == float("inf") > mechanism.actual_epsilon(512)
 
 
 def test_a_lost_sign_turns_a_number_below_zero_into_the_one_above() -> None:
@@ -201,12 +201,12 @@ def test_with_a_lost_sign_nothing_comes_out_below_zero_and_all_else_is_the_same(
     assert torch.equal(lost, found.abs())
 
 
-def test_a_lost_sign_is_no_part_of_the_true_epsilon_by_hand() -> None:
+def test_a_lost_sign_is_no_part_of_the_actual_epsilon_by_hand() -> None:
     # A linear split of 12 over two features of three bits: 3, 2 and 1 each.
     kept = BitwiseRR(12.0, split="linear", bits=3, integer_bits=1)
-    assert kept.true_epsilon(2) == pytest.approx(12)
-    assert replace(kept, sign_lost=True).true_epsilon(2) == pytest.approx(6)
-    assert replace(kept, sign_lost=True, shared_mask=True).true_epsilon(2) == float("inf")
+    assert kept.actual_epsilon(2) == pytest.approx(12)
+    assert replace(kept, sign_lost=True).actual_epsilon(2) == pytest.approx(6)
+    assert replace(kept, sign_lost=True, shared_mask=True).actual_epsilon(2) == float("inf")
 
 
 @every

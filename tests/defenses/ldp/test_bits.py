@@ -128,25 +128,25 @@ def test_all_outputs_come_as_often_as_the_probabilities_of_their_bits_multiply_t
         flips([[0.25], [0.5]], [[0.125], [0.5]]),
     ],
 )
-def test_the_true_epsilon_is_the_largest_log_ratio_over_all_inputs_and_outputs(
+def test_the_actual_epsilon_is_the_largest_log_ratio_over_all_inputs_and_outputs(
     given: BitFlips,
 ) -> None:
     every = list(product([False, True], repeat=given.drops.numel()))
     table = torch.tensor([[probability(out, start, given) for out in every] for start in every])
     logs = table.double().log()
     worst = float((logs[:, None] - logs[None]).abs().max())
-    assert given.true_epsilon == pytest.approx(worst, rel=1e-5)
+    assert given.actual_epsilon == pytest.approx(worst, rel=1e-5)
 
 
 def test_a_bit_that_shows_its_value_for_certain_has_no_finite_epsilon() -> None:
-    assert flips([[0.3, 0.0]]).true_epsilon == float("inf")
-    assert flips([[1.0, 0.3]]).true_epsilon == float("inf")
-    assert flips([[0.0]], [[0.5]]).true_epsilon == float("inf")
+    assert flips([[0.3, 0.0]]).actual_epsilon == float("inf")
+    assert flips([[1.0, 0.3]]).actual_epsilon == float("inf")
+    assert flips([[0.0]], [[0.5]]).actual_epsilon == float("inf")
 
 
 def test_a_bit_that_is_always_the_same_afterwards_gives_nothing_away() -> None:
-    assert flips([[1.0, 0.0]], [[0.0, 1.0]]).true_epsilon == 0
-    assert flips([[0.5]]).true_epsilon == 0
+    assert flips([[1.0, 0.0]], [[0.0, 1.0]]).actual_epsilon == 0
+    assert flips([[0.5]]).actual_epsilon == 0
 
 
 def test_one_mask_for_all_maps_equal_records_to_equal_ones_and_single_draws_do_not() -> None:

@@ -164,7 +164,9 @@ class Contest:
         if len(clients) <= batch or len(servers) < wanted:
             raise BadInput(
                 f"games with batches of {batch} need more clients' records than that, and the "
-                f"server {wanted} of its own; there are {len(clients)} and {len(servers)}"
+                f"server {wanted} of its own (game.background and game.validation); there are "
+                f"{len(clients)} and {len(servers)}; lower these or game.batch, or give more "
+                "records"
             )
 
     @cached_property

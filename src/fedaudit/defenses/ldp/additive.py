@@ -108,7 +108,7 @@ class _InBall(LocalDP):
         """True if features are left as they are."""
         return self.epsilon == self.clip == inf
 
-    def true_epsilon(self, features: int) -> float:
+    def actual_epsilon(self, features: int) -> float:
         """As asked for, however many features; but for a probability of ``exceeded``."""
         return self.epsilon
 

@@ -50,7 +50,7 @@ class BitMechanism(LocalDP):
             return "one mask for all records"
         return "log ratios summed over bits" + " but the sign" * self.sign_lost
 
-    def true_epsilon(self, features: int) -> float:
+    def actual_epsilon(self, features: int) -> float:
         """The sum over all bits that come out of their largest log ratios.
 
         Infinite with a shared mask.
@@ -60,7 +60,7 @@ class BitMechanism(LocalDP):
         flips = _flips(self, features)
         if self.sign_lost:
             flips = BitFlips(flips.drops[:, 1:], flips.sets[:, 1:])
-        return flips.true_epsilon
+        return flips.actual_epsilon
 
     def perturbed(
         self, x: Float[Tensor, "records features"], rng: torch.Generator

@@ -51,7 +51,7 @@ class BitFlips:
         return torch.maximum(ones, zeros)
 
     @property
-    def true_epsilon(self) -> float:
+    def actual_epsilon(self) -> float:
         """Of a whole record: the largest log ratio over all pairs of inputs and all outputs.
 
         Bits are turned independently and every word is some feature's, so that it is the sum.

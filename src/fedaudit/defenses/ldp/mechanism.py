@@ -33,7 +33,7 @@ class Mechanism(Protocol):
             rng: Of the draws.
         """
 
-    def true_epsilon(self, features: int) -> float:
+    def actual_epsilon(self, features: int) -> float:
         """Actual epsilon against anybody who sees one perturbed record, whatever is known before.
 
         Args:
@@ -87,8 +87,8 @@ class LocalDP(Defense):
         """Finite features perturbed, for :meth:`__call__`."""
         raise NotImplementedError
 
-    def true_epsilon(self, features: int) -> float:
-        """See :meth:`Mechanism.true_epsilon`."""
+    def actual_epsilon(self, features: int) -> float:
+        """See :meth:`Mechanism.actual_epsilon`."""
         raise NotImplementedError
 
     def __call__(
@@ -138,7 +138,7 @@ class LocalDP(Defense):
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
         """Proven guarantee for each record's features, after all rounds: the actual epsilon."""
         self._refuse_none(work.features)
-        epsilon = self.true_epsilon(work.features)
+        epsilon = self.actual_epsilon(work.features)
         return Guarantee(epsilon, UNIT, f"claimed epsilon {self.nominal:g}; {self.method}")
 
     def _refuse_none(self, features: int) -> None:

@@ -129,6 +129,8 @@ def plan_of(federation: Federation, asked: Questions, *, name: str, about: str =
         raise BadInput(
             f"audited is a fedaudit.Federation or fedaudit.Games, got {type_of(federation)}"
         )
+    if isinstance(asked.attacks, list | dict) and not asked.attacks:
+        raise BadInput("attacks names none; leave it out for the default set, or name at least one")
     objects: dict[str, GivenObject] = {}
     register = registering(objects)
     data, folder = data_spelled(federation.data)
