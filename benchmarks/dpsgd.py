@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from benchmarks.training import CASES, HOW, Case, medians
-from fedaudit.core.values import Batch, Params, Samples, chunks, cross_entropy
+from fedaudit.core.tasks import cross_entropy
+from fedaudit.core.values import Batch, Params, Samples, chunks
 from fedaudit.defenses.base import UNDEFENDED, Defense, Objective, Turn, Visit
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.fl.training.local import train

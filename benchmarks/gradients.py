@@ -32,7 +32,8 @@ from torch.nn import functional
 
 from fedaudit.core.params import flat
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Architecture, Model, Params, Setting, chunks, cross_entropy
+from fedaudit.core.tasks import cross_entropy
+from fedaudit.core.values import Architecture, Model, Params, Setting, chunks
 from fedaudit.models import architecture
 from fedaudit.signals.gradients import gradient_products
 from fedaudit.signals.kernels.plan import plan_for

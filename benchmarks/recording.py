@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from benchmarks.training import medians
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Model, cross_entropy
+from fedaudit.core.tasks import CLASSIFICATION
+from fedaudit.core.values import Model
 from fedaudit.live.audited import audit_samples
 from fedaudit.live.network import network_of
 from fedaudit.live.recorder import record
@@ -87,7 +88,7 @@ def overhead(turns: int, smaller: int) -> None:
 
 def writing(turns: int) -> None:
     audit = audit_samples({0: pictures(4, "member")}, pictures(4, "unseen"))
-    shape = network_of(network, audit, cross_entropy).shape
+    shape = network_of(network, audit, CLASSIFICATION).shape
     clients = tuple(range(CLIENTS))
     told = RoundEntry(round=1, asked=clients, answered=clients, measured=True)
     uploads = {client: network() for client in clients}

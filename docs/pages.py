@@ -31,6 +31,8 @@ MEANINGS = {
     "partition.options": "Further settings of the scheme.",
     "server.name": '"honest", or a server of the user\'s own as module:object.',
     "server.options": "Settings of that server.",
+    "task.name": "What clients train their model for, by catalogue name or as module:object.",
+    "task.options": "Settings of the task.",
     "model.name": "Architecture by catalogue name or as module:object.",
     "model.options": "Settings of the architecture.",
     "algorithm.name": "How the federation learns, by catalogue name or as module:object.",

@@ -145,11 +145,19 @@ def _list(all_studies: Sequence[Study | Games]) -> str:
 
 
 def _learned(record: Record) -> str:
-    """Accuracies of the study as it is, so that a reader sees where there is nothing to leak."""
+    """Utility of the study as it is, so that a reader sees where there is nothing to leak."""
     found = [record.where(metric=metric) for metric in (TRAIN_ACCURACY, TEST_ACCURACY)]
-    if not all(found):
-        return "–"
-    return " / ".join(f"{100 * fmean(one.number for one in runs):.0f}%" for runs in found)
+    if all(found):
+        return " / ".join(f"{100 * fmean(one.number for one in runs):.0f}%" for runs in found)
+    other = [_of_task(record, part) for part in ("train", "test")]
+    return " / ".join(other) if all(other) else "–"
+
+
+def _of_task(record: Record, part: str) -> str:
+    """Mean of the measure of a task that counts no right answers, with its name."""
+    runs = [o for o in record.where(topic="utility") if o.metric.startswith(f"{part} ")]
+    name = runs[0].metric.removeprefix(f"{part} ") if runs else ""
+    return f"{fmean(one.number for one in runs):.2f} {name}" if runs else ""
 
 
 def _section(study: Study) -> str:
@@ -389,7 +397,7 @@ def _row(cells: Sequence[str]) -> str:
 
 def _accuracy(record: Record) -> str:
     known = [one.number for one in record.where(metric=TEST_ACCURACY)]
-    return f"{100 * sum(known) / len(known):.1f}%" if known else "–"
+    return f"{100 * sum(known) / len(known):.1f}%" if known else _of_task(record, "test") or "–"
 
 
 def _cell(record: Record, panel: Panel, attack: str) -> str:

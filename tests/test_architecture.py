@@ -7,7 +7,7 @@ from tests.test_layers import FILES, ours
 
 DOCS = Path(__file__).parents[1] / "docs"
 SCRIPT = runpy.run_path(str(DOCS / "architecture.py"))
-DOORS = {"algorithms", "partitions", "views", "plots", "__main__"}
+DOORS = {"algorithms", "partitions", "tasks", "views", "plots", "__main__"}
 """Modules that only show what rooms have."""
 
 

@@ -56,6 +56,7 @@ FLOORS: dict[str, str] = {
     "catalogue": EVERYTHING_BELOW,
     "algorithms": "core fl.algorithms.catalog",
     "partitions": "core datasets.partitions",
+    "tasks": "core.tasks",
     "views": "observe.views",
     "plots": "core.errors results.record",
     "cli": EVERYTHING_BELOW,

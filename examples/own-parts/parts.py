@@ -13,7 +13,7 @@ from fedaudit.attacks.base import Attack
 from fedaudit.core.values import ClientId, Samples, Sees
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.defenses.base import Batch, Defense, Turn
-from fedaudit.fl.algorithms.catalog import Task
+from fedaudit.fl.algorithms.catalog import FederatedTask
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.observe.measurements import Measurements
 from fedaudit.signals.outputs import Loss
@@ -109,6 +109,6 @@ class Cautious(FedAvg):
         return {n: torch.lerp(state[n].to(after[n]), after[n], self.step) for n in after}
 
 
-def cautious(task: Task, *, step: float = 0.8) -> Cautious:
+def cautious(task: FederatedTask, *, step: float = 0.8) -> Cautious:
     """The algorithm, made of what the study says apart from it."""
     return Cautious(task.architecture, task.training, step=step)

@@ -4,9 +4,9 @@
 :func:`run_study` carries out a study file;
 :class:`Run` is what came out. :func:`record` watches somebody's own loop, and :func:`evaluate`
 turns scores into figures. The nouns of the field are rooms: ``attacks``, ``defenses``,
-``algorithms``, ``datasets``, ``partitions``, ``models``, ``views``, ``metrics``, ``plots``. Below,
-:func:`simulate` yields rounds, :func:`seen_from` hides what an adversary does not see, and
-:func:`measure` turns rounds into numbers. All are imported when first used, so that
+``algorithms``, ``datasets``, ``partitions``, ``models``, ``tasks``, ``views``, ``metrics``,
+``plots``. Below, :func:`simulate` yields rounds, :func:`seen_from` hides what an adversary does
+not see, and :func:`measure` turns rounds into numbers. All are imported when first used, so that
 ``import fedaudit`` costs nothing.
 """
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fedaudit import models as models
     from fedaudit import partitions as partitions
     from fedaudit import plots as plots
+    from fedaudit import tasks as tasks
     from fedaudit import views as views
     from fedaudit.core.naming import named
     from fedaudit.core.origin import Origin
@@ -108,6 +109,7 @@ _ROOMS = (
     "partitions",
     "plots",
     "report",
+    "tasks",
     "views",
 )
 
@@ -152,6 +154,7 @@ __all__ = [
     "seen_from",
     "simulate",
     "study_from",
+    "tasks",
     "views",
 ]
 

@@ -20,6 +20,7 @@ from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import ATTACK_SETS, ATTACKS, SOURCE_ATTACKS
 from fedaudit.core.errors import LISTED, folded_name, unknown_name
 from fedaudit.core.importing import installed, package_of, stray_groups
+from fedaudit.core.tasks import TASKS
 from fedaudit.core.values import Sees
 from fedaudit.datasets.catalog import FORMATS, SOURCES
 from fedaudit.datasets.draws.fair import DRAWS
@@ -273,6 +274,7 @@ CATALOGUES: dict[str, Callable[[], list[CatalogueEntry]]] = {
     "algorithms": lambda: _made("algorithm", ALGORITHMS),
     "defenses": _defenses,
     "models": lambda: _made("model", MODELS),
+    "tasks": lambda: _made("task", TASKS),
     "data": _sources,
     "partitions": lambda: _made("partition", PARTITIONS),
     "draws": _draws,

@@ -23,7 +23,7 @@ from fedaudit.core.values import Architecture, Batch, ClientId, Params, Samples,
 from fedaudit.defenses.base import Defense, Turn, Visit
 from fedaudit.engines.base import Engine
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, HoldsOut, KeepsModels
-from fedaudit.fl.algorithms.catalog import ALGORITHMS, Task
+from fedaudit.fl.algorithms.catalog import ALGORITHMS, FederatedTask
 from fedaudit.fl.algorithms.ifca_mir import Cluster
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
@@ -123,7 +123,7 @@ DATA = {
     client: samples(8 + 2 * client, client, PUBLIC_CLASSES, CLASSES - PUBLIC_CLASSES)
     for client in range(3)
 }
-TASK = Task(
+TASK = FederatedTask(
     architecture=ARCHITECTURE,
     training=LocalTraining(lr=0.1, batch_size=4),
     shape=(4,),

@@ -23,6 +23,7 @@ from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.views import VIEWS, seen_from
 from fedaudit.results.record import NAMES_OWNERS
 from fedaudit.signals.measure import measure
+from tests.both_readings import EVERY_READING
 
 FEATURES, CLASSES, CLIENTS, CANARIES = 16, 4, 5, 60
 TARGET = 1
@@ -66,7 +67,8 @@ def federation(held: Samples, seed: int) -> tuple[Round, ...]:
     }
     clients[TARGET] = Samples.joined(*[held] * 5)
     algorithm = FedAvg(
-        Architecture("net", partial(net)), LocalTraining(epochs=2, batch_size=16, lr=0.1)
+        Architecture("net", partial(net), task=EVERY_READING),
+        LocalTraining(epochs=2, batch_size=16, lr=0.1),
     )
     return tuple(simulate(algorithm, clients, rounds=5, seed=seed))[1:]
 

@@ -15,7 +15,8 @@ from fedaudit.core.devices import device_named
 from fedaudit.core.errors import BadInput, Refusal
 from fedaudit.core.params import flat, plus, weighted_sum
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Architecture, Model, Params, Samples, Setting, cross_entropy
+from fedaudit.core.tasks import cross_entropy
+from fedaudit.core.values import Architecture, Model, Params, Samples, Setting
 from fedaudit.defenses.base import Defense, Plan, Visit
 from fedaudit.defenses.catalog import DEFENSES, made
 from fedaudit.defenses.chain import Chain

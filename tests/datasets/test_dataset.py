@@ -3,9 +3,10 @@ import pytest
 import torch
 
 from fedaudit.core.errors import BadInput
+from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.core.values import Samples
 from fedaudit.datasets.arrays import Arrays, from_arrays, split
-from fedaudit.datasets.dataset import Dataset, numbered
+from fedaudit.datasets.dataset import Dataset, numbered, of_task
 
 X = np.arange(12.0).reshape(6, 2)
 Y = np.array([0, 1, 2, 0, 1, 2])
@@ -76,7 +77,7 @@ def test_labels_outside_the_classes_are_refused() -> None:
 )  # fmt: skip
 def test_unusable_arrays_are_refused_with_the_reason(arrays: Arrays, message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        from_arrays("bad", arrays)
+        of_task(from_arrays("bad", arrays), CLASSIFICATION)
 
 
 def test_labels_may_count_from_one_when_that_is_said() -> None:

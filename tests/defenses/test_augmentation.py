@@ -122,10 +122,7 @@ def test_brightness_multiplies_the_distance_from_black_by_one_factor_an_image() 
     black = data.features.amin(dim=(0, 2, 3))[:, None, None]
     span = data.features.amax(dim=(0, 2, 3))[:, None, None] - black
     dark = Samples(black + 0.5 * (data.features - black), data.labels, data.ids)
-    reference = Samples(
-        torch.cat([dark.features, data.features]),
-        *(torch.cat([part] * 2) for part in (data.labels, data.ids)),
-    )
+    reference = Samples.joined(dark, data)
     factors = ((shown(replace(OFF, brightness=0.25), reference).x - black) / span)[:200] / (
         (dark.features - black) / span
     )

@@ -10,7 +10,8 @@ from torch import nn
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.params import flat
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Architecture, Batch, Model, Params, Samples, cross_entropy
+from fedaudit.core.tasks import cross_entropy
+from fedaudit.core.values import Architecture, Batch, Model, Params, Samples
 from fedaudit.defenses.base import UNDEFENDED, Objective, Turn, Workload
 from fedaudit.defenses.clip import ClientDP, client_epsilon
 from fedaudit.defenses.dpsgd import DPSGD, sample_epsilon, sampling_rate, windows

@@ -10,7 +10,8 @@ from torch.nn import functional
 from fedaudit.core.modules import loaded
 from fedaudit.core.params import difference, flat, norm
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Architecture, Batch, Model, Params, Samples, Setting, cross_entropy
+from fedaudit.core.tasks import cross_entropy, of_loss
+from fedaudit.core.values import Architecture, Batch, Model, Params, Samples, Setting
 from fedaudit.defenses.base import UNDEFENDED, Defense, Objective, Turn, Visit
 from fedaudit.defenses.chain import Chain
 from fedaudit.defenses.cofedmid.compensation import Compensation
@@ -285,7 +286,7 @@ def own_loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def test_an_architectures_own_loss_is_minimised() -> None:
     dense = NETWORKS["dense"]
-    own = Architecture("own loss", dense.build, loss=own_loss)
+    own = Architecture("own loss", dense.build, task=of_loss("own", own_loss))
     how = LocalTraining(batch_size=COUNT, lr=0.05)
     doubled = LocalTraining(batch_size=COUNT, lr=0.1)
     assert apart(learned(own, how, Defense()), learned(dense, doubled, Defense()), dense) < 1e-5

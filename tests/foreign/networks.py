@@ -382,7 +382,7 @@ MEASURED: dict[str, Case] = {
     "one logit, flat": Case(OneFlatLogit, VECTOR, classes=2),
 }
 REFUSED: dict[str, tuple[Case, str]] = {
-    "a tuple": (Case(InTuple, VECTOR), "returns a tuple; .* one row of logits .* subclass"),
+    "a tuple": (Case(InTuple, VECTOR), "returns a tuple, and fedaudit reads a tensor, .*subclass"),
     "a sigmoid": (Case(OneProbability, VECTOR, classes=2), "probabilities; .* the sigmoid out"),
     "a softmax": (Case(Probabilities, VECTOR), "probabilities; .* leaves the softmax out"),
     "one logit of more classes": (Case(OneLogit, VECTOR), "1 logits a sample, and labels go up to"),
@@ -391,8 +391,11 @@ REFUSED: dict[str, tuple[Case, str]] = {
     "what is random": (Case(Random, VECTOR), "other logits when it is run again"),
     "what counts": (Case(Counting, VECTOR), "other logits when it is run again"),
     "what has no gradient": (Case(Detached, VECTOR), "no gradient by its parameters"),
-    "what reads dictionaries": (Case(ByMask, VECTOR), "classification of feature tensors"),
+    "what reads dictionaries": (
+        Case(ByMask, VECTOR),
+        "cannot be run on .*one tensor with a row a sample",
+    ),
     "what does not know its size": (Case(Lazy, VECTOR), "do not know their sizes yet"),
     "nothing to train": (Case(lambda: Dense().requires_grad_(False), VECTOR), "no trainable"),
-    "a map": (Case(lambda: nn.Conv2d(3, 4, 3), SMALL), "classification of feature tensors"),
+    "a map": (Case(lambda: nn.Conv2d(3, 4, 3), SMALL), "of shape .*one row of logits a sample"),
 }

@@ -5,6 +5,7 @@ import inspect
 import logging
 import warnings
 from collections.abc import Iterator
+from copy import deepcopy
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.training.clipped import clipped_sum
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.live.audited import Split, _samples
-from fedaudit.live.weights import Weights
+from fedaudit.live.weights import Kind, Weights
 from fedaudit.observe.measurements import read_measured
 from fedaudit.signals.gradients import gradient_norms
 from tests.foreign.networks import CLASSES, MEASURED, REFUSED, Case, Dense, OneLogit, Tutorial
@@ -331,24 +332,41 @@ class Adapted(nn.Module):
         return out
 
 
-def test_uploads_of_a_part_are_refused_with_what_to_do_which_then_works(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["models", "updates"])
+@pytest.mark.parametrize("listed", [False, True])
+def test_uploads_of_the_trained_part_are_measured_over_what_is_trained(
+    kind: Kind, listed: bool, tmp_path: Path
+) -> None:
     audit, net = data_for(Case(Adapted, (12,))).split.audit, Adapted()
-    part = {name: value.detach() for name, value in net.named_parameters() if value.requires_grad}
-    for upload in (part, list(part.values())):
-        with (
-            fedaudit.record(tmp_path / "models", net, audit) as recorder,
-            pytest.warns(RuntimeWarning, match="round . is not recorded: .*uploads='updates'"),
-        ):
-            recorder.round(
-                1 + (upload is not part), sent=net, uploads=dict.fromkeys(range(3), upload)
-            )
-    with fedaudit.record(
-        tmp_path / "updates", net, audit, uploads="updates", attacks=FEW, strict=True
-    ) as recorder:
-        recorder.round(1, sent=net, uploads=dict.fromkeys(range(3), part))
-    (stored,) = read_measured(tmp_path / "updates")
+    trained = {n: value.detach() for n, value in net.named_parameters() if value.requires_grad}
+    change = {n: 0.1 * torch.randn_like(value) for n, value in trained.items()}
+    sent = {n: trained[n] + change[n] for n in trained} if kind == "models" else change
+    upload: Weights = list(sent.values()) if listed else sent
+    with fedaudit.record(tmp_path, net, audit, uploads=kind, attacks=FEW, strict=True) as recorder:
+        recorder.round(1, sent=net, uploads=dict.fromkeys(range(3), upload))
+    (stored,) = read_measured(tmp_path)
     x, y = audit.samples.features[0], audit.samples.labels[0]
-    cosine, _ = products_by_hand(net, part, x, y)
+    cosine, _ = products_by_hand(net, change, x, y)
+    found = float(stored.measured.signals["gradient-cosine"][0, 0])
+    assert found == pytest.approx(-cosine, abs=2e-5)
+
+
+def test_uploads_of_a_part_of_the_names_leave_the_rest_as_it_was_sent(tmp_path: Path) -> None:
+    audit, net = data_for(Case(Dense, (12,))).split.audit, Dense()
+    name, value = list(net.named_parameters())[-1]
+    change = {name: 0.1 * torch.randn_like(value)}
+    upload = {name: value.detach() + change[name]}
+    with fedaudit.record(tmp_path, net, audit, attacks=FEW, strict=True) as recorder:
+        recorder.round(1, sent=net, uploads=dict.fromkeys(range(3), upload))
+        with pytest.raises(BadInput, match="different parts of the model"):
+            recorder.round(2, sent=net, uploads=dict[int, Weights]({0: upload, 1: net, 2: net}))
+        with pytest.raises(BadInput, match=r"has 'elsewhere', which the model .* has not"):
+            recorder.round(2, sent=net, uploads={0: {"elsewhere": value}})
+    (stored,) = read_measured(tmp_path)
+    frozen = deepcopy(net).requires_grad_(False)
+    frozen.get_parameter(name).requires_grad_(True)
+    x, y = audit.samples.features[0], audit.samples.labels[0]
+    cosine, _ = products_by_hand(frozen, change, x, y)
     found = float(stored.measured.signals["gradient-cosine"][0, 0])
     assert found == pytest.approx(-cosine, abs=2e-5)
 
@@ -374,19 +392,17 @@ def test_a_linear_model_of_scikit_learn_is_recorded_as_a_linear_layer(tmp_path: 
 @pytest.mark.parametrize(
     ("features", "labels"),
     [
-        ({"input_ids": torch.zeros(8, 4), "attention_mask": torch.ones(8, 4)}, torch.ones(8)),
-        (torch.zeros(8, 4, dtype=torch.int64), torch.zeros(8, dtype=torch.int64)),
-        (torch.zeros(8, 4), torch.rand(8)),
-        (torch.zeros(8, 4), torch.zeros(8, 3, dtype=torch.int64)),
+        ({"input_ids": torch.zeros(8, 4), "attention_mask": torch.ones(7, 4)}, torch.ones(8)),
+        (torch.zeros(8, 4), torch.zeros(7, dtype=torch.int64)),
+        (torch.full((8, 4), float("nan")), torch.zeros(8, dtype=torch.int64)),
+        (torch.zeros(8, 4), torch.zeros(8, dtype=torch.complex64)),
         ([[1.0, 2.0], [3.0]], [0, 1]),
         (["a text", "another"], [0, 1]),
     ],
 )
-def test_samples_of_another_kind_are_refused_with_what_is_supported(
-    features: Any, labels: Any
-) -> None:
+def test_samples_that_are_none_are_refused_with_what_to_give(features: Any, labels: Any) -> None:
     data = {0: (features, labels)}
-    with pytest.raises(BadInput, match=r"classification of feature tensors: .*give") as refusal:
+    with pytest.raises(BadInput, match=r"of client 0 .*(give|leave out)") as refusal:
         # Without the checks of types that tests have, as other people call it.
         inspect.unwrap(_samples)(data[0], "client 0")
     assert "\n" not in str(refusal.value)

@@ -179,7 +179,7 @@ def test_results_of_rounds_that_are_over_and_second_results_are_passed_over(tmp_
             "the upload of site-1 cannot be read",
         ),
         (upload(**{"1.bias": np.array([None] * 16)}), "'1.bias', which holds no numbers"),
-        (Upload({}), "lacks '1.weight'"),
+        (Upload({}), "none of the parameters"),
         (upload(new=np.zeros(3)), "has 'new', which the model"),
     ],
 )

@@ -707,7 +707,7 @@ PART = fair_split({1: (torch.rand(30, 3), torch.arange(30) % 2)}, audited=20).pa
         ([PART | {"owner": PART["owner"] + 2}], "does not say of each of its 20 samples"),
         ([PART | {"panel": PART["panel"][:3]}], "does not say of each of its 20 samples"),
         ([PART | {"owner": PART["owner"] * 1.0}], "does not say of each of its 20 samples"),
-        ([PART | {"features": PART["features"] * np.nan}], "finite floating-point"),
+        ([PART | {"features": PART["features"] * np.nan}], "not all finite numbers"),
         (
             [PART, fair_split({2: (torch.rand(30, 4), torch.arange(30) % 2)}, audited=20).part],
             r"samples of part 1 have the shape \(3,\) and those of part 2 \(4,\)",
@@ -723,10 +723,9 @@ def test_parts_that_are_none_are_refused(parts: list[Part], says: str) -> None:
 @pytest.mark.parametrize(
     ("x", "y", "says"),
     [
-        (np.zeros((3, 2)), np.zeros(2, dtype=int), "one row and one class index each"),
-        (np.zeros((3, 2)), np.zeros(3), "one row and one class index each"),
-        (np.zeros((3, 2), dtype=int), np.zeros(3, dtype=int), "finite floating-point"),
-        (np.full((3, 2), np.nan), np.zeros(3, dtype=int), "finite floating-point"),
+        (np.zeros((3, 2)), np.zeros(2, dtype=int), "one row and one target each"),
+        (np.zeros((3, 2)), np.zeros((2, 3)), "one row and one target each"),
+        (np.full((3, 2), np.nan), np.zeros(3, dtype=int), "not all finite numbers"),
         (np.zeros((3, 2)), np.array([0, 1, -1]), "start at 0"),
     ],
 )

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.params import flat
-from fedaudit.core.values import Architecture, Model, Params, Setting, cross_entropy
+from fedaudit.core.tasks import cross_entropy, of_loss
+from fedaudit.core.values import Architecture, Model, Params, Setting
 from fedaudit.models import MODELS, architecture
 from fedaudit.signals.gradients import (
     GradientProducts,
@@ -153,7 +154,9 @@ def test_projected_products_worked_by_hand() -> None:
     def output(outputs: Tensor, labels: Tensor) -> Tensor:
         return outputs[:, 0]
 
-    model = Architecture("by hand", partial(nn.Linear, 2, 1), loss=output).initial(0)
+    model = Architecture(
+        "by hand", partial(nn.Linear, 2, 1), task=of_loss("output", output)
+    ).initial(0)
     these = (
         model,
         [{"weight": torch.tensor([[1.0, 4.0]]), "bias": torch.tensor([2.0])}],
@@ -230,7 +233,7 @@ def test_a_loss_that_mixes_samples_is_caught_and_measured_one_by_one(
     def mixed(outputs: Tensor, targets: Tensor) -> Tensor:
         return cross_entropy(outputs - outputs.mean(0) * (len(outputs) > 1), targets)
 
-    model = Architecture("mixing", FAST["linear"].build, loss=mixed).initial(0)
+    model = Architecture("mixing", FAST["linear"].build, task=of_loss("mixed", mixed)).initial(0)
     with caplog.at_level(logging.INFO, "fedaudit"):
         assert_measured_exactly(given(FAST["linear"])._replace(model=model))
     assert "differ from ordinary autograd" in caplog.records[0].getMessage()
@@ -415,8 +418,8 @@ def test_a_model_that_has_diverged_has_no_cosines_and_is_not_refused() -> None:
     assert gradient_products(*these._replace(model=model)).squared_norms.isnan().all()
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_every_catalogue_model_has_fast_kernels_only(
+@pytest.mark.parametrize("name", sorted(MODELS.keys() - {"minilm", "transformer"}))
+def test_every_catalogue_model_of_images_has_fast_kernels_only(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     narrow: dict[str, dict[str, Setting]] = {"resnet18": {"width": 32}, "wide-resnet": {"width": 1}}

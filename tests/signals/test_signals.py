@@ -30,13 +30,14 @@ from fedaudit.signals.updates import (
     GradientNorm,
     WithoutTailCosine,
 )
+from tests.both_readings import EVERY_READING
 
 
 def net() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Dropout(0.5), nn.Linear(6, 3))
 
 
-NET = Architecture("net with dropout", partial(net))
+NET = Architecture("net with dropout", partial(net), task=EVERY_READING)
 RNG = seeded(0, "samples")
 SAMPLES = Samples(
     torch.randn(7, 4, generator=RNG), torch.randint(0, 3, (7,), generator=RNG), torch.arange(7)

@@ -10,6 +10,7 @@ from fedaudit.attacks.base import Attack
 from fedaudit.attacks.catalog import ATTACK_SETS, ATTACKS, DEFAULT_SET, SOURCE_ATTACKS
 from fedaudit.attacks.membership.single_client import Mean
 from fedaudit.core.errors import BadInput
+from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.live.attack import attacks_in
 from fedaudit.observe.views import VIEWS
 from fedaudit.report.reproducing import reproducing
@@ -58,7 +59,7 @@ def test_a_new_row_of_the_catalogue_is_run_where_it_is_named(longer: None, tmp_p
 
 @pytest.mark.usefixtures("longer")
 def test_a_new_row_of_the_catalogue_is_not_recorded_by_default_in_a_live_federation() -> None:
-    possible, refused = attacks_in(VIEWS["uploads"], ())
+    possible, refused = attacks_in(VIEWS["uploads"], (), CLASSIFICATION)
     assert {*possible, *refused} == set(ATTACK_SETS[DEFAULT_SET])
 
 

@@ -32,7 +32,7 @@ from fedaudit.datasets.partitions.schemes import PARTITIONS, Counts, Quotas
 from fedaudit.defenses.base import Defense, Turn
 from fedaudit.defenses.catalog import DEFENSES
 from fedaudit.fl.algorithms.base import Server
-from fedaudit.fl.algorithms.catalog import ALGORITHMS, Task
+from fedaudit.fl.algorithms.catalog import ALGORITHMS, FederatedTask
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.models import MODELS
 from fedaudit.observe.round import Sent
@@ -121,7 +121,7 @@ class Flattering(Server):
         return Sent((Model(model.architecture, moved, model.buffers),), sent.extra)
 
 
-def slow(task: Task, *, share: float = 0.5) -> FedAvg:
+def slow(task: FederatedTask, *, share: float = 0.5) -> FedAvg:
     """FedAvg with a smaller learning rate."""
     training = task.training
     return FedAvg(
@@ -557,7 +557,7 @@ def test_every_catalogue_is_at_the_front_door() -> None:
     assert set(TRAINING) == set(TrainingSection.model_fields)
     for make in DEFENSES.values():
         assert getattr(fa.defenses, make.__name__) is make
-    made = {"AlexNet", "CNN", "MLP", "ResNet18", "VGG11", "WideResNet"}
+    made = {"AlexNet", "CNN", "MLP", "MiniLM", "ResNet18", "Transformer", "VGG11", "WideResNet"}
     assert {getattr(fa.models, name)().what for name in made} == set(MODELS)
     assert set(dir(fa)) == set(fa.__all__)
     assert all(getattr(fa, name) is not None for name in fa.__all__)

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput, type_of, unknown_name
+from fedaudit.core.tasks import Reading
 from fedaudit.core.values import ClientId, Sees, Setting
 from fedaudit.observe.measurements import Measurements
 from fedaudit.signals.base import Signal
@@ -146,6 +147,14 @@ class Attack:
         for signal in self.signals:
             needs |= signal.needs
         return needs
+
+    @property
+    def reads(self) -> Reading:
+        """Readings of a model's outputs that its signals take beside a loss."""
+        found = Reading.NOTHING
+        for signal in self.signals:
+            found |= getattr(signal, "reads", Reading.NOTHING)
+        return found
 
     def scores(
         self, measured: Mapping[str, Measurements], target: ClientId

@@ -18,6 +18,7 @@ from fedaudit.signals.outputs import (
     ModifiedEntropy,
     PosteriorSpread,
 )
+from fedaudit.signals.tokens import MinK, MinKPlusPlus
 from fedaudit.signals.updates import (
     CentredTailCosine,
     GradientCosine,
@@ -45,6 +46,8 @@ ATTACKS: dict[str, Attack] = {
     "fedmia-2-centred-tail": Attack((CentredTailCosine(),), OneSidedLikelihood(), "FedMIA-II, told where CoFedMID's published noise lies", "A member's gradient fits the target's update best once each update's last entries are less their mean."),
     "avg-cosine-without-tail": Attack((WithoutTailCosine(),), Mean(), "Avg-Cosine, told where CoFedMID's noise lies", "A member's gradient points along the updates, their last entries left out."),
     "fedmia-2-without-tail": Attack((WithoutTailCosine(),), OneSidedLikelihood(), "FedMIA-II, told where CoFedMID's noise lies", "A member's gradient fits the target's update best, their last entries left out."),
+    "min-k": Attack((MinK(),), Last(), "Shi et al. 2024 (Min-K%)", "A member's least likely tokens are likely to the client's last language model."),
+    "min-k-plus-plus": Attack((MinKPlusPlus(),), Last(), "Zhang et al. 2025 (Min-K%++)", "A member's least likely tokens are likely for what the client's last language model expects there."),
 }
 
 SOURCE_ATTACKS: dict[str, Attack] = {

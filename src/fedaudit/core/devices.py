@@ -108,7 +108,7 @@ def model_on(model: Model, device: torch.device) -> Model:
 
 def samples_on(samples: Samples, device: torch.device) -> Samples:
     """The samples on the device."""
-    return Samples(samples.features.to(device), samples.labels.to(device), samples.ids.to(device))
+    return samples.each(lambda part: part.to(device))
 
 
 def _gpus() -> int:

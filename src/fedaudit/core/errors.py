@@ -59,6 +59,7 @@ LISTED = {
     "algorithm": "algorithms",
     "defense": "defenses",
     "model": "models",
+    "task": "tasks",
     "data set": "data",
     "partition": "partitions",
     "draw": "draws",

@@ -40,6 +40,7 @@ GROUPS: Mapping[str, str] = {
     "partition": "fedaudit.partitions",
     "view": "fedaudit.views",
     "server": "fedaudit.servers",
+    "task": "fedaudit.tasks",
     "metric": "fedaudit.metrics",
     "extractor": "fedaudit.extractors",
 }

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.core.devices import CPU, by_kind, computing_on
-from fedaudit.core.errors import BadInput, type_of
+from fedaudit.core.errors import BadInput, Refusal
+from fedaudit.core.tasks import CLASSIFICATION, Task
 from fedaudit.core.values import Architecture, Model, Samples, chunks
 
 SUPPORTED = (
-    "fedaudit audits classification of feature tensors: a model takes a floating-point tensor with "
-    "a row a sample and returns one row of logits a sample"
+    "fedaudit audits models that take one tensor with a row a sample; a classifier returns one row "
+    "of logits a sample"
 )
 
 _kept = threading.local()
@@ -46,10 +47,9 @@ def loaded(model: Model, use: str, device: torch.device = CPU) -> nn.Module:
     modules: dict[_Key, _Kept] = _kept.__dict__.setdefault("modules", {})
     key, build = (model.architecture, use, device), model.architecture.build
     if key not in modules or not _same(modules[key].build, build):
-        with torch.random.fork_rng(devices=[]):
-            built = build().to(device)
-            # The order in memory is chosen for CPUs.
-            modules[key] = _Kept(build, laid_out(built) if device.type == "cpu" else built)
+        built = model.architecture.built().to(device)
+        # The order in memory is chosen for CPUs.
+        modules[key] = _Kept(build, laid_out(built) if device.type == "cpu" else built)
     module = model.load_into(modules[key].module)
     for name, buffer in module.named_buffers():
         if name.endswith("num_batches_tracked"):
@@ -84,7 +84,8 @@ def outputs_of(model: Model, features: Tensor, device: torch.device = CPU) -> Te
         # Copies: a model may overwrite what it is given, and the samples are needed again.
         whole = as_taken(features, model)
         rows = [whole[part].to(device, copy=True) for part in chunks(len(features), size)]
-        return torch.cat([module(part) for part in rows]).to(features.device)
+        outputs_on = model.architecture.task.outputs
+        return torch.cat([outputs_on(module, part) for part in rows]).to(features.device)
 
 
 def as_taken(features: Tensor, model: Model) -> Tensor:
@@ -103,23 +104,24 @@ def refuse_unfit(model: Model, samples: Samples) -> int:
         samples: Of the kind that it is trained and audited on, with their labels.
 
     Returns:
-        The number of logits.
+        The number of outputs, a position where samples are sequences: of logits in classification.
 
     Raises:
-        BadInput: It cannot be run on them in evaluation mode, does not give a row of logits a
-            sample with one for each class, has nothing to train, or makes something else of a
-            sample when it is run again or has other samples beside it.
+        BadInput: It cannot be run on them in evaluation mode, does not give what its task takes,
+            such as a row of logits a sample with one for each class, has nothing to train, or
+            makes something else of a sample when it is run again or has other samples beside it.
     """
-    name = model.architecture.name
+    name, task = model.architecture.name, model.architecture.task
     if not model.params:
         raise BadInput(f"model {name!r} has no trainable parameters; give one that clients train")
-    few, largest = as_taken(samples.features[:_TRIED], model), int(samples.labels.max())
+    few = as_taken(samples.features[:_TRIED], model)
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         module = model.module()
-        outputs = _logits(module, name, few)
-        again = _logits(module, name, few)
-        alone = torch.cat([_logits(module, name, row) for row in torch.split(few, 1)])
-    if outputs.shape[1] < max(2, largest + 1):
+        outputs = _outputs(module, name, task, few)
+        again = _outputs(module, name, task, few)
+        alone = torch.cat([_outputs(module, name, task, row) for row in torch.split(few, 1)])
+    largest = int(samples.labels.max())
+    if task.classes and outputs.shape[1] < max(2, largest + 1):
         raise BadInput(
             f"model {name!r} gives {outputs.shape[1]} logits a sample, and labels go up to "
             f"{largest}; {SUPPORTED}, one for each class and at least two"
@@ -142,23 +144,26 @@ def refuse_unfit(model: Model, samples: Samples) -> int:
             "none has a gradient of its own; leave statistics of the batch, and views that mix "
             "rows, out of its evaluation mode"
         )
-    _refuse_loss(model, outputs.detach(), samples.labels[: len(few)])
-    return outputs.shape[1]
+    _refuse_loss(model, outputs.detach(), samples.targets[: len(few)])
+    return outputs.shape[-1] if outputs.ndim > 1 else 1
 
 
-def outputs_tried(module: nn.Module, name: str, features: Tensor) -> object:
+def outputs_tried(
+    module: nn.Module, name: str, features: Tensor, task: Task = CLASSIFICATION
+) -> object:
     """Whatever a module makes of a few samples in evaluation mode.
 
     Args:
         module: To be run.
         name: For messages.
         features: Left as they are.
+        task: By which inputs lie in the features.
 
     Raises:
         BadInput: It cannot be run on them.
     """
     try:
-        found: object = module.eval()(features.clone())
+        found = task.called(module.eval(), features.clone())
     # Other people's code raises what it likes.
     except Exception as error:
         said = " ".join(str(error).split())[:200]
@@ -170,14 +175,13 @@ def outputs_tried(module: nn.Module, name: str, features: Tensor) -> object:
     return found
 
 
-def _logits(module: nn.Module, name: str, features: Tensor) -> Tensor:
-    found = outputs_tried(module, name, features)
-    if not isinstance(found, Tensor):
-        raise BadInput(
-            f"model {name!r} returns {type_of(found)}; {SUPPORTED}: give a subclass whose "
-            "forward returns the logits alone"
-        )
-    if found.ndim != 2 or len(found) != len(features) or not found.is_floating_point():
+def _outputs(module: nn.Module, name: str, task: Task, features: Tensor) -> Tensor:
+    try:
+        found = task.read(outputs_tried(module, name, features, task))
+    except BadInput as error:
+        raise BadInput(f"model {name!r}: {error}") from error
+    rows = found.ndim == 2 if task.classes else found.ndim > 0
+    if not rows or len(found) != len(features) or not found.is_floating_point():
         raise BadInput(
             f"model {name!r} makes {found.dtype} of shape {tuple(found.shape)} of "
             f"{len(features)} samples; {SUPPORTED}"
@@ -185,20 +189,23 @@ def _logits(module: nn.Module, name: str, features: Tensor) -> Tensor:
     return found
 
 
-def _refuse_loss(model: Model, outputs: Tensor, labels: Tensor) -> None:
+def _refuse_loss(model: Model, outputs: Tensor, targets: Tensor) -> None:
     name = model.architecture.name
     try:
-        losses: object = model.architecture.loss(outputs, labels)
+        losses: object = model.architecture.loss(outputs, targets)
+    except Refusal:
+        raise
     except Exception as error:
         said = " ".join(str(error).split())[:200]
         raise BadInput(
-            f"the loss cannot be taken of logits of shape {tuple(outputs.shape)} of model {name!r} "
-            f"and as many labels ({type(error).__name__}: {said}); give one that takes them"
+            f"the loss cannot be taken of outputs of shape {tuple(outputs.shape)} of model "
+            f"{name!r} and targets of shape {tuple(targets.shape)} ({type(error).__name__}: "
+            f"{said}); give one that takes them"
         ) from error
-    if not isinstance(losses, Tensor) or losses.shape != labels.shape:
+    if not isinstance(losses, Tensor) or losses.shape != targets.shape[:1]:
         shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         raise BadInput(
-            f"the loss gives {shape} for {len(labels)} samples of model {name!r}; give one that "
+            f"the loss gives {shape} for {len(targets)} samples of model {name!r}; give one that "
             "has a number for each (reduction='none')"
         )
 

@@ -4,24 +4,24 @@ Axis names used in shape annotations, here and everywhere: ``rounds``, ``clients
 ``samples``, ``classes``.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Flag, auto
 from typing import TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Int, Shaped
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.parameter import UninitializedParameter
 
 from fedaudit.core.errors import BadInput
+from fedaudit.core.inputs import Inputs, packed
+from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task
 
 ClientId: TypeAlias = int
 Params: TypeAlias = dict[str, Tensor]
 Setting: TypeAlias = int | float | str | bool
-PerSampleLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 NOBODY: ClientId = -1
 """The owner of a sample that no client trains on."""
@@ -52,54 +52,121 @@ class Sees(Flag):
 
 @dataclass(frozen=True, init=False)
 class Samples:
-    """Labelled samples whose ids follow them through every stage.
+    """Samples with what a model is to make of them; ids follow them through every stage.
 
     Attributes:
-        features: One row a sample; floating point, already scaled for the model.
-        labels: Class index of each sample.
+        features: One row a sample: floating point, already scaled for the model, or whole numbers
+            such as tokens.
+        targets: What a task's loss compares outputs with, one row a sample: class indices,
+            numbers, rows of labels, sequences.
         ids: A number that names each sample within its data set, never re-used.
+        inputs: How the inputs of a model that takes several by name lie in the features.
+        labels: Class of each sample, by which data are dealt and drawn and groups are formed; of
+            a task without classes the group that the user names, 0 for all where there is none.
     """
 
     features: Shaped[Tensor, "samples ..."]
-    labels: Int[Tensor, " samples"]
+    targets: Shaped[Tensor, "samples ..."]
     ids: Int[Tensor, " samples"]
+    labels: Int[Tensor, " samples"]
+    inputs: Inputs | None
 
-    def __init__(self, features: object, labels: object, ids: object = None) -> None:
+    def __init__(
+        self,
+        features: object,
+        targets: object,
+        ids: object = None,
+        labels: object = None,
+        inputs: Inputs | None = None,
+    ) -> None:
         """Samples from tensors, or from arrays and lists; numbered from 0 without ids.
 
+        Features may be a dictionary of what a model takes by name (``input_ids``,
+        ``attention_mask``). Labels are the targets, where these are one whole number a sample,
+        else 0.
+
         Raises:
-            BadInput: Other than one label and id a sample, or what holds no numbers.
+            BadInput: Other than one target, id and label a sample, or what holds no numbers.
         """
-        for name, value in (("features", features), ("labels", labels), ("ids", ids)):
-            if value is None and name == "ids":
-                value = torch.arange(len(self.labels))
-            object.__setattr__(self, name, value if isinstance(value, Tensor) else _tensor(value))
-        sizes = {len(self.features), len(self.labels), len(self.ids)}
-        if len(sizes) != 1:
+        if isinstance(features, Mapping):
+            inputs, x = packed({str(name): as_tensor(one) for name, one in features.items()})
+        else:
+            x = as_tensor(features)
+        y = as_tensor(targets)
+        object.__setattr__(self, "inputs", inputs)
+        object.__setattr__(self, "features", x)
+        object.__setattr__(self, "targets", y)
+        object.__setattr__(self, "ids", torch.arange(len(y)) if ids is None else as_tensor(ids))
+        if labels is None:
+            whole = y.ndim == 1 and not y.is_floating_point()
+            labels = y if whole else torch.zeros(len(y), dtype=torch.int64, device=y.device)
+        object.__setattr__(self, "labels", as_tensor(labels))
+        sizes = [len(part) for part in (x, y, self.ids, self.labels)]
+        if len(set(sizes)) != 1:
             raise BadInput(
-                f"features, labels and ids must have one entry a sample, got "
-                f"{len(self.features)}, {len(self.labels)} and {len(self.ids)}"
+                "features, targets, ids and labels must have one entry a sample, got "
+                f"{sizes[0]}, {sizes[1]}, {sizes[2]} and {sizes[3]}"
             )
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.targets)
+
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        """Every tensor that is no other's copy: ids, labels, features, and targets beside labels.
+
+        For identities: two sets of samples are the same where all of these are.
+        """
+        given, own = self.labels, self.targets
+        same = own is given or (own.dtype == given.dtype and torch.equal(own, given))
+        return (self.ids, given, self.features, *(() if same else (own,)))
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> "Samples":
+        """The samples with every tensor changed in the same way; labels that are targets stay so.
+
+        Args:
+            change: Such as a move to another device.
+        """
+        targets = change(self.targets)
+        labels = targets if self.labels is self.targets else change(self.labels)
+        return Samples(change(self.features), targets, change(self.ids), labels, self.inputs)
+
+    def replace(self, **parts: Tensor) -> "Samples":
+        """The samples with some of ``features``, ``targets``, ``ids`` and ``labels`` replaced.
+
+        Labels that are the targets follow them.
+        """
+        own = {"features": self.features, "targets": self.targets, "ids": self.ids}
+        if self.labels is not self.targets or "targets" not in parts:
+            own["labels"] = self.labels
+        return Samples(**(own | parts), inputs=self.inputs)
 
     def take(self, index: Tensor | slice) -> "Samples":
         """The samples at the given positions (integers, a mask or a slice), in that order."""
-        return Samples(self.features[index], self.labels[index], self.ids[index])
+        return self.each(lambda part: part[index])
 
     @staticmethod
     def joined(*parts: "Samples") -> "Samples":
         """All samples of the parts, in the order given."""
+        targets = torch.cat([part.targets for part in parts])
+        same = all(part.labels is part.targets for part in parts)
         return Samples(
             torch.cat([part.features for part in parts]),
-            torch.cat([part.labels for part in parts]),
+            targets,
             torch.cat([part.ids for part in parts]),
+            targets if same else torch.cat([part.labels for part in parts]),
+            parts[0].inputs,
         )
 
 
-def _tensor(values: object) -> Tensor:
-    """An array, table or list as a tensor of whole or floating-point numbers."""
+def as_tensor(values: object) -> Tensor:
+    """An array, table or list as a tensor of whole or floating-point numbers.
+
+    Raises:
+        BadInput: It holds no numbers.
+    """
+    if isinstance(values, Tensor):
+        return values
     array = np.asarray(values)
     if array.dtype.kind not in "biuf" or array.ndim == 0:
         raise BadInput(
@@ -116,7 +183,7 @@ class Batch:
 
     Attributes:
         x: Features, one row a sample.
-        y: Class indices, or one row of class probabilities a sample where labels are soft.
+        y: Targets of the samples; one row of class probabilities where classes are soft.
         ids: The samples' ids; hooks that treat some samples apart read them.
     """
 
@@ -126,11 +193,6 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.ids)
-
-
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Float[Tensor, " samples"]:
-    """Cross-entropy of each sample in nats; targets are classes or class probabilities."""
-    return functional.cross_entropy(outputs, targets, reduction="none")
 
 
 @dataclass(frozen=True)
@@ -144,20 +206,34 @@ class Architecture:
         name: Catalogue name, or ``package.module:callable`` for a user's own.
         build: Makes a fresh, untrained module.
         settings: Keyword settings that ``build`` was given, for records and comparison.
-        loss: Per-sample loss of (outputs, targets); its mean is what clients minimise.
+        task: What the model is trained for.
     """
 
     name: str
     build: Callable[[], nn.Module] = field(compare=False, repr=False)
     settings: tuple[tuple[str, Setting], ...] = ()
-    loss: PerSampleLoss = field(default=cross_entropy, compare=False, repr=False)
+    task: Task = field(default=CLASSIFICATION, compare=False, repr=False)
 
-    def initial(self, seed: int) -> "Model":
-        """A freshly initialised model; the global random state is left as it was."""
+    @property
+    def loss(self) -> PerSampleLoss:
+        """Loss of each sample, of (outputs, targets); its mean is what clients minimise."""
+        return self.task.losses
+
+    def built(self, seed: int = 0) -> nn.Module:
+        """A fresh module; the global random state is left as it was.
+
+        Frozen parameters are part of the architecture and no model's own: those of seed 0.
+
+        Args:
+            seed: Of what is drawn.
+        """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            module = self.build()
-        return Model.of(self, module)
+            return self.build()
+
+    def initial(self, seed: int) -> "Model":
+        """A freshly initialised model."""
+        return Model.of(self, self.built(seed))
 
 
 @dataclass(frozen=True)
@@ -166,7 +242,8 @@ class Model:
 
     Attributes:
         architecture: How to build the module.
-        params: Trainable parameters by name, in the module's order.
+        params: Trainable parameters by name, in the module's order. Frozen ones are the
+            architecture's: nobody uploads, averages or stores them.
         buffers: Floating-point buffers (running statistics of normalisation layers).
     """
 
@@ -176,7 +253,7 @@ class Model:
 
     @staticmethod
     def of(architecture: Architecture, module: nn.Module) -> "Model":
-        """A copy of the module's present parameters and buffers; frozen parameters are buffers.
+        """A copy of the module's present trainable parameters and its buffers.
 
         Raises:
             BadInput: Layers of the module do not know their sizes yet.
@@ -186,7 +263,6 @@ class Model:
                 f"layers of the {type(module).__name__} do not know their sizes yet; run it on a "
                 "batch where it is made"
             )
-        frozen = [(n, p) for n, p in module.named_parameters() if not p.requires_grad]
         return Model(
             architecture,
             {
@@ -196,7 +272,7 @@ class Model:
             },
             {
                 name: value.detach().clone(memory_format=torch.contiguous_format)
-                for name, value in (*module.named_buffers(), *frozen)
+                for name, value in module.named_buffers()
                 if value.is_floating_point()
             },
         )
@@ -237,9 +313,7 @@ class Model:
 
     def module(self) -> nn.Module:
         """A new module with these parameters, in evaluation mode."""
-        with torch.random.fork_rng(devices=[]):
-            module = self.architecture.build()
-        return self.load_into(module).eval()
+        return self.load_into(self.architecture.built()).eval()
 
 
 def chunks(total: int, size: int) -> Iterator[slice]:

@@ -175,17 +175,34 @@ def split(
     return PartPositions(np.flatnonzero(~chosen), np.flatnonzero(chosen))
 
 
+def are_numbers(targets: AnyArray) -> bool:
+    """True for targets that are no classes: floating-point numbers, or a row of them a sample."""
+    return targets.dtype.kind == "f" or (targets.ndim == 2 and targets.dtype.kind in "iub")
+
+
+def strata(targets: AnyArray) -> Int[ndarray, " samples"]:
+    """Classes of samples; 0 for all where targets are numbers."""
+    if are_numbers(targets):
+        return np.zeros(len(targets), dtype=np.int64)
+    return checked_labels("labels", targets)
+
+
 def split_arrays(
     x: AnyArray, y: AnyArray, *, test_share: float, rng: np.random.Generator
 ) -> Arrays:
     """Cuts one block of samples into training and test part; see :func:`split`."""
     _check_pair("data", x, y)
-    parts = split(checked_labels("labels", y), test_share, rng=rng)
+    parts = split(strata(y), test_share, rng=rng)
     return Arrays(x[parts.train], y[parts.train], x[parts.test], y[parts.test])
 
 
 def from_arrays(
-    name: str, arrays: Arrays, *, standardise: bool = True, first_label: int = 0
+    name: str,
+    arrays: Arrays,
+    *,
+    standardise: bool = True,
+    first_label: int = 0,
+    tokens: str = "",
 ) -> Dataset:
     """A data set from arrays: checked, scaled, and numbered.
 
@@ -198,6 +215,7 @@ def from_arrays(
         standardise: Whether features get mean 0 and spread 1 over the training part; tables of
             0 and 1 are left alone either way.
         first_label: Label of the first class in the file; 0 for most, 1 for EMNIST letters.
+        tokens: Whose tokens features are, which stay whole numbers; empty for none.
 
     Raises:
         BadInput: Shapes that do not match, features that are not finite numbers, labels that
@@ -213,25 +231,31 @@ def from_arrays(
             f"training features have shape {arrays.x_train.shape[1:]} a sample and test features "
             f"{arrays.x_test.shape[1:]}; give both parts the same shape"
         )
+    if tokens:
+        train, test = (torch.from_numpy(x.astype(np.int32)) for x in arrays[::2])
+        scaled = Scaled(train, test, f"tokens of {tokens}")
+    else:
+        scaled = _scaled(arrays, standardise)
+    if are_numbers(arrays.y_train) and are_numbers(arrays.y_test):
+        targets = (_as_float(arrays.y_train), _as_float(arrays.y_test))
+        return assembled(name, scaled, *targets, classes=1)
     y_train = checked_labels("training labels", arrays.y_train) - first_label
     y_test = checked_labels("test labels", arrays.y_test) - first_label
     classes = count_classes(y_train, y_test)
-    return assembled(
-        name, _scaled(arrays, standardise), _whole(y_train), _whole(y_test), classes=classes
-    )
+    return assembled(name, scaled, _whole(y_train), _whole(y_test), classes=classes)
 
 
 def assembled(
     name: str,
     scaled: Scaled,
-    y_train: Int[Tensor, " train"],
-    y_test: Int[Tensor, " test"],
+    y_train: Shaped[Tensor, "train ..."],
+    y_test: Shaped[Tensor, "test ..."],
     *,
     classes: int,
     group: Int[Tensor, " samples"] | None = None,
     group_names: tuple[str, ...] = (),
 ) -> Dataset:
-    """A data set from scaled features and labels that were checked before."""
+    """A data set from scaled features and targets that were checked before."""
     return Dataset(
         name,
         numbered(scaled.train, y_train),
@@ -252,7 +276,8 @@ def checked_labels(what: str, labels: AnyArray) -> Int[ndarray, " samples"]:
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise BadInput(
             f"{what} must be one whole number a sample, got shape {labels.shape} of type "
-            f"{labels.dtype}; store class indices as integers"
+            f"{labels.dtype}; store class indices as integers, and what is to be predicted by "
+            "other tasks as floating-point numbers"
         )
     return labels.astype(np.int64)
 

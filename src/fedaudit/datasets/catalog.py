@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from fedaudit.core.errors import BadInput, nearest, type_of, unknown_name
 from fedaudit.core.importing import called, installed, is_own, named
+from fedaudit.core.tasks import CLASSIFICATION, Task
 from fedaudit.core.values import Setting
-from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.dataset import Dataset, of_task
 from fedaudit.datasets.formats import cifar, hugging_face, idx, image_folder, npz
 from fedaudit.datasets.generated import digits, synthetic
 
@@ -60,7 +61,15 @@ def data_directory(given: Path | None = None) -> Path | None:
     return Path(stated) if stated else None
 
 
-def load(name: str, *, data_dir: Path | None = None, seed: int = 0, **options: Setting) -> Dataset:
+def load(
+    name: str,
+    task: Task = CLASSIFICATION,
+    /,
+    *,
+    data_dir: Path | None = None,
+    seed: int = 0,
+    **options: Setting,
+) -> Dataset:
     """A data set by name, ready for training.
 
     ``digits`` and ``synthetic`` need no file. Any other name is looked for in the data
@@ -69,15 +78,21 @@ def load(name: str, *, data_dir: Path | None = None, seed: int = 0, **options: S
 
     Args:
         name: Name of the data set.
+        task: What a model is to be trained for on it.
         data_dir: Folder that data sets lie in; by default what ``FEDAUDIT_DATA`` says.
         seed: Decides everything random about the data: generation, and splits that the files
             do not settle.
         options: Settings of the source, see its ``read`` function.
 
     Raises:
-        BadInput: No such data set, an option its source does not have, or unusable data.
+        BadInput: No such data set, an option its source does not have, or data that are of no use
+            for the task.
         Damaged: A file is cut off or not what its name says.
     """
+    return of_task(_loaded(name, data_dir, seed, options), task)
+
+
+def _loaded(name: str, data_dir: Path | None, seed: int, options: Mapping[str, Setting]) -> Dataset:
     kind, colon, rest = name.partition(":")
     if name in MADE:
         return _called(name, MADE[name], options)(seed=seed, **options)

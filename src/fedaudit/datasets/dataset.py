@@ -4,29 +4,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
+from fedaudit.core.tasks import Task
 from fedaudit.core.values import Samples
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Labelled samples in a training and a test part, numbered through.
+    """Samples in a training and a test part, numbered through.
 
     Attributes:
         name: How the data set was asked for.
         train: The training part; ids 0 to n - 1, in order.
         test: The test part; ids n to n + m - 1, in order.
-        classes: Number of classes; labels are below it.
+        classes: Number of classes, or of the groups that labels stand for; labels are below it.
         normalisation: What was done to the stored features, in words.
         group: Group of every sample (a protected attribute), indexed by sample id.
         group_names: What the group codes stand for; empty without groups.
 
     Raises:
-        BadInput: Ids out of order, a label outside the classes, fewer than two classes, an
-            empty training part, or groups that do not fit the samples.
+        BadInput: Ids out of order, a label outside the classes, no class, an empty training
+            part, or groups that do not fit the samples.
     """
 
     name: str
@@ -60,14 +61,15 @@ class Dataset:
         tested = ids >= first_test
         # Clients' samples nearly always are, and large ones are then copied once, not twice.
         if not tested.any():
-            return Samples(self.train.features[ids].float(), self.train.labels[ids], ids)
-        shape = (len(ids), *self.train.features.shape[1:])
-        features = torch.empty(shape, device=self.train.features.device)
-        labels = torch.empty(len(ids), dtype=torch.int64)
-        for part, chosen, offset in ((self.train, ~tested, 0), (self.test, tested, first_test)):
-            features[chosen] = part.features[ids[chosen] - offset]
-            labels[chosen] = part.labels[ids[chosen] - offset]
-        return Samples(features, labels, ids)
+            found = self.train.take(ids)
+        else:
+            both = self.train.take(ids[~tested]), self.test.take(ids[tested] - first_test)
+            order = torch.cat([(~tested).nonzero(), tested.nonzero()]).flatten().argsort()
+            found = Samples.joined(*both).take(order)
+        features = found.features
+        return found.replace(
+            features=features.float() if features.is_floating_point() else features, ids=ids
+        )
 
     def _check_ids(self) -> None:
         first_test, total = len(self.train), len(self)
@@ -87,11 +89,8 @@ class Dataset:
             )
 
     def _check_labels(self) -> None:
-        if self.classes < 2:
-            raise BadInput(
-                f"data set {self.name!r} has {self.classes} class; a classifier needs at least "
-                "two, so check that the labels are what you meant"
-            )
+        if self.classes < 1:
+            raise BadInput(f"data set {self.name!r} has {self.classes} classes; give at least one")
         labels = torch.cat([self.train.labels, self.test.labels])
         if int(labels.min()) < 0 or int(labels.max()) >= self.classes:
             raise BadInput(
@@ -114,10 +113,38 @@ class Dataset:
 
 
 def numbered(
-    features: Float[Tensor, "samples ..."], labels: Int[Tensor, " samples"], *, first: int = 0
+    features: Shaped[Tensor, "samples ..."],
+    targets: Shaped[Tensor, "samples ..."],
+    *,
+    first: int = 0,
+    labels: Int[Tensor, " samples"] | None = None,
 ) -> Samples:
     """Samples with consecutive ids from ``first`` on."""
-    return Samples(features, labels, torch.arange(first, first + len(labels)))
+    return Samples(features, targets, torch.arange(first, first + len(targets)), labels)
+
+
+def of_task(dataset: Dataset, task: Task) -> Dataset:
+    """The data set with the targets that a task takes; its labels are then classes or groups.
+
+    Raises:
+        BadInput: Targets of another kind, or a single class where classes are told apart.
+    """
+    parts, classes = [], dataset.classes
+    for part in (dataset.train, dataset.test):
+        if part.inputs is None:
+            part = part.replace(features=task.features(part.features))
+        targets = task.targets(part.features, part.targets)
+        if task.classes and targets is not part.targets:
+            parts.append(part.replace(targets=targets, labels=targets))
+            classes = max(classes, int(targets.max()) + 1)
+        else:
+            parts.append(part.replace(targets=targets, labels=part.labels))
+    if task.classes and classes < 2:
+        raise BadInput(
+            f"data set {dataset.name!r} has {classes} class; a classifier needs at least two, so "
+            "check that the labels are what you meant"
+        )
+    return replace(dataset, train=parts[0], test=parts[1], classes=classes)
 
 
 def some_classes(dataset: Dataset, kept: Sequence[int], *, first: int = 0) -> Dataset:
@@ -155,4 +182,6 @@ def some_classes(dataset: Dataset, kept: Sequence[int], *, first: int = 0) -> Da
 def _renumbered(samples: Samples, number: Tensor, *, first: int = 0) -> Samples:
     labels = number[samples.labels]
     held = labels >= 0
-    return numbered(samples.features[held], labels[held], first=first)
+    kept = samples.take(held)
+    targets = labels[held] if samples.labels is samples.targets else kept.targets
+    return numbered(kept.features, targets, first=first, labels=labels[held])

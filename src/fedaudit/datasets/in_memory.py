@@ -1,10 +1,11 @@
 """Data sets of arrays that are in memory already."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fedaudit.core.errors import BadInput
+from fedaudit.core.inputs import Inputs
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import Samples
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays, split_arrays
@@ -23,6 +24,7 @@ class InMemory:
         y_test: Its classes.
         test_share: Share of each class that is drawn, where it is.
         standardise: Whether features get mean 0 and spread 1 over the training part.
+        inputs: How the inputs of a model that takes several by name lie in the features.
     """
 
     name: str
@@ -32,6 +34,7 @@ class InMemory:
     y_test: AnyArray | None
     test_share: float
     standardise: bool
+    inputs: Inputs | None = None
 
     def __call__(self, *, seed: int) -> Dataset:
         """The data set; the seed decides which samples are tested on, if that is open."""
@@ -40,7 +43,11 @@ class InMemory:
         else:
             rng = seeded_numpy(seed, "split", self.name)
             parts = split_arrays(self.x, self.y, test_share=self.test_share, rng=rng)
-        return from_arrays(self.name, parts, standardise=self.standardise)
+        found = from_arrays(self.name, parts, standardise=self.standardise)
+        if self.inputs is None:
+            return found
+        train, test = (replace(part, inputs=self.inputs) for part in (found.train, found.test))
+        return replace(found, train=train, test=test)
 
 
 def samples(
@@ -56,8 +63,10 @@ def samples(
     """A data set of arrays, tensors, tables or lists.
 
     Args:
-        x: Features, one row a sample: numbers, or images as bytes, channels last.
-        y: Class of each sample, counted from 0.
+        x: Features, one row a sample: numbers, or images as bytes, channels last; or a dictionary
+            of what a model takes by name.
+        y: Class of each sample, counted from 0; of other tasks what is to be predicted, as
+            floating-point numbers.
         x_test: Features of the test part; without, a part of ``x`` is drawn for each seed.
         y_test: Its classes.
         name: Of the data set, for the report.
@@ -75,14 +84,16 @@ def samples(
     return InMemory(
         name,
         given.features.numpy(),
-        given.labels.numpy(),
+        given.targets.numpy(),
         None if tested is None else tested.features.numpy(),
-        None if tested is None else tested.labels.numpy(),
+        None if tested is None else tested.targets.numpy(),
         test_share,
         standardise,
+        given.inputs,
     )
 
 
 def of_samples(given: Samples) -> InMemory:
     """The data set of samples, a part of which is drawn for testing; see :func:`samples`."""
-    return samples(np.asarray(given.features), np.asarray(given.labels))
+    found = samples(np.asarray(given.features), np.asarray(given.targets))
+    return replace(found, inputs=given.inputs)

@@ -15,16 +15,8 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.naming import DefensePart, members_of
 from fedaudit.core.seeds import seed_for, seeded
-from fedaudit.core.values import (
-    Architecture,
-    Batch,
-    ClientId,
-    Model,
-    Params,
-    PerSampleLoss,
-    Samples,
-    chunks,
-)
+from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Reading, Task
+from fedaudit.core.values import Architecture, Batch, ClientId, Model, Params, Samples, chunks
 from fedaudit.observe.round import Gradient, Logits, Update, Upload
 
 
@@ -112,7 +104,7 @@ class Turn(Visit):
     def evaluate(self, samples: Samples) -> Float[Tensor, " samples"]:
         """Per-sample losses at the received model, in evaluation mode."""
         outputs = outputs_of(self.received, samples.features, self.device)
-        return self.received.architecture.loss(outputs, samples.labels)
+        return self.received.architecture.loss(outputs, samples.targets)
 
 
 @dataclass(frozen=True)
@@ -126,16 +118,18 @@ class Objective:
             known to be the mean of any, as where a defense has a loss of its own.
         slope: Derivative of ``loss`` by the outputs, times the number of samples, of (outputs,
             batch); None, or a function that gives None, where autograd has to find it.
+        task: By which outputs are read of what the module returns.
     """
 
     module: nn.Module
     loss: Callable[[Tensor, Batch], Tensor]
     per_sample: PerSampleLoss | None = None
     slope: Callable[[Tensor, Batch], Tensor | None] | None = None
+    task: Task = CLASSIFICATION
 
     def __call__(self, batch: Batch) -> Tensor:
         """The scalar to minimise, with its graph."""
-        return self.loss(self.module(batch.x), batch)
+        return self.loss(self.task.outputs(self.module, batch.x), batch)
 
     @cached_property
     def params(self) -> Params:
@@ -270,6 +264,12 @@ class Defense:
         return False
 
     @property
+    def reads(self) -> Reading:
+        """Readings of a model's outputs that the defense takes beside a loss."""
+        classes = self.needs_classes or self.mixes_labels
+        return Reading.POSTERIOR if classes else Reading.NOTHING
+
+    @property
     def cancels(self) -> bool:
         """True if what :meth:`upload` adds is gone in the average with other clients' uploads.
 
@@ -303,7 +303,7 @@ class Defense:
         # One gather an epoch and views of it: a gather a step costs a small model a third.
         shuffled = data.take(order)
         for part in chunks(len(data), batch_size):
-            yield Batch(shuffled.features[part], shuffled.labels[part], shuffled.ids[part])
+            yield Batch(shuffled.features[part], shuffled.targets[part], shuffled.ids[part])
 
     def batch(self, batch: Batch, turn: Turn) -> Batch:
         """Each step: what the model is shown (mixing, augmentation, soft labels)."""

@@ -98,7 +98,7 @@ class DPSGD(Defense):
         for _ in range(ceil(len(data) / batch_size)):
             drawn = torch.rand(len(data), generator=rng, dtype=torch.float64) < rate
             some = data.take(drawn.to(data.ids.device))
-            yield Batch(some.features, some.labels, some.ids)
+            yield Batch(some.features, some.targets, some.ids)
 
     def batch(self, batch: Batch, turn: Turn) -> Batch:
         """Each step: the copies of each sample, one after the other."""

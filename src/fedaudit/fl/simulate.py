@@ -258,7 +258,7 @@ def _fitting(
     for model in models:
         refuse_unfit(model, widest)
     return {
-        client: Samples(as_taken(data.features, models[0]), data.labels, data.ids)
+        client: data.replace(features=as_taken(data.features, models[0]))
         for client, data in clients.items()
     }
 

@@ -12,7 +12,8 @@ from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.core.importing import code_named_in, is_own, sources_of
 from fedaudit.core.origin import Origin
 from fedaudit.core.progress import Progress, quiet
-from fedaudit.core.values import Architecture, ClientId, Samples, Sees
+from fedaudit.core.tasks import Task, lacking
+from fedaudit.core.values import Architecture, ClientId, Sees
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import AuditSet, Deal
 from fedaudit.fl.algorithms.fedavg import FedAvg
@@ -74,7 +75,7 @@ def live_setup(
         BadInput: A target of whom no member is audited, or an unknown attack.
         NotVisible: An attack needs more than the view shows.
     """
-    view = view_named(recording.view)
+    view, task = view_named(recording.view), architecture.task
     names = tuple(attacks) or recording.attacks
     study = Study(
         name=recording.name,
@@ -105,7 +106,7 @@ def live_setup(
         algorithm=FedAvg(architecture, LocalTraining()),
         defenses={},
         view=view,
-        attacks={name: _possible(name, view) for name in names},
+        attacks={name: _possible(name, view, task) for name in names},
         refused=recording.refused if not attacks else {},
         measured_rounds=rounds,
         groups=Groups((EVERY_CLIENT,), dict.fromkeys(held, 0), audit.owner),
@@ -113,11 +114,14 @@ def live_setup(
     )
 
 
-def attacks_in(view: View, names: Sequence[str]) -> tuple[dict[str, Attack], dict[str, str]]:
+def attacks_in(
+    view: View, names: Sequence[str], task: Task
+) -> tuple[dict[str, Attack], dict[str, str]]:
     """The attacks that can be recorded for, and why others cannot.
 
     Args:
         view: What the adversary sees.
+        task: What the model is trained for.
         names: Those asked for; those of the default set if empty.
 
     Raises:
@@ -125,11 +129,11 @@ def attacks_in(view: View, names: Sequence[str]) -> tuple[dict[str, Attack], dic
         NotVisible: One that is asked for needs more than the view shows.
     """
     if names:
-        return {name: _possible(name, view) for name in catalogued(names)}, {}
+        return {name: _possible(name, view, task) for name in catalogued(names)}, {}
     found, refused = {}, {}
     for name in ATTACK_SETS[DEFAULT_SET]:
         try:
-            found[name] = _possible(name, view)
+            found[name] = _possible(name, view, task)
         except NotVisible as error:
             refused[name] = str(error)
     return found, refused
@@ -147,7 +151,7 @@ def refuse_targets_without_members(audit: AuditSet, targets: Sequence[ClientId])
             )
 
 
-def _possible(name: str, view: View) -> Attack:
+def _possible(name: str, view: View, task: Task) -> Attack:
     attack = attack_named(name)
     if attack.learns or attack.needs_side_information:
         raise NotVisible(
@@ -155,6 +159,8 @@ def _possible(name: str, view: View) -> Attack:
             "which a live recording has not"
         )
     view.refuse_unless_offered(attack.needs & ~Sees.AUXILIARY_DATA, f"the attack {name!r}")
+    if attack.reads & ~task.readings:
+        raise NotVisible(lacking(f"the attack {name!r}", attack.reads, task))
     return attack
 
 
@@ -165,7 +171,7 @@ def _dataset(recording: Recording, audit: AuditSet) -> Dataset:
     numbers = torch.arange(len(audit))
     first = len(parts[0])
     train, test = (
-        Samples(part.features, part.labels, ids)
+        part.replace(ids=ids)
         for part, ids in zip(parts, (numbers[:first], numbers[first:]), strict=True)
     )
     return Dataset(RECORDED, train, test, recording.classes, "as the federation has it")
@@ -242,7 +248,7 @@ def _attacked(
     run = live_setup(
         recording,
         audit,
-        Architecture(recording.model, _no_model),
+        Architecture(recording.model, _no_model, task=recording.measured_task()),
         clients=_clients(stored, told),
         rounds=tuple(one.measured.index for one in stored),
         figures=wanted,

@@ -19,10 +19,13 @@ from fedaudit.live.recording import ByClient, Called, numbers_of
 from fedaudit.observe.tensors import read_tensors, write_tensors
 
 _LARGEST = 10**9
-_OF_A_PART = ("features", "labels", "owner", "panel")
+_OF_A_PART = ("labels", "owner", "panel")
+_FEATURES, _TARGETS, _INPUT = "features", "targets", "input/"
 
-Labelled: TypeAlias = tuple[Tensor | ndarray, Tensor | ndarray]
-"""Features as the model takes them, and class indices, one row a sample."""
+Array: TypeAlias = Tensor | ndarray
+Labelled: TypeAlias = tuple[Array | Mapping[str, Array], Array]
+"""Features as the model takes them, one tensor or several by name, and class indices or other
+targets, one row a sample."""
 
 Part: TypeAlias = Mapping[str, Tensor | ndarray] | Path | str
 """A client's part of an audit: :attr:`Split.part`, or a file of it."""
@@ -44,12 +47,13 @@ class Split(NamedTuple):
     def part(self) -> dict[str, ndarray]:
         """Arrays by name that measuring these clients takes.
 
-        The audited samples ("features", "labels"), who trains on each ("owner", -1 for nobody) and
+        The audited samples ("features", or "input/NAME" of a model that takes several; "labels",
+        and "targets" where these are no classes), who trains on each ("owner", -1 for nobody) and
         for whom a coin decided that ("panel"). Nothing is in it of samples that are not audited.
         See :func:`join_audits`.
         """
-        tensors = {"features": self.audit.samples.features, **self.audit.tensors()}
-        return {name: tensors[name].numpy() for name in _OF_A_PART}
+        tensors = {**features_by_name(self.audit.samples), **self.audit.tensors()}
+        return {name: tensors[name].numpy() for name in tensors if name not in ("ids", "group")}
 
     def save(self, path: Path | str) -> None:
         """Writes :attr:`part` to a file, for whoever measures; folders are made.
@@ -190,12 +194,17 @@ def _part(given: Part, name: str, seed: int) -> _Read:
     if isinstance(given, Path | str):
         name, given = str(given), read_tensors(Path(given))[0]
     missing = [key for key in _OF_A_PART if key not in given]
+    inputs = {n.removeprefix(_INPUT): v for n, v in given.items() if n.startswith(_INPUT)}
+    missing += [_FEATURES] if not inputs and _FEATURES not in given else []
     if missing:
         raise BadInput(
             f"{name} has no {missing[0]!r}, and is no client's part of an audit; give what "
             "fair_split(...).part is, or the file that its save wrote"
         )
-    samples = _samples((given["features"], given["labels"]), name)
+    labels = torch.as_tensor(given["labels"])
+    samples = _samples((inputs or given[_FEATURES], given.get(_TARGETS, labels)), name)
+    if _TARGETS in given:
+        samples = samples.replace(labels=_samples((labels[:, None], labels), name).labels)
     owner, panel = (torch.as_tensor(given[key]) for key in ("owner", "panel"))
     clients = sorted({*owner.tolist(), *panel.tolist()} - {NOBODY})
     told = all(t.dtype == torch.int64 and t.shape == (len(samples),) for t in (owner, panel))
@@ -232,29 +241,53 @@ def _numbers(clients: Iterable[Called]) -> dict[Called, ClientId]:
 
 def _samples(given: Labelled, whose: str) -> Samples:
     try:
-        features, labels = (torch.as_tensor(part).detach().cpu() for part in given)
-    # A dictionary of inputs, texts, lists of several lengths, three parts.
+        given_features, given_targets = given
+        named = isinstance(given_features, Mapping)
+        parts = given_features if isinstance(given_features, Mapping) else {"": given_features}
+        inputs = {n: torch.as_tensor(part).detach().cpu() for n, part in parts.items()}
+        targets = torch.as_tensor(given_targets).detach().cpu()
+    # Texts, lists of several lengths, three parts.
     except (TypeError, ValueError, RuntimeError) as error:
         said = " ".join(str(error).split())[:200]
         raise BadInput(
-            f"the samples of {whose} are no pair of features and labels ({said}); {SUPPORTED}: "
-            "give two arrays"
+            f"the samples of {whose} are no pair of features and targets ({said}); {SUPPORTED}: "
+            "give two arrays, or a dictionary of what the model takes by name, and an array"
         ) from error
-    whole = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
-    if not len(labels) or len(features) != len(labels) or labels.ndim != 1 or not whole:
+    sizes = {len(targets), *(len(part) if part.ndim else 0 for part in inputs.values())}
+    if len(sizes) != 1 or not len(targets) or targets.is_complex():
+        shapes = ", ".join(str(tuple(part.shape)) for part in inputs.values())
         raise BadInput(
-            f"the samples of {whose} are features of shape {tuple(features.shape)} and labels of "
-            f"shape {tuple(labels.shape)} ({labels.dtype}); {SUPPORTED}: give one row and one "
-            "class index each"
+            f"the samples of {whose} are features of shape {shapes} and targets of shape "
+            f"{tuple(targets.shape)} ({targets.dtype}); give one row and one target each"
         )
-    if int(labels.min()) < 0:
-        raise BadInput(f"class indices start at 0, and the labels of {whose} have {labels.min()}")
-    if not (features.is_floating_point() and bool(features.isfinite().all())):
-        raise BadInput(
-            f"the features of {whose} are {features.dtype}; {SUPPORTED}: give finite "
-            "floating-point numbers (tokens as such too, for a model whose forward takes x.long())"
-        )
-    return Samples(features.float(), labels.long(), torch.arange(len(labels)))
+    targets = targets.float() if targets.is_floating_point() else targets.long()
+    if targets.ndim == 1 and int(targets.min()) < 0 and not targets.is_floating_point():
+        raise BadInput(f"class indices start at 0, and those of {whose} have {targets.min()}")
+    for name, part in inputs.items():
+        if part.is_complex() or not bool(part.isfinite().all()):
+            raise BadInput(
+                f"the features {name + ' ' if name else ''}of {whose} are {part.dtype} and not all "
+                "finite numbers; leave out what is not"
+            )
+    taken = {n: part.float() if part.is_floating_point() else part for n, part in inputs.items()}
+    return Samples(taken if named else taken[""], targets, torch.arange(len(targets)))
+
+
+def features_by_name(samples: Samples) -> dict[str, Tensor]:
+    """Features as they are stored: one tensor, or each that a model takes by name."""
+    if samples.inputs is None:
+        return {_FEATURES: samples.features}
+    return {f"{_INPUT}{n}": v for n, v in samples.inputs.unpacked(samples.features).items()}
+
+
+def features_stored(tensors: Mapping[str, Tensor]) -> Tensor | dict[str, Tensor]:
+    """The inverse of :func:`features_by_name`, for :class:`fedaudit.core.values.Samples`.
+
+    Raises:
+        KeyError: There are no features.
+    """
+    inputs = {n.removeprefix(_INPUT): v for n, v in tensors.items() if n.startswith(_INPUT)}
+    return inputs or tensors[_FEATURES]
 
 
 def _shuffled(
@@ -262,5 +295,5 @@ def _shuffled(
 ) -> AuditSet:
     order = _order(len(samples), seed)
     mixed = samples.take(torch.from_numpy(order))
-    numbered = Samples(mixed.features, mixed.labels, torch.arange(len(mixed)))
+    numbered = mixed.replace(ids=torch.arange(len(mixed)))
     return AuditSet(numbered, owner[order].astype(np.int64), panel[order].astype(np.int64))

@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import RECORD_FILE, RECORDING_FILE, own_folder, own_place
 from fedaudit.core.values import ClientId, Samples
 from fedaudit.datasets.draws.audit_set import AuditSet
+from fedaudit.live.audited import features_by_name, features_stored
 from fedaudit.live.recording import Recording, is_recording, read_recording
 from fedaudit.observe.measurements import MeasuredRound, fault_in, read_measured, write_measured
 from fedaudit.observe.tensors import read_tensors, write_tensors
@@ -89,7 +91,7 @@ def write_audit(folder: Path, audit: AuditSet, *, features: bool) -> None:
     """Keeps who trains on what, and the samples themselves if that is asked for."""
     write_tensors(audit.tensors(), folder / AUDIT_FILE)
     if features:
-        write_tensors({"features": audit.samples.features}, folder / SAMPLES_FILE)
+        write_tensors(features_by_name(audit.samples), folder / SAMPLES_FILE)
 
 
 def read_audit(folder: Path) -> AuditSet:
@@ -104,19 +106,21 @@ def read_audit(folder: Path) -> AuditSet:
     kept, _ = read_tensors(path)
     try:
         ids, labels, owner, panel = (kept[name] for name in ("ids", "labels", "owner", "panel"))
-        features = torch.zeros(len(ids), 0)
+        features: Tensor | dict[str, Tensor] = torch.zeros(len(ids), 0)
         if (folder / SAMPLES_FILE).is_file():
-            features = read_tensors(folder / SAMPLES_FILE)[0]["features"]
+            features = features_stored(read_tensors(folder / SAMPLES_FILE)[0])
+        targets = kept.get("targets", labels)
         columns = (ids, labels, owner, panel)
         if any(c.dtype != torch.int64 or c.shape != (len(ids),) for c in columns) or not len(ids):
             raise ValueError("its columns are not of one length")
-        if not features.is_floating_point() or not bool(features.isfinite().all()):
-            raise ValueError("its features are no finite numbers")
+        given = features.values() if isinstance(features, dict) else (features,)
+        if not all(bool(part.isfinite().all()) for part in (*given, targets)):
+            raise ValueError("its features or targets are no finite numbers")
         if int(labels.min()) < 0 or int(owner.min()) < -1 or int(panel.min()) < -1:
             raise ValueError("it has labels or owners that cannot be")
         if len(set(ids.tolist())) < len(ids) or int(ids.min()) < 0:
             raise ValueError("it has a sample twice")
-        return AuditSet(Samples(features, labels, ids), owner.numpy(), panel.numpy())
+        return AuditSet(Samples(features, targets, ids, labels), owner.numpy(), panel.numpy())
     except (KeyError, ValueError) as error:
         raise Damaged(f"{path} is no recording's ({error}); restore it from a copy") from error
 

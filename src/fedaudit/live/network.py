@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -10,7 +11,14 @@ from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.modules import SUPPORTED, as_taken, outputs_tried, refuse_unfit
-from fedaudit.core.values import Architecture, Model, PerSampleLoss, Samples, cross_entropy
+from fedaudit.core.tasks import (
+    CLASSIFICATION,
+    PerSampleLoss,
+    Task,
+    classification_by,
+    cross_entropy,
+)
+from fedaudit.core.values import Architecture, Model, Samples
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.weights import Shape
 
@@ -41,7 +49,7 @@ class Network(NamedTuple):
     classes: int
 
 
-def network_of(model: Given, samples: AuditSet, loss: PerSampleLoss) -> Network:
+def network_of(model: Given, samples: AuditSet, task: Task) -> Network:
     """Describes a network; a module that is given is left as it is.
 
     Where a network returns an object or dictionary with ``logits``, these are its outputs. One
@@ -52,18 +60,23 @@ def network_of(model: Given, samples: AuditSet, loss: PerSampleLoss) -> Network:
     Args:
         model: A module, or what makes one.
         samples: That it is to be run on.
-        loss: Per-sample loss of (outputs, labels).
+        task: What it is trained for.
 
     Raises:
-        BadInput: It is no network of torch, or no classifier of feature tensors.
+        BadInput: It is no network of torch, or gives no outputs that the task takes.
     """
     with torch.random.fork_rng(devices=[]):
         made, build = _made(model)
         name = type(made).__name__
         plain = Model.of(Architecture(name, build), made)
-        hooks, loss = _as_logits(plain, samples.samples, loss)
+        hooks: tuple[_Hook, ...] = ()
+        inputs = samples.samples.inputs
+        if task == CLASSIFICATION and inputs is None:
+            hooks, loss = _as_logits(plain, samples.samples, task.losses)
+            task = classification_by(loss)
+        task = replace(task, inputs=inputs)
         architecture = Architecture(
-            name, partial(_hooked, build, hooks) if hooks else build, loss=loss
+            name, partial(_hooked, build, hooks) if hooks else build, task=task
         )
         known = Model(architecture, plain.params, plain.buffers)
         outputs = refuse_unfit(known, samples.samples)
@@ -103,6 +116,11 @@ def _drawn_anew(like: nn.Module) -> nn.Module:
         reset = getattr(part, "reset_parameters", None)
         if callable(reset):
             reset()
+    # What is frozen was trained before, and is as much of the network as its layers are.
+    with torch.no_grad():
+        for new, old in zip(module.parameters(), like.parameters(), strict=True):
+            if not old.requires_grad:
+                new.copy_(old)
     return module
 
 

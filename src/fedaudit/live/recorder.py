@@ -5,6 +5,7 @@ import secrets
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
@@ -17,7 +18,15 @@ from fedaudit.core.devices import device_named
 from fedaudit.core.errors import BadInput
 from fedaudit.core.locking import Lock, kept_to_this_process
 from fedaudit.core.progress import on_stderr, size_of, time_of
-from fedaudit.core.values import ClientId, Model, PerSampleLoss, cross_entropy
+from fedaudit.core.tasks import (
+    CLASSIFICATION,
+    PerSampleLoss,
+    Task,
+    classification_by,
+    cross_entropy,
+    task_named,
+)
+from fedaudit.core.values import ClientId, Model
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.attack import attacks_in, live_setup
 from fedaudit.live.files import claim, write_audit, write_untrained
@@ -379,6 +388,7 @@ def record(
     uploads: Kind = "models",
     sizes: ByClient[int] | None = None,
     loss: PerSampleLoss = cross_entropy,
+    task: str | Task = CLASSIFICATION,
     keep_samples: bool = True,
     strict: bool = False,
     workers: int = 1,
@@ -387,8 +397,8 @@ def record(
 ) -> Recorder:
     """Starts a recording of a federation that somebody else runs, or goes on with one.
 
-    What is audited is classification of feature tensors. The network is tried on a few samples
-    here, before anything is trained; see :func:`fedaudit.core.modules.refuse_unfit`.
+    The network is tried on a few samples here, before anything is trained; see
+    :func:`fedaudit.core.modules.refuse_unfit`.
 
     Args:
         path: Folder for the recording; one that was stopped is gone on with.
@@ -404,7 +414,10 @@ def record(
         uploads: What :meth:`Recorder.round` is given: clients' models after training, their
             changes of the model they were sent, or gradients at it.
         sizes: Training samples of each client; for attacks with a prior.
-        loss: Per-sample loss of (outputs, labels) that clients minimise.
+        loss: Loss of classification, of (logits, class indices) with a number a sample, where it is
+            not cross-entropy.
+        task: What clients train for: a name ("next-token"), what ``fedaudit.tasks`` makes, or
+            ``fedaudit.tasks.of_loss("name", loss)`` for a loss of your own.
         keep_samples: Keeps the audited samples' features in the recording, which the control
             with a classifier that sees inputs alone needs. Without, the recording holds none.
         strict: Whether a round that cannot be recorded stops the loop. By default it is warned
@@ -423,11 +436,13 @@ def record(
     folder = Path(path)
     refuse_other_kind(uploads)
     offered = view_named(view)
-    possible, refused = attacks_in(offered, attacks)
+    chosen = _task(task, loss)
+    possible, refused = attacks_in(offered, attacks, chosen)
     for called in (targets, sizes or {}):
         refuse_otherwise_called(called, samples.owner[samples.owner >= 0].tolist())
     owners = sorted(set(samples.owner[samples.owner >= 0].tolist()))
-    net = network_of(model, samples, loss)
+    samples = _with_targets(samples, chosen)
+    net = network_of(model, samples, chosen)
     given = recording_of(
         name=name or _named_after(folder),
         key=secrets.token_hex(16),
@@ -437,7 +452,8 @@ def record(
         attacks=tuple(possible),
         refused=refused,
         targets=tuple(numbers_of(targets).values()) or tuple(owners),
-        classes=net.classes,
+        classes=net.classes if chosen.classes else int(samples.samples.labels.max()) + 1,
+        task={"name": chosen.name, "options": dict(chosen.settings)},
         sizes={number_of(client): size for client, size in (sizes or {}).items()},
         model=net.architecture.name,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -454,6 +470,28 @@ def record(
         device=device,
         log=log,
     )
+
+
+def _task(given: str | Task, loss: PerSampleLoss) -> Task:
+    task = task_named(given, {}) if isinstance(given, str) else given
+    if loss is cross_entropy:
+        return task
+    if task != CLASSIFICATION:
+        raise BadInput(
+            f"loss is of classification, and the task {task.name!r} has one of its own; leave one "
+            "of them out"
+        )
+    return classification_by(loss)
+
+
+def _with_targets(audit: AuditSet, task: Task) -> AuditSet:
+    """The audited samples with what the task's loss compares outputs with."""
+    given = audit.samples
+    features = task.features(given.features) if given.inputs is None else given.features
+    targets = task.targets(features, given.targets)
+    labels = targets if task.classes else given.labels
+    samples = given.replace(features=features, targets=targets, labels=labels)
+    return replace(audit, samples=samples)
 
 
 def _named_after(folder: Path) -> str:

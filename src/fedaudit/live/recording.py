@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal, SupportsIndex, TypeAlias, TypeVar, cast
 
 from pydantic import Field, ValidationError
+from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import (
@@ -20,9 +21,11 @@ from fedaudit.core.files import (
     write_whole,
 )
 from fedaudit.core.seeds import seed_for
+from fedaudit.core.tasks import TASKS, Task, of_loss, task_named
 from fedaudit.core.values import ClientId
 from fedaudit.observe.layout import MAX_ROUND, Keep
 from fedaudit.results.fields import Part, Whole
+from fedaudit.study.settings.sections import TaskSection
 from fedaudit.study.settings.values import refusal_of
 
 _MOST_CLIENTS = 100_000
@@ -68,13 +71,28 @@ class Recording(Part):
     attacks: Annotated[tuple[Annotated[str, Field(max_length=100)], ...], Field(max_length=1000)]
     refused: dict[str, Text] = Field(default_factory=dict)
     targets: Clients
-    classes: Annotated[int, Field(ge=2, le=10**7)]
+    classes: Annotated[int, Field(ge=1, le=10**7)]
+    task: TaskSection = TaskSection()
     sizes: dict[Client, Whole] = Field(default_factory=dict)
     names: Annotated[
         dict[Client, Annotated[str, Field(max_length=200)]], Field(max_length=_MOST_CLIENTS)
     ] = Field(default_factory=dict)
     model: Annotated[str, Field(max_length=500)] = ""
     started: Annotated[str, Field(max_length=40)] = ""
+
+    def measured_task(self) -> Task:
+        """The task, as far as figures ask of it: nothing is imported, and no loss is taken.
+
+        Raises:
+            BadInput: It has settings that no such task has.
+        """
+        if self.task.name in TASKS:
+            return task_named(self.task.name, self.task.options)
+        return of_loss(self.task.name, _no_loss)
+
+
+def _no_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    raise RuntimeError("the loss of a recording was taken when it was made")
 
 
 def number_of(client: object) -> ClientId:

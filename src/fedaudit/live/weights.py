@@ -77,9 +77,8 @@ _WRAPPED = ("module.", "_orig_mod.")
 """What DataParallel and the compiler put before every name."""
 
 _PART_ONLY = (
-    "where clients send a part of the network alone (adapters such as LoRA), freeze the rest in "
-    "the model given to the recorder, record with uploads='updates', and give the whole model as "
-    "sent and what the part has changed as uploads"
+    "where clients send a part of the network alone (adapters such as LoRA), give it by name, or "
+    "freeze the rest in the model given to the recorder"
 )
 
 
@@ -94,6 +93,8 @@ class Shape:
     def __init__(self, model: Model, module: nn.Module) -> None:
         self.model = model
         self._order = tuple(module.state_dict())
+        own = model.architecture.built().named_parameters()
+        self._frozen = {n: value.detach() for n, value in own if not value.requires_grad}
         self._known = {*self._order, *model.params, *model.buffers}
 
     @property
@@ -101,39 +102,68 @@ class Shape:
         """Number of values in parameters and buffers."""
         return sum(v.numel() for v in (*self.model.params.values(), *self.model.buffers.values()))
 
-    def model_of(self, weights: Weights, *, whose: str) -> Model:
+    def model_of(self, weights: Weights, *, whose: str, sent: Model | None = None) -> Model:
         """The model with these parameters.
+
+        Args:
+            weights: In any of the forms. A sequence holds trainable parameters alone, or all. Where
+                a mapping holds a part of the names, the rest is as it was sent; frozen
+                parameters that are not in it are those of the model given to the recorder.
+            whose: For messages.
+            sent: The model that was sent, of an upload.
+
+        Raises:
+            BadInput: They do not fit the architecture.
+        """
+        named, known = self._named(weights, whose), sent or self.model
+        if sent is not None and not named.keys() & sent.params.keys():
+            raise BadInput(f"{whose} has none of the parameters that clients train")
+        rest = {} if sent is None else sent.params
+        params = {
+            n: rest[n] if n in rest and n not in named else _like(named, n, value, whose)
+            for n, value in self.model.params.items()
+        }
+        buffers = {
+            n: _like(named, n, value, whose) if n in named else known.buffers[n].clone()
+            for n, value in self.model.buffers.items()
+        }
+        for name, value in self._frozen.items():
+            if name in named:
+                given = _like(named, name, value, whose)
+                # What is as the recorder knows it need not be kept for each client.
+                buffers |= {} if torch.equal(given, value) else {name: given}
+        return Model(self.model.architecture, params, buffers)
+
+    def change_of(self, weights: Weights, *, whose: str) -> Params:
+        """A change or gradient of trainable parameters; buffers need not be in it.
+
+        Args:
+            weights: In any of the forms; of parameters that a mapping leaves out it is nothing.
+            whose: For messages.
+
+        Raises:
+            BadInput: It does not fit the architecture.
+        """
+        named = self._named(weights, whose)
+        if not named.keys() & self.model.params.keys():
+            raise BadInput(f"{whose} has none of the parameters that clients train")
+        return {
+            name: _like(named, name, value, whose) if name in named else torch.zeros_like(value)
+            for name, value in self.model.params.items()
+        }
+
+    def moved(self, weights: Weights, *, whose: str) -> tuple[str, ...]:
+        """Names of the trainable parameters that an upload holds.
 
         Args:
             weights: In any of the forms.
             whose: For messages.
 
         Raises:
-            BadInput: They do not fit the architecture.
-        """
-        named = self._named(weights, whose)
-        params = {n: _like(named, n, value, whose) for n, value in self.model.params.items()}
-        buffers = {
-            n: _like(named, n, value, whose) if n in named or n in self._order else value.clone()
-            for n, value in self.model.buffers.items()
-        }
-        return Model(self.model.architecture, params, buffers)
-
-    def change_of(self, weights: Weights, *, whose: str) -> Params:
-        """A change or gradient of the trainable parameters; buffers need not be in it.
-
-        Args:
-            weights: In any of the forms; a sequence holds trainable parameters alone, or all.
-            whose: For messages.
-
-        Raises:
             BadInput: It does not fit the architecture.
         """
-        if _is_listed(weights) and len(weights) == len(self.model.params):
-            named = dict(zip(self.model.params, weights, strict=True))
-        else:
-            named = self._named(weights, whose)
-        return {name: _like(named, name, value, whose) for name, value in self.model.params.items()}
+        named = self._named(weights, whose)
+        return tuple(name for name in self.model.params if name in named)
 
     def _named(self, weights: Weights, whose: str) -> dict[str, Array]:
         if isinstance(weights, Model):
@@ -155,6 +185,8 @@ class Shape:
                 f"{whose} is {type_of(weights)}; give a module, a state dict, or a list of "
                 "its values in their order"
             )
+        if len(weights) == len(self.model.params):
+            return dict(zip(self.model.params, weights, strict=True))
         if len(weights) != len(self._order):
             raise BadInput(
                 f"{whose} has {len(weights)} arrays, and the model's state dict "
@@ -250,13 +282,46 @@ def round_of_uploads(
     """
     clients = sorted(given.uploads)
     bases = _bases(given.sent, clients, shape)
-    exposed = {c: _exposed(bases[c], given.uploads[c], shape, kind, c) for c in clients}
+    whole = {c: _exposed(bases[c], given.uploads[c], shape, kind, c) for c in clients}
+    moved = _moved(given.uploads, shape)
+    exposed = {c: _of_part(one, moved) for c, one in whole.items()}
     shares = _shares(clients, given.weights or _usual_shares(clients, sizes))
     if given.after is None:
-        after = _mean(exposed, shares)
+        after = _mean(whole, shares)
     else:
         after = shape.model_of(given.after, whose="after")
     return _round(entry, exposed, shares, after)
+
+
+def _moved(uploads: Mapping[ClientId, Weights], shape: Shape) -> tuple[str, ...]:
+    """The trainable parameters that all uploads of a round hold."""
+    held = {c: shape.moved(one, whose=f"client {c}'s upload") for c, one in uploads.items()}
+    first, *others = sorted(held)
+    for client in others:
+        if held[client] != held[first]:
+            one, other = (len(held[c]) for c in (first, client))
+            raise BadInput(
+                f"clients {first} and {client} sent different parts of the model ({one} and "
+                f"{other} of its {len(shape.model.params)} trained parameters), which cannot be "
+                "averaged; have all of them send the same names"
+            )
+    return held[first]
+
+
+def _of_part(whole: Exposed, moved: tuple[str, ...]) -> Exposed:
+    """What is exposed of the parameters that moved; the others stand beside them, as frozen."""
+    if whole.update is None or len(moved) == len(whole.update):
+        return whole
+    base, local = (_part(one, moved) for one in (whole.base, whole.local))
+    return Exposed(base, local, {name: whole.update[name] for name in moved})
+
+
+def _part(model: Model | None, moved: tuple[str, ...]) -> Model | None:
+    if model is None:
+        return None
+    own = {name: model.params[name] for name in moved}
+    rest = {name: value for name, value in model.params.items() if name not in own}
+    return Model(model.architecture, own, {**model.buffers, **rest})
 
 
 def round_of_globals(entry: RoundEntry, base: Model, after: Model, client: ClientId) -> Round:
@@ -307,7 +372,7 @@ def _bases(sent: Sent, clients: Sequence[ClientId], shape: Shape) -> dict[Client
 def _exposed(base: Model, upload: Weights, shape: Shape, kind: Kind, client: ClientId) -> Exposed:
     whose = f"client {client}'s upload"
     if kind == "models":
-        local = shape.model_of(upload, whose=whose)
+        local = shape.model_of(upload, whose=whose, sent=base)
         return Exposed(base, local, plus(local.params, base.params, -1.0))
     change = shape.change_of(upload, whose=whose)
     if kind == "gradients":

@@ -11,11 +11,14 @@ from torch import nn
 from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.core.importing import called, imported, installed, is_own, unknown_part
 from fedaudit.core.naming import NamedPart, named
-from fedaudit.core.values import Architecture, PerSampleLoss, Setting, cross_entropy
+from fedaudit.core.tasks import CLASSIFICATION, Task
+from fedaudit.core.values import Architecture, Setting
 from fedaudit.models._parts import spelled
 from fedaudit.models.cnn import alexnet, cnn, vgg11
+from fedaudit.models.minilm import minilm
 from fedaudit.models.mlp import mlp
 from fedaudit.models.resnet import resnet18, wide_resnet
+from fedaudit.models.transformer import transformer
 
 Build = Callable[..., nn.Module]
 
@@ -23,7 +26,9 @@ _CLASSES = {
     "AlexNet": "alexnet",
     "CNN": "cnn",
     "MLP": "mlp",
+    "MiniLM": "minilm",
     "ResNet18": "resnet18",
+    "Transformer": "transformer",
     "VGG11": "vgg11",
     "WideResNet": "wide-resnet",
 }
@@ -42,8 +47,10 @@ MOST_PARAMETERS = 2**31
 MODELS: dict[str, Build] = {
     "alexnet": alexnet,
     "cnn": cnn,
+    "minilm": minilm,
     "mlp": mlp,
     "resnet18": resnet18,
+    "transformer": transformer,
     "vgg11": vgg11,
     "wide-resnet": wide_resnet,
 }
@@ -51,7 +58,13 @@ MODELS: dict[str, Build] = {
 
 
 def architecture(
-    name: str, *, shape: tuple[int, ...], classes: int, **settings: Setting
+    name: str,
+    task: Task = CLASSIFICATION,
+    /,
+    *,
+    shape: tuple[int, ...],
+    classes: int,
+    **settings: Setting,
 ) -> Architecture:
     """An architecture from the catalogue, or of the user's own, fitted to the samples.
 
@@ -60,18 +73,19 @@ def architecture(
 
     Args:
         name: A key of ``MODELS``, or ``module:callable``: see :func:`architecture_from_path`.
+        task: What it is trained for.
         shape: Shape of one sample, without the sample axis.
-        classes: Number of classes, at least 2.
+        classes: Number of outputs: of classes, at least 2, where the task tells some apart.
         settings: Settings of the architecture; see the function in ``MODELS``.
 
     Raises:
         BadInput: Unknown name, unknown or ill-typed setting, or samples that do not fit.
     """
     if name not in MODELS and (is_own(name) or name in installed("model")):
-        return _from_path(name, shape, classes, settings, cross_entropy)
+        return _from_path(name, shape, classes, settings, task)
     if name not in MODELS:
         raise unknown_part("model", name, MODELS)
-    _check_samples(shape, classes)
+    _check_samples(shape, classes, task)
     function = MODELS[name]
     defaults = {
         key: parameter.default
@@ -90,15 +104,16 @@ def architecture(
         raise _too_large(name, complete, "more numbers than can be addressed") from error
     if size > MOST_PARAMETERS:
         raise _too_large(name, complete, f"{size:,} parameters")
-    return Architecture(name, build, _recorded(shape, classes, complete))
+    return Architecture(name, build, _recorded(shape, classes, complete), task)
 
 
 def architecture_from_path(
     path: str,
+    task: Task = CLASSIFICATION,
+    /,
     *,
     shape: tuple[int, ...],
     classes: int,
-    loss: PerSampleLoss = cross_entropy,
     **settings: Setting,
 ) -> Architecture:
     """An architecture of the user's own, from where it can be imported.
@@ -108,16 +123,16 @@ def architecture_from_path(
 
     Args:
         path: ``package.module:callable``; importable by every worker process too.
+        task: What it is trained for.
         shape: Shape of one sample, without the sample axis.
-        classes: Number of classes, at least 2.
-        loss: Per-sample loss of (outputs, targets).
+        classes: Number of outputs: of classes, at least 2, where the task tells some apart.
         settings: Keyword settings for the callable.
 
     Raises:
         BadInput: The path cannot be imported, the callable does not take the settings, or
             what it makes is not a ``torch.nn.Module``.
     """
-    return _from_path(path, shape, classes, settings, loss)
+    return _from_path(path, shape, classes, settings, task)
 
 
 def _from_path(
@@ -125,9 +140,9 @@ def _from_path(
     shape: tuple[int, ...],
     classes: int,
     settings: Mapping[str, Setting],
-    loss: PerSampleLoss,
+    task: Task,
 ) -> Architecture:
-    _check_samples(shape, classes)
+    _check_samples(shape, classes, task)
     if not is_own(path) and path not in installed("model"):
         raise BadInput(
             f"a model of your own is named 'package.module:callable', got {path!r}; "
@@ -148,7 +163,7 @@ def _from_path(
             f"{path!r} made {type_of(module)}, not a torch.nn.Module; give a class "
             "derived from it, or a function that returns one"
         )
-    return Architecture(path, build, _recorded(shape, classes, settings), loss)
+    return Architecture(path, build, _recorded(shape, classes, settings), task)
 
 
 def _too_large(name: str, settings: Mapping[str, Setting], size: str) -> BadInput:
@@ -159,10 +174,10 @@ def _too_large(name: str, settings: Mapping[str, Setting], size: str) -> BadInpu
     )
 
 
-def _check_samples(shape: tuple[int, ...], classes: int) -> None:
+def _check_samples(shape: tuple[int, ...], classes: int, task: Task) -> None:
     if not shape or min(shape) < 1:
         raise BadInput(f"the shape of a sample has at least one side, each at least 1, got {shape}")
-    if classes < 2:
+    if classes < (2 if task == CLASSIFICATION else 1):
         raise BadInput(f"a model tells at least 2 classes apart, got classes={classes}")
 
 

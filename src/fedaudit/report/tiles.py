@@ -48,6 +48,7 @@ from fedaudit.report.text.sources import (
     strongest_on_sources,
 )
 from fedaudit.report.words import (
+    capital,
     contrast_name,
     count,
     defense_name,
@@ -189,8 +190,9 @@ def _place(figure: Estimate, figures: list[Estimate]) -> str:
 
 
 def utility_tile(record: Record) -> list[Tile]:
-    """Test accuracy, of undefended runs where there are any; none where it was not measured."""
-    whole = record.where(topic="utility", metric=TEST_ACCURACY)
+    """Utility on test samples, of undefended runs where there are any; none if not measured."""
+    figures = record.where(topic="utility")
+    whole = [one for one in figures if one.metric.startswith(("test ", TEST_ACCURACY))]
     plain = [one for one in whole if defense_name(one.defense) == defense_name(NO_DEFENSE)]
     results = plain or whole
     if not results:
@@ -200,10 +202,11 @@ def utility_tile(record: Record) -> list[Tile]:
     detail = (
         f"mean of {plural(len(results), 'run')}"
         if len(results) > 1
-        else interval(first.low, first.high, "accuracy")
+        else interval(first.low, first.high, first.metric)
     )
     defense = shortened(defense_name(first.defense), 32)
-    return [Tile("Test accuracy", percent(middle), f"{detail} · {defense}")]
+    name = capital(first.metric.replace("_", " "))
+    return [Tile(name, shown(middle, first.metric), f"{detail} · {defense}")]
 
 
 def _controls_tile(record: Record) -> Tile:

@@ -42,6 +42,7 @@ OF_A_RECORDING = frozenset({"name", "key", "view", "every", "keep", "attacks", "
     "names",
     "model",
     "started",
+    "task",
 }
 """What stands in its table ``recording``."""
 _NEVER_REFUSED = frozenset({"source", "clusters", "utility"})

@@ -52,7 +52,7 @@ class TrainMia:
         outputs = outputs_of(model, samples.features, device)
         posteriors = outputs.double().softmax(1)
         largest = posteriors.topk(min(self.top, posteriors.shape[1])).values
-        losses = model.architecture.loss(outputs, samples.labels).double()
+        losses = model.architecture.loss(outputs, samples.targets).double()
         found = torch.cat([largest, losses[:, None]], 1)
         if not bool(found.isfinite().all()):
             raise BadInput(

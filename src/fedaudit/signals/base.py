@@ -163,7 +163,7 @@ class Seen:
                 bases[int(group[0])],
                 shown,
                 self.samples.features,
-                self.samples.labels,
+                self.samples.targets,
                 workers=self.workers,
                 device=self.device,
             )

@@ -386,7 +386,7 @@ def _fast_way(
     def make() -> Measure:
         module = built.copy()
         parts = owners(module, base.params)
-        capture = Capture(module, parts, base.architecture.loss, plan.layout)
+        capture = Capture(module, parts, base.architecture.task, plan.layout)
 
         def measure(x: Tensor, y: Tensor) -> LayerProducts:
             return measure_chunk(capture, plan.kernels, x, y, len(updates))

@@ -5,15 +5,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
+from fedaudit.core.tasks import Reading
 from fedaudit.core.values import Model, Sees
 from fedaudit.signals.base import Seen
 
 Outputs = Float[Tensor, "samples ..."]
-Labels = Int[Tensor, " samples"]
+Targets = Shaped[Tensor, "samples ..."]
+Classes = Int[Tensor, " samples"]
 Values = Float[Tensor, " samples"]
 
 LOG_FLOOR = 1e-30
@@ -33,6 +35,7 @@ class OutputSignal:
 
     kind: ClassVar[str]
     needs: ClassVar[Sees] = Sees.PREDICTIONS
+    reads: ClassVar[Reading] = Reading.POSTERIOR
 
     def __post_init__(self) -> None:
         if self.snapshot not in ("local", "global"):
@@ -48,19 +51,19 @@ class OutputSignal:
 
     def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
         """See :class:`fedaudit.signals.base.Signal`."""
-        labels = seen.samples.labels
+        targets = seen.samples.targets
         if self.snapshot == "global":
-            values = self.of(seen.global_model, seen.global_outputs, labels)
+            values = self.of(seen.global_model, seen.global_outputs, targets)
             return values.expand(len(seen.clients), -1).clone()
         return torch.stack(
             [
-                self.of(model, outputs, labels)
+                self.of(model, outputs, targets)
                 for model, outputs in zip(seen.local_models, seen.outputs, strict=True)
             ]
         )
 
     @abstractmethod
-    def of(self, model: Model, outputs: Outputs, labels: Labels) -> Values:
+    def of(self, model: Model, outputs: Outputs, targets: Targets) -> Values:
         """The signal of one model, in 64 bits."""
 
 
@@ -76,10 +79,11 @@ class Loss(OutputSignal):
     """
 
     kind = "loss"
+    reads = Reading.NOTHING
 
-    def of(self, model: Model, outputs: Outputs, labels: Labels) -> Values:
+    def of(self, model: Model, outputs: Outputs, targets: Targets) -> Values:
         """See :class:`OutputSignal`."""
-        return -model.architecture.loss(outputs, labels).double()
+        return -model.architecture.loss(outputs, targets).double()
 
 
 @dataclass(frozen=True)
@@ -94,9 +98,9 @@ class Confidence(OutputSignal):
 
     kind = "confidence"
 
-    def of(self, model: Model, outputs: Outputs, labels: Labels) -> Values:
+    def of(self, model: Model, outputs: Outputs, targets: Classes) -> Values:
         """See :class:`OutputSignal`."""
-        return outputs.double().softmax(1).gather(1, labels[:, None]).squeeze(1)
+        return outputs.double().softmax(1).gather(1, targets[:, None]).squeeze(1)
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,7 @@ class MaxPosterior(OutputSignal):
 
     kind = "max_posterior"
 
-    def of(self, model: Model, outputs: Outputs, labels: Labels) -> Values:
+    def of(self, model: Model, outputs: Outputs, targets: Classes) -> Values:
         """See :class:`OutputSignal`."""
         return outputs.double().softmax(1).amax(1)
 
@@ -128,7 +132,7 @@ class PosteriorSpread(OutputSignal):
 
     kind = "posterior_std"
 
-    def of(self, model: Model, outputs: Outputs, labels: Labels) -> Values:
+    def of(self, model: Model, outputs: Outputs, targets: Classes) -> Values:
         """See :class:`OutputSignal`."""
         return outputs.double().softmax(1).std(1, correction=0)
 
@@ -146,7 +150,7 @@ class Entropy(OutputSignal):
 
     kind = "minus_entropy"
 
-    def of(self, model: Model, outputs: Outputs, labels: Labels) -> Values:
+    def of(self, model: Model, outputs: Outputs, targets: Classes) -> Values:
         """See :class:`OutputSignal`."""
         log_p = outputs.double().log_softmax(1)
         return (log_p.exp() * log_p).sum(1)
@@ -169,12 +173,12 @@ class ModifiedEntropy(OutputSignal):
 
     kind = "minus_modified_entropy"
 
-    def of(self, model: Model, outputs: Outputs, labels: Labels) -> Values:
+    def of(self, model: Model, outputs: Outputs, targets: Classes) -> Values:
         """See :class:`OutputSignal`."""
         p = outputs.double().softmax(1)
-        true = p.gather(1, labels[:, None]).squeeze(1)
+        true = p.gather(1, targets[:, None]).squeeze(1)
         # What is left to the other classes, summed: 1 - p would round to 0 for a sure model.
-        others = p.scatter(1, labels[:, None], 0.0)
+        others = p.scatter(1, targets[:, None], 0.0)
         right = others.sum(1) * true.clamp_min(LOG_FLOOR).log()
         wrong = others * (1 - others).clamp_min(LOG_FLOOR).log()
         return right + wrong.sum(1)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 from numpy import ndarray
+from torch import Tensor
 
 from fedaudit.attacks.catalog import attack_named
 from fedaudit.core.devices import CPU
@@ -116,7 +117,7 @@ def _permuted(setup: Setup, truth: TargetTruth, findings: Findings) -> Iterator[
 
 def _blind(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult]:
     """A classifier that sees inputs and no model: whatever it finds is no leakage."""
-    features = setup.deal.audit.samples.features.flatten(1).numpy()[truth.kept]
+    features = _as_columns(setup.deal.audit.samples.features).numpy()[truth.kept]
     for origin, against in _BLIND_AGAINST.items():
         chosen = np.isin(truth.origin, [Origin.MEMBER, origin])
         if truth.is_member[chosen].all():
@@ -148,6 +149,16 @@ def _blind(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult]:
             passed=not blind.shifted,
             note=f"against {against}: {blind.classifier}, {blind.method}",
         )
+
+
+def _as_columns(features: Tensor) -> Tensor:
+    """Inputs as a classifier takes them: numbers side by side, tokens as how often each occurs."""
+    flat = features.flatten(1)
+    if flat.is_floating_point():
+        return flat
+    kept, counts = torch.unique(flat), torch.zeros(len(flat), int(flat.max()) + 1)
+    counts.scatter_add_(1, flat.long(), torch.ones(flat.shape))
+    return counts[:, kept.long()]
 
 
 def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterator[ControlResult]:
@@ -317,6 +328,9 @@ def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlR
         )
 
 
+_PLANTED = "finds mislabelled samples that the target of a twin run has memorised"
+
+
 def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
     """Trains a small federation whose target memorises mislabelled samples, and attacks it.
 
@@ -332,6 +346,17 @@ def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
         work: Which processes train, where they and the measurements calculate, and what is
             called after each of the twin's rounds.
     """
+    if not setup.algorithm.architecture.task.classes:
+        yield ControlResult(
+            control="planted leak",
+            target=0,
+            seed=setup.seed,
+            expected=_PLANTED,
+            value=None,
+            passed=None,
+            note="this task has no classes, and so no sample with a wrong label",
+        )
+        return
     canaries, is_member = _canaries(setup)
     measured = _measured_twin(setup, canaries, is_member, work)
     for name, attack in setup.on_membership.items():

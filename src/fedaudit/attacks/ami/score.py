@@ -118,7 +118,8 @@ def _rows(gradient: Params, places: tuple[Place, ...]) -> Float[Tensor, "neurons
 def _own_gradient(model: Model, record: Samples) -> Params:
     module = model.module()
     params = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    loss = model.architecture.loss(module(record.features), record.labels).mean()
+    task = model.architecture.task
+    loss = task.losses(task.outputs(module, record.features), record.targets).mean()
     return dict(zip(params, torch.autograd.grad(loss, list(params.values())), strict=True))
 
 

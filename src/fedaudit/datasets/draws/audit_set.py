@@ -64,6 +64,8 @@ class AuditSet:
             "owner": torch.from_numpy(self.owner.astype(np.int64)),
             "panel": torch.from_numpy(self.panel.astype(np.int64)),
         }
+        if len(self.samples.parts) > 3:
+            stored["targets"] = self.samples.targets
         if self.group is not None:
             stored["group"] = torch.from_numpy(self.group.astype(np.int64))
         return stored
@@ -78,17 +80,24 @@ class AuditSet:
         missing = {"ids", "labels", "owner", "panel"} - tensors.keys()
         if missing:
             raise Damaged(f"the stored audit set lacks {', '.join(sorted(missing))}; draw it again")
-        shapes = {tuple(value.shape) for value in tensors.values()}
-        whole = all(value.dtype == torch.int64 for value in tensors.values())
+        columns = [value for name, value in tensors.items() if name != "targets"]
+        shapes = {tuple(value.shape) for value in columns}
+        whole = all(value.dtype == torch.int64 for value in columns)
         if len(shapes) != 1 or len(next(iter(shapes))) != 1 or not whole:
             raise Damaged(
                 "the stored audit set must be lists of whole numbers of one length, got shapes "
                 f"{sorted(shapes)}; draw it again"
             )
         empty = torch.empty((len(tensors["ids"]), 0))
+        targets = tensors.get("targets", tensors["labels"])
+        if len(targets) != len(empty):
+            raise Damaged(
+                f"the stored audit set has {len(targets)} targets of {len(empty)} samples; draw it "
+                "again"
+            )
         group = tensors.get("group")
         return AuditSet(
-            Samples(empty, tensors["labels"], tensors["ids"]),
+            Samples(empty, targets, tensors["ids"], tensors["labels"]),
             tensors["owner"].numpy(),
             tensors["panel"].numpy(),
             None if group is None else group.numpy(),

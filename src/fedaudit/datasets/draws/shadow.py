@@ -12,7 +12,7 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import ClientId, Samples
-from fedaudit.datasets.dataset import Dataset, numbered
+from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import AuditSet, Deal
 
 
@@ -41,8 +41,8 @@ def shadow_deal(dataset: Dataset, audited: Deal, draw: Callable[[Dataset], Deal]
         )
     rest = Dataset(
         dataset.name,
-        numbered(dataset.train.features[left], dataset.train.labels[left]),
-        numbered(dataset.test.features, dataset.test.labels, first=have),
+        dataset.train.take(left).replace(ids=torch.arange(have)),
+        dataset.test.replace(ids=torch.arange(have, have + len(dataset.test))),
         dataset.classes,
         dataset.normalisation,
         None if dataset.group is None else dataset.group[torch.cat([left, dataset.test.ids])],
@@ -134,4 +134,4 @@ def untouched(dataset: Dataset, audited: Deal) -> Int[Tensor, " samples"]:
 
 def _under(samples: Samples, ids: Int[Tensor, " all"]) -> Samples:
     """The samples under the ids that they have in the whole data set."""
-    return Samples(samples.features, samples.labels, ids[samples.ids])
+    return samples.replace(ids=ids[samples.ids])

@@ -5,7 +5,7 @@ import os
 import struct
 import zipfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from itertools import islice
 from mmap import ACCESS_READ, mmap
@@ -15,13 +15,14 @@ from typing import cast
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Num
+from jaxtyping import Float, Int, Num, UInt8
 from numpy import ndarray
 from numpy.lib import format as npy
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged, unknown_name
 from fedaudit.core.files import hold_to_budget, parsed_json
+from fedaudit.core.pretrained import of_minilm
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import (
     AnyArray,
@@ -62,6 +63,10 @@ def read(
     test_share: float = 0.2,
     standardise: bool = True,
     first_label: int = 0,
+    labels: str = "y",
+    distinct: bool = False,
+    longest: int = 0,
+    tokenizer: str = "",
     group: str = "",
 ) -> Dataset:
     """A data set from one ``.npz`` file.
@@ -76,6 +81,14 @@ def read(
         test_share: Share of each class in the test part, for ``x`` and ``y`` only.
         standardise: Whether features get mean 0 and spread 1.
         first_label: Label of the first class in the file.
+        labels: Array of the classes or targets of ``x``, such as "book" where the file has them
+            under that name.
+        distinct: Whether of samples that are alike only the first is kept, for ``x`` alone: of a
+            sample that is there twice nobody can say whether it was trained on.
+        longest: Columns of ``x`` that are kept, from the first, as of sequences that would cost too
+            much whole; 0 for all.
+        tokenizer: "minilm" for ``x`` that holds texts as bytes, filled up with zeros: features are
+            their tokens, at most ``longest`` of them (64 if that is 0).
         group: Column that divides people into groups, for coded tables; empty for none.
 
     Raises:
@@ -83,7 +96,14 @@ def read(
         BadInput: Arrays are missing or unusable.
     """
     stored = _stored(path)
-    arrays = _parts(path, stored, seed, test_share)
+    if tokenizer:
+        stored = {
+            name: tokens_of(value, tokenizer, longest or 64) if name.startswith("x") else value
+            for name, value in stored.items()
+        }
+    elif longest and "x" in stored and stored["x"].ndim == 2:
+        stored["x"] = stored["x"][:, :longest]
+    arrays = _parts(path, stored, seed, test_share, labels, distinct)
     if "columns" in stored and "vocab_json" in stored:
         if stored["columns"].ndim != 1:
             raise BadInput(
@@ -103,7 +123,43 @@ def read(
             f"{path.name} has no named columns, so there is no group {group!r}; leave group "
             "empty, or store 'columns' and 'vocab_json' in the file"
         )
-    return from_arrays(path.stem, arrays, standardise=standardise, first_label=first_label)
+    return from_arrays(
+        path.stem, arrays, standardise=standardise, first_label=first_label, tokens=tokenizer
+    )
+
+
+TOKENIZERS: dict[str, Callable[..., bytes]] = {"minilm": of_minilm}
+"""What reads ``tokenizer.json`` of a model, by its name."""
+
+
+def tokens_of(
+    texts: UInt8[ndarray, "samples bytes"], tokenizer: str, longest: int
+) -> Int[ndarray, "samples tokens"]:
+    """The tokens of texts, cut at and filled up to a length.
+
+    Args:
+        texts: A row of bytes each (UTF-8), filled up with zeros.
+        tokenizer: Which.
+        longest: Tokens of a row.
+
+    Raises:
+        BadInput: No such tokenizer, its package is not installed, or rows are no texts.
+    """
+    if tokenizer not in TOKENIZERS:
+        raise unknown_name("tokenizer", tokenizer, TOKENIZERS)
+    if texts.ndim != 2 or texts.dtype != np.uint8:
+        raise BadInput(
+            f"texts are rows of bytes, got {texts.dtype} of shape {texts.shape}; leave tokenizer "
+            "out for features that are none"
+        )
+    rules = TOKENIZERS[tokenizer]("tokenizer.json", "tokenizers").decode()
+    from tokenizers import Tokenizer
+
+    made = Tokenizer.from_str(rules)
+    made.enable_truncation(longest)
+    made.enable_padding(length=longest)
+    read = [row.tobytes().rstrip(b"\0").decode("utf-8", "replace") for row in texts]
+    return np.array([one.ids for one in made.encode_batch(read)], dtype=np.int32)
 
 
 def _stored(path: Path) -> dict[str, AnyArray]:
@@ -232,15 +288,25 @@ def _header(path: Path, file: zipfile.ZipExtFile) -> tuple[tuple[int, ...], int]
     return shape, kind.itemsize
 
 
-def _parts(path: Path, stored: dict[str, AnyArray], seed: int, test_share: float) -> Arrays:
+def _parts(
+    path: Path,
+    stored: dict[str, AnyArray],
+    seed: int,
+    test_share: float,
+    labels: str,
+    distinct: bool,
+) -> Arrays:
     if {"x_train", "y_train", "x_test", "y_test"} <= stored.keys():
         return Arrays(stored["x_train"], stored["y_train"], stored["x_test"], stored["y_test"])
-    if {"x", "y"} <= stored.keys():
-        rng = seeded_numpy(seed, "split", path.stem)
-        return split_arrays(stored["x"], stored["y"], test_share=test_share, rng=rng)
+    if {"x", labels} <= stored.keys():
+        rng, x, y = seeded_numpy(seed, "split", path.stem), stored["x"], stored[labels]
+        if distinct and len(x) == len(y):
+            first = np.sort(np.unique(x, axis=0, return_index=True)[1])
+            x, y = x[first], y[first]
+        return split_arrays(x, y, test_share=test_share, rng=rng)
     raise BadInput(
         f"{path.name} holds {', '.join(sorted(stored)) or 'nothing'}; it must hold x_train, "
-        "y_train, x_test and y_test, or x and y"
+        f"y_train, x_test and y_test, or x and {labels}"
     )
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.modules import outputs_of
-from fedaudit.core.values import Batch, Model, Params, Samples, cross_entropy
+from fedaudit.core.tasks import cross_entropy
+from fedaudit.core.values import Batch, Model, Params, Samples
 from fedaudit.defenses.base import Turn, Visit
 from fedaudit.defenses.cofedmid.exp3 import drawn, normalised, rewarded
 from fedaudit.defenses.cofedmid.partition import ClassGuided
@@ -354,7 +355,7 @@ class Compensation(ClassGuided):
         if arm is None or held is None or len(held) == 0:
             return
         outputs = outputs_of(end, held.features, turn.device)
-        gains = turn.evaluate(held) - start.architecture.loss(outputs, held.labels)
+        gains = turn.evaluate(held) - start.architecture.loss(outputs, held.targets)
         self.memory.learned = self.memory.learned.rewarded(arm, gains.double().mean())
 
     def state(self) -> Params:

@@ -20,7 +20,7 @@ from fedaudit.fl.training.local import LocalTraining
 
 
 @dataclass(frozen=True)
-class Task:
+class FederatedTask:
     """The settings of a study apart from the algorithm.
 
     Attributes:
@@ -50,7 +50,7 @@ class Task:
     nets: tuple[Architecture, ...] = ()
 
 
-def fedavg(task: Task) -> FedAvg:
+def fedavg(task: FederatedTask) -> FedAvg:
     """Clients train the global model, the server averages their changes by data size.
 
     Source: McMahan et al. 2017, Algorithm 1.
@@ -58,7 +58,7 @@ def fedavg(task: Task) -> FedAvg:
     return FedAvg(task.architecture, task.training)
 
 
-def fedsgd(task: Task, *, together: str = "mean") -> FedSGD:
+def fedsgd(task: FederatedTask, *, together: str = "mean") -> FedSGD:
     """Clients send the gradient of all their data, the server takes the step.
 
     Args:
@@ -71,7 +71,7 @@ def fedsgd(task: Task, *, together: str = "mean") -> FedSGD:
     return FedSGD(task.architecture, task.training, together)
 
 
-def legacy_fedsgd(task: Task) -> FedAvg:
+def legacy_fedsgd(task: FederatedTask) -> FedAvg:
     """FedSGD as SIA's published code runs it: one local epoch in mini-batches, averaged.
 
     Raises:
@@ -88,7 +88,7 @@ def legacy_fedsgd(task: Task) -> FedAvg:
     return FedAvg(task.architecture, task.training)
 
 
-def fedprox(task: Task, *, mu: float = 0.01) -> FedProx:
+def fedprox(task: FederatedTask, *, mu: float = 0.01) -> FedProx:
     """FedAvg whose clients are held near the model that they were sent.
 
     Args:
@@ -101,7 +101,7 @@ def fedprox(task: Task, *, mu: float = 0.01) -> FedProx:
 
 
 def fedadam(
-    task: Task,
+    task: FederatedTask,
     *,
     server_lr: float = 0.01,
     beta1: float = 0.9,
@@ -123,7 +123,7 @@ def fedadam(
 
 
 def fedmd(
-    task: Task,
+    task: FederatedTask,
     *,
     public: str,
     public_samples: int = 5_000,
@@ -179,7 +179,7 @@ def fedmd(
     )
 
 
-def ifca(task: Task, *, models: int = 2, explore: int = 0) -> Ifca:
+def ifca(task: FederatedTask, *, models: int = 2, explore: int = 0) -> Ifca:
     """Clients train the one of several global models that has the least loss on their data.
 
     Args:
@@ -193,7 +193,7 @@ def ifca(task: Task, *, models: int = 2, explore: int = 0) -> Ifca:
 
 
 def ifca_mir(
-    task: Task,
+    task: FederatedTask,
     *,
     models: int = 2,
     every: int = 5,
@@ -230,7 +230,7 @@ def ifca_mir(
 
 
 def ifca_mir_clients(
-    task: Task,
+    task: FederatedTask,
     *,
     models: int = 2,
     held_out: float = 0.1,
@@ -285,18 +285,18 @@ def algorithm_named(name: str) -> Callable[..., Algorithm]:
         "algorithm",
         name,
         ALGORITHMS,
-        wanted="a function from a fedaudit.fl.algorithms.catalog.Task, its parameter 'task', to "
-        "an algorithm",
+        wanted="a function from a fedaudit.fl.algorithms.catalog.FederatedTask, its parameter "
+        "'task', to an algorithm",
         fits=lambda found: callable(found) and "task" in signature(found).parameters,
     )
 
 
-def _nets(task: Task, channels: str) -> tuple[Architecture, ...]:
+def _nets(task: FederatedTask, channels: str) -> tuple[Architecture, ...]:
     named = [part.strip() for part in channels.split(";") if part.strip()]
     return tuple(task.model("cnn", channels=part, kernel=3, padding=1) for part in named)
 
 
-def _public(task: Task, name: str, count: int) -> Samples:
+def _public(task: FederatedTask, name: str, count: int) -> Samples:
     found = task.public(name)
     shape, classes = tuple(found.features.shape[1:]), int(found.labels.max()) + 1
     if shape != task.shape:

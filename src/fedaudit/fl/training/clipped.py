@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from fedaudit.core.errors import Unsupported, type_of
-from fedaudit.core.values import Batch, Params, chunks, cross_entropy
+from fedaudit.core.tasks import cross_entropy
+from fedaudit.core.values import Batch, Params, chunks
 from fedaudit.defenses.base import Objective
 from fedaudit.fl.training.dense import dense_clipped_sum, dense_layers, shortening
 from fedaudit.signals.kernels.base import LayerKernel
@@ -61,6 +62,7 @@ def clipped_sum(objective: Objective, batch: Batch, *, clip: float, copies: int 
     plan = _plan_of(objective.module)
     _refuse_mixing(plan.statistics)
     plain = objective.per_sample is cross_entropy and not batch.y.is_floating_point()
+    plain &= objective.task.reads_plainly
     if plan.dense and plain and copies == 1:
         found = dense_clipped_sum(list(params.values()), batch.x, batch.y, clip=clip)
         return dict(zip(params, found, strict=True))
@@ -220,7 +222,7 @@ def _by_layers(
     parts = watched.parts
     with watching(parts) as seen:
         # A copy: where watching fails, what the network has overwritten is needed again.
-        outputs = objective.module(batch.x.clone())
+        outputs = objective.task.outputs(objective.module, batch.x.clone())
     losses = _losses(objective, outputs, batch, copies)
     passages = passages_of(seen, parts, losses, rows=len(batch), retain_graph=True)
     kernels = watched.kernels(passages, copies)

@@ -12,7 +12,8 @@ from torch import nn
 from fedaudit.core.devices import CPU, computing_on, forked, model_on, samples_on
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.modules import loaded
-from fedaudit.core.values import Batch, Model, Samples, cross_entropy
+from fedaudit.core.tasks import cross_entropy
+from fedaudit.core.values import Batch, Model, Samples
 from fedaudit.defenses.base import Defense, Objective, Turn
 from fedaudit.fl.training.dense import cross_entropy_slope
 from fedaudit.fl.training.manual_backprop import OutputGradient, WrittenOut, written_out
@@ -189,6 +190,7 @@ def objective_of(module: nn.Module, defense: Defense, turn: Turn) -> Objective:
         lambda outputs, batch: defense.loss(outputs, batch, turn),
         per_sample=None if defense.acts_in("loss") else turn.received.architecture.loss,
         slope=partial(defense.slope, turn=turn) if defense.knows_its_slope else None,
+        task=turn.received.architecture.task,
     )
 
 
@@ -214,7 +216,8 @@ def _stepper(
         gradient = defense.gradient(objective, batch, turn)
         optimizer.step(params, [gradient[name] for name in names])
 
-    written = None if defense.acts_in("gradient") else written_out(module)
+    by_autograd = defense.acts_in("gradient") or not objective.task.reads_plainly
+    written = None if by_autograd else written_out(module)
     return step if written is None else partial(_by_hand, objective, optimizer, written, step)
 
 

@@ -47,8 +47,7 @@ def fingerprint_of(
     for client in sorted(clients):
         defense = defenses.get(client, UNDEFENDED)
         digest.update(stated((client, type(defense).__name__, vars(defense))).encode())
-        data = clients[client]
-        for part in (data.ids, data.labels, data.features):
+        for part in clients[client].parts:
             digest.update(part.contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 

@@ -8,12 +8,16 @@ from fedaudit.report.evidence import SIZES, Threshold, distinct
 from fedaudit.report.grid import Cell, Filled, Footnotes, Grid, Tone, named, shortened, tabled
 from fedaudit.report.words import (
     MISSING,
+    capital,
     count,
     defense_name,
     interval,
+    interval_of,
+    listed,
     number,
     percent,
     plural,
+    shown,
     sight_name,
     signal_name,
 )
@@ -124,7 +128,7 @@ def _where(control: ControlResult) -> str:
 
 
 def utility_table(record: Record) -> Grid:
-    """Accuracy of the trained models, seed by seed, and their mean where there are several."""
+    """Utility of the trained models, seed by seed, and their mean where there are several."""
     rows: list[Filled] = []
     figures = record.where(topic="utility")
     for defense in distinct(one.defense for one in figures):
@@ -138,7 +142,8 @@ def utility_table(record: Record) -> Grid:
         "Utility of the trained model",
         rows,
         words=("Seed",),
-        remark="Intervals: Clopper-Pearson 95%; for a mean, the lowest and highest seed.",
+        remark=f"Intervals: {listed(distinct(one.method for one in figures if one.method))}; for a "
+        "mean, the lowest and highest seed.",
     )
 
 
@@ -149,28 +154,37 @@ _UTILITY = {
 }
 
 
+def _columns(run: Mapping[str, Estimate]) -> dict[str, str]:
+    """Metrics by heading: accuracies, or another task's measure on test and training samples."""
+    if TEST_ACCURACY in run:
+        return _UTILITY
+    return {capital(metric): metric for metric in run}
+
+
 def _utility_row(run: Mapping[str, Estimate]) -> Filled:
-    test = run[TEST_ACCURACY]
-    limits = interval(test.low, test.high, test.metric)
+    first = next(iter(run.values()))
+    cells = {
+        name: Cell(shown(run[metric].number, metric), interval_of(run[metric]))
+        for name, metric in _columns(run).items()
+    }
     return {
-        "Defense": named(defense_name(test.defense)),
-        "Seed": str(test.seed),
-        **{name: percent(run[metric].number) for name, metric in _UTILITY.items()},
-        "Test accuracy": Cell(percent(test.number), limits),
-        "Test samples": count(test.samples),
+        "Defense": named(defense_name(first.defense)),
+        "Seed": str(first.seed),
+        **cells,
+        "Test samples": count(max(one.samples for one in run.values())),
     }
 
 
 def _mean_utility(defense: str, runs: Sequence[Mapping[str, Estimate]]) -> Filled:
     def mean(metric: str) -> Cell:
         values = [run[metric].number for run in runs]
-        return Cell(percent(fmean(values)), interval(min(values), max(values), TEST_ACCURACY))
+        return Cell(shown(fmean(values), metric), interval(min(values), max(values), metric))
 
     return {
         "Defense": named(defense_name(defense)),
         "Seed": f"mean of {plural(len(runs), 'seed')}",
-        **{name: mean(metric) for name, metric in _UTILITY.items()},
-        "Test samples": count(sum(run[TEST_ACCURACY].samples for run in runs)),
+        **{name: mean(metric) for name, metric in _columns(runs[0]).items()},
+        "Test samples": count(sum(max(one.samples for one in run.values()) for run in runs)),
     }
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from fedaudit.core.values import PerSampleLoss
+from fedaudit.core.tasks import Task
 
 
 class Uncapturable(Exception):
@@ -159,10 +159,10 @@ class Capture:
         self,
         module: nn.Module,
         parts: Mapping[str, Owner],
-        loss: PerSampleLoss,
+        task: Task,
         layout: torch.memory_format = torch.contiguous_format,
     ) -> None:
-        self.module, self.loss = module, loss
+        self.module, self.task = module, task
         self._layout = layout
         self._parts = parts
         unasked(module)
@@ -187,7 +187,7 @@ class Capture:
         if leaf.dim() == 4:
             entered = entered.contiguous(memory_format=self._layout)
         with watching(self._parts) as seen, torch.enable_grad():
-            losses = self.loss(self.module(entered), labels)
+            losses = self.task.losses(self.task.outputs(self.module, entered), labels)
         if losses.shape != labels.shape[:1]:
             raise Uncapturable(f"the loss has shape {tuple(losses.shape)}, not one a sample")
         return passages_of(seen, self._parts, losses, rows=len(features))

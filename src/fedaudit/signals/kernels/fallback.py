@@ -9,7 +9,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vjp, vmap
 
-from fedaudit.core.values import Model, Params, PerSampleLoss
+from fedaudit.core.tasks import Task
+from fedaudit.core.values import Model, Params
 from fedaudit.signals.kernels.base import Layer, LayerKernel, LayerProducts, direct
 from fedaudit.signals.kernels.capture import unasked
 
@@ -109,11 +110,16 @@ def vmap_measure(
 ) -> Measure:
     """Per-sample gradients by ``torch.func``; ``cut`` as in :func:`loop_measure`."""
     unasked(module)
+    task = base.architecture.task
     params: Params = {name: value for name, value in module.named_parameters() if name in packed}
 
     def loss(own: Params, feature: Tensor, label: Tensor) -> Tensor:
-        out = functional_call(module, own, (feature[None],))
-        return base.architecture.loss(out, label[None]).sum()
+        def run(*args: Tensor, **inputs: Tensor) -> object:
+            found: object = functional_call(module, own, args, inputs)
+            return found
+
+        out = task.outputs(run, feature[None])
+        return task.losses(out, label[None]).sum()
 
     gradients = vmap(grad(loss), in_dims=(None, 0, 0))
 
@@ -144,7 +150,7 @@ def loop_measure(
         value.requires_grad_()
 
     def one(feature: Tensor, label: Tensor) -> LayerProducts:
-        found = _gradient(module, params, base.architecture.loss, feature, label)
+        found = _gradient(module, params, base.architecture.task, feature, label)
         found |= {name: first_entries(found[name], count) for name, count in cut.items()}
         dots = [sum_of(found, update) for update in updates]
         return LayerProducts(
@@ -178,10 +184,10 @@ def sum_of(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> float:
 
 
 def _gradient(
-    module: nn.Module, params: Params, loss: PerSampleLoss, feature: Tensor, label: Tensor
+    module: nn.Module, params: Params, task: Task, feature: Tensor, label: Tensor
 ) -> dict[str, Tensor]:
     with torch.enable_grad():
-        total = loss(module(feature[None].clone()), label[None]).sum()
+        total = task.losses(task.outputs(module, feature[None].clone()), label[None]).sum()
     if not total.requires_grad:
         return {name: torch.zeros_like(value) for name, value in params.items()}
     found = torch.autograd.grad(total, list(params.values()), allow_unused=True)

@@ -86,7 +86,7 @@ def plan_for(
     """
     module = copies()
     parts = owners(module, base.params)
-    passages = Capture(module, parts, base.architecture.loss).run(features, labels)
+    passages = Capture(module, parts, base.architecture.task).run(features, labels)
     kernels, generic = {}, set()
     for path, part in parts.items():
         kernel, fast = kernel_for(part, passages[path], updates, cut)
@@ -112,7 +112,7 @@ def _runs_in(
 ) -> bool:
     """True if a model can be run with its images in an order that it was not written for."""
     try:
-        capture = Capture(module, owners(module, base.params), base.architecture.loss, layout)
+        capture = Capture(module, owners(module, base.params), base.architecture.task, layout)
         capture.run(features, labels)
     # A view of what lies in another order is a RuntimeError; other people's code may raise others.
     except Exception:

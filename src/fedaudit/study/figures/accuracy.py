@@ -1,18 +1,20 @@
-"""Accuracy of a run's models: counted in its measured rounds, and kept in their notes."""
+"""Utility of a run's models: measured in its rounds, and kept in their notes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from numpy import ndarray
+from scipy.stats import norm
 from torch import Tensor
 
 from fedaudit.core.devices import CPU
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import ClientId, Model, Samples, Sees
+from fedaudit.core.values import ClientId, Model, Samples, Sees, chunks
 from fedaudit.metrics import Share, generalisation_gap, share
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.round import Round
@@ -32,6 +34,9 @@ TRAIN_ACCURACY_SAMPLES = 5_000
 """Training accuracy of a model is counted on at most so many samples."""
 
 _GAP_TRAINED, _GAP_TESTED = 500, 1_000
+_AT_ONCE = 4096
+"""Samples whose outputs are in memory together: those of sequences are large."""
+MEAN, SPREAD = "mean", "spread"
 _TEST, _TRAIN, _TOTAL, _GAP = "test_correct/", "train_correct/", "train_total/", "gap/client-"
 
 
@@ -70,7 +75,7 @@ def evaluation_split(run: Setup) -> EvaluationSplit:
 def accuracy_notes(
     run: Setup, given: EvaluationSplit, round: Round, device: torch.device = CPU
 ) -> dict[str, str]:
-    """Counts of correct predictions by the models of a round, as text.
+    """Counts of correct predictions by the models of a round, as text; of other tasks the means.
 
     The server's models are tried on everybody's samples; those that clients keep, where there
     are such, on their client's own; where clients choose a model, that one on samples like the
@@ -100,6 +105,9 @@ def accuracy_notes(
     kept = {f"client-{c}": (model, given.own[c]) for c, model in sorted(round.kept.items())}
     notes = dict[str, str]()
     for name, (model, trained_on) in (kept or models).items():
+        if not model.architecture.task.utility.is_share:
+            notes |= _means(name, model, given.test, trained_on, device)
+            continue
         notes |= {
             f"{_TEST}{name}": str(_correct(model, given.test, device)),
             f"{_TRAIN}{name}": str(_correct(model, trained_on, device)),
@@ -111,6 +119,9 @@ def accuracy_notes(
 def counts_fit(run: Setup, notes: Mapping[str, str]) -> bool:
     """True if a round's counts are there, and can be."""
     names = _models(notes)
+    utility = run.algorithm.architecture.task.utility
+    if not utility.is_share:
+        return all(_as_number(notes.get(f"{part}{MEAN}")) for part in (_TEST, _TRAIN))
     try:
         counts = [[int(notes[f"{part}{n}"]) for part in (_TEST, _TRAIN, _TOTAL)] for n in names]
         gaps = [float(value) for key, value in notes.items() if key.startswith(_GAP)]
@@ -128,6 +139,9 @@ def counts_fit(run: Setup, notes: Mapping[str, str]) -> bool:
 def utility(run: Setup, stored: Sequence[Stored]) -> list[Estimate]:
     """Accuracies of the run's models, as counted in the measured rounds; the mean of several."""
     tested, notes = len(run.dataset.test), stored[-1].notes
+    measure = run.algorithm.architecture.task.utility
+    if not measure.is_share:
+        return _mean_utility(run, measure.name, notes)
     test = share(round(_mean_count(notes, _TEST)), tested)
     totals = sum(int(notes[f"{_TOTAL}{name}"]) for name in _models(notes))
     train: Share = share(sum(int(notes[f"{_TRAIN}{name}"]) for name in _models(notes)), totals)
@@ -144,9 +158,25 @@ def utility(run: Setup, stored: Sequence[Stored]) -> list[Estimate]:
     return [Estimate.model_validate(at | one) for one in given]
 
 
-def accuracy_by_round(run: Setup, stored: Sequence[Stored]) -> AccuracyByRound:
-    """Test accuracy after each measured round; the mean of several models."""
+def _mean_utility(run: Setup, name: str, notes: Mapping[str, str]) -> list[Estimate]:
+    """Means over samples of a measure that counts no right answers, with normal limits."""
+    at = {"topic": "utility", "defense": run.study.defense.label, "seed": run.seed}
+    test, spread = float(notes[f"{_TEST}{MEAN}"]), float(notes[f"{_TEST}{SPREAD}"])
     tested = len(run.dataset.test)
+    half = float(norm.ppf(0.975)) * spread / tested**0.5
+    limits = {"low": test - half, "high": test + half, "method": "normal 95%"}
+    found = [
+        at | {"metric": f"test {name}", "value": test, "samples": tested} | limits,
+        at | {"metric": f"train {name}", "value": float(notes[f"{_TRAIN}{MEAN}"])},
+    ]
+    return [Estimate.model_validate(one) for one in found]
+
+
+def accuracy_by_round(run: Setup, stored: Sequence[Stored]) -> AccuracyByRound:
+    """Test accuracy after each measured round, the mean of several models; none of other tasks."""
+    tested = len(run.dataset.test)
+    if not run.algorithm.architecture.task.utility.is_share:
+        stored = []
     return AccuracyByRound(
         defense=run.study.defense.label,
         seed=run.seed,
@@ -188,6 +218,25 @@ def _served(
     return {f"{part}{EVERYBODY}": str(count) for part, count in counts.items()}
 
 
+def _means(
+    name: str, model: Model, test: Samples, trained_on: Samples, device: torch.device
+) -> dict[str, str]:
+    """Mean and spread of the utility of a model whose task counts no right answers."""
+    values = [_utilities(model, samples, device) for samples in (test, trained_on)]
+    return {
+        f"{_TEST}{MEAN}": repr(float(values[0].mean())),
+        f"{_TEST}{SPREAD}": repr(float(values[0].std())),
+        f"{_TRAIN}{MEAN}": repr(float(values[1].mean())),
+    }
+
+
+def _as_number(text: str | None) -> bool:
+    try:
+        return text is not None and isfinite(float(text))
+    except ValueError:
+        return False
+
+
 def _is_last(run: Setup, round: Round) -> bool:
     return round.index == run.measured_rounds[-1]
 
@@ -195,6 +244,8 @@ def _is_last(run: Setup, round: Round) -> bool:
 def _gaps(given: EvaluationSplit, round: Round, device: torch.device) -> dict[str, str]:
     found = {}
     for client, exposed in round.exposed.items():
+        if exposed.local and not exposed.local.architecture.task.utility.is_share:
+            return {}
         # FedMD exposes an adversary's student, which is not what the client has overfitted.
         model = round.kept.get(client, exposed.local)
         if model is not None:
@@ -206,8 +257,16 @@ def _gaps(given: EvaluationSplit, round: Round, device: torch.device) -> dict[st
 
 
 def _correct(model: Model, samples: Samples, device: torch.device) -> int:
-    outputs = outputs_of(model, samples.features, device)
-    return int((outputs.argmax(1) == samples.labels).sum())
+    return int(_utilities(model, samples, device).sum())
+
+
+def _utilities(model: Model, samples: Samples, device: torch.device) -> Float[Tensor, " samples"]:
+    """The utility of a model on each sample, by its task's measure."""
+    values: list[Tensor] = []
+    for part in chunks(len(samples), _AT_ONCE):
+        outputs = outputs_of(model, samples.features[part], device)
+        values.append(model.architecture.task.utility.of(outputs, samples.targets[part]))
+    return torch.cat(values).double()
 
 
 def _some(samples: Samples, most: int, seed: int) -> Samples:

@@ -27,6 +27,7 @@ from fedaudit.study.front.spelling import (
     partition_settings,
     registering,
     server_spelled,
+    task_spelled,
     view_spelled,
 )
 from fedaudit.study.settings.base import Section
@@ -53,6 +54,8 @@ class Federation:
         data: Samples (``fedaudit.Samples(x, y)``, or the pair ``(x, y)``), what
             ``fedaudit.datasets`` makes, a ``Dataset``, a name, or a function that makes one.
         clients: How many, dealt to at random; or what ``fedaudit.partitions`` makes.
+        task: What the model is trained for: a name ("regression"), what ``fedaudit.tasks`` makes,
+            or a loss of one's own, of outputs and targets, with a number a sample.
         model: A name, a class or function that makes a ``torch.nn.Module`` (it is given ``shape``
             and ``classes`` where it takes them), or a module, with which every run then starts.
         models: Networks of the clients' own, in place of ``model``: a list of what that may be,
@@ -71,6 +74,7 @@ class Federation:
     data: object
     clients: object = 10
     model: object = "mlp"
+    task: object = "classification"
     algorithm: object = "fedavg"
     defenses: object = ()
     training: TrainingSection | None = None
@@ -140,6 +144,7 @@ def plan_of(federation: Federation, asked: Questions, *, name: str, about: str =
             "first_class": federation.first_class,
         },
         "partition": partition_settings(federation.clients, register),
+        "task": register(task_spelled(federation.task)),
         "model": register(part_spelled("model", federation.model, MODELS)),
         "models": [
             register(part_spelled("model", one, MODELS)) for one in listed(federation.models)

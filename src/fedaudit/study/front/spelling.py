@@ -15,6 +15,7 @@ from fedaudit.core.errors import BadInput, an, type_of
 from fedaudit.core.importing import GivenObject
 from fedaudit.core.naming import Clients, Copies, DefensePart, NamedPart
 from fedaudit.core.objects import Spelled, frozen, plain_settings, spelled
+from fedaudit.core.tasks import TASKS, Task
 from fedaudit.core.values import Samples, Setting
 from fedaudit.datasets.catalog import SOURCES
 from fedaudit.datasets.dataset import Dataset
@@ -99,6 +100,7 @@ def _plain(kind: str, name: str, options: Mapping[str, object]) -> dict[str, Set
 
 _WANTED = {
     "model": "a torch.nn.Module, a class or function that makes one, or a catalogue's name",
+    "task": "a catalogue's name, what fedaudit.tasks makes, or a loss of outputs and targets",
     "algorithm": "what fedaudit.algorithms makes, a function from a task to an algorithm, or a "
     "catalogue's name",
     "data": "samples, what fedaudit.datasets makes, a function that makes a Dataset, or a name",
@@ -119,6 +121,16 @@ def part_spelled(kind: str, given: object, catalogue: Mapping[str, object]) -> S
     if not isinstance(what, str) and (isinstance(what, nn.Module) or not callable(what)):
         raise _is_not(kind, what)
     return _part(kind, given, catalogue)
+
+
+def task_spelled(given: object) -> Spelled:
+    """A task by name, one that is made, or a loss of the caller's own."""
+    if isinstance(given, Task):
+        known = given.name in TASKS
+        return Spelled(given.name, dict(given.settings)) if known else frozen(given, given)
+    if not isinstance(given, str) and not callable(given):
+        raise _is_not("task", given)
+    return _part("task", given, TASKS)
 
 
 def _kept(one: Spelled) -> Spelled:

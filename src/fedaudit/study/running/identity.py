@@ -25,6 +25,7 @@ _NEWER: Mapping[str, object] = {
     "data.classes": [],
     "data.first_class": 0,
     "models": [],
+    "task": {"name": "classification", "options": {}},
     "shadow": None,
     "shift": None,
     "risk": RiskSection().model_dump(mode="json"),
@@ -105,6 +106,7 @@ def _parts(study: Study) -> list[tuple[str, str]]:
     return [
         ("data set", study.data.name),
         *(("model", model.name) for model in study.models or (study.model,)),
+        ("task", study.task.name),
         ("algorithm", study.algorithm.name),
         ("partition", study.partition.scheme),
         ("view", study.audit.view),

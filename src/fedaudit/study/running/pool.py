@@ -170,7 +170,8 @@ def _data_digest(run: Setup) -> str:
         run.dataset.test,
     )
     for samples in parts:
-        for tensor in (samples.features, samples.labels, samples.ids):
+        ids, labels, features, *targets = samples.parts
+        for tensor in (features, labels, ids, *targets):
             digest.update(repr((tuple(tensor.shape), str(tensor.dtype))).encode())
             digest.update(tensor.contiguous().numpy().reshape(-1).view(np.uint8).data)
     return digest.hexdigest()

@@ -40,6 +40,10 @@ def _catalogue(kind: str) -> Iterable[str]:
             from fedaudit.datasets.draws.fair import DRAWS
 
             return DRAWS
+        case "task":
+            from fedaudit.core.tasks import TASKS
+
+            return TASKS
         case "view":
             from fedaudit.observe.views import VIEWS
 
@@ -81,5 +85,6 @@ ModelName = Annotated[str, _of("model")]
 PartitionName = Annotated[str, _of("partition")]
 DrawName = Annotated[str, _of("draw")]
 ViewName = Annotated[str, _of("view")]
+TaskName = Annotated[str, _of("task")]
 MeasureName = Annotated[str, _of("measure of risk")]
 MetricName = Annotated[str, _of("metric")]

@@ -21,6 +21,7 @@ from fedaudit.study.settings.names import (
     MetricName,
     ModelName,
     PartitionName,
+    TaskName,
     ViewName,
     each_once,
 )
@@ -47,6 +48,18 @@ class PartitionSection(Section):
     scheme: PartitionName = "iid"
     clients: Annotated[int, Field(ge=2, le=10**6, strict=True)] = 10
     samples_per_client: Count = 0
+    options: Settings = Field(default_factory=dict)
+
+
+class TaskSection(Section):
+    """What clients train their model for; ``options`` are the task's own.
+
+    Attributes:
+        name: Of the catalogue, or a loss of one's own (``module:function``, of outputs and
+            targets, one number a sample).
+    """
+
+    name: TaskName = "classification"
     options: Settings = Field(default_factory=dict)
 
 
@@ -283,6 +296,7 @@ class Study(Section):
     seeds: Annotated[tuple[Count, ...], Field(min_length=1)] = (1,)
     data: DataSection = DataSection()
     partition: PartitionSection = PartitionSection()
+    task: TaskSection = TaskSection()
     model: ModelSection = ModelSection()
     models: tuple[ModelSection, ...] = ()
     algorithm: AlgorithmSection = AlgorithmSection()

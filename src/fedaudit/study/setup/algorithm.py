@@ -1,6 +1,7 @@
 """The federated algorithm of a study, and how the membership risk of its models is measured."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -9,15 +10,17 @@ import torch
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import called
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Architecture, Samples
+from fedaudit.core.tasks import Reading, lacking, task_named
+from fedaudit.core.values import Architecture, Samples, Setting
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.datasets.draws.shadow import untouched
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels
-from fedaudit.fl.algorithms.catalog import Task, algorithm_named
+from fedaudit.fl.algorithms.catalog import FederatedTask, algorithm_named
 from fedaudit.fl.algorithms.ifca import Ifca
 from fedaudit.fl.algorithms.ifca_mir import IfcaMir, Preference
 from fedaudit.models import architecture
+from fedaudit.observe.round import Logits
 from fedaudit.risk.base import ByLoss
 from fedaudit.risk.catalog import measure_named
 from fedaudit.risk.server import ServerRisk, ShadowTraining
@@ -47,9 +50,16 @@ def algorithm_of(study: Study, world: GroupedData, seed: int, data_dir: Path | N
     check_algorithm(study)
     dataset = world.dataset
     shape = tuple(dataset.train.features.shape[1:])
-    model: Callable[..., Architecture] = partial(architecture, shape=shape, classes=dataset.classes)
+    task = task_named(study.task.name, study.task.options)
+    train = dataset.train
+    task = replace(task, inputs=train.inputs)
+    width = task.width(train.features, train.targets) or dataset.classes
+
+    def model(name: str, **settings: Setting) -> Architecture:
+        return architecture(name, task, shape=shape, classes=width, **settings)
+
     nets = tuple(model(one.name, **one.options) for one in study.models or (study.model,))
-    task = Task(
+    given = FederatedTask(
         architecture=nets[0],
         nets=nets if study.models else (),
         training=study.training.local(),
@@ -64,13 +74,17 @@ def algorithm_of(study: Study, world: GroupedData, seed: int, data_dir: Path | N
     )
     name = study.algorithm.name
     options = study.algorithm.options
-    made = called("algorithm", name, algorithm_named(name), task=task, **options)
+    made = called("algorithm", name, algorithm_named(name), task=given, **options)
     if not isinstance(made, Algorithm):
         raise BadInput(
             f"the algorithm {name!r} made {type_of(made)}, which is no "
             "fedaudit.fl.algorithms.base.Algorithm; give it all of that protocol's methods, as by "
             "deriving it from fedaudit.fl.algorithms.fedavg.FedAvg"
         )
+    answers = made.upload_kind is Logits or isinstance(made, ChoosesModels)
+    if answers and Reading.POSTERIOR not in task.readings:
+        said = lacking(f"the algorithm {name!r}", Reading.POSTERIOR, task)
+        raise BadInput(f"{said}; take one that averages parameters, such as fedavg")
     if study.models and tuple(made.nets) != nets:
         raise BadInput(
             f"the algorithm {name!r} has one network for all clients, and models names "

@@ -11,6 +11,7 @@ from fedaudit.core.errors import BadInput, NotVisible, Refusal
 from fedaudit.core.importing import called, named
 from fedaudit.core.naming import Copies
 from fedaudit.core.seeds import seed_for
+from fedaudit.core.tasks import lacking, task_named
 from fedaudit.core.values import ClientId, Sees, Setting
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.dataset import Dataset, some_classes
@@ -126,7 +127,8 @@ def metric_named(name: str) -> Exact | Metric:
 def dataset_of(study: Study, seed: int, data_dir: Path | None) -> Dataset:
     """The data that a study names, with the classes that it asks for."""
     given = study.data
-    whole = load(given.name, data_dir=data_dir, seed=seed, **given.options)
+    task = task_named(study.task.name, study.task.options)
+    whole = load(given.name, task, data_dir=data_dir, seed=seed, **given.options)
     return some_classes(whole, given.classes, first=given.first_class)
 
 
@@ -324,6 +326,9 @@ def _noise_tail(study: Study, name: str) -> dict[str, Setting]:
 
 def _refuse_impossible(name: str, attack: Attack, study: Study, view: View) -> None:
     view.refuse_unless_offered(attack.needs, f"the attack {name!r}")
+    task = task_named(study.task.name, study.task.options)
+    if attack.reads & ~task.readings:
+        raise NotVisible(lacking(f"the attack {name!r}", attack.reads, task))
     if attack.infers_source and study.audit.merge:
         raise NotVisible(
             f"the attack {name!r} tells single clients apart, and audit.merge attacks "

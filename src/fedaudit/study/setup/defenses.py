@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.objects import stated
+from fedaudit.core.tasks import lacking
 from fedaudit.core.values import ClientId
 from fedaudit.defenses.base import Defense, Plan
 from fedaudit.defenses.catalog import defense_named, made
@@ -36,6 +37,10 @@ def refuse_unfit(defenses: Mapping[ClientId, Defense], plan: Plan) -> None:
     """
     # Members of a coalition are set alike: one of them stands for all.
     for defense in {stated(one): one for one in defenses.values()}.values():
+        task = plan.architecture.task
+        if defense.reads & ~task.readings:
+            said = lacking(f"the defense {type(defense).__name__}", defense.reads, task)
+            raise Unsupported(f"{said}; leave it out, or take one that does not, such as dp-sgd")
         defense.refuse_misfit(plan)
 
 

@@ -1,0 +1,434 @@
+"""Tasks: the loss of a sample, the utility of a model, and what else can be read of its outputs.
+
+Attacks need a loss for every sample, and some need more, such as class probabilities. Whatever
+runs a model asks its task for outputs and losses; nothing else knows of logits or classes.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Flag, auto
+from functools import partial
+from typing import NamedTuple, TypeAlias, cast
+
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor, positive
+from torch.nn import functional
+
+from fedaudit.core.errors import BadInput, type_of
+from fedaudit.core.importing import named
+from fedaudit.core.inputs import Inputs
+
+PerSampleLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""One number a sample, of (outputs, targets)."""
+
+Targets: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+Width: TypeAlias = Callable[[Tensor, Tensor], int]
+
+
+class Reading(Flag):
+    """Values that can be read of a model's outputs beside a loss.
+
+    Attributes:
+        POSTERIOR: A probability for each class.
+        TOKENS: A probability for each token of a sequence.
+    """
+
+    NOTHING = 0
+    POSTERIOR = auto()
+    TOKENS = auto()
+
+
+class NextTokens(NamedTuple):
+    """A model's predictions of tokens.
+
+    Attributes:
+        logits: Before each token.
+        tokens: That came; of no meaning where they do not count.
+        counted: Which of them count: padding does not.
+    """
+
+    logits: Float[Tensor, "samples positions tokens"]
+    tokens: Int[Tensor, "samples positions"]
+    counted: Bool[Tensor, "samples positions"]
+
+
+class Utility(NamedTuple):
+    """The measure of how good a model is, sample by sample.
+
+    Attributes:
+        name: Such as "accuracy".
+        of: Value of each sample, of (outputs, targets).
+        is_share: Whether values are 1 for a right answer and 0 for a wrong one, so that their mean
+            is a rate; where they are not, less is better.
+    """
+
+    name: str
+    of: PerSampleLoss
+    is_share: bool = False
+
+
+def logits_of(found: object) -> Tensor:
+    """The outputs in what a module returns: the tensor itself, or an object's ``logits``.
+
+    Raises:
+        BadInput: It is no tensor, and has no logits.
+    """
+    if isinstance(found, Tensor):
+        return found
+    named = found.get("logits") if isinstance(found, Mapping) else getattr(found, "logits", None)
+    if not isinstance(named, Tensor):
+        raise BadInput(
+            f"a model returns {type_of(found)}, and fedaudit reads a tensor, or an object or "
+            "dictionary that has logits; give a subclass whose forward returns one"
+        )
+    return named
+
+
+def as_given(features: Tensor, targets: Tensor) -> Tensor:
+    """The targets as they are."""
+    return targets
+
+
+def width_of_targets(features: Tensor, targets: Tensor) -> int:
+    """Number of outputs by the targets' own: 0 for class indices, of which nothing follows."""
+    if targets.ndim == 1:
+        return 1 if targets.is_floating_point() else 0
+    return targets.flatten(1).shape[1]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What clients train a model for.
+
+    A task is importable and free of tensors: it is part of an architecture, which is a key of
+    dictionaries and travels to other processes. Two are the same when name and settings are.
+
+    Attributes:
+        name: Catalogue name, or ``package.module:loss`` where the loss is the user's own.
+        losses: Loss of each sample, of (outputs, targets); differentiable, and its mean is what
+            clients minimise.
+        utility: How good a model is.
+        readings: What else can be read of its outputs.
+        read: Outputs, of whatever a module returns.
+        features: Features as a model takes them, of those that are given.
+        targets: What losses compare outputs with, of (features, targets as they are given).
+        width: Number of outputs that a model needs, of (features, targets); 0 for as many as
+            there are classes.
+        classes: Whether targets are class indices.
+        tokens: Predictions of tokens, of (outputs, targets); None without :attr:`Reading.TOKENS`.
+        settings: Keyword settings that the task was made with.
+        inputs: How the inputs of a model that takes several by name lie in the features.
+    """
+
+    name: str
+    losses: PerSampleLoss = field(repr=False, compare=False)
+    utility: Utility = field(repr=False, compare=False)
+    readings: Reading = field(default=Reading.NOTHING, compare=False)
+    read: Callable[[object], Tensor] = field(default=logits_of, repr=False, compare=False)
+    features: Callable[[Tensor], Tensor] = field(default=positive, repr=False, compare=False)
+    targets: Targets = field(default=as_given, repr=False, compare=False)
+    width: Callable[[Tensor, Tensor], int] = field(
+        default=width_of_targets, repr=False, compare=False
+    )
+    classes: bool = field(default=False, compare=False)
+    tokens: Callable[[Tensor, Tensor], NextTokens] | None = field(
+        default=None, repr=False, compare=False
+    )
+    settings: tuple[tuple[str, int | float | str | bool], ...] = ()
+    inputs: Inputs | None = None
+
+    def outputs(self, module: Callable[..., object], x: Shaped[Tensor, "samples ..."]) -> Tensor:
+        """A module's outputs on samples, as losses take them."""
+        return self.read(self.called(module, x))
+
+    def called(self, module: Callable[..., object], x: Shaped[Tensor, "samples ..."]) -> object:
+        """Whatever a module returns for samples."""
+        return module(x) if self.inputs is None else module(**self.inputs.unpacked(x))
+
+    @property
+    def reads_plainly(self) -> bool:
+        """True if a module takes the features and returns the outputs, as layers in a row do."""
+        return self.read is logits_of and self.inputs is None
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Float[Tensor, " samples"]:
+    """Cross-entropy of each sample in nats; targets are classes or class probabilities."""
+    return functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def _right(outputs: Tensor, targets: Tensor) -> Float[Tensor, " samples"]:
+    return (outputs.argmax(1) == targets).float()
+
+
+def _class_indices(features: Tensor, targets: Tensor) -> Tensor:
+    if targets.ndim != 1 or targets.is_floating_point() or int(targets.min()) < 0:
+        raise BadInput(
+            f"targets of the task 'classification' are class indices from 0, one a sample, got "
+            f"{targets.dtype} of shape {tuple(targets.shape)}; name another task, such as "
+            "'regression' or 'multi-label'"
+        )
+    return targets.long()
+
+
+CLASSIFICATION = Task(
+    "classification",
+    cross_entropy,
+    Utility("accuracy", _right, is_share=True),
+    Reading.POSTERIOR,
+    targets=_class_indices,
+    classes=True,
+)
+
+
+def classification() -> Task:
+    """One class a sample: a row of logits, cross-entropy, and class probabilities to be read."""
+    return CLASSIFICATION
+
+
+def classification_by(losses: PerSampleLoss) -> Task:
+    """Classification by another loss than cross-entropy.
+
+    Args:
+        losses: Of (logits, class indices), one number a sample.
+    """
+    return CLASSIFICATION if losses is cross_entropy else replace(CLASSIFICATION, losses=losses)
+
+
+def binary() -> Task:
+    """Two classes and one logit z a sample, which is read as the two logits 0 and z.
+
+    Their softmax is the sigmoid of z, and their cross-entropy the loss of z.
+    """
+    return Task(
+        "binary",
+        cross_entropy,
+        Utility("accuracy", _right, is_share=True),
+        Reading.POSTERIOR,
+        read=two_logits,
+        targets=_zero_or_one,
+        width=_one,
+        classes=True,
+    )
+
+
+def two_logits(found: object) -> Tensor:
+    """The logits 0 and z of one logit z a sample, of shape (samples,) or (samples, 1).
+
+    Raises:
+        BadInput: Another number of logits.
+    """
+    logits = logits_of(found)
+    if logits.numel() != len(logits):
+        raise BadInput(
+            f"a model for the task 'binary' gives one logit a sample, got shape "
+            f"{tuple(logits.shape)}; take the task 'classification' for a logit a class"
+        )
+    return functional.pad(logits.reshape(-1, 1), (1, 0))
+
+
+def _one(features: Tensor, targets: Tensor) -> int:
+    return 1
+
+
+def _zero_or_one(features: Tensor, targets: Tensor) -> Tensor:
+    flat = targets.reshape(len(targets), -1)
+    if flat.shape[1] != 1 or not bool(((flat == 0) | (flat == 1)).all()):
+        raise BadInput(
+            "targets of the task 'binary' are 0 or 1, one a sample, got "
+            f"{_spoken(targets)}; take 'multi-label' for several, 'classification' for classes"
+        )
+    return flat[:, 0].long()
+
+
+def multi_label() -> Task:
+    """Several labels a sample, each there or not: a logit a label, mean binary cross-entropy."""
+    return Task(
+        "multi-label",
+        _label_losses,
+        Utility("label error", _label_errors),
+        targets=_zeros_and_ones,
+    )
+
+
+def _label_losses(outputs: Tensor, targets: Tensor) -> Float[Tensor, " samples"]:
+    _refuse_other_shape("multi-label", outputs, targets)
+    each = functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
+    return each.flatten(1).mean(1)
+
+
+def _label_errors(outputs: Tensor, targets: Tensor) -> Float[Tensor, " samples"]:
+    return ((outputs > 0) != (targets > 0.5)).float().flatten(1).mean(1)
+
+
+def _zeros_and_ones(features: Tensor, targets: Tensor) -> Tensor:
+    if targets.ndim != 2 or not bool(((targets == 0) | (targets == 1)).all()):
+        raise BadInput(
+            "targets of the task 'multi-label' are one row of 0 and 1 a sample, a column a label, "
+            f"got {_spoken(targets)}"
+        )
+    return targets.float()
+
+
+def regression() -> Task:
+    """One or several numbers a sample: mean squared error."""
+    return Task(
+        "regression",
+        _squared_errors,
+        Utility("squared error", _squared_errors),
+        targets=_numbers,
+    )
+
+
+def _squared_errors(outputs: Tensor, targets: Tensor) -> Float[Tensor, " samples"]:
+    outputs = outputs.reshape(len(outputs), -1)
+    _refuse_other_shape("regression", outputs, targets)
+    return (outputs - targets).square().mean(1)
+
+
+def _numbers(features: Tensor, targets: Tensor) -> Tensor:
+    rows = targets.reshape(len(targets), -1).float()
+    if not bool(rows.isfinite().all()):
+        raise BadInput(
+            f"{int((~rows.isfinite()).any(1).sum())} of {len(rows)} targets of the task "
+            "'regression' are no finite numbers; leave these samples out"
+        )
+    return rows
+
+
+def next_token(*, padding: int = 0, vocabulary: int = 0) -> Task:
+    """The next token of a sequence: mean negative log-likelihood of all tokens but the first.
+
+    Samples are sequences of whole numbers, and their own targets; a model gives a row of logits a
+    position.
+
+    Args:
+        padding: Token that fills sequences up; it counts in no loss.
+        vocabulary: Number of tokens that there are; 0 for the largest of the data and one more.
+    """
+    return Task(
+        "next-token",
+        partial(_sequence_losses, padding=padding),
+        Utility("negative log-likelihood", partial(_sequence_losses, padding=padding)),
+        Reading.TOKENS,
+        features=_whole_numbers,
+        targets=partial(_tokens, padding=padding, vocabulary=vocabulary),
+        width=partial(_vocabulary, given=vocabulary),
+        tokens=partial(_next_tokens, padding=padding),
+        settings=(("padding", padding), ("vocabulary", vocabulary)),
+    )
+
+
+def _next_tokens(outputs: Tensor, targets: Tensor, *, padding: int) -> NextTokens:
+    return NextTokens(outputs[:, :-1], targets[:, 1:], targets[:, 1:] != padding)
+
+
+def _sequence_losses(
+    outputs: Tensor, targets: Tensor, *, padding: int
+) -> Float[Tensor, " samples"]:
+    if outputs.ndim != 3 or outputs.shape[:2] != targets.shape:
+        raise BadInput(
+            "a model for the task 'next-token' gives a row of logits for every token of "
+            f"{tuple(targets.shape)}, got shape {tuple(outputs.shape)}"
+        )
+    logits, tokens, counted = _next_tokens(outputs, targets, padding=padding)
+    each = functional.cross_entropy(
+        logits.transpose(1, 2), tokens, ignore_index=padding, reduction="none"
+    )
+    return each.sum(1) / counted.sum(1)
+
+
+def _whole_numbers(features: Tensor) -> Tensor:
+    if features.ndim != 2 or not bool((features == features.round()).all()):
+        raise BadInput(
+            "samples of the task 'next-token' are sequences of whole numbers, one row a sample, "
+            f"got {_spoken(features)}; set data.options.standardise to false where a file holds "
+            "them"
+        )
+    return features.int()
+
+
+def _tokens(features: Tensor, targets: Tensor, *, padding: int, vocabulary: int) -> Tensor:
+    # Targets of their own, as where inputs are several and the tokens are one of them.
+    own = targets.ndim == 2 and not targets.is_floating_point()
+    tokens = targets if own else features
+    short = int(((tokens[:, 1:] != padding).sum(1) == 0).sum())
+    if tokens.shape[1] < 2 or short:
+        raise BadInput(
+            f"{short} of {len(tokens)} sequences have no token to be predicted after the first "
+            f"(padding is {padding}); leave them out, or set task.options.padding"
+        )
+    counted = tokens[tokens != padding]
+    if int(counted.min()) < 0 or (vocabulary and int(counted.max()) >= vocabulary):
+        raise BadInput(
+            f"tokens lie from 0 to {vocabulary - 1 if vocabulary else '...'}, got "
+            f"{int(counted.min())} to {int(counted.max())}; set task.options.vocabulary"
+        )
+    return tokens.long()
+
+
+def _vocabulary(features: Tensor, targets: Tensor, *, given: int) -> int:
+    return given or int(targets.max()) + 1
+
+
+def _refuse_other_shape(name: str, outputs: Tensor, targets: Tensor) -> None:
+    if outputs.shape != targets.shape:
+        raise BadInput(
+            f"a model for the task {name!r} gives as many numbers as there are targets, shape "
+            f"{tuple(targets.shape)}, got {tuple(outputs.shape)}"
+        )
+
+
+def _spoken(values: Tensor) -> str:
+    return f"{values.dtype} of shape {tuple(values.shape)}"
+
+
+TASKS: dict[str, Callable[..., Task]] = {
+    "classification": classification,
+    "binary": binary,
+    "multi-label": multi_label,
+    "regression": regression,
+    "next-token": next_token,
+}
+
+
+def of_loss(name: str, losses: PerSampleLoss) -> Task:
+    """The task of a loss of the user's own, which is its utility as well.
+
+    Args:
+        name: Of the loss.
+        losses: Of (outputs, targets), one number a sample.
+    """
+    return Task(name, losses, Utility("loss", losses))
+
+
+def lacking(what: str, wanted: Reading, task: Task) -> str:
+    """A refusal, in words, of what needs readings that a task does not have."""
+    named = {Reading.POSTERIOR: "classes", Reading.TOKENS: "tokens"}
+    kinds = " and ".join(named[one] for one in wanted & ~task.readings)
+    return f"{what} needs probabilities of {kinds}, which the task {task.name!r} does not have"
+
+
+def task_named(name: str, settings: Mapping[str, int | float | str | bool]) -> Task:
+    """The task of that name, of an installed package, or of the user's own.
+
+    Args:
+        name: Of the catalogue, or ``module:object``: a task, or a loss of (outputs, targets) that
+            gives one number a sample.
+        settings: Of the task, or of the loss by keyword.
+
+    Raises:
+        BadInput: There is none, and the nearest is named; or it has no such settings.
+    """
+    found: Task | Callable[..., Task] | PerSampleLoss = named(
+        "task",
+        name,
+        TASKS,
+        wanted="a fedaudit.tasks.Task, or a loss of outputs and targets with a number a sample",
+        fits=lambda one: isinstance(one, Task) or callable(one),
+    )
+    if isinstance(found, Task):
+        return found
+    if found in TASKS.values():
+        return cast(Callable[..., Task], found)(**settings)
+    loss = cast(PerSampleLoss, found)
+    return of_loss(name, partial(loss, **settings) if settings else loss)

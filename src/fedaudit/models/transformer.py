@@ -1,0 +1,102 @@
+"""A small transformer that predicts the next token."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedaudit.core.errors import BadInput
+from fedaudit.models._parts import spelled
+
+
+class _Attention(nn.Module):
+    """Causal self-attention over several heads."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.inward, self.outward = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(
+        self, x: Float[Tensor, "samples positions width"]
+    ) -> Float[Tensor, "samples positions width"]:
+        samples, positions, width = x.shape
+        parts = self.inward(x).view(samples, positions, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        seen = functional.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
+        out: Tensor = self.outward(seen.transpose(1, 2).reshape(samples, positions, width))
+        return out
+
+
+class _Block(nn.Module):
+    """Attention and a hidden layer, each normalised before and added to what came in."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.first, self.attention = nn.LayerNorm(width), _Attention(width, heads)
+        self.second = nn.LayerNorm(width)
+        self.hidden = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(
+        self, x: Float[Tensor, "samples positions width"]
+    ) -> Float[Tensor, "samples positions width"]:
+        x = x + self.attention(self.first(x))
+        out: Tensor = x + self.hidden(self.second(x))
+        return out
+
+
+class Transformer(nn.Module):
+    """A decoder over sequences of tokens: a row of logits a position, for the token after it."""
+
+    def __init__(self, length: int, vocabulary: int, layers: int, width: int, heads: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.places = nn.Embedding(length, width)
+        self.blocks = nn.Sequential(*(_Block(width, heads) for _ in range(layers)))
+        self.last, self.logits = nn.LayerNorm(width), nn.Linear(width, vocabulary)
+
+    def forward(
+        self, x: Int[Tensor, "samples positions"]
+    ) -> Float[Tensor, "samples positions tokens"]:
+        """Logits of the next token at every position."""
+        # A row a sample, as whatever watches layers for per-sample gradients expects.
+        places = torch.arange(x.shape[1], device=x.device).expand(x.shape)
+        out: Tensor = self.logits(self.last(self.blocks(self.tokens(x) + self.places(places))))
+        return out
+
+
+def transformer(
+    *,
+    shape: tuple[int, ...],
+    classes: int,
+    layers: int = 2,
+    width: int = 128,
+    heads: int = 4,
+) -> Transformer:
+    """A causal transformer over tokens, such as bytes of text, for the task "next-token".
+
+    Args:
+        shape: Of one sample: the length of a sequence.
+        classes: Number of tokens.
+        layers: Blocks of attention and a hidden layer of four times the width.
+        width: Numbers that a token is embedded in; a multiple of ``heads``.
+        heads: Of attention.
+
+    Raises:
+        BadInput: Samples are no sequences, or sizes do not fit together.
+
+    Source: Radford et al. 2019 (GPT-2), section 2.3: normalisation before each part.
+    Differs: Learned places start with torch's own spread, nothing is tied, and there is no dropout.
+    """
+    if len(shape) != 1:
+        raise BadInput(
+            "model 'transformer' reads sequences of tokens, got samples of shape "
+            f"{spelled(shape)}; take the task 'next-token', or another model"
+        )
+    if min(layers, width, heads) < 1 or width % heads:
+        raise BadInput(
+            f"model 'transformer' has layers, heads and a width that is a multiple of heads, got "
+            f"layers={layers}, heads={heads} and width={width}"
+        )
+    return Transformer(shape[0], classes, layers, width, heads)

@@ -1,0 +1,33 @@
+"""Tasks, what clients train their models for: every one of ``fedaudit list tasks``, and one's own.
+
+``next_token(padding=3)`` makes one with settings; :func:`of_loss` takes a loss of outputs and
+targets that gives one number a sample.
+"""
+
+from fedaudit.core.tasks import (
+    TASKS,
+    NextTokens,
+    Reading,
+    Task,
+    Utility,
+    binary,
+    classification,
+    multi_label,
+    next_token,
+    of_loss,
+    regression,
+)
+
+__all__ = [
+    "TASKS",
+    "NextTokens",
+    "Reading",
+    "Task",
+    "Utility",
+    "binary",
+    "classification",
+    "multi_label",
+    "next_token",
+    "of_loss",
+    "regression",
+]

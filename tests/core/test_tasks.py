@@ -1,0 +1,177 @@
+"""Tasks: losses worked out by hand, refusals, and what is read of a module's outputs."""
+
+import pickle
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedaudit.core.errors import BadInput
+from fedaudit.core.inputs import packed
+from fedaudit.core.tasks import TASKS, Reading, lacking, task_named
+from fedaudit.core.values import Samples
+
+FOUR = torch.zeros(4, 3)
+
+
+def test_one_logit_has_the_loss_and_the_probabilities_of_a_sigmoid() -> None:
+    task, z = task_named("binary", {}), torch.tensor([[2.0], [-1.0], [0.0], [5.0]])
+    y = task.targets(FOUR, torch.tensor([1.0, 0.0, 1.0, 0.0]))
+    outputs = task.outputs(nn.Identity(), z)
+    expected = functional.binary_cross_entropy_with_logits(z[:, 0], y.float(), reduction="none")
+    torch.testing.assert_close(task.losses(outputs, y), expected)
+    torch.testing.assert_close(outputs.softmax(1)[:, 1], z[:, 0].sigmoid())
+    assert task.utility.of(outputs, y).tolist() == [1, 1, 0, 0]
+
+
+def test_several_labels_have_the_mean_of_their_losses_and_errors() -> None:
+    task = task_named("multi-label", {})
+    outputs, y = torch.tensor([[0.0, 3.0]]), torch.tensor([[1, 0]])
+    targets = task.targets(torch.zeros(1, 1), y)
+    by_hand = (torch.log(torch.tensor(2.0)) + torch.log1p(torch.exp(torch.tensor(3.0)))) / 2
+    torch.testing.assert_close(task.losses(outputs, targets), by_hand[None])
+    assert task.utility.of(outputs, targets).tolist() == [1.0]
+    assert task.width(FOUR, targets) == 2
+
+
+def test_numbers_have_the_mean_of_their_squared_errors_whichever_way_they_lie() -> None:
+    task = task_named("regression", {})
+    targets = task.targets(FOUR, torch.tensor([1, 2, 3, 4]))
+    outputs = torch.tensor([1.0, 0.0, 3.0, 1.0])
+    for each in (outputs, outputs[:, None]):
+        assert task.losses(each, targets).tolist() == [0, 4, 0, 9]
+
+
+def test_padding_counts_in_no_tokens_loss() -> None:
+    task = task_named("next-token", {"padding": 9})
+    tokens = torch.tensor([[1, 2, 0, 9, 9], [1, 0, 2, 1, 9]])
+    targets = task.targets(tokens, torch.zeros(2, dtype=torch.int64))
+    outputs = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0))
+    logs = outputs.log_softmax(2)
+    by_hand = [
+        -(logs[0, 0, 2] + logs[0, 1, 0]) / 2,
+        -(logs[1, 0, 0] + logs[1, 1, 2] + logs[1, 2, 1]) / 3,
+    ]
+    torch.testing.assert_close(task.losses(outputs, targets), torch.stack(by_hand))
+
+
+@pytest.mark.parametrize(
+    ("name", "features", "targets", "said"),
+    [
+        ("classification", FOUR, torch.rand(4), "class indices from 0.*'regression'"),
+        ("classification", FOUR, torch.tensor([0, 1, -1, 0]), "class indices from 0"),
+        ("binary", FOUR, torch.tensor([0, 1, 2, 0]), "0 or 1.*'classification'"),
+        ("multi-label", FOUR, torch.tensor([0, 1, 0, 0]), "one row of 0 and 1"),
+        ("regression", FOUR, torch.tensor([0, 1, float("nan"), 0]), "1 of 4 .*no finite numbers"),
+        ("next-token", torch.tensor([[3, 0, 0], [1, 2, 0]]), FOUR[:2, 0], "1 of 2 sequences"),
+        ("next-token", torch.tensor([[3], [4]]), FOUR[:2, 0], "no token to be predicted"),
+        ("next-token", torch.tensor([[3, -4], [4, 5]]), FOUR[:2, 0], "tokens lie from 0"),
+    ],
+)
+def test_targets_of_another_kind_are_refused_in_a_sentence(
+    name: str, features: Tensor, targets: Tensor, said: str
+) -> None:
+    with pytest.raises(BadInput, match=said):
+        task_named(name, {}).targets(features, targets)
+
+
+def test_a_token_outside_the_vocabulary_and_features_that_are_no_tokens_are_refused() -> None:
+    task = task_named("next-token", {"vocabulary": 4})
+    with pytest.raises(BadInput, match="tokens lie from 0 to 3, got 1 to 7"):
+        task.targets(torch.tensor([[1, 7]]), torch.zeros(1, dtype=torch.int64))
+    with pytest.raises(BadInput, match=r"whole numbers.*standardise to false"):
+        task.features(torch.tensor([[0.5, 1.0]]))
+
+
+@pytest.mark.parametrize(
+    ("name", "outputs", "said"),
+    [
+        ("binary", torch.zeros(4, 2), "one logit a sample"),
+        ("regression", torch.zeros(4, 2), r"shape \(4, 1\), got \(4, 2\)"),
+        ("multi-label", torch.zeros(4, 1), r"shape \(4, 3\), got \(4, 1\)"),
+        ("next-token", torch.zeros(4, 7), "a row of logits for every token"),
+    ],
+)
+def test_outputs_of_another_kind_are_refused_in_a_sentence(
+    name: str, outputs: Tensor, said: str
+) -> None:
+    task = task_named(name, {})
+    tokens = torch.ones(4, 3, dtype=torch.int64)
+    given = {"regression": torch.rand(4), "binary": torch.zeros(4), "multi-label": FOUR}
+    targets = task.targets(tokens, given.get(name, torch.zeros(4)))
+    with pytest.raises(BadInput, match=said):
+        task.losses(task.read(outputs), targets)
+
+
+def test_logits_are_read_of_objects_and_dictionaries_and_nothing_else() -> None:
+    task, logits = task_named("classification", {}), torch.zeros(2, 3)
+    for found in (logits, SimpleNamespace(logits=logits), {"logits": logits}):
+        assert task.read(found) is logits
+    with pytest.raises(BadInput, match=r"returns a tuple.*has logits"):
+        task.read((logits,))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_is_the_same_wherever_it_travels(name: str) -> None:
+    task = task_named(name, {})
+    assert pickle.loads(pickle.dumps(task)) == task
+    assert hash(task) == hash(task_named(name, {}))
+
+
+def test_a_loss_of_ones_own_is_a_task_and_no_name_is_refused_with_the_nearest() -> None:
+    task = task_named("torch.nn.functional:pairwise_distance", {"p": 1.0})
+    one, other = torch.zeros(2, 3), torch.ones(2, 3)
+    torch.testing.assert_close(task.losses(one, other), torch.full((2,), 3.0), atol=1e-4, rtol=0)
+    assert task.readings == Reading.NOTHING
+    with pytest.raises(BadInput, match="'regression'"):
+        task_named("regresion", {})
+
+
+def test_what_a_task_lacks_is_said_by_name() -> None:
+    said = lacking("the attack 'fta-c'", Reading.POSTERIOR, task_named("regression", {}))
+    assert said == (
+        "the attack 'fta-c' needs probabilities of classes, which the task 'regression' does not "
+        "have"
+    )
+
+
+def test_inputs_by_name_come_out_as_they_went_in() -> None:
+    given = {
+        "input_ids": torch.randint(0, 30_000, (5, 7)),
+        "attention_mask": torch.ones(5, 7, dtype=torch.bool),
+        "boxes": torch.rand(5, 2, 4),
+    }
+    inputs, features = packed(given)
+    assert features.shape == (5, 7 + 7 + 8)
+    for name, value in inputs.unpacked(features).items():
+        assert torch.equal(value, given[name].long() if name != "boxes" else given[name])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "got none"),
+        ({"a": torch.zeros(2, 1), "b": torch.zeros(3, 1)}, "a: 2, b: 3"),
+        ({"a": torch.zeros(1, 1), "b": torch.tensor([[2**24 + 1]])}, "'b' holds .* 16777216"),
+    ],
+)
+def test_inputs_that_do_not_lie_side_by_side_are_refused(
+    given: dict[str, Tensor], said: str
+) -> None:
+    with pytest.raises(BadInput, match=said):
+        packed(given)
+
+
+def test_samples_keep_targets_labels_and_inputs_apart_and_together() -> None:
+    classes = Samples(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]))
+    part = classes.take(slice(0, 2))
+    assert part.labels is part.targets
+    assert len(classes.parts) == 3
+    numbers = Samples({"a": torch.zeros(4, 2), "b": torch.ones(4, 1)}, torch.rand(4))
+    assert numbers.labels.tolist() == [0, 0, 0, 0]
+    assert len(numbers.parts) == 4
+    both = Samples.joined(numbers.take(torch.tensor([3, 1])), numbers.take(slice(0, 1)))
+    assert both.inputs == numbers.inputs
+    assert torch.equal(both.targets, numbers.targets[[3, 1, 0]])

@@ -1,0 +1,133 @@
+"""Live recordings of other tasks than classification, with adapters alone uploaded."""
+
+from copy import deepcopy
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fedaudit as fa
+from fedaudit.core.errors import BadInput, NotVisible
+from fedaudit.live.audited import Split
+from fedaudit.live.files import read_audit
+
+TOKENS, LENGTH, EACH = 30, 8, 60
+RNG = torch.Generator().manual_seed(2)
+
+
+class Adapter(nn.Module):
+    """A frozen layer with a trained pair of low rank beside it."""
+
+    def __init__(self, inner: int, outer: int) -> None:
+        super().__init__()
+        self.base = nn.Linear(inner, outer).requires_grad_(False)
+        self.down, self.up = nn.Linear(inner, 4, bias=False), nn.Linear(4, outer, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.base(x) + self.up(self.down(x))
+        return out
+
+
+class Language(nn.Module):
+    """Predicts the next token; nothing but adapters is trained. Reads inputs by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(TOKENS, 24).requires_grad_(False)
+        self.hidden, self.out = Adapter(24, 48), Adapter(48, TOKENS)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> SimpleNamespace:
+        return SimpleNamespace(logits=self.out(torch.tanh(self.hidden(self.table(input_ids)))))
+
+
+def texts(count: int) -> Tensor:
+    return torch.randint(1, TOKENS, (count, LENGTH), generator=RNG)
+
+
+def by_name(tokens: Tensor) -> dict[str, Tensor]:
+    return {"input_ids": tokens, "attention_mask": tokens != 0}
+
+
+DATA = {client: texts(EACH) for client in range(3)}
+
+
+def trained(start: nn.Module, tokens: Tensor, task: fa.tasks.Task) -> dict[str, Tensor]:
+    """A client's round: its adapters afterwards."""
+    net = deepcopy(start)
+    adapters = {n: p for n, p in net.named_parameters() if p.requires_grad}
+    optimizer = torch.optim.Adam(adapters.values(), lr=0.02)
+    for _ in range(6):
+        for batch in torch.split(tokens, 8):
+            optimizer.zero_grad()
+            task.losses(net(batch).logits, batch).mean().backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    return {name: value.detach().clone() for name, value in adapters.items()}
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_adapters_of_a_language_model_are_recorded_and_attacked(
+    named: bool, tmp_path: Path
+) -> None:
+    pairs = {c: (by_name(t) if named else t, t) for c, t in DATA.items()}
+    split, net, task = fa.fair_split(pairs, audited=40), Language(), fa.tasks.next_token()
+    attacks = ["fedmia-1", "fedmia-2", "min-k", "min-k-plus-plus"]
+    with fa.record(
+        tmp_path / "run", net, split.audit, task="next-token", attacks=attacks, strict=True
+    ) as recorder:
+        for index in (1, 2, 3):
+            uploads = {c: trained(net, t[split.train[c]], task) for c, t in DATA.items()}
+            recorder.round(index, sent=net, uploads=uploads)
+            mean = {n: torch.stack([u[n] for u in uploads.values()]).mean(0) for n in uploads[0]}
+            net.load_state_dict(mean, strict=False)
+    record = fa.attack_recording(tmp_path / "run", [], tmp_path / "attacked")
+    aucs = record.where(topic="membership", metric="auc", contrast="mixed")
+    assert {one.attack for one in aucs} == set(attacks)
+    assert max(one.number for one in aucs if one.low and one.low > 0.5) > 0.7
+    assert "test negative log-likelihood" in {one.metric for one in record.where(topic="utility")}
+    assert all(control.passed is not False for control in record.controls)
+
+
+def test_a_client_that_splits_alone_hands_over_inputs_by_name_and_targets(tmp_path: Path) -> None:
+    pairs = {c: (by_name(t), torch.rand(EACH, 2, generator=RNG)) for c, t in DATA.items()}
+    whole = fa.fair_split(pairs, audited=20).audit
+    parts: list[Path] = []
+    for client, pair in pairs.items():
+        alone: Split = fa.fair_split({client: pair}, audited=20)
+        alone.save(tmp_path / f"{client}.safetensors")
+        parts.append(tmp_path / f"{client}.safetensors")
+    joined = fa.join_audits(parts)
+    assert joined.samples.inputs == whole.samples.inputs
+    assert torch.equal(joined.samples.features, whole.samples.features)
+    assert torch.equal(joined.samples.targets, whole.samples.targets)
+    assert joined.samples.labels.tolist() == [0] * 60
+
+
+def test_a_recording_keeps_inputs_by_name_and_targets(tmp_path: Path) -> None:
+    pairs = {c: (by_name(t), t) for c, t in DATA.items()}
+    audit = fa.fair_split(pairs, audited=20).audit
+    with fa.record(tmp_path, Language(), audit, task="next-token", attacks=["loss-series"]):
+        pass
+    kept = read_audit(tmp_path)
+    assert kept.samples.inputs == audit.samples.inputs
+    assert torch.equal(kept.samples.features, audit.samples.features)
+    assert torch.equal(kept.samples.targets, audit.samples.targets)
+
+
+def test_what_a_recording_of_a_task_cannot_have_is_refused_before_training(tmp_path: Path) -> None:
+    audit = fa.fair_split({c: (t, t) for c, t in DATA.items()}, audited=20).audit
+
+    def record(**changes: object) -> None:
+        fa.record(tmp_path, Language(), audit, **{"task": "next-token", **changes})  # type: ignore[arg-type]
+
+    with pytest.raises(NotVisible, match="'fta-c' needs probabilities of classes"):
+        record(attacks=["fta-c"])
+    with pytest.raises(BadInput, match="loss is of classification"):
+        record(loss=lambda outputs, targets: outputs.sum((1, 2)))
+    with pytest.raises(BadInput, match="did you mean 'next-token'"):
+        record(task="nextoken")
+    with pytest.raises(BadInput, match="class indices from 0"):
+        record(task="classification")
+    with pytest.raises(BadInput, match=r"gives as many numbers as there are targets"):
+        record(task="regression")

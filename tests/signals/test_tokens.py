@@ -1,0 +1,114 @@
+"""Signals of language models: values worked out by hand, and gradients held against autograd."""
+
+import logging
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedaudit.core.errors import BadInput
+from fedaudit.core.tasks import task_named
+from fedaudit.core.values import Architecture, Model
+from fedaudit.models import architecture
+from fedaudit.signals.gradients import gradient_products
+from fedaudit.signals.tokens import MinK, MinKPlusPlus
+
+TASK = task_named("next-token", {})
+MODEL = architecture("transformer", TASK, shape=(5,), classes=4, width=8, heads=2).initial(0)
+
+# After the first token: 2, 3, 1; then padding.
+TOKENS = torch.tensor([[1, 2, 3, 1, 0]])
+CHANCES = torch.tensor(
+    [[0.1, 0.2, 0.3, 0.4], [0.1, 0.2, 0.1, 0.6], [0.25, 0.25, 0.25, 0.25], [1.0, 0.0, 0.0, 0.0]]
+)
+OUTPUTS = torch.cat([CHANCES, CHANCES[:1]])[None].log().clamp_min(-50)
+
+
+def test_min_k_is_the_mean_log_probability_of_the_least_likely_tokens() -> None:
+    logs = torch.tensor([0.3, 0.6, 0.25], dtype=torch.float64).log()
+    for share, taken in ((0.34, logs[2:]), (0.67, logs[[0, 2]]), (1.0, logs)):
+        found = MinK(share=share).of(MODEL, OUTPUTS, TOKENS)
+        torch.testing.assert_close(found, taken.mean()[None], rtol=1e-6, atol=0)
+
+
+def test_min_k_plus_plus_takes_what_the_model_expects_for_the_unit() -> None:
+    scores = []
+    for row, token in zip(CHANCES[:2].double(), (2, 3), strict=True):
+        mean = (row * row.log()).sum()
+        spread = (row * row.log().square()).sum() - mean.square()
+        scores.append((row[token].log() - mean) / spread.sqrt())
+    # At the third position all tokens are as likely: as expected, whatever comes.
+    expected = torch.stack([*scores, torch.zeros((), dtype=torch.float64)]).sort().values
+    found = MinKPlusPlus(share=1.0).of(MODEL, OUTPUTS, TOKENS)
+    torch.testing.assert_close(found, expected.mean()[None], rtol=1e-5, atol=1e-5)
+
+
+def test_at_least_one_token_counts_and_a_share_that_is_none_is_refused() -> None:
+    least = MinK(share=0.01).of(MODEL, OUTPUTS, TOKENS)
+    assert float(least) == pytest.approx(torch.tensor(0.25).log().item())
+    with pytest.raises(BadInput, match=r"in \(0, 1\], got 0"):
+        MinK(share=0.0)
+
+
+class LowRank(nn.Module):
+    """A frozen layer with a trained pair of low rank beside it, as LoRA has it."""
+
+    def __init__(self, inner: int, outer: int) -> None:
+        super().__init__()
+        self.base = nn.Linear(inner, outer).requires_grad_(False)
+        self.down, self.up = nn.Linear(inner, 2, bias=False), nn.Linear(2, outer, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.base(x) + self.up(self.down(x))
+        return out
+
+
+class Adapted(nn.Module):
+    """A frozen embedding and adapters: all that is trained is of low rank, or normalises."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(11, 8).requires_grad_(False)
+        self.hidden, self.norm, self.out = LowRank(8, 12), nn.LayerNorm(12), LowRank(12, 11)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.out(torch.tanh(self.norm(self.hidden(self.tokens(x)))))
+        return out
+
+
+TRANSFORMER = architecture("transformer", TASK, shape=(9,), classes=11, width=8, heads=2)
+
+
+@pytest.mark.parametrize("net", [TRANSFORMER, Architecture("adapted", Adapted, task=TASK)])
+def test_gradients_of_language_models_are_autograds_in_double_precision(
+    net: Architecture, caplog: pytest.LogCaptureFixture
+) -> None:
+    rng = torch.Generator().manual_seed(1)
+    tokens = torch.randint(1, 11, (6, 9), generator=rng)
+    tokens[2, 5:] = 0
+    start = net.initial(0)
+    model = Model(
+        Architecture("double " + net.name, partial(doubled, net), task=TASK),
+        {name: value.double() for name, value in start.params.items()},
+    )
+    updates = [
+        {n: torch.randn(v.shape, generator=rng, dtype=v.dtype) for n, v in model.params.items()}
+        for _ in range(3)
+    ]
+    with caplog.at_level(logging.INFO, "fedaudit"):
+        found = gradient_products(model, updates, tokens, tokens)
+    assert not caplog.records
+    module = model.module()
+    params = [value for value in module.parameters() if value.requires_grad]
+    for at, row in enumerate(tokens):
+        loss = TASK.losses(module(row[None]), row[None]).sum()
+        gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, params)])
+        assert float(found.squared_norms[at]) == pytest.approx(float(gradient @ gradient), 1e-10)
+        for client, update in enumerate(updates):
+            flat = torch.cat([value.flatten() for value in update.values()])
+            assert float(found.dots[client, at]) == pytest.approx(float(flat @ gradient), 1e-9)
+
+
+def doubled(net: Architecture) -> nn.Module:
+    return net.build().double()

@@ -1,0 +1,189 @@
+"""Every task from Python and from a file: trained, attacked, controlled, reported, gated."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fedaudit as fa
+from fedaudit.core.errors import Refusal
+from fedaudit.results.record import Record
+from fedaudit.study.running.run import run_study
+from tests.study.studies import quick_study
+
+SAMPLES, FEATURES, LABELS, TOKENS, LENGTH = 260, 6, 3, 9, 7
+RNG = torch.Generator().manual_seed(4)
+X = torch.randn(SAMPLES, FEATURES, generator=RNG)
+Y = torch.rand(SAMPLES, generator=RNG)
+SEQUENCES = torch.randint(1, TOKENS, (SAMPLES, LENGTH), generator=RNG)
+SEQUENCES[::3, 5:] = 0
+INPUTS = {"tokens": SEQUENCES, "mask": SEQUENCES != 0}
+
+
+class Dense(nn.Module):
+    """A hidden layer; one output has no axis of its own."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.hidden, self.out = nn.Linear(FEATURES, 24), nn.Linear(24, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.out(torch.relu(self.hidden(x)))
+        return out.squeeze(1)
+
+
+class Masked(nn.Module):
+    """Reads two inputs by name and returns an object, as libraries of language models do."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(TOKENS, 16), nn.Linear(16, classes)
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> SimpleNamespace:
+        seen = (self.table(tokens) * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+        return SimpleNamespace(logits=self.out(torch.tanh(seen)))
+
+
+def absolute(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.reshape(len(outputs), -1) - targets.reshape(len(targets), -1)).abs().mean(1)
+
+
+HAMP = fa.defenses.Hamp(entropy_threshold=0.5, entropy_weight=0.1)
+
+
+class Case(NamedTuple):
+    samples: fa.Samples
+    model: object
+    task: object
+    utility: str = "test_accuracy"
+
+
+CASES = {
+    "regression": Case(
+        fa.Samples(X, torch.rand(SAMPLES)), Dense, "regression", "test squared error"
+    ),
+    "binary": Case(fa.Samples(X, torch.randint(0, 2, (SAMPLES,))), Dense, "binary"),
+    "multi-label": Case(
+        fa.Samples(X, torch.randint(0, 2, (SAMPLES, LABELS))),
+        Dense,
+        "multi-label",
+        "test label error",
+    ),
+    "next-token": Case(
+        fa.Samples(SEQUENCES, torch.zeros(SAMPLES, dtype=torch.int64)),
+        fa.models.Transformer(width=16, heads=2, layers=1),
+        "next-token",
+        "test negative log-likelihood",
+    ),
+    "a loss of ones own": Case(fa.Samples(X, torch.rand(SAMPLES, 2)), Dense, absolute, "test loss"),
+    "inputs by name": Case(
+        fa.Samples(INPUTS, torch.randint(0, LABELS, (SAMPLES,))), Masked, "classification"
+    ),
+}
+
+
+def audited(case: Case, out: Path, attacks: object = ("loss-series", "fedmia-2")) -> fa.Run:
+    federation = fa.Federation(
+        case.samples,
+        clients=3,
+        model=case.model,
+        task=case.task,
+        algorithm=fa.algorithms.FedAvg(
+            rounds=3, epochs=12, lr=0.01, optimizer="adam", batch_size=8
+        ),
+    )
+    audit = fa.Audit(samples=90, background=0, every=1)
+    return fa.audit(federation, attacks=attacks, out=out, audit=audit)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_task_is_audited_from_training_to_the_gate(name: str, tmp_path: Path) -> None:
+    run = audited(CASES[name], tmp_path)
+    record = run.record
+    found = {one.metric: one for one in record.where(topic="utility")}
+    assert found[CASES[name].utility].value is not None
+    aucs = record.where(topic="membership", metric="auc", contrast="mixed")
+    # What is learned by heart is found, whatever the task.
+    assert max(one.number for one in aucs if one.low and one.low > 0.5) > 0.6
+    assert {one.control for one in record.controls} >= {"permuted members", "untrained model"}
+    assert all(control.passed is not False for control in record.controls)
+    page = run.report().read_text(encoding="utf-8")
+    assert "loss-series" in page
+    if not CASES[name].utility.endswith("accuracy"):
+        assert CASES[name].utility.removeprefix("test ") in page
+
+
+def test_a_task_goes_on_where_it_was_and_has_the_same_hash_on_two_workers(tmp_path: Path) -> None:
+    study = quick_study(
+        task={"name": "regression"},
+        data={"name": "tests.study.test_tasks:numbers"},
+        partition={"clients": 3, "samples_per_client": 0},
+        audit={"fair": 60, "background": 0, "every": 1},
+        attacks={"loss-series": {}},
+    )
+    one = run_study(study, tmp_path / "one")
+    two = run_study(study, tmp_path / "two", workers=2)
+    again = run_study(study, tmp_path / "one")
+    assert one.content_hash == two.content_hash == again.content_hash
+    assert other_task(tmp_path).content_hash != one.content_hash
+
+
+def numbers(*, seed: int) -> object:
+    return fa.datasets.samples(X, Y, name="numbers")(seed=seed)
+
+
+def other_task(folder: Path) -> Record:
+    study = quick_study(
+        task={"name": "tests.study.test_tasks:absolute"},
+        data={"name": "tests.study.test_tasks:numbers"},
+        partition={"clients": 3, "samples_per_client": 0},
+        audit={"fair": 60, "background": 0, "every": 1},
+        attacks={"loss-series": {}},
+    )
+    return run_study(study, folder / "other")
+
+
+def test_the_default_set_leaves_out_what_a_task_does_not_have_and_says_why(tmp_path: Path) -> None:
+    record = audited(CASES["regression"], tmp_path, attacks=()).record
+    refused = {one.name: one.note for one in record.attacks if one.status == "refused"}
+    assert "probabilities of classes, which the task 'regression' does not" in refused["fta-c"]
+    assert "fedmia-1" not in refused
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda f: {"attacks": ["fta-c"]}, "'fta-c' needs probabilities of classes"),
+        (lambda f: {"attacks": ["min-k"]}, "'min-k' needs probabilities of tokens"),
+        (
+            lambda f: f.update(
+                defenses=fa.defenses.Hamp(entropy_threshold=0.5, entropy_weight=0.1)
+            ),
+            "Hamp needs .*classes",
+        ),
+        (lambda f: f.update(defenses=fa.defenses.MixUp(alpha=1.0)), "MixUp .*classes"),
+        (lambda f: f.update(algorithm=fa.algorithms.IFCA(rounds=2)), "'ifca' needs .*classes"),
+        (lambda f: f.update(task="next-token"), "whole numbers"),
+        (lambda f: f.update(task="regresion"), "'regression'"),
+        (lambda f: f.update(task=3), "a task is a catalogue's name.*got an int"),
+    ],
+)
+def test_what_a_task_cannot_carry_is_refused_by_name_before_training(
+    change: Callable[[dict[str, object]], dict[str, object] | None], said: str, tmp_path: Path
+) -> None:
+    case = CASES["regression"]
+    parts: dict[str, object] = {"model": case.model, "task": case.task, "clients": 3}
+    asked = change(parts) or {}
+    with pytest.raises(Refusal, match=said) as refusal:
+        fa.audit(
+            fa.Federation(case.samples, **parts),  # type: ignore[arg-type]
+            audit=fa.Audit(samples=60),
+            out=tmp_path,
+            **asked,  # type: ignore[arg-type]
+        )
+    assert "\n" not in str(refusal.value)
+    assert not list(tmp_path.rglob("*.safetensors"))
