@@ -7,10 +7,10 @@ import pytest
 from rich.console import Console
 
 from fedaudit.report.evidence import LEAKS
-from fedaudit.report.first import first_of_comparison, first_of_games, first_screen
+from fedaudit.report.first import First, first_of_comparison, first_of_games, first_screen
 from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.terminal import print_record
-from fedaudit.report.text.comparison import best_tradeoff
+from fedaudit.report.text.comparison import best_tradeoff, tradeoffs
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.sources import on_sources
 from fedaudit.report.text.verdict import verdict
@@ -20,7 +20,7 @@ from fedaudit.study.comparing import compared
 from tests.report.clustered import clustered, with_clusters
 from tests.report.games import played
 from tests.report.records import record, source, with_sources
-from tests.study.compare_records import PLAIN, STRONG, WEAK
+from tests.study.compare_records import PLAIN, STRONG, WEAK, given, noise
 
 RECORDS = {
     "membership": record(),
@@ -152,6 +152,67 @@ def test_nothing_is_said_of_defenses_where_nothing_leaks_undefended() -> None:
     assert (said.look, said.status) == ("inconclusive", "nothing to lower")
     assert not said.numbers
     assert "Then compare again." in said.next
+
+
+def _of(comparison_of: list[Record]) -> First:
+    verdicts = [verdict(one) for one in comparison_of]
+    return first_of_comparison(compared(comparison_of), comparison_of, verdicts)
+
+
+def test_sources_above_guessing_let_no_trade_off_of_membership_through() -> None:
+    quiet = [
+        with_sources(
+            source(),
+            source(seed=2),
+            membership=True,
+            strengths=(0.0,),
+            defenses=((name, 0.0),),
+            name=name,
+        )
+        for name in ("none", "cofedmid")
+    ]
+    assert verdict(quiet[0]).status == "clear leak", "of sources alone"
+    said = _of(quiet)
+    assert (said.look, said.status, said.numbers) == ("inconclusive", "nothing to lower", ())
+    assert "no membership attack is above guessing" in said.headline
+    assert said.picture == (), "the front of membership stands there, not sources"
+
+
+def test_a_fall_of_leakage_that_is_not_shown_is_no_best_trade_off() -> None:
+    plain = given("plain", {"a": {1: {0: 0.80}}}, {1: 0.9}, reach=0.1)
+    less = given("less", {"a": {1: {0: 0.78}}}, {1: 0.9}, reach=0.1, defense=noise(0.1))
+    said = _of([plain, less])
+    assert (said.look, said.status) == ("inconclusive", "no trade-off")
+    assert said.headline == "No defense is shown to lower the leakage to the strongest attack"
+    assert "95% interval −" in said.numbers[0].detail
+    assert said.numbers[0].tone == ""
+
+
+def test_a_row_that_takes_less_leakage_than_accuracy_is_no_best_trade_off() -> None:
+    plain = given("plain", {"a": {1: {0: 0.80}}}, {1: 0.9}, reach=0.005)
+    less = given("less", {"a": {1: {0: 0.78}}}, {1: 0.8}, reach=0.005, defense=noise(0.1))
+    said = _of([plain, less])
+    assert said.status == "no trade-off"
+    assert said.headline.startswith("No defense is shown to take away more leakage than it costs")
+    assert best_tradeoff(compared([plain, less])) is None
+
+
+def test_another_attack_of_the_row_keeps_a_fall_of_the_strongest_from_being_shown() -> None:
+    plain = given("plain", {"a": {1: {0: 0.80}}, "b": {1: {0: 0.6}}}, {1: 0.9})
+    other = given(
+        "other", {"a": {1: {0: 0.6}}, "b": {1: {0: 0.79}}}, {1: 0.9}, defense=noise(0.1)
+    )
+    (one,) = tradeoffs(compared([plain, other]))
+    assert one.leakage < 0
+    assert one.high is not None
+    assert one.high > 0
+    assert not one.lowers
+
+
+def test_the_best_trade_off_stands_with_the_interval_of_its_change() -> None:
+    said = _of([PLAIN, WEAK, STRONG])
+    assert re.search(r"less leakage \(95% interval [\d.]+ to [\d.]+\)", said.headline)
+    assert "95% interval −" in said.numbers[0].detail
 
 
 def test_games_stand_against_guessing_and_say_what_they_contradict() -> None:

@@ -169,7 +169,8 @@ def front_figure(comparison: Comparison) -> Figures | None:
         )
         for (metric, attack), group in _groups(comparison.fronts).items()
         for contrast in sorted(
-            {f.contrast for f in group}, key=lambda name: (-bare.get(name, 0.0), name)
+            {f.contrast for f in group},
+            key=lambda name: (best is None or name != best.contrast, -bare.get(name, 0.0), name),
         )
     )
     return Figures(
@@ -261,7 +262,7 @@ def _panel(
         Scale("Test error", "%", _room([point.error for point in points]), count=6),
         Scale(
             leakage_name(metric),
-            "" if metric == AUC else "%",
+            "%",
             _room([point.leakage for point in points]),
             count=6,
         ),
@@ -313,7 +314,7 @@ def _traces(
             [point.error for point in front.points],
             [point.leakage for point in front.points],
             look,
-            "%{text}<br>leakage %{y:.3f}, error %{x:.1%}",
+            "%{text}<br>leakage %{y:.1%}, error %{x:.1%}",
             "",
             joined=False,
             size=12 if said != name else 10,
