@@ -223,3 +223,24 @@ def test_games_stand_against_guessing_and_say_what_they_contradict() -> None:
     assert len(forest.lines) > 1
     assert "points" in first.controls
     assert report_html(whole).index('class="forest ') < report_html(whole).index('id="full"')
+
+
+def test_an_epsilon_far_above_the_claimed_one_is_told_on_the_first_screen_without_a_tick() -> None:
+    whole = played()
+    said = game_verdict(whole)
+    first = first_of_games(whole, said)
+    assert said.claims
+    assert first.beside == said.claims[:2]
+    assert not first.sound
+    assert "actual ε far above it at" in first.controls
+    page = report_html(whole)
+    above = page[: page.index('class="forest ')]
+    assert said.claims[0] in re.sub(r"<[^>]+>", "", above)
+    assert "✓" not in above
+
+
+def test_chip_and_headline_of_games_speak_of_what_a_mechanism_leaves() -> None:
+    whole = played()
+    first = first_of_games(whole, game_verdict(whole))
+    assert "without" not in first.headline
+    assert any(tile.label.startswith("Server right, no ") for tile in first.numbers)

@@ -25,6 +25,7 @@ from fedaudit.report.text.comparison import (
 from fedaudit.report.text.games import GameVerdict
 from fedaudit.report.text.points import (
     contradicted,
+    far_above,
     shown_points,
 )
 from fedaudit.report.text.verdict import PlainVerdict
@@ -56,6 +57,7 @@ class First(NamedTuple):
         status: The verdict in two or three words.
         headline: In one sentence.
         warning: Why nothing follows from the figures; empty where the models learned.
+        beside: Sentences without which the headline would mislead.
         picture: Empty where no figure says anything, or a figure of the page stands in its place.
         numbers: Three at most.
         controls: How many hold, in a line.
@@ -72,6 +74,7 @@ class First(NamedTuple):
     controls: str
     sound: bool
     next: tuple[str, ...]
+    beside: tuple[str, ...] = ()
 
     @property
     def low(self) -> bool:
@@ -79,6 +82,9 @@ class First(NamedTuple):
         most = max((len(forest.lines) for forest in self.picture), default=0)
         return bool(self.numbers) and 0 < most <= LOW
 
+
+MOST_CLAIMS = 2
+"""Mechanisms whose claimed epsilon is told to be far off beside the headline."""
 
 LOW = 6
 """Rows up to which a picture leaves room below it, beside the numbers."""
@@ -172,12 +178,19 @@ def first_of_games(record: Record, said: GameVerdict) -> First:
     shown_ = shown_points(record.games)
     wrong = sum(contradicted(one.point) for one in shown_)
     claiming = [one for one in shown_ if one.point.claimed_epsilon is not None]
+    far = sum(far_above(one.point) for one in claiming)
     of = len(claiming) or len(shown_)
     what = "claimed ε" if claiming else "bounds by the noise"
     if wrong:
         steps: tuple[str, ...] = (
             "Do not rely on the claimed ε: correct the mechanism or its accounting.",
             "Replace it by a mechanism whose actual ε is what it claims.",
+        )
+    elif far:
+        steps = (
+            "Do not rely on the claimed ε: the actual ε, from the mechanism’s own probabilities, is "
+            "far above it.",
+            "Choose a mechanism by its actual ε, and by a success here that stays near 50%.",
         )
     elif said.look in ("inconclusive", "no leak shown"):
         steps = (
@@ -196,9 +209,11 @@ def first_of_games(record: Record, said: GameVerdict) -> First:
         "",
         games_picture(record),
         tuple(game_tiles(record)[:3]),
-        f"{capital(what)} contradicted at {wrong} of {of} points",
-        not wrong,
+        f"{capital(what)} contradicted at {wrong} of {of} points"
+        + f"; actual ε far above it at {far}" * bool(far),
+        not wrong and not far,
         steps,
+        said.claims[:MOST_CLAIMS],
     )
 
 

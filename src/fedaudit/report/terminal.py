@@ -45,7 +45,7 @@ def _print_games(record: Record, console: Console | None) -> None:
     """Contradictions of claims come first."""
     said = game_verdict(record)
     first = first_of_games(record, said)
-    warnings = (*said.contradictions, *said.claims, *poor_fits(shown_points(record.games)))
+    warnings = (*said.contradictions, *first.beside, *poor_fits(shown_points(record.games)))
     _print(_lines(first, first.picture, warnings[:_MOST_POINTS]), first, console)
 
 
