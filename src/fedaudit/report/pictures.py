@@ -197,7 +197,7 @@ def _source_line(name: str, said: str, one: Named, look: Style) -> Line:
     return Line(name, (tuple(marks),), (value,), (told,), sign.tone)
 
 
-_LABELS_ALONE = "label distributions alone: right when owners are shuffled within classes"
+_LABELS_ALONE = "label distributions alone"
 
 
 def _sources(record: Record) -> Picture:
@@ -278,7 +278,7 @@ def _mark_at(share: float, said: str) -> Mark:
 
 
 def games_picture(record: Record) -> Picture:
-    """Success of the server against guessing, a row a mechanism or defense, a mark a point."""
+    """Success of the server against guessing, one row per mechanism or defense."""
     groups = families(shown_points(record.games))
     lines = [_family_line(name, inside) for name, inside in list(groups.items())[:MOST_LINES]]
     wrong = any(contradicted(one.point) for one in shown_points(record.games))
@@ -286,8 +286,8 @@ def games_picture(record: Record) -> Picture:
     return _alone(
         "Success of the server against guessing",
         "success",
-        "Share of games in which the server is right about a record, with 95% intervals; a mark a "
-        "point, the dashed line is guessing."
+        "Share of games in which the server is right about a record, with 95% intervals; one "
+        "mark per point, the dashed line is guessing."
         + (f" {left} more rows are in the tables." if left else ""),
         (half_track("Attack success rate", _reached(lines), shares=True),),
         lines,
