@@ -15,11 +15,13 @@ from fedaudit.report.figures.forest import Picture
 from fedaudit.report.grid import shortened
 from fedaudit.report.pictures import comparison_picture, first_picture, games_picture
 from fedaudit.report.text.comparison import (
+    SIZES_DIFFER,
     TradeOff,
     best_tradeoff,
     holds_defenses,
     least_cost,
     nothing_to_lower,
+    sizes_differ,
     tradeoffs,
 )
 from fedaudit.report.text.games import GameVerdict
@@ -75,6 +77,16 @@ class First(NamedTuple):
     sound: bool
     next: tuple[str, ...]
     beside: tuple[str, ...] = ()
+
+    @property
+    def caveat(self) -> str:
+        """The warning in a line, such that it does not take back a verdict of a leak."""
+        if self.look in _LEAKS:
+            return (
+                "Training accuracy near guessing: this is what a model gives away that has hardly "
+                "learned; one that has learned may give away more."
+            )
+        return "Training accuracy near guessing: nothing follows about attacks or defenses."
 
     @property
     def low(self) -> bool:
@@ -241,6 +253,7 @@ def _nothing_to_lower(
             "training data by heart, until an attack is above guessing.",
             "Then compare again.",
         ),
+        _sizes(records),
     )
 
 
@@ -292,7 +305,12 @@ def first_of_comparison(
         _numbers_of(one, comparison) if one else (),
         *_held(records),
         _steps_of(comparison, best, failed=failed),
+        _sizes(records),
     )
+
+
+def _sizes(records: Sequence[Record]) -> tuple[str, ...]:
+    return (SIZES_DIFFER,) if sizes_differ(records) else ()
 
 
 def _on_members(said: PlainVerdict) -> bool:

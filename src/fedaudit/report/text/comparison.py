@@ -118,8 +118,17 @@ def case_name(front: Front) -> str:
     return case_of(front).partition(":")[0]
 
 
+SIZES_DIFFER = "Rows audit different numbers of samples, and more samples show smaller leaks."
+
+
+def sizes_differ(records: Sequence[Record]) -> bool:
+    """True where rows audit different numbers of samples, which qualifies any headline."""
+    sizes = {frozenset((f.n_members, f.n_nonmembers) for f in headline(r)) for r in records}
+    return len(sizes) > 1
+
+
 def cautions(comparison: Comparison, records: Sequence[Record]) -> list[str]:
-    """Differences that make records hard to compare, in plain words."""
+    """Differences that make records hard to compare, in plain words; sizes stand at the top."""
     said = [
         f"{shortened(record.name, 60)} was evaluated with the published code's flawed redraw of "
         "non-members: its figures mean nothing about leakage."
@@ -140,9 +149,6 @@ def cautions(comparison: Comparison, records: Sequence[Record]) -> list[str]:
     ][:5]
     if len({record.view.name for record in records}) > 1:
         said.append("The adversaries differ: the records were made under different views.")
-    sizes = {frozenset((f.n_members, f.n_nonmembers) for f in headline(r)) for r in records}
-    if len(sizes) > 1:
-        said.append("Rows audit different numbers of samples, and more samples show smaller leaks.")
     if len({tuple(sorted(record.seeds)) for record in records}) > 1:
         said.append("The seeds differ: a change is taken over the seeds that two rows share.")
     return said + _without_tuned(comparison)
