@@ -12,7 +12,7 @@ from fedaudit.report.evidence import LEAKS
 from fedaudit.report.figures.comparison import front_figure
 from fedaudit.report.first import First, first_of_comparison, first_of_games, first_screen
 from fedaudit.report.page import comparison_html, report_html
-from fedaudit.report.terminal import print_record
+from fedaudit.report.terminal import print_comparison, print_record
 from fedaudit.report.text.comparison import SIZES_DIFFER, best_tradeoff, tradeoffs
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.sources import on_sources
@@ -203,9 +203,7 @@ def test_a_row_that_takes_less_leakage_than_accuracy_is_no_best_trade_off() -> N
 
 def test_another_attack_of_the_row_keeps_a_fall_of_the_strongest_from_being_shown() -> None:
     plain = given("plain", {"a": {1: {0: 0.80}}, "b": {1: {0: 0.6}}}, {1: 0.9})
-    other = given(
-        "other", {"a": {1: {0: 0.6}}, "b": {1: {0: 0.79}}}, {1: 0.9}, defense=noise(0.1)
-    )
+    other = given("other", {"a": {1: {0: 0.6}}, "b": {1: {0: 0.79}}}, {1: 0.9}, defense=noise(0.1))
     (one,) = tradeoffs(compared([plain, other]))
     assert one.leakage < 0
     assert one.high is not None
@@ -294,3 +292,21 @@ def test_tiles_and_axis_of_a_comparison_are_in_per_cent() -> None:
 def test_a_path_in_place_of_a_record_is_refused_in_a_sentence() -> None:
     with pytest.raises(BadInput, match=r"give `fedaudit.Run\(folder\).record`, or run"):
         fedaudit.report("py/ok", "x.html")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_comparison_ends_on_a_screen_with_its_rows_of_membership(width: int) -> None:
+    records = [PLAIN, WEAK, STRONG]
+    said = StringIO()
+    print_comparison(compared(records), records, Console(file=said, width=width))
+    lines = said.getvalue().splitlines()
+    assert lines[0].startswith("BEST TRADE-OFF: ")
+    assert max(map(len, lines)) <= width
+    assert "▲ 0.765" in said.getvalue()
+    assert "91.0%" in said.getvalue()
+    if width == 80:
+        assert len(lines) <= 38, "the names of files follow"
+    else:
+        place = next(at for at, line in enumerate(lines) if line.startswith("no defense"))
+        assert lines[place + 1].startswith("  Strongest AUC ▲ 0.765")
+        assert lines[place + 2].startswith("  ")

@@ -200,8 +200,8 @@ def first_of_games(record: Record, said: GameVerdict) -> First:
         )
     elif far:
         steps = (
-            "Do not rely on the claimed ε: the actual ε, from the mechanism’s own probabilities, is "
-            "far above it.",
+            "Do not rely on the claimed ε: the actual ε, from the mechanism’s own probabilities, "
+            "is far above it.",
             "Choose a mechanism by its actual ε, and by a success here that stays near 50%.",
         )
     elif said.look in ("inconclusive", "no leak shown"):

@@ -34,7 +34,7 @@ from fedaudit.report.text.clusters import (
     label_of,
     risk_size,
 )
-from fedaudit.report.text.comparison import labels_of
+from fedaudit.report.text.comparison import labels_of, tradeoffs
 from fedaudit.report.text.points import ShownPoint, contradicted, epsilon, families, shown_points
 from fedaudit.report.text.sources import Named, labels_of_named, look_of_source, on_sources
 from fedaudit.report.words import (
@@ -50,13 +50,14 @@ from fedaudit.report.words import (
     listed,
     metric_name,
     percent,
+    shown,
     value_of,
     with_interval,
 )
 from fedaudit.results.clusters import EVERYBODY
-from fedaudit.results.comparison import Comparison
+from fedaudit.results.comparison import EVERY_ATTACK, Comparison
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
-from fedaudit.results.metrics import MODEL_ESTIMATE, MODEL_RISK, VIOLATIONS
+from fedaudit.results.metrics import MODEL_ESTIMATE, MODEL_RISK, TEST_ACCURACY, VIOLATIONS
 from fedaudit.results.record import Record
 
 MOST_LINES = 20
@@ -358,6 +359,61 @@ def comparison_picture(comparison: Comparison) -> Picture:
         (half_track("Risk of the model", _reached(lines), shares=True),),
         lines,
     )
+
+
+COMPARED = "rows of a comparison"
+"""Label of the rows of a comparison on membership."""
+
+
+def membership_rows(comparison: Comparison) -> Picture:
+    """Defense, strongest AUC and test accuracy of every row, for a terminal; none without AUCs."""
+    found = [
+        one
+        for one in comparison.entries
+        if one.part == "inside" and one.metric == AUC and one.attack != EVERY_ATTACK
+    ]
+    found = [one for one in found if one.value is not None]
+    if not found:
+        return ()
+    fell = tradeoffs(comparison)
+    contrast = fell[0].contrast if fell else max(found, key=lambda one: one.value or 0.0).contrast
+    accuracies = {one.row: one.figure for one in comparison.on("utility", TEST_ACCURACY)}
+    lines = []
+    for row, label in enumerate(labels_of(comparison)):
+        here = [one for one in found if (one.row, one.contrast) == (row, contrast)]
+        best = max(here, key=lambda one: one.value or 0.0, default=None)
+        right = accuracies.get(row)
+        none = ("—", "")
+        cells = (
+            (
+                f"{'▲ ' * bool(best.above)}{shown(best.value, AUC)}",
+                interval(best.low, best.high, AUC),
+            )
+            if best is not None
+            else none,
+            (value_of(right), interval_of(right)) if right is not None else none,
+        )
+        lines.append(
+            Line(
+                label,
+                ((), ()),
+                tuple(value for value, _ in cells),
+                tuple(limits for _, limits in cells),
+            )
+        )
+    title = f"Rows, members v. {contrast_name(contrast).lower()}"
+    tracks = (
+        half_track("Strongest AUC", [0.5], shares=False),
+        percent_track("Test accuracy", [1.0], guess=None),
+    )
+    most = lines if len(lines) <= MOST_COMPARED else lines[: MOST_COMPARED - 1]
+    left = len(lines) - len(most)
+    told = f"{title}; {left} more in the report" if left else title
+    return (Forest(told, COMPARED, "", tracks, tuple(most)),)
+
+
+MOST_COMPARED = 10
+"""Rows of a comparison in a terminal."""
 
 
 def _alone(

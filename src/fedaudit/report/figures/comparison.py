@@ -178,8 +178,8 @@ def front_figure(comparison: Comparison) -> Figures | None:
         "Leakage against test error, one mark per strength of a defense, each a mean over seeds: "
         "low and to the left is good. One colour per defense"
         + (", grey the others" if MUTED in {look.color for look in looks.values()} else "")
-        + ", one shape per group of clients that uses it. Lines join the filled marks of a defense; "
-        "hollow: another row is better on both axes.",
+        + ", one shape per group of clients that uses it. Lines join the filled marks of a "
+        "defense; hollow: another row is better on both axes.",
         choices,
         (
             *legend(
