@@ -124,7 +124,7 @@ def test_the_front_draws_the_line_over_points_that_are_not_beaten() -> None:
     )
     figure = front_figure(compared([*RECORDS, worse]))
     assert figure is not None
-    first = "Membership advantage (2 AUC − 1), strongest attack, v. unseen"
+    first = "Advantage, strongest attack, v. unseen"
     assert figure.choices[0].label == first
     line, marks = of_kind(figure.choices[1].panels[0], Series)
     assert line.x == pytest.approx([0.10, 0.29])

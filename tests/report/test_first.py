@@ -6,11 +6,14 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+import fedaudit
+from fedaudit.core.errors import BadInput
 from fedaudit.report.evidence import LEAKS
-from fedaudit.report.first import first_of_comparison, first_of_games, first_screen
+from fedaudit.report.figures.comparison import front_figure
+from fedaudit.report.first import First, first_of_comparison, first_of_games, first_screen
 from fedaudit.report.page import comparison_html, report_html
-from fedaudit.report.terminal import print_record
-from fedaudit.report.text.comparison import best_tradeoff
+from fedaudit.report.terminal import print_comparison, print_record
+from fedaudit.report.text.comparison import SIZES_DIFFER, best_tradeoff, tradeoffs
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.sources import on_sources
 from fedaudit.report.text.verdict import verdict
@@ -20,7 +23,8 @@ from fedaudit.study.comparing import compared
 from tests.report.clustered import clustered, with_clusters
 from tests.report.games import played
 from tests.report.records import record, source, with_sources
-from tests.study.compare_records import PLAIN, STRONG, WEAK
+from tests.report.test_plain import hardly_learned
+from tests.study.compare_records import PLAIN, STRONG, WEAK, given, noise
 
 RECORDS = {
     "membership": record(),
@@ -77,7 +81,7 @@ def test_sources_stand_beside_one_baseline_that_tile_picture_and_sentence_share(
     level = percent(on_sources(whole)[0].mixes)
     assert f"label distributions alone {level}" in first.numbers[1].detail
     assert f"labels alone {level}" in forest.lines[0].limits[0]
-    assert any(key.name.startswith("label distributions alone") for key in forest.keys)
+    assert "label distributions alone" in [key.name for key in forest.keys]
     assert "label distributions" in first.headline
     assert "baseline" not in str(first)
 
@@ -154,6 +158,65 @@ def test_nothing_is_said_of_defenses_where_nothing_leaks_undefended() -> None:
     assert "Then compare again." in said.next
 
 
+def _of(comparison_of: list[Record]) -> First:
+    verdicts = [verdict(one) for one in comparison_of]
+    return first_of_comparison(compared(comparison_of), comparison_of, verdicts)
+
+
+def test_sources_above_guessing_let_no_trade_off_of_membership_through() -> None:
+    quiet = [
+        with_sources(
+            source(),
+            source(seed=2),
+            membership=True,
+            strengths=(0.0,),
+            defenses=((name, 0.0),),
+            name=name,
+        )
+        for name in ("none", "cofedmid")
+    ]
+    assert verdict(quiet[0]).status == "clear leak", "of sources alone"
+    said = _of(quiet)
+    assert (said.look, said.status, said.numbers) == ("inconclusive", "nothing to lower", ())
+    assert "no membership attack is above guessing" in said.headline
+    assert said.picture == (), "the front of membership stands there, not sources"
+
+
+def test_a_fall_of_leakage_that_is_not_shown_is_no_best_trade_off() -> None:
+    plain = given("plain", {"a": {1: {0: 0.80}}}, {1: 0.9}, reach=0.1)
+    less = given("less", {"a": {1: {0: 0.78}}}, {1: 0.9}, reach=0.1, defense=noise(0.1))
+    said = _of([plain, less])
+    assert (said.look, said.status) == ("inconclusive", "no trade-off")
+    assert said.headline == "No defense is shown to lower the leakage to the strongest attack"
+    assert "95% interval −" in said.numbers[0].detail
+    assert said.numbers[0].tone == ""
+
+
+def test_a_row_that_takes_less_leakage_than_accuracy_is_no_best_trade_off() -> None:
+    plain = given("plain", {"a": {1: {0: 0.80}}}, {1: 0.9}, reach=0.005)
+    less = given("less", {"a": {1: {0: 0.78}}}, {1: 0.8}, reach=0.005, defense=noise(0.1))
+    said = _of([plain, less])
+    assert said.status == "no trade-off"
+    assert said.headline.startswith("No defense is shown to take away more leakage than it costs")
+    assert best_tradeoff(compared([plain, less])) is None
+
+
+def test_another_attack_of_the_row_keeps_a_fall_of_the_strongest_from_being_shown() -> None:
+    plain = given("plain", {"a": {1: {0: 0.80}}, "b": {1: {0: 0.6}}}, {1: 0.9})
+    other = given("other", {"a": {1: {0: 0.6}}, "b": {1: {0: 0.79}}}, {1: 0.9}, defense=noise(0.1))
+    (one,) = tradeoffs(compared([plain, other]))
+    assert one.leakage < 0
+    assert one.high is not None
+    assert one.high > 0
+    assert not one.lowers
+
+
+def test_the_best_trade_off_stands_with_the_interval_of_its_change() -> None:
+    said = _of([PLAIN, WEAK, STRONG])
+    assert re.search(r"less leakage \(95% interval [\d.]+ to [\d.]+\)", said.headline)
+    assert "95% interval −" in said.numbers[0].detail
+
+
 def test_games_stand_against_guessing_and_say_what_they_contradict() -> None:
     whole = played()
     first = first_of_games(whole, game_verdict(whole))
@@ -162,3 +225,88 @@ def test_games_stand_against_guessing_and_say_what_they_contradict() -> None:
     assert len(forest.lines) > 1
     assert "points" in first.controls
     assert report_html(whole).index('class="forest ') < report_html(whole).index('id="full"')
+
+
+def test_an_epsilon_far_above_the_claimed_one_is_told_on_the_first_screen_without_a_tick() -> None:
+    whole = played()
+    said = game_verdict(whole)
+    first = first_of_games(whole, said)
+    assert said.claims
+    assert first.beside == said.claims[:2]
+    assert not first.sound
+    assert "actual ε far above it at" in first.controls
+    page = report_html(whole)
+    above = page[: page.index('class="forest ')]
+    assert said.claims[0] in re.sub(r"<[^>]+>", "", above)
+    assert "✓" not in above
+
+
+def test_chip_and_headline_of_games_speak_of_what_a_mechanism_leaves() -> None:
+    whole = played()
+    first = first_of_games(whole, game_verdict(whole))
+    assert "without" not in first.headline
+    assert any(tile.label.startswith("Server right, no ") for tile in first.numbers)
+
+
+def test_a_leak_of_a_hardly_trained_model_is_not_taken_back_in_the_same_box() -> None:
+    whole = with_sources(source(), source(seed=2))
+    hardly = hardly_learned(whole, 0.1)
+    first = first_screen(hardly, verdict(hardly))
+    assert first.warning
+    assert first.look in LEAKS.values()
+    page = report_html(hardly)
+    box = page[page.index('id="verdict"') : page.index('class="glance')]
+    summary = re.search(r"<summary>(.*?)</summary>", box, re.DOTALL)
+    assert summary is not None
+    assert "nothing follows" not in summary[1]
+
+
+def test_a_smaller_leak_is_said_to_be_smaller_than_which() -> None:
+    whole = with_sources(source(), source(seed=2), membership=True)
+    said = verdict(whole)
+    assert re.search(r"a smaller leak than (membership attacks|source inference)", said.headline)
+
+
+def test_that_rows_audit_different_numbers_of_samples_stands_with_the_headline() -> None:
+    fewer = record(size=500, details=False, defenses=(("cofedmid", 0.35),))
+    more = record(details=False, defenses=(("none", 1.0),))
+    said = _of([more, fewer])
+    assert said.beside == (SIZES_DIFFER,)
+    page = comparison_html(compared([more, fewer]), [more, fewer])
+    assert page.count(SIZES_DIFFER) == 1
+    assert page.index(SIZES_DIFFER) < page.index('class="glance')
+    assert _of([more, more]).beside == ()
+
+
+def test_tiles_and_axis_of_a_comparison_are_in_per_cent() -> None:
+    comparison = compared([PLAIN, WEAK, STRONG])
+    figure = front_figure(comparison)
+    assert figure is not None
+    (panel,) = figure.choices[0].panels
+    assert (panel.x.form, panel.y.form) == ("%", "%")
+    said = _of([PLAIN, WEAK, STRONG])
+    assert said.numbers[0].value.endswith(" points")
+    assert said.numbers[2].value.endswith("%")
+
+
+def test_a_path_in_place_of_a_record_is_refused_in_a_sentence() -> None:
+    with pytest.raises(BadInput, match=r"give `fedaudit.Run\(folder\).record`, or run"):
+        fedaudit.report("py/ok", "x.html")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_comparison_ends_on_a_screen_with_its_rows_of_membership(width: int) -> None:
+    records = [PLAIN, WEAK, STRONG]
+    said = StringIO()
+    print_comparison(compared(records), records, Console(file=said, width=width))
+    lines = said.getvalue().splitlines()
+    assert lines[0].startswith("BEST TRADE-OFF: ")
+    assert max(map(len, lines)) <= width
+    assert "▲ 0.765" in said.getvalue()
+    assert "91.0%" in said.getvalue()
+    if width == 80:
+        assert len(lines) <= 38, "the names of files follow"
+    else:
+        place = next(at for at, line in enumerate(lines) if line.startswith("no defense"))
+        assert lines[place + 1].startswith("  Strongest AUC ▲ 0.765")
+        assert lines[place + 2].startswith("  ")

@@ -142,7 +142,7 @@ def test_the_headline_says_how_surely_the_server_tells_and_behind_what() -> None
     best = point("ldp-laplace", 500.0, 500.0, right=92)
     assert game_verdict(played(NONE, HONEST, best)).headline == (
         "With ldp-laplace, ε 500 the server is right in 92.0% of games, with bitwise-rr, ε 7 in "
-        "49.0%, without a mechanism in 99.0%; guessing is right in 50%"
+        "49.0%; guessing is right in 50%"
     )
     assert game_verdict(played(NONE)).headline == (
         "The server is right in 99.0% of games without a mechanism; guessing is right in 50%"

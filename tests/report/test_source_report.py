@@ -152,7 +152,7 @@ def test_membership_is_told_first_and_sources_after_it() -> None:
     assert both.status == "strong leak"
     first, second = both.headline.split(". ")
     assert first == "Strong leakage: members can be distinguished from non-members"
-    assert second == "Source inference shows less"
+    assert second == "Source inference shows a smaller leak than membership attacks"
     assert [bullet.label for bullet in both.found] == ["", "Source inference"]
     assert "It also asked of 120 samples, 12 of each of 10 clients: which client is it from?" in (
         both.audited

@@ -23,9 +23,17 @@ class _Door(ModuleType):
             path: Where the file goes.
 
         Raises:
-            BadInput: It cannot be written there.
+            BadInput: It is no record, or cannot be written there.
         """
+        from fedaudit.core.errors import BadInput
         from fedaudit.report.page import write_report
+        from fedaudit.results.record import Record
+
+        if not isinstance(record, Record):
+            raise BadInput(
+                f"a report is of a record, got {repr(record)[:80]}; give "
+                "`fedaudit.Run(folder).record`, or run `fedaudit report FOLDER` in a terminal"
+            )
 
         write_report(record, Path(path))
         return Path(path)

@@ -14,10 +14,20 @@ from fedaudit.report.evidence import (
 from fedaudit.report.figures.forest import Picture
 from fedaudit.report.grid import shortened
 from fedaudit.report.pictures import comparison_picture, first_picture, games_picture
-from fedaudit.report.text.comparison import TradeOff, best_tradeoff
+from fedaudit.report.text.comparison import (
+    SIZES_DIFFER,
+    TradeOff,
+    best_tradeoff,
+    holds_defenses,
+    least_cost,
+    nothing_to_lower,
+    sizes_differ,
+    tradeoffs,
+)
 from fedaudit.report.text.games import GameVerdict
 from fedaudit.report.text.points import (
     contradicted,
+    far_above,
     shown_points,
 )
 from fedaudit.report.text.verdict import PlainVerdict
@@ -37,6 +47,7 @@ from fedaudit.report.words import (
 )
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.estimate import NO_DEFENSE
+from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.record import Record
 
 
@@ -48,6 +59,7 @@ class First(NamedTuple):
         status: The verdict in two or three words.
         headline: In one sentence.
         warning: Why nothing follows from the figures; empty where the models learned.
+        beside: Sentences without which the headline would mislead.
         picture: Empty where no figure says anything, or a figure of the page stands in its place.
         numbers: Three at most.
         controls: How many hold, in a line.
@@ -64,6 +76,17 @@ class First(NamedTuple):
     controls: str
     sound: bool
     next: tuple[str, ...]
+    beside: tuple[str, ...] = ()
+
+    @property
+    def caveat(self) -> str:
+        """The warning in a line, such that it does not take back a verdict of a leak."""
+        if self.look in _LEAKS:
+            return (
+                "Training accuracy near guessing: this is what a model gives away that has hardly "
+                "learned; one that has learned may give away more."
+            )
+        return "Training accuracy near guessing: nothing follows about attacks or defenses."
 
     @property
     def low(self) -> bool:
@@ -71,6 +94,9 @@ class First(NamedTuple):
         most = max((len(forest.lines) for forest in self.picture), default=0)
         return bool(self.numbers) and 0 < most <= LOW
 
+
+MOST_CLAIMS = 2
+"""Mechanisms whose claimed epsilon is told to be far off beside the headline."""
 
 LOW = 6
 """Rows up to which a picture leaves room below it, beside the numbers."""
@@ -164,12 +190,19 @@ def first_of_games(record: Record, said: GameVerdict) -> First:
     shown_ = shown_points(record.games)
     wrong = sum(contradicted(one.point) for one in shown_)
     claiming = [one for one in shown_ if one.point.claimed_epsilon is not None]
+    far = sum(far_above(one.point) for one in claiming)
     of = len(claiming) or len(shown_)
     what = "claimed ε" if claiming else "bounds by the noise"
     if wrong:
         steps: tuple[str, ...] = (
             "Do not rely on the claimed ε: correct the mechanism or its accounting.",
             "Replace it by a mechanism whose actual ε is what it claims.",
+        )
+    elif far:
+        steps = (
+            "Do not rely on the claimed ε: the actual ε, from the mechanism’s own probabilities, "
+            "is far above it.",
+            "Choose a mechanism by its actual ε, and by a success here that stays near 50%.",
         )
     elif said.look in ("inconclusive", "no leak shown"):
         steps = (
@@ -188,9 +221,11 @@ def first_of_games(record: Record, said: GameVerdict) -> First:
         "",
         games_picture(record),
         tuple(game_tiles(record)[:3]),
-        f"{capital(what)} contradicted at {wrong} of {of} points",
-        not wrong,
+        f"{capital(what)} contradicted at {wrong} of {of} points"
+        + f"; actual ε far above it at {far}" * bool(far),
+        not wrong and not far,
         steps,
+        said.claims[:MOST_CLAIMS],
     )
 
 
@@ -198,14 +233,19 @@ def _undefended(record: Record) -> bool:
     return {one.defense for one in record.findings} == {NO_DEFENSE}
 
 
-def _nothing_to_lower(comparison: Comparison, plain: Status, records: Sequence[Record]) -> First:
+def _nothing_to_lower(
+    comparison: Comparison, plain: Status | None, records: Sequence[Record]
+) -> First:
     """The first screen of a comparison whose undefended rows have no attack above guessing."""
+    found = f"the verdict is “{plain}”"
+    if holds_defenses(comparison):
+        found = "no membership attack is above guessing" + (f" (“{plain}”)" if plain else "")
     return First(
         "inconclusive",
         "nothing to lower",
-        f"Undefended the verdict is “{plain}”: which defense lowers a leak cannot be said here",
+        f"Undefended {found}: which defense lowers a leak cannot be said here",
         "",
-        comparison_picture(comparison),
+        _picture_of(comparison),
         (),
         *_held(records),
         (
@@ -213,68 +253,138 @@ def _nothing_to_lower(comparison: Comparison, plain: Status, records: Sequence[R
             "training data by heart, until an attack is above guessing.",
             "Then compare again.",
         ),
+        _sizes(records),
     )
+
+
+def _picture_of(comparison: Comparison) -> Picture:
+    """None where the front of membership, of which the headline speaks, stands in its place."""
+    return () if comparison.fronts else comparison_picture(comparison)
 
 
 def first_of_comparison(
     comparison: Comparison, records: Sequence[Record], verdicts: Sequence[PlainVerdict]
 ) -> First:
     """The first screen of a comparison: its best trade-off in front."""
-    best = best_tradeoff(comparison)
     failed = any(said.status in ("void", "control failed") for said in verdicts)
     look: Status = "control failed" if failed else "inconclusive"
-    plain = [said.status for one, said in zip(records, verdicts, strict=True) if _undefended(one)]
-    if plain and not failed and not any(status in _LEAKS for status in plain):
-        return _nothing_to_lower(comparison, gravest(plain), records)
-    if best is None:
+    bare = [said for one, said in zip(records, verdicts, strict=True) if _undefended(one)]
+    held = holds_defenses(comparison)
+    if held:
+        # Of membership alone: that sources are named is no leak that its front could show lower.
+        plain = [dict(said.topics)["membership"] for said in bare if _on_members(said)]
+        nothing = nothing_to_lower(comparison)
+    else:
+        plain = [said.status for said in bare]
+        nothing = bool(plain) and not any(status in _LEAKS for status in plain)
+    if nothing and not failed:
+        return _nothing_to_lower(comparison, gravest(plain) if plain else None, records)
+    found = tradeoffs(comparison)
+    best = best_tradeoff(comparison)
+    one = best or least_cost([one for one in found if one.lowers]) or least_cost(found)
+    status = "best trade-off" if best else "no trade-off" if held else "side by side"
+    if not held:
         grave = gravest([said.status for said in verdicts])
         text = f"{len(comparison.rows)} rows side by side; the gravest verdict is “{grave}”"
-    elif best.leakage >= 0:
-        text = "No defense here lowers the strongest attack’s leakage"
-    else:
+    elif best is not None:
         look = look if failed else "no leak shown"
+        text = f"{shortened(best.name, 80)}: {_bargain(best)}"
+    elif one is not None and one.lowers:
         text = (
-            f"{shortened(best.name, 80)}: {_points(-best.leakage)} less leakage to the strongest "
-            f"attack, {_points(abs(best.error))} {'less' if best.error > 0 else 'more'} accuracy"
+            "No defense is shown to take away more leakage than it costs in accuracy. "
+            f"{shortened(one.name, 60)}: {_bargain(one)}"
         )
-    steps = (
-        ("Repeat the records whose controls failed before any conclusion.",)
-        if failed
-        else (
-            "Choose by the picture: low leakage at a low test error; a hollow mark is beaten."
-            if comparison.fronts
-            else "Choose by the table: low leakage and high test accuracy, with their intervals.",
-            "Repeat the chosen row with more seeds, then hold it: fedaudit gate.",
-        )
-    )
+    else:
+        text = "No defense is shown to lower the leakage to the strongest attack"
     return First(
         look,
-        "control failed" if failed else "best trade-off" if best else "side by side",
+        "control failed" if failed else status,
         text,
         "",
-        comparison_picture(comparison),
-        _numbers_of(best) if best else (),
+        _picture_of(comparison),
+        _numbers_of(one, comparison) if one else (),
         *_held(records),
-        steps,
+        _steps_of(comparison, best, failed=failed),
+        _sizes(records),
     )
 
 
-def _numbers_of(best: TradeOff) -> tuple[Tile, ...]:
-    against = f"v. {contrast_name(best.contrast).lower()}"
-    left = max(best.undefended + best.leakage, 0.0)
+def _sizes(records: Sequence[Record]) -> tuple[str, ...]:
+    return (SIZES_DIFFER,) if sizes_differ(records) else ()
+
+
+def _on_members(said: PlainVerdict) -> bool:
+    return "membership" in dict(said.topics)
+
+
+def _steps_of(comparison: Comparison, best: TradeOff | None, *, failed: bool) -> tuple[str, ...]:
+    if failed:
+        return ("Repeat the records whose controls failed before any conclusion.",)
+    if holds_defenses(comparison) and best is None:
+        return (
+            "Audit more samples and seeds of the same rows until a change is shown, or try other "
+            "defenses and strengths.",
+            "Rely on no defense here until then.",
+        )
+    return (
+        "Choose by the picture: low leakage at a low test error; a hollow mark is a row that "
+        "another one betters on both axes."
+        if comparison.fronts
+        else "Choose by the table: low leakage and high test accuracy, with their intervals.",
+        "Repeat the chosen row with more seeds, then hold it: fedaudit gate.",
+    )
+
+
+def _bargain(one: TradeOff) -> str:
+    """What a row takes away, with its limits, and what it costs."""
+    limits = (
+        ""
+        if one.low is None or one.high is None
+        else f" (95% interval {-100 * one.high:.1f} to {-100 * one.low:.1f})"
+    )
+    return (
+        f"{_points(-one.leakage)} less leakage{limits} to the strongest attack, "
+        f"{_points(abs(one.error))} {'less' if one.error > 0 else 'more'} accuracy"
+    )
+
+
+def _numbers_of(one: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
+    """Change of the leakage and of accuracy of a row, and what leaks undefended."""
+    against = f"v. {contrast_name(one.contrast).lower()}"
+    left = max(one.undefended + one.leakage, 0.0)
+    limits = (
+        "no interval"
+        if one.low is None or one.high is None
+        else f"95% interval {points(one.low)} to {points(one.high)}"
+    )
+    rows = len(tradeoffs(comparison))
+    picked = f", not corrected for picking one of {rows} rows" if rows > 1 else ""
+    change = next(
+        (e.change for e in comparison.on("utility", TEST_ACCURACY) if e.row == one.row), None
+    )
+    spread = (
+        f"; 95% interval {points(change.low)} to {points(change.high)}"
+        if change is not None and change.low is not None and change.high is not None
+        else ""
+    )
     return (
         Tile(
             "Membership advantage (2 AUC − 1)",
-            f"{points(best.leakage)} points",
-            f"strongest attack {against}: {percent(best.undefended)} undefended, "
-            f"{percent(left)} left",
-            "good" if best.leakage < 0 else "",
+            f"{points(one.leakage)} points",
+            f"{shortened(one.name, 40)}, strongest attack {against}: "
+            f"{limits}{picked}; {percent(left)} left",
+            "good" if one.lowers else "",
         ),
-        Tile("Test accuracy", f"{points(-best.error)} points", "against no defense, same clients"),
         Tile(
-            "Undefended AUC",
-            f"{(best.undefended + 1) / 2:.3f}",
-            f"strongest attack {against}; 0.5 is guessing",
+            "Test accuracy",
+            f"{points(-one.error)} points",
+            f"against no defense, same clients{spread}",
+        ),
+        Tile(
+            "Membership advantage undefended",
+            percent(one.undefended),
+            f"strongest attack {against}, an AUC of {(one.undefended + 1) / 2:.3f}; "
+            "guessing has 0%",
         ),
     )
 

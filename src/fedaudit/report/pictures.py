@@ -34,7 +34,7 @@ from fedaudit.report.text.clusters import (
     label_of,
     risk_size,
 )
-from fedaudit.report.text.comparison import labels_of
+from fedaudit.report.text.comparison import labels_of, tradeoffs
 from fedaudit.report.text.points import ShownPoint, contradicted, epsilon, families, shown_points
 from fedaudit.report.text.sources import Named, labels_of_named, look_of_source, on_sources
 from fedaudit.report.words import (
@@ -50,13 +50,14 @@ from fedaudit.report.words import (
     listed,
     metric_name,
     percent,
+    shown,
     value_of,
     with_interval,
 )
 from fedaudit.results.clusters import EVERYBODY
-from fedaudit.results.comparison import Comparison
+from fedaudit.results.comparison import EVERY_ATTACK, Comparison
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
-from fedaudit.results.metrics import MODEL_ESTIMATE, MODEL_RISK, VIOLATIONS
+from fedaudit.results.metrics import MODEL_ESTIMATE, MODEL_RISK, TEST_ACCURACY, VIOLATIONS
 from fedaudit.results.record import Record
 
 MOST_LINES = 20
@@ -197,7 +198,7 @@ def _source_line(name: str, said: str, one: Named, look: Style) -> Line:
     return Line(name, (tuple(marks),), (value,), (told,), sign.tone)
 
 
-_LABELS_ALONE = "label distributions alone: right when owners are shuffled within classes"
+_LABELS_ALONE = "label distributions alone"
 
 
 def _sources(record: Record) -> Picture:
@@ -278,7 +279,7 @@ def _mark_at(share: float, said: str) -> Mark:
 
 
 def games_picture(record: Record) -> Picture:
-    """Success of the server against guessing, a row a mechanism or defense, a mark a point."""
+    """Success of the server against guessing, one row per mechanism or defense."""
     groups = families(shown_points(record.games))
     lines = [_family_line(name, inside) for name, inside in list(groups.items())[:MOST_LINES]]
     wrong = any(contradicted(one.point) for one in shown_points(record.games))
@@ -286,8 +287,8 @@ def games_picture(record: Record) -> Picture:
     return _alone(
         "Success of the server against guessing",
         "success",
-        "Share of games in which the server is right about a record, with 95% intervals; a mark a "
-        "point, the dashed line is guessing."
+        "Share of games in which the server is right about a record, with 95% intervals; one "
+        "mark per point, the dashed line is guessing."
         + (f" {left} more rows are in the tables." if left else ""),
         (half_track("Attack success rate", _reached(lines), shares=True),),
         lines,
@@ -358,6 +359,61 @@ def comparison_picture(comparison: Comparison) -> Picture:
         (half_track("Risk of the model", _reached(lines), shares=True),),
         lines,
     )
+
+
+COMPARED = "rows of a comparison"
+"""Label of the rows of a comparison on membership."""
+
+
+def membership_rows(comparison: Comparison) -> Picture:
+    """Defense, strongest AUC and test accuracy of every row, for a terminal; none without AUCs."""
+    found = [
+        one
+        for one in comparison.entries
+        if one.part == "inside" and one.metric == AUC and one.attack != EVERY_ATTACK
+    ]
+    found = [one for one in found if one.value is not None]
+    if not found:
+        return ()
+    fell = tradeoffs(comparison)
+    contrast = fell[0].contrast if fell else max(found, key=lambda one: one.value or 0.0).contrast
+    accuracies = {one.row: one.figure for one in comparison.on("utility", TEST_ACCURACY)}
+    lines = []
+    for row, label in enumerate(labels_of(comparison)):
+        here = [one for one in found if (one.row, one.contrast) == (row, contrast)]
+        best = max(here, key=lambda one: one.value or 0.0, default=None)
+        right = accuracies.get(row)
+        none = ("—", "")
+        cells = (
+            (
+                f"{'▲ ' * bool(best.above)}{shown(best.value, AUC)}",
+                interval(best.low, best.high, AUC),
+            )
+            if best is not None
+            else none,
+            (value_of(right), interval_of(right)) if right is not None else none,
+        )
+        lines.append(
+            Line(
+                label,
+                ((), ()),
+                tuple(value for value, _ in cells),
+                tuple(limits for _, limits in cells),
+            )
+        )
+    title = f"Rows, members v. {contrast_name(contrast).lower()}"
+    tracks = (
+        half_track("Strongest AUC", [0.5], shares=False),
+        percent_track("Test accuracy", [1.0], guess=None),
+    )
+    most = lines if len(lines) <= MOST_COMPARED else lines[: MOST_COMPARED - 1]
+    left = len(lines) - len(most)
+    told = f"{title}; {left} more in the report" if left else title
+    return (Forest(told, COMPARED, "", tracks, tuple(most)),)
+
+
+MOST_COMPARED = 10
+"""Rows of a comparison in a terminal."""
 
 
 def _alone(

@@ -9,6 +9,7 @@ from rich.text import Text
 from fedaudit.report.figures.forest import Forest, Picture
 from fedaudit.report.first import First, first_of_comparison, first_of_games, first_screen
 from fedaudit.report.grid import shortened
+from fedaudit.report.pictures import COMPARED, membership_rows
 from fedaudit.report.text.games import game_verdict, poor_fits
 from fedaudit.report.text.points import shown_points
 from fedaudit.report.text.verdict import verdict
@@ -17,12 +18,14 @@ from fedaudit.report.words import cleaned, without_digests
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.record import Record
 
-MOST_LINES = 36
-"""Lines of a conclusion at most, so that it and the names of files fit on one screen."""
+MOST_LINES = 28
+"""Lines of a conclusion at most: with notes of a run and names of files 40 on a screen."""
 
 WIDTH = 80
 
 _LEAST_ROWS = 3
+_NARROW = 60
+"""Columns below which a row's figures stand below its name."""
 _MOST_POINTS = 2
 
 
@@ -38,15 +41,15 @@ def print_record(record: Record, console: Console | None = None) -> None:
         _print_games(record, console)
         return
     first = first_screen(record, verdict(record))
-    _print(_lines(first, _one_a_topic(first.picture)), first, console)
+    _print(first, _one_a_topic(first.picture), first.beside, console)
 
 
 def _print_games(record: Record, console: Console | None) -> None:
     """Contradictions of claims come first."""
     said = game_verdict(record)
     first = first_of_games(record, said)
-    warnings = (*said.contradictions, *said.claims, *poor_fits(shown_points(record.games)))
-    _print(_lines(first, first.picture, warnings[:_MOST_POINTS]), first, console)
+    warnings = (*said.contradictions, *first.beside, *poor_fits(shown_points(record.games)))
+    _print(first, first.picture, warnings[:_MOST_POINTS], console)
 
 
 def print_comparison(
@@ -62,30 +65,38 @@ def print_comparison(
     speak = without_digests([comparison, *records])
     comparison, records = cleaned(comparison, speak), [cleaned(one, speak) for one in records]
     first = first_of_comparison(comparison, records, [verdict(record) for record in records])
-    _print(_lines(first, first.picture), first, console)
+    _print(first, first.picture or membership_rows(comparison), first.beside, console)
 
 
-def _print(lines: Sequence[str], first: First, console: Console | None) -> None:
+def _print(
+    first: First, picture: Picture, warnings: Sequence[str], console: Console | None
+) -> None:
     console = console or Console()
-    for at, line in enumerate(lines[:MOST_LINES]):
+    # Lines that are broken here keep their indents, which the terminal's own breaks do not.
+    width = max(min(WIDTH, console.width), 20)
+    most = MOST_LINES * WIDTH // width
+    for at, line in enumerate(_lines(first, picture, warnings, width, most)[:most]):
         alarming = not first.sound and line.startswith("✗")
         console.print(Text(line, style="bold red" if alarming else "bold" if at == 0 else ""))
 
 
-def _lines(first: First, picture: Picture, warnings: Sequence[str] = ()) -> list[str]:
+def _lines(
+    first: First, picture: Picture, warnings: Sequence[str], width: int, most: int
+) -> list[str]:
     """Verdict, warnings, numbers, controls, rows as far as they fit, and what to do next."""
-    head = textwrap.wrap(f"{first.status.upper()}: {first.headline}.", WIDTH)
+    head = textwrap.wrap(f"{first.status.upper()}: {first.headline}.", width)
     if first.warning:
-        head += textwrap.wrap(f"Warning: {first.warning}", WIDTH)
+        head += textwrap.wrap(f"Warning: {first.warning}", width)
     for text in warnings:
-        head += textwrap.wrap(f"! {text}", WIDTH, subsequent_indent="  ")[:4]
-    head += ["", *(line for tile in first.numbers for line in _number(tile))]
-    head.append(f"{'✓' if first.sound else '✗'} {first.controls}")
-    tail = ["", *_numbered(first.next[:2])]
-    left = MOST_LINES - len(head) - len(tail)
+        head += textwrap.wrap(f"! {text}", width, subsequent_indent="  ")[:4]
+    head += ["", *(line for tile in first.numbers for line in _number(tile, width))]
+    held = f"{'✓' if first.sound else '✗'} {first.controls}"
+    head += textwrap.wrap(held, width, subsequent_indent="  ")
+    tail = ["", *_numbered(first.next[:2], width)]
+    left = most - len(head) - len(tail)
     for place, forest in enumerate(picture):
         share = left // (len(picture) - place)
-        rows = list(_rows(forest, share - 3))
+        rows = list(_rows(forest, share - 3, width))
         if share - 3 >= _LEAST_ROWS or not place:
             head += ["", *rows]
             left -= len(rows) + 1
@@ -97,30 +108,42 @@ def _one_a_topic(picture: Picture) -> Picture:
     return tuple({forest.title: forest for forest in picture[::-1]}.values())[::-1]
 
 
-def _number(tile: Tile) -> list[str]:
+def _number(tile: Tile, width: int) -> list[str]:
     text = f"{tile.label}: {tile.value} ({tile.detail})"
-    return textwrap.wrap(text, WIDTH, subsequent_indent="  ")[:2]
+    return textwrap.wrap(text, width, subsequent_indent="  ", max_lines=3, placeholder=" …")
 
 
-def _numbered(steps: Sequence[str]) -> Iterator[str]:
+def _numbered(steps: Sequence[str], width: int) -> Iterator[str]:
     for at, step in enumerate(steps, 1):
         lead = "Next: " if at == 1 else "      "
-        yield from textwrap.wrap(step, WIDTH, initial_indent=lead, subsequent_indent="      ")
+        yield from textwrap.wrap(step, width, initial_indent=lead, subsequent_indent="      ")
 
 
-def _rows(forest: Forest, most: int) -> Iterator[str]:
+def _rows(forest: Forest, most: int, width: int) -> Iterator[str]:
     """A heading, and as many rows as fit; how many more there are is told."""
     many = len(forest.tracks)
     wide = 22 if many > 1 else 34
-    each = (WIDTH - wide) // many
+    if forest.label == COMPARED:
+        wide = 38
+    each = (width - wide) // many
     against = f" ({forest.label})" if forest.label.startswith("members") else ""
-    yield f"{forest.title}{against}"[:WIDTH]
-    yield _row("", [track.title for track in forest.tracks], wide, each)
+    yield from textwrap.wrap(f"{forest.title}{against}", width, subsequent_indent="  ")
+    titles = [track.title for track in forest.tracks]
+    if width >= _NARROW:
+        yield _row("", titles, wide, each)
+    else:
+        most = max(most // (1 + many), 1)
     shown = forest.lines if len(forest.lines) <= most else forest.lines[: max(most - 1, 1)]
     for line in shown:
         pairs = zip(line.values, line.limits, strict=True)
         texts = [" ".join(filter(None, (value, limits))) for value, limits in pairs]
-        yield _row(line.label, texts, wide, each)
+        if width >= _NARROW:
+            yield _row(line.label, texts, wide, each)
+            continue
+        yield from textwrap.wrap(line.label, width, subsequent_indent="  ")
+        for title, text in zip(titles, texts, strict=True):
+            told = f"{title} {text}"
+            yield from textwrap.wrap(told, width, initial_indent="  ", subsequent_indent="    ")
     if len(shown) < len(forest.lines):
         yield f"  and {len(forest.lines) - len(shown)} more in the report"
 

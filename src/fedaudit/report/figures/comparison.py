@@ -155,7 +155,7 @@ def front_figure(comparison: Comparison) -> Figures | None:
             bare[front.contrast] = max(bare.get(front.contrast, 0.0), leakage)
     choices = tuple(
         Choice(
-            f"{leakage_name(metric)}, {shortened(attack)}, v. {contrast_name(contrast).lower()}",
+            f"{_short_name(metric)}, {shortened(attack, 24)}, v. {contrast_name(contrast).lower()}",
             (
                 _panel(
                     [f for f in group if f.contrast == contrast],
@@ -169,15 +169,17 @@ def front_figure(comparison: Comparison) -> Figures | None:
         )
         for (metric, attack), group in _groups(comparison.fronts).items()
         for contrast in sorted(
-            {f.contrast for f in group}, key=lambda name: (-bare.get(name, 0.0), name)
+            {f.contrast for f in group},
+            key=lambda name: (best is None or name != best.contrast, -bare.get(name, 0.0), name),
         )
     )
     return Figures(
         "fronts",
-        "Leakage against test error, a mark a strength of a defense, each a mean over seeds: low "
-        "and to the left is good. A colour is a defense"
+        "Leakage against test error, one mark per strength of a defense, each a mean over seeds: "
+        "low and to the left is good. One colour per defense"
         + (", grey the others" if MUTED in {look.color for look in looks.values()} else "")
-        + ", a shape who uses it. Lines join what no other strength beats; hollow is beaten.",
+        + ", one shape per group of clients that uses it. Lines join the filled marks of a "
+        "defense; hollow: another row is better on both axes.",
         choices,
         (
             *legend(
@@ -221,8 +223,13 @@ def _defended(fronts: Sequence[Front]) -> list[Front]:
 
 
 def leakage_name(metric: str) -> str:
-    """Name of a front's leakage, for an axis or a choice."""
+    """Name of a front's leakage, for an axis."""
     return "Membership advantage (2 AUC − 1)" if metric == AUC else metric_name(metric)
+
+
+def _short_name(metric: str) -> str:
+    """The same for a choice, which is cut on a phone where it is long."""
+    return "Advantage" if metric == AUC else metric_name(metric)
 
 
 def _groups(fronts: Sequence[Front]) -> dict[tuple[str, str], list[Front]]:
@@ -261,7 +268,7 @@ def _panel(
         Scale("Test error", "%", _room([point.error for point in points]), count=6),
         Scale(
             leakage_name(metric),
-            "" if metric == AUC else "%",
+            "%",
             _room([point.leakage for point in points]),
             count=6,
         ),
@@ -313,7 +320,7 @@ def _traces(
             [point.error for point in front.points],
             [point.leakage for point in front.points],
             look,
-            "%{text}<br>leakage %{y:.3f}, error %{x:.1%}",
+            "%{text}<br>leakage %{y:.1%}, error %{x:.1%}",
             "",
             joined=False,
             size=12 if said != name else 10,

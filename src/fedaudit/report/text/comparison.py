@@ -8,10 +8,13 @@ from fedaudit.report.evidence import headline
 from fedaudit.report.grid import Cell, named, shortened
 from fedaudit.report.text.verdict import learning_warning
 from fedaudit.report.words import defense_name, plural
+from fedaudit.results.aggregate import Value, gap_between
 from fedaudit.results.comparison import (
+    EVERY_ATTACK,
     NOT_SET,
     STRONGEST_ATTACK,
     Comparison,
+    Entry,
     Front,
     Row,
 )
@@ -115,8 +118,17 @@ def case_name(front: Front) -> str:
     return case_of(front).partition(":")[0]
 
 
+SIZES_DIFFER = "Rows audit different numbers of samples, and more samples show smaller leaks."
+
+
+def sizes_differ(records: Sequence[Record]) -> bool:
+    """True where rows audit different numbers of samples, which qualifies any headline."""
+    sizes = {frozenset((f.n_members, f.n_nonmembers) for f in headline(r)) for r in records}
+    return len(sizes) > 1
+
+
 def cautions(comparison: Comparison, records: Sequence[Record]) -> list[str]:
-    """Differences that make records hard to compare, in plain words."""
+    """Differences that make records hard to compare, in plain words; sizes stand at the top."""
     said = [
         f"{shortened(record.name, 60)} was evaluated with the published code's flawed redraw of "
         "non-members: its figures mean nothing about leakage."
@@ -137,9 +149,6 @@ def cautions(comparison: Comparison, records: Sequence[Record]) -> list[str]:
     ][:5]
     if len({record.view.name for record in records}) > 1:
         said.append("The adversaries differ: the records were made under different views.")
-    sizes = {frozenset((f.n_members, f.n_nonmembers) for f in headline(r)) for r in records}
-    if len(sizes) > 1:
-        said.append("Rows audit different numbers of samples, and more samples show smaller leaks.")
     if len({tuple(sorted(record.seeds)) for record in records}) > 1:
         said.append("The seeds differ: a change is taken over the seeds that two rows share.")
     return said + _without_tuned(comparison)
@@ -156,7 +165,7 @@ def _without_tuned(comparison: Comparison) -> list[str]:
 
 
 class TradeOff(NamedTuple):
-    """A row of a comparison that gives up least accuracy for the leakage that it takes away.
+    """What a row of a comparison takes away of the leakage, and what it costs in accuracy.
 
     Attributes:
         row: The row of the comparison.
@@ -165,6 +174,8 @@ class TradeOff(NamedTuple):
         error: Change of the test error, in shares.
         undefended: The advantage without it.
         contrast: The non-members that the leakage is against.
+        low: Lower limit of the change of leakage; None where there is none.
+        high: Upper limit, over all attacks of the row; None likewise.
     """
 
     row: int
@@ -173,23 +184,51 @@ class TradeOff(NamedTuple):
     error: float
     undefended: float
     contrast: str
+    low: float | None
+    high: float | None
+
+    @property
+    def lowers(self) -> bool:
+        """True where the leakage is shown to be lower than undefended."""
+        return self.leakage < 0 and self.high is not None and self.high < 0
+
+    @property
+    def pays(self) -> bool:
+        """True where it is, and what it takes away is more than it costs."""
+        return self.lowers and self.leakage + self.error < 0
 
 
 def best_tradeoff(comparison: Comparison) -> TradeOff | None:
-    """The largest fall of leakage less rise of error, where no defense leaks most; None of none.
+    """The largest fall of leakage less rise of error, of the rows that pay; None where none does.
 
     Both are shares: the membership advantage (2 AUC - 1) of the strongest attack, and the test
     error. A sum of the two is a convention of this report, not a law; the front shows all.
     """
+    return least_cost([one for one in tradeoffs(comparison) if one.pays])
+
+
+def least_cost(found: Sequence[TradeOff]) -> TradeOff | None:
+    """Of some trade-offs that with the least sum of leakage and error; None of none."""
+    return min(found, key=lambda one: one.leakage + one.error, default=None)
+
+
+def tradeoffs(comparison: Comparison) -> list[TradeOff]:
+    """Every defended row against the undefended one, where no defense leaks most.
+
+    Rows whose undefended one has no attack above chance are left out: there is nothing to lower.
+    """
     fronts = [
         front
         for front in comparison.fronts
-        if front.metric == AUC and front.attack == STRONGEST_ATTACK and front.gain is not None
+        if front.metric == AUC
+        and front.attack == STRONGEST_ATTACK
+        and front.gain is not None
+        and _leaks(comparison, front.points[0].row, front.contrast)
     ]
     if not fronts:
-        return None
+        return []
     contrast = max(fronts, key=lambda front: front.points[0].leakage).contrast
-    found = [
+    return [
         TradeOff(
             point.row,
             front_name(front),
@@ -197,9 +236,70 @@ def best_tradeoff(comparison: Comparison) -> TradeOff | None:
             point.error - front.points[0].error,
             front.points[0].leakage,
             contrast,
+            *_limits(comparison, point.row, front.points[0].row, contrast),
         )
         for front in fronts
         if front.contrast == contrast
         for point in front.points[1:]
     ]
-    return min(found, key=lambda one: one.leakage + one.error, default=None)
+
+
+def nothing_to_lower(comparison: Comparison) -> bool:
+    """True where rows are defended, and no undefended one has a membership attack above chance."""
+    bare = {at for at, row in enumerate(comparison.rows) if row.family == NO_DEFENSE}
+    return holds_defenses(comparison) and not any(
+        entry.above for entry in comparison.entries if entry.row in bare
+    )
+
+
+def holds_defenses(comparison: Comparison) -> bool:
+    """True where membership in a defended row is held against an undefended one."""
+    return any(front.gain is not None for front in comparison.fronts)
+
+
+def _leaks(comparison: Comparison, row: int, contrast: str) -> bool:
+    return any(entry.above for entry in _aucs(comparison, row, contrast))
+
+
+def _aucs(comparison: Comparison, row: int, contrast: str) -> list[Entry]:
+    return [
+        entry
+        for entry in comparison.entries
+        if (entry.row, entry.contrast, entry.metric) == (row, contrast, AUC)
+        and entry.attack != EVERY_ATTACK
+        and entry.value is not None
+    ]
+
+
+def _limits(
+    comparison: Comparison, row: int, base: int, contrast: str
+) -> tuple[float | None, float | None]:
+    """Limits of the change of the strongest attack's advantage; None where some are not known.
+
+    The upper one is that of every attack of the row against the strongest of the base, since
+    whichever attack is strongest may be so by chance.
+    """
+    after = [one for one in _aucs(comparison, row, contrast) if one.part == "inside"]
+    clients = after[0].targets if after else []
+    before = [one for one in _aucs(comparison, base, contrast) if one.targets == clients]
+    if not after or not before:
+        return None, None
+    strongest = max(before, key=_value)
+    gaps = [_gap(one, strongest) for one in after]
+    highs = [high for _, high in gaps if high is not None]
+    low = gaps[after.index(max(after, key=_value))][0]
+    if low is None or len(highs) < len(gaps):
+        return None, None
+    return max(2 * low, -1.0), min(2 * max(highs), 1.0)
+
+
+def _value(entry: Entry) -> float:
+    return entry.value or 0.0
+
+
+def _gap(after: Entry, before: Entry) -> tuple[float | None, float | None]:
+    """Limits of one AUC less another; of one attack as the comparison pairs them."""
+    if after.attack == before.attack and after.change is not None:
+        return after.change.low, after.change.high
+    gap = gap_between(*(Value(_value(one), one.low, one.high) for one in (after, before)))
+    return gap.low, gap.high

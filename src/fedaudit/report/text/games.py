@@ -218,13 +218,10 @@ def _headline(shown: Sequence[ShownPoint], refuted: Sequence[ShownPoint]) -> str
         said = f"{percent(most_right(bare).point.adv.value)} of games without a mechanism"
         return f"The server is right in {said}; guessing is right in 50%"
     best, least = most_right(behind), least_right(behind)
-    nothing = "a defense" if in_rounds(shown) else "a mechanism"
-    # The status is of what a mechanism leaves, so that this stands first.
+    # The status is of what a mechanism leaves, and so is this: without one is a number beside it.
     told = f"With {short(best)} the server is right in {percent(best.point.adv.value)} of games"
     if best.point.adv.low > least.point.adv.high:
         told += f", with {short(least)} in {percent(least.point.adv.value)}"
-    if bare:
-        told += f", without {nothing} in {percent(most_right(bare).point.adv.value)}"
     return f"{told}; guessing is right in 50%"
 
 

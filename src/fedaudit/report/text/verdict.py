@@ -317,8 +317,18 @@ def _on_topics(record: Record, figures: list[Estimate]) -> dict[str, Status]:
     return dict(sorted(found.items(), key=lambda pair: order.index(pair[1])))
 
 
-LESS = {"membership": "Membership attacks show less", "sources": "Source inference shows less"}
+LESS = {
+    "membership": "Membership attacks show a smaller leak than",
+    "sources": "Source inference shows a smaller leak than",
+}
 """Headlines of leaks smaller than that of the verdict, whose word alone stands in front."""
+
+_MORE = {
+    "membership": "membership attacks",
+    "sources": "source inference",
+    "clusters": "the riskiest model",
+}
+"""What these are smaller than."""
 
 
 def _headline(record: Record, topics: Mapping[str, Status]) -> str:
@@ -334,7 +344,7 @@ def _headline(record: Record, topics: Mapping[str, Status]) -> str:
                 word = HEADLINES[status].partition(":")[0]
                 text = f"{word} from the riskiest model: {text[:1].lower()}{text[1:]}"
         elif status != front and status in LEAKS.values():
-            text = LESS[topic]
+            text = f"{LESS[topic]} {_MORE[next(iter(topics))]}"
         elif topic == "sources":
             text = SOURCE_HEADLINES[status]
         else:
