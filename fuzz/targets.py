@@ -36,7 +36,7 @@ from fuzz.target import FOLDER, Target, alone, file, header
 
 ROOT = Path(__file__).parents[1]
 
-_CEILING = b"above_class_mixes = 0.5\n"
+_CEILING = b"above_label_distributions = 0.5\n"
 
 
 def _record(content: bytes) -> None:

@@ -30,6 +30,12 @@ class Adapter(nn.Module):
         return out
 
 
+def language() -> "Language":
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Language()
+
+
 class Language(nn.Module):
     """Predicts the next token; nothing but adapters is trained. Reads inputs by name."""
 
@@ -71,7 +77,7 @@ def test_adapters_of_a_language_model_are_recorded_and_attacked(
     named: bool, tmp_path: Path
 ) -> None:
     pairs = {c: (by_name(t) if named else t, t) for c, t in DATA.items()}
-    split, net, task = fa.fair_split(pairs, audited=40), Language(), fa.tasks.next_token()
+    split, net, task = fa.fair_split(pairs, audited=40), language(), fa.tasks.next_token()
     attacks = ["fedmia-1", "fedmia-2", "min-k", "min-k-plus-plus"]
     with fa.record(
         tmp_path / "run", net, split.audit, task="next-token", attacks=attacks, strict=True

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from fedaudit.core.tasks import CLASSIFICATION, Task
 from fedaudit.core.values import NOBODY
-from fedaudit.datasets.dataset import Dataset, numbered
+from fedaudit.datasets.dataset import Dataset, numbered, of_task
 from fedaudit.datasets.partitions.feature_shift import SHIFTS
 from fedaudit.defenses.ldp.mechanism import LocalDP
 from fedaudit.study.settings.file import read_studies
@@ -39,11 +40,22 @@ SIZES = {
     "location30": Size((446,), 4_008, 1_002, 30),
     "synthetic": Size((60,), 80_000, 20_000, 10),
     "adult": Size((108,), 32_561, 16_281, 2),
+    "kjv": Size((96,), 24_665, 6_167, 66),
+    "fortunes": Size((32,), 5_545, 1_387, 14),
 }
+TOKENS = ("kjv", "fortunes")
+NEEDS_PACKAGES = {"text-minilm-lora": "peft"}
 """What the data sets of the studies are like; their pictures are not needed to resolve a study."""
 
 
 GROUPS = {"sex": ("Female", "Male"), "race": ("White", "Black", "Other")}
+
+
+def features(name: str, count: int) -> torch.Tensor:
+    shape = (count, *SIZES[name].shape)
+    if name in TOKENS:
+        return torch.ones(shape, dtype=torch.int32)
+    return torch.zeros(shape, device="meta")
 
 
 @lru_cache
@@ -53,8 +65,8 @@ def blank(name: str, group: str = "") -> Dataset:
     train, test = (torch.arange(n) % size.classes for n in (size.train, size.test))
     return Dataset(
         name,
-        numbered(torch.zeros(len(train), *size.shape, device="meta"), train),
-        numbered(torch.zeros(len(test), *size.shape, device="meta"), test, first=len(train)),
+        numbered(features(name, len(train)), train),
+        numbered(features(name, len(test)), test, first=len(train)),
         size.classes,
         "none",
         # Not in step with the labels.
@@ -94,8 +106,8 @@ def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalDP, "prepare", lambda mechanism, data, visit: data)
 
 
-def _blank(name: str, **options: object) -> Dataset:
-    return blank(name, str(options.get("group", "")))
+def _blank(name: str, task: Task = CLASSIFICATION, **options: object) -> Dataset:
+    return of_task(blank(name, str(options.get("group", ""))), task)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -108,6 +120,8 @@ def test_a_study_is_called_as_its_file_is_and_says_what_it_asks_and_takes(path: 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_study_and_all_its_variants_resolve_to_runs(path: Path) -> None:
+    if path.stem in NEEDS_PACKAGES:
+        pytest.importorskip(NEEDS_PACKAGES[path.stem])
     for study in read_studies(path):
         run = resolved(path)[study.name]
         assert run.attacks, study.name

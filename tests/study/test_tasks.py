@@ -64,11 +64,11 @@ class Case(NamedTuple):
 
 CASES = {
     "regression": Case(
-        fa.Samples(X, torch.rand(SAMPLES)), Dense, "regression", "test squared error"
+        fa.Samples(X, torch.rand(SAMPLES, generator=RNG)), Dense, "regression", "test squared error"
     ),
-    "binary": Case(fa.Samples(X, torch.randint(0, 2, (SAMPLES,))), Dense, "binary"),
+    "binary": Case(fa.Samples(X, torch.randint(0, 2, (SAMPLES,), generator=RNG)), Dense, "binary"),
     "multi-label": Case(
-        fa.Samples(X, torch.randint(0, 2, (SAMPLES, LABELS))),
+        fa.Samples(X, torch.randint(0, 2, (SAMPLES, LABELS), generator=RNG)),
         Dense,
         "multi-label",
         "test label error",
@@ -79,9 +79,13 @@ CASES = {
         "next-token",
         "test negative log-likelihood",
     ),
-    "a loss of ones own": Case(fa.Samples(X, torch.rand(SAMPLES, 2)), Dense, absolute, "test loss"),
+    "a loss of ones own": Case(
+        fa.Samples(X, torch.rand(SAMPLES, 2, generator=RNG)), Dense, absolute, "test loss"
+    ),
     "inputs by name": Case(
-        fa.Samples(INPUTS, torch.randint(0, LABELS, (SAMPLES,))), Masked, "classification"
+        fa.Samples(INPUTS, torch.randint(0, LABELS, (SAMPLES,), generator=RNG)),
+        Masked,
+        "classification",
     ),
 }
 

@@ -176,8 +176,9 @@ def outputs_tried(
 
 
 def _outputs(module: nn.Module, name: str, task: Task, features: Tensor) -> Tensor:
+    made = outputs_tried(module, name, features, task)
     try:
-        found = task.read(outputs_tried(module, name, features, task))
+        found = task.read(made)
     except BadInput as error:
         raise BadInput(f"model {name!r}: {error}") from error
     rows = found.ndim == 2 if task.classes else found.ndim > 0

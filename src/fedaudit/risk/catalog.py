@@ -14,6 +14,7 @@ from fedaudit.core.errors import BadInput, NotVisible, Refusal, Unsupported, unk
 from fedaudit.core.importing import is_own
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.params import difference
+from fedaudit.core.tasks import Reading
 from fedaudit.core.values import Model, Samples, Sees
 from fedaudit.observe.measurements import stacked
 from fedaudit.observe.round import Exposed, Round
@@ -119,6 +120,8 @@ def why_unfit(attack: Attack) -> str:
         return "has to be shown a run of which the members are known"
     if attack.needs_side_information:
         return "has to be told what a defense chose"
+    if Reading.TOKENS in attack.reads:
+        return "reads tokens, and clients choose between models that tell classes apart"
     return ""
 
 
