@@ -8,7 +8,6 @@ from fedaudit.report.evidence import headline
 from fedaudit.report.grid import Cell, named, shortened
 from fedaudit.report.text.verdict import learning_warning
 from fedaudit.report.words import defense_name, plural
-from fedaudit.results.aggregate import Value, gap_between
 from fedaudit.results.comparison import (
     EVERY_ATTACK,
     NOT_SET,
@@ -301,5 +300,8 @@ def _gap(after: Entry, before: Entry) -> tuple[float | None, float | None]:
     """Limits of one AUC less another; of one attack as the comparison pairs them."""
     if after.attack == before.attack and after.change is not None:
         return after.change.low, after.change.high
+    # Only comparisons calculate; a report of one record need not wait for scipy.
+    from fedaudit.results.aggregate import Value, gap_between
+
     gap = gap_between(*(Value(_value(one), one.low, one.high) for one in (after, before)))
     return gap.low, gap.high
