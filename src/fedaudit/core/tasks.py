@@ -98,7 +98,7 @@ def width_of_targets(features: Tensor, targets: Tensor) -> int:
 
 @dataclass(frozen=True)
 class Task:
-    """What clients train a model for.
+    """The purpose of a model: loss and utility of a sample, and readings of its outputs.
 
     A task is importable and free of tensors: it is part of an architecture, which is a key of
     dictionaries and travels to other processes. Two are the same when name and settings are.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedaudit.attacks.ami.game import Contest
 from fedaudit.attacks.ami.plant import Neurons, Planted, alone, louder, plant, repeated
-from fedaudit.attacks.ami.score import Reading, dead, reading, summed
+from fedaudit.attacks.ami.score import NeuronReading, dead, reading, summed
 from fedaudit.attacks.ami.threshold import best_shift
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_for, seeded
@@ -254,7 +254,7 @@ class RoundGames:
         return _samples(self.contest.pools.clients[[place]], self.labels.clients[[place]])
 
     def scores(
-        self, models: Models, looked_for: Reading, batches: Batches, seed: int
+        self, models: Models, looked_for: NeuronReading, batches: Batches, seed: int
     ) -> Float[Tensor, " games"]:
         """Score of each game: the mean over its simulated rounds.
 
@@ -295,7 +295,7 @@ class RoundGames:
             )
         return total / self.simulated
 
-    def _threshold(self, number: int, models: Models, looked_for: Reading) -> float:
+    def _threshold(self, number: int, models: Models, looked_for: NeuronReading) -> float:
         """Threshold above which the server says "in", by games with records of its own."""
         seed, how, servers = self._seed(number), self.how, self.contest.pools.servers
         size = (how.own_games, how.clients, self.contest.rules.batch)
@@ -333,7 +333,7 @@ class RoundGames:
         return neuron.fires(met.flatten(0, 2)[None])[0].view(len(met), -1)
 
     def _noise(
-        self, looked_for: Reading, size: tuple[int, ...], rng: torch.Generator
+        self, looked_for: NeuronReading, size: tuple[int, ...], rng: torch.Generator
     ) -> Float[Tensor, "..."]:
         """Effect of the noise of all rounds and clients on averaged scores."""
         spread = self._score_spread if bool(looked_for.direction.any()) else 0.0
@@ -345,7 +345,7 @@ class RoundGames:
         spread = self.apart.spread if self.apart else 0.0
         return float(spread / (self.how.averaged * self.how.clients) ** 0.5)
 
-    def _distance(self, looked_for: Reading) -> float:
+    def _distance(self, looked_for: NeuronReading) -> float:
         """Expected distance of the mean scores with and without the target, in spreads."""
         apart, how = self.apart, self.how
         buried = how.clients > 1 and how.others == "honest"

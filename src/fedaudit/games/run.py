@@ -138,7 +138,7 @@ class _Records:
 
 
 class _Kept(NamedTuple):
-    """What was played before, in a file of its own that its settings name."""
+    """A point that was played before, in a file that its settings name."""
 
     folder: Path
     said: str

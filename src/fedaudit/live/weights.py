@@ -309,7 +309,7 @@ def _moved(uploads: Mapping[ClientId, Weights], shape: Shape) -> tuple[str, ...]
 
 
 def _of_part(whole: Exposed, moved: tuple[str, ...]) -> Exposed:
-    """What is exposed of the parameters that moved; the others stand beside them, as frozen."""
+    """The exposed part of the parameters that moved; the others stand beside them, as frozen."""
     if whole.update is None or len(moved) == len(whole.update):
         return whole
     base, local = (_part(one, moved) for one in (whole.base, whole.local))

@@ -336,7 +336,7 @@ def _steps_of(comparison: Comparison, best: TradeOff | None, *, failed: bool) ->
 
 
 def _bargain(one: TradeOff) -> str:
-    """What a row takes away, with its limits, and what it costs."""
+    """Leakage that a row takes away, with its limits, and its cost in accuracy."""
     limits = (
         ""
         if one.low is None or one.high is None

@@ -273,7 +273,7 @@ def report_html(record: Record) -> str:
 
 
 def _meta(record: Record, *counts: str) -> list[str]:
-    """What stands beside a page's title: when it was made, of how much, and by which record."""
+    """Date, sizes and record, beside a page's title."""
     made, name = record.environment.started[:10], shortened(record.content_hash, 13)
     return [part for part in (made, *counts, f"record {name}") if part]
 

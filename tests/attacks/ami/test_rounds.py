@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedaudit.attacks.ami.plant import Neurons, Place, alone, louder, plant, repeated
-from fedaudit.attacks.ami.score import Reading, dead, reading, summed
+from fedaudit.attacks.ami.score import NeuronReading, dead, reading, summed
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Model, Params, Samples
@@ -34,7 +34,7 @@ def test_a_score_by_hand() -> None:
     # Two rows (3, 0 | 0) and (0, 0 | 4): their direction is (0.6, 0 | 0), (0, 0 | 0.8).
     direction = torch.tensor([[0.6, 0.0, 0.0], [0.0, 0.0, 0.8]], dtype=torch.float64)
     places = (Place("w", "b", 0), Place("w", "b", 2))
-    looked_for = Reading(places, direction, 5.0, 1.0)
+    looked_for = NeuronReading(places, direction, 5.0, 1.0)
     upload = {
         "w": torch.tensor([[10.0, 7.0], [99.0, 99.0], [7.0, 7.0]]),
         "b": torch.tensor([7.0, 99.0, 5.0]),

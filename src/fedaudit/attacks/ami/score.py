@@ -65,7 +65,7 @@ def range_over_box(
     )
 
 
-class Reading(NamedTuple):
+class NeuronReading(NamedTuple):
     """The server's reference in uploads: the target's own gradient in the planted rows.
 
     Attributes:
@@ -96,7 +96,7 @@ class Reading(NamedTuple):
         return float((self.direction * _rows(upload, self.places).double()).sum())
 
 
-def reading(planted: Planted, target: Samples) -> Reading:
+def reading(planted: Planted, target: Samples) -> NeuronReading:
     """The reference from the target with its label, which the server knows.
 
     Args:
@@ -107,8 +107,8 @@ def reading(planted: Planted, target: Samples) -> Reading:
     rows = _rows(gradient, planted.places).double()
     length, inside = norm(gradient), float(rows.norm())
     if not inside:
-        return Reading(planted.places, rows, length, 0.0)
-    return Reading(planted.places, rows / inside, length, min(1.0, inside / length))
+        return NeuronReading(planted.places, rows, length, 0.0)
+    return NeuronReading(planted.places, rows / inside, length, min(1.0, inside / length))
 
 
 def _rows(gradient: Params, places: tuple[Place, ...]) -> Float[Tensor, "neurons entries"]:

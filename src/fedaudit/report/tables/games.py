@@ -261,7 +261,7 @@ def _any_has(shown: Sequence[ShownPoint], metric: str) -> bool:
 
 
 def _training(point: PointPlayed, name: str) -> Cell | None:
-    """What is known of the training of a point's neurons."""
+    """Training of a point's neurons, as far as it is known."""
     value = point.figure(_TRAINED[name])
     if value is None:
         return None

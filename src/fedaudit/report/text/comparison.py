@@ -113,7 +113,7 @@ def front_name(front: Front) -> str:
 
 
 def case_name(front: Front) -> str:
-    """Who uses a front's defense, in a word or two: "pair", "half", "all 10 clients"."""
+    """Users of a front's defense, in a word or two: "pair", "half", "all 10 clients"."""
     return case_of(front).partition(":")[0]
 
 
@@ -164,7 +164,7 @@ def _without_tuned(comparison: Comparison) -> list[str]:
 
 
 class TradeOff(NamedTuple):
-    """What a row of a comparison takes away of the leakage, and what it costs in accuracy.
+    """Leakage that a row of a comparison takes away, and its cost in accuracy.
 
     Attributes:
         row: The row of the comparison.

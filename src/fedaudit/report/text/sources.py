@@ -134,7 +134,7 @@ def beyond(excess: float, level: float) -> float:
 
 
 def most_beyond(figure: Named) -> float:
-    """What the upper limit allows, as a share of what guessing leaves open.
+    """Upper limit of a success, as a share of what guessing leaves open.
 
     Against guessing and not against label distributions, so that "no leak shown" covers both.
     """

@@ -134,7 +134,7 @@ def games_plan(games: Games, *, seeds: object, name: str, about: str = "") -> Ga
 def _changes(
     given: Mapping[str, object], register: Register, values: Mapping[str, object]
 ) -> dict[str, object]:
-    """What a variant changes, by dotted names; a part's options are all that it has."""
+    """Changes of a variant by dotted names; a part's options are all that it has."""
     found: dict[str, object] = {}
     for name, value in given.items():
         if name == "features":

@@ -52,7 +52,7 @@ class PartitionSection(Section):
 
 
 class TaskSection(Section):
-    """What clients train their model for; ``options`` are the task's own.
+    """The task that clients train their model for; ``options`` are its own.
 
     Attributes:
         name: Of the catalogue, or a loss of one's own (``module:function``, of outputs and
