@@ -106,7 +106,7 @@ def accuracy_notes(
     notes = dict[str, str]()
     for name, (model, trained_on) in (kept or models).items():
         if not model.architecture.task.utility.is_share:
-            notes |= _means(name, model, given.test, trained_on, device)
+            notes |= _means(model, given.test, trained_on, device)
             continue
         notes |= {
             f"{_TEST}{name}": str(_correct(model, given.test, device)),
@@ -219,7 +219,7 @@ def _served(
 
 
 def _means(
-    name: str, model: Model, test: Samples, trained_on: Samples, device: torch.device
+    model: Model, test: Samples, trained_on: Samples, device: torch.device
 ) -> dict[str, str]:
     """Mean and spread of the utility of a model whose task counts no right answers."""
     values = [_utilities(model, samples, device) for samples in (test, trained_on)]
