@@ -286,6 +286,15 @@ def test_a_gate_judges_without_loading_what_trains(tmp_path: Path) -> None:
     assert loaded(code, {"torch", "sklearn", "scipy.stats", "scipy.optimize"}) == []
 
 
-def test_figures_of_metrics_come_without_the_slow_halves_of_scipy_and_scikit_learn() -> None:
-    slow = {"scipy.stats", "scipy.optimize", "sklearn", "pandas", "torch"}
-    assert loaded("import fedaudit.metrics", slow) == []
+@pytest.mark.parametrize(
+    ("code", "also"),
+    [
+        ("import fedaudit.metrics", {"torch"}),
+        # The smallest study's start, a third of which they would be.
+        ("import fedaudit.cli, fedaudit.games.run, fedaudit.study.running.run", {"jinja2"}),
+    ],
+)
+def test_figures_and_studies_start_without_the_slow_halves_of_scipy_and_scikit_learn(
+    code: str, also: set[str]
+) -> None:
+    assert loaded(code, {"scipy.stats", "scipy.optimize", "sklearn", "pandas", *also}) == []

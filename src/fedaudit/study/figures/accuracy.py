@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from numpy import ndarray
-from scipy.stats import norm
+from scipy.special import ndtri
 from torch import Tensor
 
 from fedaudit.core.devices import CPU
@@ -163,7 +163,7 @@ def _mean_utility(run: Setup, name: str, notes: Mapping[str, str]) -> list[Estim
     at = {"topic": "utility", "defense": run.study.defense.label, "seed": run.seed}
     test, spread = float(notes[f"{_TEST}{MEAN}"]), float(notes[f"{_TEST}{SPREAD}"])
     tested = len(run.dataset.test)
-    half = float(norm.ppf(0.975)) * spread / tested**0.5
+    half = float(ndtri(0.975)) * spread / tested**0.5
     limits = {"low": test - half, "high": test + half, "method": "normal 95%"}
     found = [
         at | {"metric": f"test {name}", "value": test, "samples": tested} | limits,
