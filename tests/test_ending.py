@@ -264,12 +264,26 @@ def test_refusals_faults_and_verdicts_keep_their_codes_whatever_the_streams_can_
     assert (ended.value.code or 0) == codes[end]
 
 
-def test_what_is_printed_to_a_closed_output_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(sys, "stdout", None)
+@pytest.mark.parametrize(
+    ("stream", "why"), [(full, "No space left on device"), (nothing, "it is closed")]
+)
+def test_what_is_printed_and_lost_is_refused_where_it_is_no_verdict(
+    stream: Callable[[], TextIO | None],
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with monkeypatch.context() as patched, ExitStack() as opened:
+        printed = stream()
+        patched.setattr(sys, "stdout", printed)
+        if printed is not None:
+            opened.callback(suppressed_close, printed)
         with pytest.raises(SystemExit) as ended:
-            cli.main(("gate", "--print-policy"))
+            cli.main(["gate", "--print-policy"])
     assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("fedaudit: standard output did not take what was printed")
+    assert why in said
 
 
 def suppressed_close(stream: TextIO) -> None:
@@ -290,17 +304,6 @@ def test_a_program_without_streams_ends_with_the_code_of_its_refusal(
         check=False,
     )
     assert (done.returncode, done.stdout) == (code, b"")
-
-
-def test_what_is_printed_to_a_full_disk_and_is_no_verdict_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with full() as printed, monkeypatch.context() as patched:
-        patched.setattr(sys, "stdout", printed)
-        with pytest.raises(SystemExit) as ended:
-            cli.main(["gate", "--print-policy"])
-    assert ended.value.code == 2
-    assert "No space left on device" in capsys.readouterr().err
 
 
 def test_a_file_gets_no_number_of_a_stream_that_the_program_was_started_without(

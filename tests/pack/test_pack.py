@@ -342,7 +342,10 @@ def exit_code(*words: object) -> int:
 
 
 def test_the_commands_end_with_zero_where_a_pack_is_sound_and_one_where_not(
-    original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    original: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source, out = original.parent, tmp_path / "pack"
     words = ("pack", source / "record.json", "--policy", source / "policy.toml", "--out", out)
@@ -350,6 +353,9 @@ def test_the_commands_end_with_zero_where_a_pack_is_sound_and_one_where_not(
     digest = capsys.readouterr().out.split()[-1]
     assert exit_code("verify", out, "--digest", digest) == 0
     assert "the pack is sound" in capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "40")
+    assert exit_code("verify", out) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 40
     (out / "record.json").write_text("{}")
     assert exit_code("verify", out) == 1
     printed = capsys.readouterr().out

@@ -102,7 +102,10 @@ def main(words: Sequence[str] | None = None) -> None:
             # A verdict has ended the program by now, and stands whoever could read it.
             printed.flush()
             if printed.lost is not None:
-                raise printed.lost
+                raise BadInput(
+                    f"standard output did not take what was printed ({printed.lost}); send it to a "
+                    "terminal, a pipe or a file: what was written to files is kept"
+                )
         except (Exception, KeyboardInterrupt) as error:
             code = FAULT
             # An error that cannot even be told of must not pass for a verdict.

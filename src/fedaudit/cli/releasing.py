@@ -1,13 +1,15 @@
 """Commands before a release: gate, pack, verify."""
 
 import sys
+import textwrap
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from fedaudit.cli.application import DataDir, Trust, app, log
-from fedaudit.cli.showing import record_at
+from fedaudit.cli.kinds import HAVE_RECORDS, PACK, POLICY, meant_as
+from fedaudit.cli.showing import record_at, record_in
 from fedaudit.core.errors import BadInput
 
 
@@ -51,13 +53,13 @@ def gate(
     from fedaudit.gate.evaluate import evaluate_policy
     from fedaudit.gate.outcome import EXIT_CODES
     from fedaudit.gate.outputs import print_verdict, refuse_taken, write_verdict
-    from fedaudit.results.read import read_record
 
     path = record_at(record)
     for target in (junit, json):
         if target is not None:
             refuse_taken(target, [path, policy])
-    verdict = evaluate_policy(read_record(path), read_policy(policy))
+    with meant_as(policy, POLICY):
+        verdict = evaluate_policy(record_in(path), read_policy(policy))
     write_verdict(verdict, junit=junit, json=json)
     print_verdict(verdict)
     sys.exit(EXIT_CODES[verdict.outcome])
@@ -95,7 +97,8 @@ def pack(
     path = record_at(record)
     if smallest_group < 0:
         raise BadInput(f"a group has 0 samples or more, got {smallest_group}")
-    manifest = write_pack(path, policy, out, smallest_group=smallest_group, sign=sign)
+    with meant_as(path, *HAVE_RECORDS), meant_as(policy, POLICY):
+        manifest = write_pack(path, policy, out, smallest_group=smallest_group, sign=sign)
     gone = {name: count for name, count in manifest.suppressed.items() if count}
     told = ", ".join(f"{count} of {name}" for name, count in gone.items()) or "nothing"
     log(f"pack: {out} ({manifest.outcome}; suppressed: {told})")
@@ -137,22 +140,23 @@ def verify(
     from fedaudit.pack.verifying import OTHER_VERSION, SOUND, UNSOUND
     from fedaudit.pack.verifying import verify as verified
 
-    found = verified(folder, digest=digest, signer=signer)
+    with meant_as(folder, PACK):
+        found = verified(folder, digest=digest, signer=signer)
     if recording is not None:
         from fedaudit.pack.remaking import held_by
 
         found = held_by(found, recording, data_dir, trust=trust)
     for problem in found.problems:
-        log(f"wrong: {problem}")
+        _log_in_lines(f"wrong: {problem}")
     for said in found.checked:
-        log(f"held: {said}")
+        _log_in_lines(f"held: {said}")
     for said in found.unchecked:
-        log(f"not checked: {said}")
+        _log_in_lines(f"not checked: {said}")
     if found.problems:
-        log("the pack is not sound")
+        _log_in_lines("the pack is not sound")
         sys.exit(UNSOUND)
     if found.other_version and not other_version:
-        log(
+        _log_in_lines(
             "another version made the pack: verify it with that one, or give --other-version for "
             "what can be checked with this"
         )
@@ -164,5 +168,15 @@ def verify(
     }
     held = ", ".join(said.partition(" (")[0] for said, sure in whole.items() if sure)
     left = ", or that ".join(said for said, sure in whole.items() if not sure)
-    log(f"the pack is sound: {held}" + (f"; not checked: that {left}" if left else ""))
+    _log_in_lines(f"the pack is sound: {held}" + (f"; not checked: that {left}" if left else ""))
     sys.exit(SOUND)
+
+
+def _log_in_lines(sentence: str) -> None:
+    """Prints a sentence in lines that fit the terminal."""
+    from rich.console import Console
+
+    from fedaudit.report.terminal import width_of
+
+    for line in textwrap.wrap(sentence, width_of(Console()), subsequent_indent="  "):
+        log(line)

@@ -18,6 +18,7 @@ from fedaudit.cli.application import (
     app,
     log,
 )
+from fedaudit.cli.kinds import RECORDING, RUN, STUDY, meant_as
 from fedaudit.cli.showing import compare, refuse_other_comparison
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.files import ATTACKED, RECORD_FILE, REPORT_FILE, own_place
@@ -88,7 +89,7 @@ def run_command(
     from fedaudit.study.settings.toml import read_toml
 
     # A study is a program, and whoever carries it out runs it.
-    with code_named_in(study, trusted=True, folder=study.parent):
+    with code_named_in(study, trusted=True, folder=study.parent), meant_as(study, STUDY):
         if kind_of(read_toml(study, "the study")) is not GameStudy:
             _carry_out(study, overrides, variant, out, pool, data_dir, workers, device, engine)
             return
@@ -194,7 +195,7 @@ def attack(
             )
         _finish(found, folder)
         return
-    with bars() as progress:
+    with meant_as(recording, RUN, RECORDING), bars() as progress:
         record = reattack(
             recording,
             names[:first],

@@ -2,13 +2,17 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from fedaudit.cli.application import app, log
+from fedaudit.cli.kinds import COMPARISON, HAVE_RECORDS, meant_as
 from fedaudit.core.errors import LISTED, BadInput
 from fedaudit.core.files import ATTACKED, RECORD_FILE, RECORDING_FILE, REPORT_FILE, own_place
+
+if TYPE_CHECKING:
+    from fedaudit.results.record import Record
 
 
 def record_at(path: Path) -> Path:
@@ -42,6 +46,14 @@ def _of_recording(path: Path) -> Path | None:
     return attacked
 
 
+def record_in(path: Path) -> "Record":
+    """The record in a file; a file of another kind is refused with what it is."""
+    from fedaudit.results.read import read_record
+
+    with meant_as(path, *HAVE_RECORDS):
+        return read_record(path)
+
+
 @app.command
 def report(record: Path, /, *, out: Path | None = None) -> None:
     """Write the HTML report of a record.
@@ -54,12 +66,11 @@ def report(record: Path, /, *, out: Path | None = None) -> None:
         The HTML file; by default report.html beside the record. Only HTML is ever replaced.
     """
     from fedaudit.report.page import write_report
-    from fedaudit.results.read import read_record
     from fedaudit.study.running.outputs import refuse_foreign_page, refuse_missing_folder
 
     path = record_at(record)
     target = out or path.with_name(REPORT_FILE)
-    whole = read_record(path)
+    whole = record_in(path)
     refuse_missing_folder(target)
     refuse_foreign_page(target, [path])
     write_report(whole, target)
@@ -112,13 +123,13 @@ def compare(*records: Path, out: Path | None = None) -> None:
     from fedaudit.report.page import write_comparison
     from fedaudit.report.terminal import print_comparison
     from fedaudit.results.comparison import COMPARISON_FILE, write_comparison_file
-    from fedaudit.results.read import read_record
     from fedaudit.study.comparing import compared, named_records, relative
     from fedaudit.study.running.outputs import refuse_missing_folder
 
     again = _comparison_in(records[0]) if len(records) == 1 else None
     if again is not None:
-        paths = named_records(again)
+        with meant_as(again, COMPARISON):
+            paths = named_records(again)
     elif len(records) < 2:
         raise BadInput(
             f"a comparison needs at least two records or a {COMPARISON_FILE}, got {len(records)} "
@@ -127,7 +138,7 @@ def compare(*records: Path, out: Path | None = None) -> None:
     else:
         paths = [record_at(record) for record in records]
     target = out or (again.with_suffix(".html") if again else Path("comparison.html"))
-    found = [read_record(path) for path in paths]
+    found = [record_in(path) for path in paths]
     refuse_other_comparison(target, paths)
     refuse_missing_folder(target)
     comparison = compared(found, [relative(path, target.parent) for path in paths])

@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 
 from rich.console import Console
@@ -14,15 +15,14 @@ from fedaudit.gate.outcome import gravity
 from fedaudit.gate.reasons import figure_text
 from fedaudit.gate.verdict import VERDICT_FORMAT, Check, Verdict
 from fedaudit.report.grid import shortened
+from fedaudit.report.terminal import WIDTH, width_of
 from fedaudit.report.words import capital, plural, shown
 from fedaudit.study.running.outputs import refuse_missing_folder
 
 _XML = b'<testsuites name="fedaudit"'
 _JSON = f'"format":"{VERDICT_FORMAT}"'.encode()
 MOST_LINES = 40
-"""Lines that are printed at most; a file of the verdict has all of it."""
-WIDTH = 80
-_MOST_OF_REASON = 16
+"""Lines of 80 columns that are printed at most; a file of the verdict has all of it."""
 _LEAST_ROWS = 4
 _WHOLE = "a verdict written with --json or --junit has all of it"
 
@@ -74,41 +74,57 @@ def print_verdict(verdict: Verdict, console: Console | None = None) -> None:
         console: Where to print; standard output by default.
     """
     console = console or Console()
-    head, rest = _lines(verdict)
+    head, rest = _lines(verdict, width_of(console))
     for line in head:
         console.print(Text(line, style="bold"), soft_wrap=True)
     for line in rest:
         console.print(Text(line), soft_wrap=True)
 
 
-def _lines(verdict: Verdict) -> tuple[list[str], list[str]]:
+def _lines(verdict: Verdict, width: int) -> tuple[list[str], list[str]]:
     """The conclusion, and the lines below it; rows give way to what is not judged."""
-    head = _few(textwrap.wrap(verdict.reason, WIDTH), _MOST_OF_REASON)
+    most = MOST_LINES * WIDTH // width
+    head = textwrap.wrap(verdict.reason, width)
+    if len(head) > most * 2 // 5:
+        head = [*head[: most * 2 // 5 - 1], *textwrap.wrap(f"... ({_WHOLE})", width)]
     unjudged = [f"Not judged: {one}." for one in verdict.unjudged]
-    below = [line for one in unjudged for line in textwrap.wrap(one, WIDTH)]
-    left = MOST_LINES - len(head) - len(below) - 3
-    rows = sorted(verdict.checks, key=lambda check: gravity(check.outcome), reverse=True)
-    fit = len(rows) if len(rows) <= left else max(left - 1, _LEAST_ROWS)
-    lines = [_row("Outcome", "Check", "At most", "Worst figure"), *map(_of, rows[:fit])]
+    below = [line for one in unjudged for line in textwrap.wrap(one, width)]
+    ranked = sorted(verdict.checks, key=lambda check: gravity(check.outcome), reverse=True)
+    rows = [_of(check, width) for check in ranked]
+    left = most - len(head) - len(below) - 3
+    fit = len(rows)
+    if sum(map(len, rows)) > left:
+        lengths = accumulate(map(len, rows))
+        fit = max(sum(length < left for length in lengths), _LEAST_ROWS)
+    lines = _row("Outcome", "Check", "At most", "Worst figure") if width >= WIDTH else []
+    lines += [line for row in rows[:fit] for line in row]
     if fit < len(rows):
-        lines.append(f"and {plural(len(rows) - fit, 'more check')}; {_WHOLE}")
-    limits = textwrap.wrap(verdict.limits, WIDTH)
-    room = MOST_LINES - len(head) - len(lines) - len(below) - 2
+        more = f"and {plural(len(rows) - fit, 'more check')}; {_WHOLE}"
+        lines += textwrap.wrap(more, width, subsequent_indent="  ")
+    limits = textwrap.wrap(verdict.limits, width)
+    room = most - len(head) - len(lines) - len(below) - 2
     return head, ["", *lines, *below, *(["", *limits] if len(limits) <= room else [])]
 
 
-def _few(lines: Sequence[str], most: int) -> list[str]:
-    return [*lines] if len(lines) <= most else [*lines[: most - 1], f"... ({_WHOLE})"]
-
-
-def _of(check: Check) -> str:
+def _of(check: Check, width: int) -> list[str]:
+    """The lines of a check: one in a table, several on a narrow terminal."""
+    outcome, name = str(check.outcome), capital(check.name)
     if check.ceiling is None:
-        return _row(str(check.outcome), f"{capital(check.name)}: {check.reason}")
-    figure = figure_text(check.worst, check.metric) if check.worst else check.reason
-    return _row(str(check.outcome), capital(check.name), shown(check.ceiling, check.metric), figure)
+        ceiling, figure = "", check.reason
+    else:
+        ceiling = shown(check.ceiling, check.metric)
+        figure = figure_text(check.worst, check.metric) if check.worst else check.reason
+    if width < WIDTH:
+        below = f"at most {ceiling}: {figure}" if ceiling else figure
+        return [
+            *textwrap.wrap(f"{outcome}: {name}", width, subsequent_indent="  "),
+            shortened(f"  {below}", width),
+        ]
+    return _row(outcome, name, ceiling, figure) if ceiling else _row(outcome, f"{name}: {figure}")
 
 
-def _row(outcome: str, name: str, most: str = "", figure: str = "") -> str:
+def _row(outcome: str, name: str, most: str = "", figure: str = "") -> list[str]:
     if not most:
-        return f"{outcome:<13}{shortened(name, WIDTH - 13)}".rstrip()
-    return f"{outcome:<13}{shortened(name, 40):<40}{most:>7}  {shortened(figure, WIDTH - 62)}"
+        return [f"{outcome:<13}{shortened(name, WIDTH - 13)}".rstrip()]
+    shared = f"{outcome:<13}{shortened(name, 40):<40}{most:>7}"
+    return [f"{shared}  {shortened(figure, WIDTH - 62)}"]

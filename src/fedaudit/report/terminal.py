@@ -22,6 +22,7 @@ MOST_LINES = 28
 """Lines of a conclusion at most: with notes of a run and names of files 40 on a screen."""
 
 WIDTH = 80
+"""Columns at most, however wide the terminal is."""
 
 _LEAST_ROWS = 3
 _NARROW = 60
@@ -68,12 +69,16 @@ def print_comparison(
     _print(first, first.picture or membership_rows(comparison), first.beside, console)
 
 
+def width_of(console: Console) -> int:
+    """Columns to break lines at: those broken here keep their indents, as a terminal's do not."""
+    return max(min(WIDTH, console.width), 20)
+
+
 def _print(
     first: First, picture: Picture, warnings: Sequence[str], console: Console | None
 ) -> None:
     console = console or Console()
-    # Lines that are broken here keep their indents, which the terminal's own breaks do not.
-    width = max(min(WIDTH, console.width), 20)
+    width = width_of(console)
     most = MOST_LINES * WIDTH // width
     for at, line in enumerate(_lines(first, picture, warnings, width, most)[:most]):
         alarming = not first.sound and line.startswith("✗")

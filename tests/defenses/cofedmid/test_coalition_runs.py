@@ -111,7 +111,9 @@ def test_the_classes_are_told_from_an_output_where_the_model_does_not_name_them(
     assert len(ClassGuided((0,), m_max=2, m_min=2).select(DATA[0], at)) == 2 * EACH // CLASSES
 
 
-def test_a_size_beyond_the_classes_and_a_stranger_are_refused() -> None:
+def test_a_size_beyond_the_classes_a_stranger_and_a_coalition_of_nobody_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"names at least one client.*members=\[0, 1\]"):
+        CoFedMID()
     with pytest.raises(BadInput, match="from 1 to 6"):
         ClassGuided(PAIR, m_max=7).select(DATA[0], turn())
     with pytest.raises(BadInput, match="is not in it"):

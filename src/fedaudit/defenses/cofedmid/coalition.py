@@ -9,7 +9,10 @@ from fedaudit.defenses.base import Visit
 def check_coalition(coalition: tuple[ClientId, ...]) -> None:
     """Refuses a coalition of nobody, or one that names a client twice."""
     if not coalition or len(set(coalition)) != len(coalition):
-        raise BadInput(f"a coalition names at least one client, each once, got {coalition}")
+        raise BadInput(
+            f"a coalition names at least one client, each once, got {coalition}; name its clients "
+            "when the defense is made: members=[0, 1]"
+        )
 
 
 def circle(

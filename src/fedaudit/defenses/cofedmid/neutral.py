@@ -49,7 +49,7 @@ class NeutralNoise(Defense):
 
     accepts: ClassVar[tuple[type, ...]] = (Update, Gradient)
 
-    coalition: tuple[ClientId, ...]
+    coalition: tuple[ClientId, ...] = ()
     sigma: float = 0.1
     ratio: float = 0.2
     noise: str = "vector"

@@ -264,7 +264,7 @@ class ClassGuided(Defense):
     Differs: Where the sets are too small to cover every class, those covered take turns.
     """
 
-    coalition: tuple[ClientId, ...]
+    coalition: tuple[ClientId, ...] = ()
     m_max: int = 0
     m_min: int = 0
     decay: str = "linear"
